@@ -1,0 +1,37 @@
+"""What a collective asks of the links: the shape in which communication costs reach the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One channel of a collective: all its edges advance together at one rate.
+
+    Alone on its links a flow runs at `cap`, so an uncontended collective takes exactly its idle-fabric time.
+    """
+
+    path: tuple[tuple[int, float], ...]
+    """(directed link id, bytes on that link per byte of progress)"""
+    volume: float
+    """bytes of progress [B]"""
+    cap: float
+    """highest rate [B/s], finite"""
+    weight: float = 1.0
+    """share under contention (weighted max-min)"""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCost:
+    """Cost of one collective: latency first (it occupies no link), then all flows; done when the last flow is."""
+
+    latency: float
+    flows: tuple[Flow, ...]
+    algorithm: str = "ring"
+    protocol: str = "simple"
+
+    @property
+    def time(self) -> float:
+        """Time on an idle fabric [s]."""
+        return self.latency + max((flow.volume / flow.cap for flow in self.flows), default=0.0)

@@ -1,0 +1,89 @@
+"""The words in which a model tells a device what to compute.
+
+A model lowers each operator to kernels; `parsim.hardware.kernels.kernel_time` turns a kernel into
+seconds. This module knows neither models nor devices, so both rooms may import it.
+FLOPs count 2 per multiply-add.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """Matrix product [m, k] x [k, n], `batch` times; a convolution is its implicit GEMM."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    dtype: str = "bf16"
+    """matmul type: fp32 | tf32 | fp16 | bf16 | fp8"""
+    element: float = 2
+    """bytes of an operand element in memory [B]"""
+    weight_gradient: bool = False
+    """accumulates into a gradient; slower than the plain product (see the device's `gemm.weight_gradient`)"""
+
+    @property
+    def flop(self) -> float:
+        """Executed operations [FLOP]."""
+        return 2.0 * self.m * self.n * self.k * self.batch
+
+    @property
+    def bytes(self) -> float:
+        """Operands read once and the result written once [B]."""
+        return float(self.element) * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One fused attention core (flash, memory-efficient): softmax(QK^T)V without stored scores."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    """query positions per sample"""
+    keys: int
+    """key positions per sample"""
+    head_dim: int
+    causal: bool
+    backward: bool = False
+    implementation: str = "flash2"
+    dtype: str = "bf16"
+    value_dim: int = 0
+    """head dim of V where it differs (MLA); 0 = head_dim"""
+    window: int = 0
+    """sliding window in tokens; 0 = all keys"""
+
+    @property
+    def flop(self) -> float:
+        """Executed operations [FLOP]: forward 2 GEMMs, backward 5 (one recomputed); causal counts the lower triangle."""
+        pairs: float = self.queries * self.keys
+        if self.window and self.window < self.keys:
+            pairs = self.queries * self.window - (self.window * (self.window - 1) / 2 if self.causal else 0)
+        elif self.causal:
+            pairs = self.queries * (self.keys - self.queries) + self.queries * (self.queries + 1) / 2
+        value_dim = self.value_dim or self.head_dim
+        return 2.0 * pairs * self.batch * self.heads * (self.head_dim + value_dim) * (2.5 if self.backward else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A memory-bound kernel: `bytes` read plus written [B] in `launches` launches, `flop` for the books."""
+
+    bytes: float
+    flop: float = 0.0
+    launches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Work whose duration the user measured."""
+
+    seconds: float
+    flop: float = 0.0
+
+
+Kernel = Gemm | Attention | Memory | Fixed

@@ -1,0 +1,179 @@
+"""The model as data: operators in blocks, blocks in a row.
+
+An *operator* is one layer in the textbook sense (Linear, LayerNorm, attention core, dropout, ...). A *block* is
+a straight-line program of operators over named tensors, ``input`` to ``output`` (a transformer layer, the
+embedding, the head with its loss). Equal layers share one `Block` object, so their arithmetic is done once.
+
+Symbols: b micro-batch, s sequence, T = b*s tokens, h hidden, f MLP width, a heads, k KV heads, d head dim,
+V vocabulary, t tensor-parallel size, e bytes per activation element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal, Protocol
+
+from parsim.kernel import Kernel
+
+Split = Literal["replicated", "column", "row", "vocab", "heads"]
+"""What tensor parallelism does to an operator: column and vocab (head) shard outputs, row shards inputs,
+heads splits attention heads, vocab (embedding) shards rows of the table; replicated does the same work on
+every rank (on 1/t of the tokens under sequence parallel)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Everything outside the model that decides how much work an operator is, for one micro-batch on one rank."""
+
+    batch: int
+    """samples per micro-batch (b)"""
+    sequence: int = 1
+    """tokens per sample (s); 1 for models without sequences"""
+    tensor: int = 1
+    """tensor-parallel size (t)"""
+    sequence_parallel: bool = False
+    element: int = 2
+    """bytes per activation element (e)"""
+    dtype: str = "bf16"
+    """matmul type: fp32 | tf32 | fp16 | bf16 | fp8"""
+    weight_element: int = 2
+    """bytes per weight element as the matmuls read it"""
+    attention: str = "flash2"
+    """eager | mem-efficient | triton-fa1 | flash2 | flash3 | cudnn"""
+    dropout: float = 0.0
+    """probability; 0 = off (also evaluation mode)"""
+    fused: bool = False
+    """fused norm / activation kernels (Megatron, TE) instead of eager PyTorch"""
+    loss_kernel: str = "eager"
+    """eager | fused | vocab-parallel"""
+    backward: bool = True
+    """False: nothing is saved for backward"""
+
+    @property
+    def tokens(self) -> int:
+        """T = b*s."""
+        return self.batch * self.sequence
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens of the tensors that sequence parallelism shards (residual stream, norms)."""
+        return -(-self.tokens // self.tensor) if self.sequence_parallel else self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter tensor (or buffer), in PyTorch's registration order within its block."""
+
+    name: str
+    shape: tuple[int, ...]
+    split: int | None = None
+    """the dimension tensor parallelism shards; None = replicated"""
+    tied: str = ""
+    """full name of the parameter this one is tied to (counted once, stored where it is used)"""
+    trainable: bool = True
+    buffer: bool = False
+    """not a parameter: BatchNorm statistics, position ids"""
+    element: int = 0
+    """bytes per element where the precision does not decide (buffers); 0 = the precision's"""
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    def local_count(self, tensor: int) -> int:
+        """Elements on one tensor-parallel rank; the sharded dimension is divided by `tensor`, rounded up."""
+        if self.split is None or tensor == 1:
+            return self.count
+        return self.count // self.shape[self.split] * -(-self.shape[self.split] // tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A tensor kept for backward. `tensor` is a name in the block (shared, counted once) or a private extra."""
+
+    tensor: str
+    bytes: int
+    until: Literal["input", "weight", "pass"] = "input"
+    """released after the operator's backward-input, after its backward-weight, or held by the training script
+    until the micro-batch's backward has ended (a Python variable such as the model's output)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One operator's work for one micro-batch on one rank."""
+
+    forward: tuple[Kernel, ...] = ()
+    backward_input: tuple[Kernel, ...] = ()
+    backward_weight: tuple[Kernel, ...] = ()
+    output: int = 0
+    """bytes of the output tensor on this rank; 0 when the output is a view of the input (in-place, reshape)"""
+    saves: tuple[Save, ...] = ()
+    forward_temporary: int = 0
+    """bytes live only while the forward runs (beyond inputs, output and saves)"""
+    backward_temporary: int = 0
+    """bytes live only while the backward runs (beyond grad of output, grad of inputs, saves)"""
+
+
+class Operator(Protocol):
+    """What every operator offers. Implementations are small frozen dataclasses in `operators.py`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+    @property
+    def output(self) -> str: ...
+    @property
+    def split(self) -> Split: ...
+    @property
+    def selective(self) -> str:
+        """The word under which selective recomputation drops this operator's saves: attention | mlp | norm | ''."""
+        ...
+
+    def parameters(self) -> tuple[Parameter, ...]: ...
+    def work(self, at: Workload) -> Work: ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """Operators in execution order, from the tensor named ``input`` to the one named ``output``."""
+
+    kind: str
+    """embedding | layer | head | ... (what a schedule or a wrap unit may call it)"""
+    operators: tuple[Operator, ...]
+    registration: tuple[str, ...] = ()
+    """operator names in parameter-registration order where it differs from execution order"""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All parameters and buffers, in registration order."""
+        by_name = {operator.name: operator for operator in self.operators}
+        order = self.registration or tuple(by_name)
+        return tuple(p for name in order for p in by_name[name].parameters())
+
+
+@dataclass(frozen=True)
+class Model:
+    """Blocks in execution order, with what reports need to know about the architecture."""
+
+    name: str
+    blocks: tuple[Block, ...]
+    """embedding, L layers, head: consecutive; equal layers are the same object"""
+    block_names: tuple[str, ...]
+    """one per block, e.g. ``layer 17``"""
+    sequence: bool = True
+    """False: samples have no tokens (MLP, CNN)"""
+    hidden: int = 0
+    layers: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    vocabulary: int = 0
+    vocabulary_padded: int = 0
+    maximum_sequence: int = 0
+    """positions the model has parameters for; 0 = no limit"""
+    active_fraction_blocks: Mapping[int, float] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """family-specific facts for reports and FLOP conventions (mlp width, experts, top-k, ...)"""

@@ -1,0 +1,150 @@
+"""What the user decided about training and parallelism, with every `auto` resolved where no model is needed.
+
+These are the scenario's `training` and `parallel` sections as domain objects: field names are the YAML keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Bytes per parameter of each model state, and the types the kernels use."""
+
+    name: str = "bf16"
+    parameters: int = 2
+    """bytes of the weight that the layers read"""
+    cached_casts: int = 0
+    """bytes of cached low-precision copies of linear weights during forward and backward (torch AMP: 2; fp8: 1)"""
+    gradients: int = 2
+    master: int = 4
+    """bytes of the fp32 master copy (0: none); reported under optimizer"""
+    optimizer_element: int = 4
+    """bytes of one optimizer-state element (fp32 4; pure-bf16 2)"""
+    activations: int = 2
+    matmul: str = "bf16"
+    """dtype of the matmuls: fp32 | tf32 | fp16 | bf16 | fp8"""
+    reduce: int = 2
+    """bytes per element of the gradient reduction on the wire"""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """`states` per parameter come from the algorithm; see `parsim.parallel.optimizer`."""
+
+    name: str = "adamw"
+    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion"""
+    implementation: Literal["fused", "foreach", "loop"] = "foreach"
+    clip_gradients: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """Which activations are recomputed in the backward pass."""
+
+    mode: Literal["none", "full", "every", "blocks", "selective"] = "none"
+    every: int = 1
+    """mode every: checkpoint the input of each group of this many layers"""
+    blocks: int = 0
+    """mode blocks: the first this many layers of each stage chunk are checkpointed one by one"""
+    selective: tuple[str, ...] = ("attention",)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The training recipe, batch arithmetic done: global_batch = micro_batch x micro_batches x data size."""
+
+    sequence_length: int = 1
+    micro_batch: int = 1
+    micro_batches: int = 1
+    """m: micro-batches per optimizer step and model replica (= gradient accumulation)"""
+    global_batch: int = 1
+    last_micro_batch: int = 0
+    """size of a smaller last micro-batch; 0 = all equal"""
+    backward: bool = True
+    step: bool = True
+    iteration: Literal["steady", "first"] = "steady"
+    precision: Precision = field(default_factory=Precision)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    loss: str = "auto"
+    loss_kernel: str = "eager"
+    loss_chunks: int = 1
+    dropout: float = 0.0
+    attention: str = "flash2"
+    recompute: Recompute = field(default_factory=Recompute)
+    data_loading: float = 0.0
+    """seconds per micro-batch"""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParallel:
+    size: int = 1
+    sequence_parallel: bool = False
+    overlap: Literal["none", "backward", "full"] = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineParallel:
+    size: int = 1
+    schedule: str = "1f1b"
+    """a name of `parsim.parallel.schedules`, or "custom" with `slots`"""
+    slots: tuple[tuple[tuple[str, int, int], ...], ...] = ()
+    """custom schedule: per rank, (kind, global stage, micro-batch) in order"""
+    virtual_stages: int = 1
+    split: Literal["even", "balanced"] | tuple[int, ...] = "even"
+    overlap_sends: bool = True
+    scatter_sends: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallel:
+    size: int = 1
+    strategy: str = "ddp"
+    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp"""
+    bucket: tuple[float, Literal["bytes", "elements"]] | None = None
+    """None: the strategy's own rule (DDP 25 MiB; DeepSpeed 5e8 elements)"""
+    first_bucket: int | None = None
+    """bytes; None: 1 MiB for DDP"""
+    bucket_view: bool = False
+    overlap_reduce: bool = True
+    overlap_gather: bool = False
+    accumulate: Literal["no_sync", "every"] = "no_sync"
+    unit: Literal["layer", "block", "model"] = "layer"
+    prefetch: int = 1
+    limit_gathers: int = 2
+    reshard_after_forward: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """The `parallel` section. `order` is fastest varying first and decides which ranks share a node."""
+
+    order: tuple[str, ...] = ("tensor", "context", "data", "pipeline")
+    tensor: TensorParallel = field(default_factory=TensorParallel)
+    pipeline: PipelineParallel = field(default_factory=PipelineParallel)
+    data: DataParallel = field(default_factory=DataParallel)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The `software` section that costs memory or time outside kernels."""
+
+    profile: str = "pytorch-2"
+    context: int = 512 * 2**20
+    """CUDA context and kernels [B]"""
+    communicators: int | None = None
+    """NCCL buffers [B]; None: 0.3 GiB for the first communicator of a rank and 0.2 GiB for each further one"""
+    overhead: int = 0
+    """named extra memory [B]"""
+    workspace: int = 8_519_680
+    """cuBLAS workspace per handle [B]; one in the forward thread, one in the autograd thread"""
+    allocator: Literal["segments", "expandable", "exact"] = "segments"
+    gradient_accumulation_fusion: bool = True
+    fused: bool = False
+    """fused norm and activation kernels (software.fusion)"""
+    step_constant: float = 0.0
+    """seconds added to every step"""
+    boundary: float = 0.0
+    """seconds per 1e9 local parameters at the optimizer step"""

@@ -1,0 +1,146 @@
+"""A training step as data: ops in lanes, with what blocks them and what they do to memory.
+
+An op begins when every op before it in each of its lanes and every op it needs has ended. A collective stands in
+the lanes of all its members, hence starts when all have arrived. A lane is not an object: it is a chain of
+"my lane's previous op" edges, made while building. The program is read-only while it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Lane(NamedTuple):
+    """A queue of one rank: ``compute``, a communicator (``tensor``, ``data``, ``send``, ...) or a copy engine."""
+
+    rank: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A transfer among ranks; shared by all ops that repeat it.
+
+    `bytes` follows nccl-tests: all_reduce, broadcast, reduce: buffer per rank; all_gather, reduce_scatter: total
+    buffer (n x shard); all_to_all: send buffer per rank; send: the message, from group[0] to group[1].
+    """
+
+    kind: str
+    """all_reduce | all_gather | reduce_scatter | broadcast | reduce | all_to_all | send"""
+    axis: str
+    """tensor | context | expert | data | pipeline: whose time it is in the breakdown"""
+    group: tuple[int, ...]
+    """the global ranks that take part (true members, also in a folded program)"""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One allocation (+) or release (-) inside an op, `offset` seconds after the op's start.
+
+    `tensor` numbers a tensor within its rank's `tensors` table. A tensor with `per_micro_batch` exists once per
+    micro-batch; an op's `instance` says which. Effects at equal times apply in list order.
+    """
+
+    offset: float
+    tensor: int
+    allocate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One row of a rank's tensor table."""
+
+    name: str
+    bytes: int
+    category: str
+    """parameters | gradients | optimizer | activations | buffers | temporaries | workspace"""
+    per_micro_batch: bool = False
+
+
+class Op:
+    """One piece of work. Slotted and mutable: objects that exist by the million."""
+
+    __slots__ = ("after", "collective", "duration", "effects", "index", "instance", "kind", "lanes", "name")
+
+    def __init__(
+        self,
+        index: int,
+        name: str,
+        kind: str,
+        lanes: tuple[Lane, ...],
+        duration: float = 0.0,
+        collective: Collective | None = None,
+        effects: tuple[tuple[int, tuple[Effect, ...]], ...] = (),
+        instance: int = 0,
+    ) -> None:
+        self.index = index
+        self.name = name
+        """what, without where: ``F L3 attention``, ``all_reduce grads bucket 2`` (shared string)"""
+        self.kind = kind
+        """breakdown class: compute | recompute | tensor_comm | data_comm | pipeline_comm | ... | optimizer"""
+        self.lanes = lanes
+        self.duration = duration
+        """seconds; for a collective, time before its latency (normally 0)"""
+        self.collective = collective
+        self.effects = effects
+        """(rank, effects) pairs: what this op does to each rank's memory"""
+        self.instance = instance
+        """micro-batch (0-based); -1 when the op belongs to no micro-batch"""
+        self.after: list[Op] = []
+
+    def __repr__(self) -> str:
+        return f"<Op {self.index} {self.name}#{self.instance}>"
+
+
+@dataclass
+class Program:
+    """Ops in the order they were added, and how many blockers each has."""
+
+    ops: list[Op] = field(default_factory=list)
+    blockers: list[int] = field(default_factory=list)
+    tensors: dict[int, list[Tensor]] = field(default_factory=dict)
+    """rank -> its tensor table"""
+    resident: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """rank -> tensors that exist before the first op (parameters, optimizer state, ...)"""
+    slots: dict[int, Sequence[tuple[str, int, int]]] = field(default_factory=dict)
+    """rank -> its schedule as (kind, stage, micro_batch), for the text form and figures"""
+    _tail: dict[Lane, Op] = field(default_factory=dict, repr=False)
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        lanes: tuple[Lane, ...],
+        needs: Iterable[Op] = (),
+        duration: float = 0.0,
+        collective: Collective | None = None,
+        effects: tuple[tuple[int, tuple[Effect, ...]], ...] = (),
+        instance: int = 0,
+    ) -> Op:
+        """Append an op behind the last op of each of its lanes and behind `needs`."""
+        op = Op(len(self.ops), name, kind, lanes, duration, collective, effects, instance)
+        tail = self._tail
+        count = 0
+        for lane in lanes:
+            if (last := tail.get(lane)) is not None:
+                last.after.append(op)
+                count += 1
+            tail[lane] = op
+        for other in needs:
+            other.after.append(op)
+            count += 1
+        self.ops.append(op)
+        self.blockers.append(count)
+        return op
+
+    def block(self, before: Op, after: Op) -> None:
+        """Make `after` wait for `before`; needed where a dependency points to an op added earlier."""
+        before.after.append(after)
+        self.blockers[after.index] += 1
+
+    def last(self, lane: Lane) -> Op | None:
+        """The op added last to `lane`."""
+        return self._tail.get(lane)
