@@ -48,6 +48,12 @@ class Workload:
     """fused norm / activation kernels (Megatron, TE) instead of eager PyTorch"""
     loss_kernel: str = "eager"
     """eager | fused | vocab-parallel"""
+    loss_chunks: int = 1
+    """parts in which logits and loss are computed one after another (chunked cross-entropy)"""
+    expert: int = 1
+    """expert-parallel size: experts held by one rank = experts / expert"""
+    expert_imbalance: float = 1.0
+    """tokens of the busiest expert rank over the mean"""
     backward: bool = True
     """False: nothing is saved for backward"""
 
@@ -73,6 +79,8 @@ class Parameter:
     tied: str = ""
     """full name of the parameter this one is tied to (counted once, stored where it is used)"""
     trainable: bool = True
+    expert: bool = False
+    """dimension 0 counts experts: expert parallelism shards it"""
     buffer: bool = False
     """not a parameter: BatchNorm statistics, position ids"""
     element: int = 0
@@ -110,6 +118,9 @@ class Work:
     backward_weight: tuple[Kernel, ...] = ()
     output: int = 0
     """bytes of the output tensor on this rank; 0 when the output is a view of the input (in-place, reshape)"""
+    input_gradients: tuple[int, ...] = ()
+    """bytes of the gradient buffer made for each input: 0 = none, the output's gradient is passed on (residual add,
+    view); -1 = the input has no gradient (ids, targets)"""
     saves: tuple[Save, ...] = ()
     forward_temporary: int = 0
     """bytes live only while the forward runs (beyond inputs, output and saves)"""

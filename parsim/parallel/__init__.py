@@ -1,0 +1,1 @@
+"""How the work is split: mesh, plan, one file per strategy, schedules."""

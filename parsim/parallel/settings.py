@@ -115,6 +115,8 @@ class DataParallel:
     prefetch: int = 1
     limit_gathers: int = 2
     reshard_after_forward: bool = True
+    queues: Literal["shared", "separate"] = "shared"
+    """whether FSDP's all-gathers and reduce-scatters wait in one communicator's queue or in two"""
 
 
 @dataclass(frozen=True, slots=True)

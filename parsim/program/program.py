@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
+COMPUTE = "compute"
+"""name of the lane that runs kernels"""
+
+
 class Lane(NamedTuple):
     """A queue of one rank: ``compute``, a communicator (``tensor``, ``data``, ``send``, ...) or a copy engine."""
 
@@ -95,6 +99,13 @@ class Op:
         return f"<Op {self.index} {self.name}#{self.instance}>"
 
 
+Stamp = tuple[
+    str, str, tuple[Lane, ...], float, Collective | None, tuple[tuple[int, tuple[Effect, ...]], ...], tuple[int, ...], tuple[Lane, ...]
+]
+"""One op of a compiled pass: the arguments of `Program.add`, with `needs` as places in the pass and then lanes whose
+last op it waits for (the compute lane: as it was before the pass)."""
+
+
 @dataclass
 class Program:
     """Ops in the order they were added, and how many blockers each has."""
@@ -135,6 +146,56 @@ class Program:
         self.ops.append(op)
         self.blockers.append(count)
         return op
+
+    def stamp(self, rank: int, compiled: Sequence[Stamp], instance: int, waits: list[Op]) -> Op | None:
+        """Append a pass of one rank that meets nobody else in this program; returns its first op on the compute lane.
+
+        The same as calling `add` for every entry, without the calls: programs have a million ops.
+        """
+        ops, blockers, tail = self.ops, self.blockers, self._tail
+        begin = tail.get(Lane(rank, COMPUTE))
+        made: list[Op] = []
+        start: Op | None = None
+        index = len(ops)
+        for name, kind, lanes, duration, collective, effects, needs, tails in compiled:
+            op = Op(index, name, kind, lanes, duration, collective, effects, instance)
+            index += 1
+            count = 0
+            for lane in lanes:
+                if (last := tail.get(lane)) is not None:
+                    last.after.append(op)
+                    count += 1
+                tail[lane] = op
+            for need in needs:
+                made[need].after.append(op)
+                count += 1
+            for lane in tails:
+                before = begin if lane.name == COMPUTE else tail.get(lane)
+                if before is not None and before is not op:
+                    before.after.append(op)
+                    count += 1
+            if start is None and lanes[0].name == COMPUTE:
+                start = op
+                for other in waits:
+                    other.after.append(op)
+                    count += 1
+            made.append(op)
+            ops.append(op)
+            blockers.append(count)
+        return start
+
+    def join(
+        self, op: Op, lanes: tuple[Lane, ...], needs: Iterable[Op] = (), effects: tuple[tuple[int, tuple[Effect, ...]], ...] = ()
+    ) -> None:
+        """More members take part in `op` (a collective across stages that are lowered one after the other)."""
+        for lane in lanes:
+            if (last := self._tail.get(lane)) is not None:
+                self.block(last, op)
+            self._tail[lane] = op
+        for other in needs:
+            self.block(other, op)
+        op.lanes += lanes
+        op.effects += effects
 
     def block(self, before: Op, after: Op) -> None:
         """Make `after` wait for `before`; needed where a dependency points to an op added earlier."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from parsim.program.program import Program
+import numpy as np
+from numpy.typing import NDArray
+
+from parsim.program.program import Lane, Op, Program
 
 
 @dataclass(frozen=True)
@@ -33,3 +37,44 @@ class Trace:
     def makespan(self) -> float:
         """End of the last op [s]."""
         return max(self.end, default=0.0)
+
+    @cached_property
+    def starts(self) -> NDArray[np.float64]:
+        """Start of every op as a numpy column [s]; do not write to it."""
+        return np.asarray(self.start, dtype=np.float64)
+
+    @cached_property
+    def ends(self) -> NDArray[np.float64]:
+        """End of every op as a numpy column [s]; do not write to it."""
+        return np.asarray(self.end, dtype=np.float64)
+
+    @cached_property
+    def lanes(self) -> dict[Lane, list[Op]]:
+        """Every lane with its ops in order; lanes in the order in which the program first uses them."""
+        lanes: dict[Lane, list[Op]] = {}
+        for op in self.program.ops:
+            for lane in op.lanes:
+                if lane in lanes:
+                    lanes[lane].append(op)
+                else:
+                    lanes[lane] = [op]
+        for ops in lanes.values():
+            ops.sort(key=lambda op: (self.start[op.index], self.end[op.index]))
+        return lanes
+
+    def lane(self, rank: int, name: str) -> list[Op]:
+        """Ops of one lane in order; empty if the rank has no such lane."""
+        return self.lanes.get(Lane(rank, name), [])
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """Ranks that have lanes in the program, ascending."""
+        return sorted({lane.rank for lane in self.lanes})
+
+    def duration(self, op: Op) -> float:
+        """How long an op took, its waiting for blockers not counted [s]."""
+        return self.end[op.index] - self.start[op.index]
+
+    def busy(self, rank: int, name: str) -> float:
+        """Time in which a lane had an op under way [s]."""
+        return sum(self.end[op.index] - self.start[op.index] for op in self.lane(rank, name))

@@ -1,0 +1,112 @@
+"""Pipeline schedules as data: for each rank, the order of its forward and backward slots.
+
+A schedule knows neither bytes nor seconds; `parsim.program` gives its slots duration, messages and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from parsim.errors import Finding, PlanError
+from parsim.parallel.schedules.check import check, deadlock
+from parsim.parallel.schedules.gpipe import gpipe
+from parsim.parallel.schedules.interleaved import interleaved
+from parsim.parallel.schedules.naive import naive
+from parsim.parallel.schedules.one_f_one_b import one_f_one_b
+from parsim.parallel.schedules.pipedream import pipedream
+from parsim.parallel.schedules.slot import Schedule, Slot, to_text
+
+__all__ = ["CUSTOM", "NAMES", "Schedule", "Slot", "check", "deadlock", "peak_in_flight", "placement", "schedule", "to_text"]
+
+_PATH = "parallel.pipeline.schedule"
+
+_BUILDERS: dict[str, Callable[[int, int], Schedule]] = {
+    "naive": naive,
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "pipedream": pipedream,
+}
+CUSTOM = "custom"
+"""a schedule of the user's own (`parsim.parallel.schedules.custom`); its chunks are placed as the others' are"""
+
+NAMES = (*_BUILDERS, "interleaved")
+"""the schedules that `schedule` can make"""
+
+_ALIASES = {"pipedream-flush": "1f1b", "dapple": "1f1b", "interleaved-1f1b": "interleaved"}
+_LATER = (
+    "pipedream-2bw", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zero-bubble", "dualpipe", "dualpipev", "chimera", "hanayo",
+    "looped-bfs",
+)  # fmt: skip
+
+
+def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Schedule:
+    """The schedule called `name` for p ranks, m micro-batches and v model chunks per rank.
+
+    Raises `PlanError` for a name that is unknown or not supported yet, and where a schedule's own rule is broken
+    (interleaved m % p = 0, pipedream m >= p, v > 1 only interleaved).
+
+    >>> print(to_text(schedule("1f1b", stages=2, micro_batches=3)))
+    F0.0 F0.1 B0.0 F0.2 B0.1 B0.2
+    F1.0 B1.0 F1.1 B1.1 F1.2 B1.2
+    """
+    name = _canonical(name)
+    sizes = (
+        ("parallel.pipeline.size", "pipeline stages", stages),
+        ("training.micro_batches", "micro-batches", micro_batches),
+        ("parallel.pipeline.virtual_stages", "virtual stages", virtual_stages),
+    )
+    if wrong := [Finding(f"{value} {words}: at least 1 is needed", path, value) for path, words, value in sizes if value < 1]:
+        raise PlanError(wrong)
+    if name == "interleaved":
+        return interleaved(stages, micro_batches, virtual_stages)
+    if virtual_stages != 1:
+        message = f"{name} runs one stage per rank, but virtual_stages = {virtual_stages}"
+        suggestion = "use schedule interleaved, or virtual_stages: 1"
+        raise PlanError(Finding(message, "parallel.pipeline.virtual_stages", virtual_stages, suggestion))
+    return _BUILDERS[name](stages, micro_batches)
+
+
+def placement(name: str, stages: int, virtual: int = 1) -> tuple[int, ...]:
+    """The rank (of `stages` ranks) that holds each of the stages x virtual global stages: chunk by chunk.
+
+    >>> placement("interleaved", 4, 2)
+    (0, 1, 2, 3, 0, 1, 2, 3)
+    """
+    if name != CUSTOM:
+        _canonical(name)
+    return tuple(range(stages)) * virtual
+
+
+def peak_in_flight(rows: Schedule) -> list[int]:
+    """Per rank, the most (stage, micro-batch) pairs that are between the start of F and the end of B or W.
+
+    Order alone decides it, because the slots of a rank do not overlap. Multiply by the activation bytes of a chunk.
+
+    >>> peak_in_flight(schedule("1f1b", 4, 8))
+    [4, 3, 2, 1]
+    """
+    peaks = []
+    for row in rows:
+        live = peak = 0
+        for slot in row:
+            live += slot.kind == "F"
+            peak = max(peak, live)
+            live -= slot.kind in "BW"
+        peaks.append(peak)
+    return peaks
+
+
+def _canonical(name: str) -> str:
+    word = name.strip().lower().replace("_", "-")
+    word = _ALIASES.get(word, word)
+    if word in NAMES:
+        return word
+    if word in _LATER:
+        suggestion = f"use one of {', '.join(NAMES)}, or give the order in a schedule file"
+        raise PlanError(Finding(f"schedule {name!r} is not supported yet", path=_PATH, value=name, suggestion=suggestion))
+    if word == CUSTOM:
+        raise PlanError(Finding("a custom schedule needs its order", path=_PATH, value=name, suggestion="give the path of a schedule file"))
+    close = get_close_matches(word, (*NAMES, *_ALIASES), n=1)
+    suggestion = f"did you mean {close[0]}?" if close else f"use one of {', '.join(NAMES)}, or the path of a schedule file"
+    raise PlanError(Finding(f"there is no schedule {name!r}", path=_PATH, value=name, suggestion=suggestion))

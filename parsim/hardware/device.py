@@ -1,0 +1,241 @@
+"""One accelerator: its memory, its peaks and how much of each a kernel really gets."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from parsim.errors import Finding
+from parsim.hardware.tree import Tree, closest
+
+DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
+FEATURES = ("bf16", "fp8", "fp4", "tf32", "flash2", "flash3", "mem-efficient", "triton-fa1", "cudnn", "p2p", "nvlink")
+ATTENTION_KERNELS = ("flash2", "flash3", "cudnn", "mem-efficient", "triton-fa1")
+
+
+@dataclass(frozen=True, slots=True)
+class GemmEfficiency:
+    """The parameters of the tile and wave model of a matrix product (see `parsim.hardware.kernels`)."""
+
+    efficiency: float
+    """share of the (sustained) peak that a full wave of the largest tiles with infinite K reaches"""
+    by_dtype: Mapping[str, float] = field(default_factory=dict)
+    """`efficiency` where it differs by type, e.g. fp8"""
+    k_half: float = 145.0
+    """K at which prologue and epilogue cost as much as the main loop [elements]"""
+    wave_quantisation: float = 0.65
+    """1: a partial last wave costs a full one; 0: it costs its share"""
+    tile_128: float = 0.71
+    """rate of tiles below 256 x 128 relative to those"""
+    weight_gradient: float = 0.954
+    """rate of a product that accumulates into an fp32 gradient"""
+    unaligned: float = 0.44
+    """rate where a contiguous dimension is not a multiple of 16 bytes"""
+    unaligned_128: float = 0.9
+    """rate where a contiguous dimension is not a multiple of 128 bytes"""
+
+    def of(self, dtype: str) -> float:
+        """Efficiency for `dtype`."""
+        return self.by_dtype.get(dtype, self.efficiency)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionEfficiency:
+    """Share of the dense 16-bit peak that one fused attention kernel reaches."""
+
+    forward: float
+    backward: float
+    s_half: float = 210.0
+    """sequence length at which the ramp s / (s + s_half) is one half [tokens]"""
+    d64: float = 1.0
+    """factor for head sizes of 64 and below"""
+    dtype: str = ""
+    """the type whose peak is meant; empty = that of the kernel"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Device:
+    """One accelerator. Compared and hashed by identity: load a device once and share it."""
+
+    name: str
+    memory: int
+    """installed memory [B]"""
+    visible_memory: int
+    """what the driver reports to a process [B]"""
+    bandwidth: float
+    """datasheet memory bandwidth, read plus write [B/s]"""
+    l2: int
+    """last-level cache [B]"""
+    memory_efficiency: float
+    """share of `bandwidth` that a large streaming kernel reaches"""
+    l2_gain: float
+    """extra rate of a kernel whose tensors fit in the cache"""
+    sms: int
+    """streaming multiprocessors (compute units)"""
+    clock_derate: float
+    """sustained over nominal clock under matrix-product power; scales GEMM rates only"""
+    peak: Mapping[str, float]
+    """dense datasheet peak by dtype [FLOP/s]"""
+    gemm: GemmEfficiency
+    attention: Mapping[str, AttentionEfficiency]
+    """by implementation"""
+    kernel_latency: float
+    """fixed cost of a kernel on the device [s]"""
+    tdp: float
+    """board power limit [W]"""
+    idle_power: float
+    """[W]"""
+    features: frozenset[str]
+    interconnect: str = "pcie4-x16"
+    """how cards of this kind are wired in an inline box: a PCIe kind | nvswitch | nvlink-mesh | nvlink-pairs"""
+    nvlink: str = ""
+    """link kind of its NVLink ports (empty: none)"""
+    nvlinks: int = 0
+    """how many of them"""
+    pcie: str = "pcie4-x16"
+    """link kind of its host port"""
+    aliases: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    """dotted keys whose values are guesses"""
+
+    def has(self, feature: str) -> bool:
+        """Whether the device can do `feature` (one of `FEATURES`)."""
+        return feature in self.features
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name}>"
+
+
+def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
+    """Build a device from a parsed device YAML; `where` prefixes the dotted paths of findings.
+
+    A peak that looks like a marketing number with sparsity is a `UserWarning`.
+
+    Raises:
+        TopologyError: with every finding at once (unknown keys, missing or absurd values).
+    """
+    findings: list[Finding] = []
+    top = Tree(tree, where, findings)
+    name = top.text("name")
+    aliases = top.names("aliases")
+    top.raw("vendor")
+    top.raw("year")
+    memory = top.child("memory")
+    size = int(memory.quantity("size", "bytes"))
+    visible = int(memory.quantity("visible", "bytes", size))
+    if visible > size:
+        memory.fail("visible", f"visible memory {visible} B exceeds the installed {size} B")
+    bandwidth = memory.quantity("bandwidth", "rate")
+    l2 = int(memory.quantity("l2", "bytes", 0, positive=False))
+    memory_efficiency = memory.number("efficiency", 0.82, 0.01, 1.0)
+    l2_gain = memory.number("l2_gain", 0.3, 0.0, 4.0)
+    memory.close()
+    compute = top.child("compute")
+    sms = compute.whole("sms")
+    derate = compute.number("clock_derate", 1.0, 0.1, 1.0)
+    peak = _peaks(compute)
+    compute.close()
+    gemm = _gemm(top.child("gemm"))
+    attention = {key: _attention(key, child, top) for key, child in top.children("attention").items() if key != "source"}
+    latency = top.quantity("kernel_latency", "time", 2e-6, positive=False)
+    power = top.child("power")
+    tdp = power.quantity("tdp", "power", 0.0, positive=False)
+    idle = power.quantity("idle", "power", 0.15 * tdp, positive=False)
+    power.close()
+    features = top.names("features")
+    for feature in features:
+        if feature not in FEATURES:
+            top.fail("features", f"unknown feature {feature!r}", closest(feature, FEATURES))
+    links = top.child("links")
+    pcie = links.text("pcie", "pcie4-x16")
+    nvlink = links.text("nvlink", "")
+    nvlinks = links.whole("nvlinks", 0, low=0)
+    interconnect = links.text("interconnect", pcie)
+    links.close()
+    assumptions = top.raw("assumptions", [])
+    top.close()
+    top.stop()
+    _warn_sparse(where, peak)
+    return Device(
+        name=name, memory=size, visible_memory=visible, bandwidth=bandwidth, l2=l2, memory_efficiency=memory_efficiency,
+        l2_gain=l2_gain, sms=sms, clock_derate=derate, peak=MappingProxyType(peak), gemm=gemm,
+        attention=MappingProxyType(attention), kernel_latency=latency, tdp=tdp, idle_power=idle, features=frozenset(features),
+        interconnect=interconnect, nvlink=nvlink, nvlinks=nvlinks, pcie=pcie, aliases=aliases, assumptions=tuple(map(str, assumptions)),
+    )  # fmt: skip
+
+
+def _peaks(compute: Tree) -> dict[str, float]:
+    inner = compute.child("peak")
+    peaks: dict[str, float] = {}
+    for dtype in inner.data:
+        if dtype == "source":
+            continue
+        if dtype not in DTYPES:
+            inner.fail(str(dtype), "unknown dtype", closest(dtype, DTYPES))
+            continue
+        peaks[dtype] = inner.quantity(dtype, "flops")
+    if "fp32" not in peaks:
+        compute.fail("peak", "the fp32 peak is required")
+    return peaks
+
+
+def _gemm(tree: Tree) -> GemmEfficiency:
+    by_dtype: dict[str, float] = {}
+    if isinstance(tree.data.get("efficiency"), Mapping):
+        inner = tree.child("efficiency")
+        default = inner.number("default", low=0.01, high=1.0)
+        for dtype in inner.data:
+            if dtype in DTYPES:
+                by_dtype[dtype] = inner.number(dtype, low=0.01, high=1.0)
+        inner.close()
+    else:
+        default = tree.number("efficiency", 0.75, 0.01, 1.0)
+    result = GemmEfficiency(
+        efficiency=default,
+        by_dtype=MappingProxyType(by_dtype),
+        k_half=tree.number("k_half", 145.0, 0.0, 4096.0),
+        wave_quantisation=tree.number("wave_quantisation", 0.65, 0.0, 1.0),
+        tile_128=tree.number("tile_128", 0.71, 0.05, 1.0),
+        weight_gradient=tree.number("weight_gradient", 0.954, 0.05, 1.0),
+        unaligned=tree.number("unaligned", 0.44, 0.01, 1.0),
+        unaligned_128=tree.number("unaligned_128", 0.9, 0.01, 1.0),
+    )
+    tree.close()
+    return result
+
+
+def _attention(name: str, tree: Tree, top: Tree) -> AttentionEfficiency:
+    if name not in ATTENTION_KERNELS:
+        top.child("attention").fail(name, "unknown attention implementation", closest(name, ATTENTION_KERNELS))
+    result = AttentionEfficiency(
+        forward=tree.number("forward", low=0.01, high=1.0),
+        backward=tree.number("backward", low=0.01, high=1.0),
+        s_half=tree.number("s_half", 210.0, 0.0, 65536.0),
+        d64=tree.number("d64", 1.0, 0.05, 1.5),
+        dtype=tree.text("dtype", ""),
+    )
+    tree.close()
+    return result
+
+
+_SPARSE_16_BIT = (624e12, 661e12, 733e12, 1513e12, 1979e12, 2615e12, 4500e12, 5000e12)
+"""16-bit peaks "with sparsity" that stand in the datasheets of A100, RTX 4090, L40S, H100, MI300X, B200 and GB200 [FLOP/s]"""
+
+
+def _warn_sparse(where: str, peak: Mapping[str, float]) -> None:
+    """Datasheets print tensor peaks with 2:4 sparsity, twice the dense number that training can use."""
+    for dtype, base in (("fp16", "tf32"), ("bf16", "tf32"), ("fp8", "bf16")):
+        value, reference = peak.get(dtype, 0.0), peak.get(base, 0.0)
+        reason = ""
+        if reference > peak["fp32"] and value > 3.8 * reference:
+            reason = f"{value / reference:.1f} times the {base} peak"
+        elif dtype != "fp8" and any(abs(value / sparse - 1) < 0.005 for sparse in _SPARSE_16_BIT):
+            reason = "printed in a datasheet with a footnote about sparsity"
+        if reason:
+            warnings.warn(
+                f"{where}.compute.peak.{dtype}: {value:.4g} FLOP/s is {reason}; training uses the dense peak, half of it: {value / 2:.4g}",
+                stacklevel=3,
+            )

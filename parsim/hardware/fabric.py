@@ -1,0 +1,327 @@
+"""Networks between machines. Link ids are arithmetic: nothing is stored per link or per port.
+
+Port p = (machine, port of the machine) has link 2p into the network and 2p + 1 out of it; trunks follow. Switches above
+the leaves are non-blocking, and traffic is sprayed over the trunk of a leaf, so a trunk is one link each way with the
+summed capacity of its cables (adaptive routing, packet spraying, SRD).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from parsim.errors import Finding, TopologyError
+from parsim.hardware.links import Link, LinkKind
+
+if TYPE_CHECKING:
+    from parsim.hardware.routes import PathFinder
+
+TRUNK_LATENCY = 0.3e-6
+"""one more switch hop [s]; InfiniBand switches forward in 0.2-0.3 us"""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A plug of a machine into the fabric: the machine and which of its ports."""
+
+    node: int
+    port: int
+
+
+class Fabric:
+    """One non-blocking switch, and the base of the other shapes.
+
+    `ports_per_node` lists how many ports each block of equal machines has: (machines, ports) pairs.
+    """
+
+    kind = "single-switch"
+    rail_bound = False
+    """a message must leave and arrive on the same rail (port number) to avoid extra hops"""
+
+    def __init__(self, link: LinkKind, blocks: Sequence[tuple[int, int]]) -> None:
+        self.link_kind = link
+        self.blocks = tuple(blocks)
+        self.nodes = sum(count for count, _ in self.blocks)
+        self.ports = sum(count * ports for count, ports in self.blocks)
+        self.message_latency = link.message_latency
+        self._half = link.duplex == "half"
+
+    @property
+    def link_count(self) -> int:
+        """Directed links of the fabric."""
+        return 2 * self.ports
+
+    def index(self, port: Port) -> int:
+        """Number of the port among all ports."""
+        if len(self.blocks) == 1:
+            return port.node * self.blocks[0][1] + port.port
+        node, first = port.node, 0
+        for count, ports in self.blocks:
+            if node < count:
+                return first + node * ports + port.port
+            node -= count
+            first += count * ports
+        raise IndexError(port)
+
+    def route(self, source: Port, target: Port) -> tuple[int, ...]:
+        """Local link ids from one port to another."""
+        return (self._into(source), *self._across(source, target), self._out(target))
+
+    def _into(self, port: Port) -> int:
+        return 2 * self.index(port)
+
+    def _out(self, port: Port) -> int:
+        return 2 * self.index(port) + (0 if self._half else 1)
+
+    def _across(self, source: Port, target: Port) -> tuple[int, ...]:
+        return ()
+
+    def leaf_of(self, port: Port) -> int:
+        """Which leaf switch the port plugs into."""
+        return 0
+
+    def link(self, local: int) -> Link:
+        """Link by local id."""
+        node, port = self._owner(local // 2)
+        name = f"node{node}.port{port}" + ("<->leaf" if self._half else "->leaf" if local % 2 == 0 else "<-leaf")
+        return Link(self.link_kind.name, self.link_kind.capacity, self.link_kind.latency, name, self.link_kind.duplex)
+
+    def capacity(self, local: int) -> float:
+        """Capacity by local id [B/s]."""
+        return self.link_kind.capacity
+
+    def latency(self, local: int) -> float:
+        """Latency of one hop by local id [s]."""
+        return self.link_kind.latency
+
+    def link_class(self, local: int) -> str:
+        """What the link connects."""
+        return "nic<->leaf" if self._half else "nic->leaf" if local % 2 == 0 else "leaf->nic"
+
+    def ends(self, local: int) -> tuple[str, str]:
+        """Vertex names at both ends of a link, for the graph; ports are ``node<k>.port<p>``."""
+        port = self._owner(local // 2)
+        leaf = self._leaf_name(self.leaf_of(Port(*port)))
+        ends = (f"node{port[0]}.port{port[1]}", leaf)
+        return ends if local % 2 == 0 else (ends[1], ends[0])
+
+    def _leaf_name(self, leaf: int) -> str:
+        return f"leaf{leaf}"
+
+    def _owner(self, index: int) -> tuple[int, int]:
+        node = 0
+        for count, ports in self.blocks:
+            if index < count * ports:
+                return node + index // ports, index % ports
+            index -= count * ports
+            node += count
+        raise IndexError(index)
+
+
+class FatTree(Fabric):
+    """Leaf switches of `leaf_ports` plugs under a non-blocking core; trunks thinner by `oversubscription`."""
+
+    kind = "fat-tree"
+
+    def __init__(self, link: LinkKind, blocks: Sequence[tuple[int, int]], leaf_ports: int, oversubscription: float) -> None:
+        super().__init__(link, blocks)
+        self.leaf_ports = leaf_ports
+        self.oversubscription = oversubscription
+        widest = max(ports for _, ports in self.blocks)
+        self.nodes_per_leaf = leaf_ports // widest
+        self.leaves = math.ceil(self.nodes / self.nodes_per_leaf) if self.nodes_per_leaf else math.ceil(self.ports / leaf_ports)
+        self.trunk_capacity = leaf_ports * link.capacity / oversubscription
+
+    @property
+    def link_count(self) -> int:
+        return 2 * self.ports + 2 * self.leaves
+
+    def leaf_of(self, port: Port) -> int:
+        return port.node // self.nodes_per_leaf if self.nodes_per_leaf else self.index(port) // self.leaf_ports
+
+    def _across(self, source: Port, target: Port) -> tuple[int, ...]:
+        up, down = self.leaf_of(source), self.leaf_of(target)
+        if up == down:
+            return ()
+        return (2 * self.ports + 2 * up, 2 * self.ports + 2 * down + 1)
+
+    def link(self, local: int) -> Link:
+        trunk = local - 2 * self.ports
+        if trunk < 0:
+            return super().link(local)
+        leaf = self._leaf_name(trunk // 2)
+        name = f"{leaf}->spine" if trunk % 2 == 0 else f"spine->{leaf}"
+        return Link(f"{self.link_kind.name}-trunk", self.trunk_capacity, TRUNK_LATENCY, name)
+
+    def capacity(self, local: int) -> float:
+        return self.link_kind.capacity if local < 2 * self.ports else self.trunk_capacity
+
+    def latency(self, local: int) -> float:
+        return self.link_kind.latency if local < 2 * self.ports else TRUNK_LATENCY
+
+    def link_class(self, local: int) -> str:
+        if local < 2 * self.ports:
+            return super().link_class(local)
+        return "leaf->spine" if local % 2 == 0 else "spine->leaf"
+
+    def ends(self, local: int) -> tuple[str, str]:
+        trunk = local - 2 * self.ports
+        if trunk < 0:
+            return super().ends(local)
+        ends = (self._leaf_name(trunk // 2), "spine")
+        return ends if trunk % 2 == 0 else (ends[1], ends[0])
+
+
+class RailOptimised(FatTree):
+    """Leaf (r, pod) connects port r of every machine of a pod of `leaf_ports` machines; other pairs cross the spine."""
+
+    kind = "rail-optimised"
+    rail_bound = True
+
+    def __init__(self, link: LinkKind, blocks: Sequence[tuple[int, int]], leaf_ports: int, oversubscription: float) -> None:
+        super().__init__(link, blocks, leaf_ports, oversubscription)
+        self.rails = max(ports for _, ports in self.blocks)
+        self.pods = math.ceil(self.nodes / leaf_ports)
+        self.leaves = self.rails * self.pods
+
+    def leaf_of(self, port: Port) -> int:
+        return port.port * self.pods + port.node // self.leaf_ports
+
+    def _leaf_name(self, leaf: int) -> str:
+        return f"rail{leaf // self.pods}.leaf{leaf % self.pods}"
+
+
+class FullMesh(Fabric):
+    """A cable from every machine to every other, one per rail."""
+
+    kind = "full-mesh"
+    rail_bound = True
+
+    def __init__(self, link: LinkKind, blocks: Sequence[tuple[int, int]]) -> None:
+        super().__init__(link, blocks)
+        self.rails = max(ports for _, ports in self.blocks)
+
+    @property
+    def link_count(self) -> int:
+        return self.nodes * self.nodes * self.rails
+
+    def route(self, source: Port, target: Port) -> tuple[int, ...]:
+        first, second = source.node, target.node
+        if self._half and first > second:
+            first, second = second, first
+        return ((first * self.nodes + second) * self.rails + source.port,)
+
+    def link(self, local: int) -> Link:
+        source, target = self.ends(local)
+        return Link(self.link_kind.name, self.link_kind.capacity, self.link_kind.latency, f"{source}->{target}", self.link_kind.duplex)
+
+    def link_class(self, local: int) -> str:
+        return "nic->nic"
+
+    def ends(self, local: int) -> tuple[str, str]:
+        pair, rail = divmod(local, self.rails)
+        source, target = divmod(pair, self.nodes)
+        return f"node{source}.port{rail}", f"node{target}.port{rail}"
+
+
+class Torus(Fabric):
+    """Machines at the points of a torus, one link each way to both neighbours along every dimension.
+
+    A message travels dimension by dimension, the shorter way round (the positive way on a tie).
+    """
+
+    kind = "torus"
+
+    def __init__(self, link: LinkKind, blocks: Sequence[tuple[int, int]], dims: tuple[int, ...]) -> None:
+        super().__init__(link, blocks)
+        self.dims = dims
+
+    @property
+    def link_count(self) -> int:
+        return self.nodes * 2 * len(self.dims)
+
+    def position(self, node: int) -> list[int]:
+        """Coordinates of a machine, first dimension fastest."""
+        place: list[int] = []
+        for size in self.dims:
+            node, at = divmod(node, size)
+            place.append(at)
+        return place
+
+    def at(self, place: Sequence[int]) -> int:
+        """Machine at the coordinates."""
+        node = 0
+        for at, size in zip(reversed(place), reversed(self.dims), strict=True):
+            node = node * size + at
+        return node
+
+    def route(self, source: Port, target: Port) -> tuple[int, ...]:
+        here, there = self.position(source.node), self.position(target.node)
+        links: list[int] = []
+        for axis, size in enumerate(self.dims):
+            forward = (there[axis] - here[axis]) % size
+            step = 1 if forward <= size - forward else -1
+            while here[axis] != there[axis]:
+                links.append((self.at(here) * len(self.dims) + axis) * 2 + (0 if step > 0 else 1))
+                here[axis] = (here[axis] + step) % size
+        return tuple(links)
+
+    def link(self, local: int) -> Link:
+        source, target = self.ends(local)
+        return Link(self.link_kind.name, self.link_kind.capacity, self.link_kind.latency, f"{source}->{target}", "full")
+
+    def link_class(self, local: int) -> str:
+        axis, way = divmod(local % (2 * len(self.dims)), 2)
+        return f"torus {'xyzuvw'[axis]}{'+-'[way]}"
+
+    def ends(self, local: int) -> tuple[str, str]:
+        node, rest = divmod(local, 2 * len(self.dims))
+        axis, way = divmod(rest, 2)
+        place = self.position(node)
+        place[axis] = (place[axis] + (1 if way == 0 else -1)) % self.dims[axis]
+        return f"node{node}.port0", f"node{self.at(place)}.port0"
+
+
+class GraphFabric(Fabric):
+    """Switches and cables given one by one; ports are vertices of that graph."""
+
+    kind = "graph"
+
+    def __init__(self, finder: PathFinder, links: Sequence[Link], classes: Sequence[str], ports: Sequence[Sequence[str]]) -> None:
+        self.finder = finder
+        self.links = tuple(links)
+        self.classes = tuple(classes)
+        self.port_names = tuple(tuple(names) for names in ports)
+        self.nodes = len(self.port_names)
+        self.ports = sum(len(names) for names in self.port_names)
+        self.blocks = tuple((1, len(names)) for names in self.port_names)
+        self.message_latency = max((data["link_kind"].message_latency for _, _, data in finder.graph.edges(data=True)), default=0.0)
+        self._routes: dict[tuple[Port, Port], tuple[int, ...]] = {}
+
+    @property
+    def link_count(self) -> int:
+        return len(self.links)
+
+    def route(self, source: Port, target: Port) -> tuple[int, ...]:
+        key = (source, target)
+        if key not in self._routes:
+            a, b = self.port_names[source.node][source.port], self.port_names[target.node][target.port]
+            found = self.finder.network(a, b)
+            if found is None:
+                raise TopologyError(Finding(f"no path from {a} to {b}", "edges", f"{a} -> {b}", "connect them with an edge"))
+            self._routes[key] = found.links
+        return self._routes[key]
+
+    def link(self, local: int) -> Link:
+        return self.links[local]
+
+    def capacity(self, local: int) -> float:
+        return self.links[local].capacity
+
+    def latency(self, local: int) -> float:
+        return self.links[local].latency
+
+    def link_class(self, local: int) -> str:
+        return self.classes[local]

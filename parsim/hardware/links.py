@@ -1,0 +1,137 @@
+"""Kinds of links and their effective speeds.
+
+Capacities are effective, per direction: what a collective library moves, not the signalling rate. NVLink and PCIe values
+are the constants of NCCL 2.30 (src/graph/topo.h, topo.cc), except NVLink 2, whose bytes were measured at 22.5 GB/s per
+link (VIA-Research/vTrain, V100 profile); NICs carry 96 % of the line rate (RDMA, MTU 4096). xGMI: ROCm/rccl issue 1210.
+Latencies are per hop.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from parsim.hardware.tree import Tree
+
+Medium = Literal["nvlink", "pcie", "socket", "memory", "network"]
+MEDIA: tuple[Medium, ...] = ("nvlink", "pcie", "socket", "memory", "network")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One directed link of a cluster (or one shared resource, if `duplex` is half: both directions are this link)."""
+
+    kind: str
+    capacity: float
+    """effective bandwidth [B/s]"""
+    latency: float
+    """per hop [s]"""
+    name: str
+    duplex: Literal["full", "half"] = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkKind:
+    """A named kind of link; an edge of a topology carries `count` of them."""
+
+    name: str
+    medium: Medium
+    capacity: float
+    """effective bandwidth of one link in one direction [B/s]"""
+    latency: float = 0.0
+    """per hop [s]"""
+    duplex: Literal["full", "half"] = "full"
+    overhead: float = 1.0
+    """bytes on the link per payload byte of GPU to GPU traffic through a host bridge (64-byte packets)"""
+    message_latency: float = 0.0
+    """extra latency per message that the network stack adds to every inter-node step [s]"""
+
+
+_PCIE_LANE = {1: 0.1875e9, 2: 0.375e9, 3: 0.75e9, 4: 1.5e9, 5: 3.0e9, 6: 6.0e9}
+_PCIE_NAME = re.compile(r"pcie([1-6])-x(1|2|4|8|16)")
+
+
+def _standard() -> dict[str, LinkKind]:
+    nvlink = {"nvlink1": 18e9, "nvlink2": 22.5e9, "nvlink3": 20e9, "nvlink3-rtx": 12e9, "nvlink4": 20.6e9, "nvlink5": 40.1e9}
+    network = {
+        "ethernet-10g": 10e9, "ethernet-25g": 25e9, "ethernet-100g": 100e9, "ethernet-200g": 200e9, "ethernet-400g": 400e9,
+        "ib-edr": 100e9, "ib-hdr": 200e9, "ib-ndr": 400e9, "ib-xdr": 800e9, "roce-100g": 100e9, "roce-200g": 200e9, "roce-400g": 400e9,
+        "efa-100g": 100e9, "efa-400g": 400e9,
+    }  # fmt: skip
+    sockets = {
+        "socket-broadwell": 6e9, "socket-skylake": 10e9, "socket-sapphire-rapids": 22e9, "socket-emerald-rapids": 40e9,
+        "socket-amd": 16e9, "socket-power9": 32e9, "socket-arm": 6e9,
+    }  # fmt: skip
+    kinds = [LinkKind(name, "nvlink", rate, 0.3e-6) for name, rate in nvlink.items()]
+    kinds.append(LinkKind("xgmi3", "nvlink", 48e9, 0.4e-6))
+    kinds.append(LinkKind("nvlink-c2c", "pcie", 359e9, 0.3e-6))
+    kinds += [LinkKind(name, "socket", rate, 0.5e-6) for name, rate in sockets.items()]
+    # assumption: 0.6 x the STREAM rate of one 8-channel DDR4-3200 socket; reads and writes share it
+    kinds.append(LinkKind("host-memory", "memory", 85e9, 0.1e-6, duplex="half"))
+    for name, bits in network.items():
+        software = {"efa": 20e-6, "roc": 5e-6}.get(name[:3], 0.0)
+        efficiency = 0.9 if name in ("ethernet-10g", "ethernet-25g") else 0.96
+        kinds.append(LinkKind(name, "network", bits / 8 * efficiency, 0.65e-6, message_latency=software))
+    return {kind.name: kind for kind in kinds}
+
+
+STANDARD: dict[str, LinkKind] = _standard()
+"""Link kinds that every topology file may use without defining them; `pcie<gen>-x<width>` are known as well."""
+
+
+def standard_kind(name: str) -> LinkKind | None:
+    """The built-in kind `name`, or None. PCIe: width x speed / 80 as NCCL counts, e.g. 24 GB/s for pcie4-x16."""
+    if name in STANDARD:
+        return STANDARD[name]
+    match = _PCIE_NAME.fullmatch(name)
+    if match:
+        return LinkKind(name, "pcie", int(match[2]) * _PCIE_LANE[int(match[1])], 0.4e-6)
+    return None
+
+
+def link_kinds(tree: Tree) -> dict[str, LinkKind]:
+    """The `links:` table of a topology: new kinds, or changes to standard ones."""
+    entries = [(str(name), Tree(tree.raw(str(name)), tree.where(str(name)), tree.findings)) for name in tree.data if name != "source"]
+    return {name: _kind(name, entry, standard_kind(name)) for name, entry in entries}
+
+
+def _kind(name: str, entry: Tree, base: LinkKind | None) -> LinkKind:
+    kind = base or LinkKind(name, "network", 1.0)
+    medium = entry.text("medium", base.medium if base else "")
+    if medium not in MEDIA:
+        prefixes = {"nvlink": "nvlink", "xgmi": "nvlink", "ici": "network", "pcie": "pcie", "c2c": "pcie", "socket": "socket",
+                    "upi": "socket", "qpi": "socket", "ib": "network", "ethernet": "network", "roce": "network", "efa": "network",
+                    "memory": "memory", "host-memory": "memory"}  # fmt: skip
+        medium = next((value for prefix, value in prefixes.items() if name.startswith(prefix)), "")
+        if not medium:
+            entry.fail("medium", f"cannot tell what {name!r} is", f"add medium: one of {', '.join(MEDIA)}")
+            medium = "network"
+    capacity = kind.capacity
+    ways = [key for key in ("per_direction", "bandwidth", "line_rate") if entry.has(key)]
+    efficiency = entry.number("efficiency", 0.96 if "line_rate" in ways and medium == "network" else 1.0, 0.01, 1.0)
+    if len(ways) > 1:
+        entry.fail(ways[1], f"give one of per_direction, bandwidth, line_rate, not {' and '.join(ways)}")
+    for key in ("per_direction", "bandwidth", "line_rate"):
+        rate = entry.quantity(key, "rate", 0.0)
+        if rate:
+            capacity = rate * efficiency
+    if not ways:
+        if base is None:
+            entry.fail("per_direction", "missing: the effective bandwidth of one link in one direction", "for example per_direction: 24 GB/s")
+        elif entry.has("efficiency"):
+            capacity = kind.capacity * efficiency
+    duplex = entry.text("duplex", kind.duplex)
+    if duplex not in ("full", "half"):
+        entry.fail("duplex", "expected full or half")
+    result = replace(
+        kind,
+        medium=medium,  # type: ignore[arg-type]
+        capacity=capacity,
+        latency=entry.quantity("latency", "time", kind.latency, positive=False),
+        duplex="half" if duplex == "half" else "full",
+        overhead=entry.number("overhead", kind.overhead, 1.0, 10.0),
+        message_latency=entry.quantity("message_latency", "time", kind.message_latency, positive=False),
+    )
+    entry.close()
+    return result

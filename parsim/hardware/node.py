@@ -1,0 +1,204 @@
+"""The inside of one machine: a small graph, kept once however many machines of the kind there are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from parsim.hardware.device import Device
+from parsim.hardware.links import Link, LinkKind
+from parsim.hardware.routes import NOWHERE, TIER_SWITCH, PathFinder, Route, unreachable
+
+if TYPE_CHECKING:
+    import networkx
+
+    from parsim.hardware.channels import Pass
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An edge of a node or of an explicit graph, before link ids are given."""
+
+    source: str
+    target: str
+    kind: LinkKind
+    count: float = 1
+    both_ways: bool = True
+
+
+def wire(graph: networkx.DiGraph[str], vertices: dict[str, str], edges: list[Edge]) -> tuple[list[Link], list[str]]:
+    """Put vertices and edges into `graph`; links numbered in order, and what each connects, e.g. ``gpu->nvswitch``.
+
+    An edge is one link each way, or one link for both ways where its kind is half duplex.
+    """
+    links: list[Link] = []
+    classes: list[str] = []
+    for vertex, kind in vertices.items():
+        graph.add_node(vertex, kind=kind)
+    for edge in edges:
+        half = edge.kind.duplex == "half"
+        arrow = "<->" if half else "->"
+        ends = [(edge.source, edge.target)] + ([(edge.target, edge.source)] if edge.both_ways else [])
+        for number, (source, target) in enumerate(ends):
+            if not (half and number):
+                name = f"{source}{arrow}{target}"
+                links.append(Link(edge.kind.name, edge.kind.capacity * edge.count, edge.kind.latency, name, edge.kind.duplex))
+                classes.append(f"{vertices[source]}{arrow}{vertices[target]}")
+            graph.add_edge(source, target, id=len(links) - 1, link=links[-1], link_kind=edge.kind)
+    return links, classes
+
+
+class Node:
+    """A kind of machine: GPUs, switches, CPUs and NICs as a directed graph with link ids from 0.
+
+    `ports` are the vertices that plug into the fabric (NICs, or GPUs with network ports of their own). Routes are in
+    local link ids and cached.
+    """
+
+    def __init__(
+        self, name: str, vertices: dict[str, str], edges: list[Edge], devices: tuple[Device, ...], ports: tuple[str, ...], p2p: bool
+    ) -> None:
+        import networkx
+
+        self.name = name
+        self.devices = devices
+        self.ports = ports
+        self.p2p = p2p
+        """whether GPUs reach each other and the NICs over PCIe without staging in host memory"""
+        self.graph: networkx.DiGraph[str] = networkx.DiGraph()
+        self.links, self.classes = wire(self.graph, vertices, edges)
+        self.capacities = [link.capacity for link in self.links]
+        self.gpu_names = tuple(vertex for vertex, kind in vertices.items() if kind == "gpu")
+        self.finder = PathFinder(self.graph)
+        self.rings: dict[object, tuple[Pass, ...]] = {}
+        """results of the channel search, by what was asked"""
+        self._routes: dict[tuple[str, str], Route] = {}
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the machine."""
+        return len(self.gpu_names)
+
+    def route(self, source: str, target: str) -> Route | None:
+        """Links from vertex `source` to vertex `target` inside the machine, or None."""
+        key = (source, target)
+        found = self._routes.get(key)
+        if found is None:
+            if source == target:
+                found = NOWHERE
+            else:
+                search = self._search(source, target)
+                if search is None:
+                    return None
+                found = search
+            self._routes[key] = found
+        return found
+
+    def _search(self, source: str, target: str) -> Route | None:
+        finder = self.finder
+        if direct := finder.nvlink(source, target):
+            return direct
+        if finder.kind[source] == finder.kind[target] == "gpu" and (via := finder.neighbours(source, target, self.gpu_names)):
+            return via[0]
+        if host := finder.host(source, target, staged=not self.p2p):
+            return host
+        return finder.network(source, target)
+
+    def between(self, a: int, b: int) -> Route | None:
+        """Route between two GPUs by local index."""
+        return self.route(self.gpu_names[a], self.gpu_names[b])
+
+    def to_port(self, gpu: int, port: int) -> Route:
+        """From a GPU to a port of the machine.
+
+        Raises:
+            TopologyError: the two are not connected.
+        """
+        return self._need(self.gpu_names[gpu], self.ports[port])
+
+    def from_port(self, port: int, gpu: int) -> Route:
+        """From a port of the machine to a GPU.
+
+        Raises:
+            TopologyError: the two are not connected.
+        """
+        return self._need(self.ports[port], self.gpu_names[gpu])
+
+    def _need(self, source: str, target: str) -> Route:
+        route = self.route(source, target)
+        if route is None:
+            raise unreachable(source, target)
+        return route
+
+    @cached_property
+    def owned_ports(self) -> tuple[tuple[int, ...], ...]:
+        """Per GPU: the ports it uses, nearest first.
+
+        The nearest port by path is taken (same switch, same CPU, other socket). Where t GPUs share the same m nearest
+        ports, the q-th of them owns ports q, q + t, ...; with fewer ports than GPUs, port q mod m.
+        """
+        nearest = [self._nearest_ports(gpu) for gpu in self.gpu_names]
+        owned: list[tuple[int, ...]] = []
+        for gpu, ports in enumerate(nearest):
+            tied = [other for other, theirs in enumerate(nearest) if theirs == ports]
+            rank, gpus = tied.index(gpu), len(tied)
+            owned.append(ports[rank::gpus] if len(ports) >= gpus else (ports[rank % len(ports)],) if ports else ())
+        return tuple(owned)
+
+    @cached_property
+    def port_owners(self) -> tuple[tuple[int, ...], ...]:
+        """Per port: the GPUs that own it."""
+        return tuple(
+            tuple(gpu for gpu, ports in enumerate(self.owned_ports) if port in ports) for port in range(len(self.ports))
+        )
+
+    def _nearest_ports(self, gpu: str) -> tuple[int, ...]:
+        distance: list[tuple[float, int]] = []
+        for number, port in enumerate(self.ports):
+            if port == gpu:
+                return (number,)
+            path = self.finder.path(gpu, port, ("pcie", "socket", "network"), ("pcie", "cpu"))
+            if path is None:
+                continue
+            switches = sum(self.finder.kind[vertex] == "pcie" for vertex in path)
+            tier = self.finder.tier(path)
+            distance.append((tier * 100 + (switches if tier == TIER_SWITCH else 0), number))
+        best = min((far for far, _ in distance), default=math.inf)
+        return tuple(number for far, number in distance if far == best)
+
+    def pcie_order(self, gpus: tuple[int, ...]) -> tuple[int, ...]:
+        """The GPUs in depth-first order of the PCIe tree: by socket, then root port or switch, then index.
+
+        No order crosses a tree edge less often in each direction.
+        """
+        return tuple(sorted(gpus, key=lambda gpu: (*self._branch(gpu), gpu)))
+
+    def _branch(self, gpu: int) -> tuple[int, ...]:
+        """First-seen numbers of the CPU and the switches above a GPU, top down."""
+        order = {vertex: number for number, vertex in enumerate(self.graph.nodes)}
+        above: list[int] = []
+        vertex, seen = self.gpu_names[gpu], {self.gpu_names[gpu]}
+        while True:
+            parents = [
+                other
+                for other, data in self.graph.adj[vertex].items()
+                if other not in seen and self.finder.kind[other] in ("pcie", "cpu", "switch") and data["link_kind"].medium in ("pcie", "network")
+            ]
+            if not parents:
+                return tuple(reversed(above))
+            best = min(parents, key=lambda other: (self._depth(other), order[other]))
+            above.append(order[best])
+            if self.finder.kind[best] == "cpu":
+                return tuple(reversed(above))
+            vertex = best
+            seen.add(best)
+
+    def _depth(self, vertex: str) -> int:
+        """Hops to the nearest CPU."""
+        if self.finder.kind[vertex] == "cpu":
+            return 0
+        cpus = [name for name, kind in self.finder.kind.items() if kind == "cpu"]
+        paths = (self.finder.path(vertex, cpu, ("pcie",), ("pcie",)) for cpu in cpus)
+        return min((len(path) for path in paths if path), default=99)

@@ -1,0 +1,102 @@
+"""Changes to device and topology trees: ``cluster.set`` of a scenario."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from parsim.errors import Finding
+from parsim.units import multiplier
+
+_QUANTITY = re.compile(r"\s*([0-9._]+(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
+
+
+def merged(base: Mapping[str, Any], change: Mapping[str, Any], where: str, findings: list[Finding]) -> dict[str, Any]:
+    """`base` with `change` on top, key by key; ``xF`` multiplies the number that stands there."""
+    result = dict(base)
+    for key, value in change.items():
+        place = f"{where}.{key}"
+        old = base.get(key)
+        if isinstance(value, Mapping):
+            if old is not None and not isinstance(old, Mapping):
+                findings.append(Finding("a mapping cannot replace a value", place, value))
+                continue
+            result[key] = merged(old or {}, value, place, findings)
+        elif isinstance(value, str) and re.fullmatch(r"\s*[x×]\s*[0-9.eE+-]+\s*", value):
+            result[key] = _multiplied(old, value, place, findings)
+        elif isinstance(old, Mapping):
+            findings.append(Finding(f"{key} is a mapping", place, value, f"name one of its keys: {', '.join(map(str, old))}"))
+        else:
+            result[key] = value
+    return result
+
+
+def changed_device(tree: Mapping[str, Any], change: Mapping[str, Any], where: str, findings: list[Finding]) -> dict[str, Any]:
+    """A device tree with a change. ``memory: 40 GiB`` sets the installed size; the driver's share shrinks in proportion."""
+    change = dict(change)
+    memory = change.get("memory")
+    if memory is not None and not isinstance(memory, Mapping):
+        change["memory"] = {"size": memory}
+    memory = change.get("memory")
+    result = merged(tree, change, where, findings)
+    if isinstance(memory, Mapping) and "size" in memory and "visible" not in memory:
+        result["memory"] = {**result["memory"], **_visible(tree, result, f"{where}.memory.size", findings)}
+    return result
+
+
+def _visible(old: Mapping[str, Any], new: Mapping[str, Any], where: str, findings: list[Finding]) -> dict[str, Any]:
+    from parsim.units import parse
+
+    try:
+        size, before = parse(new["memory"]["size"], "bytes"), parse(old["memory"]["size"], "bytes")
+        visible = parse(old["memory"].get("visible", old["memory"]["size"]), "bytes")
+    except (ValueError, KeyError) as error:
+        findings.append(Finding(str(error), where, new["memory"].get("size")))
+        return {}
+    return {"visible": f"{int(Fraction(int(size)) * Fraction(int(visible)) / Fraction(int(before)))} B"}
+
+
+def changed_links(links: Mapping[str, Any], change: Mapping[str, Any], where: str, findings: list[Finding]) -> dict[str, Any]:
+    """The `links` table with a change; ``bandwidth`` means per_direction or line_rate, whichever the kind uses."""
+    from parsim.hardware.links import standard_kind
+
+    result = {name: dict(entry) for name, entry in links.items() if isinstance(entry, Mapping)}
+    for name, entry in change.items():
+        place = f"{where}.{name}"
+        if not isinstance(entry, Mapping):
+            findings.append(Finding("expected a mapping such as {bandwidth: x2}", place, entry))
+            continue
+        base = result.get(name, {})
+        standard = standard_kind(name)
+        rated = any(key in base for key in ("per_direction", "bandwidth", "line_rate"))
+        if not base and standard is None:
+            findings.append(Finding(f"unknown kind of link {name!r}", place, entry, f"the topology has {', '.join(result) or 'none of its own'}"))
+            continue
+        if not rated and standard is not None:
+            base = {**base, "per_direction": f"{standard.capacity!r} B/s"}
+        if "latency" not in base and standard is not None:
+            base = {**base, "latency": f"{standard.latency!r} s"}
+        entry = dict(entry)
+        if "bandwidth" in entry and "bandwidth" not in base:
+            key = "line_rate" if "line_rate" in base else "per_direction"
+            entry[key] = entry.pop("bandwidth")
+        result[name] = merged(base, entry, place, findings)
+    return result
+
+
+def _multiplied(old: Any, value: str, where: str, findings: list[Finding]) -> Any:
+    try:
+        factor = multiplier(value)
+    except ValueError as error:
+        findings.append(Finding(str(error), where, value))
+        return old
+    if isinstance(old, (int, float)) and not isinstance(old, bool):
+        product = old * factor
+        return int(product) if isinstance(old, int) and product == int(product) else product
+    match = _QUANTITY.fullmatch(old) if isinstance(old, str) else None
+    if match is None:
+        findings.append(Finding(f"nothing to multiply: the value there is {old!r}", where, value))
+        return old
+    return f"{float(Fraction(match[1].replace('_', '')) * Fraction(str(factor)))!r} {match[2]}"

@@ -1,0 +1,252 @@
+"""Attention: the core softmax(Q K^T) V, rotary embedding, and norms of queries and keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parsim.kernel import Attention, Gemm, Kernel, Memory
+from parsim.model.local import kept, shard
+from parsim.model.model import Parameter, Save, Split, Work, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCore:
+    """softmax(Q K^T) V for `heads` query heads; `inputs` is one fused tensor, or query and key-value, or query, key, value.
+
+    Eager attention keeps the softmax's output (with dropout also the dropped one and a mask) of b a s^2 elements;
+    flash and memory-efficient kernels (2205.14135, 2112.05682) keep their output and the fp32 log-sum-exp of each row.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    causal: bool = True
+    window: int = 0
+    """sliding window in tokens; 0 = all keys"""
+    value_dim: int = 0
+    """head size of V where it differs (latent attention); 0 = head_dim"""
+    dropout: bool = False
+    """the architecture drops attention probabilities when the workload's dropout is active"""
+    upcast_softmax: bool = False
+    """eager only: softmax in fp32, then cast back (Hugging Face's Llama line)"""
+    expand_kv: bool = False
+    """keys and values are copied to all query heads (repeat_kv) instead of shared by the kernel; eager always does"""
+    split: Split = "heads"
+    selective: str = "attention"
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def widths(self, at: Workload) -> tuple[int, int, int]:
+        """Features of query, key and value on one rank."""
+        heads, kv_heads = shard(self.heads, at), shard(self.kv_heads, at)
+        return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * (self.value_dim or self.head_dim)
+
+    def work(self, at: Workload) -> Work:
+        """Two products of s x s per head forward, four backward; fused kernels recompute the first."""
+        query, key, value = self.widths(at)
+        token = at.tokens * at.element
+        sizes = {1: (query + key + value,), 2: (query, key + value), 3: (query, key, value)}[len(self.inputs)]
+        context = shard(self.heads, at) * (self.value_dim or self.head_dim) * token
+        operands = tuple(Save(name, size * token) for name, size in zip(self.inputs, sizes, strict=True))
+        eager = at.attention == "eager"
+        expanded = 0
+        if self.kv_heads < self.heads and (self.expand_kv or eager):
+            group = shard(self.heads, at) // shard(self.kv_heads, at)
+            expanded = group * (key + value) * token
+            # a fused tensor cannot be kept in part: the copies stand for all of it
+            operands = (Save(f"{self.name}.expanded", expanded + query * token),)
+            if len(self.inputs) > 1:
+                operands = (Save(self.inputs[0], query * token), Save(f"{self.name}.expanded", expanded))
+        kernels = self._eager if eager else self._fused
+        work = kernels(at, operands, (query + key + value) * token, context)
+        gradients = tuple(size * token for size in sizes)
+        if expanded:
+            traffic = Memory(expanded + (key + value) * token, launches=2)
+            work = Work(
+                (traffic, *work.forward),
+                (*work.backward_input, traffic),
+                saves=work.saves,
+                forward_temporary=work.forward_temporary,
+                backward_temporary=work.backward_temporary + expanded,
+            )
+        work = Work(
+            work.forward,
+            work.backward_input,
+            output=context,
+            input_gradients=gradients,
+            saves=work.saves,
+            forward_temporary=work.forward_temporary,
+            backward_temporary=work.backward_temporary,
+        )
+        return kept(at, work, (*self.inputs, self.output))
+
+    def _fused(self, at: Workload, operands: tuple[Save, ...], _: int, context: int) -> Work:
+        def kernel(backward: bool) -> Kernel:
+            return Attention(
+                at.batch,
+                shard(self.heads, at),
+                shard(self.kv_heads, at),
+                at.sequence,
+                at.sequence,
+                self.head_dim,
+                self.causal,
+                backward,
+                at.attention,
+                at.dtype,
+                self.value_dim,
+                self.window,
+            )
+
+        # PyTorch's memory-efficient kernel pads the rows of its log-sum-exp to 32 (kAlignLSE)
+        rows = -(-at.sequence // 32) * 32 if at.attention == "mem-efficient" else at.sequence
+        statistics = 4 * at.batch * shard(self.heads, at) * rows
+        state = 16 if at.attention == "mem-efficient" else 24
+        return Work(
+            (kernel(False),),
+            (kernel(True),),
+            saves=(
+                *operands,
+                Save(self.output, context),
+                Save(f"{self.name}.log_sum_exp", statistics),
+                Save(f"{self.name}.random_state", state),
+            ),
+        )
+
+    def _eager(self, at: Workload, operands: tuple[Save, ...], qkv: int, context: int) -> Work:
+        heads, s, e = at.batch * shard(self.heads, at), at.sequence, at.element
+        d, dv = self.head_dim, self.value_dim or self.head_dim
+        scores, drop, upcast = heads * s * s, bool(self.dropout and at.dropout), self.upcast_softmax and e < 4 and not at.fused
+
+        def gemm(n: int, k: int) -> Gemm:
+            return Gemm(s, n, k, heads, "bf16" if at.dtype == "fp8" else at.dtype, e)
+
+        softmax_element = 4 if upcast else e
+        saved = softmax_element + (e if upcast or drop else 0) + drop
+        saves = [Save(f"{self.name}.softmax", softmax_element * scores)]
+        if drop:
+            saves += [Save(f"{self.name}.dropped", e * scores), Save(f"{self.name}.mask", scores)]
+        elif upcast:
+            saves += [Save(f"{self.name}.cast", e * scores)]
+        forward, backward = 2 * e, 3 * e  # the softmax
+        launches = [1, 1]
+        if not at.fused:  # scale and mask are kernels of their own
+            forward, backward, launches = forward + 4 * e, backward + 2 * e, [3, 2]
+        if upcast:
+            forward, backward, launches = forward + 2 + 4 + e, backward + e + 4 + 8, [launches[0] + 1, launches[1] + 1]
+        if drop:
+            forward, backward, launches = forward + 2 * e + 1, backward + 2 * e + 1, [launches[0] + 1, launches[1] + 1]
+        # peaks: two score tensors before the softmax is done; backward, dP beside everything kept, then the softmax's
+        # output with its two gradients (and the mask)
+        peak = max(saved + e, softmax_element + 2 * e + drop, 3 * softmax_element - (e if upcast else 0))
+        return Work(
+            (
+                Memory(2 * qkv + 2 * context + (2 * context if at.fused else 0), launches=4),
+                gemm(s, d),
+                Memory(forward * scores, launches=launches[0]),
+                gemm(dv, s),
+            ),
+            (
+                gemm(dv, s),
+                gemm(s, dv),
+                Memory(backward * scores, launches=launches[1]),
+                gemm(d, s),
+                gemm(d, s),
+                Memory(2 * qkv + context, launches=4),
+            ),
+            saves=(*operands, *saves),
+            forward_temporary=max(0, 2 * e - saved) * scores,
+            backward_temporary=(peak - saved) * scores,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Rotary position embedding (2104.09864) of queries and keys inside the fused query-key-value tensor.
+
+    New queries and keys replace the old ones, so the tensor keeps its name and size; nothing but the tables is saved.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    heads: int
+    kv_heads: int
+    rotary_dim: int
+    """elements of a head that are rotated"""
+    split: Split = "heads"
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """One pass if fused; otherwise two products, a rotation by half and a sum."""
+        size = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.rotary_dim * at.element
+        kernel = Memory(2 * size) if at.fused else Memory(10 * size, launches=10)
+        work = Work((kernel,), (kernel,), input_gradients=(0,) * len(self.inputs), forward_temporary=size, backward_temporary=size)
+        return kept(at, work, (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryTables:
+    """Cosines and sines [s, rotary_dim] that all layers share; stands once, behind the embedding."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    rotary_dim: int
+    split: Split = "replicated"
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """Two small tables, kept until this operator's place in backward."""
+        size = 2 * at.sequence * self.rotary_dim * at.element
+        work = Work((Memory(2 * size, launches=2),), input_gradients=(0,), saves=(Save(f"{self.name}.tables", size),))
+        return kept(at, work, (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class QKNorm:
+    """RMSNorm over each head of queries and keys inside the fused query-key-value tensor (2302.05442), which keeps its
+    name and size; saves as `RMSNorm` does.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    parameter_names: tuple[str, str] = ("q_norm", "k_norm")
+    split: Split = "heads"
+    selective: str = "norm"
+    trainable: bool = True
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """One weight [head_dim] for queries, one for keys."""
+        return tuple(Parameter(f"{name}.weight", (self.head_dim,), trainable=self.trainable) for name in self.parameter_names)
+
+    def work(self, at: Workload) -> Work:
+        """Memory-bound both ways."""
+        heads = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at))
+        count = heads * self.head_dim
+        size = count * at.element
+        saves = [Save(f"{self.name}.statistics", 4 * heads)]
+        if at.fused:
+            forward, backward = Memory(2 * size, launches=2), Memory(3 * size, launches=2)
+            saves += [Save(f"{self.name}.input", size)]
+        else:
+            forward, backward = Memory(28 * count + 4 * size, launches=12), Memory(60 * count + 8 * size, launches=24)
+            saves += [Save(f"{self.name}.fp32", 4 * count), Save(f"{self.name}.normalised", size)]
+        work = Work((forward,), (backward,), input_gradients=(0,), saves=tuple(saves), forward_temporary=size, backward_temporary=size)
+        return kept(at, work, (*self.inputs, self.output))

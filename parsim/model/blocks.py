@@ -1,0 +1,221 @@
+"""A transformer architecture as blocks of operators: embedding, layers, head.
+
+Splits over tensor ranks are Megatron-LM's (1909.08053): query-key-value and MLP-up by columns, their counterparts by
+rows, embedding and head by vocabulary. Parameters stand in Hugging Face's registration order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from parsim.model.families import FAMILIES
+from parsim.model.heads import head_block
+from parsim.model.latent import add_latent_attention
+from parsim.model.model import Block, Model, Operator
+from parsim.model.operators import (
+    Activation,
+    AttentionCore,
+    Dropout,
+    Embedding,
+    GatedActivation,
+    Linear,
+    Prefix,
+    QKNorm,
+    ResidualAdd,
+    Rotary,
+    RotaryTables,
+    mixture_of_experts,
+)
+from parsim.model.row import Row, norm
+from parsim.model.transformer import TransformerConfig
+
+
+def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, loss: str = "auto") -> Model:
+    """The model of `config` for a tensor-parallel group of `tensor` ranks (more than one pads the vocabulary).
+
+    `loss`: auto (the task's) | cross_entropy | mse | sum.
+    """
+    config = config.resolved()
+    padded = padded_vocabulary(config, tensor)
+    kinds = [(config.is_mixture(i), config.window(i)) for i in range(config.layers)]
+    made = {kind: _layer(config, *kind) for kind in dict.fromkeys(kinds)}
+    active = {kind: _active_share(config, block) for kind, block in made.items() if kind[0]}
+    return Model(
+        name=name,
+        blocks=(_embedding(config, padded), *(made[kind] for kind in kinds), head_block(config, padded, loss)),
+        block_names=("embedding", *(f"layer {i}" for i in range(config.layers)), "head"),
+        hidden=config.hidden,
+        layers=config.layers,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        vocabulary=config.vocabulary,
+        vocabulary_padded=padded,
+        maximum_sequence=config.maximum_sequence,
+        active_fraction_blocks={1 + i: active[kind] for i, kind in enumerate(kinds) if kind in active},
+        facts=_facts(config),
+    )
+
+
+def padded_vocabulary(config: TransformerConfig, tensor: int) -> int:
+    """Rows of the word table: on several ranks a multiple of vocab_divisible_by x tensor (Megatron-LM, ``training/tokenizer``)."""
+    if tensor == 1:
+        return config.vocabulary
+    multiple = config.vocab_divisible_by * tensor
+    return -(-config.vocabulary // multiple) * multiple
+
+
+def _facts(config: TransformerConfig) -> dict[str, object]:
+    """Every architectural field, the nested ones as plain numbers."""
+    facts: dict[str, object] = asdict(config)
+    experts, latent = config.experts, config.latent
+    facts["experts"] = 0 if experts is None else experts.count
+    facts["top_k"] = 0 if experts is None else experts.top_k
+    facts["expert_mlp"] = 0 if experts is None else experts.mlp
+    facts["shared_mlp"] = 0 if experts is None else experts.shared
+    facts["latent"] = latent is not None
+    facts["value_dim"] = config.head_dim if latent is None else latent.value_dim
+    return facts
+
+
+def _active_share(config: TransformerConfig, block: Block) -> float:
+    """Share of a mixture layer's parameters that one token uses."""
+    parameters = [p for p in block.parameters() if not p.buffer]
+    everything, experts = sum(p.count for p in parameters), sum(p.count for p in parameters if p.expert)
+    visited = experts * config.experts.top_k // config.experts.count if config.experts else experts
+    return (everything - experts + visited) / everything
+
+
+def _embedding(config: TransformerConfig, vocabulary: int) -> Block:
+    width, row = config.embedding_width, Row()
+    positions = config.maximum_sequence + config.position_offset if config.position == "learned" else 0
+    projected = width != config.hidden
+    at_once = 0 if projected else positions
+    row.add(Embedding("word_embeddings", ("input",), "word_embeddings", vocabulary, width, "vocab", at_once, config.token_types))
+    if projected:
+        row.add(Linear("project_in", (row.last,), "project_in", width, (config.hidden,), bias=False))
+    if projected and positions:
+        row.add(Prefix("positions", (row.last,), "positions", config.hidden, positions, tokens=0))
+    if config.embedding_norm:
+        row.add(norm(config, "embedding_norm", row.last))
+    if config.embedding_dropout:
+        row.add(Dropout("embedding_dropout", (row.last,), "embedding_dropout", config.hidden))
+    if config.position == "rotary":
+        rotated = config.latent.rotary_dim if config.latent else int(config.head_dim * config.rotary_fraction)
+        row.add(RotaryTables("rotary_tables", (row.last,), "rotary_tables", rotated))
+    return row.block("embedding")
+
+
+def _layer(config: TransformerConfig, mixture: bool, window: int) -> Block:
+    row, post = Row(), config.norm_placement == "post"
+    stream = normed = row.last
+    if not post:
+        normed = row.add(norm(config, "attention_norm", stream))
+    attended = _attention(config, window, row, normed)
+    if config.parallel_residual:
+        if not config.shared_norm:
+            normed = row.add(norm(config, "mlp_norm", stream))
+        added = _mlp(config, mixture, row, normed)
+        row.add(ResidualAdd("mlp_residual", (added, attended, stream), "mlp_residual", config.hidden))
+        return row.block("layer", FAMILIES[config.family].registration)
+    stream = row.add(ResidualAdd("attention_residual", (attended, stream), "attention_residual", config.hidden))
+    if post:
+        stream = normed = row.add(norm(config, "attention_norm", stream))
+    else:
+        normed = row.add(norm(config, "mlp_norm", stream))
+    added = _mlp(config, mixture, row, normed)
+    row.add(ResidualAdd("mlp_residual", (added, stream), "mlp_residual", config.hidden))
+    if post:
+        row.add(norm(config, "mlp_norm", row.last))
+    return row.block("layer", FAMILIES[config.family].registration)
+
+
+def _attention(config: TransformerConfig, window: int, row: Row, source: str) -> str:
+    """Projections and core, up to what joins the residual stream."""
+    width = config.heads * config.head_dim
+    if config.latent is None:
+        row.last = source
+        _query_key_value(config, row)
+        queries: tuple[str, ...] = (row.last,)
+        value_dim = 0
+    else:
+        queries, value_dim = add_latent_attention(config, config.latent, row, source), config.latent.value_dim
+        width = config.heads * value_dim
+    core = AttentionCore(
+        "attention",
+        queries,
+        "attention",
+        config.heads,
+        config.heads if config.latent else config.kv_heads,
+        config.head_dim,
+        config.causal,
+        window,
+        value_dim,
+        dropout=config.attention_dropout,
+        upcast_softmax=config.upcast_softmax,
+        expand_kv=config.expand_key_value,
+    )
+    row.add(core)
+    row.add(Linear("attention_output", (row.last,), "attention_output", width, (config.hidden,), config.output_bias, "row"))
+    return _leave(config, row, "attention")
+
+
+def _query_key_value(config: TransformerConfig, row: Row) -> None:
+    """The fused tensor of queries, keys and values, normed and rotated where the architecture says so."""
+    heads, kv_heads, d = config.heads, config.kv_heads, config.head_dim
+    widths: tuple[int, ...] = (heads * d, kv_heads * d, kv_heads * d)
+    names: tuple[str, ...] = ("query", "key", "value")
+    if config.fused_query_key_value:
+        widths, names = (sum(widths),), ()
+    bias = config.query_key_value_bias
+    row.add(Linear("query_key_value", (row.last,), "query_key_value", config.hidden, widths, bias, "column", names))
+    if config.query_key_norm:
+        row.add(QKNorm("query_key_norm", (row.last,), "query_key_norm", heads, kv_heads, d))
+    if config.position == "rotary":
+        row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction)))
+
+
+def _mlp(config: TransformerConfig, mixture: bool, row: Row, source: str) -> str:
+    """Dense MLP or experts, up to what joins the residual stream."""
+    row.last = source
+    if mixture:
+        row.add(*_experts(config, source))
+        return _leave(config, row, "mlp")
+    widths: tuple[int, ...] = (config.mlp, config.mlp) if config.gated else (config.mlp,)
+    names: tuple[str, ...] = ("gate", "up") if config.gated else ()
+    if config.gated and config.fused_gate_up:
+        widths, names = (2 * config.mlp,), ()
+    row.add(Linear("mlp_up", (source,), "mlp_up", config.hidden, widths, config.mlp_bias, "column", names, selective="mlp"))
+    if config.gated:
+        row.add(GatedActivation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation))
+    else:
+        row.add(Activation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation, "column", "mlp"))
+    row.add(Linear("mlp_down", (row.last,), "mlp_down", config.mlp, (config.hidden,), config.mlp_bias, "row"))
+    return _leave(config, row, "mlp")
+
+
+def _experts(config: TransformerConfig, source: str) -> tuple[Operator, ...]:
+    experts = config.experts
+    assert experts is not None  # the caller asked config.is_mixture
+    return mixture_of_experts(
+        "mixture",
+        source,
+        "mixture",
+        config.hidden,
+        experts.mlp,
+        experts.count,
+        experts.top_k,
+        gated=config.gated,
+        kind=config.activation,
+        shared_width=experts.shared,
+        shared_gate=experts.shared_gate,
+        router_bias=experts.router_bias,
+    )
+
+
+def _leave(config: TransformerConfig, row: Row, sublayer: str) -> str:
+    """Behind a sublayer: its dropout, and its second norm in a sandwich."""
+    row.add(Dropout(f"{sublayer}_dropout", (row.last,), f"{sublayer}_dropout", config.hidden))
+    if config.norm_placement == "sandwich":
+        row.add(norm(config, f"{sublayer}_output_norm", row.last))
+    return row.last

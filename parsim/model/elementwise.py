@@ -1,0 +1,303 @@
+"""Operators without matrix products: activations, dropout, sums, copies and views.
+
+Traffic of memory-bound kernels counts each operand read once and each result written once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parsim.kernel import Memory
+from parsim.model.local import elements, kept, rows
+from parsim.model.model import Parameter, Save, Split, Work, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """An activation: private saves and traffic, in tensors of its width."""
+
+    forward: int = 2
+    backward: int = 3
+    launches: tuple[int, int] = (1, 1)
+    saves_output: bool = False
+    extra: tuple[str, ...] = ()
+    """tensors an unfused formula keeps beside input or output"""
+
+
+_FUSED_KERNEL = _Cost()
+_ACTIVATIONS = {
+    "relu": _Cost(saves_output=True),
+    "tanh": _Cost(saves_output=True),
+    "sigmoid": _Cost(saves_output=True),
+    "gelu": _FUSED_KERNEL,
+    "gelu-tanh": _FUSED_KERNEL,
+    "silu": _FUSED_KERNEL,
+    # 0.5 * x * (1 + tanh(c * (x + 0.044715 * x**3))) in Python: transformers/activations.py, NewGELUActivation
+    "gelu-new": _Cost(18, 33, (8, 12), extra=("half", "tanh", "one_plus_tanh")),
+    # x * sigmoid(1.702 * x): QuickGELUActivation
+    "quick-gelu": _Cost(7, 12, (3, 5), extra=("sigmoid",)),
+}
+ACTIVATIONS = tuple(_ACTIVATIONS)
+"""kinds that `Activation` knows"""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """An elementwise function. ReLU, tanh and sigmoid keep their output, the others their input (and, where Python spells
+    the formula out and kernels are not fused, intermediate tensors).
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    features: int
+    kind: str = "gelu"
+    """relu | tanh | sigmoid | gelu | gelu-tanh | silu | gelu-new | quick-gelu"""
+    split: Split = "replicated"
+    selective: str = ""
+    per_sample: bool = False
+    inplace: bool = False
+    copies: int = 0
+    """behind a router: experts each token visits (`mixture_of_experts`)"""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """Memory-bound both ways."""
+        cost = _ACTIVATIONS[self.kind]
+        if at.fused and cost.extra:
+            cost = _FUSED_KERNEL
+        size = elements(at, self.features, self.split, self.per_sample, self.copies) * at.element
+        saved = self.output if cost.saves_output else self.inputs[0]
+        work = Work(
+            forward=(Memory(cost.forward * size, launches=cost.launches[0]),),
+            backward_input=(Memory(cost.backward * size, launches=cost.launches[1]),),
+            output=0 if self.inplace else size,
+            input_gradients=(size,),
+            saves=(Save(saved, size), *(Save(f"{self.name}.{extra}", size) for extra in cost.extra)),
+        )
+        return kept(at, work, (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class GatedActivation:
+    """activation(gate) * up, from one tensor holding both or from two (SwiGLU, GeGLU: 2002.05202).
+
+    PyTorch keeps gate, up and activation(gate); a fused kernel keeps gate and up.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    features: int
+    """width of the product"""
+    kind: str = "silu"
+    split: Split = "column"
+    selective: str = "mlp"
+    copies: int = 0
+    """behind a router: experts each token visits (`mixture_of_experts`)"""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """Memory-bound both ways."""
+        cost = _ACTIVATIONS[self.kind]
+        size = elements(at, self.features, self.split, copies=self.copies) * at.element
+        each = 2 * size // len(self.inputs)
+        saves = tuple(Save(name, each) for name in self.inputs)
+        forward, backward = Memory(3 * size), Memory(5 * size)
+        if not at.fused:
+            saves += (Save(f"{self.name}.activated", size), *(Save(f"{self.name}.{extra}", size) for extra in cost.extra))
+            forward = Memory((cost.forward + 3) * size, launches=cost.launches[0] + 1)
+            backward = Memory((cost.backward + 6) * size, launches=cost.launches[1] + 2)
+        work = Work((forward,), (backward,), output=size, input_gradients=(each,) * len(self.inputs), saves=saves)
+        return kept(at, work, (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """Keeps a mask of 1 B per element. Does nothing where the workload's probability is 0; fused kernels write over
+    their input (bias-dropout-add of Megatron-LM).
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    features: int
+    split: Split = "replicated"
+    selective: str = ""
+    per_sample: bool = False
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """Memory-bound both ways."""
+        if not at.dropout:
+            return Work(input_gradients=(0,))
+        count = elements(at, self.features, self.split, self.per_sample)
+        size = count * at.element
+        work = Work(
+            forward=(Memory(count if at.fused else 2 * size + count, launches=0 if at.fused else 1),),
+            backward_input=(Memory(2 * size + count),),
+            output=0 if at.fused else size,
+            input_gradients=(size,),
+            saves=(Save(f"{self.name}.mask", count),),
+        )
+        return kept(at, work, (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualAdd:
+    """The sum of two or more tensors of equal shape; its gradient is passed on to all of them without a copy."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    features: int
+    split: Split = "replicated"
+    selective: str = ""
+    inplace: bool = False
+    """adds into the first input"""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """Memory-bound forward, nothing backward."""
+        size = elements(at, self.features, self.split) * at.element
+        adds = len(self.inputs) - 1
+        work = Work(
+            forward=(Memory(3 * adds * size, launches=adds),),
+            output=0 if self.inplace else size,
+            input_gradients=(0,) * len(self.inputs),
+        )
+        return kept(at, work, (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenate:
+    """Tensors joined along the features into a new one (the two key parts of multi-head latent attention)."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    features: tuple[int, ...]
+    """width of each input as it appears in the output"""
+    split: Split = "replicated"
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """A copy both ways."""
+        sizes = tuple(elements(at, width, self.split) * at.element for width in self.features)
+        copy = Memory(2 * sum(sizes))
+        return kept(at, Work((copy,), (copy,), output=sum(sizes), input_gradients=sizes), (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Image patches [b, s-tokens, h] become a sequence [b, s, h]: class tokens before them, learned positions added."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    width: int
+    positions: int
+    """rows of the position table (the sequence length)"""
+    tokens: int = 1
+    """class tokens"""
+    split: Split = "replicated"
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Class tokens and positions."""
+        return (Parameter(f"{self.name}.cls_token", (1, self.tokens, self.width)),) * bool(self.tokens) + (
+            Parameter(f"{self.name}.position_embeddings", (1, self.positions, self.width)),
+        )
+
+    def work(self, at: Workload) -> Work:
+        """A copy and an add."""
+        size = at.tokens * self.width * at.element
+        patches = at.batch * (at.sequence - self.tokens) * self.width * at.element
+        work = Work((Memory(5 * size, launches=2),), (Memory(3 * size, launches=2),), (), size, (patches,), forward_temporary=size)
+        return kept(at, work, (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class SelectToken:
+    """A view of each sample's first token; its gradient is a zeroed tensor of full size."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    features: int
+    split: Split = "replicated"
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """Nothing forward."""
+        size = elements(at, self.features) * at.element
+        return kept(at, Work(backward_input=(Memory(size),), input_gradients=(size,)), (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class Flatten:
+    """Another shape of the same memory."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    split: Split = "replicated"
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """Nothing."""
+        return Work(input_gradients=(0,))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGate:
+    """sigmoid(x w) * y with one weight vector: the gate of Qwen2-MoE's shared expert; `inputs` is (x, y)."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    features: int
+    parameter_name: str = ""
+    split: Split = "replicated"
+    selective: str = ""
+    trainable: bool = True
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Weight [1, features]."""
+        return (Parameter(f"{self.parameter_name or self.name}.weight", (1, self.features), trainable=self.trainable),)
+
+    def work(self, at: Workload) -> Work:
+        """Memory-bound both ways: the product with one column reads its operand once."""
+        size, row = elements(at, self.features) * at.element, rows(at) * at.element
+        work = Work(
+            (Memory(4 * size + 4 * row, flop=2 * size / at.element, launches=3),),
+            (Memory(7 * size + 6 * row, flop=4 * size / at.element, launches=5),),
+            output=size,
+            input_gradients=(size, size),
+            saves=(Save(self.inputs[0], size), Save(self.inputs[1], size), Save(f"{self.name}.sigmoid", row)),
+        )
+        return kept(at, work, (*self.inputs, self.output))

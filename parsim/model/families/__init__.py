@@ -1,0 +1,11 @@
+"""Transformer families by name, and by Hugging Face ``model_type``."""
+
+from __future__ import annotations
+
+from parsim.model.families import bert, gpt, llama, mixture
+from parsim.model.families.family import Family
+
+FAMILIES: dict[str, Family] = {family.name: family for module in (gpt, llama, mixture, bert) for family in module.FAMILIES}
+MODEL_TYPES: dict[str, Family] = {family.model_type: family for family in FAMILIES.values() if family.model_type}
+
+__all__ = ["FAMILIES", "MODEL_TYPES", "Family"]

@@ -1,0 +1,52 @@
+"""One transformer family: what all its members share, and how its Hugging Face config spells the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Fields = dict[str, Any]
+"""values of `TransformerConfig` fields; nested records as mappings"""
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of `text`: how long sets of keys are written here."""
+    return frozenset(text.split())
+
+
+@dataclass(frozen=True)
+class Family:
+    """The facts that a family's catalogue files and Hugging Face configs need not repeat."""
+
+    name: str
+    structure: Mapping[str, Any]
+    """`TransformerConfig` fields in which the family differs from the defaults there"""
+    registration: tuple[str, ...] = ()
+    """layer operators in the order in which Hugging Face registers their parameters; () = order of execution"""
+    model_type: str = ""
+    """the config's ``model_type``; empty where Hugging Face has no such model"""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """config key -> field (``experts.count`` for nested ones; several separated by a space). A null value, like an
+    absent key, leaves the family's default"""
+    stated: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """config key -> values that say what `structure` already says; any other value cannot be used"""
+    harmless: frozenset[str] = frozenset()
+    """further config keys that change neither parameters, work nor memory"""
+    adjust: Callable[[Fields, Mapping[str, Any]], set[str]] | None = None
+    """reads what a table cannot say: changes the fields in place, returns the config keys it has read"""
+
+
+SIZES = {
+    "hidden_size": "hidden",
+    "intermediate_size": "mlp",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "vocab_size": "vocabulary",
+    "max_position_embeddings": "maximum_sequence",
+    "tie_word_embeddings": "tied_embeddings",
+}
+"""the spelling most configs share"""
+
+GROUPED = {**SIZES, "num_key_value_heads": "kv_heads", "head_dim": "head_dim", "hidden_act": "activation"}
+"""the spelling of the Llama line"""

@@ -1,0 +1,230 @@
+"""Decoders with LayerNorm: GPT-2 and Megatron's GPT, OPT, BLOOM, GPT-NeoX, Phi, MPT.
+
+Structure and key names follow the modelling and configuration files of huggingface/transformers
+(``src/transformers/models/<model_type>``), MPT also mosaicml/llm-foundry; Megatron's GPT follows NVIDIA/Megatron-LM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parsim.errors import Finding, ModelError
+from parsim.model.families.family import SIZES, Family, Fields, words
+
+_SIZES = {key: name for key, name in SIZES.items() if name != "mlp"}
+
+
+def _gpt2(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    fields["attention_dropout"] = bool(tree.get("attn_pdrop", 0.1))
+    return {"attn_pdrop"}
+
+
+GPT2 = Family(
+    name="gpt2",
+    model_type="gpt2",
+    structure={"activation": "gelu-new", "tied_embeddings": True, "dropout": 0.1, "maximum_sequence": 1024},
+    keys={
+        "n_embd": "hidden",
+        "n_layer": "layers",
+        "n_head": "heads",
+        "n_inner": "mlp",
+        "n_positions": "maximum_sequence",
+        "vocab_size": "vocabulary",
+        "activation_function": "activation",
+        "resid_pdrop": "dropout",
+        "tie_word_embeddings": "tied_embeddings",
+    },
+    stated={"scale_attn_weights": (True,), "add_cross_attention": (False,)},
+    harmless=words(
+        "n_ctx embd_pdrop scale_attn_by_inverse_layer_idx reorder_and_upcast_attn summary_activation summary_first_dropout "
+        "summary_proj_to_labels summary_type summary_use_proj"
+    ),
+    adjust=_gpt2,
+)
+
+MEGATRON_GPT = Family(
+    name="megatron-gpt",
+    structure={"activation": "gelu", "tied_embeddings": True, "dropout": 0.1, "maximum_sequence": 2048},
+)
+
+
+def _opt(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    if not tree.get("do_layer_norm_before", True):
+        fields |= {"norm_placement": "post", "final_norm": False}
+    if tree.get("_remove_final_layer_norm"):
+        fields["final_norm"] = False
+    fields["attention_dropout"] = bool(tree.get("attention_dropout", 0.0))
+    return {"do_layer_norm_before", "_remove_final_layer_norm", "attention_dropout"}
+
+
+OPT = Family(
+    name="opt",
+    model_type="opt",
+    structure={
+        "activation": "relu",
+        "tied_embeddings": True,
+        "dropout": 0.1,
+        "attention_dropout": False,
+        "embedding_dropout": False,
+        "maximum_sequence": 2048,
+        "position_offset": 2,
+        "fused_query_key_value": False,
+    },
+    registration=("query_key_value", "attention_output", "attention_norm", "mlp_up", "mlp_down", "mlp_norm"),
+    keys={
+        **_SIZES,
+        "ffn_dim": "mlp",
+        "word_embed_proj_dim": "embedding_width",
+        "activation_function": "activation",
+        "dropout": "dropout",
+    },
+    stated={
+        "enable_bias": (True,),
+        "layer_norm_elementwise_affine": (True,),
+        "activation_dropout": (0.0, 0),
+        "layerdrop": (0.0, 0),
+    },
+    harmless=frozenset({"init_std", "prefix"}),
+    adjust=_opt,
+)
+
+
+def _bloom(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    fields["attention_dropout"] = bool(tree.get("attention_dropout", 0.0))
+    return {"attention_dropout"}
+
+
+BLOOM = Family(
+    name="bloom",
+    model_type="bloom",
+    structure={
+        "activation": "gelu",
+        "tied_embeddings": True,
+        "position": "alibi",
+        "embedding_norm": True,
+        "embedding_dropout": False,
+        "maximum_sequence": 2048,
+        "attention_dropout": False,
+    },
+    keys={
+        **_SIZES,
+        "n_embed": "hidden",
+        "n_layer": "layers",
+        "n_head": "heads",
+        "seq_length": "maximum_sequence",
+        "n_inner": "mlp",
+        "hidden_dropout": "dropout",
+    },
+    stated={"apply_residual_connection_post_layernorm": (False,)},
+    harmless=words(
+        "slow_but_exact offset_alibi bias_dropout_fusion masked_softmax_fusion attention_softmax_in_fp32 skip_bias_add "
+        "skip_bias_add_qkv unk_token_id"
+    ),
+    adjust=_bloom,
+)
+
+
+def _gpt_neox(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    if not tree.get("attention_bias", True):
+        fields |= {"query_key_value_bias": False, "output_bias": False}
+    fields["attention_dropout"] = bool(tree.get("attention_dropout", 0.0))
+    return {"attention_bias", "attention_dropout"}
+
+
+GPT_NEOX = Family(
+    name="gpt-neox",
+    model_type="gpt_neox",
+    structure={
+        "activation": "gelu",
+        "position": "rotary",
+        "rotary_fraction": 0.25,
+        "parallel_residual": True,
+        "attention_dropout": False,
+        "maximum_sequence": 2048,
+    },
+    registration=("attention_norm", "mlp_norm", "query_key_value", "attention_output", "mlp_up", "mlp_down"),
+    keys={
+        **SIZES,
+        "hidden_act": "activation",
+        "rotary_pct": "rotary_fraction",
+        "use_parallel_residual": "parallel_residual",
+        "hidden_dropout": "dropout",
+    },
+    harmless=frozenset({"rotary_emb_base", "classifier_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"}),
+    adjust=_gpt_neox,
+)
+
+PHI = Family(
+    name="phi",
+    model_type="phi",
+    structure={
+        "activation": "gelu-new",
+        "position": "rotary",
+        "rotary_fraction": 0.5,
+        "parallel_residual": True,
+        "shared_norm": True,
+        "head_bias": True,
+        "fused_query_key_value": False,
+        "attention_dropout": False,
+        "embedding_dropout": False,
+        "maximum_sequence": 2048,
+    },
+    registration=("query_key_value", "attention_output", "mlp_up", "mlp_down", "attention_norm"),
+    keys={
+        **SIZES,
+        "num_key_value_heads": "kv_heads",
+        "hidden_act": "activation",
+        "partial_rotary_factor": "rotary_fraction",
+        "resid_pdrop": "dropout",
+    },
+    stated={"qk_layernorm": (False,)},
+    harmless=frozenset({"embd_pdrop", "attention_dropout"}),
+)
+
+
+def _mpt(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    fields["mlp"] = int(tree.get("expansion_ratio", 4) * tree["d_model"])
+    attention = tree.get("attn_config") or {}
+    for key in ("qk_ln", "rope", "clip_qkv", "prefix_lm"):
+        if attention.get(key):
+            raise ModelError(Finding(f"attn_config.{key} is not supported yet for mpt", "attn_config", attention[key]))
+    alibi = attention.get("alibi", False)
+    learned = tree.get("learned_pos_emb", True) and not alibi
+    fields["position"] = "alibi" if alibi else "learned" if learned else "none"
+    fields["kv_heads"] = attention.get("kv_n_heads", 1 if attention.get("attn_type") == "multiquery_attention" else 0)
+    fields["attention_dropout"] = bool(attention.get("attn_pdrop", 0.0))
+    if not tree.get("no_bias", False):
+        fields |= {"norm_bias": True, "query_key_value_bias": True, "output_bias": True, "mlp_bias": True}
+    return {"expansion_ratio", "attn_config", "learned_pos_emb", "no_bias"}
+
+
+MPT = Family(
+    name="mpt",
+    model_type="mpt",
+    structure={
+        "activation": "gelu",
+        "tied_embeddings": True,
+        "norm_bias": False,
+        "query_key_value_bias": False,
+        "output_bias": False,
+        "mlp_bias": False,
+        "attention_dropout": False,
+        "maximum_sequence": 2048,
+    },
+    registration=("attention_norm", "query_key_value", "attention_output", "mlp_norm", "mlp_up", "mlp_down"),
+    keys={
+        "d_model": "hidden",
+        "n_heads": "heads",
+        "n_layers": "layers",
+        "max_seq_len": "maximum_sequence",
+        "vocab_size": "vocabulary",
+        "resid_pdrop": "dropout",
+        "tie_word_embeddings": "tied_embeddings",
+    },
+    stated={"norm_type": ("low_precision_layernorm", "layernorm")},
+    harmless=frozenset({"emb_pdrop", "init_config", "init_device", "logit_scale", "verbose", "embedding_fraction", "tokenizer_name"}),
+    adjust=_mpt,
+)
+
+FAMILIES = (GPT2, MEGATRON_GPT, OPT, BLOOM, GPT_NEOX, PHI, MPT)

@@ -1,0 +1,191 @@
+"""Floating-point operations under the conventions people quote, selectable and never mixed.
+
+All conventions count 2 per multiply-add and forward plus backward (3 x forward). `exact` walks the operators;
+the others are closed forms of published accounts. Per token; per sample for models without sequences.
+
+Sources: PaLM (2204.02311, appendix B), Kaplan et al. (2001.08361), Megatron-LM (2104.04473, section 5.1 and appendix),
+Korthikanti et al. (2205.05198, appendix A), mosaicml/llm-foundry ``scripts/train/benchmarking``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from parsim.errors import Finding, ModelError
+from parsim.kernel import Attention, Gemm, Kernel
+from parsim.model.counts import active_parameter_count, layer_parameter_count
+from parsim.model.model import Block, Model, Workload
+
+Recompute = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """One way to count, and what it counts."""
+
+    name: str
+    meaning: str
+    flop: Callable[[Model, int, Recompute], float]
+    """(model, sequence length, recomputation) -> FLOP per token, forward and backward"""
+    applies: Callable[[Model], bool] = lambda model: model.sequence
+
+
+@dataclass(frozen=True, slots=True)
+class PassFlop:
+    """FLOP of one block for one sample, per pass."""
+
+    forward: float
+    backward_input: float
+    backward_weight: float
+
+
+def forward_flop(model: Model, sequence: int = 1) -> float:
+    """Matrix-product FLOP of one token's forward pass, averaged over a sample of `sequence` tokens; causal attention halved."""
+    return sum(_forward(model, sequence)) / (sequence if model.sequence else 1)
+
+
+def flop_per_token(model: Model, sequence: int = 1, convention: str = "exact", recompute: Recompute = "none") -> float:
+    """FLOP per token of training under `convention` (a key of `CONVENTIONS`), forward and backward.
+
+    `recompute` matters to the hardware conventions (hfu, megatron-hardware) only. Raises `ModelError` where the
+    convention is unknown or a closed form does not describe this architecture.
+    """
+    if convention not in CONVENTIONS:
+        raise ModelError(Finding(f"unknown FLOP convention {convention!r}", "", convention, f"known: {', '.join(CONVENTIONS)}"))
+    chosen = CONVENTIONS[convention]
+    if not chosen.applies(model):
+        raise ModelError(Finding(f"the {convention} formula does not describe {model.name}", "", convention, "use exact or hfu"))
+    return chosen.flop(model, sequence, recompute)
+
+
+def flop_per_step(model: Model, sequence: int, global_batch: int, convention: str = "exact", recompute: Recompute = "none") -> float:
+    """FLOP of one optimizer step over `global_batch` samples; see `flop_per_token`."""
+    return flop_per_token(model, sequence, convention, recompute) * global_batch * (sequence if model.sequence else 1)
+
+
+def block_flop(block: Block, sequence: int = 1) -> PassFlop:
+    """Matrix-product FLOP of one sample through `block`, per pass.
+
+    Attention's backward counts its 4 products (2 x forward, none of them a weight gradient), not what a fused kernel
+    recomputes.
+    """
+    forward = backward_input = backward_weight = 0.0
+    for operator in block.operators:
+        work = operator.work(_workload(sequence))
+        attention = sum(_useful(kernel) for kernel in work.forward if isinstance(kernel, Attention))
+        forward += attention + _gemm(work.forward)
+        backward_input += 2 * attention + _gemm(work.backward_input)
+        backward_weight += _gemm(work.backward_weight)
+    return PassFlop(forward, backward_input, backward_weight)
+
+
+def _workload(sequence: int) -> Workload:
+    return Workload(batch=1, sequence=sequence, attention="flash2")
+
+
+def _gemm(kernels: tuple[Kernel, ...]) -> float:
+    return sum(kernel.flop for kernel in kernels if isinstance(kernel, Gemm))
+
+
+def _useful(kernel: Attention, *, causal: bool = True) -> float:
+    """FLOP of the forward scores that matter: half of a causal square, a window's band."""
+    pairs: float = kernel.queries * kernel.keys
+    window = kernel.window if 0 < kernel.window < kernel.keys else 0
+    if window:
+        pairs = kernel.queries * window - (window * window / 2 if kernel.causal else 0)
+    elif kernel.causal and causal:
+        pairs /= 2
+    return 2.0 * pairs * kernel.batch * kernel.heads * (kernel.head_dim + (kernel.value_dim or kernel.head_dim))
+
+
+def _forward(model: Model, sequence: int) -> list[float]:
+    """Forward FLOP of one sample, per block."""
+    known: dict[int, float] = {}
+    for block in model.blocks:
+        if id(block) not in known:
+            known[id(block)] = block_flop(block, sequence).forward
+    return [known[id(block)] for block in model.blocks]
+
+
+def _core(block: Block, sequence: int) -> float:
+    """Forward FLOP of the attention core of one sample."""
+    works = (operator.work(_workload(sequence)) for operator in block.operators)
+    return sum(_useful(kernel) for work in works for kernel in work.forward if isinstance(kernel, Attention))
+
+
+def _exact(model: Model, sequence: int, _: Recompute) -> float:
+    return 3.0 * forward_flop(model, sequence)
+
+
+def _hfu(model: Model, sequence: int, recompute: Recompute) -> float:
+    total = 3.0 * sum(_forward(model, sequence))
+    for block, forward in zip(model.blocks, _forward(model, sequence), strict=True):
+        if block.kind not in ("embedding", "head"):
+            total += {"none": 0.0, "full": forward, "selective": _core(block, sequence) if recompute == "selective" else 0.0}[recompute]
+    return total / (sequence if model.sequence else 1)
+
+
+def _attention_width(model: Model) -> float:
+    """a*d, or its mean over queries/keys and values where they differ (MLA)."""
+    value_dim = model.facts.get("value_dim") or model.head_dim
+    return model.heads * (model.head_dim + int(str(value_dim))) / 2
+
+
+def _palm(model: Model, sequence: int, _: Recompute) -> float:
+    return 6.0 * active_parameter_count(model) + 12.0 * model.layers * _attention_width(model) * sequence
+
+
+def _six_n(model: Model, _sequence: int, _: Recompute) -> float:
+    return 6.0 * active_parameter_count(model)
+
+
+def _kaplan(model: Model, _sequence: int, _: Recompute) -> float:
+    return 6.0 * layer_parameter_count(model)
+
+
+def _megatron(model: Model, sequence: int, recompute: Recompute) -> float:
+    passes = 4.0 if recompute == "full" else 3.0
+    h, layers = model.hidden, model.layers
+    core = 4.0 * sequence * h
+    total = layers * passes * (24.0 * h * h + core) + 6.0 * model.vocabulary_padded * h
+    return total + (layers * core if recompute == "selective" else 0.0)
+
+
+def _megatron_model(model: Model, sequence: int, _: Recompute) -> float:
+    return _megatron(model, sequence, "none")
+
+
+def _megatron_today(model: Model, sequence: int, _: Recompute) -> float:
+    routers = 2.0 * model.hidden * int(str(model.facts.get("experts", 0))) * len(model.active_fraction_blocks)
+    return 3.0 * (forward_flop(model, sequence) - routers)
+
+
+def _is_gpt(model: Model) -> bool:
+    """Multi-head attention of width h and a two-matrix MLP of width 4h: what Megatron's closed form describes."""
+    facts = model.facts
+    plain = not facts.get("gated") and not facts.get("experts") and not facts.get("latent")
+    same = model.kv_heads == model.heads and model.heads * model.head_dim == model.hidden
+    return model.sequence and plain and same and facts.get("mlp") == 4 * model.hidden
+
+
+def _is_dense(model: Model) -> bool:
+    return model.sequence and not model.facts.get("experts")
+
+
+CONVENTIONS: dict[str, Convention] = {
+    c.name: c
+    for c in (
+        Convention("exact", "3 x the matrix products of the forward pass, causal attention halved", _exact, lambda _: True),
+        Convention("palm", "6 N + 12 L h s; N active parameters, attention not halved (PaLM's MFU)", _palm),
+        Convention("llm-foundry", "3 (2 N + 4 L h s); the same number as palm", _palm),
+        Convention("6n", "6 N; N active parameters, attention left out", _six_n),
+        Convention("6n-non-embedding", "6 N without embeddings and LM head (Kaplan)", _kaplan, _is_dense),
+        Convention("megatron", "72 L h^2 (1 + s/6h + V/12Lh); model FLOPs of 2205.05198", _megatron_model, _is_gpt),
+        Convention("megatron-hardware", "96 L h^2 (1 + s/6h + V/16Lh) with full recomputation (2104.04473)", _megatron, _is_gpt),
+        Convention("megatron-lm", "exact without routers: what Megatron-LM's training loop prints today", _megatron_today),
+        Convention("hfu", "exact plus what recomputation executes again", _hfu, lambda _: True),
+    )
+}
+"""Name -> convention, in the order in which reports print them."""

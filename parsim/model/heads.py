@@ -1,0 +1,130 @@
+"""What stands behind the last layer, up to the loss.
+
+BERT's heads follow huggingface/transformers ``models/bert/modeling_bert.py`` (pooler, ``BertLMPredictionHead``,
+``BertPreTrainingHeads``, ``BertForSequenceClassification``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from parsim.errors import Finding, ModelError
+from parsim.kernel import Memory
+from parsim.model.model import Block, Parameter, Split, Work, Workload
+from parsim.model.operators import Activation, Dropout, LayerNorm, Linear, Loss, SelectToken
+from parsim.model.row import Row, norm
+from parsim.model.transformer import TransformerConfig
+
+Kind = Literal["cross_entropy", "mse", "sum"]
+WORD_TABLE = "embedding.word_embeddings.weight"
+"""full name of the parameter that a tied head uses"""
+
+
+@dataclass(frozen=True, slots=True)
+class LossSum:
+    """The sum of several scalar losses."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    split: Split = "replicated"
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """A launch per addition; the gradient is passed on."""
+        adds = len(self.inputs) - 1
+        return Work((Memory(12.0 * adds, launches=adds),), output=4, input_gradients=(0,) * len(self.inputs))
+
+
+def head_block(config: TransformerConfig, vocabulary: int, loss: str = "auto") -> Block:
+    """Final norm, the task's head and its loss; `vocabulary` is the padded one, `loss` auto or a kind of `Loss`.
+
+    Raises `ModelError` for a loss that the head's outputs do not allow.
+    """
+    usual = "sum" if config.task == "encoder" else "cross_entropy"
+    kind = usual if loss == "auto" else loss
+    allowed = ("sum", "mse") if config.task == "encoder" else ("cross_entropy", "mse", "sum")
+    if kind not in allowed:
+        hint = f"auto | {' | '.join(allowed)}"
+        raise ModelError(Finding(f"loss {loss!r} does not go with the task {config.task}", "training.loss", loss, hint))
+    row = Row()
+    if config.final_norm:
+        row.add(norm(config, "final_norm", row.last))
+    return _HEADS[config.task](config, vocabulary, row, cast("Kind", kind))
+
+
+def _causal(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind) -> Block:
+    width = config.embedding_width
+    if width != config.hidden:
+        row.add(Linear("project_out", (row.last,), "project_out", config.hidden, (width,), bias=False))
+    _logits(config, vocabulary, row, kind, shifted=True)
+    return row.block("head")
+
+
+def _masked(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind) -> Block:
+    _masked_words(config, vocabulary, row, kind, row.last)
+    return row.block("head", ("lm_head", "transform"))
+
+
+def _pretraining(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind) -> Block:
+    hidden = row.last
+    pooled = _pool(config, row, hidden)
+    _masked_words(config, vocabulary, row, kind, hidden)
+    masked = row.last
+    row.add(Linear("next_sentence", (pooled,), "next_sentence", config.hidden, (2,), per_sample=True))
+    row.add(Loss("next_sentence_loss", (row.last,), "next_sentence_loss", 2, kind, per_sample=True, split="replicated"))
+    row.add(LossSum("loss_sum", (masked, row.last), "loss_sum"))
+    return row.block("head", ("pooler", "lm_head", "transform", "next_sentence"))
+
+
+def _classification(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
+    _pool(config, row, row.last)
+    row.add(Dropout("classifier_dropout", (row.last,), "classifier_dropout", config.hidden, per_sample=True))
+    row.add(Linear("classifier", (row.last,), "classifier", config.hidden, (config.labels,), per_sample=True))
+    row.add(Loss("loss", (row.last,), "loss", config.labels, kind, per_sample=True, split="replicated"))
+    return row.block("head")
+
+
+def _encoder(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
+    """No head: both outputs of the bare model are summed, so that every parameter has a gradient."""
+    hidden = row.last
+    pooled = _pool(config, row, hidden)
+    states = row.add(Loss("hidden_sum", (hidden,), "hidden_sum", config.hidden, kind, split="replicated"))
+    row.add(Loss("pooled_sum", (pooled,), "pooled_sum", config.hidden, kind, per_sample=True, split="replicated"))
+    row.add(LossSum("loss_sum", (states, row.last), "loss_sum"))
+    return row.block("head")
+
+
+def _pool(config: TransformerConfig, row: Row, hidden: str) -> str:
+    row.add(SelectToken("first_token", (hidden,), "first_token", config.hidden))
+    row.add(Linear("pooler", (row.last,), "pooler", config.hidden, (config.hidden,), per_sample=True))
+    return row.add(Activation("pooler_activation", (row.last,), "pooler_activation", config.hidden, "tanh", per_sample=True))
+
+
+def _masked_words(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind, source: str) -> None:
+    row.add(Linear("transform", (source,), "transform", config.hidden, (config.hidden,)))
+    row.add(Activation("transform_activation", (row.last,), "transform_activation", config.hidden, config.activation))
+    row.add(LayerNorm("transform_norm", (row.last,), "transform_norm", config.hidden))
+    _logits(config, vocabulary, row, kind, bias=True)
+
+
+def _logits(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind, *, bias: bool = False, shifted: bool = False) -> None:
+    tied = WORD_TABLE if config.tied_embeddings else ""
+    bias = bias or config.head_bias
+    row.add(Linear("lm_head", (row.last,), "lm_head", config.embedding_width, (vocabulary,), bias, "vocab", tied=tied))
+    row.add(Loss("loss", (row.last,), "loss", vocabulary, kind, shifted=shifted))
+
+
+_HEADS: dict[str, Callable[[TransformerConfig, int, Row, Kind], Block]] = {
+    "causal-lm": _causal,
+    "masked-lm": _masked,
+    "pretraining": _pretraining,
+    "sequence-classification": _classification,
+    "encoder": _encoder,
+}

@@ -1,0 +1,143 @@
+"""Hugging Face ``config.json`` as a `TransformerConfig`.
+
+Pure: a parsed config in, an architecture out; nothing is downloaded. Every key is either read, known to change
+nothing parsim models, or an error that names it: a config is never half understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from parsim.errors import Finding, ModelError
+from parsim.model.families import MODEL_TYPES, Family
+from parsim.model.families.family import words
+from parsim.model.transformer import TransformerConfig, configure
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu-new",
+    "gelu_fast": "gelu-new",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Hugging Face's activation names (``transformers/activations.py``) -> ours"""
+
+TASKS = {
+    "ForCausalLM": "causal-lm",
+    "LMHeadModel": "causal-lm",
+    "ForMaskedLM": "masked-lm",
+    "ForPreTraining": "pretraining",
+    "ForSequenceClassification": "sequence-classification",
+    "Model": "encoder",
+}
+"""suffix of the class in ``architectures`` -> task"""
+
+HARMLESS = words(
+    "model_type torch_dtype dtype transformers_version _name_or_path name_or_path _commit_hash auto_map use_cache "
+    "bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id "
+    "initializer_range layer_norm_eps layer_norm_epsilon rms_norm_eps norm_epsilon norm_eps rope_theta rope_scaling "
+    "rope_parameters pretraining_tp task_specific_params gradient_checkpointing output_attentions output_hidden_states "
+    "return_dict torchscript problem_type tokenizer_class finetuning_task attn_implementation _attn_implementation "
+    "quantization_config unsloth_version unsloth_fixed chunk_size_feed_forward is_encoder_decoder"
+)
+"""Keys that change neither parameters nor work nor activation memory. ``quantization_config`` is how the checkpoint is
+stored; training precision is the scenario's. RoPE settings change angles, not shapes."""
+
+_REQUIRED = ("hidden", "layers", "heads", "vocabulary", "mlp")
+_OPTIONAL_KEYS = ("n_inner",)
+
+
+def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConfig:
+    """The architecture that a parsed Hugging Face ``config.json`` describes.
+
+    Raises `ModelError` naming an unknown ``model_type`` (with the known ones), a missing size, a key that may be
+    architectural but that parsim does not read, or a value parsim cannot model.
+    """
+    family = _family(tree, path)
+    values: dict[str, Any] = {"family": family.name}
+    read: set[str] = set()
+    for key, names in family.keys.items():
+        if key in tree:
+            read.add(key)
+            for name in names.split() if tree[key] is not None else ():
+                _put(values, name, ACTIVATIONS.get(tree[key], tree[key]) if name == "activation" else tree[key])
+    if family.adjust is not None:
+        _require(family, values, path)
+        read |= family.adjust(values, tree)
+    read |= _task(family, values, tree, path)
+    _refuse(family, tree, read, path)
+    _require(family, values, path)
+    return configure(merged(family.structure, values), path=path)
+
+
+def merged(structure: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` over a family's `structure`; nested records are merged field by field."""
+    result = dict(structure)
+    for name, value in values.items():
+        nested = result.get(name)
+        both = isinstance(nested, Mapping) and isinstance(value, Mapping)
+        result[name] = {**nested, **value} if both else value  # type: ignore[dict-item]
+    return result
+
+
+def _family(tree: Mapping[str, Any], path: str) -> Family:
+    kind = tree.get("model_type")
+    if kind in MODEL_TYPES:
+        return MODEL_TYPES[str(kind)]
+    if kind is None:
+        raise ModelError(Finding("a Hugging Face config needs a model_type", f"{path}.model_type", None, _known()))
+    near = get_close_matches(str(kind), MODEL_TYPES, n=1)
+    hint = f"did you mean {near[0]!r}? {_known()}" if near else _known()
+    raise ModelError(Finding(f"model_type {kind!r} is not supported yet", f"{path}.model_type", kind, hint))
+
+
+def _known() -> str:
+    return f"supported: {', '.join(sorted(MODEL_TYPES))}"
+
+
+def _put(values: dict[str, Any], name: str, value: Any) -> None:
+    record, _, inner = name.rpartition(".")
+    (values.setdefault(record, {}) if record else values)[inner] = value
+
+
+def _require(family: Family, values: Mapping[str, Any], path: str) -> None:
+    """Sizes without which nothing can be said; a default would silently be another model."""
+    findings = []
+    for field in _REQUIRED:
+        keys = [key for key, names in family.keys.items() if field in names.split()]
+        if keys and not set(keys) & set(_OPTIONAL_KEYS) and field not in values:
+            findings.append(Finding(f"{' or '.join(keys)} is required", f"{path}.{keys[-1]}"))
+    if findings:
+        raise ModelError(findings)
+
+
+def _task(family: Family, values: dict[str, Any], tree: Mapping[str, Any], path: str) -> set[str]:
+    """The head, from the class name in ``architectures``; without one the family's own."""
+    classes = tree.get("architectures") or []
+    usual = family.structure.get("task", "causal-lm")
+    for name in classes[:1]:
+        task = next((task for suffix, task in TASKS.items() if name.endswith(suffix)), None)
+        if task is None or (usual == "causal-lm" and task != usual):
+            hint = "a ...ForCausalLM class is" if usual == "causal-lm" else f"supported: {', '.join(TASKS)}"
+            raise ModelError(Finding(f"the head of {name} is not supported yet", f"{path}.architectures", classes, hint))
+        values["task"] = task
+    return {"architectures"}
+
+
+def _refuse(family: Family, tree: Mapping[str, Any], read: set[str], path: str) -> None:
+    findings = []
+    for key, value in tree.items():
+        if key in family.stated:
+            if value is not None and value not in family.stated[key]:
+                message = f"{key}: {value!r} is not supported yet for {family.name}"
+                findings.append(Finding(message, f"{path}.{key}", value, f"supported: {', '.join(map(repr, family.stated[key]))}"))
+        elif key not in read | HARMLESS | family.harmless:
+            message = f"{key!r} is a key that parsim does not read for model_type {family.model_type!r}"
+            findings.append(Finding(message, f"{path}.{key}", value, "remove it if it changes neither shapes nor work"))
+    if findings:
+        raise ModelError(findings)

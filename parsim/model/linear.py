@@ -1,0 +1,147 @@
+"""Linear layers and embeddings: the operators whose weights take part in matrix products or look-ups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parsim.kernel import Gemm, Kernel, Memory
+from parsim.model.local import kept, rows, shard
+from parsim.model.model import Parameter, Save, Split, Work, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Matrix products of one input with one or several weights, executed as one fused product.
+
+    `out_features` with several entries (query, key, value; gate, up) gives one output tensor of their sum and
+    separate parameters. Column and vocab split the outputs over tensor ranks, row splits the inputs. Under sequence
+    parallelism column and vocab gather their input, row scatters its output. Of a vocabulary's logits only one of the
+    workload's `loss_chunks` parts exists at a time. `per_sample`: works on one row per
+    sample (pooler, classifier). `tied`: full name of the parameter the weight is tied to. An fp8 product keeps a
+    one-byte copy of its input instead of the input (Transformer Engine).
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    in_features: int
+    out_features: tuple[int, ...]
+    bias: bool | tuple[bool, ...] = True
+    split: Split = "replicated"
+    parameter_names: tuple[str, ...] = ()
+    """one per entry of out_features; the parameters are NAME.weight and NAME.bias. () = the operator's name"""
+    tied: str = ""
+    selective: str = ""
+    per_sample: bool = False
+    trainable: bool = True
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Weights [out, in] and biases [out]."""
+        names = self.parameter_names or (
+            (self.name,) if len(self.out_features) == 1 else tuple(f"{self.name}.{i}" for i in range(len(self.out_features)))
+        )
+        biases = self.bias if isinstance(self.bias, tuple) else (self.bias,) * len(self.out_features)
+        weight_split, bias_split = {"replicated": (None, None), "row": (1, None)}.get(self.split, (0, 0))
+        found = []
+        for name, out, bias in zip(names, self.out_features, biases, strict=True):
+            found.append(Parameter(f"{name}.weight", (out, self.in_features), weight_split, self.tied, self.trainable))
+            if bias:
+                found.append(Parameter(f"{name}.bias", (out,), bias_split, trainable=self.trainable))
+        return tuple(found)
+
+    def work(self, at: Workload) -> Work:
+        """2 T n k operations forward, and again for each gradient."""
+        sharded = self.split not in ("replicated", "row")
+        m = rows(at, self.split, self.per_sample)
+        n = sum(shard(out, at) if sharded else out for out in self.out_features)
+        k = shard(self.in_features, at) if self.split == "row" else self.in_features
+        local = at.batch if self.per_sample else at.local_tokens
+        rows_in, rows_out = (m if self.split == "row" else local), (m if sharded else local)
+        bias = sum(self.out_features) if isinstance(self.bias, bool) and self.bias else 0
+        if isinstance(self.bias, tuple):
+            bias = sum(out for out, has in zip(self.out_features, self.bias, strict=True) if has)
+        bias = shard(bias, at) if sharded else bias
+        operand = 1 if at.dtype == "fp8" else at.element
+        weight: tuple[Kernel, ...] = ()
+        saves: tuple[Save, ...] = ()
+        if self.trainable:
+            weight = (Gemm(n, k, m, dtype=at.dtype, element=operand, weight_gradient=True),)
+            saved = f"{self.name}.input_fp8" if at.dtype == "fp8" else self.inputs[0]
+            saves = (Save(saved, rows_in * k * operand, "weight"),)
+            if bias:
+                weight += (Memory(rows_out * bias * at.element),)
+        gathered = (m * k if rows_in != m else 0) * at.element
+        scattered = (m * n if rows_out != m else 0) * at.element
+        work = Work(
+            forward=(Gemm(m, n, k, dtype=at.dtype, element=operand),),
+            backward_input=(Gemm(m, k, n, dtype=at.dtype, element=operand),),
+            backward_weight=weight,
+            output=-(-rows_out * n * at.element // (at.loss_chunks if self.split == "vocab" else 1)),
+            input_gradients=(rows_in * k * at.element,),
+            saves=saves,
+            forward_temporary=gathered + scattered,
+            # the gathered input for the weight's gradient and the input's gradient before it is scattered
+            backward_temporary=2 * gathered + scattered,
+        )
+        return kept(at, work, (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Rows of one table per token, plus learned positions and token types where given; saves the ids (8 B each)."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    vocabulary: int
+    width: int
+    split: Split = "vocab"
+    """vocab | replicated (the position and type tables are always replicated)"""
+    positions: int = 0
+    """rows of the learned position table; 0 = none"""
+    types: int = 0
+    """rows of the token-type table; 0 = none"""
+    parameter_names: tuple[str, ...] = ()
+    """of the word, position and type tables that exist"""
+    tied: str = ""
+    selective: str = ""
+    trainable: bool = True
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Tables [rows, width]."""
+        tables = [("word_embeddings", self.vocabulary), ("position_embeddings", self.positions), ("token_type_embeddings", self.types)]
+        tables = [(name, size) for name, size in tables if size]
+        names = self.parameter_names or tuple(name for name, _ in tables)
+        return tuple(
+            Parameter(
+                f"{name}.weight",
+                (size, self.width),
+                0 if index == 0 and self.split == "vocab" else None,
+                self.tied if index == 0 else "",
+                self.trainable,
+            )
+            for index, (name, (_, size)) in enumerate(zip(names, tables, strict=True))
+        )
+
+    def work(self, at: Workload) -> Work:
+        """A gather forward; backward zeroes the gradients of the tables and scatters into them."""
+        tables = 1 + bool(self.positions) + bool(self.types)
+        full, output = at.tokens * self.width * at.element, at.local_tokens * self.width * at.element
+        size = shard(self.vocabulary, at) if self.split == "vocab" else self.vocabulary
+        table = (size + self.positions + self.types) * self.width * at.element
+        saves: tuple[Save, ...] = ()
+        weight: tuple[Kernel, ...] = ()
+        if self.trainable:
+            saves = (Save(self.inputs[0], 8 * at.tokens, "weight"),)
+            if tables > 1:
+                saves += (Save(f"{self.name}.positions", 8 * at.sequence, "weight"),)
+            weight = (Memory(table + 2 * full * tables, launches=2 * tables),)
+        work = Work(
+            forward=(Memory(full * (2 * tables + 3 * (tables - 1)), launches=2 * tables - 1),),
+            backward_weight=weight,
+            output=output,
+            input_gradients=(-1,) * len(self.inputs),
+            saves=saves,
+            forward_temporary=(full if tables > 1 else 0) + (full if output != full else 0),
+        )
+        return kept(at, work, (*self.inputs, self.output))

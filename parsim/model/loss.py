@@ -1,0 +1,129 @@
+"""Losses: the last operator of a model; its output is one fp32 number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from parsim.kernel import Kernel, Memory
+from parsim.model.local import elements, kept, rows
+from parsim.model.model import Parameter, Save, Split, Work, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """cross_entropy | mse | sum over `classes` outputs per token (or per sample).
+
+    The kernel of cross-entropy is the workload's `loss_kernel`:
+    eager, PyTorch's: logits are cast to fp32, the log-softmax (4 B) is kept; the script holds the logits it was returned;
+    fused: one kernel that keeps the logits and the fp32 log-sum-exp of each row (flash-attention's cross entropy);
+    vocab-parallel: Megatron-LM's, which turns the logits into fp32 exponentials in place and keeps them, 1/t per rank.
+    With `loss_chunks` the gradient of each part of the logits is made before the next part (Liger's linear
+    cross-entropy, 2410.10989), so memory is that of one part and no logits are returned.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    classes: int
+    """outputs per token or sample (V)"""
+    kind: Literal["cross_entropy", "mse", "sum"] = "cross_entropy"
+    per_sample: bool = False
+    split: Split = "vocab"
+    shifted: bool = False
+    """targets are the ids moved by one: PyTorch keeps the padded copy of s + 1 ids where a slice of it is contiguous (b = 1)"""
+    hold_output: bool = True
+    """the training script holds the model's output until the micro-batch is done (eager kernel only)"""
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """Memory-bound both ways."""
+        if self.kind == "cross_entropy":
+            kernel = {"eager": self._eager, "fused": self._fused, "vocab-parallel": self._vocab_parallel}[at.loss_kernel]
+            work = kernel(at)
+        else:
+            work = self._simple(at)
+        return kept(at, work, (*self.inputs, self.output))
+
+    def _count(self, at: Workload) -> int:
+        return elements(at, self.classes, self.split, self.per_sample)
+
+    def _part(self, at: Workload) -> int:
+        """Elements that exist at a time."""
+        return -(-self._count(at) // (at.loss_chunks if self.split == "vocab" else 1))
+
+    def _rows(self, at: Workload) -> int:
+        return rows(at, self.split, self.per_sample)
+
+    def _targets(self, at: Workload) -> Save:
+        return Save(f"{self.name}.targets", 8 * (self._rows(at) + (self.shifted and at.batch == 1)))
+
+    def _held(self, size: int, at: Workload) -> tuple[Save, ...]:
+        loss = Save(self.output, 4, "pass")
+        whole = self.hold_output and (at.loss_chunks == 1 or self.split != "vocab")
+        return (Save(self.inputs[0], size, "pass"), loss) if whole else (loss,)
+
+    def _eager(self, at: Workload) -> Work:
+        count, part = self._count(at), self._part(at)
+        size, upcast = part * at.element, at.element < 4
+        forward = 12 + (at.element + 4 if upcast else 0)
+        backward = 16 + (4 + at.element if upcast else 0)
+        return Work(
+            (Memory(forward * count, launches=3 if upcast else 2),),
+            (Memory(backward * count, launches=4 if upcast else 3),),
+            output=4,
+            input_gradients=(size,),
+            saves=(
+                Save(f"{self.name}.log_softmax", 4 * part),
+                self._targets(at),
+                Save(f"{self.name}.total_weight", 4),
+                *self._held(size, at),
+            ),
+            forward_temporary=4 * part if upcast else 0,
+            # two fp32 gradients (of the picked entries, then of all); the result's own buffer counts against them
+            backward_temporary=8 * part - size,
+        )
+
+    def _fused(self, at: Workload) -> Work:
+        size, traffic = self._part(at) * at.element, self._count(at) * at.element
+        return Work(
+            (Memory(traffic),),
+            (Memory(2 * traffic),),
+            output=4,
+            input_gradients=(size,),
+            saves=(
+                Save(self.inputs[0], size),
+                Save(f"{self.name}.log_sum_exp", 4 * self._rows(at)),
+                self._targets(at),
+                Save(self.output, 4, "pass"),
+            ),
+        )
+
+    def _vocab_parallel(self, at: Workload) -> Work:
+        count, part, tokens = self._count(at), self._part(at), self._rows(at)
+        return Work(
+            (Memory(12 * count, launches=4),),
+            (Memory(10 * count, launches=3),),
+            output=4,
+            input_gradients=(part * at.element,),
+            saves=(
+                Save(f"{self.name}.exponentials", 4 * part),
+                Save(f"{self.name}.target_mask", tokens),
+                self._targets(at),
+                Save(self.output, 4, "pass"),
+            ),
+        )
+
+    def _simple(self, at: Workload) -> Work:
+        size = self._count(at) * at.element
+        forward: tuple[Kernel, ...] = (Memory(size),)
+        backward: tuple[Kernel, ...] = (Memory(size),)
+        saves = self._held(size, at)
+        if self.kind == "mse":
+            forward, backward = (Memory(2 * size),), (Memory(3 * size),)
+            saves = (Save(self.inputs[0], size), Save(f"{self.name}.targets", size), *saves)
+        return Work(forward, backward, output=4, input_gradients=(size,), saves=saves)

@@ -1,0 +1,240 @@
+"""A mixture of experts as operators: router, dispatch, grouped products, combine (Switch 2101.03961, MegaBlocks 2211.15841).
+
+No token is dropped. Expert parallelism of size `Workload.expert` leaves every rank its share of the experts and as many
+token copies as it sends; the all-to-alls stand before `Dispatch`'s and `Combine`'s outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parsim.kernel import Gemm, Kernel, Memory
+from parsim.model.elementwise import Activation, GatedActivation, ResidualAdd, SharedGate
+from parsim.model.linear import Linear
+from parsim.model.local import dispatched, kept, shard
+from parsim.model.model import Operator, Parameter, Save, Split, Work, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """Scores every token for every expert in fp32 and picks `top_k`; output: the chosen weights (fp32) and experts (int64)."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    hidden: int
+    experts: int
+    top_k: int
+    bias_buffer: bool = False
+    """a routing bias per expert that no gradient updates (DeepSeek-V3)"""
+    parameter_name: str = ""
+    split: Split = "replicated"
+    selective: str = ""
+    trainable: bool = True
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Weight [experts, hidden]."""
+        name = self.parameter_name or self.name
+        weight = Parameter(f"{name}.weight", (self.experts, self.hidden), trainable=self.trainable)
+        bias = Parameter(f"{name}.e_score_correction_bias", (self.experts,), trainable=False, buffer=True, element=4)
+        return (weight, bias) if self.bias_buffer else (weight,)
+
+    def work(self, at: Workload) -> Work:
+        """2 T h E operations each way and the softmax."""
+        m, e = at.local_tokens, at.element
+        dtype = "bf16" if at.dtype == "fp8" else at.dtype
+        scores = m * self.experts
+        weight: tuple[Kernel, ...] = (Gemm(self.experts, self.hidden, m, dtype=dtype, element=e, weight_gradient=True),)
+        saves = (Save(self.inputs[0], m * self.hidden * e, "weight"),) if self.trainable else ()
+        work = Work(
+            (Gemm(m, self.experts, self.hidden, dtype=dtype, element=e), Memory((e + 12) * scores, launches=3)),
+            (Memory((e + 12) * scores, launches=3), Gemm(m, self.hidden, self.experts, dtype=dtype, element=e)),
+            weight if self.trainable else (),
+            output=12 * m * self.top_k,
+            input_gradients=(m * self.hidden * e,),
+            saves=(*saves, Save(f"{self.name}.scores", 4 * scores)),
+            backward_temporary=4 * scores,
+        )
+        return kept(at, work, (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Copies tokens into the order of their experts; `inputs` is (tokens, router's output). Keeps the order (8 B per copy)."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    hidden: int
+    top_k: int
+    split: Split = "replicated"
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """A gather forward, a sum of the copies backward."""
+        copies, source = dispatched(at, self.top_k), at.local_tokens * self.hidden * at.element
+        output = copies * self.hidden * at.element
+        kernel = Memory(2 * output)
+        saves = (Save(f"{self.name}.order", 8 * copies),)
+        return kept(at, Work((kernel,), (kernel,), (), output, (source, -1), saves), (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedLinear:
+    """One product per expert, with weights [experts, out, in]; tokens spread evenly over a rank's experts."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    in_features: int
+    out_features: int
+    experts: int
+    top_k: int
+    split: Split = "column"
+    """column | row: width split over tensor ranks within every expert"""
+    parameter_name: str = ""
+    bias: bool = False
+    selective: str = ""
+    trainable: bool = True
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """One tensor for all experts (and one of biases)."""
+        name = self.parameter_name or self.name
+        column = self.split == "column"
+        weight = Parameter(
+            name, (self.experts, self.out_features, self.in_features), 1 if column else 2, trainable=self.trainable, expert=True
+        )
+        bias = Parameter(f"{name}_bias", (self.experts, self.out_features), 1 if column else None, trainable=self.trainable, expert=True)
+        return (weight, bias) if self.bias else (weight,)
+
+    def work(self, at: Workload) -> Work:
+        """As `Linear`, on top_k copies of each token."""
+        local = -(-self.experts // at.expert)
+        copies = dispatched(at, self.top_k)
+        m = -(-copies // local)
+        n = shard(self.out_features, at) if self.split == "column" else self.out_features
+        k = shard(self.in_features, at) if self.split == "row" else self.in_features
+        operand = 1 if at.dtype == "fp8" else at.element
+        weight: tuple[Kernel, ...] = ()
+        saves: tuple[Save, ...] = ()
+        if self.trainable:
+            weight = (Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True),)
+            saves = (Save(f"{self.name}.input_fp8" if at.dtype == "fp8" else self.inputs[0], copies * k * operand, "weight"),)
+            weight += (Memory(copies * n * at.element),) if self.bias else ()
+        work = Work(
+            (Gemm(m, n, k, local, at.dtype, operand),),
+            (Gemm(m, k, n, local, at.dtype, operand),),
+            weight,
+            copies * n * at.element,
+            (copies * k * at.element,),
+            saves,
+        )
+        return kept(at, work, (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """The weighted sum of each token's expert outputs; `inputs` is (expert outputs, router's output), both kept."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    hidden: int
+    top_k: int
+    split: Split = "replicated"
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """A scatter with weights both ways."""
+        source = dispatched(at, self.top_k) * self.hidden * at.element
+        output, choice = at.local_tokens * self.hidden * at.element, at.local_tokens * self.top_k
+        work = Work(
+            (Memory(source + output),),
+            (Memory(2 * source + output),),
+            (),
+            output,
+            (source, 4 * choice),
+            (Save(self.inputs[0], source), Save(self.inputs[1], 12 * choice)),
+        )
+        return kept(at, work, (*self.inputs, self.output))
+
+
+def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
+    name: str,
+    source: str,
+    output: str,
+    hidden: int,
+    width: int,
+    experts: int,
+    top_k: int,
+    *,
+    gated: bool = True,
+    kind: str = "silu",
+    shared_width: int = 0,
+    shared_gate: bool = False,
+    router_bias: bool = False,
+    parameter_names: Sequence[str] = ("gate", "experts.gate_up_proj", "experts.down_proj"),
+    shared_names: Sequence[str] = ("shared_experts.gate_proj", "shared_experts.up_proj", "shared_experts.down_proj", "shared_expert_gate"),
+) -> tuple[Operator, ...]:
+    """The operators of one mixture layer from tensor `source` to tensor `output`; their names begin with `name`.
+
+    `width` is one expert's, `shared_width` that of the MLP every token visits. `parameter_names`: router, first and second
+    expert weights; `shared_names`: gate, up and down of the shared MLP (without `gated`: up and down) and its gate.
+    """
+
+    def tensor(word: str) -> str:
+        return f"{name}.{word}"
+
+    factor = 2 if gated else 1
+    mixed = output if not shared_width else tensor("mixed")
+    activation: Operator = Activation(tensor("activation"), (tensor("up"),), tensor("product"), width, kind, "column", "mlp", copies=top_k)
+    if gated:
+        activation = GatedActivation(tensor("activation"), (tensor("up"),), tensor("product"), width, kind, copies=top_k)
+    found: list[Operator] = [
+        Router(tensor("router"), (source,), tensor("choice"), hidden, experts, top_k, router_bias, parameter_names[0]),
+        Dispatch(tensor("dispatch"), (source, tensor("choice")), tensor("copies"), hidden, top_k),
+        GroupedLinear(
+            tensor("experts_up"), (tensor("copies"),), tensor("up"), hidden, factor * width, experts, top_k, "column",
+            parameter_names[1], selective="mlp",
+        ),
+        activation,
+        GroupedLinear(
+            tensor("experts_down"), (tensor("product"),), tensor("down"), width, hidden, experts, top_k, "row", parameter_names[2]
+        ),
+        Combine(tensor("combine"), (tensor("down"), tensor("choice")), mixed, hidden, top_k),
+    ]  # fmt: skip
+    if not shared_width:
+        return tuple(found)
+    widths = (shared_width,) * factor
+    names = tuple(shared_names)
+    shared: Operator = Activation(
+        tensor("shared_activation"), (tensor("shared_up"),), tensor("shared_product"), shared_width, kind, "column", "mlp"
+    )
+    if gated:
+        shared = GatedActivation(tensor("shared_activation"), (tensor("shared_up"),), tensor("shared_product"), shared_width, kind)
+    found += [
+        Linear(
+            tensor("shared_up_projection"), (source,), tensor("shared_up"), hidden, widths, False, "column",
+            names[:factor], selective="mlp",
+        ),
+        shared,
+        Linear(
+            tensor("shared_down_projection"), (tensor("shared_product"),), tensor("shared"), shared_width, (hidden,), False, "row",
+            (names[factor],),
+        ),
+    ]  # fmt: skip
+    last = tensor("shared")
+    if shared_gate:
+        found.append(SharedGate(tensor("shared_gate"), (source, last), tensor("shared_gated"), hidden, names[factor + 1]))
+        last = tensor("shared_gated")
+    found.append(ResidualAdd(tensor("add_shared"), (mixed, last), output, hidden))
+    return tuple(found)

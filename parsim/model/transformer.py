@@ -1,0 +1,274 @@
+"""What a transformer is made of: every architectural fact that decides parameters, work or memory.
+
+A `TransformerConfig` is the common language of catalogue files, Hugging Face configs and users' own YAML; its
+field names are the keys a user may change with ``{base: NAME, hidden: 8192}``. `parsim.model.blocks` turns it
+into operators. Symbols as in `parsim.model.model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from difflib import get_close_matches
+from functools import cache
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from parsim.errors import Finding, ModelError
+
+Task = Literal["causal-lm", "encoder", "masked-lm", "pretraining", "sequence-classification"]
+"""What stands after the last layer: a language-model head; nothing but the pooler; BERT's masked-LM head; masked LM
+and next-sentence heads; a classifier over the first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts in place of the MLP (Switch 2101.03961, Mixtral 2401.04088, DeepSeekMoE 2401.06066)."""
+
+    count: int
+    """experts per layer (E)"""
+    top_k: int
+    """experts each token visits"""
+    mlp: int = 0
+    """width of one expert (f_e); 0 = the model's MLP width"""
+    shared: int = 0
+    """width of the MLP every token visits (all shared experts together)"""
+    shared_gate: bool = False
+    """a sigmoid gate of h weights on the shared MLP (Qwen2-MoE)"""
+    dense_layers: int = 0
+    """this many first layers keep a dense MLP (DeepSeek)"""
+    every: int = 1
+    """every n-th layer is a mixture"""
+    router_bias: bool = False
+    """a buffer of E routing biases per layer (DeepSeek-V3's auxiliary-loss-free balancing)"""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, 2405.04434): low-rank queries, keys and values."""
+
+    key_rank: int
+    """rank of the compressed keys and values (r_kv)"""
+    query_rank: int = 0
+    """rank of the compressed queries (r_q); 0 = a full projection"""
+    plain_dim: int = 128
+    """query and key elements per head without rotary embedding (d_n)"""
+    rotary_dim: int = 64
+    """query and key elements per head with rotary embedding (d_r); the key part is shared by all heads"""
+    value_dim: int = 128
+    """value elements per head (d_v)"""
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerConfig:
+    """An architecture; zeros mean "derived", see `resolved`."""
+
+    family: str
+    """a name of `parsim.model.families`; decides the defaults of the fields below"""
+    hidden: int
+    layers: int
+    heads: int
+    vocabulary: int
+    kv_heads: int = 0
+    """0 = heads"""
+    head_dim: int = 0
+    """0 = hidden / heads"""
+    mlp: int = 0
+    """width of the dense MLP (f); 0 = 4 x hidden"""
+    maximum_sequence: int = 0
+    """positions the model was made for; learned positions have parameters for them"""
+    vocab_divisible_by: int = 128
+    """under tensor parallelism the vocabulary is padded to a multiple of this times the tensor size (Megatron's rule)"""
+    task: Task = "causal-lm"
+    labels: int = 2
+    """classes of the sequence-classification head"""
+    causal: bool = True
+    position: Literal["learned", "rotary", "alibi", "none"] = "learned"
+    position_offset: int = 0
+    """extra rows of the position table (OPT: 2)"""
+    rotary_fraction: float = 1.0
+    """share of each head that is rotated"""
+    token_types: int = 0
+    """rows of the segment embedding (BERT: 2)"""
+    embedding_width: int = 0
+    """width of the token embedding where a projection leads to `hidden` (OPT-350M); 0 = hidden"""
+    embedding_norm: bool = False
+    normalisation: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norm_bias: bool = True
+    norm_placement: Literal["pre", "post", "sandwich"] = "pre"
+    """pre: before each sublayer; post: after each residual sum (BERT); sandwich: before and after each sublayer (Gemma 2)"""
+    parallel_residual: bool = False
+    """attention and MLP read the same residual stream (GPT-NeoX, Phi-2)"""
+    shared_norm: bool = False
+    """with parallel_residual: both read one norm (Phi-2)"""
+    final_norm: bool = True
+    activation: Literal["gelu", "gelu-new", "gelu-tanh", "relu", "silu"] = "gelu"
+    """gelu-new is the unfused tanh formula of Hugging Face's GPT-2; gelu-tanh the fused kernel"""
+    gated: bool = False
+    """gate and up projections multiplied (SwiGLU, GeGLU)"""
+    query_key_value_bias: bool = True
+    output_bias: bool = True
+    mlp_bias: bool = True
+    head_bias: bool = False
+    fused_query_key_value: bool = True
+    """one weight for q, k and v (GPT-2, Megatron) instead of three (Llama in Hugging Face)"""
+    fused_gate_up: bool = False
+    """gated: one weight for gate and up (Phi-3)"""
+    query_key_norm: bool = False
+    """RMSNorm over each query and key head (Qwen3)"""
+    attention_window: int = 0
+    """sliding window in tokens; 0 = all keys"""
+    full_attention_every: int = 0
+    """with attention_window: every n-th layer sees all keys (Gemma 2: 2); 0 = none does"""
+    tied_embeddings: bool = False
+    dropout: float = 0.0
+    """probability the recipe uses unless the scenario says otherwise"""
+    attention_dropout: bool = True
+    """attention probabilities are dropped too, where dropout is on"""
+    embedding_dropout: bool = True
+    """the embedding's output is dropped too, where dropout is on"""
+    upcast_softmax: bool = False
+    """eager attention computes its softmax in fp32 (Hugging Face's Llama line)"""
+    expand_key_value: bool = False
+    """keys and values are copied to all query heads before the kernel (Hugging Face's repeat_kv)"""
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
+
+    def resolved(self) -> TransformerConfig:
+        """The same architecture with every derived size filled in."""
+        experts = self.experts
+        mlp = self.mlp or 4 * self.hidden
+        if experts is not None and not experts.mlp:
+            experts = replace(experts, mlp=mlp)
+        head_dim = self.head_dim or self.hidden // self.heads
+        if self.latent is not None:
+            head_dim = self.latent.plain_dim + self.latent.rotary_dim
+        return replace(
+            self,
+            kv_heads=self.kv_heads or self.heads,
+            head_dim=head_dim,
+            mlp=mlp,
+            embedding_width=self.embedding_width or self.hidden,
+            experts=experts,
+        )
+
+    def is_mixture(self, layer: int) -> bool:
+        """Whether layer number `layer` (from 0) has experts."""
+        experts = self.experts
+        return experts is not None and layer >= experts.dense_layers and (layer + 1) % experts.every == 0
+
+    def window(self, layer: int) -> int:
+        """Sliding window of layer number `layer` (from 0) in tokens; 0 = all keys."""
+        if self.full_attention_every and (layer + 1) % self.full_attention_every == 0:
+            return 0
+        return self.attention_window
+
+
+def configure(values: Mapping[str, Any], base: TransformerConfig | None = None, path: str = "model") -> TransformerConfig:
+    """`base` with the fields named in `values` replaced (None: a new architecture); how users' words become one.
+
+    Nested mappings (``experts``, ``latent``) change single fields of the base's record, or make a new record where
+    the base has none; ``null`` removes it. Raises `ModelError` with a finding per unknown field (did you mean),
+    missing field, wrong type, value outside a closed choice, or contradiction between fields.
+    """
+    findings: list[Finding] = []
+    config = _replace(base, TransformerConfig, values, path, findings)
+    if findings:
+        raise ModelError(findings)
+    check(config, path)
+    return config  # type: ignore[no-any-return]
+
+
+def check(config: TransformerConfig, path: str = "model") -> None:
+    """Raise `ModelError` with every contradiction in `config` (sizes that do not divide, impossible experts)."""
+    found = [Finding(message, f"{path}.{name}", getattr(config, name), suggestion) for name, message, suggestion in _contradictions(config)]
+    if found:
+        raise ModelError(found)
+
+
+def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = []
+    for name in ("hidden", "layers", "heads", "vocabulary", "vocab_divisible_by", "full_attention_every"):
+        low = 0 if name == "full_attention_every" else 1
+        if getattr(config, name) < low:
+            found.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
+    if found:
+        return found
+    heads, kv_heads = config.heads, config.kv_heads or config.heads
+    if not config.head_dim and config.latent is None and config.hidden % heads:
+        found.append(("heads", f"hidden / heads = {config.hidden} / {heads} is not whole", "give head_dim"))
+    if heads % kv_heads:
+        found.append(("kv_heads", f"heads / kv_heads = {heads} / {kv_heads} is not whole", "use a divisor of heads"))
+    if config.position == "learned" and not config.maximum_sequence:
+        found.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
+    if not 0.0 <= config.dropout < 1.0:
+        found.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
+    experts = config.experts
+    if experts is not None:
+        if not 1 <= experts.top_k <= experts.count:
+            found.append(("experts", f"top_k {experts.top_k} must be between 1 and count {experts.count}", ""))
+        if experts.every < 1 or not 0 <= experts.dense_layers <= config.layers:
+            found.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
+    return found
+
+
+def _replace(base: Any, kind: type, values: Mapping[str, Any], path: str, findings: list[Finding]) -> Any:
+    """`base` (None: a new `kind`) with `values` in place; problems go to `findings`."""
+    types = _types(kind)
+    changes: dict[str, Any] = {}
+    for name, value in values.items():
+        where = f"{path}.{name}"
+        if name not in types:
+            near = get_close_matches(str(name), types, n=1)
+            findings.append(
+                Finding(
+                    f"unknown field {name!r}",
+                    where,
+                    value,
+                    f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(types)}",
+                )
+            )
+            continue
+        current = None if base is None else getattr(base, name)
+        changes[name] = _checked(types[name], current, value, where, findings)
+    if base is not None:
+        return replace(base, **changes)
+    missing = [f.name for f in fields(kind) if f.default is MISSING and f.name not in changes]
+    findings.extend(Finding(f"{name} is required", f"{path}.{name}") for name in missing)
+    return None if missing else kind(**changes)
+
+
+def _checked(kind: Any, current: Any, value: Any, path: str, findings: list[Finding]) -> Any:
+    """`value` as the field's type `kind`; a mapping becomes (a changed copy of) the record the field holds."""
+    options = get_args(kind)
+    if get_origin(kind) is Literal:
+        if value in options:
+            return value
+        near = get_close_matches(str(value), map(str, options), n=1)
+        message = f"must be one of {', '.join(map(str, options))}; is {value!r}"
+        findings.append(Finding(message, path, value, f"did you mean {near[0]!r}?" if near else ""))
+        return current
+    if NoneType in options:
+        record: type = next(option for option in options if option is not NoneType)
+        if value is None or isinstance(value, record):
+            return value
+        if isinstance(value, Mapping):
+            return _replace(current, record, value, path, findings)
+        findings.append(Finding(f"must be a mapping with {', '.join(_types(record))} or null; is {value!r}", path, value))
+        return current
+    accepted: Any = {float: (int, float), int: int, bool: bool, str: str}[kind]
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        word = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}[kind]
+        findings.append(Finding(f"must be {word}; is {value!r}", path, value))
+        return current
+    if kind is int and value < 0:
+        findings.append(Finding(f"must not be negative; is {value}", path, value))
+        return current
+    return kind(value)
+
+
+@cache
+def _types(kind: type) -> dict[str, Any]:
+    """Field name -> type, in declaration order."""
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in fields(kind)}

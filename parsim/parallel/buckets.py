@@ -1,0 +1,65 @@
+"""Gradient buckets: PyTorch's rule and DeepSpeed's rule, from the model's parameter order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parsim.parallel.hooks import Weight
+
+MIB = 2**20
+DDP_BUCKET = 25 * MIB
+DDP_FIRST_BUCKET = MIB
+DEEPSPEED_BUCKET = 500_000_000
+"""elements (reduce_bucket_size, allgather_bucket_size)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Weights whose gradients travel together."""
+
+    index: int
+    weights: tuple[Weight, ...]
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return sum(weight.count for weight in self.weights)
+
+
+def ddp_buckets(weights: Sequence[Weight], element: int, cap: float = DDP_BUCKET, first: float = DDP_FIRST_BUCKET) -> list[Bucket]:
+    """PyTorch's `compute_bucket_assignment_by_size` over the gradients' arrival order (reverse registration).
+
+    A bucket is closed as soon as its size reaches the cap; the first bucket has its own, smaller cap so that the
+    first all-reduce starts early. `element` is bytes per gradient element; caps in bytes.
+    """
+    return _fill(list(reversed(weights)), [first, cap], element)
+
+
+def element_buckets(weights: Sequence[Weight], cap: float = DEEPSPEED_BUCKET) -> list[Bucket]:
+    """DeepSpeed's reduce buckets: gradients in arrival order; a gradient that would overflow the bucket starts the next."""
+    buckets: list[Bucket] = []
+    held: list[Weight] = []
+    for weight in reversed(weights):
+        if held and sum(w.count for w in held) + weight.count > cap:
+            buckets.append(Bucket(len(buckets), tuple(held)))
+            held = []
+        held.append(weight)
+    if held:
+        buckets.append(Bucket(len(buckets), tuple(held)))
+    return buckets
+
+
+def _fill(arriving: Sequence[Weight], caps: Sequence[float], element: int) -> list[Bucket]:
+    buckets: list[Bucket] = []
+    held: list[Weight] = []
+    size = 0
+    for weight in arriving:
+        held.append(weight)
+        size += weight.count * element
+        if size >= caps[min(len(buckets), len(caps) - 1)]:
+            buckets.append(Bucket(len(buckets), tuple(held)))
+            held, size = [], 0
+    if held:
+        buckets.append(Bucket(len(buckets), tuple(held)))
+    return buckets

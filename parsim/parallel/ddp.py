@@ -1,0 +1,105 @@
+"""DistributedDataParallel (Li et al. 2020): replicas that all-reduce gradient buckets while backward runs.
+
+=================  ======================================================================================
+when               what
+=================  ======================================================================================
+forward begins     broadcast of buffers (BatchNorm statistics), if there are any
+gradient ready     its bucket's all-reduce is queued once all gradients of this and earlier buckets are ready
+step               the optimizer waits for the last bucket
+=================  ======================================================================================
+
+Buckets hold parameters in reverse registration order: 1 MiB first, then 25 MiB; the first iteration uses one bucket
+for everything because the arrival order is not known yet. A bucket is a flat copy of its gradients, resident from
+construction, unless `bucket_view` (gradient_as_bucket_view) lets gradients live in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from parsim.kernel import Memory
+from parsim.parallel.buckets import DDP_BUCKET, DDP_FIRST_BUCKET, Bucket, ddp_buckets
+from parsim.parallel.hooks import Emitter, Unit, Weight
+from parsim.parallel.replicated import AXIS, LANE, Replicated
+
+
+@dataclass
+class DistributedDataParallel(Replicated):
+    """See the module's table."""
+
+    buckets: tuple[Bucket, ...] = field(init=False)
+    _missing: dict[int, int] = field(init=False, default_factory=dict)
+    _bucket_of: dict[str, int] = field(init=False, default_factory=dict)
+    _next: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        precision = self.training.precision
+        cap, first = float(DDP_BUCKET), float(DDP_FIRST_BUCKET)
+        if self.data.bucket is not None:
+            amount, unit = self.data.bucket
+            cap = amount * (precision.gradients if unit == "elements" else 1)
+        if self.data.first_bucket is not None:
+            first = self.data.first_bucket
+        if self.training.iteration == "first":
+            cap = first = float("inf")
+        self.buckets = tuple(ddp_buckets(self._trainable, precision.gradients, cap, min(first, cap)))
+        self._bucket_of = {w.name: bucket.index for bucket in self.buckets for w in bucket.weights}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._missing = {bucket.index: len(bucket.weights) for bucket in self.buckets}
+        self._next = 0
+
+    def resident(self, at: Emitter) -> list[str]:
+        """The replica plus the flat bucket buffers."""
+        names = super().resident(at)
+        if self.size > 1 and self.training.backward:
+            element = self.training.precision.gradients
+            names += [at.tensor(f"bucket {b.index}", b.count * element, "gradients" if self.data.bucket_view else "buffers") for b in self.buckets]
+        return names
+
+    def before_forward(self, unit: Unit, at: Emitter) -> None:
+        """Buffers follow rank 0."""
+        size = sum(w.count * (w.parameter.element or 4) for w in unit.weights if w.parameter.buffer)
+        if size and self.size > 1:
+            at.collective("broadcast", AXIS, size, f"buffers {unit.name}", lane=LANE, blocking=True)
+
+    def _gradient(self, weight: Weight, at: Emitter) -> str:
+        if self.data.bucket_view and self.size > 1:
+            return at.tensor(f"{weight.name}.grad", 0, "gradients")
+        return super()._gradient(weight, at)
+
+    def gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
+        """Count arrivals; reduce every bucket that is complete, in bucket order."""
+        super().gradient(unit, weights, at)
+        if self.size == 1 or not self._synchronises(at):
+            return
+        for weight in weights:
+            if weight.name in self._bucket_of:
+                self._missing[self._bucket_of[weight.name]] -= 1
+        while self._next < len(self.buckets) and self._missing[self._next] == 0:
+            if self.data.overlap_reduce:
+                self._reduce(self.buckets[self._next], at)
+            self._next += 1
+        if self._next == len(self.buckets) and self.data.overlap_reduce:
+            self._begin()
+
+    def _synchronises(self, at: Emitter) -> bool:
+        return at.last or self.data.accumulate == "every"
+
+    def _reduce(self, bucket: Bucket, at: Emitter) -> int:
+        precision = self.training.precision
+        if not self.data.bucket_view:
+            at.compute("", "compute", (Memory(2.0 * bucket.count * precision.gradients),))
+        return at.collective("all_reduce", AXIS, bucket.count * precision.reduce, f"bucket {bucket.index}", lane=LANE)
+
+    def finish_gradients(self, at: Emitter) -> None:
+        """Without overlap all buckets go now; the step waits for the last."""
+        if self.size > 1 and self.training.backward:
+            if not self.data.overlap_reduce:
+                for bucket in self.buckets:
+                    self._reduce(bucket, at)
+                self._begin()
+            at.wait_for_lane(LANE)

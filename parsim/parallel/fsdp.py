@@ -1,0 +1,206 @@
+"""ZeRO-3 and FullyShardedDataParallel (Rajbhandari et al. 2020, Zhao et al. 2023): everything is sharded.
+
+=================  ====================================================================================
+when               what
+=================  ====================================================================================
+before forward     all-gather the unit; at most `limit_gathers` units are live, so the gather of unit i+limit
+                   may not start before forward i has ended
+after forward      free the gathered unit (reshard) unless `reshard_after_forward` is off
+before backward    all-gather it again; the next unit's gather is issued first (BACKWARD_PRE prefetch), so the
+                   queue reads AG L, AG L-1, | B L, RS L, AG L-2, | B L-1, RS L-1, ...
+after backward     reduce-scatter its gradients, free weights and whole gradients, keep the own share
+step               optimizer on the own share; nothing to gather: the next forward does
+=================  ====================================================================================
+
+All-gathers and reduce-scatters share one communicator, hence one queue (`queues: separate` gives each its own). `unit`: ``layer`` wraps every transformer
+layer and leaves embedding, final norm and head in the root unit, which stays gathered from forward to backward;
+``block`` wraps those too; ``model`` is one unit. `accumulate: no_sync` keeps whole gradients until the last
+micro-batch; ``every`` reduces in each (DeepSpeed ZeRO-3 does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from parsim.kernel import Memory
+from parsim.parallel.hooks import START, Emitter, Unit, Weight
+from parsim.parallel.optimizer import State, flat_states
+from parsim.parallel.replicated import AXIS, LANE, Replicated
+
+ROOT = "root"
+
+
+@dataclass
+class FullyShardedDataParallel(Replicated):
+    """See the module's table. `units` are in forward order; the root unit (if any) is named ``root``."""
+
+    units: tuple[Unit, ...] = ()
+    _live: set[str] = field(init=False, default_factory=set)
+    """units gathered now"""
+    _order: list[Unit] = field(init=False, default_factory=list)
+    """units in the order of the current pass"""
+    _done: list[int] = field(init=False, default_factory=list)
+    """handles of the units already finished in it"""
+    _issued: dict[str, int] = field(init=False, default_factory=dict)
+    """handles of the gathers issued in it"""
+    _written: set[str] = field(init=False, default_factory=set)
+    """units whose gradient this pass has begun"""
+
+    @property
+    def _reduce_lane(self) -> str:
+        return LANE if self.data.queues == "shared" else f"{LANE} reduce"
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def _share(self, count: int) -> int:
+        return -(-count // self.size)
+
+    def resident(self, at: Emitter) -> list[str]:
+        """Every unit's flat shard and its optimizer state; buffers whole."""
+        precision = self.training.precision
+        names = [self._weight(w, at) for w in self.weights if w.parameter.buffer]
+        names += [at.tensor(f"{u.name}.shard", self._share(u.count) * precision.parameters, "parameters") for u in self.units]
+        if self._keeps_states():
+            names += self._states(at)
+        return names
+
+    def _state_list(self) -> list[tuple[Weight, State]]:
+        found = []
+        for unit in self.units:
+            weights = [w for w in unit.weights if w.parameter.trainable and not w.parameter.buffer]
+            count = sum(w.count for w in weights)
+            if not count:
+                continue
+            matrix = (
+                sum(-(-w.count // w.parameter.shape[-1]) for w in weights) // self.size + 1,
+                sum(w.parameter.shape[-1] for w in weights) // self.size + 1,
+            )
+            flat = Weight(unit.name, weights[0].parameter, self._share(count), unit.blocks[0])
+            found += [(flat, s) for s in flat_states(self.training.optimizer, self.training.precision, self._share(count), matrix)]
+        return found
+
+    def _whole(self, unit: Unit, at: Emitter) -> str:
+        return at.tensor(f"{unit.name}.gathered", unit.count * self.training.precision.parameters, "buffers", per_micro_batch=False)
+
+    def _whole_gradient(self, unit: Unit, at: Emitter) -> str:
+        return at.tensor(f"{unit.name}.grad", unit.count * self.training.precision.gradients, "gradients")
+
+    def _shard_gradient(self, unit: Unit, at: Emitter) -> str:
+        return at.tensor(f"{unit.name}.grad.shard", self._share(unit.count) * self.training.precision.gradients, "gradients")
+
+    # -- forward --------------------------------------------------------------------------------------------------
+
+    def state(self) -> Hashable:
+        """The units that are gathered."""
+        return frozenset(self._live)
+
+    def restore(self, state: Hashable) -> None:
+        """Make them so."""
+        if isinstance(state, frozenset):
+            self._live = set(state)
+
+    def step_begins(self, at: Emitter) -> None:
+        """Everything starts sharded."""
+        self._live = set()
+
+    def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None:
+        """A new pass over `units` (in the order they will run): forget the positions of the last one."""
+        self._order = [unit for unit in units if unit.name != ROOT]
+        self._done = []
+        self._issued = {}
+        self._written = set()
+
+    def _gather(self, unit: Unit, at: Emitter, after: Sequence[int]) -> None:
+        size = unit.count * self.training.precision.parameters
+        if unit.name in self._issued or unit.name in self._live:
+            return
+        self._live.add(unit.name)
+        self._issued[unit.name] = at.collective(
+            "all_gather", AXIS, size, f"{unit.name} weights", lane=LANE, after=after, allocates=[self._whole(unit, at)]
+        )
+
+    def _after(self, position: int, live: int) -> list[int]:
+        """A gather may start once the unit `live` places before it is done (its memory is free again)."""
+        earlier = position - live
+        return [self._done[earlier]] if 0 <= earlier < len(self._done) else [START]
+
+    def before_forward(self, unit: Unit, at: Emitter) -> None:
+        """Gather this unit and, as far as the limit lets them start, the next ones."""
+        if unit.name == ROOT:
+            self._gather(unit, at, [START])
+        else:
+            self._gather(unit, at, self._after(self._order.index(unit), max(1, self.data.limit_gathers)))
+        if unit.name in self._issued:
+            at.wait(self._issued[unit.name])
+
+    def after_forward(self, unit: Unit, at: Emitter) -> None:
+        """Reshard."""
+        if self._reshards(unit):
+            at.compute("", "compute", (), frees=[self._whole(unit, at)])
+            self._live.discard(unit.name)
+        if unit.name != ROOT:
+            self._done.append(at.mark())
+
+    def _reshards(self, unit: Unit) -> bool:
+        if not self.training.backward:
+            return True
+        return self.data.reshard_after_forward and unit.name != ROOT
+
+    # -- backward -------------------------------------------------------------------------------------------------
+
+    def before_backward(self, unit: Unit, at: Emitter) -> None:
+        """Gather this unit and prefetch the next `prefetch` ones before computing."""
+        if unit.name == ROOT:
+            self._gather(unit, at, [START])
+        else:
+            position = self._order.index(unit)
+            for ahead, coming in enumerate(self._order[position : position + self.data.prefetch + 1], position):
+                self._gather(coming, at, self._after(ahead, self.data.prefetch + 1))
+        if unit.name in self._issued:
+            at.wait(self._issued[unit.name])
+
+    def before_gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
+        """The unit's whole gradient comes into being with its first weight gradient."""
+        if unit.name not in self._written:
+            self._written.add(unit.name)
+            if at.first or self.data.accumulate == "every":
+                at.compute("", "compute", (), allocates=[self._whole_gradient(unit, at)])
+
+    def gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
+        """Gradients leave unit by unit; see `after_backward`."""
+
+    def after_backward(self, unit: Unit, at: Emitter) -> None:
+        """Reduce-scatter the gradients and free the unit."""
+        at.compute("", "compute", (), frees=[self._whole(unit, at)])
+        self._live.discard(unit.name)
+        precision = self.training.precision
+        if unit.name != ROOT:
+            self._done.append(at.mark())
+        if self.data.accumulate == "every" or at.last:
+            keep = [self._shard_gradient(unit, at)] if at.first or self.data.accumulate == "no_sync" else []
+            at.collective(
+                "reduce_scatter",
+                AXIS,
+                unit.count * precision.reduce,
+                f"{unit.name} grads",
+                lane=self._reduce_lane,
+                allocates=keep,
+                frees=[self._whole_gradient(unit, at)],
+            )
+            if self.data.accumulate == "every" and not at.first:
+                at.compute("", "compute", (Memory(3.0 * self._share(unit.count) * precision.gradients),))
+        elif not at.first and not self.runtime.gradient_accumulation_fusion:
+            at.compute("", "compute", (Memory(3.0 * unit.count * precision.gradients),))
+
+    def finish_gradients(self, at: Emitter) -> None:
+        """Wait for the last reduce-scatter."""
+        at.wait_for_lane(LANE)
+        at.wait_for_lane(self._reduce_lane)
+
+    def step(self, at: Emitter) -> None:
+        """Step the own share."""
+        count = sum(self._share(u.count) for u in self.units)
+        self._step(at, count, len(self.units), max((self._share(u.count) for u in self.units), default=0))
+        if self.training.backward:
+            at.compute("", "optimizer", (), frees=[self._shard_gradient(u, at) for u in self.units])

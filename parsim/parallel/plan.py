@@ -1,0 +1,287 @@
+"""The plan: which rank holds which blocks, and how its model states are kept.
+
+Model and cluster come in, strategy decides, checks are collected. Nothing here knows a schedule's time or a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import Protocol
+
+from parsim.errors import Finding, PlanError
+from parsim.kernel import Kernel
+from parsim.model.model import Model, Workload
+from parsim.parallel.ddp import DistributedDataParallel
+from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
+from parsim.parallel.hooks import Unit, Weight
+from parsim.parallel.mesh import Mesh
+from parsim.parallel.replicated import Replicated
+from parsim.parallel.schedules import Schedule, placement, schedule
+from parsim.parallel.settings import Parallelism, Runtime, Training
+from parsim.parallel.single_process import DataParallelModule, ParameterServer
+from parsim.parallel.stages import split_blocks
+from parsim.parallel.zero import ZeroOptimizer
+
+SHARDED = ("zero3", "fsdp")
+CENTRAL = ("torch-data-parallel", "parameter-server")
+
+
+class Machine(Protocol):
+    """What a plan asks of a cluster."""
+
+    @property
+    def gpus(self) -> int: ...
+    def node_of(self, gpu: int) -> int: ...
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A virtual stage: consecutive blocks on one pipeline rank."""
+
+    stage: int
+    """global virtual stage, in forward order"""
+    pipeline_rank: int
+    blocks: tuple[int, ...]
+    """indices into the model's blocks"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model split over ranks. Rank numbers follow `mesh`; rank r runs on GPU `gpus[r]`."""
+
+    model: Model
+    mesh: Mesh
+    training: Training
+    parallelism: Parallelism
+    runtime: Runtime
+    workload: Workload
+    chunks: tuple[Chunk, ...]
+    """by global stage"""
+    slots: Schedule
+    """per pipeline rank"""
+    gpus: tuple[int, ...]
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """rank -> relative speed of its compute"""
+    _known_weights: dict[int, tuple[Weight, ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def stages(self) -> int:
+        """Global virtual stages."""
+        return len(self.chunks)
+
+    @property
+    def asynchronous(self) -> bool:
+        """PipeDream: an update after every backward, no flush."""
+        return self.parallelism.pipeline.schedule == "pipedream"
+
+    def role(self, rank: int) -> str:
+        """Ranks of one stage and role do the same work. Only the central strategies know a difference."""
+        if self.parallelism.data.strategy in CENTRAL and self.mesh.size("data") > 1:
+            return "server" if self.mesh.coordinate(rank, "data") == 0 else "worker"
+        return ""
+
+    def of_rank(self, pipeline_rank: int) -> list[Chunk]:
+        """The chunks of one pipeline rank, in forward order."""
+        return [chunk for chunk in self.chunks if chunk.pipeline_rank == pipeline_rank]
+
+    @cached_property
+    def _home(self) -> dict[str, int]:
+        """full parameter name -> pipeline rank that holds it"""
+        names = {}
+        for chunk in self.chunks:
+            for block in chunk.blocks:
+                for parameter in self.model.blocks[block].parameters():
+                    names[f"{self.model.block_names[block]}.{parameter.name}"] = chunk.pipeline_rank
+        return names
+
+    def weights(self, chunk: Chunk) -> tuple[Weight, ...]:
+        """Parameters and buffers of a chunk on one rank, in registration order.
+
+        A tied parameter is the same storage where its partner is on this pipeline rank, a copy of its own elsewhere.
+        """
+        if chunk.stage in self._known_weights:
+            return self._known_weights[chunk.stage]
+        found = []
+        for block in chunk.blocks:
+            for parameter in self.model.blocks[block].parameters():
+                if parameter.tied and self._home.get(parameter.tied) == chunk.pipeline_rank:
+                    continue
+                name = f"{self.model.block_names[block]}.{parameter.name}"
+                found.append(Weight(name, parameter, parameter.local_count(self.mesh.size("tensor")), block))
+        self._known_weights[chunk.stage] = tuple(found)
+        return self._known_weights[chunk.stage]
+
+    def tied_across_stages(self) -> list[tuple[int, int, int]]:
+        """Copies of one parameter on two pipeline ranks: (rank of the owner, rank of the copy, local elements)."""
+        pairs = []
+        for chunk in self.chunks:
+            for weight in self.weights(chunk):
+                owner = self._home.get(weight.parameter.tied) if weight.parameter.tied else None
+                if owner is not None and owner != chunk.pipeline_rank:
+                    pairs.append((owner, chunk.pipeline_rank, weight.count))
+        return pairs
+
+    def units(self, chunk: Chunk) -> tuple[Unit, ...]:
+        """What hooks are called with: one unit per block, or as `data.unit` wraps them for sharded strategies."""
+        by_block = {block: tuple(w for w in self.weights(chunk) if w.block == block) for block in chunk.blocks}
+        if self.parallelism.data.strategy not in SHARDED or self.parallelism.data.unit == "block":
+            return tuple(Unit(self.model.block_names[block], (block,), weights) for block, weights in by_block.items())
+        if self.parallelism.data.unit == "model":
+            return (Unit("model", chunk.blocks, self.weights(chunk)),)
+        outer = tuple(b for b in chunk.blocks if self.model.blocks[b].kind in ("embedding", "head"))
+        units = [Unit(self.model.block_names[b], (b,), by_block[b]) for b in chunk.blocks if b not in outer]
+        root = Unit(ROOT, outer, tuple(w for b in outer for w in by_block[b]))
+        return (root, *units) if root.weights else tuple(units)
+
+    def sharding(self, chunk: Chunk, role: str) -> Replicated:
+        """The data-parallel strategy of a chunk, with its own buckets and state."""
+        size = self.mesh.size("data")
+        common = (self.weights(chunk), self.training, self.parallelism.data, self.runtime, size)
+        strategy = self.parallelism.data.strategy
+        if size == 1 or strategy == "none":
+            return Replicated(*common)
+        if strategy == "ddp":
+            return DistributedDataParallel(*common)
+        if strategy in ("zero1", "zero2"):
+            return ZeroOptimizer(*common, stage=int(strategy[-1]))
+        if strategy in SHARDED:
+            return FullyShardedDataParallel(*common, units=tuple(u for u in self.units(chunk) if u.weights))
+        central = DataParallelModule if strategy == "torch-data-parallel" else ParameterServer
+        outputs, inputs = self._boundary_bytes()
+        return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
+
+    def _boundary_bytes(self) -> tuple[int, int]:
+        samples = self.workload.batch
+        if self.model.sequence:
+            tokens = self.workload.tokens
+            return tokens * self.model.vocabulary * self.workload.element, 8 * tokens
+        outputs, inputs = (_elements(self.model.facts.get(key)) for key in ("output_shape", "input_shape"))
+        return samples * outputs * self.workload.element, samples * inputs * self.workload.element
+
+    @property
+    def input_bytes(self) -> int:
+        """The batch of one micro-batch as the script holds it: int64 token ids, or images and features [B]."""
+        return self._boundary_bytes()[1]
+
+
+def plan(
+    model: Model,
+    machine: Machine,
+    training: Training,
+    parallelism: Parallelism,
+    runtime: Runtime,
+    clock: Callable[[Kernel], float],
+    gpus: tuple[int, ...],
+    slow: Mapping[int, float] | None = None,
+) -> Plan:
+    """Split `model` over the ranks that run on `gpus` (rank r on gpus[r]).
+
+    `clock` gives a kernel's seconds, for `pipeline.split: balanced`. Raises `PlanError` with every finding.
+    """
+    model = _repeat_profiled(model, parallelism)
+    sizes = {"tensor": parallelism.tensor.size, "context": 1, "data": parallelism.data.size, "pipeline": parallelism.pipeline.size}
+    mesh = Mesh(parallelism.order, tuple(sizes[axis] for axis in parallelism.order))
+    findings = _check(model, machine, training, parallelism, mesh, gpus, slow or {})
+    if findings:
+        raise PlanError(findings)
+    workload = Workload(
+        batch=training.micro_batch,
+        sequence=training.sequence_length if model.sequence else 1,
+        tensor=parallelism.tensor.size,
+        sequence_parallel=parallelism.tensor.sequence_parallel,
+        element=training.precision.activations,
+        dtype=training.precision.matmul,
+        weight_element=training.precision.cached_casts or training.precision.parameters,
+        attention=training.attention,
+        dropout=training.dropout,
+        fused=runtime.fused,
+        loss_kernel=training.loss_kernel,
+        backward=training.backward,
+    )
+    pipeline = parallelism.pipeline
+    virtual = pipeline.virtual_stages
+    slots = pipeline.slots or schedule(pipeline.schedule, pipeline.size, training.micro_batches, virtual)
+    homes = placement(pipeline.schedule, pipeline.size, virtual)
+    if not training.backward:
+        slots = tuple(tuple(slot for slot in row if slot.kind == "F") for row in slots)
+    blocks = split_blocks(model, workload, pipeline.size, virtual, pipeline.split, clock)
+    chunks = tuple(Chunk(stage, homes[stage], blocks[stage]) for stage in range(len(blocks)))
+    return Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, gpus, dict(slow or {}))
+
+
+def _elements(shape: object) -> int:
+    return prod(int(n) for n in shape) if isinstance(shape, tuple) else 0
+
+
+def _repeat_profiled(model: Model, parallelism: Parallelism) -> Model:
+    """A model of one measured stage that stands for all: as many copies as the pipeline has stages."""
+    if not model.facts.get("repeat"):
+        return model
+    stages = parallelism.pipeline.size * parallelism.pipeline.virtual_stages
+    names = tuple(f"stage {stage}" for stage in range(stages))
+    return replace(model, blocks=model.blocks * stages, block_names=names, layers=stages)
+
+
+def _check(
+    model: Model,
+    machine: Machine,
+    training: Training,
+    parallelism: Parallelism,
+    mesh: Mesh,
+    gpus: tuple[int, ...],
+    slow: Mapping[int, float],
+) -> list[Finding]:
+    findings = []
+    if mesh.ranks != len(gpus):
+        product = " x ".join(str(size) for size in mesh.sizes)
+        text = f"{' x '.join(mesh.order)} = {product} = {mesh.ranks} ranks, but {len(gpus)} GPUs are used"
+        findings.append(Finding(text, "parallel", mesh.ranks, "change a size, cluster.nodes or cluster.gpus"))
+    findings += _tensor_findings(model, training, parallelism)
+    if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
+        text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
+        findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))
+    strategy = parallelism.data.strategy
+    if strategy == "none" and parallelism.data.size > 1:
+        text = f"{parallelism.data.size} replicas need a strategy"
+        findings.append(Finding(text, "parallel.data.strategy", "none", "one of ddp, zero1, zero2, zero3, fsdp"))
+    if strategy in CENTRAL and parallelism.data.size > 1:
+        if len({machine.node_of(gpu) for gpu in gpus}) > 1 and strategy == "torch-data-parallel":
+            findings.append(Finding("DataParallel is one process on one node", "parallel.data.strategy", strategy, "use ddp across nodes"))
+        if mesh.ranks != parallelism.data.size:
+            text = f"{strategy} cannot be combined with tensor or pipeline parallelism"
+            findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
+    if parallelism.pipeline.schedule == "pipedream" and strategy not in ("none", "ddp"):
+        text = "pipedream updates after every micro-batch and keeps whole weight versions"
+        findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
+    if parallelism.pipeline.schedule == "pipedream" and not training.backward:
+        findings.append(Finding("pipedream is a training schedule", "training.backward", False, "use gpipe"))
+    for rank, speed in slow.items():
+        if not 0 <= rank < mesh.ranks:
+            findings.append(Finding(f"rank {rank} does not exist (0 to {mesh.ranks - 1})", "variability.slow", rank))
+        if speed <= 0:
+            findings.append(Finding(f"a speed must be > 0, got {speed}", "variability.slow", speed))
+    return findings
+
+
+def _tensor_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    size = parallelism.tensor.size
+    if size == 1:
+        return []
+    path = "parallel.tensor.size"
+    if not model.heads:
+        return [Finding(f"{model.name} has no attention heads to split", path, size, "use data or pipeline parallelism")]
+    findings = []
+    rules = [("heads", model.heads), ("key-value heads", model.kv_heads), ("MLP width", int(str(model.facts.get("mlp", 0) or 0)))]
+    for name, count in rules:
+        if count % size:
+            legal = [d for d in range(1, count + 1) if count % d == 0 and d <= 64]
+            nearest = sorted(legal, key=lambda d: abs(d - size))[:2]
+            text = f"{count} {name} / tensor size {size} = {count / size:g} is not whole"
+            findings.append(Finding(text, path, size, f"use {' or '.join(map(str, sorted(nearest)))}"))
+    if parallelism.tensor.sequence_parallel and training.sequence_length % size:
+        text = f"sequence parallelism shards {training.sequence_length} tokens over {size} ranks = {training.sequence_length / size:g} is not whole"
+        findings.append(Finding(text, "parallel.tensor.sequence_parallel", True, "pad the sequence length"))
+    return findings

@@ -1,0 +1,155 @@
+"""Model states kept whole on every rank: single GPU, DDP, and the parts ZeRO-1 shares with them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from parsim.kernel import Memory
+from parsim.parallel.hooks import Emitter, Unit, Weight
+from parsim.parallel.optimizer import State, states, step_kernels, step_temporary
+from parsim.parallel.settings import DataParallel, Runtime, Training
+
+AXIS = "data"
+LANE = "data"
+
+
+@dataclass
+class Replicated:
+    """One rank's whole copy of weights, gradients and optimizer state; no communication by itself.
+
+    Gradients appear tensor by tensor as backward reaches them (set_to_none) and vanish after the step. With
+    accumulation a later micro-batch writes a temporary gradient and adds it, unless the accumulation is fused
+    into the weight-gradient GEMM.
+    """
+
+    weights: tuple[Weight, ...]
+    training: Training
+    data: DataParallel
+    runtime: Runtime
+    size: int = 1
+    """data-parallel size N"""
+    steps: bool = True
+    """this rank holds optimizer state and steps (False on the workers of DataParallel)"""
+    _trainable: tuple[Weight, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._trainable = tuple(w for w in self.weights if w.parameter.trainable and not w.parameter.buffer)
+
+    @property
+    def trainable(self) -> tuple[Weight, ...]:
+        """The weights that get gradients, in registration order."""
+        return self._trainable
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def resident(self, at: Emitter) -> list[str]:
+        """Weights, cached casts and, in steady state, optimizer state."""
+        names = [self._weight(weight, at) for weight in self.weights]
+        names += self._casts(at)
+        if self._keeps_states():
+            names += self._states(at)
+        return names
+
+    def _weight(self, weight: Weight, at: Emitter) -> str:
+        element = weight.parameter.element or (4 if weight.parameter.buffer else self.training.precision.parameters)
+        category = "buffers" if weight.parameter.buffer else "parameters"
+        return at.tensor(weight.name, weight.count * element, category)
+
+    def _casts(self, at: Emitter) -> list[str]:
+        element = self.training.precision.cached_casts
+        if not element:
+            return []
+        matrices = [w for w in self._trainable if len(w.parameter.shape) >= 2]
+        return [at.tensor(f"{w.name}.cast", element * w.count, "parameters") for w in matrices]
+
+    def _keeps_states(self) -> bool:
+        return self.training.step and self.training.backward and self.steps and self.training.iteration == "steady"
+
+    def _state_list(self) -> list[tuple[Weight, State]]:
+        optimizer, precision = self.training.optimizer, self.training.precision
+        return [(w, state) for w in self._trainable for state in states(optimizer, precision, w.parameter.shape, w.count)]
+
+    def _states(self, at: Emitter) -> list[str]:
+        return [at.tensor(f"{w.name}.{state.name}", state.bytes, "optimizer") for w, state in self._state_list()]
+
+    def _gradient(self, weight: Weight, at: Emitter) -> str:
+        return at.tensor(f"{weight.name}.grad", weight.count * self.training.precision.gradients, "gradients")
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def state(self) -> Hashable:
+        """What the next pass depends on besides its place in the step (units that are still gathered)."""
+        return ()
+
+    def restore(self, state: Hashable) -> None:
+        """Go to the state that a repeated pass would have left."""
+
+    def step_begins(self, at: Emitter) -> None:
+        """Nothing to distribute."""
+
+    def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None:
+        """A forward or backward over `units` (in the order they will run) begins."""
+
+    def pass_ends(self, at: Emitter, *, backward: bool) -> None:
+        """It has ended on this rank."""
+
+    def before_forward(self, unit: Unit, at: Emitter) -> None:
+        """Weights are already here."""
+
+    def after_forward(self, unit: Unit, at: Emitter) -> None:
+        """Weights stay."""
+
+    def before_backward(self, unit: Unit, at: Emitter) -> None:
+        """Weights are still here."""
+
+    def before_gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
+        """The first micro-batch writes the gradient; a later one writes a temporary unless accumulation is fused."""
+        if at.first:
+            at.compute("", "compute", (), allocates=[self._gradient(w, at) for w in weights])
+        elif not self.runtime.gradient_accumulation_fusion:
+            at.compute("", "compute", (), allocates=[self._fresh(w, at) for w in weights])
+
+    def gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
+        """A later micro-batch's temporary is added and dropped."""
+        if not at.first and not self.runtime.gradient_accumulation_fusion:
+            element = self.training.precision.gradients
+            adds = [Memory(3.0 * w.count * element, float(w.count)) for w in weights]
+            at.compute("", "compute", adds, frees=[self._fresh(w, at) for w in weights])
+
+    def _fresh(self, weight: Weight, at: Emitter) -> str:
+        return at.tensor(f"{weight.name}.grad.new", weight.count * self.training.precision.gradients, "temporaries")
+
+    def after_backward(self, unit: Unit, at: Emitter) -> None:
+        """Gradients stay until the step."""
+
+    def finish_gradients(self, at: Emitter) -> None:
+        """Nothing to reduce."""
+
+    def step(self, at: Emitter) -> None:
+        """Step the optimizer on everything, then drop the gradients."""
+        self._step(at, sum(w.count for w in self._trainable), len(self._trainable), max((w.count for w in self._trainable), default=0))
+        self._drop_gradients(at)
+
+    def distribute(self, at: Emitter) -> None:
+        """Weights are already where they belong."""
+
+    def _drop_gradients(self, at: Emitter) -> None:
+        if self.training.backward:
+            at.compute("", "optimizer", (), frees=[self._gradient(w, at) for w in self._trainable])
+
+    def _step(self, at: Emitter, count: int, tensors: int, largest: int) -> None:
+        if not (self.training.step and self.training.backward and self.steps):
+            return
+        optimizer, precision = self.training.optimizer, self.training.precision
+        if self.training.iteration == "first":
+            at.compute("optimizer", "optimizer", (), allocates=self._states(at))
+        state_bytes = self._state_bytes()
+        temporary = step_temporary(optimizer, precision, count, largest)
+        name = [at.tensor("optimizer.temporary", temporary, "temporaries")] if temporary else []
+        at.compute("optimizer", "optimizer", step_kernels(optimizer, precision, count, state_bytes, tensors), allocates=name, frees=name)
+        if self.training.iteration == "first":
+            at.compute("optimizer", "optimizer", (), frees=self._states(at))
+
+    def _state_bytes(self) -> int:
+        return sum(state.bytes for _, state in self._state_list())

@@ -1,0 +1,117 @@
+"""Is a schedule legal? Every rule is checked and every break is named with its rank and position (from 0)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parsim.errors import Finding
+from parsim.parallel.schedules.order import Precedence, run_in_order
+from parsim.parallel.schedules.slot import KINDS, Schedule, Slot
+
+PATH = "parallel.pipeline.schedule"
+
+
+def check(schedule: Schedule, placement: Sequence[int] | None = None, micro_batches: int | None = None) -> list[Finding]:
+    """All that is wrong with a schedule; empty when it can run.
+
+    1. Every (stage, micro-batch) has F once, and either B once or I and W once each.
+    2. On its rank F comes before B or I, and I before W.
+    3. All slots of a stage are on the rank that holds it: `placement` (rank by global stage) where given, else the
+       rank of the stage's first slot.
+    4. In list order no rank waits for ever. Sends never add a deadlock: see `parsim.parallel.schedules.blocking`.
+
+    `micro_batches` is how many there should be; None: as many as the highest number in the schedule says.
+    """
+    findings = [*_counted(schedule, placement, micro_batches), *_placed(schedule, placement), *_sequenced(schedule)]
+    return findings or deadlock(schedule)
+
+
+def deadlock(schedule: Schedule) -> list[Finding]:
+    """One finding for each rank that gets stuck when every rank runs its list in order."""
+    precedence = Precedence(schedule)
+    done, reached = run_in_order(schedule)
+    finished = set(done)
+    where = {slot: f"rank {rank} position {position}" for rank, row in enumerate(schedule) for position, slot in enumerate(row)}
+    findings = []
+    for rank, position in enumerate(reached):
+        if position < len(schedule[rank]):
+            slot = schedule[rank][position]
+            missing = next(need for need in precedence.needs(slot) if need not in finished)
+            place = f", which is at {where[missing]}" if missing in where else ", which is not in the schedule"
+            findings.append(_at(rank, position, slot, f"deadlock: waits for {missing}{place}"))
+    return findings
+
+
+def _at(rank: int, position: int, slot: Slot, message: str, suggestion: str = "") -> Finding:
+    return Finding(f"rank {rank} position {position}, {slot}: {message}", path=PATH, value=str(slot), suggestion=suggestion)
+
+
+def _counted(schedule: Schedule, placement: Sequence[int] | None, micro_batches: int | None) -> list[Finding]:
+    findings: list[Finding] = []
+    first: dict[Slot, tuple[int, int]] = {}
+    for rank, row in enumerate(schedule):
+        for position, slot in enumerate(row):
+            if slot.kind not in KINDS:
+                findings.append(_at(rank, position, slot, f"{slot.kind!r} is not a kind of slot", "use F, B, I or W"))
+            elif slot.stage < 0 or slot.micro_batch < 0:
+                findings.append(_at(rank, position, slot, "stages and micro-batches are numbered from 0"))
+            elif slot in first:
+                findings.append(_at(rank, position, slot, "occurs twice, first at rank {} position {}".format(*first[slot])))
+            else:
+                first[slot] = (rank, position)
+    if findings:
+        return findings
+    if not first:
+        return [Finding("the schedule has no slots", path=PATH)]
+    stages = len(placement) if placement is not None else 1 + max(slot.stage for slot in first)
+    count = micro_batches if micro_batches is not None else 1 + max(slot.micro_batch for slot in first)
+    for slot, (rank, position) in first.items():
+        if slot.stage >= stages:
+            findings.append(_at(rank, position, slot, f"there are {stages} stages, numbered from 0"))
+        if slot.micro_batch >= count:
+            findings.append(_at(rank, position, slot, f"there are {count} micro-batches, numbered from 0"))
+    for stage in range(stages):
+        for i in range(count):
+            findings += _complete(stage, i, {kind: first[slot] for kind in KINDS if (slot := Slot(kind, stage, i)) in first})
+    return findings
+
+
+def _complete(stage: int, micro_batch: int, present: dict[str, tuple[int, int]]) -> list[Finding]:
+    def missing(kind: str, why: str = "") -> Finding:
+        slot = Slot(kind, stage, micro_batch)
+        return Finding(f"{slot} is missing{why}", path=PATH, value=str(slot))
+
+    findings = [] if "F" in present else [missing("F")]
+    if "B" in present:
+        for kind in "IW":
+            if kind in present:
+                slot = Slot(kind, stage, micro_batch)
+                message = "stands beside B{}.{} at rank {} position {}".format(stage, micro_batch, *present["B"])
+                findings.append(_at(*present[kind], slot, message, "a backward is either B, or I and W"))
+    elif "I" not in present and "W" not in present:
+        findings.append(missing("B", " (or I and W)"))
+    else:
+        findings += [missing(kind, f" beside {other}{stage}.{micro_batch}") for kind, other in ("IW", "WI") if kind not in present]
+    return findings
+
+
+def _placed(schedule: Schedule, placement: Sequence[int] | None) -> list[Finding]:
+    home = dict(enumerate(placement)) if placement is not None else {}
+    findings = []
+    for rank, row in enumerate(schedule):
+        for position, slot in enumerate(row):
+            if (holder := home.setdefault(slot.stage, rank)) != rank:
+                findings.append(_at(rank, position, slot, f"stage {slot.stage} is on rank {holder}"))
+    return findings
+
+
+def _sequenced(schedule: Schedule) -> list[Finding]:
+    precedence = Precedence(schedule)
+    findings = []
+    for rank, row in enumerate(schedule):
+        positions = {slot: position for position, slot in reversed(list(enumerate(row)))}
+        for position, slot in enumerate(row):
+            before = precedence.own(slot)
+            if before is not None and positions.get(before, -1) > position:
+                findings.append(_at(rank, position, slot, f"comes before {before} at position {positions[before]}"))
+    return findings

@@ -1,0 +1,111 @@
+"""A schedule that the user wrote: a table of slots, or a Python function that makes one."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from parsim.errors import Finding, PlanError
+from parsim.parallel.schedules.slot import Schedule, Slot
+
+PATH = "parallel.pipeline.schedule"
+
+_CELLS = re.compile(r"\([^)]*\)\w*|[^\s,;]+")
+_LABEL = re.compile(r"\s*rank\s+\d+[^|:]*[|:]", re.IGNORECASE)
+_PASSES = re.compile(r"\d+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)\d*")
+
+
+def from_text(text: str, file: str = "") -> Schedule:
+    """Read a table: one line per rank, cells ``F0.3`` or torch's ``0F3``, separated by commas, semicolons or spaces.
+
+    Empty cells are idle steps and mean nothing (order is all there is), ``#`` starts a comment, a label such as
+    ``rank 0:`` may open a line, and empty lines are skipped. Reads what `slot.to_text` and torch's compute-only
+    ``_dump_csv`` write. Raises `PlanError` with every bad cell. The result is not checked; see `check`.
+
+    >>> from_text("rank 0: F0.0, F0.1,, B0.0, B0.1")[0][2]
+    Slot(kind='B', stage=0, micro_batch=0)
+    """
+    rows: list[tuple[Slot, ...]] = []
+    findings: list[Finding] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        cells = _LABEL.sub("", line.partition("#")[0], count=1)
+        if not cells.strip(" \t,;"):
+            continue
+        row = []
+        for cell in _CELLS.findall(cells):
+            try:
+                row.append(_slot(cell))
+            except PlanError as error:
+                findings += [finding.at(file, number, line.find(cell) + 1) for finding in error.findings]
+        rows.append(tuple(row))
+    if findings:
+        raise PlanError(findings)
+    if not rows:
+        raise PlanError(Finding("the schedule has no rows", path=PATH, file=file, suggestion="write one line per rank, e.g. F0.0 B0.0"))
+    return tuple(rows)
+
+
+def from_function(function: Callable[[int, int, int], Iterable[Any]], stages: int, micro_batches: int, virtual_stages: int = 1) -> Schedule:
+    """Call ``function(stages, micro_batches, virtual_stages)``, a generator or a function, and read what it makes.
+
+    It gives one row per rank; a row is a line of text as in `from_text`, or an iterable of `Slot`, ``"F0.3"`` or
+    (kind, stage, micro_batch). Raises `PlanError` when the function fails or gives something else.
+    """
+    name = getattr(function, "__name__", repr(function))
+    call = f"{name}({stages}, {micro_batches}, {virtual_stages})"
+    rows: list[tuple[Slot, ...]] = []
+    try:
+        for row in function(stages, micro_batches, virtual_stages):
+            cells = from_text(row)[0] if isinstance(row, str) else tuple(map(_slot, row))
+            rows.append(cells)
+    except PlanError as error:
+        raise PlanError([_in_call(finding, call, len(rows)) for finding in error.findings]) from error
+    except Exception as error:
+        message = f"{call} failed with {type(error).__name__}: {error}"
+        raise PlanError(Finding(message, path=PATH, suggestion="return one row of slots per rank")) from error
+    if not rows:
+        raise PlanError(Finding(f"{call} gave no rows", path=PATH, suggestion="return one row of slots per rank"))
+    return tuple(rows)
+
+
+def load_function(reference: str) -> Callable[[int, int, int], Iterable[Any]]:
+    """The function that ``path/to/file.py:function`` names. Runs the file. Raises `PlanError` if that fails."""
+    file, colon, name = reference.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        message = f"{reference!r} does not name a Python function"
+        raise PlanError(Finding(message, path=PATH, value=reference, suggestion="write path/to/file.py:function"))
+    if not Path(file).is_file():
+        raise PlanError(Finding(f"there is no file {file!r}", path=PATH, value=reference))
+    try:
+        names = runpy.run_path(file)
+    except Exception as error:
+        raise PlanError(Finding(f"{file} failed with {type(error).__name__}: {error}", path=PATH, value=reference)) from error
+    function = names.get(name)
+    if not callable(function):
+        known = ", ".join(key for key, value in names.items() if callable(value) and not key.startswith("_"))
+        raise PlanError(
+            Finding(f"{file} has no function {name!r}", path=PATH, value=reference, suggestion=f"it has {known}" if known else "")
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def _slot(cell: object) -> Slot:
+    if isinstance(cell, str):
+        if _PASSES.fullmatch(cell) or "OVERLAP_F_B" in cell:
+            message = f"{cell!r} is not supported yet in a schedule"
+            raise PlanError(Finding(message, path=PATH, value=cell, suggestion="keep F, B, I and W; parsim adds the communication itself"))
+        try:
+            return Slot.parse(cell)
+        except PlanError as error:
+            raise PlanError([Finding(f.message, PATH, f.value, f.suggestion) for f in error.findings]) from error
+    match cell:
+        case (str(kind), int(stage), int(micro_batch)):
+            return Slot(kind, stage, micro_batch)
+    raise PlanError(Finding(f"{cell!r} is not a slot", path=PATH, value=repr(cell), suggestion="give F0.3 or (kind, stage, micro_batch)"))
+
+
+def _in_call(finding: Finding, call: str, row: int) -> Finding:
+    return Finding(f"{call}, row {row}: {finding.message}", finding.path, finding.value, finding.suggestion)

@@ -1,0 +1,107 @@
+"""Cutting a model's blocks into pipeline stages: by count, by an explicit list, or balanced by time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Literal
+
+from parsim.errors import Finding, PlanError
+from parsim.kernel import Kernel
+from parsim.model.model import Model, Workload
+
+
+def split_blocks(
+    model: Model,
+    workload: Workload,
+    ranks: int,
+    virtual: int,
+    split: Literal["even", "balanced"] | tuple[int, ...],
+    clock: Callable[[Kernel], float],
+) -> list[tuple[int, ...]]:
+    """Block indices per global virtual stage (ranks x virtual of them), in forward order.
+
+    `even` counts layers, the extra ones go to the earliest stages; embedding and head join the first and the last
+    stage. A tuple gives layers per stage. `balanced` minimises the slowest stage's forward + backward time, with
+    embedding and head counted.
+    """
+    stages = ranks * virtual
+    layers = [i for i, block in enumerate(model.blocks) if block.kind not in ("embedding", "head")]
+    if len(layers) < stages:
+        text = f"{len(layers)} layers cannot fill pipeline {ranks} x virtual stages {virtual} = {stages} stages"
+        raise PlanError(Finding(text, "parallel.pipeline.size", ranks, f"use at most {len(layers)} stages"))
+    if split == "balanced":
+        return _balanced(model, workload, stages, clock)
+    if split == "even":
+        counts = [len(layers) // stages + (stage < len(layers) % stages) for stage in range(stages)]
+    else:
+        counts = list(split)
+        _check_list(counts, stages, len(layers))
+    starts = [0, *accumulate(counts)]
+    cuts = [tuple(layers[a:b]) for a, b in zip(starts, starts[1:], strict=False)]
+    before = tuple(range(layers[0]))
+    after = tuple(range(layers[-1] + 1, len(model.blocks)))
+    cuts[0] = before + cuts[0]
+    cuts[-1] = cuts[-1] + after
+    return cuts
+
+
+def _check_list(counts: list[int], stages: int, layers: int) -> None:
+    findings = []
+    path = "parallel.pipeline.split"
+    if len(counts) != stages:
+        findings.append(Finding(f"{len(counts)} entries for {stages} stages", path, counts, f"write {stages} numbers"))
+    if sum(counts) != layers:
+        text = f"{' + '.join(map(str, counts))} = {sum(counts)} layers, but the model has {layers}"
+        findings.append(Finding(text, path, counts, "make the sum match"))
+    if any(count < 1 for count in counts):
+        findings.append(Finding("every stage needs at least one layer", path, counts))
+    if findings:
+        raise PlanError(findings)
+
+
+def block_seconds(model: Model, workload: Workload, clock: Callable[[Kernel], float]) -> list[float]:
+    """Forward plus backward time of every block [s], communication left out."""
+    known: dict[int, float] = {}
+    seconds = []
+    for block in model.blocks:
+        if id(block) not in known:
+            works = [operator.work(workload) for operator in block.operators]
+            known[id(block)] = sum(clock(k) for w in works for k in (*w.forward, *w.backward_input, *w.backward_weight))
+        seconds.append(known[id(block)])
+    return seconds
+
+
+def _balanced(model: Model, workload: Workload, stages: int, clock: Callable[[Kernel], float]) -> list[tuple[int, ...]]:
+    """Linear partition that minimises the largest part; among optima the one whose earlier stages are fuller.
+
+    Every stage gets at least one layer: embedding and head never stand alone.
+    """
+    seconds = block_seconds(model, workload, clock)
+    layers = [i for i, block in enumerate(model.blocks) if block.kind not in ("embedding", "head")]
+    costs = [seconds[i] for i in layers]
+    costs[0] += sum(seconds[: layers[0]])
+    costs[-1] += sum(seconds[layers[-1] + 1 :])
+    prefix = [0.0, *accumulate(costs)]
+    count = len(costs)
+    best = [prefix[i] for i in range(count + 1)]
+    choices = []
+    for part in range(2, stages + 1):
+        following, choice = [float("inf")] * (count + 1), [0] * (count + 1)
+        for end in range(part, count + 1):
+            for cut in range(end - 1, part - 2, -1):
+                slowest = max(best[cut], prefix[end] - prefix[cut])
+                if slowest < following[end]:
+                    following[end], choice[end] = slowest, cut
+                if prefix[end] - prefix[cut] > following[end]:
+                    break
+        best = following
+        choices.append(choice)
+    edges = [count]
+    for choice in reversed(choices):
+        edges.append(choice[edges[-1]])
+    edges = [0, *reversed(edges)]
+    parts = [tuple(layers[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    parts[0] = tuple(range(layers[0])) + parts[0]
+    parts[-1] = parts[-1] + tuple(range(layers[-1] + 1, len(model.blocks)))
+    return parts

@@ -1,0 +1,133 @@
+"""Megatron tensor parallelism (Shoeybi et al. 2019), with sequence parallelism (Korthikanti et al. 2022).
+
+Column-parallel linears shard their outputs, row-parallel ones their inputs; a column-row pair costs one all-reduce
+forward (after the row) and one backward (of the column's input gradient). Sequence parallelism replaces each
+all-reduce by a reduce-scatter and an all-gather around the region where tokens are sharded, and gathers the saved
+input of a column linear once more for its weight gradient.
+
+=================  ==========================  ======================================
+where              plain                       sequence parallel
+=================  ==========================  ======================================
+before a column    -                           forward all-gather, b*s*h
+after a row        forward all-reduce, b*s*h   forward reduce-scatter, b*s*h
+embedding          forward all-reduce, b*s*h   forward reduce-scatter, b*s*h
+before a row's I   -                           backward all-gather of the output gradient
+column's W         -                           all-gather of the saved input, beside I
+after a column's I backward all-reduce beside W  backward reduce-scatter beside W
+vocabulary loss    three all-reduces of T*4 B  the same
+step               -                           all-reduce of the norms' gradients
+=================  ==========================  ======================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from parsim.model.linear import Embedding, Linear
+from parsim.model.loss import Loss
+from parsim.model.mixture import GroupedLinear
+from parsim.model.model import Operator, Workload
+from parsim.parallel.hooks import Emitter
+
+AXIS = "tensor"
+
+
+@dataclass
+class TensorParallelHooks:
+    """Collectives between operators of one rank; `width` of an operator is the feature dimension it reads or writes."""
+
+    workload: Workload
+    overlap: str
+    """none | backward: the input gradient's collective runs beside the weight gradient | full: gathers overlap too"""
+    replicated_gradient_bytes: int = 0
+    """gradients of parameters replicated over the tensor axis (norms, row biases) that sequence parallelism must sum"""
+    split: bool = False
+    """input and weight gradients run in different passes (I and W slots)"""
+    _pending: list[int] = field(default_factory=list)
+
+    def _size(self, operator: Operator, side: str) -> int:
+        return self.workload.tokens * _features(operator, side) * self.workload.element
+
+    def before_forward(self, operator: Operator, at: Emitter) -> None:
+        """Sequence parallel: gather the tokens a column-parallel operator reads."""
+        if self.workload.sequence_parallel and _enters(operator):
+            self._gather(operator, at)
+
+    def after_forward(self, operator: Operator, at: Emitter) -> None:
+        """Combine the partial sums of a row-parallel operator, the embedding or the vocabulary-parallel loss."""
+        if isinstance(operator, Loss) and operator.split == "vocab":
+            for what in ("max", "target logit", "sum"):
+                at.collective("all_reduce", AXIS, 4 * self.workload.tokens, f"loss {what}", blocking=True)
+        elif _leaves(operator):
+            kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
+            at.collective(kind, AXIS, self._size(operator, "output"), operator.name, blocking=True)
+
+    def before_input(self, operator: Operator, at: Emitter) -> None:
+        """Sequence parallel: gather a row's output gradient; start gathering a column's saved input for its W."""
+        if not self.workload.sequence_parallel:
+            return
+        if _leaves(operator) and operator.split == "row":
+            at.collective("all_gather", AXIS, self._size(operator, "output"), f"{operator.name} grad", blocking=True)
+        elif _enters(operator) and not self.split:
+            handle = at.collective(
+                "all_gather", AXIS, self._size(operator, "input"), f"{operator.name} saved input", blocking=self.overlap == "none"
+            )
+            self._pending.append(handle)
+
+    def after_input(self, operator: Operator, at: Emitter) -> None:
+        """Sum a column's partial input gradients, beside its weight gradient unless overlap is none."""
+        if _enters(operator):
+            saved = self._pending[:]
+            self._pending.clear()
+            kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
+            handle = at.collective(kind, AXIS, self._size(operator, "input"), f"{operator.name} grad", blocking=self.overlap == "none")
+            self._pending.append(handle)
+            if self.overlap != "none":
+                at.wait(*saved)
+            if self.split:
+                at.wait(*self._pending)
+                self._pending.clear()
+
+    def before_weight(self, operator: Operator, at: Emitter) -> None:
+        """Embedding under sequence parallelism: gather the output gradient before the scatter-add."""
+        if self.workload.sequence_parallel and _leaves(operator) and operator.split == "vocab":
+            at.collective("all_gather", AXIS, self._size(operator, "output"), f"{operator.name} grad", blocking=True)
+        elif self.workload.sequence_parallel and self.split and _enters(operator):
+            at.collective("all_gather", AXIS, self._size(operator, "input"), f"{operator.name} saved input", blocking=True)
+
+    def after_weight(self, operator: Operator, at: Emitter) -> None:
+        """The compute that follows needs the summed input gradient."""
+        if _enters(operator):
+            at.wait(*self._pending)
+            self._pending.clear()
+
+    def at_step(self, at: Emitter) -> None:
+        """Sequence parallel: gradients of replicated parameters come from 1/t of the tokens each; sum them."""
+        if self.workload.sequence_parallel and self.replicated_gradient_bytes:
+            at.collective("all_reduce", AXIS, self.replicated_gradient_bytes, "norm gradients", blocking=True)
+
+    def _gather(self, operator: Operator, at: Emitter) -> None:
+        at.collective("all_gather", AXIS, self._size(operator, "input"), operator.name, blocking=True)
+
+
+def _enters(operator: Operator) -> bool:
+    """Reads the full hidden state and writes a shard: column-parallel linear or experts, vocabulary-parallel head."""
+    return isinstance(operator, Linear | GroupedLinear) and operator.split in ("column", "vocab")
+
+
+def _leaves(operator: Operator) -> bool:
+    """Writes partial sums of the full hidden state: row-parallel linear or experts, vocabulary-sharded embedding."""
+    if isinstance(operator, Embedding):
+        return operator.split == "vocab"
+    return isinstance(operator, Linear | GroupedLinear) and operator.split == "row"
+
+
+def _features(operator: Operator, side: str) -> int:
+    if isinstance(operator, Embedding):
+        return operator.width
+    if not isinstance(operator, Linear | GroupedLinear):
+        message = f"{operator.name} has no features"
+        raise TypeError(message)
+    if side == "input":
+        return operator.in_features
+    return operator.out_features if isinstance(operator, GroupedLinear) else sum(operator.out_features)

@@ -1,0 +1,190 @@
+"""ZeRO stages 1 and 2 (Rajbhandari et al. 2020) as DeepSpeed and Megatron's distributed optimizer run them.
+
+======  ==============================================  ====================================================
+stage   resident per rank (N data-parallel ranks)        communication
+======  ==============================================  ====================================================
+1       weights, gradients whole; optimizer state 1/N    reduce-scatter of gradient buckets in the last
+                                                         backward, all-gather of weights after the step
+2       weights whole; gradients and optimizer state     the same, but every micro-batch reduces its
+        1/N                                              gradients and keeps only its own share
+======  ==============================================  ====================================================
+
+Buckets: DeepSpeed 5e8 elements in arrival order; Megatron max(40e6, 1e6 N) elements. With `overlap_gather` the
+all-gather runs under the next step's forward, hence stands at the beginning of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from parsim.kernel import Memory
+from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, element_buckets
+from parsim.parallel.hooks import Emitter, Unit, Weight
+from parsim.parallel.optimizer import State, flat_states
+from parsim.parallel.replicated import AXIS, LANE, Replicated
+
+
+@dataclass
+class ZeroOptimizer(Replicated):
+    """Stages 1 and 2; see the module's table."""
+
+    stage: int = 1
+    buckets: tuple[Bucket, ...] = field(init=False)
+    _missing: dict[int, int] = field(init=False, default_factory=dict)
+    _bucket_of: dict[str, int] = field(init=False, default_factory=dict)
+    _next: int = field(init=False, default=0)
+    _gathers: dict[int, int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.buckets = tuple(element_buckets(self._trainable, self._cap()))
+        self._bucket_of = {w.name: bucket.index for bucket in self.buckets for w in bucket.weights}
+        self._begin()
+
+    def _cap(self) -> float:
+        if self.data.bucket is not None:
+            amount, unit = self.data.bucket
+            return amount if unit == "elements" else amount / self.training.precision.reduce
+        return max(40e6, 1e6 * self.size) if self.runtime.profile.startswith("megatron") else DEEPSPEED_BUCKET
+
+    def _begin(self) -> None:
+        self._missing = {bucket.index: len(bucket.weights) for bucket in self.buckets}
+        self._next = 0
+
+    @property
+    def count(self) -> int:
+        """Trainable elements of the rank."""
+        return sum(w.count for w in self._trainable)
+
+    @property
+    def shard(self) -> int:
+        """This rank's share of them, padded to a multiple of N."""
+        return -(-self.count // self.size)
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def resident(self, at: Emitter) -> list[str]:
+        """Whole weights, this rank's share of the optimizer state, reduction buffers."""
+        names = super().resident(at)
+        if not self.training.backward:
+            return names
+        precision = self.training.precision
+        if self._megatron:
+            share = self.count if self.stage == 1 else self.shard
+            names.append(at.tensor("gradient buffer", share * precision.gradients, "gradients"))
+        elif self.data.overlap_reduce or self.stage == 2:
+            largest = max((bucket.count for bucket in self.buckets), default=0)
+            copies = 2 if self.data.overlap_reduce else 1
+            names += [at.tensor(f"reduce bucket {i}", largest * precision.reduce, "buffers") for i in range(copies)]
+        return names
+
+    @property
+    def _megatron(self) -> bool:
+        return self.runtime.profile.startswith("megatron")
+
+    def _state_list(self) -> list[tuple[Weight, State]]:
+        if not self._trainable:
+            return []
+        matrix = (
+            sum(-(-w.count // w.parameter.shape[-1]) for w in self._trainable) // self.size + 1,
+            sum(w.parameter.shape[-1] for w in self._trainable) // self.size + 1,
+        )
+        shard = flat_states(self.training.optimizer, self.training.precision, self.shard, matrix)
+        flat = Weight("flat shard", self._trainable[0].parameter, self.shard, 0)
+        return [(flat, state) for state in shard]
+
+    def _gradient(self, weight: Weight, at: Emitter) -> str:
+        if self._megatron and self.stage == 1:
+            return at.tensor(f"{weight.name}.grad", 0, "gradients")
+        return super()._gradient(weight, at)
+
+    def _gradient_shard(self, at: Emitter) -> str:
+        size = 0 if self._megatron else self.shard * self.training.precision.gradients
+        return at.tensor("gradient shard", size, "gradients")
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def step_begins(self, at: Emitter) -> None:
+        """The previous step's updated weights arrive under this forward, first bucket of the forward first."""
+        self._gathers = {}
+        if self.data.overlap_gather and self.training.step:
+            for bucket in reversed(self.buckets):
+                handle = self._gather(bucket, at, after=())
+                for weight in bucket.weights:
+                    self._gathers[weight.block] = max(handle, self._gathers.get(weight.block, handle))
+
+    def before_forward(self, unit: Unit, at: Emitter) -> None:
+        """Wait for the weights that are still on their way."""
+        for block in unit.blocks:
+            if at.first and block in self._gathers:
+                at.wait(self._gathers.pop(block))
+
+    def before_gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
+        """Stage 2 writes every micro-batch's gradient anew."""
+        if self.stage == 1:
+            super().before_gradient(unit, weights, at)
+        else:
+            at.compute("", "compute", (), allocates=[self._gradient(w, at) for w in weights])
+
+    def gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
+        """Stage 1 accumulates whole gradients; stage 2 copies each into the bucket and lets it go."""
+        trainable = [w for w in weights if w.name in self._bucket_of]
+        if self.stage == 1:
+            super().gradient(unit, weights, at)
+        else:
+            moved = sum(w.count for w in weights) * self.training.precision.gradients
+            at.compute("", "compute", (Memory(2.0 * moved),), frees=[self._gradient(w, at) for w in weights])
+        if not (self.stage == 2 or at.last or self.data.accumulate == "every"):
+            return
+        for weight in trainable:
+            self._missing[self._bucket_of[weight.name]] -= 1
+        while self._next < len(self.buckets) and self._missing[self._next] == 0:
+            if self.data.overlap_reduce or self.stage == 2:
+                self._reduce(self.buckets[self._next], at)
+            self._next += 1
+        if self._next == len(self.buckets):
+            self._begin()
+
+    def _reduce(self, bucket: Bucket, at: Emitter) -> int:
+        allocates = [self._gradient_shard(at)] if self.stage == 2 and at.first and bucket.index == 0 else []
+        handle = at.collective(
+            "reduce_scatter",
+            AXIS,
+            bucket.count * self.training.precision.reduce,
+            f"bucket {bucket.index}",
+            lane=LANE,
+            blocking=not self.data.overlap_reduce,
+            allocates=allocates,
+        )
+        if self.stage == 2 and not at.first:
+            share = -(-bucket.count // self.size)
+            at.compute("", "compute", (Memory(3.0 * share * self.training.precision.gradients),))
+        return handle
+
+    def finish_gradients(self, at: Emitter) -> None:
+        """Without overlap stage 1 reduces everything now; the step waits for the last bucket."""
+        if self.training.backward:
+            if not self.data.overlap_reduce and self.stage == 1:
+                for bucket in self.buckets:
+                    self._reduce(bucket, at)
+            at.wait_for_lane(LANE)
+
+    def step(self, at: Emitter) -> None:
+        """Step the own share, drop the gradients."""
+        self._step(at, self.shard, 1, self.shard)
+        if self.stage == 2 and self.training.backward:
+            at.compute("", "optimizer", (), frees=[self._gradient_shard(at)])
+        else:
+            self._drop_gradients(at)
+
+    def distribute(self, at: Emitter) -> None:
+        """All-gather the stepped weights, unless the next forward does."""
+        if self.training.step and self.training.backward and not self.data.overlap_gather:
+            for bucket in reversed(self.buckets):
+                self._gather(bucket, at)
+            at.wait_for_lane(LANE)
+
+    def _gather(self, bucket: Bucket, at: Emitter, after: Sequence[int] | None = None) -> int:
+        size = bucket.count * self.training.precision.parameters
+        return at.collective("all_gather", AXIS, size, f"weights bucket {bucket.index}", lane=LANE, after=after)

@@ -1,0 +1,236 @@
+"""Folding: which ranks do the same work on equivalent links, so that one of them stands for all.
+
+Ranks, groups and links form a graph; colour refinement (1-WL) finds its coarsest equitable partition: ranks of one
+class belong to groups of the same classes, groups of one class cross links of the same classes with the same
+coefficients, links of one class carry the same flows. Max-min rates are constant on such classes and solve the
+quotient problem, in which a link of class L meets a flow of class G with coefficient
+
+    (groups in G) x (sum of the flow's coefficients over L) / (links in L)
+
+so one rank per class, on one link per class, behaves exactly as the whole (Berkholz, Bonsma, Grohe 2017 on colour
+refinement; equitable partitions of linear programs: Grohe, Kersting, Mladenov, Selman 2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parsim.hardware.flows import CollectiveCost, Flow
+from parsim.kernel import Kernel
+from parsim.parallel.plan import Plan
+from parsim.program.lowering import Lowering
+from parsim.program.program import Collective, Program
+
+Colours = NDArray[np.uint64]
+Ranks = tuple[int, ...]
+_ROUNDS = 64
+
+
+class Interconnect(Protocol):
+    """What transfers cost and what links can carry."""
+
+    def cost(self, collective: Collective) -> CollectiveCost: ...
+    def capacity(self, link: int) -> float: ...
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The partition. `links` holds every link that any transfer crosses."""
+
+    representatives: tuple[int, ...]
+    represents: Mapping[int, int]
+    """rank -> the representative of its class"""
+    links: Mapping[int, int]
+    """link -> the representative of its class"""
+    link_counts: Mapping[int, int]
+    """representative link -> links in its class"""
+    group_counts: Mapping[tuple[str, str, Ranks], int]
+    """(kind, axis, group) -> groups in its class"""
+
+    def members(self, representative: int) -> tuple[int, ...]:
+        """The ranks a representative stands for, ascending."""
+        return tuple(rank for rank, other in self.represents.items() if other == representative)
+
+
+class FoldedInterconnect:
+    """An interconnect as the representatives see it: everybody else's load stands in the coefficients."""
+
+    def __init__(self, whole: Interconnect, classes: Classes) -> None:
+        self._whole = whole
+        self._classes = classes
+        self._known: dict[Collective, CollectiveCost] = {}
+
+    def capacity(self, link: int) -> float:
+        """Capacity of the (equal) links of a class [B/s]."""
+        return self._whole.capacity(link)
+
+    def cost(self, collective: Collective) -> CollectiveCost:
+        """The cost of the representative's transfer, with the load of all its equals."""
+        if (cost := self._known.get(collective)) is None:
+            cost = self._known[collective] = self._fold(collective)
+        return cost
+
+    def _fold(self, collective: Collective) -> CollectiveCost:
+        cost = self._whole.cost(collective)
+        count = self._classes.group_counts[collective.kind, collective.axis, collective.group]
+        merged: dict[tuple[tuple[tuple[int, float], ...], float, float, float], int] = {}
+        for flow in cost.flows:
+            sums: dict[int, float] = {}
+            for link, coefficient in flow.path:
+                representative = self._classes.links[link]
+                sums[representative] = sums.get(representative, 0.0) + coefficient
+            path = tuple((link, count * total / self._classes.link_counts[link]) for link, total in sorted(sums.items()))
+            key = (path, flow.volume, flow.cap, flow.weight)
+            merged[key] = merged.get(key, 0) + 1
+        flows = tuple(
+            Flow(tuple((link, times * coefficient) for link, coefficient in path), volume, cap, weight)
+            for (path, volume, cap, weight), times in merged.items()
+        )
+        return CollectiveCost(cost.latency, flows, cost.algorithm, cost.protocol)
+
+
+def fold(plan: Plan, interconnect: Interconnect, clock: Callable[[Kernel], float]) -> tuple[Classes, Program]:
+    """The classes of a plan's ranks, and the program of their representatives.
+
+    Starts from "one class per stage, role and speed", lowers that, looks at which transfers it makes, refines, and
+    lowers again if the refinement split a class.
+    """
+    first: dict[tuple[int, str, float], int] = {}
+    represents = {}
+    for rank in range(plan.mesh.ranks):
+        key = (plan.mesh.coordinate(rank, "pipeline"), plan.role(rank), plan.slow.get(rank, 1.0))
+        represents[rank] = first.setdefault(key, rank)
+    while True:
+        lowering = Lowering(plan, clock, tuple(dict.fromkeys(represents.values())), represents)
+        program = lowering.run()
+        classes = refine(plan, interconnect, lowering, represents)
+        if len(classes.representatives) == len(set(represents.values())):
+            return classes, program
+        represents = dict(classes.represents)
+
+
+def refine(plan: Plan, interconnect: Interconnect, lowering: Lowering, represents: Mapping[int, int]) -> Classes:
+    """The coarsest equitable partition at least as fine as `represents`, for the transfers the program makes."""
+    incidence = _Incidence(plan, interconnect, lowering)
+    seed = np.array([represents[rank] for rank in range(plan.mesh.ranks)], dtype=np.uint64)
+    ranks, links, groups = incidence.colour(_mix(seed))
+    representative_of = _first_of_each(ranks)
+    link_of = _first_of_each(links)
+    group_of = _first_of_each(groups)
+    group_sizes = np.bincount(group_of, minlength=len(groups)) if len(groups) else np.zeros(0, dtype=np.int64)
+    used = incidence.used_links
+    link_map = {int(used[i]): int(used[j]) for i, j in enumerate(link_of)}
+    counts: dict[int, int] = {}
+    for other in link_map.values():
+        counts[other] = counts.get(other, 0) + 1
+    return Classes(
+        representatives=tuple(sorted({int(r) for r in representative_of})),
+        represents={rank: int(other) for rank, other in enumerate(representative_of)},
+        links=link_map,
+        link_counts=counts,
+        group_counts={key: int(group_sizes[group_of[i]]) for i, key in enumerate(incidence.keys)},
+    )
+
+
+class _Incidence:
+    """Which groups hold which ranks and cross which links, as flat arrays."""
+
+    def __init__(self, plan: Plan, interconnect: Interconnect, lowering: Lowering) -> None:
+        self.keys: list[tuple[str, str, Ranks]] = []
+        members: list[int] = []
+        member_group: list[int] = []
+        own: list[int] = []
+        links: list[int] = []
+        weights: list[float] = []
+        link_flow: list[int] = []
+        flow_group: list[int] = []
+        flow_own: list[int] = []
+        for key, family, size in _groups(plan, lowering):
+            number = len(self.keys)
+            self.keys.append(key)
+            cost = interconnect.cost(Collective(*key, size))
+            members += key[2]
+            member_group += [number] * len(key[2])
+            own.append(hash((family, cost.latency, len(key[2]))))
+            for flow in cost.flows:
+                flow_own.append(hash((flow.cap, flow.volume, flow.weight)))
+                links += [link for link, _ in flow.path]
+                weights += [coefficient for _, coefficient in flow.path]
+                link_flow += [len(flow_group)] * len(flow.path)
+                flow_group.append(number)
+        self._members = np.array(members, dtype=np.int64)
+        self._member_group = np.array(member_group, dtype=np.int64)
+        self._group_own = _unsigned(own)
+        self.used_links, self._links = np.unique(np.array(links, dtype=np.int64), return_inverse=True)
+        self._weights = np.round(np.array(weights) * 2**20).astype(np.uint64)
+        self._link_flow = np.array(link_flow, dtype=np.int64)
+        self._flow_group = np.array(flow_group, dtype=np.int64)
+        self._flow_own = _unsigned(flow_own)
+        self._link_seed = _unsigned([hash(interconnect.capacity(int(link))) for link in self.used_links])
+
+    def colour(self, ranks: Colours) -> tuple[Colours, Colours, Colours]:
+        """Refine until no class splits: colours of ranks, used links and groups."""
+        links = _mix(self._link_seed)
+        groups = _mix(self._group_own)
+        classes = (0, 0, 0)
+        for _ in range(_ROUNDS):
+            flows = _mix(self._flow_own + self._sum(self._weights * _mix(links[self._links]), self._link_flow, len(self._flow_own)))
+            groups = _mix(
+                self._group_own
+                + self._sum(_mix(ranks[self._members]), self._member_group, len(groups))
+                + np.uint64(3) * self._sum(flows, self._flow_group, len(groups))
+            )
+            flows = _mix(flows + groups[self._flow_group])
+            links = _mix(links + self._sum(self._weights * flows[self._link_flow], self._links, len(links)))
+            ranks = _mix(ranks + self._sum(_mix(groups[self._member_group]), self._members, len(ranks)))
+            found = (len(np.unique(ranks)), len(np.unique(links)), len(np.unique(groups)))
+            if found == classes:
+                break
+            classes = found
+        return ranks, links, groups
+
+    @staticmethod
+    def _sum(values: Colours, into: NDArray[np.int64], count: int) -> Colours:
+        """Sums of hashes modulo 2^64: the same for the same multiset in any order."""
+        total = np.zeros(count, dtype=np.uint64)
+        np.add.at(total, into, values)
+        return total
+
+
+def _groups(plan: Plan, lowering: Lowering) -> Iterator[tuple[tuple[str, str, Ranks], tuple[object, ...], int]]:
+    """Every group of the whole cluster that makes a transfer: (kind, breakdown axis, ranks), its family, its size."""
+    mesh = plan.mesh
+    for (kind, axis, source, target), size in lowering.families.items():
+        seen: set[Ranks] = set()
+        family = (kind, axis, source, target)
+        for rank in mesh.at(pipeline=source):
+            group = (rank, mesh.move(rank, "pipeline", target)) if kind == "send" else lowering.group(axis, rank)
+            if group not in seen:
+                seen.add(group)
+                yield (kind, lowering.breakdown_axis(axis), group), family, size
+
+
+def _first_of_each(colours: Colours) -> NDArray[np.int64]:
+    """For every element the index of the first one with its colour."""
+    if not len(colours):
+        return np.zeros(0, dtype=np.int64)
+    _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
+    return np.asarray(first[inverse], dtype=np.int64)
+
+
+def _unsigned(values: list[int]) -> Colours:
+    return np.array([value & 0xFFFFFFFFFFFFFFFF for value in values], dtype=np.uint64)
+
+
+def _mix(values: Colours) -> Colours:
+    """splitmix64's finaliser, elementwise."""
+    with np.errstate(over="ignore"):
+        x = values + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(x ^ (x >> np.uint64(31)), dtype=np.uint64)

@@ -1,0 +1,460 @@
+"""From a plan to a program: walk every rank's schedule, ask the strategies, stamp the passes.
+
+Each pass (a kind of slot on a stage) is written once per variant (first, middle, last micro-batch) by
+`parsim.program.stage.StagePasses` and stamped per micro-batch for all lowered ranks of the stage together, so that
+a collective is one op in the lanes of all its members. Slots are taken in an order in which producers precede
+consumers; a schedule for which no such order exists is lowered all the same, and deadlocks when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from parsim.kernel import Kernel
+from parsim.parallel.plan import Plan
+from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
+from parsim.parallel.schedules.slot import Slot
+from parsim.program.passes import Item
+from parsim.program.program import COMPUTE, Collective, Effect, Lane, Op, Program, Stamp
+from parsim.program.stage import StagePasses
+
+BACKWARD = ("B", "I")
+Ranks = tuple[int, ...]
+
+
+class Lowering:
+    """Builds the program of a plan for the ranks in `representatives` (all ranks, or one per class of equals).
+
+    `represents` maps every rank to the representative that stands for it. `clock` turns a kernel into seconds.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        clock: Callable[[Kernel], float],
+        representatives: Sequence[int] | None = None,
+        represents: Mapping[int, int] | None = None,
+    ) -> None:
+        self.plan = plan
+        self._clock = clock
+        self.program = Program()
+        ranks = list(range(plan.mesh.ranks)) if representatives is None else sorted(representatives)
+        self._represents = represents
+        self._stage_ranks = [[r for r in ranks if plan.mesh.coordinate(r, "pipeline") == p] for p in range(plan.mesh.size("pipeline"))]
+        self._roles = {rank: plan.role(rank) for rank in ranks}
+        self._passes: list[dict[str, StagePasses]] = []
+        for p, members in enumerate(self._stage_ranks):
+            roles = dict.fromkeys(self._roles[r] for r in members)
+            self._passes.append({role: StagePasses(plan, p, role, clock) for role in roles})
+        self._groups: dict[tuple[str, int], tuple[tuple[Ranks, Ranks], ...]] = {}
+        self._collectives: dict[tuple[str, str, Ranks, int], Collective] = {}
+        self._joint: dict[tuple[str, Ranks, int], Op] = {}
+        self._arrivals: dict[tuple[str, int, int], dict[int, Op]] = {}
+        self._awaited: dict[tuple[str, int, int], list[Op]] = {}
+        self._holds: dict[int, list[Op]] = {}
+        self._done: dict[tuple[str, int], int] = {}
+        self._ready_made: dict[tuple[int, int], tuple[Sequence[Item], list[Stamp] | None]] = {}
+        self._cursor = [0] * len(plan.slots)
+        self._stretched: dict[tuple[int, int], tuple[Item, tuple[Effect, ...]]] = {}
+        self._lanes: dict[tuple[int, tuple[str, ...]], tuple[Lane, ...]] = {}
+        self.families: dict[tuple[str, str, int, int], int] = {}
+        """(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> largest size [B]: every kind of transfer in the program"""
+
+    def run(self) -> Program:
+        """The program."""
+        for p, ranks in enumerate(self._stage_ranks):
+            for rank in ranks:
+                passes = self._passes[p][self._roles[rank]]
+                self.program.tensors[rank] = passes.table.rows
+                self.program.resident[rank] = passes.resident
+                self.program.slots[rank] = self.plan.slots[p]
+        for p, ranks in enumerate(self._stage_ranks):
+            self._stamp(ranks, {role: passes.begin() for role, passes in self._passes[p].items()}, 0)
+        self._take(self._blocking_order() if self._blocking else ())
+        self._walk_slots()
+        if not self.plan.asynchronous:
+            for p, ranks in enumerate(self._stage_ranks):
+                self._stamp(ranks, {role: passes.end() for role, passes in self._passes[p].items()}, -1)
+        return self.program
+
+    # -- slots ----------------------------------------------------------------------------------------------------
+
+    def _blocking_order(self) -> Sequence[Step]:
+        """Where blocking sends stand between slots depends on who is free first, hence on how long passes take."""
+        seconds: dict[tuple[str, int], float] = {}
+        for p in range(len(self._stage_ranks)):
+            probe = StagePasses(self.plan, p, self.plan.role(self._stage_ranks[p][0]), self._clock)
+            for stage in probe.chunks:
+                for kind in {slot.kind: None for slot in self.plan.slots[p]}:
+                    seconds[kind, stage] = sum(item.duration for item in probe.template(kind, stage, False, False))
+        return blocking_order(self.plan.slots, lambda slot: seconds[slot.kind, slot.stage])
+
+    def _take(self, order: Sequence[Step]) -> None:
+        for step in order:
+            if isinstance(step, Slot):
+                p = self.plan.chunks[step.stage].pipeline_rank
+                self._slot(p, step)
+                self._cursor[p] += 1
+            else:
+                self._exchange(step)
+
+    def _exchange(self, exchange: Exchange) -> None:
+        """One message or two that cross; both ranks wait until it is over."""
+        ends = (exchange.sender, exchange.receiver)
+        held: list[tuple[tuple[int, int], Op]] = []
+        for slot, origin, target in zip(exchange.slots, ends, reversed(ends), strict=False):
+            step = 1 if slot.kind == "F" else -1
+            arrivals: dict[int, Op] = {}
+            for rank in self._stage_ranks[origin]:
+                receiver = self._standing_for(self.plan.mesh.move(rank, "pipeline", target))
+                busy = [op for r in (rank, receiver) if (op := self.program.last(Lane(r, COMPUTE))) is not None]
+                arrivals |= (sent := self._transfer(rank, slot, target, busy))
+                held += [((rank, receiver), op) for op in sent.values()]
+            self._arrivals["F" if slot.kind == "F" else "B", slot.stage + step, slot.micro_batch] = arrivals
+        for ranks, op in held:
+            for rank in ranks:
+                self._holds.setdefault(rank, []).append(op)
+
+    def _walk_slots(self) -> None:
+        """Take slots as their producers allow; where nothing can move, take one all the same (it will deadlock)."""
+        rows, cursor = self.plan.slots, self._cursor
+        left = sum(map(len, rows)) - sum(cursor)
+        force = False
+        while left:
+            moved = False
+            for p, row in enumerate(rows):
+                while cursor[p] < len(row) and (force or self._ready(row[cursor[p]])):
+                    self._slot(p, row[cursor[p]])
+                    cursor[p] += 1
+                    left -= 1
+                    moved = True
+                    force = False
+            force = not moved
+
+    def _source(self, slot: Slot) -> tuple[str, int, int] | None:
+        """The transfer a slot waits for, named by its producer's kind, its consumer's stage and the micro-batch."""
+        if slot.kind == "F" and slot.stage > 0:
+            return ("F", slot.stage, slot.micro_batch)
+        if slot.kind in BACKWARD and slot.stage < self.plan.stages - 1:
+            return ("B", slot.stage, slot.micro_batch)
+        return None
+
+    def _ready(self, slot: Slot) -> bool:
+        source = self._source(slot)
+        return source is None or source in self._arrivals
+
+    def _slot(self, p: int, slot: Slot) -> None:
+        count = self._done[slot.kind, slot.stage] = self._done.get((slot.kind, slot.stage), 0) + 1
+        first = count == 1 or self.plan.asynchronous
+        last = count == self.plan.training.micro_batches or self.plan.asynchronous
+        ranks = self._stage_ranks[p]
+        templates = {role: passes.template(slot.kind, slot.stage, first, last) for role, passes in self._passes[p].items()}
+        waits: dict[int, list[Op]] = {rank: self._holds.pop(rank, []) for rank in ranks}
+        source = self._source(slot)
+        if source is not None and source in self._arrivals:
+            for rank, op in self._arrivals[source].items():
+                waits[rank].append(op)
+        starts = self._stamp(ranks, templates, slot.micro_batch, waits)
+        if source is not None and source not in self._arrivals:
+            self._awaited.setdefault(source, []).extend(starts.values())
+        if self.plan.asynchronous:
+            self._versions(p, slot)
+        if slot.kind == "F" and slot.stage < self.plan.stages - 1:
+            self._send(p, slot, slot.stage + 1)
+        elif slot.kind in BACKWARD and slot.stage > 0:
+            self._send(p, slot, slot.stage - 1)
+
+    @property
+    def _blocking(self) -> bool:
+        return not self.plan.parallelism.pipeline.overlap_sends
+
+    def _send(self, p: int, slot: Slot, to_stage: int) -> None:
+        """Hand a stage's result to the rank that holds the next stage; blocking sends wait for their exchange."""
+        key = ("F" if slot.kind == "F" else "B", to_stage, slot.micro_batch)
+        target = self.plan.chunks[to_stage].pipeline_rank
+        if self._blocking and target != p:
+            return
+        arrivals: dict[int, Op] = {}
+        for rank in self._stage_ranks[p]:
+            produced = self.program.last(Lane(rank, COMPUTE))
+            if target == p:
+                if produced is not None:
+                    arrivals[rank] = produced
+                continue
+            arrivals.update(self._transfer(rank, slot, target, [produced] if produced is not None else []))
+        self._arrivals[key] = arrivals
+        for consumer in self._awaited.pop(key, []):
+            for op in arrivals.values():
+                self.program.block(op, consumer)
+
+    def _transfer(self, rank: int, slot: Slot, target: int, needs: Sequence[Op]) -> dict[int, Op]:
+        """The message of one rank: {receiver: op}."""
+        mesh = self.plan.mesh
+        other = mesh.move(rank, "pipeline", target)
+        receiver = self._standing_for(other)
+        passes = self._passes[mesh.coordinate(rank, "pipeline")][self._roles[rank]]
+        size, held, duration = passes.sends(slot.kind, slot.stage)
+        collective = None if size is None else self._collective("send", "pipeline", (rank, other), size)
+        if size is not None:
+            self._note("send", "pipeline", mesh.coordinate(rank, "pipeline"), target, size)
+        way = "forward" if slot.kind == "F" else "backward"
+        lanes = (Lane(rank, f"send {way}"), Lane(receiver, f"receive {way}"))
+        effects = ((rank, held),) if held else ()
+        name = f"send {slot.kind}{slot.stage}"
+        op = self.program.add(name, "pipeline_comm", lanes, needs, duration, collective, effects, slot.micro_batch)
+        return {receiver: op}
+
+    def _versions(self, p: int, slot: Slot) -> None:
+        """PipeDream's weight stash: zero-length ops that allocate and free weight versions."""
+        stashed = {role: passes.stash(slot.kind, slot.micro_batch) for role, passes in self._passes[p].items()}
+        for rank in self._stage_ranks[p]:
+            last = self.program.last(Lane(rank, COMPUTE))
+            lanes = self._lane_tuple(rank, ("versions",))
+            for version, effects in stashed[self._roles[rank]]:
+                self.program.add("weight version", "compute", lanes, [last] if last else (), 0.0, None, ((rank, effects),), -2 - version)
+
+    # -- stamping -------------------------------------------------------------------------------------------------
+
+    def _standing_for(self, rank: int) -> int:
+        return rank if self._represents is None else self._represents[rank]
+
+    def _lane_tuple(self, rank: int, names: tuple[str, ...]) -> tuple[Lane, ...]:
+        key = (rank, names)
+        if (lanes := self._lanes.get(key)) is None:
+            lanes = self._lanes[key] = tuple(Lane(rank, name) for name in names)
+        return lanes
+
+    def _stamp(
+        self,
+        ranks: Sequence[int],
+        templates: Mapping[str, Sequence[Item]],
+        instance: int,
+        waits: Mapping[int, list[Op]] | None = None,
+    ) -> dict[int, Op]:
+        """Add one pass for all `ranks`; returns each rank's first op on the compute lane.
+
+        Ranks of different roles have different templates with the same collectives in the same order.
+        """
+        if len(ranks) == 1:
+            rank = ranks[0]
+            items = templates[self._roles[rank]]
+            if (compiled := self._compiled(rank, items)) is not None:
+                start = self.program.stamp(rank, compiled, instance, waits[rank] if waits else [])
+                return {rank: start} if start is not None else {}
+        stamps = [_Stamp(self, rank, templates[self._roles[rank]], instance, list(waits[rank]) if waits else []) for rank in ranks]
+        if len(stamps) == 1:
+            stamps[0].all()
+        else:
+            while any([stamp.to_collective() for stamp in stamps]):
+                self._together(stamps)
+        return {stamp.rank: stamp.start for stamp in stamps if stamp.start is not None}
+
+    def _compiled(self, rank: int, items: Sequence[Item]) -> list[Stamp] | None:
+        """A pass ready for `Program.stamp`; None if other lowered ranks take part in one of its collectives."""
+        key = (rank, id(items))
+        if key not in self._ready_made:
+            self._ready_made[key] = (items, self._compile(rank, items))
+        return self._ready_made[key][1]
+
+    def _compile(self, rank: int, items: Sequence[Item]) -> list[Stamp] | None:
+        speed = self.plan.slow.get(rank, 1.0)
+        compiled: list[Stamp] = []
+        for item in items:
+            collective, kind = None, item.kind
+            if item.collective is not None:
+                what, axis, size = item.collective
+                group, members = self.groups(axis, rank)[0]
+                if members != (rank,) or len(group) == 1:
+                    return None
+                whole = self.breakdown_axis(axis)
+                kind = f"{whole}_comm"
+                collective = self._collective(what, whole, group, size)
+                self._note(what, axis, self.plan.mesh.coordinate(rank, "pipeline"), -1, size)
+            effects: tuple[tuple[int, tuple[Effect, ...]], ...] = ()
+            if item.effects:
+                effects = item.stamped(rank) if speed == 1.0 or collective else ((rank, self.stretched(rank, item, speed)),)
+            duration = item.duration / speed
+            tails = tuple(Lane(rank, tail) for tail in item.tails)
+            compiled.append(
+                (item.name, kind, self._lane_tuple(rank, item.lanes), duration, collective, effects, tuple(item.needs), tails)
+            )
+        return compiled
+
+    def _together(self, stamps: Sequence[_Stamp]) -> None:
+        """Every stamp stands at its next collective: make one op per group."""
+        axis = next(stamp.item for stamp in stamps).collective[1]  # type: ignore[index]
+        by_rank = {stamp.rank: stamp for stamp in stamps}
+        for group, members in self.groups(axis, stamps[0].rank):
+            present = [by_rank[m] for m in members if m in by_rank]
+            if present:
+                self.join(present, group, members)
+        for stamp in stamps:
+            stamp.position += 1
+
+    def join(self, stamps: Sequence[_Stamp], group: Ranks, members: Ranks) -> None:
+        """One collective op for the stamps that stand at it; ranks of other stages join the op later."""
+        item = stamps[0].item
+        kind, axis, size = item.collective  # type: ignore[misc]
+        if len(group) == 1:
+            for stamp in stamps:
+                stamp.skip()
+            return
+        lanes: tuple[Lane, ...] = ()
+        needs: list[Op] = []
+        effects: tuple[tuple[int, tuple[Effect, ...]], ...] = ()
+        for stamp in stamps:
+            own = stamp.item
+            lanes += self._lane_tuple(stamp.rank, own.lanes)
+            needs += stamp.needs(own)
+            if own.effects:
+                effects += ((stamp.rank, tuple(own.effects)),)
+        whole = self.breakdown_axis(axis)
+        joint = (item.name, group, stamps[0].instance)
+        if (op := self._joint.get(joint)) is not None:
+            self.program.join(op, lanes, needs, effects)
+        else:
+            collective = self._collective(kind, whole, group, size)
+            self._note(kind, axis, self.plan.mesh.coordinate(stamps[0].rank, "pipeline"), -1, size)
+            op = self.program.add(item.name, f"{whole}_comm", lanes, needs, 0.0, collective, effects, stamps[0].instance)
+            if len(members) > len(stamps):
+                self._joint[joint] = op
+        for stamp in stamps:
+            stamp.record(op)
+
+    def _collective(self, kind: str, axis: str, group: Ranks, size: int) -> Collective:
+        key = (kind, axis, group, size)
+        if (collective := self._collectives.get(key)) is None:
+            collective = self._collectives[key] = Collective(kind, axis, group, size)
+        return collective
+
+    def _note(self, kind: str, axis: str, source: int, target: int, size: int) -> None:
+        key = (kind, axis, source, target)
+        self.families[key] = max(size, self.families.get(key, 0))
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def breakdown_axis(self, axis: str) -> str:
+        """The axis whose time a collective counts as."""
+        mesh = self.plan.mesh
+        if axis.startswith("tied"):
+            return "pipeline"
+        if axis == "world":
+            return "data" if mesh.size("data") > 1 else self.breakdown_axis("model")
+        if axis == "model":
+            return "pipeline" if mesh.size("pipeline") > 1 else "tensor"
+        return axis
+
+    def group(self, axis: str, rank: int) -> Ranks:
+        """The ranks that meet `rank` in a collective along `axis`: a mesh axis, model (one replica), world, tied-A-B."""
+        mesh = self.plan.mesh
+        if axis == "model":
+            return mesh.group(rank, "tensor", "context", "pipeline")
+        if axis == "world":
+            return tuple(range(mesh.ranks))
+        if axis.startswith("tied-"):
+            owner, copy = (int(part) for part in axis.split("-")[1:])
+            return tuple(sorted((mesh.move(rank, "pipeline", owner), mesh.move(rank, "pipeline", copy))))
+        return mesh.group(rank, axis)
+
+    def groups(self, axis: str, rank: int) -> tuple[tuple[Ranks, Ranks], ...]:
+        """Groups along `axis` that touch the lowered ranks of `rank`'s stage: (true members, lowered ranks that stand for them)."""
+        stage = self.plan.mesh.coordinate(rank, "pipeline")
+        key = (axis, stage)
+        if (found := self._groups.get(key)) is None:
+            groups: dict[Ranks, Ranks] = {}
+            covered: set[int] = set()
+            for member in self._stage_ranks[stage]:
+                if member in covered:
+                    continue
+                group = self.group(axis, member)
+                lowered = group if self._represents is None else tuple(sorted({self._represents[m] for m in group}))
+                covered.update(lowered)
+                groups[group] = lowered
+            found = self._groups[key] = tuple(groups.items())
+        return found
+
+    def stretched(self, rank: int, item: Item, speed: float) -> tuple[Effect, ...]:
+        """Effects of an item on a rank whose compute runs at `speed`."""
+        key = (rank, id(item))
+        if key not in self._stretched:
+            self._stretched[key] = (item, tuple(Effect(e.offset / speed, e.tensor, e.allocate) for e in item.effects))
+        return self._stretched[key][1]
+
+
+class _Stamp:
+    """One rank's copy of a pass while it is being added to the program."""
+
+    __slots__ = ("begin", "instance", "items", "lowering", "made", "position", "rank", "speed", "start", "waits")
+
+    def __init__(self, lowering: Lowering, rank: int, items: Sequence[Item], instance: int, waits: list[Op]) -> None:
+        self.lowering = lowering
+        self.rank = rank
+        self.items = items
+        self.instance = instance
+        self.waits = waits
+        self.made: list[Op | None] = []
+        self.position = 0
+        self.start: Op | None = None
+        self.begin = lowering.program.last(Lane(rank, COMPUTE))
+        self.speed = lowering.plan.slow.get(rank, 1.0)
+
+    @property
+    def item(self) -> Item:
+        return self.items[self.position]
+
+    def all(self) -> None:
+        """Add everything: no other lowered rank of this stage takes part."""
+        while self.to_collective():
+            group, members = self.lowering.groups(self.item.collective[1], self.rank)[0]  # type: ignore[index]
+            self.lowering.join([self], group, members)
+            self.position += 1
+
+    def to_collective(self) -> bool:
+        """Add compute up to the next collective; False at the end of the pass."""
+        program = self.lowering.program
+        while self.position < len(self.items):
+            item = self.items[self.position]
+            if item.collective is not None:
+                return True
+            lanes = self.lowering._lane_tuple(self.rank, item.lanes)
+            effects: tuple[tuple[int, tuple[Effect, ...]], ...] = ()
+            duration = item.duration
+            if self.speed != 1.0:
+                duration /= self.speed
+                if item.effects:
+                    effects = ((self.rank, self.lowering.stretched(self.rank, item, self.speed)),)
+            elif item.effects:
+                effects = item.stamped(self.rank)
+            op = program.add(item.name, item.kind, lanes, self.needs(item), duration, None, effects, self.instance)
+            self.record(op)
+            self.position += 1
+        return False
+
+    def needs(self, item: Item) -> list[Op]:
+        """What this rank's part of an item waits for besides its lanes."""
+        made, program = self.made, self.lowering.program
+        needs = [op for i in item.needs if (op := made[i]) is not None]
+        for tail in item.tails:
+            op = self.begin if tail == COMPUTE else program.last(Lane(self.rank, tail))
+            if op is not None:
+                needs.append(op)
+        if self.waits and item.lanes[0] == COMPUTE:
+            needs += self.waits
+            self.waits = []
+        return needs
+
+    def record(self, op: Op) -> None:
+        self.made.append(op)
+        if self.start is None and self.item.lanes[0] == COMPUTE:
+            self.start = op
+
+    def skip(self) -> None:
+        """A collective of one rank does not happen; its order and its memory effects stay."""
+        item, lowering = self.item, self.lowering
+        needs = self.needs(item)
+        if not (needs or item.effects):
+            self.made.append(None)
+            return
+        lanes = lowering._lane_tuple(self.rank, item.lanes)
+        effects = item.stamped(self.rank) if item.effects else ()
+        self.record(lowering.program.add(item.name, "compute", lanes, needs, 0.0, None, effects, self.instance))

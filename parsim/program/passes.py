@@ -1,0 +1,175 @@
+"""One pass (forward, backward, step) of one stage, written once and stamped per micro-batch and rank.
+
+`PassBuilder` is the `Emitter` that strategies speak to: it turns kernels into seconds, fuses consecutive compute
+into one item and records collectives, waits and memory effects relative to the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from parsim.kernel import Kernel
+from parsim.parallel.hooks import START
+from parsim.program.program import COMPUTE, Effect, Tensor
+
+@dataclass
+class TensorTable:
+    """The tensors of one rank (shared by ranks that do the same work), by name."""
+
+    rows: list[Tensor] = field(default_factory=list)
+    index: dict[str, int] = field(default_factory=dict)
+
+    def declare(self, name: str, size: int, category: str, per_micro_batch: bool) -> int:
+        """Number of the tensor `name`; the first declaration decides its size."""
+        if (number := self.index.get(name)) is None:
+            number = self.index[name] = len(self.rows)
+            self.rows.append(Tensor(name, size, category, per_micro_batch))
+        return number
+
+
+@dataclass(slots=True)
+class Item:
+    """One op of a pass: `needs` are items of the same pass, `tails` are lanes whose last op so far it waits for."""
+
+    name: str
+    kind: str
+    lanes: tuple[str, ...]
+    duration: float = 0.0
+    collective: tuple[str, str, int] | None = None
+    """(kind, axis, bytes)"""
+    needs: list[int] = field(default_factory=list)
+    tails: list[str] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    _stamped: dict[int, tuple[tuple[int, tuple[Effect, ...]], ...]] = field(default_factory=dict)
+
+    def stamped(self, rank: int) -> tuple[tuple[int, tuple[Effect, ...]], ...]:
+        """The effects on `rank`, as ops carry them; one tuple per rank, shared by all micro-batches."""
+        if (effects := self._stamped.get(rank)) is None:
+            effects = self._stamped[rank] = ((rank, tuple(self.effects)),)
+        return effects
+
+
+class PassBuilder:
+    """Collects the items of one pass. `prefix` keeps the tensor names of several chunks on one rank apart."""
+
+    def __init__(self, clock: Callable[[Kernel], float], table: TensorTable, *, first: bool, last: bool, prefix: str = "") -> None:
+        self.clock = clock
+        self.table = table
+        self.first = first
+        self.last = last
+        self.prefix = prefix
+        self.items: list[Item] = []
+        self._segment: Item | None = None
+        self._label = ("", COMPUTE)
+        self._waits: list[int] = []
+        self._tails: list[str] = []
+        self._last_compute = START
+
+    # -- what the lowering calls ----------------------------------------------------------------------------------
+
+    def label(self, name: str, kind: str) -> None:
+        """Following compute without a name of its own is called `name` and counts as `kind`."""
+        if (name, kind) != self._label:
+            self._close()
+            self._label = (name, kind)
+
+    def finish(self) -> list[Item]:
+        """The items; waits that nothing follows become an empty compute item."""
+        if self._waits or self._tails:
+            self._open(*self._label)
+        self._close()
+        return self.items
+
+    # -- Emitter --------------------------------------------------------------------------------------------------
+
+    def tensor(self, name: str, size: int, category: str, *, per_micro_batch: bool = False) -> str:
+        """See `Emitter.tensor`."""
+        self.table.declare(self.prefix + name, size, category, per_micro_batch)
+        return name
+
+    def compute(
+        self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()
+    ) -> None:
+        """See `Emitter.compute`. An empty name continues the current segment."""
+        if name:
+            self.label(name, kind)
+        elif kind != self._label[1]:
+            self.label(kind, kind)
+        segment = self._segment
+        if segment is None or self._waits or self._tails:
+            self._close()
+            segment = self._open(*self._label)
+        for tensor in allocates:
+            segment.effects.append(Effect(segment.duration, self._number(tensor), allocate=True))
+        for kernel in kernels:
+            segment.duration += self.clock(kernel)
+        for tensor in frees:
+            segment.effects.append(Effect(segment.duration, self._number(tensor), allocate=False))
+
+    def collective(
+        self,
+        kind: str,
+        axis: str,
+        size: int,
+        name: str,
+        *,
+        lane: str = "",
+        blocking: bool = False,
+        after: Sequence[int] | None = None,
+        allocates: Sequence[str] = (),
+        frees: Sequence[str] = (),
+    ) -> int:
+        """See `Emitter.collective`."""
+        lane = lane or axis
+        item = Item(f"{kind} {name}", f"{axis}_comm", (COMPUTE, lane) if blocking else (lane,), collective=(kind, axis, size))
+        if blocking:
+            self._close()
+            item.needs, item.tails = self._waits, self._tails
+            self._waits, self._tails = [], []
+        else:
+            for handle in [self.mark()] if after is None else after:
+                if handle == START:
+                    item.tails.append(COMPUTE)
+                else:
+                    item.needs.append(handle)
+        item.effects = [Effect(0.0, self._number(t), allocate=True) for t in allocates]
+        item.effects += [Effect(inf, self._number(t), allocate=False) for t in frees]
+        self.items.append(item)
+        if blocking:
+            self._last_compute = len(self.items) - 1
+        return len(self.items) - 1
+
+    def wait(self, *handles: int) -> None:
+        """See `Emitter.wait`."""
+        self._waits += [handle for handle in handles if handle != START and handle not in self._waits]
+
+    def wait_for_lane(self, lane: str) -> None:
+        """See `Emitter.wait_for_lane`."""
+        if lane not in self._tails:
+            self._tails.append(lane)
+
+    def mark(self) -> int:
+        """See `Emitter.mark`."""
+        self._close()
+        return self._last_compute
+
+    # -- segments -------------------------------------------------------------------------------------------------
+
+    def _number(self, name: str) -> int:
+        return self.table.index[self.prefix + name]
+
+    def _open(self, name: str, kind: str) -> Item:
+        self._segment = Item(name, kind, (COMPUTE,), needs=self._waits, tails=self._tails)
+        self._waits, self._tails = [], []
+        return self._segment
+
+    def _close(self) -> None:
+        segment = self._segment
+        if segment is None:
+            return
+        self._segment = None
+        if segment.duration or segment.effects or segment.needs or segment.tails:
+            self.items.append(segment)
+            self._last_compute = len(self.items) - 1

@@ -1,0 +1,211 @@
+"""What moved: one row per kind of collective and per class of link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from parsim.hardware.flows import CollectiveCost
+from parsim.program.program import Collective
+from parsim.report.timeline import Floats, Indices, Timeline
+from parsim.simulation.trace import LinkUse
+
+AXES = ("tensor", "context", "expert", "pipeline", "data")
+"""The order of rows in the report; an axis not named here comes last."""
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """All collectives of one (kind, axis, group size, bytes) on one rank, per step."""
+
+    kind: str
+    axis: str
+    group_size: int
+    count: int
+    bytes: int
+    """of one collective, by nccl-tests semantics"""
+    busy_s: float
+    """sum of end - last arrival"""
+    exposed_s: float
+    """the part of busy_s with no other op on the compute lane"""
+    wait_s: float
+    """sum of last arrival - own arrival"""
+    algorithm: str | None
+    protocol: str | None
+    algbw_Bps: float | None
+    busbw_Bps: float | None
+
+
+@dataclass(frozen=True)
+class LinkClass:
+    """Links that play the same part: one direction, one capacity."""
+
+    name: str
+    """``gpu->nvswitch``"""
+    kind: str
+    count: int
+    """physical links of the class (in a folded run more than were simulated)"""
+    capacity: float
+    """of one link [B/s]"""
+
+
+@dataclass(frozen=True)
+class LinkRow:
+    """What one link of a class carried per step; where members differ, the busiest one."""
+
+    link: str
+    kind: str
+    count: int
+    capacity_Bps: float
+    bytes: float
+    utilisation: float
+    """bytes / (capacity x step time)"""
+    saturated_s: float
+    """time at >= 99.9 % of capacity"""
+
+
+def busbw_factor(kind: str, group_size: int) -> float:
+    """Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md): the wire speed a ring would need."""
+    n = group_size
+    if kind == "all_reduce":
+        return 2 * (n - 1) / n
+    if kind in ("all_gather", "reduce_scatter", "all_to_all"):
+        return (n - 1) / n
+    return 1.0
+
+
+def collective_rows(
+    timeline: Timeline,
+    rank: int,
+    costs: Callable[[Collective], CollectiveCost] | None = None,
+    begin: float = 0.0,
+    end: float | None = None,
+    scale: float = 1.0,
+) -> list[CollectiveRow]:
+    """The collectives of `rank` that start in [begin, end), grouped; counts and times are multiplied by `scale`.
+
+    `costs` (an interconnect's ``cost``) names algorithm and protocol.
+    """
+    ops = timeline.program.ops
+    indices = timeline.of_rank(rank)
+    if end is not None:
+        tolerance = timeline.tolerance
+        started = timeline.start[indices]
+        indices = indices[(started >= begin - tolerance) & (started < end - tolerance)]
+    # Identity first: collectives are shared objects, hashing a group of a thousand ranks per op is not free.
+    groups: dict[int, list[int]] = {}
+    for index in indices.tolist():
+        if (collective := ops[index].collective) is not None:
+            groups.setdefault(id(collective), []).append(index)
+    merged: dict[tuple[str, str, int, int], list[int]] = {}
+    methods: dict[tuple[str, str, int, int], list[CollectiveCost]] = {}
+    for members in groups.values():
+        collective = ops[members[0]].collective
+        if collective is None:
+            continue
+        key = (collective.kind, collective.axis, len(collective.group), collective.bytes)
+        merged.setdefault(key, []).extend(members)
+        if costs is not None:
+            methods.setdefault(key, []).append(costs(collective))
+    rows = [_row(timeline, rank, key, np.array(members, dtype=np.int64), methods.get(key, []), scale) for key, members in merged.items()]
+    return sorted(rows, key=lambda row: (_axis_order(row.axis), row.axis, row.kind, row.group_size, -row.bytes))
+
+
+def _axis_order(axis: str) -> int:
+    return AXES.index(axis) if axis in AXES else len(AXES)
+
+
+def _row(
+    timeline: Timeline,
+    rank: int,
+    key: tuple[str, str, int, int],
+    members: Indices,
+    costs: list[CollectiveCost],
+    scale: float,
+) -> CollectiveRow:
+    kind, axis, size, volume = key
+    start, end = timeline.start[members], timeline.end[members]
+    busy = float((end - start).sum()) * scale
+    count = round(len(members) * scale)
+    algbw = volume * count / busy if busy > 0.0 else None
+    return CollectiveRow(
+        kind=kind,
+        axis=axis,
+        group_size=size,
+        count=count,
+        bytes=volume,
+        busy_s=busy,
+        exposed_s=float(exposed(timeline, rank, members).sum()) * scale,
+        wait_s=float((start - own_arrival(timeline, rank, members)).sum()) * scale,
+        algorithm="+".join(dict.fromkeys(cost.algorithm for cost in costs)) or None,
+        protocol="+".join(dict.fromkeys(cost.protocol for cost in costs)) or None,
+        algbw_Bps=algbw,
+        busbw_Bps=None if algbw is None else algbw * busbw_factor(kind, size),
+    )
+
+
+def exposed(timeline: Timeline, rank: int, members: Indices) -> Floats:
+    """Seconds of each op of `members` during which no *other* op holds the compute lane of `rank`.
+
+    An op that itself holds the compute lane is exposed from start to end.
+    """
+    start, end = timeline.start[members], timeline.end[members]
+    lane = timeline.lane(rank)
+    hidden = covered(timeline.start[lane], timeline.end[lane], start, end)
+    return np.where(np.isin(members, lane), end - start, np.maximum(0.0, end - start - hidden))
+
+
+def covered(starts: Floats, ends: Floats, begin: Floats, end: Floats) -> Floats:
+    """How much of each [begin, end] lies under the disjoint, ascending intervals (starts, ends) [s]."""
+    if not len(starts):
+        return np.zeros_like(begin)
+    knots = np.column_stack((starts, ends)).ravel()
+    elapsed = np.repeat(np.concatenate(([0.0], np.cumsum(ends - starts))), 2)[1:-1]
+    return np.asarray(np.interp(end, knots, elapsed) - np.interp(begin, knots, elapsed))
+
+
+def own_arrival(timeline: Timeline, rank: int, members: Indices) -> Floats:
+    """When `rank` itself was ready for each op of `members`: the last end among its own blockers [s]."""
+    offsets, sources = timeline.blockers
+    mine = np.zeros(len(timeline.end), dtype=bool)
+    mine[timeline.of_rank(rank)] = True
+    counts = offsets[members + 1] - offsets[members]
+    row = np.repeat(np.arange(len(members)), counts)
+    place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    blockers = sources[offsets[members][row] + place]
+    arrival = np.zeros(len(members))
+    np.maximum.at(arrival, row[mine[blockers]], timeline.end[blockers[mine[blockers]]])
+    return np.minimum(arrival, timeline.start[members])
+
+
+def link_rows(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass], step_time: float, scale: float = 1.0) -> list[LinkRow]:
+    """One row per class of link, in the order of `classes` (link id -> class); `scale` = steps per simulated run."""
+    bytes_, saturated = dict.fromkeys(classes.values(), 0.0), dict.fromkeys(classes.values(), 0.0)
+    for link, link_class in classes.items():
+        if (use := uses.get(link)) is not None:
+            bytes_[link_class] = max(bytes_[link_class], use.bytes * scale)
+            saturated[link_class] = max(saturated[link_class], use.saturated * scale)
+    return [
+        LinkRow(
+            link=link_class.name,
+            kind=link_class.kind,
+            count=link_class.count,
+            capacity_Bps=link_class.capacity,
+            bytes=volume,
+            utilisation=volume / (link_class.capacity * step_time) if link_class.capacity * step_time > 0 else 0.0,
+            saturated_s=saturated[link_class],
+        )
+        for link_class, volume in bytes_.items()
+    ]
+
+
+def unused_links(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass]) -> int:
+    """How many physical links carried nothing; a folded link stands for the others of its class."""
+    simulated, idle = dict.fromkeys(classes.values(), 0), dict.fromkeys(classes.values(), 0)
+    for link, link_class in classes.items():
+        simulated[link_class] += 1
+        if link not in uses or uses[link].bytes == 0:
+            idle[link_class] += 1
+    return sum(round(link_class.count * idle[link_class] / simulated[link_class]) for link_class in simulated)

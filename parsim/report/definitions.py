@@ -1,0 +1,213 @@
+"""What every number of the report means: the text behind ``--explain METRIC`` and the documentation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from parsim.errors import Finding, InputError
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One metric: what it is, how it is computed, and who says so."""
+
+    name: str
+    """the key in the JSON document"""
+    unit: str
+    text: str
+    formula: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{self.name} [{self.unit}]", self.text]
+        if self.formula:
+            parts.append(f"Formula: {self.formula}")
+        if self.source:
+            parts.append(f"Source: {self.source}")
+        return "\n".join(parts)
+
+
+_MEGATRON = "Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters, 2021 (arXiv:2104.04473)"
+_GPIPE = "Huang et al., GPipe, 2019 (arXiv:1811.06965)"
+_PALM = "Chowdhery et al., PaLM, 2022, appendix B (arXiv:2204.02311)"
+_PIPEDREAM = "Narayanan et al., PipeDream, 2019 (arXiv:1806.03377)"
+_NCCL_TESTS = "nccl-tests, doc/PERFORMANCE.md"
+_PARSIM = "definition of this report"
+_PYTORCH = "PyTorch CUDA memory management notes; memory_allocated, memory_reserved"
+
+_ALL = (
+    Definition(
+        "step_time_s",
+        "s",
+        "Time of one optimizer step in steady state: from when the slowest rank may begin its first forward until every"
+        " rank has its updated parameters. Gathers that overlap the next forward stand at the start of the same step.",
+        "end of the last op; without a pipeline flush: micro-batches x period_s",
+        _PARSIM,
+    ),
+    Definition(
+        "makespan_s",
+        "s",
+        "Time of a run of one step's micro-batches that starts with an empty pipeline.",
+        "equals step_time_s where the pipeline is flushed",
+        _PIPEDREAM,
+    ),
+    Definition(
+        "period_s",
+        "s per micro-batch",
+        "Time between two equal phases of a schedule that never flushes, after warm-up; null for the others.",
+        "max over stages of (forward + backward) if nothing else limits",
+        _PIPEDREAM,
+    ),
+    Definition("samples_per_s", "samples/s", "Samples of the whole job per second.", "global_batch / step_time_s", _PARSIM),
+    Definition(
+        "tokens_per_s",
+        "tokens/s",
+        "Tokens of the whole job per second; null for models without sequences.",
+        "global_batch x sequence_length / step_time_s",
+        _PARSIM,
+    ),
+    Definition("tokens_per_s_per_gpu", "tokens/s", "Tokens per second and used GPU.", "tokens_per_s / ranks.total", _PARSIM),
+    Definition(
+        "model_tflops_per_gpu",
+        "TFLOP/s",
+        "Model FLOP per second and GPU, in the chosen FLOP convention.",
+        "flop_per_step / (step_time_s x ranks.total)",
+        _PALM,
+    ),
+    Definition(
+        "hardware_tflops_per_gpu",
+        "TFLOP/s",
+        "The same with the forward work that recomputation repeats.",
+        "(flop_per_step + recomputed forward FLOP) / (step_time_s x ranks.total)",
+        _MEGATRON,
+    ),
+    Definition(
+        "mfu",
+        "fraction",
+        "Model FLOP utilisation. Convention palm: N = all parameters, tied ones once, active experts only; attention is"
+        " not halved for causal masks. Models without sequences: three times the exact forward GEMM FLOP. The peak is"
+        " the dense datasheet peak of the matmul type.",
+        "(6 N + 12 L h s) x tokens_per_s / (ranks.total x peak)",
+        _PALM,
+    ),
+    Definition(
+        "hfu",
+        "fraction",
+        "Hardware FLOP utilisation: mfu with the recomputed forward FLOP added; 4/3 of it under full recomputation.",
+        "hardware FLOP per second and GPU / peak",
+        _PALM,
+    ),
+    Definition(
+        "bubble_fraction",
+        "fraction",
+        "Mean over ranks of bubble / step time. An instant is bubble when nothing runs on the rank's compute lane and none"
+        " of its own collectives or copies moves data: waiting for other members to arrive is bubble.",
+        "(p - 1) / (m + p - 1) for GPipe and 1F1B without communication",
+        f"{_GPIPE}; {_MEGATRON}",
+    ),
+    Definition(
+        "bubble_over_ideal",
+        "fraction",
+        "Bubble time over the time in which ranks do something: the ratio that pipeline papers print.",
+        "(p - 1) / m for GPipe and 1F1B without communication",
+        _MEGATRON,
+    ),
+    Definition(
+        "bubble_fraction_theory",
+        "fraction",
+        "The closed form of the schedule without communication; null where none exists.",
+        "(p - 1) / (m + p - 1), interleaved (p - 1) / (v m + p - 1)",
+        _MEGATRON,
+    ),
+    Definition("breakdown_rank", "rank", "The rank whose optimizer step ends last (ties: most compute, then the lowest).", "", _PARSIM),
+    Definition("bottleneck_rank", "rank", "The rank with the most compute, recomputation included.", "", _PARSIM),
+    Definition(
+        "breakdown_s",
+        "s",
+        "The time line of breakdown_rank. Each instant has exactly one class: an op on the compute lane gives its own; else"
+        " a collective or copy of the rank that moves data (tensor, expert, context, pipeline, data, offload, in that"
+        " order); else launch if only the host is late; else bubble. Communication under compute is hidden and is not"
+        " here; see collectives.",
+        "sums to step_time_s",
+        _PARSIM,
+    ),
+    Definition(
+        "critical_path_s",
+        "s",
+        "Walk back from the last op, at each op to the blocker that ended last (its own lane first on ties). Durations go"
+        " to the op's class, gaps to launch; there is no bubble on this path.",
+        "sums to step_time_s",
+        _PARSIM,
+    ),
+    Definition(
+        "limiter_kind",
+        "word",
+        "What limits the run: memory if it does not fit; else the largest part of the critical path. Because filling and"
+        " draining a pipeline is somebody's compute, the time in which the average rank waits is taken from compute and"
+        " called bubble first; compute is called memory_bandwidth if more than half of it waits for HBM.",
+        "argmax of critical_path_s with compute - bubble_fraction x step_time_s, bubble = that product",
+        _PARSIM,
+    ),
+    Definition(
+        "exposed_communication",
+        "fraction",
+        "Part of the step in which breakdown_rank does nothing but communicate.",
+        "sum of the communication keys of breakdown_s / step_time_s",
+        _PARSIM,
+    ),
+    Definition(
+        "collectives",
+        "rows",
+        "One row per kind, axis, group size and bytes; counts and times of breakdown_rank per step. bytes: the buffer per"
+        " rank; for all_gather and reduce_scatter the total buffer; for send the message. busy_s = end - last arrival;"
+        " exposed_s = the part of it with no other op on the compute lane; wait_s = last arrival - own arrival.",
+        "",
+        _NCCL_TESTS,
+    ),
+    Definition("algbw_Bps", "B/s", "Algorithm bandwidth of a collective.", "bytes x count / busy_s", _NCCL_TESTS),
+    Definition(
+        "busbw_Bps",
+        "B/s",
+        "Bus bandwidth: what a link would have to carry if the collective were a ring; comparable across group sizes.",
+        "algbw x 2(n-1)/n for all_reduce; (n-1)/n for all_gather, reduce_scatter, all_to_all; 1 for the rest",
+        _NCCL_TESTS,
+    ),
+    Definition(
+        "links",
+        "rows",
+        "One row per direction and class of link; where members differ, the busiest. saturated_s = time at >= 99.9 % of capacity.",
+        "utilisation = bytes / (capacity x step_time_s)",
+        _PARSIM,
+    ),
+    Definition(
+        "peak_bytes",
+        "B",
+        "The highest device memory in use on any rank: allocator segments, CUDA context and communicators, as nvidia-smi"
+        " shows it. at_peak sums to it exactly; optimizer includes the fp32 master weights.",
+        "max over ranks and time of reserved + context + communicators",
+        _PYTORCH,
+    ),
+    Definition("allocated_bytes", "B", "Live bytes after the allocator's rounding.", "torch.cuda.max_memory_allocated", _PYTORCH),
+    Definition("reserved_bytes", "B", "Bytes of the allocator's segments, in use or cached.", "torch.cuda.max_memory_reserved", _PYTORCH),
+    Definition("fragmentation", "B", "Reserved but not allocated.", "reserved - allocated", _PYTORCH),
+    Definition(
+        "fits",
+        "yes or no",
+        "Whether every rank's peak is within what the driver reports, less the reserve.",
+        "peak device_used <= capacity - reserve on every rank",
+        _PARSIM,
+    ),
+    Definition("headroom_bytes", "B", "What is left on the fullest rank; negative: it does not fit.", "capacity - reserve - peak", _PARSIM),
+)
+
+DEFINITIONS = {definition.name: definition for definition in _ALL}
+
+
+def explain(metric: str) -> Definition:
+    """The definition of a metric. Raises InputError with the nearest name if there is none."""
+    if metric in DEFINITIONS:
+        return DEFINITIONS[metric]
+    near = get_close_matches(metric, DEFINITIONS, n=1, cutoff=0.4)
+    suggestion = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(DEFINITIONS)}"
+    raise InputError(Finding("unknown metric", value=metric, path=metric, suggestion=suggestion))

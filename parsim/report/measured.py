@@ -1,0 +1,217 @@
+"""What a report is made from: the trace, and facts that other rooms know.
+
+`parsim.run` fills these plain records; the report only measures, it never asks a model or a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from parsim.errors import Finding
+from parsim.hardware.flows import CollectiveCost
+from parsim.program.program import Collective
+from parsim.report.communication import LinkClass
+from parsim.report.steady import SteadyWindow
+from parsim.simulation.trace import Trace
+
+CATEGORIES = (
+    "context",
+    "communicators",
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "temporaries",
+    "buffers",
+    "workspace",
+    "fragmentation",
+)
+"""Memory categories from the flat base to what comes and goes: the order of stacked figures."""
+
+AT_PEAK = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "buffers",
+    "temporaries",
+    "workspace",
+    "context",
+    "communicators",
+    "fragmentation",
+)
+"""The same in the order of the report."""
+
+
+def compress_ranges(numbers: Iterable[int]) -> str:
+    """Numbers as people write them: ``compress_ranges([0, 1, 2, 3, 8]) == "0-3,8"``."""
+    parts: list[str] = []
+    ordered = sorted(set(numbers))
+    first = 0
+    for place, number in enumerate(ordered):
+        if place + 1 < len(ordered) and ordered[place + 1] == number + 1:
+            continue
+        parts.append(str(number) if first == place else f"{ordered[first]}-{number}")
+        first = place + 1
+    return ",".join(parts)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """How many devices there are and how they are split."""
+
+    total: int = 1
+    """used GPUs"""
+    tensor: int = 1
+    context: int = 1
+    data: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    micro_batches: int = 1
+    nodes: int = 1
+    idle_gpus: int = 0
+
+
+@dataclass(frozen=True)
+class RankClass:
+    """Ranks that do the same on equivalent links; `rank` stands for all `members`."""
+
+    rank: int
+    """the simulated representative"""
+    members: tuple[int, ...]
+    stage: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many ranks the class has."""
+        return len(self.members)
+
+    @property
+    def ranks(self) -> str:
+        """The members as compressed ranges."""
+        return compress_ranges(self.members)
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Sizes of the model and the floating-point work of one optimizer step of the whole job."""
+
+    parameters: int
+    parameters_padded: int
+    parameters_active: int
+    flop_per_step: float
+    """in the convention below; what mfu counts [FLOP]"""
+    hardware_flop_per_step: float
+    """with recomputed forward work; what hfu counts [FLOP]"""
+    peak_flop_per_gpu: float
+    """dense datasheet peak of the matmul type [FLOP/s]; the mean where GPUs differ"""
+    samples_per_step: int
+    tokens_per_step: float | None = None
+    """None for models without sequences"""
+    flop_convention: str = "palm"
+    memory_bound_fraction: float | None = None
+    """part of the compute time whose kernels wait for HBM, not for arithmetic"""
+
+
+@dataclass(frozen=True)
+class ScheduleFacts:
+    """The pipeline schedule and how the model lies on it."""
+
+    name: str = "none"
+    stages: int = 1
+    virtual_stages: int = 1
+    layers_per_stage: tuple[int, ...] = ()
+    stage_time_s: tuple[Mapping[str, float], ...] = ()
+    """per stage: forward, backward_input, backward_weight of one micro-batch"""
+    bubble_fraction_theory: float | None = None
+
+
+@dataclass(frozen=True)
+class MemoryCurve:
+    """Bytes per category over time on one rank: `bytes[category][i]` holds from `times[i]` [s] on."""
+
+    times: Sequence[float]
+    bytes: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Peaks of one rank [B] and what they are made of; `rank` is a representative."""
+
+    rank: int
+    allocated_bytes: int
+    reserved_bytes: int
+    device_used_bytes: int
+    """reserved + context + communicators: what nvidia-smi shows, and what must fit"""
+    at_peak: Mapping[str, int]
+    """category -> bytes when device_used peaks; sums to device_used_bytes"""
+    resident_bytes: Mapping[str, int] = field(default_factory=dict)
+    """category -> bytes that stay between steps"""
+    peak_time_s: float | None = None
+    peak_op: str | None = None
+    in_flight_micro_batches: int | None = None
+    weight_versions: int = 1
+    capacity_bytes: int | None = None
+    """of this device where it differs from the job's"""
+    curve: MemoryCurve | None = None
+
+
+@dataclass(frozen=True)
+class MemoryFacts:
+    """The ledger's answer."""
+
+    capacity_bytes: int
+    """what the driver reports"""
+    devices: tuple[DeviceMemory, ...]
+    reserve_bytes: int = 0
+    host_bytes: int = 0
+    at_save_bytes: int | None = None
+    bytes_per_parameter: str | None = None
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A number that nobody stated, where it comes from, and how it is called when overridden."""
+
+    name: str
+    value: str
+    source: str
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Everything that a report needs."""
+
+    trace: Trace
+    ranks: Ranks
+    classes: tuple[RankClass, ...]
+    """every used rank is a member of exactly one"""
+    model: ModelFacts
+    memory: MemoryFacts
+    schedule: ScheduleFacts = field(default_factory=ScheduleFacts)
+    name: str = "unnamed"
+    scenario: Mapping[str, Any] = field(default_factory=dict)
+    """the resolved scenario; loading it again gives the same report"""
+    window: SteadyWindow | None = None
+    """for schedules without a flush; None: the step is the whole trace"""
+    costs: Callable[[Collective], CollectiveCost] | None = None
+    """an interconnect's ``cost``"""
+    links: Mapping[int, LinkClass] = field(default_factory=dict)
+    steps_simulated: float = 1.0
+    """optimizer steps in the trace (more than one only without a flush); scales what links carried"""
+    assumptions: tuple[Assumption, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+    provenance: Mapping[str, str | None] = field(default_factory=dict)
+    """catalogue_sha256, command"""
+    folded: bool = False
+    wall_s: float | None = None
+    seed: int = 0
+    confidence: Mapping[str, Any] | None = None
+    cost: Any = None
+    energy_J: float | None = None
+    time_to_train_s: float | None = None
+    gpu_hours: float | None = None
+    goodput: float | None = None

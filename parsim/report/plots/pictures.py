@@ -1,0 +1,41 @@
+"""The report's figures as files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from parsim.report.lanes import timeline_data
+from parsim.report.plots.figure import save
+from parsim.report.plots.memory import memory_figure
+from parsim.report.plots.timeline import timeline_figure
+from parsim.report.verdict import rank_class, shortened
+
+if TYPE_CHECKING:
+    from parsim.report.measured import DeviceMemory
+    from parsim.report.report import Report
+
+
+def timeline(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: bool = False) -> bytes:
+    """The step by rank, and the memory of the fullest rank."""
+    return save(timeline_figure(timeline_data(report)), kind, inline=inline)
+
+
+def memory(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: bool = False) -> bytes:
+    """Memory over time on the fullest rank, and at the peak on every class of ranks."""
+    worst = report.worst_device
+    devices = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
+    figure = memory_figure(
+        devices,
+        [_label(report, device) for device in devices],
+        capacity=report.measured.memory.capacity_bytes - report.measured.memory.reserve_bytes,
+        curve_of=None if worst is None else worst.rank,
+        until=report.end,
+        title="" if inline else report.measured.name,
+    )
+    return save(figure, kind, inline=inline)
+
+
+def _label(report: Report, device: DeviceMemory) -> str:
+    group = rank_class(report.measured, device.rank)
+    name = f"rank{'s' * (group.count > 1)} {shortened(group.ranks, 16)}"
+    return f"stage {group.stage} · {name}" if report.measured.schedule.stages > 1 and group.stage is not None else name

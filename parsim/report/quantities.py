@@ -1,0 +1,69 @@
+"""Numbers as people read them in a report: three significant digits, a dash where there is none.
+
+Units are named beside every number; :mod:`parsim.units` does the writing where a prefix must be chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parsim import units
+
+GIB = 2**30
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """The one unit of a table column or an axis."""
+
+    factor: float
+    """seconds per unit"""
+    name: str
+
+    def cell(self, value: float) -> str:
+        """`value` [s] in this unit, with as many decimals as three digits of a typical value need."""
+        amount = value / self.factor
+        if value == 0.0:
+            return "0"
+        return f"{amount:,.0f}" if abs(amount) >= 999.5 else f"{amount:,.1f}" if abs(amount) >= 99.95 else f"{amount:,.2f}"
+
+
+def time_unit(longest: float) -> TimeUnit:
+    """The unit in which times up to `longest` [s] are neither tiny nor endless: s from 2 s on, else ms, else µs."""
+    if longest >= 2.0:
+        return TimeUnit(1.0, "s")
+    return TimeUnit(1e-3, "ms") if longest >= 2e-3 else TimeUnit(1e-6, "µs")
+
+
+def seconds(value: float | None) -> str:
+    """``1.42 s``, ``18.2 ms``."""
+    return NONE if value is None else units.format_time(value, digits=3)
+
+
+def rate(value: float | None) -> str:
+    """``240 GB/s``."""
+    return NONE if value is None else units.format_rate(value, digits=3)
+
+
+def gib(value: float) -> str:
+    """Bytes as a number of GiB: one decimal, two below 10."""
+    amount = value / GIB
+    return f"{amount:,.1f}" if abs(amount) >= 9.995 else f"{amount:.2f}"
+
+
+def percent(fraction: float | None) -> str:
+    """``18 %``, ``9.4 %``, ``0.3 %``."""
+    if fraction is None:
+        return NONE
+    value = 100.0 * fraction
+    return f"{value:.0f} %" if abs(value) >= 9.95 or value == 0.0 else f"{value:.1f} %"
+
+
+def number(value: float | None) -> str:
+    """``147,690``, ``1.25``; no unit, so only beside one."""
+    if value is None:
+        return NONE
+    if value == 0.0 or abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

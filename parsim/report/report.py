@@ -1,0 +1,370 @@
+"""What came out of one simulated step, measured once and shown in many forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+import parsim
+from parsim.errors import Finding
+from parsim.report import verdict as words
+from parsim.report.communication import CollectiveRow, LinkRow, collective_rows, link_rows, unused_links
+from parsim.report.critical_path import CriticalPath, critical_path
+from parsim.report.measured import AT_PEAK, DeviceMemory, Measured
+from parsim.report.steady import first_makespan
+from parsim.report.timeline import (
+    Timeline,
+    bottleneck_rank,
+    breakdown,
+    breakdown_rank,
+    bubble_fraction,
+    bubble_over_ideal,
+)
+
+CONTRACT_VERSION = 1
+
+_UNKNOWN_CONFIDENCE: dict[str, Any] = {"status": "unvalidated", "step_time_s": None, "peak_bytes": None, "basis": None, "nearest": []}
+
+
+class Report:
+    """Metrics of one optimizer step. Numbers are SI (s, B, FLOP/s); `definitions` says what each one means."""
+
+    def __init__(self, measured: Measured) -> None:
+        self.measured = measured
+        self.timeline = Timeline(measured.trace)
+        window = measured.window
+        self.begin, self.end = (0.0, self.timeline.makespan) if window is None else (window.begin, window.end)
+        """the stretch of the trace that is measured [s]: the step, or the steady window of a flush-free schedule"""
+        self.scale = 1.0 if window is None else window.scale(measured.ranks.micro_batches)
+        """steps per measured stretch: counts and times of the stretch are multiplied by it"""
+
+    # time ------------------------------------------------------------------------------------------------------
+
+    @property
+    def step_time(self) -> float:
+        """One optimizer step in steady state [s]."""
+        window = self.measured.window
+        return self.end if window is None else window.step_time(self.measured.ranks.micro_batches)
+
+    @cached_property
+    def breakdowns(self) -> dict[int, dict[str, float]]:
+        """Rank -> class -> seconds per step, for one rank of each class."""
+        stretch = self.end - self.begin
+        factor = self.step_time / stretch if stretch > 0 else 1.0
+        return {
+            group.rank: {key: value * factor for key, value in breakdown(self.timeline, group.rank, self.begin, self.end).items()}
+            for group in self.measured.classes
+        }
+
+    @cached_property
+    def breakdown_rank(self) -> int:
+        """The rank whose time the breakdown shows: its optimizer step ends last."""
+        return breakdown_rank(self.timeline, self.breakdowns, self.begin, self.end)
+
+    @cached_property
+    def bottleneck_rank(self) -> int:
+        """The rank that computes most."""
+        return bottleneck_rank(self.breakdowns)
+
+    @property
+    def breakdown(self) -> dict[str, float]:
+        """Where the step of `breakdown_rank` goes, class -> seconds; sums to `step_time`."""
+        return self.breakdowns[self.breakdown_rank]
+
+    @cached_property
+    def bubble(self) -> float | None:
+        """Mean over ranks of bubble / step time."""
+        return bubble_fraction(self.breakdowns, {group.rank: group.count for group in self.measured.classes})
+
+    @cached_property
+    def bubble_over_ideal(self) -> float | None:
+        """Bubble time over busy time."""
+        return bubble_over_ideal(self.breakdowns, {group.rank: group.count for group in self.measured.classes})
+
+    @cached_property
+    def path(self) -> CriticalPath:
+        """The critical path of the measured stretch."""
+        return critical_path(self.timeline, self.begin, self.end)
+
+    @cached_property
+    def critical(self) -> dict[str, float]:
+        """Critical path, class -> seconds per step; sums to `step_time`."""
+        stretch = self.end - self.begin
+        factor = self.step_time / stretch if stretch > 0 else 1.0
+        return {key: value * factor for key, value in self.path.seconds.items()}
+
+    @cached_property
+    def collectives(self) -> list[CollectiveRow]:
+        """The collectives of `breakdown_rank` per step."""
+        end = None if self.measured.window is None else self.end
+        return collective_rows(self.timeline, self.breakdown_rank, self.measured.costs, self.begin, end, self.scale)
+
+    @cached_property
+    def links(self) -> list[LinkRow]:
+        """What the links carried per step, by class."""
+        return link_rows(self.measured.trace.links, self.measured.links, self.step_time, 1.0 / self.measured.steps_simulated)
+
+    # speed -----------------------------------------------------------------------------------------------------
+
+    def _per_second(self, amount: float | None) -> float | None:
+        return amount / self.step_time if amount is not None and self.step_time > 0 else None
+
+    def _per_gpu(self, amount: float | None) -> float | None:
+        rate = self._per_second(amount)
+        return None if rate is None else rate / self.measured.ranks.total
+
+    def _utilisation(self, flop: float) -> float | None:
+        rate, peak = self._per_gpu(flop), self.measured.model.peak_flop_per_gpu
+        return rate / peak if rate is not None and peak > 0 else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens of the whole job per second; None for models without sequences."""
+        return self._per_second(self.measured.model.tokens_per_step)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples of the whole job per second."""
+        return self._per_second(self.measured.model.samples_per_step)
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOP utilisation: model FLOP per second and GPU over the dense peak."""
+        return self._utilisation(self.measured.model.flop_per_step)
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOP utilisation: the same with recomputed forward work."""
+        return self._utilisation(self.measured.model.hardware_flop_per_step)
+
+    # memory ----------------------------------------------------------------------------------------------------
+
+    def capacity(self, device: DeviceMemory) -> int:
+        """What a device class may use [B]."""
+        memory = self.measured.memory
+        return (memory.capacity_bytes if device.capacity_bytes is None else device.capacity_bytes) - memory.reserve_bytes
+
+    @property
+    def worst_device(self) -> DeviceMemory | None:
+        """The device class with the least headroom."""
+        devices = self.measured.memory.devices
+        return min(devices, key=lambda device: self.capacity(device) - device.device_used_bytes, default=None)
+
+    @property
+    def headroom(self) -> int:
+        """Bytes left on the fullest device; negative: it does not fit."""
+        worst = self.worst_device
+        memory = self.measured.memory
+        return (memory.capacity_bytes - memory.reserve_bytes) if worst is None else self.capacity(worst) - worst.device_used_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank's peak is within its capacity less the reserve."""
+        return self.headroom >= 0
+
+    @property
+    def peak_memory(self) -> int:
+        """The highest device memory in use on any rank, as nvidia-smi would show it [B]."""
+        return max((device.device_used_bytes for device in self.measured.memory.devices), default=0)
+
+    # words -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _answers(self) -> words.Answers:
+        worst = self.worst_device
+        memory = self.measured.memory
+        return words.Answers(
+            step_time=self.step_time,
+            bubble_fraction=self.bubble,
+            exposed_communication=words.exposed_communication(self.breakdown),
+            critical=self.critical,
+            worst=worst,
+            headroom=self.headroom,
+            capacity=memory.capacity_bytes - memory.reserve_bytes if worst is None else self.capacity(worst),
+        )
+
+    @property
+    def limiter_kind(self) -> str:
+        """One word: memory | compute | memory_bandwidth | …_comm | optimizer | offload | bubble | launch."""
+        return words.limiter_kind(self.measured, self._answers)
+
+    @property
+    def limiter(self) -> str:
+        """What limits the step, in one sentence."""
+        return words.limiter(self.measured, self.timeline, self.path, self.limiter_kind, self._answers)
+
+    @property
+    def verdict(self) -> str:
+        """The answer in one line."""
+        return words.verdict(self.measured, self._answers)
+
+    @cached_property
+    def warnings(self) -> tuple[Finding, ...]:
+        """What the user should know: the run's findings, and what the report itself noticed."""
+        found = list(self.measured.warnings)
+        if self.timeline.unknown_kinds:
+            kinds = ", ".join(self.timeline.unknown_kinds)
+            found.append(Finding(f"time of the op classes {kinds} is reported under 'other'", "report"))
+        if self.measured.window is not None and not self.measured.window.exact:
+            found.append(Finding("the run did not repeat itself; the period is a mean over its middle", "report"))
+        for device in self.measured.memory.devices:
+            if (total := sum(device.at_peak.values())) != device.device_used_bytes:
+                message = f"the composition at the peak of rank {device.rank} sums to {total} B, the peak is {device.device_used_bytes} B"
+                found.append(Finding(message, "memory"))
+        return tuple(found)
+
+    # forms -----------------------------------------------------------------------------------------------------
+
+    def document(self) -> dict[str, Any]:
+        """The JSON document, every key of the contract, None where undefined."""
+        measured = self.measured
+        window = measured.window
+        micro_batches = measured.ranks.micro_batches
+        tokens, model = measured.model.tokens_per_step, measured.model
+        return {
+            "parsim": CONTRACT_VERSION,
+            "version": parsim.__version__,
+            "provenance": {"catalogue_sha256": None, "command": None, **measured.provenance},
+            "scenario": dict(measured.scenario),
+            "ranks": asdict(measured.ranks),
+            "model": {
+                "parameters": model.parameters,
+                "parameters_padded": model.parameters_padded,
+                "parameters_active": model.parameters_active,
+                "flop_per_step": model.flop_per_step,
+                "flop_convention": model.flop_convention,
+            },
+            "step_time_s": self.step_time,
+            "makespan_s": self.end if window is None else first_makespan(self.timeline, micro_batches),
+            "period_s": None if window is None else window.period,
+            "samples_per_s": self.samples_per_s,
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_s_per_gpu": self._per_gpu(tokens),
+            "model_tflops_per_gpu": _tera(self._per_gpu(model.flop_per_step)),
+            "hardware_tflops_per_gpu": _tera(self._per_gpu(model.hardware_flop_per_step)),
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "bubble_fraction": self.bubble,
+            "bubble_over_ideal": self.bubble_over_ideal,
+            "bubble_fraction_theory": measured.schedule.bubble_fraction_theory,
+            "breakdown_rank": self.breakdown_rank,
+            "bottleneck_rank": self.bottleneck_rank,
+            "breakdown_s": dict(self.breakdown),
+            "critical_path_s": dict(self.critical),
+            "limiter_kind": self.limiter_kind,
+            "limiter": self.limiter,
+            "memory": self._memory(),
+            "schedule": {
+                "name": measured.schedule.name,
+                "stages": measured.schedule.stages,
+                "virtual_stages": measured.schedule.virtual_stages,
+                "layers_per_stage": list(measured.schedule.layers_per_stage),
+                "stage_time_s": [dict(stage) for stage in measured.schedule.stage_time_s],
+            },
+            "collectives": [asdict(row) for row in self.collectives],
+            "links": [{**asdict(row), "bytes": round(row.bytes)} for row in self.links],
+            "unused_links": unused_links(measured.trace.links, measured.links),
+            "confidence": dict(measured.confidence or _UNKNOWN_CONFIDENCE),
+            "cost": measured.cost,
+            "energy_J": measured.energy_J,
+            "time_to_train_s": measured.time_to_train_s,
+            "gpu_hours": measured.gpu_hours,
+            "goodput": measured.goodput,
+            "assumptions": [asdict(assumption) for assumption in measured.assumptions],
+            "warnings": [{"path": finding.path, "message": _message(finding)} for finding in self.warnings],
+            "simulation": {
+                "folded": measured.folded,
+                "ranks": measured.ranks.total,
+                "ranks_simulated": len(self.timeline.ranks),
+                "ops": len(self.timeline.program.ops),
+                "events": measured.trace.events,
+                "wall_s": measured.wall_s,
+                "seed": measured.seed,
+            },
+        }
+
+    def _memory(self) -> dict[str, Any]:
+        memory = self.measured.memory
+        devices = memory.devices
+        return {
+            "capacity_bytes": memory.capacity_bytes,
+            "reserve_bytes": memory.reserve_bytes,
+            "fits": self.fits,
+            "headroom_bytes": self.headroom,
+            "peak_allocated_bytes": max((device.allocated_bytes for device in devices), default=0),
+            "peak_reserved_bytes": max((device.reserved_bytes for device in devices), default=0),
+            "peak_device_used_bytes": self.peak_memory,
+            "peak_bytes": self.peak_memory,
+            "host_bytes": memory.host_bytes,
+            "at_save_bytes": memory.at_save_bytes,
+            "bytes_per_parameter": memory.bytes_per_parameter,
+            "devices": [self._device(device) for device in devices],
+        }
+
+    def _device(self, device: DeviceMemory) -> dict[str, Any]:
+        group = words.rank_class(self.measured, device.rank)
+        return {
+            "rank": device.rank,
+            "ranks": group.ranks,
+            "count": group.count,
+            "stage": group.stage,
+            "peak_bytes": device.device_used_bytes,
+            "allocated_bytes": device.allocated_bytes,
+            "reserved_bytes": device.reserved_bytes,
+            "device_used_bytes": device.device_used_bytes,
+            "peak_time_s": device.peak_time_s,
+            "peak_op": device.peak_op,
+            "resident_bytes": dict(device.resident_bytes),
+            "at_peak": ordered(device.at_peak),
+            "in_flight_micro_batches": device.in_flight_micro_batches,
+            "weight_versions": device.weight_versions,
+        }
+
+    @property
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """The document's tables as lists of flat rows, ready for a data frame."""
+        memory = []
+        for device in self._memory()["devices"]:
+            flat = {key: value for key, value in device.items() if not isinstance(value, Mapping)}
+            for group in ("resident_bytes", "at_peak"):
+                flat |= {f"{group}_{category}": volume for category, volume in device[group].items()}
+            memory.append(flat)
+        return {
+            "breakdown": [
+                {"key": key, "breakdown_s": value, "critical_path_s": self.critical[key]} for key, value in self.breakdown.items()
+            ],
+            "memory": memory,
+            "collectives": [asdict(row) for row in self.collectives],
+            "links": [asdict(row) for row in self.links],
+            "assumptions": [asdict(assumption) for assumption in self.measured.assumptions],
+        }
+
+    def to_json(self, indent: int | None = 1) -> str:
+        """The document as text; floats with full precision, NaN is refused (ValueError)."""
+        return json.dumps(self.document(), indent=indent, allow_nan=False, ensure_ascii=False)
+
+    def __repr__(self) -> str:
+        return f"<Report {self.measured.name}: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        from parsim.report.html import summary
+
+        return summary(self)
+
+
+def ordered(categories: Mapping[str, int]) -> dict[str, int]:
+    """All memory categories in the order of the report, 0 where absent; unknown ones follow."""
+    return {name: int(categories.get(name, 0)) for name in AT_PEAK} | {
+        name: int(volume) for name, volume in categories.items() if name not in AT_PEAK
+    }
+
+
+def _tera(value: float | None) -> float | None:
+    return None if value is None else value / 1e12
+
+
+def _message(finding: Finding) -> str:
+    return f"{finding.message}; {finding.suggestion}" if finding.suggestion else finding.message

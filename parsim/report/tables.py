@@ -1,0 +1,270 @@
+"""The report in a terminal: the verdict first, then where time, memory and bytes go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
+
+from parsim.report.measured import DeviceMemory
+from parsim.report.plots.style import KEYS as COLOURS
+from parsim.report.quantities import GIB, gib, number, percent, seconds, time_unit
+from parsim.report.verdict import rank_class, shortened
+
+if TYPE_CHECKING:
+    from parsim.report.report import Report
+
+_ROWS = 12
+"""rows of a table before it refers to report.json"""
+_BAR = 20
+
+_MEMORY_COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Param.", ("parameters",)),
+    ("Grad.", ("gradients",)),
+    ("Optim.", ("optimizer",)),
+    ("Activ.", ("activations",)),
+    ("Temp.", ("temporaries", "buffers", "workspace")),
+    ("Fixed", ("context", "communicators", "fragmentation")),
+)
+"""Ten categories do not fit into 80 columns; the legend below the table says what is together."""
+
+
+def print_report(report: Report, console: Console | None = None) -> None:
+    """Print the report; colours only on a terminal, plain letters where the console cannot show others."""
+    console = Console() if console is None else console
+    if console.encoding.lower().replace("-", "").startswith("utf"):
+        console.print(render(report))
+        return
+    with console.capture() as captured:
+        console.print(render(report))
+    text = captured.get().translate(str.maketrans("█→–…µ·─", "#>-~u|-"))
+    console.file.write(text.encode(console.encoding, "replace").decode(console.encoding))
+
+
+def render(report: Report) -> RenderableType:
+    """The whole report as one renderable."""
+    return Group(*_parts(report))
+
+
+def _parts(report: Report) -> Iterator[RenderableType]:
+    yield _headline(report)
+    yield _speed(report)
+    yield _breakdown(report)
+    if report.measured.memory.devices:
+        yield _memory(report)
+    if report.collectives:
+        yield _collectives(report)
+    if report.links:
+        yield _links(report)
+    yield from _notes(report)
+
+
+def _headline(report: Report) -> RenderableType:
+    measured = report.measured
+    ranks = measured.ranks
+    sizes = [
+        f"{name} {size}"
+        for name, size in (
+            ("tensor", ranks.tensor),
+            ("context", ranks.context),
+            ("data", ranks.data),
+            ("pipeline", ranks.pipeline),
+            ("expert", ranks.expert),
+        )
+        if size > 1
+    ]
+    gpus = f"{ranks.total} GPU{'s' * (ranks.total != 1)} on {ranks.nodes} node{'s' * (ranks.nodes != 1)}"
+    idle = [f"{ranks.idle_gpus} idle"] if ranks.idle_gpus else []
+    recipe = " · ".join([gpus, *idle, *sizes, f"{ranks.micro_batches} micro-batches", f"schedule {measured.schedule.name}"])
+    mark = Text(report.verdict, style="bold green" if report.fits else "bold red")
+    return Group(Text(measured.name, style="bold"), Text(recipe, style="dim"), Text(), mark, Text(report.limiter))
+
+
+def _speed(report: Report) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    table.add_column(justify="right")
+    per_gpu = None if report.tokens_per_s is None else report.tokens_per_s / report.measured.ranks.total
+    bandwidth = report.measured.model
+    flop = report.step_time * report.measured.ranks.total
+    rows = (
+        ("Step time", seconds(report.step_time), "Samples per second", number(report.samples_per_s)),
+        ("MFU", percent(report.mfu), "Tokens per second", number(report.tokens_per_s)),
+        ("HFU", percent(report.hfu), "Tokens per second and GPU", number(per_gpu)),
+        (
+            "Bubble (theory)",
+            f"{percent(report.bubble)} ({percent(report.measured.schedule.bubble_fraction_theory)})",
+            "Model TFLOP/s per GPU",
+            number(bandwidth.flop_per_step / flop / 1e12 if flop > 0 else None),
+        ),
+    )
+    for row in rows:
+        _add(table, *row)
+    return Padding(table, (1, 0, 0, 0))
+
+
+def _table(title: str, columns: Sequence[Column], caption: str = "") -> Table:
+    return Table(
+        *columns,
+        title=Text(title, style="bold"),
+        title_justify="left",
+        caption=Text(caption, style="dim") if caption else None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+        pad_edge=False,
+    )
+
+
+def _right(header: str) -> Column:
+    return Column(Text(header), justify="right", no_wrap=True)
+
+
+def _add(table: Table, *cells: str | Text) -> None:
+    """Append a row; names are text, not markup."""
+    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+
+
+def _breakdown(report: Report) -> RenderableType:
+    step, unit = report.step_time, time_unit(report.step_time)
+    table = _table(
+        f"Step of rank {report.breakdown_rank}, whose optimizer ends last",
+        [
+            Column("Time goes to"),
+            _right(f"[{unit.name}]"),
+            _right("[%]"),
+            Column("", width=_BAR),
+            _right(f"Critical path [{unit.name}]"),
+        ],
+    )
+    for key, value in report.breakdown.items():
+        if value == 0.0 and report.critical[key] == 0.0:
+            continue
+        share = value / step if step > 0 else 0.0
+        bar = Text("█" * max(round(share * _BAR), 1 if share > 0 else 0), style=COLOURS[key])
+        _add(table, key, unit.cell(value), f"{100 * share:.1f}", bar, unit.cell(report.critical[key]))
+    table.add_section()
+    _add(table, "sum", unit.cell(sum(report.breakdown.values())), "100.0", "", unit.cell(sum(report.critical.values())))
+    return Padding(table, (1, 0, 0, 0))
+
+
+def _memory(report: Report) -> RenderableType:
+    devices = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
+    shown = devices[:_ROWS]
+    caption = "Temp.: temporaries, buffers, workspace. Fixed: context, communicators, fragmentation."
+    if len(shown) < len(devices):
+        caption += f"\n{len(shown)} of {len(devices)} device classes, the fullest first; all in report.json."
+    table = _table(
+        "Device memory at its peak [GiB]",
+        [
+            Column("Ranks", overflow="fold"),
+            _right("Stage"),
+            *(_right(name) for name, _ in _MEMORY_COLUMNS),
+            _right("Peak"),
+            _right("of"),
+            _right("[%]"),
+        ],
+        caption,
+    )
+    for device in shown:
+        _add(table, *_memory_row(report, device))
+    return Padding(table, (1, 0, 0, 0))
+
+
+def _memory_row(report: Report, device: DeviceMemory) -> list[str | Text]:
+    group, capacity = rank_class(report.measured, device.rank), report.capacity(device)
+    used = device.device_used_bytes
+    style = "red" if used > capacity else ""
+    return [
+        shortened(group.ranks, 14),
+        "–" if group.stage is None else str(group.stage),
+        *(_cell(sum(device.at_peak.get(category, 0) for category in categories)) for _, categories in _MEMORY_COLUMNS),
+        Text(gib(used), style=style),
+        gib(capacity),
+        Text(f"{100 * used / capacity:.0f}" if capacity > 0 else "–", style=style),
+    ]
+
+
+def _cell(volume: int) -> str:
+    return "0" if volume == 0 else gib(volume)
+
+
+def _collectives(report: Report) -> RenderableType:
+    rows = sorted(report.collectives, key=lambda row: (-row.exposed_s, -row.busy_s))
+    unit = time_unit(report.step_time)
+    table = _table(
+        f"Communication of rank {report.breakdown_rank} per step",
+        [
+            Column("Axis"),
+            Column("Collective"),
+            _right("Ranks"),
+            _right("Count"),
+            _right("Size\n[MiB]"),
+            _right(f"Busy\n[{unit.name}]"),
+            _right(f"Exposed\n[{unit.name}]"),
+            _right(f"Waited\n[{unit.name}]"),
+            _right("Bus bw.\n[GB/s]"),
+        ],
+        f"{_ROWS} of {len(rows)} rows, the most exposed first; all in report.json." if len(rows) > _ROWS else "",
+    )
+    for row in rows[:_ROWS]:
+        _add(
+            table,
+            row.axis,
+            row.kind,
+            str(row.group_size),
+            f"{row.count:,}",
+            number(row.bytes / 2**20),
+            unit.cell(row.busy_s),
+            unit.cell(row.exposed_s),
+            unit.cell(row.wait_s),
+            number(None if row.busbw_Bps is None else row.busbw_Bps / 1e9),
+        )
+    return Padding(table, (1, 0, 0, 0))
+
+
+def _links(report: Report) -> RenderableType:
+    rows = sorted(report.links, key=lambda row: -row.utilisation)
+    unit = time_unit(report.step_time)
+    table = _table(
+        "Links, the busiest of each class",
+        [
+            Column("Link", overflow="fold"),
+            Column("Kind"),
+            _right("Count"),
+            _right("Capacity\n[GB/s]"),
+            _right("Per step\n[GiB]"),
+            _right("Used\n[%]"),
+            _right(f"Full\n[{unit.name}]"),
+        ],
+        f"{_ROWS} of {len(rows)} classes, the busiest first; all in report.json." if len(rows) > _ROWS else "",
+    )
+    for row in rows[:_ROWS]:
+        _add(
+            table,
+            row.link,
+            row.kind,
+            f"{row.count:,}",
+            number(row.capacity_Bps / 1e9),
+            number(row.bytes / GIB),
+            f"{100 * row.utilisation:.1f}",
+            unit.cell(row.saturated_s),
+        )
+    return Padding(table, (1, 0, 0, 0))
+
+
+def _notes(report: Report) -> Iterator[RenderableType]:
+    count = len(report.measured.assumptions)
+    status = (report.measured.confidence or {}).get("status", "unvalidated")
+    text = f"{count} assumption{'s' * (count != 1)}, listed in report.json; confidence: {status}."
+    yield Padding(Text(text, style="dim"), (1, 0, 0, 0))
+    for finding in report.warnings:
+        yield Text(f"warning: {finding}", style="yellow")

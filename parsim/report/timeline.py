@@ -1,0 +1,234 @@
+"""The trace, indexed by rank and lane, and where the time of one rank goes.
+
+Every function here is pure: a :class:`Timeline` in, numbers out. Times are seconds from the start of the step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parsim.simulation.trace import Trace
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+KEYS = (
+    "compute",
+    "recompute",
+    "tensor_comm",
+    "data_comm",
+    "pipeline_comm",
+    "context_comm",
+    "expert_comm",
+    "optimizer",
+    "offload",
+    "launch",
+    "bubble",
+    "other",
+)
+"""Classes of time, in the order of the report."""
+
+COMMUNICATION = ("tensor_comm", "data_comm", "pipeline_comm", "context_comm", "expert_comm")
+
+COMPUTE_LANE = "compute"
+
+_BESIDE_COMPUTE = (
+    "tensor_comm",
+    "expert_comm",
+    "context_comm",
+    "pipeline_comm",
+    "data_comm",
+    "offload",
+    "optimizer",
+    "compute",
+    "recompute",
+    "other",
+    "launch",
+)
+"""Which class an instant has when the compute lane is empty and several other lanes are busy: the first of these.
+Only then may the host be blamed (launch); with nothing at all it is a bubble."""
+
+TIE = 1e-12
+"""Times closer than this, relative to the step, are the same time (a folded and an unfolded run differ by as much)."""
+
+_CODE = {key: code for code, key in enumerate(KEYS)}
+
+
+class Timeline:
+    """Columns of a trace: start and end [s] and class per op, and per rank and lane the ops in order."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.program = trace.program
+        self.start: Floats = np.asarray(trace.start, dtype=np.float64)
+        self.end: Floats = np.asarray(trace.end, dtype=np.float64)
+        ops = self.program.ops
+        codes = defaultdict(lambda: _CODE["other"], _CODE)
+        self.kind: NDArray[np.int8] = np.fromiter((codes[op.kind] for op in ops), dtype=np.int8, count=len(ops))
+        self.unknown_kinds: tuple[str, ...] = tuple(sorted(set(codes) - set(KEYS)))
+        """op classes that the report does not know; their time is `other`"""
+        self.lanes: dict[int, dict[str, Indices]] = self._index()
+
+    def _index(self) -> dict[int, dict[str, Indices]]:
+        # Programs share lane tuples, so grouping by identity first avoids hashing lanes once per op.
+        groups: dict[int, list[int]] = defaultdict(list)
+        for op in self.program.ops:
+            groups[id(op.lanes)].append(op.index)
+        parts: dict[int, dict[str, list[Indices]]] = {}
+        for indices in groups.values():
+            column = np.array(indices, dtype=np.int64)
+            for lane in dict.fromkeys(self.program.ops[indices[0]].lanes):
+                parts.setdefault(lane.rank, {}).setdefault(lane.name, []).append(column)
+        return {
+            rank: {
+                name: columns[0] if len(columns) == 1 else np.sort(np.concatenate(columns)) for name, columns in sorted(parts[rank].items())
+            }
+            for rank in sorted(parts)
+        }
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were simulated, ascending."""
+        return tuple(self.lanes)
+
+    @cached_property
+    def makespan(self) -> float:
+        """End of the last op [s]."""
+        return float(self.end.max(initial=0.0))
+
+    @property
+    def tolerance(self) -> float:
+        """Times this close are equal [s]."""
+        return TIE * self.makespan
+
+    @cached_property
+    def blockers(self) -> tuple[Indices, Indices]:
+        """Who each op waits for, as compressed rows: those of op i are ``sources[offsets[i]:offsets[i + 1]]``."""
+        ops = self.program.ops
+        counts = np.fromiter((len(op.after) for op in ops), dtype=np.int64, count=len(ops))
+        total = int(counts.sum())
+        targets = np.fromiter((other.index for other in chain.from_iterable(op.after for op in ops)), dtype=np.int32, count=total)
+        sources = np.repeat(np.arange(len(ops), dtype=np.int64), counts)[np.argsort(targets, kind="stable")]
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(targets, minlength=len(ops))))).astype(np.int64)
+        return offsets, sources
+
+    def lane(self, rank: int, name: str = COMPUTE_LANE) -> Indices:
+        """The ops of one lane in order; empty if the rank has no such lane."""
+        return self.lanes.get(rank, {}).get(name, np.empty(0, dtype=np.int64))
+
+    def of_rank(self, rank: int) -> Indices:
+        """All ops that stand in a lane of `rank`, ascending, each once."""
+        columns = list(self.lanes.get(rank, {}).values())
+        return np.unique(np.concatenate(columns)) if columns else np.empty(0, dtype=np.int64)
+
+    def beside(self, rank: int) -> Indices:
+        """The ops of `rank` that hold a lane but not its compute lane."""
+        return np.setdiff1d(self.of_rank(rank), self.lane(rank), assume_unique=True)
+
+
+def sweep(layers: Sequence[tuple[Floats, Floats]], begin: float, end: float) -> tuple[Floats, Indices]:
+    """Cut [begin, end] where something starts or ends, and say for each piece which layer is on top.
+
+    `layers` are (starts, ends) [s], the first on top; intervals may overlap. Returns the cut points (one more than
+    pieces) and per piece the index of the first layer that covers it, -1 for none.
+    """
+    starts = np.concatenate([np.empty(0), *(np.clip(layer[0], begin, end) for layer in layers)])
+    ends = np.concatenate([np.empty(0), *(np.clip(layer[1], begin, end) for layer in layers)])
+    number = np.repeat(np.arange(len(layers)), [len(layer[0]) for layer in layers])
+    kept = ends > starts
+    times = np.concatenate((starts[kept], ends[kept]))
+    order = np.argsort(times, kind="stable")
+    owner = np.concatenate((number[kept], number[kept]))[order]
+    sign = np.repeat(np.array([1, -1]), int(kept.sum()))[order]
+    top = np.full(len(times) + 1, -1, dtype=np.int64)
+    for layer in range(len(layers) - 1, -1, -1):
+        covered = np.cumsum(np.where(owner == layer, sign, 0)) > 0
+        top[1:][covered] = layer
+    return np.concatenate(([begin], times[order], [end])), top
+
+
+def breakdown(timeline: Timeline, rank: int, begin: float = 0.0, end: float | None = None) -> dict[str, float]:
+    """Seconds of each class of time on `rank` within [begin, end]; they sum to end - begin.
+
+    An op on the compute lane gives its class; else an own collective or copy that moves data gives its class
+    (tensor, expert, context, pipeline, data, offload, in that order); else launch if only the host is late; else
+    bubble. An op starts when all its members have arrived, so waiting for them is bubble.
+    """
+    end = timeline.makespan if end is None else end
+    keys: list[str] = []
+    layers: list[tuple[Floats, Floats]] = []
+    compute, beside = timeline.lane(rank), timeline.beside(rank)
+    for order, ops in ((KEYS, compute), (_BESIDE_COMPUTE, beside)):
+        for key in order:
+            chosen = ops[timeline.kind[ops] == _CODE[key]]
+            if len(chosen):
+                keys.append(key)
+                layers.append((timeline.start[chosen], timeline.end[chosen]))
+    times, top = sweep(layers, begin, end)
+    seconds = np.bincount(top + 1, weights=np.diff(times), minlength=len(layers) + 1)
+    result = dict.fromkeys(KEYS, 0.0)
+    result["bubble"] += float(seconds[0])
+    for key, value in zip(keys, seconds[1:], strict=True):
+        result[key] += float(value)
+    return result
+
+
+def bubble_fraction(breakdowns: Mapping[int, Mapping[str, float]], counts: Mapping[int, int]) -> float | None:
+    """Mean over ranks of bubble / step time; `counts` says how many equal ranks each one stands for.
+
+    For GPipe and 1F1B without communication this is (p - 1) / (m + p - 1) (Huang et al., 2019; Narayanan et al., 2021).
+    """
+    bubble, total = _bubble_and_total(breakdowns, counts)
+    return bubble / total if total > 0.0 else None
+
+
+def bubble_over_ideal(breakdowns: Mapping[int, Mapping[str, float]], counts: Mapping[int, int]) -> float | None:
+    """The papers' other ratio: bubble time over the time in which ranks do something, (p - 1) / m for 1F1B."""
+    bubble, total = _bubble_and_total(breakdowns, counts)
+    return bubble / (total - bubble) if total - bubble > TIE * total else None
+
+
+def _bubble_and_total(breakdowns: Mapping[int, Mapping[str, float]], counts: Mapping[int, int]) -> tuple[float, float]:
+    bubble = sum(count * breakdowns[rank]["bubble"] for rank, count in counts.items())
+    total = sum(count * sum(breakdowns[rank].values()) for rank, count in counts.items())
+    return bubble, total
+
+
+def bottleneck_rank(breakdowns: Mapping[int, Mapping[str, float]]) -> int:
+    """The rank with the most compute, recomputation included (ties: the lowest)."""
+    return _largest({rank: _work(row) for rank, row in breakdowns.items()})[0]
+
+
+def breakdown_rank(timeline: Timeline, breakdowns: Mapping[int, Mapping[str, float]], begin: float = 0.0, end: float | None = None) -> int:
+    """The rank whose optimizer step ends last (ties: most compute, then lowest).
+
+    Without an optimizer step (forward only, profiling) the rank whose last op ends last.
+    """
+    end = timeline.makespan if end is None else end
+    last: dict[int, float] = {}
+    fallback: dict[int, float] = {}
+    for rank in sorted(breakdowns):
+        ops = timeline.of_rank(rank)
+        ops = ops[(timeline.end[ops] > begin) & (timeline.end[ops] <= end + timeline.tolerance)]
+        fallback[rank] = float(timeline.end[ops].max(initial=begin))
+        steps = ops[timeline.kind[ops] == _CODE["optimizer"]]
+        if len(steps):
+            last[rank] = float(timeline.end[steps].max())
+    candidates = _largest(last or fallback)
+    return _largest({rank: _work(breakdowns[rank]) for rank in candidates})[0]
+
+
+def _work(row: Mapping[str, float]) -> float:
+    return row["compute"] + row["recompute"]
+
+
+def _largest(values: Mapping[int, float]) -> list[int]:
+    """The ranks whose value is the largest, up to rounding, ascending."""
+    highest = max(values.values())
+    return sorted(rank for rank, value in values.items() if value >= highest - 1e-9 * abs(highest))

@@ -1,0 +1,220 @@
+"""The answer in one line: does it fit, how fast is it, what limits it, and what would help most."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from parsim.report.critical_path import CriticalPath
+from parsim.report.measured import DeviceMemory, Measured, RankClass, compress_ranges
+from parsim.report.quantities import gib, percent, seconds
+from parsim.report.timeline import COMMUNICATION, KEYS, Timeline
+
+WORDS = {
+    "memory": "memory capacity",
+    "compute": "compute",
+    "memory_bandwidth": "memory bandwidth",
+    "recompute": "recomputation",
+    "tensor_comm": "tensor-parallel communication",
+    "data_comm": "data-parallel communication",
+    "pipeline_comm": "pipeline communication",
+    "context_comm": "context-parallel communication",
+    "expert_comm": "expert-parallel communication",
+    "optimizer": "the optimizer step",
+    "offload": "offload copies",
+    "launch": "host launch time",
+    "bubble": "bubble",
+    "other": "other work",
+}
+
+_ADVICE = {
+    "recompute": "recompute less (selective) where memory allows",
+    "tensor_comm": "a smaller tensor size, faster links inside the group, or overlap",
+    "data_comm": "more micro-batches per step, overlap, or faster links between the replicas",
+    "pipeline_comm": "overlapped sends, fewer stages, or faster links between the stages",
+    "context_comm": "a smaller context size or another context method",
+    "expert_comm": "expert groups inside a node, or faster links between nodes",
+    "optimizer": "a fused optimizer, or sharded optimizer states",
+    "offload": "offload less, or a faster host link",
+    "launch": "larger micro-batches, fusion, or CUDA graphs",
+    "other": "see the warnings",
+}
+
+_MEMORY_ADVICE = {
+    "activations": "recompute, a smaller micro-batch, or tensor/sequence parallelism",
+    "optimizer": "shard the optimizer states over data-parallel ranks (zero1 and up)",
+    "gradients": "shard the gradients (zero2 and up), or more tensor or pipeline ranks",
+    "parameters": "shard the parameters (zero3, fsdp), or more tensor or pipeline ranks",
+    "temporaries": "a smaller micro-batch, fused kernels, or a chunked loss",
+    "buffers": "smaller communication buckets",
+    "workspace": "a smaller matmul workspace",
+    "fragmentation": "the expandable-segments allocator",
+}
+
+_MEMORY_WORDS = {"optimizer": "optimizer states", "workspace": "workspaces", "context": "driver contexts", "fragmentation": "fragments"}
+
+_NOTABLE = 0.01
+"""Shares of the step below this are not worth a lever."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the verdict is made of; all seconds per step."""
+
+    step_time: float
+    bubble_fraction: float | None
+    exposed_communication: float
+    """part of the step that the breakdown rank spends in nothing but communication"""
+    critical: Mapping[str, float]
+    worst: DeviceMemory | None
+    """the device class with the least headroom"""
+    headroom: int
+    """of that class [B]; negative: does not fit"""
+    capacity: int
+    """of that class, reserve subtracted [B]"""
+
+
+def limiter_kind(measured: Measured, answers: Answers) -> str:
+    """Memory if the step does not fit, else the largest part of the critical path, bubble included.
+
+    The critical path has no bubble: filling and draining a pipeline is somebody's compute. So the time in which the
+    average rank waits is taken from compute and called bubble before the largest is chosen.
+    """
+    if answers.headroom < 0:
+        return "memory"
+    parts = limiting_parts(answers)
+    kind = max(parts, key=lambda key: parts[key])
+    if kind == "compute" and (measured.model.memory_bound_fraction or 0.0) > 0.5:
+        return "memory_bandwidth"
+    return kind
+
+
+def limiting_parts(answers: Answers) -> dict[str, float]:
+    """Seconds of the step by what they are spent on, for `limiter_kind`."""
+    parts = {key: answers.critical[key] for key in KEYS if key not in ("compute", "recompute", "other", "bubble")}
+    work = answers.critical["compute"] + answers.critical["recompute"]
+    idle = min(work, (answers.bubble_fraction or 0.0) * answers.step_time)
+    return {"compute": work - idle, **parts, "bubble": idle}
+
+
+def limiter(measured: Measured, timeline: Timeline, path: CriticalPath, kind: str, answers: Answers) -> str:
+    """One sentence: what limits the step, how much of it, and where."""
+    if kind == "memory" and answers.worst is not None:
+        category, volume = _largest_category(answers.worst)
+        category = _MEMORY_WORDS.get(category, category)
+        verb = "needs" if rank_class(measured, answers.worst.rank).count == 1 else "need"
+        return (
+            f"memory: {_where(measured, answers.worst.rank)} {verb} {gib(answers.worst.device_used_bytes)} GiB"
+            f" of {gib(answers.capacity)} GiB; {category}, {gib(volume)} GiB, are the largest part"
+        )
+    if kind == "bubble":
+        share = percent(answers.bubble_fraction)
+        return f"bubble: the average rank waits {share} of the step ({seconds(limiting_parts(answers)['bubble'])})"
+    keys = ("compute", "recompute") if kind in ("compute", "memory_bandwidth") else (kind,)
+    spent = sum(answers.critical[key] for key in keys)
+    share = percent(spent / answers.step_time) if answers.step_time > 0 else "–"
+    place, name = _heaviest(measured, timeline, path, keys)
+    reason = "; more than half of it waits for HBM" if kind == "memory_bandwidth" else ""
+    return f"{WORDS[kind]}: {share} of the critical path ({seconds(spent)} of {seconds(answers.step_time)}){place}{name}{reason}"
+
+
+def lever(measured: Measured, answers: Answers) -> str:
+    """What would help most, with the most it can bring: the largest part of the step that is not compute."""
+    if answers.headroom < 0 and answers.worst is not None:
+        category, volume = _largest_category(answers.worst)
+        advice = _MEMORY_ADVICE.get(category, "smaller reserves, or larger devices")
+        return f"{_MEMORY_WORDS.get(category, category)}, {gib(volume)} GiB of the peak: {advice}"
+    parts = {key: answers.critical[key] for key in KEYS if key not in ("compute", "bubble")}
+    parts["bubble"] = (answers.bubble_fraction or 0.0) * answers.step_time
+    kind = max(parts, key=lambda key: parts[key])
+    if answers.step_time <= 0 or parts[kind] < _NOTABLE * answers.step_time:
+        return "none but compute itself: faster GPUs, more of them, or fewer FLOP"
+    advice = _bubble_advice(measured) if kind == "bubble" else _ADVICE[kind]
+    share = percent(parts[kind] / answers.step_time)
+    return f"{WORDS[kind]}, at most {seconds(parts[kind])} ({share}): {advice}"
+
+
+def verdict(measured: Measured, answers: Answers) -> str:
+    """``fits: 61.3 of 79.3 GiB (65.8 GB); step 1.42 s; 18 % bubble, 9 % exposed communication; biggest lever: …``."""
+    parts: list[str] = []
+    if answers.worst is not None:
+        used = answers.worst.device_used_bytes
+        room = f"{gib(used)} of {gib(answers.capacity)} GiB ({used / 1e9:,.1f} GB)"
+        if answers.headroom >= 0:
+            parts.append(f"fits: {room}")
+        else:
+            where = _where(measured, answers.worst.rank)
+            parts.append(f"does not fit: {room}, {gib(-answers.headroom)} GiB too much on {where}")
+    parts.append(f"step {seconds(answers.step_time)}")
+    share = answers.exposed_communication / answers.step_time if answers.step_time > 0 else 0.0
+    parts.append(f"{percent(answers.bubble_fraction)} bubble, {percent(share)} exposed communication")
+    parts.append(f"biggest lever: {lever(measured, answers)}")
+    return "; ".join(parts)
+
+
+def exposed_communication(row: Mapping[str, float]) -> float:
+    """The communication keys of a breakdown, summed [s]."""
+    return sum(row[key] for key in COMMUNICATION)
+
+
+def rank_class(measured: Measured, rank: int) -> RankClass:
+    """The class that `rank` stands for."""
+    for candidate in measured.classes:
+        if candidate.rank == rank:
+            return candidate
+    return RankClass(rank, (rank,))
+
+
+def _where(measured: Measured, rank: int) -> str:
+    found = rank_class(measured, rank)
+    name = f"{'rank' if found.count == 1 else 'ranks'} {shortened(found.ranks)}"
+    return f"{name} (stage {found.stage})" if measured.schedule.stages > 1 and found.stage is not None else name
+
+
+def shortened(ranges: str, most: int = 24) -> str:
+    """Compressed ranges cut after `most` characters, with the cut shown."""
+    return ranges if len(ranges) <= most else ranges[: most - 1].rsplit(",", 1)[0] + ",…"
+
+
+def _largest_category(device: DeviceMemory) -> tuple[str, int]:
+    category = max(device.at_peak, key=lambda key: device.at_peak[key])
+    return category, device.at_peak[category]
+
+
+def _heaviest(measured: Measured, timeline: Timeline, path: CriticalPath, keys: tuple[str, ...]) -> tuple[str, str]:
+    """Where on the critical path the time of `keys` is spent, and on which op most of it."""
+    stage_of = {rank: group.stage for group in measured.classes for rank in group.members}
+    by_stage: dict[int, float] = defaultdict(float)
+    by_name: dict[str, float] = defaultdict(float)
+    codes = {KEYS.index(key) for key in keys}
+    for index, begin, end in path.pieces:
+        if int(timeline.kind[index]) in codes:
+            op = timeline.program.ops[index]
+            by_name[op.name] += end - begin
+            stage = stage_of.get(op.lanes[0].rank) if op.lanes else None
+            if stage is not None:
+                by_stage[stage] += end - begin
+    place = ""
+    if measured.schedule.stages > 1 and by_stage:
+        total, reached, chosen = sum(by_stage.values()), 0.0, []
+        for stage, spent in sorted(by_stage.items(), key=lambda item: (-item[1], item[0])):
+            chosen.append(stage)
+            reached += spent
+            if reached >= 0.8 * total:
+                break
+        place = f", {percent(reached / total)} of it on stage{'s' * (len(chosen) > 1)} {compress_ranges(chosen)}"
+    if not by_name:
+        return place, ""
+    name = max(by_name, key=lambda key: by_name[key])
+    return place, f"; longest: {name} ({seconds(by_name[name])})"
+
+
+def _bubble_advice(measured: Measured) -> str:
+    stages, count = measured.ranks.pipeline, measured.ranks.micro_batches
+    if stages == 1:
+        return "the ranks wait for each other; even out their work"
+    if measured.schedule.name in ("gpipe", "1f1b"):
+        before, after = ((stages - 1) / (m + stages - 1) for m in (count, 2 * count))
+        return f"micro-batches {count} → {2 * count} take the ideal bubble from {percent(before)} to {percent(after)}"
+    return "more micro-batches per step, or a schedule with a smaller bubble"

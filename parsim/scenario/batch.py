@@ -1,0 +1,91 @@
+"""Batch arithmetic: global_batch = micro_batch x gradient_accumulation x data size, any two given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parsim.errors import Finding, PlanError
+from parsim.scenario.training import Tokens, TrainingSection
+
+SUSPICIOUS = 100_000
+"""more sequences per step than this are probably meant as tokens"""
+ROUNDING = 0.05
+"""a batch in tokens may be this far from a legal number of sequences"""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizes:
+    """A batch with all three numbers, and how the missing one came about."""
+
+    global_batch: int
+    micro_batch: int
+    micro_batches: int
+    arithmetic: str
+    warnings: tuple[Finding, ...] = ()
+
+
+def resolve_batch(training: TrainingSection, data_size: int, *, sequence: bool) -> BatchSizes:
+    """The batch on `data_size` replicas; `sequence`: samples have tokens.
+
+    A batch in tokens is a round number ("4M tokens"): the nearest legal number of sequences is taken, with a warning.
+    Raises `PlanError` with the arithmetic and the two nearest legal values.
+    """
+    micro = training.micro_batch
+    accumulation = None if training.gradient_accumulation == "auto" else int(training.gradient_accumulation)
+    unit = (micro or accumulation or 1) * data_size
+    total, note, warnings = _samples(training, unit, sequence=sequence)
+    if total is not None and micro is not None:
+        count = _divide(total, unit, f"global_batch {total} / (micro_batch {micro} x data {data_size})", "training.global_batch")
+        if accumulation is not None and accumulation != count:
+            text = f"micro_batch {micro} x gradient_accumulation {accumulation} x data {data_size} = {micro * accumulation * data_size}"
+            hint = f"leave one of the three out; gradient_accumulation {count} fits"
+            raise PlanError(Finding(f"{text}, but global_batch is {total}", "training.gradient_accumulation", accumulation, hint))
+        text = f"gradient_accumulation = {total} / ({micro} x {data_size}) = {count}"
+        return BatchSizes(total, micro, count, note + text, warnings)
+    if total is not None and accumulation is not None:
+        expression = f"global_batch {total} / (gradient_accumulation {accumulation} x data {data_size})"
+        size = _divide(total, unit, expression, "training.global_batch")
+        text = f"micro_batch = {total} / ({accumulation} x {data_size}) = {size}"
+        return BatchSizes(total, size, accumulation, note + text, warnings)
+    if micro is not None and accumulation is not None:
+        product = micro * accumulation * data_size
+        return BatchSizes(product, micro, accumulation, f"global_batch = {micro} x {accumulation} x {data_size} = {product}", warnings)
+    given = [key for key, value in (("global_batch", total), ("micro_batch", micro), ("gradient_accumulation", accumulation)) if value is not None]
+    only = f"only {given[0]} is given" if given else "none is given"
+    text = f"two of global_batch, micro_batch and gradient_accumulation are needed ({only})"
+    missing = "global_batch: 32" if given == ["micro_batch"] else "micro_batch: 1"
+    raise PlanError(Finding(text, "training", None, f"add for example {missing}"))
+
+
+def _samples(training: TrainingSection, unit: int, *, sequence: bool) -> tuple[int | None, str, tuple[Finding, ...]]:
+    """The global batch in samples, how it follows from tokens, and what is odd about it."""
+    wanted, length, path = training.global_batch, training.sequence_length, "training.global_batch"
+    if not isinstance(wanted, Tokens):
+        if not sequence or wanted is None or wanted <= SUSPICIOUS:
+            return wanted, "", ()
+        text = f"global_batch is {wanted:,} sequences per step: are these tokens?"
+        return wanted, "", (Finding(text, path, wanted, f'write "{wanted} tokens"'),)
+    if length is None:
+        hint = "add sequence_length, or write a number of samples"
+        raise PlanError(Finding(f"{wanted.count} tokens are a batch only with a sequence_length", path, f"{wanted.count} tokens", hint))
+    exact = wanted.count / length
+    samples = max(1, round(exact / unit)) * unit
+    arithmetic = f"{wanted.count} tokens / {length} tokens per sequence = {exact:.10g} sequences"
+    if samples == exact:
+        return samples, f"{arithmetic}; ", ()
+    if abs(samples / exact - 1) > ROUNDING:
+        low = max(1, int(exact // unit)) * unit
+        hint = f'use "{low * length} tokens" or "{(low + unit) * length} tokens"'
+        raise PlanError(Finding(f"{arithmetic}, not a multiple of {unit}", path, f"{wanted.count} tokens", hint))
+    text = f"{arithmetic}; the nearest multiple of {unit} is used: {samples} sequences = {samples * length} tokens"
+    return samples, f"{arithmetic}, rounded to {samples}; ", (Finding(text, path, f"{wanted.count} tokens"),)
+
+
+def _divide(total: int, unit: int, expression: str, path: str) -> int:
+    count, rest = divmod(total, unit)
+    if rest == 0:
+        return count
+    legal = (count * unit, (count + 1) * unit) if count else (unit, 2 * unit)
+    text = f"{expression} = {total} / {unit} = {total / unit:.4g} is not whole"
+    raise PlanError(Finding(text, path, total, f"use {legal[0]} or {legal[1]}"))
+

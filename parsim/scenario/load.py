@@ -1,0 +1,220 @@
+"""From files, mappings and command-line arguments to a `Scenario`.
+
+Priority: defaults < extends < file < --override NAME < command line. All problems are collected and raised together.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from parsim.errors import Finding, ScenarioError
+from parsim.scenario import files
+from parsim.scenario.files import Origin, nearest
+from parsim.scenario.merge import merge
+from parsim.scenario.problems import findings_of, unknown_key
+from parsim.scenario.references import unknown_names
+from parsim.scenario.scenario import Scenario
+from parsim.scenario.schema import ScenarioSchema
+from parsim.scenario.shortforms import Layer
+from parsim.scenario.support import unsupported
+from parsim.scenario.values import did_you_mean, shown
+
+COMMAND_LINE = "command line: "
+
+
+class _Sources:
+    """The layers of one scenario in order of priority, and its named overrides."""
+
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+        self.named: dict[str, list[tuple[dict[str, Any], dict[str, Origin]]]] = {}
+        self.findings: list[Finding] = []
+
+    def add(self, tree: Mapping[str, Any], origins: Mapping[str, Origin], *, base: bool) -> None:
+        tree = dict(tree)
+        tree.pop("extends", None)
+        if base:
+            tree.pop("name", None)
+        overrides = tree.pop("overrides", None)
+        if isinstance(overrides, Mapping):
+            for name, partial in overrides.items():
+                place = origins.get(f"overrides.{name}", ("", None, None))
+                if not isinstance(partial, Mapping):
+                    message = f"{shown(partial)} is not a mapping of changes"
+                    self.findings.append(Finding(message, f"overrides.{name}", partial, "write {key: value}", *place))
+                    continue
+                self.named.setdefault(str(name), []).append((dict(partial), _below(origins, f"overrides.{name}")))
+        elif overrides is not None:
+            place = origins.get("overrides", ("", None, None))
+            self.findings.append(Finding(f"{shown(overrides)} is not a mapping of NAME: changes", "overrides", overrides, "", *place))
+        self.layers.append(Layer(tree, origins, self.findings))
+
+    def file(self, path: Path, chain: tuple[Path, ...] = ()) -> None:
+        """The layers of `path`, what it extends first."""
+        document = files.read(path)
+        chain = (*chain, path.resolve())
+        for number, entry in enumerate(_entries(document.tree.get("extends"))):
+            where = files.nearest(document.origins, f"extends.{number}") or (document.path, None, None)
+            try:
+                if not isinstance(entry, str):
+                    raise ScenarioError(Finding(f"{shown(entry)} is not the path of a scenario", value=entry))
+                target = files.find("scenarios", entry, document.path)
+                if target.resolve() in chain:
+                    names = [step.name for step in (*chain[chain.index(target.resolve()) :], target)]
+                    raise ScenarioError(Finding(f"extends goes in a circle: {' -> '.join(names)}", value=entry))
+                self.file(target, chain)
+            except ScenarioError as error:
+                self.findings += [
+                    problem if problem.file else Finding(problem.message, "extends", entry, problem.suggestion, *where) for problem in error.findings
+                ]
+        self.add(document.tree, document.origins, base=len(chain) > 1)
+
+
+def load(source: str | Path | Mapping[str, Any], *overrides: str, named: Sequence[str] = ()) -> Scenario:
+    """Read, merge and check a scenario.
+
+    `source` is a path, the name of a shipped scenario, or a mapping; `overrides` are command-line arguments such as
+    ``parallel.tp=4``; `named` chooses from the file's ``overrides:`` (each may be a comma-separated list).
+
+    Raises `ScenarioError` with every problem at once.
+    """
+    sources = _Sources()
+    name, path = "scenario", ""
+    if isinstance(source, Mapping):
+        sources.add(source, {}, base=False)
+        for entry in _entries(source.get("extends")):
+            sources.file(files.find("scenarios", str(entry)), (Path(),))
+        sources.layers.append(sources.layers.pop(0))
+    else:
+        found = files.find("scenarios", str(source))
+        name, path = found.stem, str(found)
+        sources.file(found)
+    base: dict[str, Any] = {"name": name}
+    origins: dict[str, Origin] = {}
+    for layer in sources.layers:
+        merge(base, origins, layer)
+    chosen = [part.strip() for entry in named for part in entry.split(",") if part.strip()]
+    findings = list(sources.findings)
+    findings += _unchosen(base, sources, chosen, path)
+    for entry in chosen:
+        if entry not in sources.named:
+            hint = did_you_mean(entry, list(sources.named)) or (f"known: {', '.join(sources.named)}" if sources.named else "the file has no overrides")
+            findings.append(Finding(f"no override is called {entry!r}", "overrides", entry, hint, f"--override {entry}"))
+        for partial, places in sources.named.get(entry, ()):
+            merge(base, origins, Layer(partial, places, findings))
+    _arguments(base, origins, overrides, findings)
+    return _checked(base, origins, path, findings)
+
+
+def override(scenario: Scenario, arguments: Iterable[str]) -> Scenario:
+    """`scenario` with command-line arguments on top. Raises `ScenarioError`."""
+    base = copy.deepcopy(dict(scenario.written))
+    base.setdefault("name", scenario.name)
+    origins = dict(scenario.origins)
+    findings: list[Finding] = []
+    _arguments(base, origins, arguments, findings)
+    return _checked(base, origins, scenario.source, findings)
+
+
+def _entries(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _below(origins: Mapping[str, Origin], path: str) -> dict[str, Origin]:
+    """The origins under `path`, as if it were the top."""
+    return {key[len(path) + 1 :]: origin for key, origin in origins.items() if key.startswith(f"{path}.")}
+
+
+def _arguments(base: dict[str, Any], origins: dict[str, Origin], arguments: Iterable[str], findings: list[Finding]) -> None:
+    """Lay ``a.b=c`` arguments over `base`, in order."""
+    for argument in arguments:
+        place = (COMMAND_LINE + argument, None, None)
+        path, equals, text = argument.partition("=")
+        path = path.strip()
+        keys = path.split(".")
+        if not equals or not all(keys):
+            findings.append(Finding(f"{argument!r} is not of the form key.key=value", path, argument, "for example parallel.tensor.size=4", *place))
+            continue
+        try:
+            value = files.parse_value(text)
+        except ScenarioError as error:
+            findings.append(Finding(error.findings[0].message, path, text, "put the value in quotes", *place))
+            continue
+        tree: Any = value
+        for key in reversed(keys):
+            tree = {key: tree}
+        places = {".".join(keys[: count + 1]): place for count in range(len(keys))}
+        merge(base, origins, Layer(tree, places, findings))
+
+
+def _unchosen(base: Mapping[str, Any], sources: _Sources, chosen: Sequence[str], path: str) -> list[Finding]:
+    """Problems that the overrides nobody chose would bring: a typo must not sleep until it is needed."""
+    before = None
+    found: list[Finding] = []
+    for name, partials in sources.named.items():
+        if name in chosen:
+            continue
+        if before is None:
+            before = {(finding.path, finding.message): None for finding in _problems(base)}
+        for partial, places in partials:
+            tree: dict[str, Any] = copy.deepcopy(dict(base))
+            origins: dict[str, Origin] = {}
+            merge(tree, origins, Layer(partial, places, found))
+            fresh = [finding for finding in _problems(tree) if (finding.path, finding.message) not in before]
+            found += [finding.at(*(nearest(origins, finding.path) or (path, None, None))) for finding in fresh]
+    return found
+
+
+def _problems(tree: Mapping[str, Any]) -> list[Finding]:
+    """What the schema refuses and what is not supported yet, without places."""
+    found: list[Finding] = []
+    try:
+        ScenarioSchema.model_validate(tree)
+    except ValidationError as error:
+        found = findings_of(error)
+    assumptions = tree.get("assumptions")
+    if isinstance(assumptions, Mapping):
+        found += [unknown_key(f"assumptions.{name}", value) for name, value in assumptions.items()]
+    wrong = {finding.path: None for finding in found}
+    return found + [finding for finding in unsupported(tree) if finding.path not in wrong]
+
+
+def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, findings: list[Finding]) -> Scenario:
+    """The scenario of a merged tree, or every problem at once."""
+    problems = _problems(written)
+    problems += [finding for finding in unknown_names(written, origins, source) if all(finding.path != problem.path for problem in problems)]
+    findings = findings + [
+        problem if problem.file else problem.at(*(nearest(origins, problem.path) or (source, None, None))) for problem in problems
+    ]
+    if findings:
+        unique = dict.fromkeys((finding.file, finding.line, finding.column, finding.path, finding.message) for finding in findings)
+        by_key = {(finding.file, finding.line, finding.column, finding.path, finding.message): finding for finding in findings}
+        raise ScenarioError(sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0)))
+    settings = ScenarioSchema.model_validate(written)
+    return Scenario(settings, _filled(ScenarioSchema, written), written, origins, source)
+
+
+def _filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]:
+    """`written` with every default, in the order of the schema."""
+    return {name: _value(info, written[name]) if name in written else _default(info) for name, info in model.model_fields.items()}
+
+
+def _value(info: FieldInfo, value: Any) -> Any:
+    if isinstance(value, Mapping) and isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+        return _filled(info.annotation, value)
+    return copy.deepcopy(value)
+
+
+def _default(info: FieldInfo) -> Any:
+    value = info.default
+    if isinstance(value, BaseModel):
+        return _filled(type(value), {})
+    return list(value) if isinstance(value, tuple) else copy.deepcopy(value)

@@ -1,0 +1,151 @@
+"""The `cluster`, `software` and `variability` sections: what runs the job and how it misbehaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from parsim.scenario.section import Section
+from parsim.scenario.values import Anything, Choice, Flag, ListOf, Number, Quantity, Text, Whole
+
+FABRICS = ("default", "single-switch", "fat-tree", "rail-optimised", "torus", "full-mesh")
+TERABYTE = 10**12
+_TIME = Quantity("time", 86400.0)
+
+
+@dataclass(frozen=True)
+class NodesKind(Whole):
+    """A number of nodes, or a list of ``{use, count}`` (mixed nodes)."""
+
+    maximum: int = 10**6
+
+    def check(self, value: Any) -> Any:
+        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            return value
+        return super().check(value)
+
+
+class FabricSection(Section):
+    """The network between nodes; ``fabric: default`` leaves it to the topology."""
+
+    kind: Annotated[str, Choice(FABRICS, {"rail-optimized": "write rail-optimised"})] = "default"
+    """how nodes are connected"""
+    oversubscription: Annotated[Any, Number(1.0, 1000.0, words=("default",))] = "default"
+    """downlink over uplink bandwidth of the leaves"""
+    routing: Annotated[str, Choice(("default", "spray", "ecmp"))] = "default"
+    """how flows share equal paths"""
+    link: Annotated[str, Text("ib-ndr")] = "default"
+    """kind of link between machines"""
+    leaf_ports: Annotated[Any, Whole(1, 100_000, ("default",))] = "default"
+    """ports of a leaf switch that face machines"""
+    dims: Annotated[Any, ListOf(Whole(1, 10**6), ("default",), filled=True)] = "default"
+    """torus: machines along each dimension"""
+
+
+class CollectivesSection(Section):
+    """How collective operations are run."""
+
+    profile: Annotated[str, Choice(("ring", "measured", "nccl"))] = "ring"
+    """ring: latency and bandwidth of rings and trees on the effective capacities of the graph"""
+    algorithm: Annotated[str, Choice(("auto", "ring", "tree", "nvls", "collnet"))] = "auto"
+    """collective algorithm"""
+    protocol: Annotated[str, Choice(("auto", "simple", "ll", "ll128"))] = "auto"
+    """wire protocol"""
+
+
+class ClusterSection(Section):
+    """The machine; a name or "4x v100-32gb" alone stands for ``{topology: ...}``."""
+
+    topology: Annotated[Any, Anything((str, dict), "a topology name, a path, a box such as {gpu: rtx-3090, count: 6}, or \"4x v100-32gb\"")]
+    """name, alias or path of a topology, a box {gpu, count, interconnect, p2p}, or "4x v100-32gb" """
+    nodes: Annotated[Any, NodesKind()] = 1
+    """how often the node template is repeated"""
+    gpus: Annotated[Any, Whole(1, 10**7, ("all",))] = "all"
+    """use the first N GPUs"""
+    placement: Annotated[Any, ListOf(Whole(0, 10**7), ("packed", "scattered"), filled=True)] = "packed"
+    """packed | scattered | [GPU of each rank]"""
+    fabric: FabricSection = FabricSection()
+    """the network between nodes"""
+    set: Annotated[dict[str, Any], Anything((dict,), "a mapping of changes to the device and topology files")] = Field(default={})
+    """changes to the device and topology files, same keys; x2 multiplies"""
+    collectives: CollectivesSection = CollectivesSection()
+    """collective operations"""
+    interference: Annotated[str, Choice(("off", "simple", "full"))] = "off"
+    """how compute and communication slow each other down"""
+    memory_reserve: Annotated[int, Quantity("bytes", TERABYTE)] = Field(default="0 B")  # type: ignore[assignment]
+    """memory of every device that must stay free"""
+    background: Annotated[tuple[Any, ...], ListOf(Anything((dict,), "a mapping"))] = ()
+    """other traffic on the links"""
+
+
+class HostSection(Section):
+    """The CPU that launches the kernels: a floor under the time of a layer."""
+
+    per_layer_forward: Annotated[float, _TIME] = Field(default="0 s")  # type: ignore[assignment]
+    """time to launch one layer's forward"""
+    per_layer_backward: Annotated[float, _TIME] = Field(default="0 s")  # type: ignore[assignment]
+    """time to launch one layer's backward"""
+    per_collective: Annotated[float, _TIME] = Field(default="0 s")  # type: ignore[assignment]
+    """time to launch one collective"""
+    graphs: Annotated[bool, Flag()] = False
+    """CUDA graphs"""
+
+
+class RuntimeMemorySection(Section):
+    """Device memory outside tensors."""
+
+    context: Annotated[Any, Quantity("bytes", TERABYTE, ("auto",))] = "auto"
+    """CUDA context and kernels; auto = the software profile's"""
+    communicators: Annotated[Any, Quantity("bytes", TERABYTE, ("auto",))] = "auto"
+    """NCCL buffers; auto = by the number of communicators"""
+    workspace: Annotated[Any, Quantity("bytes", TERABYTE, ("auto",))] = "auto"
+    """cuBLAS workspace of a handle; auto = the library's, by device"""
+    overhead: Annotated[int, Quantity("bytes", TERABYTE)] = Field(default="0 B")  # type: ignore[assignment]
+    """any other memory on every device"""
+    allocator: Annotated[str, Choice(("segments", "expandable", "exact"))] = "segments"
+    """caching allocator: segments | expandable segments | exact sizes"""
+
+
+class SoftwareSection(Section):
+    """The training stack; `profile` sets every key below that is auto."""
+
+    profile: Annotated[str, Text("pytorch-2")] = "auto"
+    """pytorch-2 | deepspeed | megatron-core; auto = by the parallel strategy"""
+    fusion: Annotated[str, Choice(("auto", "eager", "compiled", "fused"))] = "auto"
+    """norm and activation kernels: eager | fused; auto = the profile's"""
+    gradient_accumulation_fusion: Annotated[Any, Flag(("auto",))] = "auto"
+    """weight gradients are added to the accumulated gradient inside the GEMM; auto = the profile's"""
+    host: HostSection = HostSection()
+    """launch floor"""
+    boundary: Annotated[float, _TIME] = Field(default="0 s")  # type: ignore[assignment]
+    """time per 1e9 local parameters at the optimizer step"""
+    step_constant: Annotated[float, _TIME] = Field(default="0 s")  # type: ignore[assignment]
+    """time added to every step"""
+    memory: RuntimeMemorySection = RuntimeMemorySection()
+    """device memory outside tensors"""
+
+
+class SlowSection(Section):
+    """One slow rank."""
+
+    rank: Annotated[int, Whole(0, 10**7)]
+    """which one"""
+    speed: Annotated[float, Number(0.0, 1.0, above=True)]
+    """its compute speed relative to the others"""
+
+
+class VariabilitySection(Section):
+    """What differs from a perfect machine."""
+
+    seed: Annotated[int, Whole(0, 2**63 - 1)] = 0
+    """random seed"""
+    runs: Annotated[int, Whole(1, 100_000)] = 1
+    """simulated repetitions"""
+    jitter: Annotated[float, Number(0.0, 1.0)] = 0.0
+    """relative spread of op times"""
+    slow: tuple[SlowSection, ...] = ()
+    """slow ranks: [{rank: 5, speed: 0.8}]"""
+    faults: Annotated[tuple[Any, ...], ListOf(Anything((dict,), "a mapping"))] = ()
+    """links that change: [{link: leaf0-spine0, at: 10 s, bandwidth: x0.5}]"""

@@ -1,0 +1,162 @@
+"""The `parallel` section: how the model and the batch are split over ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from parsim import units
+from parsim.scenario.section import Section
+from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Text, Whole, shown
+
+AXES = ("tensor", "context", "data", "pipeline")
+STRATEGIES = ("none", "torch-data-parallel", "parameter-server", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
+LARGEST = 10**6
+_WHICH = "say which one: ddp (one process per GPU), torch-data-parallel (one process, torch.nn.DataParallel), zero1, zero2, zero3 or fsdp"
+_STRATEGY_HINTS = {
+    "dp": _WHICH,
+    "data-parallel": _WHICH,
+    "data_parallel": _WHICH,
+    "dataparallel": "write torch-data-parallel",
+    "zero": "write zero1, zero2 or zero3",
+    "deepspeed": "write zero1, zero2 or zero3",
+    "full_shard": "write fsdp",
+    "shard_grad_op": "write zero2",
+    "hybrid_shard": "write hsdp",
+    "no_shard": "write ddp",
+    "fsdp2": "write fsdp",
+    "distributed-optimizer": "write zero1",
+    "ps": "write parameter-server",
+    "zero-1": "write zero1",
+    "zero-2": "write zero2",
+    "zero-3": "write zero3",
+}
+
+
+@dataclass(frozen=True)
+class BucketKind(Kind):
+    """``25 MiB`` or ``5e8 elements``, or auto: a pair (value, "bytes" or "elements")."""
+
+    def check(self, value: Any) -> Any:
+        if value == "auto":
+            return value
+        is_count = isinstance(value, str) and "element" in value
+        dimension: Literal["bytes", "elements"] = "elements" if is_count else "bytes"
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            raise ValueError(f'{shown(value)} has no unit; write for example "25 MiB" or "{value:g} elements"')
+        number = units.parse(value, dimension)
+        if number < 1:
+            raise ValueError(f"{shown(value)}: a bucket must hold something")
+        return number, dimension
+
+    def json_schema(self) -> JsonSchema:
+        return {"anyOf": [{"const": "auto"}, {"type": "string", "examples": ["25 MiB", "5e8 elements"]}]}
+
+
+@dataclass(frozen=True)
+class OrderKind(Kind):
+    """The four axes, each once."""
+
+    def check(self, value: Any) -> Any:
+        if not isinstance(value, (list, tuple)) or sorted(map(str, value)) != sorted(AXES):
+            raise ValueError(f"{shown(value)} is not an order of {', '.join(AXES)}: each of them once, fastest varying first")
+        return tuple(value)
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": "array", "items": {"enum": list(AXES)}, "minItems": 4, "maxItems": 4, "uniqueItems": True}
+
+
+class TensorSection(Section):
+    """Tensor parallelism: every layer is split over `size` ranks."""
+
+    size: Annotated[int, Whole(1, LARGEST)] = 1
+    """ranks (t)"""
+    sequence_parallel: Annotated[bool, Flag()] = False
+    """norms and dropout work on a shard of the tokens (Korthikanti et al. 2022)"""
+    overlap: Annotated[str, Choice(("none", "backward", "full"))] = "backward"
+    """none | backward: the gradient's all-reduce runs under the weight gradient | full"""
+
+
+class PipelineSection(Section):
+    """Pipeline parallelism: consecutive layers form stages."""
+
+    size: Annotated[int, Whole(1, LARGEST)] = 1
+    """stages (p)"""
+    schedule: Annotated[str, Text("1f1b")] = "1f1b"
+    """naive | gpipe | 1f1b | interleaved | pipedream, or the path of a schedule file"""
+    virtual_stages: Annotated[int, Whole(1, 1000)] = 1
+    """model chunks per rank (v), for interleaved"""
+    split: Annotated[Any, ListOf(Whole(0, 100_000), ("even", "balanced"), filled=True)] = "even"
+    """even | balanced | [layers per stage]"""
+    overlap_sends: Annotated[bool, Flag()] = True
+    """sends occupy no compute"""
+    scatter_sends: Annotated[bool, Flag()] = True
+    """a send is scattered over the tensor-parallel ranks and gathered at the other end (Megatron)"""
+
+
+class ContextSection(Section):
+    """Context parallelism: the tokens of a sample are split."""
+
+    size: Annotated[int, Whole(1, LARGEST)] = 1
+    """ranks (c)"""
+    method: Annotated[str, Choice(("ring", "all-gather", "ulysses"))] = "ring"
+    """how keys and values travel"""
+
+
+class ExpertSection(Section):
+    """Expert parallelism: divides tensor x context x data, adds no ranks."""
+
+    size: Annotated[int, Whole(1, LARGEST)] = 1
+    """ranks over which the experts of a layer are spread"""
+    imbalance: Annotated[float, Number(1.0, 1000.0)] = 1.0
+    """tokens of the busiest rank over the mean"""
+    capacity_factor: Annotated[float | None, Number(0.0, 1000.0, above=True, optional=True)] = None
+    """tokens beyond this multiple of the mean are dropped"""
+
+
+class DataSection(Section):
+    """Data parallelism and what it shards."""
+
+    size: Annotated[Any, Whole(1, LARGEST, ("auto",))] = "auto"
+    """replicas (d); auto = used GPUs / (tensor x pipeline x context)"""
+    strategy: Annotated[str, Choice(STRATEGIES, _STRATEGY_HINTS)] = "ddp"
+    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp | hsdp"""
+    shard_size: Annotated[Any, Whole(1, LARGEST, ("auto",))] = "auto"
+    """hsdp: ranks per shard group; auto = the GPUs of a node"""
+    bucket: Annotated[Any, BucketKind()] = "auto"
+    """size of a gradient bucket: "25 MiB" or "5e8 elements"; auto = the software's rule"""
+    first_bucket: Annotated[Any, Quantity("bytes", words=("auto",))] = "auto"
+    """size of DDP's first bucket; auto = 1 MiB"""
+    bucket_view: Annotated[bool, Flag()] = False
+    """gradients are views of the buckets (gradient_as_bucket_view)"""
+    overlap_reduce: Annotated[bool, Flag()] = True
+    """gradients are reduced while the backward runs"""
+    overlap_gather: Annotated[bool, Flag()] = False
+    """parameters are gathered under the next forward (sharded optimizers)"""
+    accumulate: Annotated[str, Choice(("no_sync", "every"))] = "no_sync"
+    """gradients are reduced after the last micro-batch, or after every one"""
+    unit: Annotated[str, Choice(("layer", "block", "model"))] = "layer"
+    """wrap unit of fsdp and zero3"""
+    prefetch: Annotated[int, Whole(0, 100)] = 1
+    """units gathered ahead of the one that computes"""
+    limit_gathers: Annotated[int, Whole(1, 100)] = 2
+    """gathered units that may exist at once"""
+    reshard_after_forward: Annotated[bool, Flag()] = True
+    """gathered parameters are dropped after the forward"""
+
+
+class ParallelSection(Section):
+    """The parallel strategy. tensor x pipeline x context x data = used GPUs."""
+
+    order: Annotated[tuple[str, ...], OrderKind()] = AXES
+    """axes of the rank grid, fastest varying first; decides which ranks share a node"""
+    tensor: TensorSection = TensorSection()
+    """tensor parallelism"""
+    pipeline: PipelineSection = PipelineSection()
+    """pipeline parallelism"""
+    context: ContextSection = ContextSection()
+    """context parallelism"""
+    expert: ExpertSection = ExpertSection()
+    """expert parallelism"""
+    data: DataSection = DataSection()
+    """data parallelism"""

@@ -1,0 +1,143 @@
+"""Training precision: presets, and what they cost per parameter.
+
+Bytes of weight + gradient + master follow the accounting of ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1) for
+fp16 and bf16, PyTorch autocast (fp32 weights and gradients, cached half-precision casts of linear weights) for amp-*, and
+Megatron-LM's fp32 gradient accumulation for *-fp32grad; fp8 is Transformer Engine on bf16 weights with a cached fp8 copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from parsim.parallel.optimizer import MOMENTS
+from parsim.parallel.settings import Optimizer, Precision
+from parsim.scenario.values import JsonSchema, Kind, did_you_mean, shown
+
+BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+MATMULS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+_KEYS = ("preset", "parameters", "gradients", "master", "optimizer", "activations", "matmul", "reduce")
+
+
+def _preset(name: str, sizes: tuple[int, int, int], activations: int, matmul: str, *, casts: int = 0, element: int = 4) -> Precision:
+    parameters, gradients, master = sizes
+    return Precision(name, parameters, casts, gradients, master, element, activations, matmul, gradients)
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        _preset("fp32", (4, 4, 0), 4, "fp32"),
+        _preset("tf32", (4, 4, 0), 4, "tf32"),
+        _preset("amp-fp16", (4, 4, 0), 2, "fp16", casts=2),
+        _preset("amp-bf16", (4, 4, 0), 2, "bf16", casts=2),
+        _preset("fp16", (2, 2, 4), 2, "fp16"),
+        _preset("bf16", (2, 2, 4), 2, "bf16"),
+        _preset("fp16-fp32grad", (2, 4, 4), 2, "fp16"),
+        _preset("bf16-fp32grad", (2, 4, 4), 2, "bf16"),
+        _preset("pure-bf16", (2, 2, 0), 2, "bf16", element=2),
+        _preset("fp8", (2, 4, 4), 2, "fp8", casts=1),
+    )
+}
+"""weight, gradient and master bytes per parameter, activation bytes per element, matmul type"""
+HALF_SIBLING = {"bf16": "fp16", "amp-bf16": "amp-fp16", "bf16-fp32grad": "fp16-fp32grad"}
+"""what a stack falls back to on a device without bf16"""
+_HINTS = {
+    "mixed": "write amp-bf16 (autocast) or bf16 (half-precision weights with an fp32 master)",
+    "amp": "write amp-bf16 or amp-fp16",
+    "half": "write fp16",
+    "float16": "write fp16",
+    "bfloat16": "write bf16",
+    "float32": "write fp32",
+    "float": "write fp32",
+    "fp8-hybrid": "write fp8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asked for: a preset (or auto) and changes to it."""
+
+    preset: str = "auto"
+    changes: tuple[tuple[str, Any], ...] = ()
+
+
+class PrecisionKind(Kind):
+    """A preset name, auto, or a mapping of dtypes (``{gradients: fp32}``) on top of ``preset``."""
+
+    def check(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return Wanted(_known_preset(value))
+        if not isinstance(value, dict):
+            raise ValueError(f"{shown(value)} is not a precision; write one of {', '.join(PRESETS)}, or a mapping")
+        for key in value:
+            if key not in _KEYS:
+                hint = did_you_mean(str(key), _KEYS) or f"known: {', '.join(_KEYS)}"
+                raise ValueError(f"unknown key {key!r} in a precision; {hint}")
+        preset = _known_preset(value.get("preset", "auto"))
+        changes = tuple((key, _size(key, item)) for key, item in value.items() if key != "preset")
+        return Wanted(preset, changes)
+
+    def json_schema(self) -> JsonSchema:
+        dtype = {"anyOf": [{"enum": [*BYTES, "none"]}, {"enum": [0, 1, 2, 4]}]}
+        properties: JsonSchema = dict.fromkeys(_KEYS, dtype)
+        properties |= {"preset": {"enum": ["auto", *PRESETS]}, "matmul": {"enum": list(MATMULS)}}
+        mapping = {"type": "object", "properties": properties, "additionalProperties": False}
+        return {"anyOf": [{"enum": ["auto", *PRESETS]}, mapping]}
+
+
+PrecisionChoice = Annotated[Wanted, PrecisionKind()]
+
+
+def resolve(wanted: Wanted, default: str) -> Precision:
+    """The precision that `wanted` means where auto is the preset called `default`.
+
+    A mapping changes single bytes or types; cached casts then follow: autocast keeps 2-byte copies of 4-byte weights for
+    half-precision matmuls, Transformer Engine 1-byte copies for fp8.
+    """
+    base = PRESETS[default if wanted.preset == "auto" else wanted.preset]
+    if not wanted.changes:
+        return base
+    changes = dict(wanted.changes)
+    if "optimizer" in changes:
+        changes["optimizer_element"] = changes.pop("optimizer")
+    if "gradients" in changes:
+        changes.setdefault("reduce", changes["gradients"])
+    changed = replace(base, name="custom", **changes)
+    casts = 1 if changed.matmul == "fp8" else 2 if changed.parameters == 4 and changed.matmul in ("fp16", "bf16") else 0
+    return replace(changed, cached_casts=casts)
+
+
+def sum_text(precision: Precision, optimizer: Optimizer) -> str:
+    """Bytes per parameter as the report prints them: ``2+2+4+8 = 16 B/parameter``."""
+    if optimizer.name in MOMENTS:
+        states = MOMENTS[optimizer.name] * precision.optimizer_element
+    else:
+        states = {"adam-8bit": 2, "adafactor": 0}[optimizer.name]
+    parts = [precision.parameters, precision.gradients, *([precision.master] if precision.master else []), states]
+    casts = f" (+{precision.cached_casts} cached)" if precision.cached_casts else ""
+    approximately = "~" if optimizer.name in ("adam-8bit", "adafactor") else ""
+    return f"{'+'.join(map(str, parts))} = {approximately}{sum(parts)} B/parameter{casts}"
+
+
+def _known_preset(value: Any) -> str:
+    if isinstance(value, str) and (value in PRESETS or value == "auto"):
+        return value
+    hint = _HINTS.get(str(value).lower(), "") or did_you_mean(str(value), list(PRESETS))
+    raise ValueError(f"{shown(value)} is not a precision; {hint or 'write one of ' + ', '.join(PRESETS)}")
+
+
+def _size(key: str, value: Any) -> Any:
+    """Bytes for a dtype name or a number of bytes; the matmul type stays a name."""
+    if key == "matmul":
+        if value not in MATMULS:
+            raise ValueError(f"matmul: {shown(value)} is not one of {', '.join(MATMULS)}")
+        return value
+    if value == "none" and key == "master":
+        return 0
+    allowed = {"master": (0, 2, 4), "parameters": (2, 4), "gradients": (2, 4), "activations": (2, 4)}.get(key, (1, 2, 4))
+    size = BYTES.get(value) if isinstance(value, str) else value
+    if isinstance(size, bool) or not isinstance(size, int) or size not in allowed:
+        names = ", ".join(name for name, width in BYTES.items() if width in allowed and name != "tf32")
+        raise ValueError(f"{key}: {shown(value)} is not a type of {' or '.join(map(str, allowed))} bytes; write one of {names}")
+    return size

@@ -1,0 +1,111 @@
+"""From what the schema refuses to findings that a user can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from parsim.errors import Finding
+from parsim.scenario.schema import ScenarioSchema
+from parsim.scenario.shortforms import ASSUMPTIONS, SHORT
+from parsim.scenario.spellings import translation
+from parsim.scenario.values import did_you_mean, shown
+
+
+def findings_of(error: ValidationError) -> list[Finding]:
+    """One finding per problem, without places; the `path` is the dotted key."""
+    found: list[Finding] = []
+    for problem in error.errors(include_url=False):
+        path = ".".join(map(str, problem["loc"]))
+        found.append(_finding(path, problem["type"], problem.get("input"), problem))
+    return found
+
+
+def _finding(path: str, kind: str, value: Any, problem: Any) -> Finding:
+    if kind == "extra_forbidden":
+        return unknown_key(path, value)
+    if kind == "missing":
+        return Finding("required", path, None, _REQUIRED.get(path, ""))
+    if kind == "value_error":
+        message, _, hint = str(problem["ctx"]["error"]).partition("; ")
+        return Finding(message, path, value, hint)
+    if kind in ("model_type", "model_attributes_type", "dataclass_type"):
+        keys = known_keys().get(path, ())
+        example = f"write for example {path.rpartition('.')[2]}: {{{keys[0]}: ...}}" if keys else ""
+        if "size" in keys and isinstance(value, int):
+            example = f"write {path.rpartition('.')[2]}: {{size: {value}}}"
+        return Finding(f"{shown(value)} is not a mapping of {', '.join(keys)}", path, value, example)
+    if kind in ("tuple_type", "list_type"):
+        return Finding(f"{shown(value)} is not a list", path, value, "write [ ... ]")
+    return Finding(str(problem["msg"]), path, value)
+
+
+_REQUIRED = {
+    "model": "write for example model: gpt2",
+    "cluster": "write for example cluster: dgx-a100-80gb",
+    "cluster.topology": "write for example topology: dgx-a100-80gb",
+    "training": "write training: with two of global_batch, micro_batch and gradient_accumulation",
+}
+
+
+def unknown_key(path: str, value: Any) -> Finding:
+    """The finding for a key that does not exist where it stands."""
+    section, _, key = path.rpartition(".")
+    section = ".".join(part for part in section.split(".") if not part.isdigit())
+    siblings = known_keys().get(section, ())
+    foreign = translation(key)
+    elsewhere = [home for home in _homes(key) if home != section]
+    hint = did_you_mean(key, siblings)
+    if section == "assumptions":
+        known = (*ASSUMPTIONS,)
+        hint = did_you_mean(key, known) or f"known: {', '.join(known)}; devices and links are changed with cluster.set"
+        return Finding("no assumption has this name", path, value, hint)
+    if foreign:
+        hint = foreign
+    elif section and key in known_keys()[""]:
+        hint = "it belongs at the top level"
+    elif elsewhere and not (hint and key in hint):
+        hint = f"it belongs under {' or '.join(elsewhere)}"
+    elif not hint:
+        near = did_you_mean(key, list(_all_keys()))
+        hint = near.replace(near.split("'")[1], _full(near.split("'")[1])) if near else ""
+    if not hint:
+        hint = f"known here: {', '.join(siblings)}" if siblings else ""
+    return Finding("unknown key", path, value, hint)
+
+
+def _homes(key: str) -> list[str]:
+    """Sections in which `key` is a known key."""
+    return [section for section, keys in known_keys().items() if section and key in keys]
+
+
+@cache
+def _all_keys() -> dict[str, str]:
+    return {key: f"{section}.{key}" if section else key for section, keys in known_keys().items() for key in keys}
+
+
+def _full(key: str) -> str:
+    return _all_keys()[key]
+
+
+@cache
+def known_keys() -> dict[str, tuple[str, ...]]:
+    """Section path ("" at the top) -> its keys, short forms included."""
+    found: dict[str, tuple[str, ...]] = {}
+    for section, model in sections(ScenarioSchema, ""):
+        short = tuple(name.rpartition(".")[2] for name in SHORT if name.rpartition(".")[0] == section)
+        found[section] = (*model.model_fields, *short)
+    return found
+
+
+def sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every section of the schema with its path, outermost first; sections in lists are not entered."""
+    yield path, model
+    for name, info in model.model_fields.items():
+        candidates = (info.annotation, *get_args(info.annotation))
+        for kind in candidates:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from sections(kind, f"{path}.{name}" if path else name)

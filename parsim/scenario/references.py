@@ -1,0 +1,183 @@
+"""What a scenario names instead of writing: models and topologies in other files."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from parsim.errors import Finding, ScenarioError
+from parsim.scenario import files
+from parsim.scenario.files import Document, Origin, nearest
+from parsim.scenario.shortforms import box
+
+def folder(origins: Mapping[str, Origin], path: str, source: str) -> str | None:
+    """The file beside which relative paths under `path` are meant; None: the working directory (command line)."""
+    origin = nearest(origins, path)
+    if origin is not None and origin[1] is None:
+        return None
+    return (origin[0] if origin is not None else source) or None
+
+
+def lookup(kind: str, relative_to: str | None) -> Callable[[str], dict[str, Any]]:
+    """A function from a name to its tree; a path inside a file that it returned is meant relative to that file."""
+    beside = relative_to
+
+    def of(name: str) -> dict[str, Any]:
+        nonlocal beside
+        document = files.read(files.find(kind, name, beside))
+        beside = document.path
+        return document.tree
+
+    return of
+
+
+def model_tree(model: str | Mapping[str, Any], relative_to: str | None) -> tuple[dict[str, Any], str, str | None]:
+    """The model's tree, its name for reports, and the file its own paths are relative to."""
+    if isinstance(model, Mapping):
+        name = str(model.get("name") or (Path(str(model["base"])).stem if "base" in model else "model"))
+        return copy.deepcopy(dict(model)), name, relative_to
+    document = files.read(files.find("models", model, relative_to))
+    path = Path(document.path)
+    stem = path.parent.name if path.name == "config.json" else path.stem
+    return document.tree, str(document.tree.get("name") or stem), document.path
+
+
+def topology_document(topology: str | Mapping[str, Any], relative_to: str | None) -> Document:
+    """The topology's tree: of a file, of a box such as ``4x v100-32gb``, or as written."""
+    if isinstance(topology, Mapping):
+        return Document(relative_to or "", copy.deepcopy(dict(topology)), {})
+    short = box(topology)
+    if short is not None:
+        return Document(relative_to or "", short, {})
+    return files.read(files.find("topologies", topology, relative_to))
+
+
+def unknown_names(written: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> list[Finding]:
+    """Findings for models and topologies that cannot be found or read."""
+    found: list[Finding] = []
+    model = written.get("model")
+    cluster = written.get("cluster")
+    topology = cluster.get("topology") if isinstance(cluster, Mapping) else None
+    base = model.get("base") if isinstance(model, Mapping) else None
+    checks = [
+        ("model.base" if base is not None else "model", base if base is not None else model, "models"),
+        ("cluster.topology", None if isinstance(topology, str) and box(topology) else topology, "topologies"),
+    ]
+    for path, name, kind in checks:
+        if not isinstance(name, str) or not name.strip():
+            continue
+        try:
+            target = files.find(kind, name, folder(origins, path, source))
+            if not files.is_shipped(target):
+                files.read(target)
+        except ScenarioError as error:
+            found += [
+                problem if problem.file else Finding(problem.message, path, name, problem.suggestion) for problem in error.findings
+            ]
+    return found
+
+
+def reference_origins(written: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> dict[str, Mapping[str, Origin]]:
+    """Where the keys of the model file and of the topology file stand, as ``model.*`` and ``cluster.*`` paths."""
+    found: dict[str, Mapping[str, Origin]] = {}
+    model = written.get("model")
+    path = "model"
+    if isinstance(model, Mapping) and isinstance(model.get("base"), str):
+        model, path = model["base"], "model.base"
+    cluster = written.get("cluster")
+    topology = cluster.get("topology") if isinstance(cluster, Mapping) else None
+    try:
+        if isinstance(model, str):
+            document = files.read(files.find("models", model, folder(origins, path, source)))
+            found["model"] = {f"model.{key}": origin for key, origin in document.origins.items()}
+        if isinstance(topology, str):
+            document = topology_document(topology, folder(origins, "cluster.topology", source))
+            found["cluster"] = {f"cluster.topology.{key}": origin for key, origin in document.origins.items()}
+    except ScenarioError:
+        return found
+    return found
+
+
+def inline(tree: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> dict[str, Any]:
+    """A copy of `tree` in which the user's own files are replaced by what they hold."""
+    document = copy.deepcopy(dict(tree))
+    document["model"] = _inline_model(document["model"], folder(origins, "model", source))
+    cluster = document["cluster"]
+    if isinstance(cluster["topology"], str) and box(cluster["topology"]) is None:
+        path = files.find("topologies", cluster["topology"], folder(origins, "cluster.topology", source))
+        if not files.is_shipped(path):
+            cluster["topology"] = _inline_devices(files.read(path).tree, str(path))
+    elif isinstance(cluster["topology"], dict):
+        cluster["topology"] = _inline_devices(cluster["topology"], folder(origins, "cluster.topology", source))
+    pipeline = document["parallel"]["pipeline"]
+    schedule = schedule_file(pipeline["schedule"], folder(origins, "parallel.pipeline.schedule", source))
+    if schedule is not None:
+        pipeline["schedule"] = str(schedule[0].resolve()) + schedule[1]
+    return document
+
+
+def schedule_file(schedule: str, relative_to: str | None) -> tuple[Path, str] | None:
+    """The schedule file that `schedule` names and the ``:function`` behind it; None where it is the name of a schedule."""
+    file, colon, function = schedule.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        file, colon, function = schedule, "", ""
+    bases = [Path.cwd()]
+    if relative_to is not None:
+        bases.insert(0, Path(relative_to).parent)
+    for base in bases:
+        path = base / Path(file).expanduser()
+        if path.is_file():
+            return path, colon + function
+    return None
+
+
+def _inline_model(model: Any, relative_to: str | None) -> Any:
+    """A name for a shipped model, else its tree with every base that is the user's own file merged in."""
+    if isinstance(model, str):
+        path = files.find("models", model, relative_to)
+        if files.is_shipped(path):
+            return model
+        return _inline_model({"name": model_tree(model, relative_to)[1], **files.read(path).tree}, str(path))
+    if not isinstance(model, dict) or not isinstance(model.get("base"), str):
+        return model
+    path = files.find("models", model["base"], relative_to)
+    if files.is_shipped(path):
+        return model
+    from parsim.model.huggingface import merged
+
+    below = _inline_model(files.read(path).tree, str(path))
+    changes = {key: value for key, value in model.items() if key != "base"}
+    if "model_type" in below or "architectures" in below:
+        return {**below, "changes": [*below.get("changes", ()), changes]}
+    return merged(below, changes)
+
+
+def _inline_devices(tree: dict[str, Any], relative_to: str | None) -> dict[str, Any]:
+    """The topology with the user's own device files under ``devices``, where names are looked up first."""
+    own = dict(tree.get("devices") or {})
+    names: list[str] = []
+
+    def collect(node: Any) -> None:
+        if isinstance(node, dict):
+            for key, item in node.items():
+                if key in ("device", "gpu"):
+                    names.extend(name for name in ([item] if isinstance(item, str) else item or ()) if isinstance(name, str))
+                else:
+                    collect(item)
+        elif isinstance(node, list):
+            for item in node:
+                collect(item)
+
+    collect(tree)
+    for name in names:
+        if name in own:
+            continue
+        try:
+            path = files.find("devices", name, relative_to)
+        except ScenarioError:
+            continue  # building the cluster says so
+        if not files.is_shipped(path):
+            own[name] = files.read(path).tree
+    return {**tree, "devices": own} if own else tree

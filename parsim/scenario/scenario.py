@@ -1,0 +1,121 @@
+"""A scenario: what the user wrote, merged, checked, and with the place of every value."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from parsim.errors import Finding
+from parsim.scenario.files import Origin, nearest, parse_value, shown
+from parsim.scenario.references import inline, reference_origins
+from parsim.scenario.schema import ScenarioSchema
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A checked scenario. Equal scenarios have equal `hash`; two objects are compared by identity."""
+
+    settings: ScenarioSchema
+    """the typed sections, every default filled in, SI units"""
+    tree: Mapping[str, Any]
+    """canonical long form with every default, texts as written ("80 GiB")"""
+    written: Mapping[str, Any]
+    """the same, only what the user wrote"""
+    origins: Mapping[str, Origin]
+    """dotted key -> file (or command-line argument), line, column; keys at their defaults are absent"""
+    source: str = ""
+    """the scenario's file; empty for a mapping"""
+    _references: dict[str, Mapping[str, Origin]] = field(default_factory=dict, repr=False, compare=False)
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.settings.name
+
+    def locate(self, path: str) -> Origin:
+        """File, line and column of `path`, or of the nearest written key above it."""
+        return nearest(self.origins, path) or (self.source, None, None)
+
+    def findings_at(self, findings: Iterable[Finding]) -> list[Finding]:
+        """The findings with their places filled in; keys of the model or topology file point into that file."""
+        return [finding if finding.file else self._placed(finding) for finding in findings]
+
+    def _placed(self, finding: Finding) -> Finding:
+        if not finding.path:
+            return finding.at(self.source, None, None)
+        if not self._references:
+            self._references.update(reference_origins(self.written, self.origins, self.source))
+        root = finding.path.partition(".")[0]
+        below = nearest(self._references.get(root, {}), finding.path)
+        if below is not None and finding.path not in self.origins:
+            return finding.at(*below)
+        return finding.at(*self.locate(finding.path))
+
+    def document(self) -> dict[str, Any]:
+        """The resolved scenario as JSON-able data, self-contained: user's own model and topology files are inlined.
+
+        ``load(scenario.document())`` gives the same scenario.
+        """
+        document = inline(self.tree, self.origins, self.source)
+        return {key: value for key, value in document.items() if key not in ("extends", "overrides")}
+
+    def with_overrides(self, *arguments: str) -> Scenario:
+        """The scenario with command-line arguments (``parallel.tp=4``) on top. Raises `ScenarioError`."""
+        from parsim.scenario.load import override
+
+        return override(self, arguments)
+
+    def show(self, *, defaults: bool = False) -> str:
+        """The merged scenario as YAML, each value with where it comes from; with `defaults` also what nobody wrote."""
+        lines: list[tuple[str, str]] = []
+        _show(self.tree if defaults else self.written, "", 0, self.origins, lines)
+        width = min(60, max((len(text) for text, comment in lines if comment), default=0))
+        return "".join(f"{text:<{width}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines)
+
+    def hash(self) -> str:
+        """SHA-256 of the resolved scenario without its name: equal for equal work."""
+        document = {key: value for key, value in self.document().items() if key != "name"}
+        return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def place_text(origin: Origin) -> str:
+    """``file:line`` or the command-line argument."""
+    file, line, _ = origin
+    return f"{shown(file)}:{line}" if line is not None else file
+
+
+def _show(tree: Mapping[str, Any], prefix: str, depth: int, origins: Mapping[str, Origin], lines: list[tuple[str, str]]) -> None:
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        label = "  " * depth + flow(key)
+        if isinstance(value, Mapping) and value:
+            lines.append((f"{label}:", ""))
+            _show(value, f"{path}.", depth + 1, origins, lines)
+            continue
+        free = path.startswith(("model.", "cluster.topology.", "cluster.set."))
+        origin = nearest(origins, path) if free else origins.get(path)
+        lines.append((f"{label}: {flow(value)}", place_text(origin) if origin is not None else "default"))
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+ ()×%-]*")
+
+
+def flow(value: Any) -> str:
+    """One value in YAML flow style, quoted only where it must be."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{flow(key)}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) is not None and not value.endswith(" ")
+        return value if plain and parse_value(value) == value else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)

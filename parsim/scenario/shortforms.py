@@ -1,0 +1,154 @@
+"""Short ways to write things, and the long form that everything else works with.
+
+``tp: 8`` stands for ``tensor: {size: 8}``; ``cluster: NAME`` for ``cluster: {topology: NAME}``; ``optimizer: adam`` for
+``optimizer: {name: adam}``. Every layer of a scenario is expanded before layers are merged.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from parsim.errors import Finding
+from parsim.scenario.files import Origin
+
+_BOX = re.compile(r"\s*(\d+)\s*[x×]\s*(\S.*?)\s*")
+
+SHORT = {
+    "parallel.tp": "parallel.tensor.size",
+    "parallel.pp": "parallel.pipeline.size",
+    "parallel.dp": "parallel.data.size",
+    "parallel.cp": "parallel.context.size",
+    "parallel.ep": "parallel.expert.size",
+    "parallel.zero": "parallel.data.strategy",
+    "training.mbs": "training.micro_batch",
+    "training.gbs": "training.global_batch",
+    "training.gas": "training.gradient_accumulation",
+    "training.seq": "training.sequence_length",
+}
+"""short key -> long key"""
+ASSUMPTIONS = {
+    "software_profile": "software.profile",
+    "precision": "training.precision",
+    "attention": "training.attention",
+    "dropout": "training.dropout",
+    "optimizer_kernels": "training.optimizer.implementation",
+    "loss_kernel": "training.loss.kernel",
+    "kernel_fusion": "software.fusion",
+    "gradient_accumulation_fusion": "software.gradient_accumulation_fusion",
+    "context_memory": "software.memory.context",
+    "communicator_memory": "software.memory.communicators",
+    "workspace_memory": "software.memory.workspace",
+}
+"""name of an assumption, as reports print it -> the key that states it"""
+SCALAR = {
+    "cluster": "topology",
+    "training.optimizer": "name",
+    "training.loss": "kind",
+    "cluster.fabric": "kind",
+    "cluster.collectives": "profile",
+}
+"""section that a plain text may stand for -> the key the text is the value of"""
+LATE_SCALAR = {"model": "base", "training.precision": "preset"}
+"""the same, but only where a mapping is laid over the text"""
+SYNONYMS: dict[str, dict[Any, Any]] = {
+    "training.recompute": {True: "full", False: "none", "gradient_checkpointing": "full"},
+    "training.finetune": {False: None, "none": None},
+}
+"""other spellings of a value"""
+ZERO = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
+
+
+def box(text: str) -> dict[str, Any] | None:
+    """``4x v100-32gb`` as ``{gpu: v100-32gb, count: 4}``; None for anything else."""
+    match = _BOX.fullmatch(text)
+    return {"gpu": match[2], "count": int(match[1])} if match else None
+
+
+class Layer:
+    """One source of settings: a tree in long form, where each key was written, and what was wrong with it."""
+
+    def __init__(self, tree: Mapping[str, Any], origins: Mapping[str, Origin], findings: list[Finding]) -> None:
+        self.tree: dict[str, Any] = copy.deepcopy(dict(tree))
+        self.origins = dict(origins)
+        self.findings = findings
+        self._scalars()
+        for short, long in SHORT.items():
+            self._short(short, long)
+        for name, long in ASSUMPTIONS.items():
+            self._short(f"assumptions.{name}", long)
+        self._synonyms()
+
+    def _section(self, path: str) -> tuple[dict[str, Any] | None, str]:
+        """The mapping that holds the last key of `path`, and that key."""
+        *sections, key = path.split(".")
+        holder: Any = self.tree
+        for section in sections:
+            holder = holder.get(section) if isinstance(holder, dict) else None
+        return (holder if isinstance(holder, dict) else None), key
+
+    def _scalars(self) -> None:
+        for path, inner in SCALAR.items():
+            holder, key = self._section(path)
+            if holder is not None and isinstance(holder.get(key), str):
+                holder[key] = {inner: holder[key]}
+                if path in self.origins:
+                    self.origins[f"{path}.{inner}"] = self.origins[path]
+
+    def _short(self, short: str, long: str) -> None:
+        holder, key = self._section(short)
+        if holder is None or key not in holder:
+            return
+        value = holder.pop(key)
+        origin = self.origins.pop(short, None)
+        if key == "zero":
+            value = self._zero(value, origin)
+            if value is None:
+                return
+        holder, last = self.tree, long.rpartition(".")[2]
+        reached = ""
+        for section in long.split(".")[:-1]:
+            reached = f"{reached}.{section}".lstrip(".")
+            inner = holder.setdefault(section, {})
+            if inner is None:
+                inner = holder[section] = {}
+            if isinstance(inner, str) and reached in SCALAR:
+                inner = holder[section] = {SCALAR[reached]: inner}
+            if not isinstance(inner, dict):
+                return  # the schema says what is wrong with it
+            if origin is not None:
+                self.origins.setdefault(reached, origin)
+            holder = inner
+        if last in holder:
+            other = self.origins.get(long)
+            place = f" (line {other[1]})" if other is not None and other[1] is not None else ""
+            message = f"short and long form at once: {key} = {value} and {long} = {holder[last]}{place}"
+            self._problem(message, short, value, "keep one of them", origin)
+            return
+        holder[last] = value
+        if origin is not None:
+            self.origins[long] = origin
+
+    def _zero(self, value: Any, origin: Origin | None) -> str | None:
+        if isinstance(value, str) and value in ZERO.values():
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and value in ZERO:
+            return ZERO[value]
+        self._problem(f"{value!r} is not a ZeRO stage: 0, 1, 2 or 3", "parallel.zero", value, "or write data: {strategy: ...}", origin)
+        return None
+
+    def _synonyms(self) -> None:
+        for path, words in SYNONYMS.items():
+            holder, key = self._section(path)
+            if holder is None or not isinstance(holder.get(key), (str, bool)):
+                continue
+            for word, meant in words.items():
+                if type(word) is type(holder[key]) and word == holder[key]:
+                    holder[key] = meant
+                    break
+
+    def _problem(self, message: str, path: str, value: Any, suggestion: str, origin: Origin | None) -> None:
+        file, line, column = origin or ("", None, None)
+        self.findings.append(Finding(message, path, value, suggestion, file, line, column))

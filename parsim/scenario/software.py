@@ -1,0 +1,140 @@
+"""Software profiles: what a training stack uses where the scenario says auto."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from parsim.errors import Finding, ScenarioError
+from parsim.scenario import files
+from parsim.scenario.precision import PRESETS
+from parsim.scenario.schema import ScenarioSchema
+from parsim.scenario.training import ATTENTIONS
+from parsim.scenario.values import Choice, Flag, Quantity, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A value that nobody stated: its name under ``assumptions:``, what it is, who says so and where that stands."""
+
+    name: str
+    value: str
+    source: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The defaults of one training stack."""
+
+    name: str
+    precision: str
+    attention: tuple[str, ...]
+    """in order of preference"""
+    fusion: str
+    loss: str
+    optimizer: str
+    gradient_accumulation_fusion: bool
+    context: int
+    """[B]"""
+    workspace: int
+    """cuBLAS workspace per handle [B]"""
+    workspace_sm90: int
+    """the same on Hopper [B]"""
+    sources: Mapping[str, str]
+    """section -> source"""
+    document: files.Document
+
+    def assumption(self, name: str, value: object, key: str) -> Assumption:
+        """The record of a default taken from `key` of the profile."""
+        file, line, _ = self.document.locate(key)
+        origin = files.shown(file) + (f":{line}" if line is not None else "")
+        return Assumption(name, str(value), self.sources.get(key.partition(".")[0], ""), origin)
+
+
+def automatic(settings: ScenarioSchema, *, transformer: bool) -> tuple[str, str]:
+    """The profile that ``auto`` means for a strategy, and why."""
+    strategy = settings.parallel.data.strategy
+    model_parallel = settings.parallel.tensor.size > 1 or settings.parallel.pipeline.size > 1
+    if transformer and model_parallel and strategy not in ("fsdp", "zero3"):
+        return "megatron-core", "tensor or pipeline parallelism of a transformer is usually run with Megatron-Core"
+    if strategy in ("zero1", "zero2", "zero3"):
+        return "deepspeed", f"{strategy} is usually run with DeepSpeed"
+    return "pytorch-2", f"{strategy} is part of PyTorch" if strategy != "none" else "one process is plain PyTorch"
+
+
+def read_profile(name: str, relative_to: str | None) -> Profile:
+    """The profile called `name` (or of that path). Raises `ScenarioError` with every problem in it."""
+    try:
+        document = files.read(files.find("software", name, relative_to))
+    except ScenarioError as error:
+        raise ScenarioError(
+            [problem if problem.file else Finding(problem.message, "software.profile", name, problem.suggestion) for problem in error.findings]
+        ) from None
+    reader = _Reader(document)
+    profile = Profile(
+        name=str(document.tree.get("name", name)),
+        precision=reader.get("precision.preset", Choice(tuple(PRESETS)), "bf16"),
+        attention=tuple(reader.get("attention.order", _Order(), ["flash2", "mem-efficient", "eager"])),
+        fusion=reader.get("kernels.fusion", Choice(("eager", "fused")), "eager"),
+        loss=reader.get("kernels.loss", Choice(("eager", "fused", "vocab-parallel")), "eager"),
+        optimizer=reader.get("kernels.optimizer", Choice(("fused", "foreach", "loop")), "foreach"),
+        gradient_accumulation_fusion=reader.get("kernels.gradient_accumulation_fusion", Flag(), default=False),
+        context=reader.get("memory.context", Quantity("bytes", 10**12), "0.5 GiB"),
+        workspace=reader.get("memory.workspace", Quantity("bytes", 10**12), "8519680 B"),
+        workspace_sm90=reader.get("memory.workspace_sm90", Quantity("bytes", 10**12), "32 MiB"),
+        sources={section: str(value.get("source", "")) for section, value in document.tree.items() if isinstance(value, Mapping)},
+        document=document,
+    )
+    reader.close()
+    return profile
+
+
+class _Order:
+    """A list of attention kernels."""
+
+    def check(self, value: Any) -> list[str]:
+        kernels = value if isinstance(value, list) else [value]
+        return [Choice(ATTENTIONS).check(kernel) for kernel in kernels]
+
+
+class _Reader:
+    """Reads a profile key by key and collects what is wrong with it."""
+
+    def __init__(self, document: files.Document) -> None:
+        self.document = document
+        self.findings: list[Finding] = []
+        self.known: dict[str, list[str]] = {"": ["name", "description", "aliases", "source"]}
+
+    def get(self, key: str, kind: Any, default: Any) -> Any:
+        section, _, name = key.partition(".")
+        self.known.setdefault(section, ["source"]).append(name)
+        if section not in self.known[""]:
+            self.known[""].append(section)
+        holder = self.document.tree.get(section)
+        value = holder.get(name, default) if isinstance(holder, Mapping) else default
+        try:
+            return kind.check(value)
+        except ValueError as error:
+            message, _, hint = str(error).partition("; ")
+            self.findings.append(Finding(message, key, value, hint, *self.document.locate(key)))
+            return kind.check(default)
+
+    def close(self) -> None:
+        """Raise what was collected, unknown keys included."""
+        for section, value in self.document.tree.items():
+            if section not in self.known[""]:
+                self._unknown(section, value, self.known[""])
+            elif section in self.known and not isinstance(value, Mapping):
+                self.findings.append(Finding("expected a mapping", section, value, "", *self.document.locate(section)))
+            elif section in self.known:
+                for key, item in value.items():
+                    if key not in self.known[section]:
+                        self._unknown(f"{section}.{key}", item, self.known[section])
+        if self.findings:
+            raise ScenarioError(self.findings)
+
+    def _unknown(self, path: str, value: Any, known: list[str]) -> None:
+        hint = did_you_mean(path.rpartition(".")[2], known) or f"known here: {', '.join(known)}"
+        self.findings.append(Finding("unknown key", path, value, hint, *self.document.locate(path)))

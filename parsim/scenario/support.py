@@ -1,0 +1,109 @@
+"""What the schema knows and the simulator does not do yet. A value here is refused, never ignored.
+
+To make something supported, delete its row (or widen its values).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from parsim import units
+from parsim.errors import Finding
+from parsim.parallel.schedules import NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One key, what it may be so far, and what else would need."""
+
+    path: str
+    supported: Callable[[Any], bool]
+    feature: str
+    suggestion: str = ""
+
+
+def _only(*values: Any) -> Callable[[Any], bool]:
+    return lambda value: any(type(value) is type(known) and value == known for known in values) or (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and value in [v for v in values if not isinstance(v, (bool, str))]
+    )
+
+
+def _zero_time(value: Any) -> bool:
+    try:
+        return units.parse(value, "time") == 0
+    except ValueError:
+        return True  # the schema has said what is wrong
+
+
+def _empty(value: Any) -> bool:
+    return value in ([], (), {}, None)
+
+
+def _known_schedule(value: Any) -> bool:
+    name = str(value).strip().lower().replace("_", "-")
+    return name not in _LATER_SCHEDULES
+
+
+_LATER_SCHEDULES = (
+    "pipedream-2bw", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zero-bubble", "dualpipe", "dualpipev", "chimera", "hanayo",
+    "looped-bfs",
+)  # fmt: skip
+_LATER_PROFILES = ("pytorch-compile", "megatron-2021", "megatron-2022", "llm-foundry-2023")
+
+LIMITS: tuple[Limit, ...] = (
+    Limit("parallel.context.size", _only(1), "context parallelism", "use context.size 1"),
+    Limit("parallel.context.method", _only("ring"), "context parallelism"),
+    Limit("parallel.expert.size", _only(1), "expert parallelism", "use expert.size 1: every rank holds all experts"),
+    Limit("parallel.expert.imbalance", _only(1.0), "expert imbalance"),
+    Limit("parallel.expert.capacity_factor", _empty, "expert capacity"),
+    Limit("parallel.data.strategy", lambda value: value != "hsdp", "hybrid sharding", "use fsdp or zero3"),
+    Limit("parallel.data.shard_size", _only("auto"), "hybrid sharding"),
+    Limit("parallel.pipeline.schedule", _known_schedule, "this schedule", f"use {', '.join(NAMES)}, or give the order in a schedule file"),
+    Limit("training.offload.parameters", _only("none"), "offloading"),
+    Limit("training.offload.gradients", _only("none"), "offloading"),
+    Limit("training.offload.optimizer", _only("none"), "offloading"),
+    Limit("training.offload.activations", _only("none"), "offloading"),
+    Limit("training.finetune", lambda value: value is None, "fine-tuning of a part of the parameters"),
+    Limit("training.tokens", lambda value: value is None, "time to train", "multiply step_time_s by the number of steps"),
+    Limit("training.mean_sequence_length", _only("auto"), "samples shorter than sequence_length"),
+    Limit("training.partial_micro_batch", lambda value: value is not True, "a smaller last micro-batch"),
+    Limit("training.loss.chunks", _only(1), "chunked loss"),
+    Limit("cluster.nodes", lambda value: not isinstance(value, list), "mixed nodes", "describe them as an explicit graph in a topology file"),
+    Limit("cluster.fabric.routing", lambda value: value != "ecmp", "hashed routing", "use spray"),
+    Limit("cluster.interference", _only("off"), "interference of compute and communication", "use off"),
+    Limit("cluster.collectives.profile", _only("ring"), "another cost profile of collectives", "use ring"),
+    Limit("cluster.collectives.algorithm", _only("auto"), "the choice of a collective algorithm"),
+    Limit("cluster.collectives.protocol", _only("auto"), "the choice of a collective protocol"),
+    Limit("cluster.background", _empty, "background traffic"),
+    Limit("software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2, deepspeed, megatron-core or auto"),
+    Limit("software.fusion", lambda value: value != "compiled", "compiled kernels", "use eager or fused"),
+    Limit("software.host.per_layer_forward", _zero_time, "the launch floor of the host"),
+    Limit("software.host.per_layer_backward", _zero_time, "the launch floor of the host"),
+    Limit("software.host.per_collective", _zero_time, "the launch floor of the host"),
+    Limit("software.host.graphs", lambda value: value is not True, "CUDA graphs"),
+    Limit("variability.runs", _only(1), "repeated runs"),
+    Limit("variability.jitter", _only(0.0), "jitter"),
+    Limit("variability.faults", _empty, "faults"),
+    Limit("economics.currency", _only("USD"), "cost"),
+    Limit("economics.gpu_hour", lambda value: value is None, "cost"),
+    Limit("economics.power_price", lambda value: value is None, "cost"),
+    Limit("economics.pue", _only(1.2), "energy"),
+    Limit("economics.mtbf_per_gpu", lambda value: value is None, "goodput"),
+    Limit("economics.checkpoint_time", lambda value: value is None, "goodput"),
+)
+
+
+def unsupported(tree: Mapping[str, Any]) -> list[Finding]:
+    """A finding for every written value whose feature is not built yet."""
+    found = []
+    for limit in LIMITS:
+        holder: Any = tree
+        *sections, key = limit.path.split(".")
+        for section in sections:
+            holder = holder.get(section) if isinstance(holder, Mapping) else None
+        if not isinstance(holder, Mapping) or key not in holder or limit.supported(holder[key]):
+            continue
+        found.append(Finding(f"not supported yet: {limit.feature}", limit.path, holder[key], limit.suggestion))
+    return found

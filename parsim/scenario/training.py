@@ -1,0 +1,189 @@
+"""The `training` section: what one optimizer step is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from parsim import units
+from parsim.parallel.settings import Recompute
+from parsim.scenario.precision import PrecisionChoice
+from parsim.scenario.section import Section
+from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quantity, Whole, did_you_mean, shown
+
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lion")
+LOSSES = ("auto", "sum", "mse", "cross_entropy")
+ATTENTIONS = ("eager", "mem-efficient", "triton-fa1", "flash2", "flash3", "cudnn")
+SELECTABLE = ("attention", "mlp", "norm")
+PLACES = ("none", "cpu", "nvme")
+LARGEST_BATCH = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A batch written in tokens ("4M tokens")."""
+
+    count: int
+
+
+class Batch(Kind):
+    """Samples per optimizer step, or tokens where the text says so."""
+
+    def check(self, value: Any) -> Any:
+        rule = f'a number of samples from 1 to {LARGEST_BATCH:,}, or of tokens such as "4M tokens"'
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            raise ValueError(f"{shown(value)} is not {rule}")
+        try:
+            count, noun = units.parse_counted(value)
+        except ValueError:
+            raise ValueError(f"{shown(value)} is not {rule}") from None
+        if count != int(count) or not 1 <= count <= LARGEST_BATCH or noun not in ("", "token", "sample", "sequence"):
+            raise ValueError(f"{shown(value)} is not {rule}")
+        return Tokens(int(count)) if noun == "token" else int(count)
+
+    def json_schema(self) -> JsonSchema:
+        text = {"type": "string", "pattern": r"^[0-9][0-9_.eE+]* ?[kMGTB]?( ?(tokens|samples|sequences))?$", "examples": ["4M tokens"]}
+        return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": LARGEST_BATCH}, text, {"type": "null"}]}
+
+
+class RecomputeKind(Kind):
+    """Which activations are recomputed: a word, or one of ``{every: k}``, ``{blocks: n}``, ``{selective: [...]}``."""
+
+    words = ("none", "full", "selective")
+
+    def check(self, value: Any) -> Any:
+        rule = f"none, full, {{every: k}}, {{blocks: n}}, selective or {{selective: [{', '.join(SELECTABLE)}]}}"
+        if isinstance(value, str) and value in self.words:
+            return Recompute(mode=value)  # type: ignore[arg-type]
+        if isinstance(value, dict) and len(value) == 1:
+            key, item = next(iter(value.items()))
+            if key == "every":
+                return Recompute("every", every=_count(key, item))
+            if key == "blocks":
+                return Recompute("blocks", blocks=_count(key, item))
+            if key == "selective":
+                return Recompute("selective", selective=_parts(item))
+        hint = did_you_mean(value, self.words) if isinstance(value, str) else ""
+        raise ValueError(f"{shown(value)} is not {rule}{'; ' + hint if hint else ''}")
+
+    def json_schema(self) -> JsonSchema:
+        count = {"type": "integer", "minimum": 1, "maximum": 10_000}
+        parts = {"type": "array", "items": {"enum": list(SELECTABLE)}, "minItems": 1}
+        mappings = [
+            {"type": "object", "properties": {key: kind}, "required": [key], "additionalProperties": False}
+            for key, kind in (("every", count), ("blocks", count), ("selective", parts))
+        ]
+        return {"anyOf": [{"enum": [*self.words, "gradient_checkpointing"]}, {"type": "boolean"}, *mappings]}
+
+
+def _count(key: str, value: Any) -> int:
+    try:
+        return int(Whole(1, 10_000).check(value))
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+
+
+def _parts(value: Any) -> tuple[str, ...]:
+    parts = [value] if isinstance(value, str) else value
+    if not isinstance(parts, list) or not parts:
+        raise ValueError(f"selective: {shown(value)} is not a list of {', '.join(SELECTABLE)}")
+    return tuple(Choice(SELECTABLE).check(part) for part in parts)
+
+
+class OptimizerSection(Section):
+    """The optimizer; a name alone stands for ``{name: NAME}``."""
+
+    name: Annotated[str, Choice(OPTIMIZERS, {"adam8bit": "write adam-8bit", "adamw8bit": "write adam-8bit"})] = "adamw"
+    """algorithm; decides the states per parameter"""
+    implementation: Annotated[str, Choice(("fused", "foreach", "loop", "auto"))] = "auto"
+    """fused | foreach | loop kernels; auto = the software profile's"""
+    clip_gradients: Annotated[bool, Flag()] = True
+    """a global gradient norm before the step"""
+
+
+class LossSection(Section):
+    """The loss; a kind alone stands for ``{kind: KIND}``."""
+
+    kind: Annotated[str, Choice(LOSSES)] = "auto"
+    """sum | mse | cross_entropy; auto = the model's"""
+    kernel: Annotated[str, Choice(("eager", "fused", "vocab-parallel", "auto"))] = "auto"
+    """how logits become a loss; auto = the software profile's, vocab-parallel under tensor parallelism"""
+    chunks: Annotated[int, Whole(1, 10_000)] = 1
+    """parts in which logits and loss are computed one after another"""
+
+
+class OffloadSection(Section):
+    """Where model states and activations live."""
+
+    parameters: Annotated[str, Choice(PLACES)] = "none"
+    """none | cpu | nvme"""
+    gradients: Annotated[str, Choice(PLACES)] = "none"
+    """none | cpu | nvme"""
+    optimizer: Annotated[str, Choice(PLACES)] = "none"
+    """none | cpu | nvme"""
+    activations: Annotated[str, Choice(PLACES)] = "none"
+    """none | cpu | nvme"""
+
+
+class FinetuneSection(Section):
+    """Training of a part of the parameters."""
+
+    method: Annotated[str, Choice(("lora", "qlora", "freeze"))] = "lora"
+    """lora | qlora | freeze"""
+    rank: Annotated[int, Whole(1, 65536)] = 16
+    """rank r of the adapters"""
+    targets: Any = "all-linear"
+    """all-linear, or a list of linear layers"""
+    train_embeddings: Annotated[bool, Flag()] = False
+    """the embedding is trained too"""
+    base: Annotated[str, Choice(("bf16", "nf4", "nf4-dq"))] = "bf16"
+    """how the frozen weights are stored"""
+    base_sharded: Annotated[Any, Flag(("auto",))] = "auto"
+    """the frozen weights are sharded like the trained ones"""
+
+
+class TrainingSection(Section):
+    """The training recipe. Two of global_batch, micro_batch and gradient_accumulation are needed; the third is derived."""
+
+    sequence_length: Annotated[int | None, Whole(1, 10**8, optional=True)] = None
+    """tokens per sample, the longest one (s); needed for models of sequences"""
+    mean_sequence_length: Annotated[Any, Whole(1, 10**8, ("auto",))] = "auto"
+    """tokens per sample on average, where shorter than sequence_length"""
+    global_batch: Annotated[int | Tokens | None, Batch()] = None
+    """samples per optimizer step of the whole job; "4M tokens" is legal"""
+    micro_batch: Annotated[int | None, Whole(1, 10**6, optional=True)] = None
+    """samples per forward pass of one model replica (b)"""
+    gradient_accumulation: Annotated[Any, Whole(1, 10**6, ("auto",))] = "auto"
+    """micro-batches per optimizer step and replica (m)"""
+    partial_micro_batch: Annotated[bool, Flag()] = False
+    """a smaller last micro-batch is allowed"""
+    tokens: Annotated[float | None, Quantity("count", optional=True)] = None
+    """tokens of the whole training, e.g. 2T: turns on time to train and cost"""
+    iteration: Annotated[str, Choice(("steady", "first"))] = "steady"
+    """steady, or the first one (lazy optimizer state, one DDP bucket)"""
+    backward: Annotated[bool, Flag()] = True
+    """false: forward only"""
+    step: Annotated[bool, Flag()] = True
+    """false: no optimizer step and no optimizer states"""
+    precision: PrecisionChoice = Field(default="auto")  # type: ignore[assignment]
+    """a preset, or a mapping of types; auto = what the software profile's stack uses"""
+    optimizer: OptimizerSection = OptimizerSection()
+    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion, or a mapping"""
+    loss: LossSection = LossSection()
+    """auto | sum | mse | cross_entropy, or a mapping"""
+    dropout: Annotated[Any, Number(0.0, 1.0, open=True, words=("auto",))] = "auto"
+    """probability; auto = the model's"""
+    attention: Annotated[str, Choice(("auto", *ATTENTIONS), {"flash": "write flash2 or flash3", "sdpa": "write flash2 or mem-efficient"})] = "auto"
+    """attention kernel; auto = the best that the device and the software profile have"""
+    recompute: Annotated[Recompute, RecomputeKind()] = Field(default="none")  # type: ignore[assignment]
+    """activation recomputation (gradient checkpointing)"""
+    offload: OffloadSection = OffloadSection()
+    """states and activations outside device memory"""
+    finetune: FinetuneSection | None = None
+    """training of adapters or of a part of the parameters"""
+    data_loading: Annotated[float, Quantity("time", 86400.0)] = Field(default="0 s")  # type: ignore[assignment]
+    """time per micro-batch, hidden behind compute unless longer"""

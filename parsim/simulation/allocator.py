@@ -1,0 +1,317 @@
+"""PyTorch's CUDA caching allocator, block by block.
+
+The algorithm of `c10/cuda/CUDACachingAllocator.cpp` (PyTorch 2.x) with its defaults and one stream: sizes are rounded
+to 512 B; requests up to 1 MiB are served from 2 MiB segments, requests under 10 MiB from 20 MiB segments, larger ones
+from segments of their own, rounded to 2 MiB. Best fit, lowest address on ties; a block is split if what remains is
+at least 512 B (small pool) or more than 1 MiB (large pool), else the whole block counts as allocated; free neighbours
+within a segment coalesce. Segments stay reserved until memory runs out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from heapq import heappop, heappush
+
+from parsim.errors import ParsimError
+
+ROUNDING = 512
+"""kMinBlockSize: every allocation is a multiple of this [B]"""
+SMALL = 1 << 20
+"""kSmallSize: largest request of the small pool; a large block is split only if more than this remains [B]"""
+SMALL_SEGMENT = 2 << 20
+"""kSmallBuffer [B]"""
+LARGE_SEGMENT = 20 << 20
+"""kLargeBuffer [B]"""
+OWN_SEGMENT = 10 << 20
+"""kMinLargeAlloc: from this on a request gets a segment of its own [B]"""
+SEGMENT_ROUNDING = 2 << 20
+"""kRoundLarge [B]"""
+RANGE = 1 << 50
+"""distance of the address ranges of an expandable allocator's pools [B]; more than any device has"""
+
+
+class AllocatorError(ParsimError):
+    """An event that no program can cause: a key allocated twice, or released without being live."""
+
+
+def rounded(size: int) -> int:
+    """What an allocation of `size` bytes occupies at least [B]; an empty tensor occupies nothing."""
+    return -(-size // ROUNDING) * ROUNDING
+
+
+def segment_size(size: int) -> int:
+    """Segment that is reserved for a request of `size` rounded bytes [B]."""
+    if size <= SMALL:
+        return SMALL_SEGMENT
+    if size < OWN_SEGMENT:
+        return LARGE_SEGMENT
+    return -(-size // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
+
+
+class Pool:
+    """Free blocks of one size class, found by best fit.
+
+    `bins` holds addresses by size. An entry is stale unless the allocator's `free_at` says that a free block of that
+    size begins there; stale entries are dropped when met.
+    """
+
+    __slots__ = ("bins", "first", "page", "rest", "sizes")
+
+    def __init__(self, rest: int, page: int, first: int) -> None:
+        self.bins: dict[int, list[int]] = {}
+        self.sizes: list[int] = []
+        """sizes that have a bin, ascending"""
+        self.rest = rest
+        """a block is split if at least this remains [B]"""
+        self.page = page
+        """memory is mapped in multiples of this (expandable only) [B]"""
+        self.first = first
+        """first address of the pool's range (expandable only)"""
+
+
+class Allocator:
+    """State of one device's caching allocator, one stream.
+
+    `capacity`: bytes that may be reserved; before they are exceeded, cached segments are released, as PyTorch does. If
+    that does not help, `out_of_memory` is set and the run goes on beyond the capacity. None = no limit.
+    """
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self.reserved = 0
+        """bytes of segments"""
+        self.out_of_memory = False
+        """the capacity was exceeded although nothing was left to release"""
+        self.live: dict[int, tuple[int, int]] = {}
+        """key -> (address, size) of its block"""
+        self.segments: dict[int, int] = {}
+        """address -> size of what is reserved (expandable: of what is not mapped)"""
+        self.free_at: dict[int, int] = {}
+        """address -> size of each free block"""
+        self._free_end: dict[int, int] = {}
+        """end of each free block -> its address"""
+        self._small, self._large = self._pools()
+        self._next = 0
+
+    def _pools(self) -> tuple[Pool, Pool]:
+        return Pool(ROUNDING, 0, 0), Pool(SMALL + 1, 0, 0)
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of live blocks."""
+        return sum(size for _, size in self.live.values())
+
+    def allocate(self, key: int, size: int) -> int:
+        """Give `key` a block for `size` > 0 bytes, and return the size of the block [B].
+
+        Raises AllocatorError if `key` has a block already.
+        """
+        if key in self.live:
+            raise AllocatorError(f"key {key} is allocated twice")
+        wanted = -(-size // ROUNDING) * ROUNDING
+        pool = self._small if wanted <= SMALL else self._large
+        address, found = self._take(pool, wanted)
+        rest = found - wanted
+        if rest >= pool.rest:
+            self._put(pool, address + wanted, rest)
+            found = wanted
+        self.live[key] = address, found
+        return found
+
+    def free(self, key: int) -> int:
+        """Take the block of `key` back, and return its size [B]. Raises AllocatorError if it has none."""
+        block = self.live.pop(key, None)
+        if block is None:
+            raise AllocatorError(f"key {key} is released but not live")
+        address, size = block
+        total = size
+        after = self.free_at.pop(address + size, None)
+        if after is not None:
+            del self._free_end[address + size + after]
+            total += after
+        before = self._free_end.pop(address, None)
+        if before is not None:
+            del self.free_at[before]
+            total += address - before
+            address = before
+        self._put(self._small if size <= SMALL else self._large, address, total)
+        return size
+
+    def _put(self, pool: Pool, address: int, size: int) -> None:
+        """Remember a free block; its neighbours are not free."""
+        self.free_at[address] = size
+        self._free_end[address + size] = address
+        self._remember(pool, address, size)
+
+    @staticmethod
+    def _remember(pool: Pool, address: int, size: int) -> None:
+        """Enter a free block into the pool's bins."""
+        same = pool.bins.get(size)
+        if same is None:
+            pool.bins[size] = [address]
+            insort(pool.sizes, size)
+        else:
+            heappush(same, address)
+
+    def _forget(self, address: int, size: int) -> None:
+        """Drop a free block; its entry in a bin grows stale."""
+        del self.free_at[address]
+        del self._free_end[address + size]
+
+    def _take(self, pool: Pool, wanted: int) -> tuple[int, int]:
+        """Take the best free block, or a new segment: (address, size)."""
+        free_at = self.free_at
+        exact = pool.bins.get(wanted)
+        while exact:
+            address = heappop(exact)
+            if free_at.get(address) == wanted:
+                self._forget(address, wanted)
+                return address, wanted
+        sizes = pool.sizes
+        place = bisect_left(sizes, wanted)
+        while place < len(sizes):
+            size = sizes[place]
+            same = pool.bins[size]
+            while same:
+                address = heappop(same)
+                if free_at.get(address) == size:
+                    self._forget(address, size)
+                    return address, size
+            del sizes[place], pool.bins[size]
+        return self._segment(wanted)
+
+    def _segment(self, wanted: int) -> tuple[int, int]:
+        """Reserve a new segment: (address, size)."""
+        size = segment_size(wanted)
+        if self.capacity is not None and self.reserved + size > self.capacity:
+            self._release()
+            self.out_of_memory |= self.reserved + size > self.capacity
+        self.reserved += size
+        address = self._next
+        self._next += size + ROUNDING  # a gap, so that blocks of two segments are never neighbours
+        self.segments[address] = size
+        return address, size
+
+    def _release(self) -> None:
+        """Give segments that are wholly free back to the device."""
+        for address, size in list(self.segments.items()):
+            if self.free_at.get(address) == size:
+                self._forget(address, size)
+                del self.segments[address]
+                self.reserved -= size
+
+
+class ExpandableAllocator(Allocator):
+    """The same with expandable segments: one range of addresses per pool, mapped in pages of 2 MiB and 20 MiB.
+
+    `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. Blocks are always split. When memory runs out, whole pages of
+    free blocks are unmapped; the holes can be mapped again. The ranges are taken as endless (PyTorch: 9/8 of the device).
+    """
+
+    def _pools(self) -> tuple[Pool, Pool]:
+        pools = Pool(ROUNDING, SMALL_SEGMENT, RANGE), Pool(ROUNDING, LARGE_SEGMENT, 2 * RANGE)
+        self.segments = {pool.first: RANGE // 2 for pool in pools}
+        return pools
+
+    def _take(self, pool: Pool, wanted: int) -> tuple[int, int]:
+        """Take the best free block, or map more memory at the end of a free block.
+
+        A free block before unmapped memory counts as large as it could grow, so others are preferred to it.
+        """
+        holes, free_at, sizes = self.segments, self.free_at, pool.sizes
+        passed: list[tuple[int, int]] = []
+        best, room = (-1, 0), 0
+        place = bisect_left(sizes, wanted)
+        while place < len(sizes):
+            size = sizes[place]
+            same = pool.bins[size]
+            if not same:
+                del sizes[place], pool.bins[size]
+                continue
+            address = heappop(same)
+            if free_at.get(address) != size:
+                continue
+            passed.append((address, size))
+            could_be = size + holes.get(address + size, 0)
+            if best[0] >= 0 and could_be >= room:
+                break
+            best, room = (address, size), could_be
+            if could_be == size:
+                break
+        for address, size in passed:
+            if address != best[0]:
+                self._remember(pool, address, size)
+        if best[0] < 0:
+            return self._map(pool, wanted)
+        self._forget(*best)
+        return best
+
+    def _map(self, pool: Pool, wanted: int) -> tuple[int, int]:
+        """Map memory until a free block of at least `wanted` bytes exists, and take it: (address, size)."""
+        begin, pieces = self._room(pool, wanted)
+        needed = sum(size for _, size in pieces)
+        if self.capacity is not None and self.reserved + needed > self.capacity:
+            self._release()
+            begin, pieces = self._room(pool, wanted)
+            needed = sum(size for _, size in pieces)
+            self.out_of_memory |= self.reserved + needed > self.capacity
+        self.reserved += needed
+        for address, size in pieces:
+            rest = self.segments.pop(address) - size
+            if rest:
+                self.segments[address + size] = rest
+        end = begin
+        mapped = dict(pieces)
+        while end - begin < wanted or end in self.free_at:
+            if end in mapped:
+                end += mapped[end]
+            else:
+                size = self.free_at[end]
+                self._forget(end, size)
+                end += size
+        return begin, end - begin
+
+    def _room(self, pool: Pool, wanted: int) -> tuple[int, list[tuple[int, int]]]:
+        """Lowest run of free and unmapped memory that begins at a hole or the free block before it, and is long enough.
+
+        Returns its address and what must be mapped of its holes: (address, size), whole pages.
+        """
+        for hole in sorted(address for address in self.segments if pool.first <= address < pool.first + RANGE):
+            begin = end = self._free_end.get(hole, hole)
+            pieces: list[tuple[int, int]] = []
+            while end - begin < wanted:
+                if end in self.free_at:
+                    end += self.free_at[end]
+                elif end in self.segments:
+                    missing = -(-(wanted - (end - begin)) // pool.page) * pool.page
+                    pieces.append((end, min(missing, self.segments[end])))
+                    end += pieces[-1][1]
+                else:
+                    break
+            else:
+                return begin, pieces
+        raise AllocatorError(f"no range of {wanted} B")  # unreachable: the last hole has no end
+
+    def _release(self) -> None:
+        """Unmap the whole pages of all free blocks."""
+        for pool in (self._small, self._large):
+            inside = [(a, s) for a, s in self.free_at.items() if pool.first <= a < pool.first + RANGE]
+            for address, size in inside:
+                first = -(-(address - pool.first) // pool.page) * pool.page + pool.first
+                last = (address + size - pool.first) // pool.page * pool.page + pool.first
+                if first >= last:
+                    continue
+                self._forget(address, size)
+                if address < first:
+                    self._put(pool, address, first - address)
+                if last < address + size:
+                    self._put(pool, last, address + size - last)
+                self.reserved -= last - first
+                hole = last - first
+                if last in self.segments:
+                    hole += self.segments.pop(last)
+                before = next((a for a, s in self.segments.items() if a + s == first), None)
+                if before is None:
+                    self.segments[first] = hole
+                else:
+                    self.segments[before] += hole

@@ -1,0 +1,194 @@
+"""How time passes: an op begins when nothing blocks it, and its end unblocks others.
+
+Waiting is a counter and an op is one SimPy timeout with one callback; lanes are already chains of dependencies in the
+program. The program is read-only here: counters, starts and ends are the engine's own columns, so running a program
+twice gives identical traces.
+"""
+
+from __future__ import annotations
+
+import gc
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from math import inf, isnan, nan
+from typing import Any, Protocol
+
+import simpy
+
+from parsim.errors import DeadlockError, ParsimError
+from parsim.hardware.flows import CollectiveCost
+from parsim.program.program import Collective, Op, Program
+from parsim.simulation.deadlock import explain
+from parsim.simulation.network import Network
+from parsim.simulation.sharing import Bundle
+from parsim.simulation.trace import Trace
+
+
+class Interconnect(Protocol):
+    """What the engine asks of the hardware."""
+
+    def cost(self, collective: Collective) -> CollectiveCost:
+        """Latency and flows of a collective on an idle fabric."""
+
+    def capacity(self, link: int) -> float:
+        """Capacity of a link by id [B/s]."""
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the cyclic garbage collector, and restore its state also after an exception.
+
+    Ops point forward only, so a program is freed by reference counts; the collector would only walk it again and again.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class Engine:
+    """Runs a program on an interconnect: counters and a clock.
+
+    An op without a collective takes its duration. A collective begins when all its members have arrived, waits for the
+    op's duration and the collective's latency, then carries all its flows, and ends with the last of them.
+
+    Parameters
+    ----------
+    program: what to run; never changed.
+    interconnect: what collectives cost and links can carry; each distinct collective is asked for once.
+    pause_collector: switch the cyclic garbage collector off during the run.
+    capacity_changes: (time [s], link id, new capacity [B/s]) of links that change during the run.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        interconnect: Interconnect,
+        *,
+        pause_collector: bool = True,
+        capacity_changes: Iterable[tuple[float, int, float]] = (),
+    ) -> None:
+        self.program = program
+        self.interconnect = interconnect
+        self.pause_collector = pause_collector
+        self.capacity_changes = tuple(capacity_changes)
+
+    def run(self) -> Trace:
+        """Run the program from time 0 to the end of its last op.
+
+        Raises DeadlockError if ops are left that can never begin or end, with the rank x step grid of those ops, and
+        ParsimError if an op's duration or a flow is not a number that time can be made of.
+        """
+        if not self.pause_collector:
+            return Run(self).trace()
+        with collector_paused():
+            return Run(self).trace()
+
+
+class Run:
+    """One run of an engine: the columns that it writes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.program = engine.program
+        self.interconnect = engine.interconnect
+        self.changes = engine.capacity_changes
+        self.env = simpy.Environment()
+        self.network = Network(self.env, engine.interconnect.capacity)
+        self.blockers = list(self.program.blockers)
+        self.start = array("d", [nan]) * len(self.program.ops)
+        self.end = array("d", [nan]) * len(self.program.ops)
+        self._transfers: dict[int, tuple[float, tuple[tuple[Bundle, float, int], ...]]] = {}
+        """id of a collective (kept alive by the program) -> latency [s], (bundle, bytes, equal flows) of its flows"""
+        self._pending: dict[int, int] = {}
+        """op index -> flows still under way"""
+
+    def trace(self) -> Trace:
+        ops, blockers = self.program.ops, self.program.blockers
+        for op in ops:
+            if not 0 <= op.duration < inf:
+                raise ParsimError(f"duration of {op!r} (={op.duration}) must be finite and >= 0 [s]")
+        for time, link, capacity in self.changes:
+            self.env.timeout(time, (link, capacity)).callbacks.append(self._change)
+        for op in ops:
+            if not blockers[op.index]:
+                self._begin(op)
+        self.env.run()
+        if any(map(isnan, self.end)):
+            raise DeadlockError(explain(self.program, self.start, self.end, self._stuck()))
+        makespan = max(self.end, default=0.0)
+        events = len(ops) + len(self.changes) + self.network.events
+        return Trace(self.program, self.start, self.end, self.network.use(until=makespan), events)
+
+    def _begin(self, op: Op) -> None:
+        env = self.env
+        self.start[op.index] = env.now
+        if op.collective is None:
+            env.timeout(op.duration, op).callbacks.append(self._finish)
+            return
+        latency, flows = self._transfers.get(id(op.collective)) or self._transfer(op.collective)
+        env.timeout(op.duration + latency, op).callbacks.append(self._send if flows else self._finish)
+
+    def _finish(self, event: Any) -> None:
+        self._end(event.value)
+
+    def _end(self, op: Op) -> None:
+        self.end[op.index] = self.env.now
+        blockers = self.blockers
+        for other in op.after:
+            index = other.index
+            blockers[index] -= 1
+            if not blockers[index]:
+                self._begin(other)
+
+    def _send(self, event: Any) -> None:
+        op = event.value
+        _, flows = self._transfers[id(op.collective)]
+        if len(flows) == 1:
+            bundle, volume, members = flows[0]
+            self.network.start(bundle, volume, self._end, op, members=members)
+            return
+        self._pending[op.index] = len(flows)
+        for bundle, volume, members in flows:
+            self.network.start(bundle, volume, self._part, op, members=members)
+
+    def _part(self, op: Op) -> None:
+        """One of several flows of a collective has ended."""
+        left = self._pending[op.index] - 1
+        if left:
+            self._pending[op.index] = left
+        else:
+            del self._pending[op.index]
+            self._end(op)
+
+    def _transfer(self, collective: Collective) -> tuple[float, tuple[tuple[Bundle, float, int], ...]]:
+        """Latency of a collective and its flows, equal ones counted; flows without bytes are left out."""
+        cost = self.interconnect.cost(collective)
+        if not 0 <= cost.latency < inf:
+            raise ParsimError(f"latency of {collective} (={cost.latency}) must be finite and >= 0 [s]")
+        equal: Counter[tuple[Bundle, float]] = Counter()
+        for flow in cost.flows:
+            if not 0 <= flow.volume < inf:
+                raise ParsimError(f"volume of a flow of {collective} (={flow.volume}) must be finite and >= 0 [B]")
+            if flow.volume:
+                equal[self.network.bundle(flow.path, flow.cap, flow.weight), flow.volume] += 1
+        flows = tuple((bundle, volume, members) for (bundle, volume), members in equal.items())
+        self._transfers[id(collective)] = cost.latency, flows
+        return cost.latency, flows
+
+    def _change(self, event: Any) -> None:
+        link, capacity = event.value
+        self.network.set_capacity(link, capacity)
+
+    def _stuck(self) -> dict[int, str]:
+        """Ops that began and can never end -> why."""
+        reasons: dict[int, str] = {}
+        for bundle, ops in self.network.stuck():
+            dead = [link.identity for link, _ in bundle.path if not link.capacity]
+            why = f"capacity of link {', '.join(map(str, dead))} (=0 B/s)" if dead else f"rate of a flow (=0 B/s, cap {bundle.cap:g})"
+            reasons.update((op.index, why) for op in ops)
+        return reasons

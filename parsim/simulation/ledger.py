@@ -1,0 +1,263 @@
+"""The memory of a rank over time: what its ops allocate and release, by category, and when it is highest.
+
+Sizes are rounded to 512 B as PyTorch's caching allocator does; on demand all events of a rank are replayed through
+that allocator, and then "allocated" also counts blocks that it does not split, as `torch.cuda.memory_allocated` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parsim.errors import ParsimError
+from parsim.program.program import Effect, Op, Program, Tensor
+from parsim.simulation.allocator import ROUNDING
+from parsim.simulation.replay import Mode, Replay, replay_columns
+from parsim.simulation.trace import Trace
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers", "temporaries", "workspace")
+
+Integers = NDArray[np.int64]
+
+
+class LedgerError(ParsimError):
+    """An op releases a tensor that is not live, or allocates one that is: an error in the program's construction."""
+
+
+@dataclass(frozen=True)
+class MemoryTimeline:
+    """Memory of one rank: one row per allocation or release, in order.
+
+    Rows with op -1 are tensors that exist before the first op. At equal times an op that began earlier comes first (it
+    ends as the other begins), then the order of ops and, within an op, of its list of effects decide.
+    """
+
+    rank: int
+    tensors: tuple[Tensor, ...]
+    """the rank's tensor table"""
+    times: NDArray[np.float64]
+    """time of each row [s]"""
+    op: Integers
+    """index of the op that did it; -1 = resident"""
+    tensor: Integers
+    """number in the tensor table"""
+    instance: Integers
+    """micro-batch of the tensor; -1 for tensors that exist once"""
+    delta: Integers
+    """change of allocated memory [B]"""
+    level: Integers
+    """allocated memory after each row [B]"""
+    categories: tuple[str, ...]
+    """the usual ones, and others that the table uses"""
+    category: Integers
+    """number of the tensor's category"""
+    final: tuple[tuple[int, int], ...]
+    """tensors left after the last row: (number, instance), in the order of their allocation"""
+    replay: Replay | None = field(default=None, repr=False)
+    """what the allocator did, if it was asked"""
+
+    @cached_property
+    def peak_row(self) -> int:
+        """First row at which the peak is reached; -1 if there are none."""
+        return int(self.level.argmax()) if len(self.level) else -1
+
+    @property
+    def peak(self) -> int:
+        """Highest allocated memory [B]."""
+        return int(self.level[self.peak_row]) if len(self.level) else 0
+
+    @property
+    def peak_time(self) -> float:
+        """When the peak is first reached [s]."""
+        return float(self.times[self.peak_row]) if len(self.level) else 0.0
+
+    @property
+    def peak_op(self) -> int | None:
+        """Index of the op in which it is reached; None if no op allocates more than what is resident."""
+        return int(self.op[self.peak_row]) if len(self.level) and self.op[self.peak_row] >= 0 else None
+
+    @property
+    def peak_reserved(self) -> int | None:
+        """Highest reserved memory [B]; None if the allocator was not asked."""
+        return None if self.replay is None else self.replay.peak_reserved
+
+    @cached_property
+    def at_peak(self) -> dict[str, int]:
+        """Allocated memory at the peak by category [B]; its sum is `peak`."""
+        return self.composition(self.peak_row)
+
+    @cached_property
+    def resident(self) -> dict[str, int]:
+        """What exists before the first op, by category [B]."""
+        return self.composition(int(np.count_nonzero(self.op < 0)) - 1)
+
+    def composition(self, row: int) -> dict[str, int]:
+        """Allocated memory after a row by category [B]; row -1 is before the first."""
+        total = np.bincount(self.category[: row + 1], weights=self.delta[: row + 1], minlength=len(self.categories))
+        return {name: int(value) for name, value in zip(self.categories, total, strict=True)}
+
+    @cached_property
+    def levels(self) -> dict[str, Integers]:
+        """Allocated memory after each row by category [B]; categories that never hold anything are left out."""
+        return {
+            name: np.cumsum(np.where(self.category == number, self.delta, 0))
+            for number, name in enumerate(self.categories)
+            if (self.category == number).any()
+        }
+
+    def live_at(self, row: int) -> list[tuple[Tensor, int, int]]:
+        """Tensors live after a row as (tensor, instance, bytes), largest first."""
+        live: dict[tuple[int, int], int] = {}
+        columns = (self.tensor[: row + 1].tolist(), self.instance[: row + 1].tolist(), self.delta[: row + 1].tolist())
+        for tensor, instance, delta in zip(*columns, strict=True):
+            if (tensor, instance) in live:
+                del live[tensor, instance]
+            else:
+                live[tensor, instance] = delta
+        found = [(self.tensors[tensor], instance, size) for (tensor, instance), size in live.items()]
+        return sorted(found, key=lambda row: -row[2])
+
+
+@dataclass(frozen=True)
+class _Ops:
+    """The ops that touch a rank's memory: columns by order, and the distinct lists of effects."""
+
+    index: list[int] = field(default_factory=list)
+    instance: list[int] = field(default_factory=list)
+    template: list[int] = field(default_factory=list)
+    effects: list[tuple[Effect, ...]] = field(default_factory=list)
+    numbers: dict[int, int] = field(default_factory=dict)
+    """id of a list of effects (kept alive by the program) -> its number"""
+
+    def add(self, op: Op, effects: tuple[Effect, ...]) -> None:
+        number = self.numbers.get(id(effects))
+        if number is None:
+            number = self.numbers[id(effects)] = len(self.effects)
+            self.effects.append(effects)
+        self.index.append(op.index)
+        self.instance.append(op.instance)
+        self.template.append(number)
+
+
+class Ledger:
+    """Memory of all ranks of one run; the program is walked once, then each rank costs what its own events cost."""
+
+    def __init__(self, program: Program, trace: Trace, ranks: Iterable[int] | None = None) -> None:
+        self.program = program
+        self.trace = trace
+        wanted = sorted({*program.tensors, *program.resident}) if ranks is None else sorted(set(ranks))
+        self.ranks: list[int] = wanted
+        """ranks that can be measured"""
+        self._ops = {rank: _Ops() for rank in wanted}
+        found = self._ops
+        for op in program.ops:
+            for rank, effects in op.effects:
+                if rank in found:
+                    found[rank].add(op, effects)
+                elif ranks is None:
+                    found[rank] = _Ops()
+                    found[rank].add(op, effects)
+        self.ranks = sorted(found)
+
+    def measure(self, rank: int, *, allocator: Mode | None = None, capacity: int | None = None) -> MemoryTimeline:
+        """Memory of one rank over time.
+
+        An event happens at the start of its op + its offset, but within the op; ties go by the start of the op, the order
+        of ops and that of the effects in an op. With an `allocator` all events are replayed through it; `delta`, `level` and the peak are then
+        the allocator's blocks, and `replay` tells what was reserved; `capacity` is what the allocator may reserve [B].
+        From 200,000 events on only as much is replayed as it takes until the pattern repeats (see
+        `replay_columns`); the result is the same. Raises LedgerError if a tensor is released that is not live or
+        allocated twice, naming op and tensor.
+        """
+        table = self.program.tensors.get(rank, [])
+        ops = self._ops.get(rank, _Ops())
+        op, tensor, instance, sign, time = self._events(rank, ops)
+        repeated = np.array([row.per_micro_batch for row in table], dtype=bool)
+        sizes = np.array([row.bytes for row in table], dtype=np.int64)
+        if len(tensor) and not 0 <= tensor.min() <= tensor.max() < len(table):
+            raise LedgerError(f"rank {rank}: tensors {tensor.min()} to {tensor.max()} are not all in its table of {len(table)}")
+        instance = np.where(repeated[tensor], instance, -1)
+        self._check(op, tensor, instance, sign, table, rank)
+        delta = sign * (-(-sizes[tensor] // ROUNDING) * ROUNDING)
+        played = None
+        if allocator is not None:
+            stride = 2 * (int(instance.max(initial=0)) + 2)
+            played = replay_columns(tensor * stride + instance + 1, sign * sizes[tensor], repeated[tensor], allocator, capacity)
+            delta = played.blocks
+        categories = tuple(dict.fromkeys((*CATEGORIES, *(row.category for row in table))))
+        number = {name: position for position, name in enumerate(categories)}
+        category = np.array([number[row.category] for row in table], dtype=np.int64)[tensor]
+        return MemoryTimeline(
+            rank=rank,
+            tensors=tuple(table),
+            times=time,
+            op=op,
+            tensor=tensor,
+            instance=instance,
+            delta=delta,
+            level=np.cumsum(delta),
+            categories=categories,
+            category=category,
+            final=_left(tensor, instance, sign),
+            replay=played,
+        )
+
+    def _events(self, rank: int, ops: _Ops) -> tuple[Integers, Integers, Integers, Integers, NDArray[np.float64]]:
+        """Columns op, tensor, instance, sign (+1 allocates) and time of all events in order, resident tensors first."""
+        lengths = np.array([len(effects) for effects in ops.effects], dtype=np.int64)
+        begins = np.cumsum(lengths) - lengths
+        offsets = np.array([effect.offset for effects in ops.effects for effect in effects], dtype=np.float64)
+        tensors = np.array([effect.tensor for effects in ops.effects for effect in effects], dtype=np.int64)
+        signs = np.array([1 if effect.allocate else -1 for effects in ops.effects for effect in effects], dtype=np.int64)
+        template = np.array(ops.template, dtype=np.int64)
+        index = np.array(ops.index, dtype=np.int64)
+        counts = lengths[template]
+        place = np.repeat(np.arange(len(index)), counts)
+        row = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts) + begins[template][place]
+        op = index[place]
+        start, end = self.trace.starts[op], self.trace.ends[op]
+        time = np.clip(start + offsets[row], start, end)
+        order = np.lexsort((start, time))
+        resident = np.array(self.program.resident.get(rank, ()), dtype=np.int64)
+        none = np.full(len(resident), -1)
+        return (
+            np.concatenate((none, op[order])),
+            np.concatenate((resident, tensors[row][order])),
+            np.concatenate((none, np.array(ops.instance, dtype=np.int64)[place][order])),
+            np.concatenate((-none, signs[row][order])),
+            np.concatenate((np.zeros(len(resident)), time[order])),
+        )
+
+    def _check(self, op: Integers, tensor: Integers, instance: Integers, sign: Integers, table: list[Tensor], rank: int) -> None:
+        """Each tensor must be allocated and released in turn, allocation first."""
+        order = np.lexsort((instance, tensor))
+        same = (np.diff(tensor[order], prepend=-1) == 0) & (np.diff(instance[order], prepend=-2) == 0)
+        turn = sign[order]
+        wrong = np.where(same, np.concatenate(([0], turn[:-1])) == turn, turn < 0)
+        if not wrong.any():
+            return
+        event = int(order[wrong].min())
+        name = table[tensor[event]].name
+        which = f" of micro-batch {instance[event]}" if instance[event] >= 0 else ""
+        who = repr(self.program.ops[op[event]]) if op[event] >= 0 else "the table of resident tensors"
+        what = "allocates" if sign[event] > 0 else "releases"
+        rule = "is live already" if sign[event] > 0 else "is not live"
+        raise LedgerError(f"rank {rank}: {who} {what} tensor {tensor[event]} {name!r}{which}, which {rule}")
+
+
+def measure(program: Program, trace: Trace, rank: int, *, allocator: Mode | None = None, capacity: int | None = None) -> MemoryTimeline:
+    """Memory of one rank over time; for several ranks make one :class:`Ledger`, see `Ledger.measure`."""
+    return Ledger(program, trace, [rank]).measure(rank, allocator=allocator, capacity=capacity)
+
+
+def _left(tensor: Integers, instance: Integers, sign: Integers) -> tuple[tuple[int, int], ...]:
+    """Tensors whose last event allocates them, in the order of these events."""
+    order = np.lexsort((instance, tensor))
+    last = np.ones(len(order), dtype=bool)
+    last[:-1] = (np.diff(tensor[order]) != 0) | (np.diff(instance[order]) != 0)
+    events = np.sort(order[last & (sign[order] > 0)])
+    return tuple(zip(tensor[events].tolist(), instance[events].tolist(), strict=True))

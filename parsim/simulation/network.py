@@ -1,0 +1,300 @@
+"""The network as a fluid: flows share links by weighted max-min, and rates change only when something changes.
+
+Flows of equal path, cap and weight are one :class:`Bundle` with one rate and one service counter, so finishing costs
+O(classes) and not O(flows). A link whose demand (every flow at its cap) fits its capacity binds nobody: it is *slack*,
+and only tight links connect flows into components that are solved together (`parsim.simulation.sharing`).
+
+Every number may be a `fractions.Fraction`; then all times and rates are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import inf, isfinite
+from typing import Any
+
+import simpy
+from simpy.events import EventPriority
+
+from parsim.errors import ParsimError
+from parsim.hardware.flows import Flow
+from parsim.simulation.sharing import SATURATED, TOLERANCE, Bundle, Link, fill
+from parsim.simulation.trace import LinkUse
+
+AFTER_ALL_ELSE = EventPriority(2)
+"""later than SimPy's NORMAL (1) at the same time"""
+
+
+class Settle(simpy.Event):
+    """Happens now, after everything else that happens now."""
+
+    def __init__(self, env: simpy.Environment, then: Callable[[Any], None]) -> None:
+        super().__init__(env)
+        self._ok = True
+        self._value = None
+        self.callbacks.append(then)
+        env.schedule(self, AFTER_ALL_ELSE)
+
+
+class Network:
+    """Carries bytes over links while simulated time passes.
+
+    `capacity` tells the capacity [B/s] of a link by its id; it is asked once per link. Links, bytes and times only:
+    the network knows nothing about ranks.
+    """
+
+    def __init__(self, env: simpy.Environment, capacity: Callable[[int], float]) -> None:
+        self.env = env
+        self.events = 0
+        """events put on the clock: wake-ups and settles"""
+        self._capacity = capacity
+        self._links: dict[int, Link] = {}
+        self._bundles: dict[tuple[tuple[tuple[int, float], ...], float, float], Bundle] = {}
+        self._serial = count(1)
+        self._promises: list[tuple[float, int, Bundle]] = []
+        self._compact_at = 1024
+        self._armed: float = inf
+        self._version = 0
+        self._marked: dict[Bundle, None] = {}
+        self._settling = False
+        self._visit = 0
+
+    def bundle(self, path: Sequence[tuple[int, float]], cap: float, weight: float = 1.0) -> Bundle:
+        """The bundle of all flows with this path, cap [B/s] and weight; made on first use.
+
+        A path is a sequence of (link id, bytes on that link per byte of progress), in any order. Raises ParsimError if the cap is
+        not a finite number >= 0, or the weight or a coefficient not a finite number > 0.
+        """
+        coefficients: dict[int, float] = {}
+        for link, coefficient in path:
+            coefficients[link] = coefficients[link] + coefficient if link in coefficients else coefficient
+        key = (tuple(sorted(coefficients.items())), cap, weight)
+        bundle = self._bundles.get(key)
+        if bundle is None:
+            if not (isfinite(cap) and cap >= 0):
+                raise ParsimError(f"cap of a flow (={cap}) must be finite and >= 0 [B/s]")
+            if not all(isfinite(number) and number > 0 for number in (weight, *coefficients.values())):
+                raise ParsimError(f"weight (={weight}) and coefficients of a flow must be finite and > 0: {key[0]}")
+            links = tuple((self._link(link), coefficient) for link, coefficient in key[0])
+            bundle = self._bundles[key] = Bundle(links, cap, weight)
+        return bundle
+
+    def start(self, bundle: Bundle, volume: float, then: Callable[[Any], None], argument: Any = None, *, members: int = 1) -> None:
+        """Begin `members` equal flows of `volume` bytes each; `then(argument)` is called once, when they have all ended.
+
+        Flows without bytes end at once and never enter the network.
+        """
+        if volume <= 0:
+            then(argument)
+            return
+        now = self.env.now
+        fresh = not bundle.size
+        if fresh:
+            bundle.served = bundle.rate = 0
+        bundle.serve(now)
+        heappush(bundle.members, (bundle.served + volume, next(self._serial), members, then, argument))
+        bundle.size += members
+        bundle.carried += volume * members
+        demand = bundle.cap * members
+        tight = nearly = False
+        for link, coefficient in bundle.path:
+            if fresh:
+                link.bundles[bundle] = coefficient
+            link.demand = total = link.demand + coefficient * demand
+            if total >= link.nearly:
+                nearly = True
+                if total > link.limit:
+                    link.tight = tight = True
+        if tight:
+            bundle.promise = 0
+            self._mark(bundle)
+            return
+        bundle.rate = bundle.cap
+        if nearly:
+            for link, _ in bundle.path:
+                if link.demand >= link.nearly > 0 and not link.full:
+                    link.gauge(len(link.bundles) == 1 or link.carried() >= link.nearly, now)
+        self._promise(bundle)
+        self._arm()
+
+    def set_capacity(self, link: int, capacity: float) -> None:
+        """Change the capacity of a link [B/s] from now on; flows in flight feel it."""
+        changed = self._link(link)
+        tight = changed.tight
+        changed.resize(capacity)
+        if tight or changed.tight:
+            for bundle in changed.bundles:
+                self._mark(bundle)
+        else:
+            self._gauge((changed,))
+
+    def rate(self, bundle: Bundle) -> float:
+        """Present rate of each member [B/s]."""
+        return bundle.rate if bundle.size else 0.0
+
+    def use(self, until: float | None = None) -> dict[int, LinkUse]:
+        """What each link carried so far, by link id; `until` is the time up to which saturation counts (default: now)."""
+        now = self.env.now if until is None else until
+        carried: dict[Link, float] = {}
+        for bundle in self._bundles.values():
+            if bundle.carried:
+                for link, coefficient in bundle.path:
+                    carried[link] = carried.get(link, 0) + coefficient * bundle.carried
+        return {
+            link.identity: LinkUse(total, link.saturated + (now - link.full_since if link.full else 0)) for link, total in carried.items()
+        }
+
+    def stuck(self) -> list[tuple[Bundle, list[Any]]]:
+        """Bundles with members that will never finish (a link of theirs has no capacity), with their arguments."""
+        return [
+            (bundle, [argument for *_, argument in sorted(bundle.members, key=lambda member: member[1])])
+            for bundle in self._bundles.values()
+            if bundle.size and not bundle.promise
+        ]
+
+    def _link(self, identity: int) -> Link:
+        link = self._links.get(identity)
+        if link is None:
+            capacity = self._capacity(identity)
+            if not capacity >= 0:
+                raise ParsimError(f"capacity of link {identity} (={capacity}) must be >= 0 [B/s]")
+            link = self._links[identity] = Link(identity, capacity)
+        return link
+
+    def _mark(self, bundle: Bundle) -> None:
+        """Solve the bundle's component once, after everything else that happens now."""
+        self._marked[bundle] = None
+        if not self._settling:
+            self._settling = True
+            self.events += 1
+            Settle(self.env, self._settle)
+
+    def _settle(self, _: Any) -> None:
+        self._settling = False
+        now = self.env.now
+        seen: set[Bundle] = set()
+        for first in self._marked:
+            if first in seen or not first.size:
+                continue
+            bundles, links = self._reach(first, seen)
+            for bundle, rate in fill(bundles, links).items():
+                if rate != bundle.rate or not bundle.promise:
+                    bundle.serve(now)
+                    bundle.rate = rate
+                    self._promise(bundle)
+            for link in links:
+                link.gauge(link.room <= (1 - SATURATED) * link.capacity and link.capacity > 0, now)
+            self._gauge(link for bundle in bundles for link, _ in bundle.path if not link.tight)
+        self._marked.clear()
+        self._arm()
+
+    def _reach(self, first: Bundle, seen: set[Bundle]) -> tuple[list[Bundle], list[Link]]:
+        """The bundles that share tight links with `first`, transitively, and those links."""
+        self._visit += 1
+        bundles, links = [first], []
+        seen.add(first)
+        for bundle in bundles:  # grows while it is walked
+            for link, _ in bundle.path:
+                if link.tight and link.visited != self._visit:
+                    link.visited = self._visit
+                    links.append(link)
+                    for other in link.bundles:
+                        if other not in seen:
+                            seen.add(other)
+                            bundles.append(other)
+        return bundles, links
+
+    def _gauge(self, links: Iterable[Link]) -> None:
+        """Note which of these links are saturated; only those near their capacity are looked at."""
+        now = self.env.now
+        for link in links:
+            if link.full or link.demand >= link.nearly:
+                link.gauge(link.carried() >= link.nearly > 0, now)
+
+    def _promise(self, bundle: Bundle) -> None:
+        """Say when the next member of a bundle ends, if its rate stays."""
+        if bundle.rate > 0:
+            bundle.promise = serial = next(self._serial)
+            heappush(self._promises, (bundle.since + (bundle.members[0][0] - bundle.served) / bundle.rate, serial, bundle))
+        else:
+            bundle.promise = 0
+
+    def _arm(self) -> None:
+        """Have a wake-up at the earliest promise; a later one that is armed already grows stale."""
+        promises = self._promises
+        if len(promises) > self._compact_at:
+            promises[:] = [entry for entry in promises if entry[1] == entry[2].promise]
+            heapify(promises)
+            self._compact_at = max(1024, 2 * len(promises))
+        while promises and promises[0][1] != promises[0][2].promise:
+            heappop(promises)
+        if promises and promises[0][0] < self._armed:
+            self._armed = promises[0][0]
+            self._version += 1
+            self.events += 1
+            self.env.timeout(max(0, self._armed - self.env.now), self._version).callbacks.append(self._wake)
+
+    def _wake(self, event: Any) -> None:
+        if event.value != self._version:
+            return
+        self._armed = inf
+        horizon = self.env.now * (1 + TOLERANCE)
+        over: list[tuple[float, int, int, Callable[[Any], None], Any]] = []
+        promises = self._promises
+        while promises and promises[0][0] <= horizon:
+            _, serial, bundle = heappop(promises)
+            if serial == bundle.promise:
+                self._finish(bundle, over)
+        self._arm()
+        for *_, then, argument in over:
+            then(argument)
+
+    def _finish(self, bundle: Bundle, over: list[tuple[float, int, int, Callable[[Any], None], Any]]) -> None:
+        """Take the members that end now out of a bundle, and append them to `over`."""
+        members = bundle.members
+        bundle.served = end = members[0][0]  # snapped: no drift is left behind
+        bundle.since = self.env.now
+        ended = 0
+        while members and members[0][0] <= end:
+            member = heappop(members)
+            ended += member[2]
+            over.append(member)
+        bundle.size -= ended
+        demand = bundle.cap * ended
+        for link, coefficient in bundle.path:
+            if members:
+                link.demand -= coefficient * demand
+            else:
+                del link.bundles[bundle]
+                link.demand = link.demand - coefficient * demand if link.bundles else 0
+            if link.tight:
+                link.tight = link.demand > link.limit
+                if link.tight:
+                    self._mark(next(iter(link.bundles)))
+                    continue
+                for other in link.bundles:
+                    self._mark(other)
+            if link.full:
+                link.gauge(bool(link.bundles) and link.carried() >= link.nearly, bundle.since)
+        if members:
+            self._promise(bundle)
+        else:
+            bundle.promise = 0
+
+
+def fair_rates(flows: Sequence[Flow], capacity: Callable[[int], float], tolerance: float = TOLERANCE) -> list[float]:
+    """Weighted max-min fair rate [B/s] of each flow if all of them are under way at once; volumes do not matter."""
+    network = Network(simpy.Environment(), capacity)
+    bundles = [network.bundle(flow.path, flow.cap, flow.weight) for flow in flows]
+    for bundle in bundles:
+        bundle.size += 1
+        for link, coefficient in bundle.path:
+            link.bundles[bundle] = coefficient
+            link.demand += coefficient * bundle.cap
+            link.tight = link.demand > link.limit
+    classes = dict.fromkeys(bundles)
+    links = dict.fromkeys(link for bundle in classes for link, _ in bundle.path if link.tight)
+    rates = fill(list(classes), list(links), tolerance)
+    return [rates[bundle] for bundle in bundles]

@@ -1,0 +1,128 @@
+"""Collectives on an idle, uniform fabric, and how much of them two strategies can hide."""
+
+from __future__ import annotations
+
+from math import ceil, log2
+
+
+def send_time(size: float, bandwidth: float, latency: float = 0.0) -> float:
+    """One message [s]: latency + S/B (Hockney 1994).
+
+    >>> round(send_time(1e9, 24e9, 3.3e-6) * 1e3, 6)
+    41.669967
+    """
+    return latency + size / bandwidth
+
+
+def ring_all_reduce_bytes(ranks: int, size: float) -> float:
+    """Bytes that each rank sends (and receives) in a ring all-reduce of `size` bytes: 2 (n - 1)/n S (Patarasuk and Yuan 2009).
+
+    >>> ring_all_reduce_bytes(8, 4 * 124_439_808)
+    871078656.0
+    """
+    return 2 * (ranks - 1) / ranks * size
+
+
+def ring_all_reduce_time(ranks: int, size: float, bandwidth: float, latency: float = 0.0) -> float:
+    """Ring all-reduce [s]: 2 (n - 1) steps of S/n bytes, each with `latency` (Patarasuk and Yuan 2009).
+
+    >>> round(ring_all_reduce_time(4, 1e9, 100e9, 1e-6) * 1e3, 9)
+    15.006
+    """
+    return ring_all_reduce_bytes(ranks, size) / bandwidth + 2 * (ranks - 1) * latency
+
+
+def ring_all_gather_time(ranks: int, size: float, bandwidth: float, latency: float = 0.0) -> float:
+    """Ring all-gather [s]; `size` is the gathered buffer (n shards): (n - 1)/n S/B + (n - 1) latency.
+
+    >>> round(ring_all_gather_time(8, 1e9, 240e9) * 1e3, 6)
+    3.645833
+    """
+    return (ranks - 1) / ranks * size / bandwidth + (ranks - 1) * latency
+
+
+def ring_reduce_scatter_time(ranks: int, size: float, bandwidth: float, latency: float = 0.0) -> float:
+    """Ring reduce-scatter [s]; `size` is the buffer that is reduced: the time of the all-gather, run backwards."""
+    return ring_all_gather_time(ranks, size, bandwidth, latency)
+
+
+def chain_broadcast_time(ranks: int, size: float, bandwidth: float, chunk: float, latency: float = 0.0) -> float:
+    """Broadcast through a chain in K chunks [s]: (K + n - 2)(chunk/B + latency).
+
+    >>> round(chain_broadcast_time(4, 64 * 2**20, 25e9, 2**20) * 1e3, 8)
+    2.76824064
+    """
+    return (ceil(size / chunk) + ranks - 2) * (chunk / bandwidth + latency)
+
+
+def tree_all_reduce_time(ranks: int, size: float, bandwidth: float, latency: float = 0.0) -> float:
+    """Double-binary-tree all-reduce [s]: 2 S/B + 2 ceil(log2 n) latency (Sanders, Speck, Traff 2009; NCCL ``tuning.cc``).
+
+    Each rank is inside one tree and a leaf of the other, so it sends S up and S down at rate B.
+
+    >>> tree_all_reduce_time(8, 1e9, 100e9, 1e-6)
+    0.020006
+    """
+    return 2 * size / bandwidth + 2 * ceil(log2(ranks)) * latency
+
+
+def all_to_all_time(ranks: int, size: float, bandwidth: float, latency: float = 0.0) -> float:
+    """All-to-all on a switch that does not block [s]; `size` is a rank's send buffer: (n - 1)/n S/B + latency.
+
+    >>> all_to_all_time(4, 1e9, 50e9)
+    0.015
+    """
+    return (ranks - 1) / ranks * size / bandwidth + latency
+
+
+def hierarchical_all_reduce_time(nodes: int, per_node: int, size: float, inner: float, outer: float) -> float:
+    """Reduce-scatter in the node, all-reduce between nodes on S/g per rank, all-gather in the node, one after the other [s].
+
+    `inner` and `outer` are bytes per second of one rank inside and between nodes.
+
+    >>> round(hierarchical_all_reduce_time(4, 8, 1e9, 235e9, 24e9) * 1e3, 6)
+    15.259309
+    """
+    return 2 * ring_all_gather_time(per_node, size, inner) + ring_all_reduce_time(nodes, size / per_node, outer)
+
+
+def fsdp_traffic_bytes(ranks: int, parameter_bytes: float) -> float:
+    """Bytes that each rank receives per micro-batch under FSDP or ZeRO-3: 3 (n - 1)/n of the parameters (arXiv 1910.02054, §7).
+
+    Two all-gathers (forward, backward) and a reduce-scatter; data parallelism moves 2 (n - 1)/n.
+
+    >>> fsdp_traffic_bytes(8, 2 * 6_738_415_616)
+    35376681984.0
+    """
+    return 3 * (ranks - 1) / ranks * parameter_bytes
+
+
+def ddp_backward_time(layers: int, backward: float, all_reduce: float) -> float:
+    """Backward of L equal layers with one all-reduce each, overlapped (Li et al., arXiv 2006.15704) [s].
+
+    L tB + AR if AR <= tB (only the last is seen), else tB + L AR (only the first layer hides).
+
+    >>> [ddp_backward_time(4, 2, ar) for ar in (1, 2, 3)]
+    [9, 10, 14]
+    """
+    return layers * backward + all_reduce if all_reduce <= backward else backward + layers * all_reduce
+
+
+def ddp_exposed_time(layers: int, backward: float, all_reduce: float) -> float:
+    """The part of `ddp_backward_time` that the all-reduces add [s].
+
+    >>> [ddp_exposed_time(4, 2, ar) for ar in (1, 2, 3)]
+    [1, 2, 6]
+    """
+    return ddp_backward_time(layers, backward, all_reduce) - layers * backward
+
+
+def fsdp_forward_time(layers: int, forward: float, gather: float) -> float:
+    """Forward of L equal units, each gathered while the one before it runs (Zhao et al., arXiv 2304.11277) [s].
+
+    g + (L - 1) max(tF, g) + tF.
+
+    >>> [fsdp_forward_time(4, 1, g) for g in (0.5, 1, 1.5, 2.5)]
+    [4.5, 5, 7.0, 11.0]
+    """
+    return gather + (layers - 1) * max(forward, gather) + forward

@@ -1,0 +1,186 @@
+"""Pipeline schedules: makespans, bubbles, memory in flight, versions and staleness of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+
+def naive_makespan(stages: int, micro_batches: int, forward: float, backward: float, latency: float = 0.0) -> float:
+    """Model parallelism without a pipeline [s]: m (p (tF + tB) + 2 (p - 1) c).
+
+    >>> naive_makespan(4, 8, 1, 2)
+    96.0
+    """
+    return micro_batches * (stages * (forward + backward) + 2 * (stages - 1) * latency)
+
+
+def gpipe_makespan(stages: int, micro_batches: int, forward: float, backward: float, latency: float = 0.0) -> float:
+    """GPipe [s]: (m + p - 1)(tF + tB) + 2 (p - 1) c (Huang et al., arXiv 1811.06965, §2.3).
+
+    >>> gpipe_makespan(4, 8, 1, 2), gpipe_makespan(4, 8, 1, 2, latency=0.5)
+    (33.0, 36.0)
+    """
+    return (micro_batches + stages - 1) * (forward + backward) + 2 * (stages - 1) * latency
+
+
+def one_f_one_b_makespan(stages: int, micro_batches: int, forward: float, backward: float, latency: float = 0.0) -> float:
+    """1F1B with a flush [s]; at c = 0 the makespan of GPipe (Narayanan et al., arXiv 2104.04473, §2.2.1).
+
+    With latency a rank runs out of micro-batches in flight: (m + p - 1)(tF + tB) + 2c (p - 1 + floor((m - 1)(p - 1)/p)).
+    The latency term is derived here from `one_f_one_b_period` and holds for equal stages and pure latency; the tests
+    compare it with the simulated schedule.
+
+    >>> [one_f_one_b_makespan(4, m, 1, 2, latency=0.5) for m in (8, 16, 32)]
+    [41.0, 71.0, 131.0]
+    """
+    waits = stages - 1 + (micro_batches - 1) * (stages - 1) // stages
+    return (micro_batches + stages - 1) * (forward + backward) + 2 * latency * waits
+
+
+def one_f_one_b_period(stages: int, forward: float, backward: float, latency: float = 0.0) -> float:
+    """Steady seconds per micro-batch of 1F1B: tF + tB + 2 (p - 1) c / p.
+
+    Little's law: stage 0 keeps p micro-batches in flight, and each takes a round trip of p (tF + tB) + 2 (p - 1) c.
+
+    >>> [one_f_one_b_period(p, 1, 2, latency=0.5) for p in (2, 4, 8)]
+    [3.5, 3.75, 3.875]
+    """
+    return forward + backward + 2 * (stages - 1) * latency / stages
+
+
+def interleaved_makespan(stages: int, micro_batches: int, virtual_stages: int, forward: float, backward: float) -> float:
+    """Interleaved 1F1B [s]: (m + (p - 1)/v)(tF + tB) (arXiv 2104.04473, §2.2.2); tF and tB are of all v chunks of a rank.
+
+    >>> interleaved_makespan(4, 8, 2, 1, 2), interleaved_makespan(4, 8, 4, 1, 2)
+    (28.5, 26.25)
+    """
+    return (micro_batches + (stages - 1) / virtual_stages) * (forward + backward)
+
+
+def zb_h1_makespan(stages: int, micro_batches: int, forward: float, input_gradient: float, weight_gradient: float) -> float:
+    """Zero-bubble ZB-H1 [s]: m (tF + tI + tW) + (p - 1)(tF + tI - tW) (Qi et al., arXiv 2401.10241), for tI >= tW.
+
+    >>> zb_h1_makespan(4, 8, 1, 1, 1)
+    27
+    """
+    both = forward + input_gradient
+    return micro_batches * (both + weight_gradient) + (stages - 1) * (both - weight_gradient)
+
+
+def zb_h2_span(stages: int, micro_batches: int, forward: float, input_gradient: float, weight_gradient: float) -> float:
+    """Busy span of one rank under ZB-H2 [s]: m t + (p - 1) max(0, tF + tI - 2 tW) (arXiv 2401.10241), for m >= 2p - 1.
+
+    >>> zb_h2_span(4, 8, 1, 1, 1)
+    24
+    """
+    total = forward + input_gradient + weight_gradient
+    return micro_batches * total + (stages - 1) * max(0, forward + input_gradient - 2 * weight_gradient)
+
+
+def dualpipe_makespan(stages: int, micro_batches: int, forward: float, backward: float, weight_gradient: float, pair: float) -> float:
+    """DualPipe [s]: m (tF + tB) + (p/2 - 1)(FB + B - 3W), FB the time of an overlapped pair (DeepSeek-V3, arXiv 2412.19437).
+
+    The first term holds for pairs that gain nothing, FB = tF + tB.
+
+    >>> dualpipe_makespan(4, 8, 1, 2, 1, pair=3)
+    26.0
+    """
+    return micro_batches * (forward + backward) + (stages / 2 - 1) * (pair + backward - 3 * weight_gradient)
+
+
+def bubble_fraction(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
+    """Idle share of a rank's step at zero latency with equal stages: bubble / (ideal + bubble).
+
+    GPipe and 1F1B (p - 1)/(m + p - 1); interleaved (p - 1)/(v m + p - 1); naive (p - 1)/p.
+
+    >>> round(bubble_fraction("1f1b", 4, 8), 4), round(bubble_fraction("interleaved", 4, 8, 2), 4), bubble_fraction("naive", 4, 8)
+    (0.2727, 0.1579, 0.75)
+    """
+    ratio = bubble_over_ideal(schedule, stages, micro_batches, virtual_stages)
+    return ratio / (1 + ratio)
+
+
+def bubble_over_ideal(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
+    """The papers' other ratio, bubble / ideal: (p - 1)/m for GPipe and 1F1B, (p - 1)/(v m) interleaved, p - 1 naive.
+
+    PipeDream's is 0 in steady state. Raises `KeyError` for other schedules.
+
+    >>> bubble_over_ideal("gpipe", 4, 8), bubble_over_ideal("interleaved", 4, 8, 4)
+    (0.375, 0.09375)
+    """
+    ratios = {
+        "naive": stages - 1.0,
+        "gpipe": (stages - 1) / micro_batches,
+        "1f1b": (stages - 1) / micro_batches,
+        "interleaved": (stages - 1) / (virtual_stages * micro_batches),
+        "pipedream": 0.0,
+    }
+    return ratios[schedule]
+
+
+def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtual_stages: int = 1) -> int:
+    """Most (chunk, micro-batch) pairs whose activations rank `stage` holds; interleaved counts chunks of 1/v of a rank.
+
+    GPipe m; naive 1; 1F1B and PipeDream min(m, p - s); interleaved min(m v, 2 (p - s - 1) + (v - 1) p + 1)
+    (arXiv 2104.04473 and Megatron-LM's warm-up rule). Raises `KeyError` for other schedules.
+
+    >>> [in_flight("interleaved", 4, 8, s, 2) for s in range(4)]
+    [11, 9, 7, 5]
+    """
+    if schedule == "interleaved" and virtual_stages == 1:
+        schedule = "1f1b"
+    counts = {
+        "naive": 1,
+        "gpipe": micro_batches,
+        "1f1b": min(micro_batches, stages - stage),
+        "pipedream": min(micro_batches, stages - stage),
+        "interleaved": min(micro_batches * virtual_stages, 2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 1),
+    }
+    return counts[schedule]
+
+
+def pipedream_period(forward: Sequence[float], backward: Sequence[float], replicas: Sequence[int] | None = None) -> float:
+    """Steady seconds per mini-batch of PipeDream: max over stages of (tF + tB)/replicas (Narayanan et al., SOSP 2019).
+
+    >>> pipedream_period([1, 1, 1, 1], [2, 2, 2, 2])
+    3.0
+    """
+    counts = replicas or [1] * len(forward)
+    return max((f + b) / count for f, b, count in zip(forward, backward, counts, strict=True))
+
+
+def pipedream_makespan(stages: int, mini_batches: int, forward: float, backward: float) -> float:
+    """A run of m mini-batches started empty and drained, equal stages [s]: (m + p - 1)(tF + tB).
+
+    >>> [pipedream_makespan(4, m, 1, 2) for m in (8, 9, 100, 200)]
+    [33, 36, 309, 609]
+    """
+    return (mini_batches + stages - 1) * (forward + backward)
+
+
+def pipedream_noam(workers: int, input_workers: int = 1) -> int:
+    """NUM_OPT_ACTIVE_MINIBATCHES: mini-batches admitted at start-up, ceil(workers / workers of the input stage) (SOSP 2019, §3.2).
+
+    >>> pipedream_noam(4)
+    4
+    """
+    return ceil(workers / input_workers)
+
+
+def pipedream_versions(stages: int, stage: int) -> int:
+    """Weight versions that stage s stashes, the newest included: p - s (SOSP 2019, §3.3).
+
+    >>> [pipedream_versions(4, s) for s in range(4)]
+    [4, 3, 2, 1]
+    """
+    return stages - stage
+
+
+def pipedream_staleness(stages: int, stage: int) -> int:
+    """Updates of stage s between a mini-batch's forward and its backward, in steady state: p - 1 - s.
+
+    >>> [pipedream_staleness(4, s) for s in range(4)]
+    [3, 2, 1, 0]
+    """
+    return stages - 1 - stage

@@ -1,0 +1,8 @@
+"""What all tests share: random cases that are the same everywhere and never fail for being slow."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("parsim", deadline=None, derandomize=True, database=None)
+settings.load_profile("parsim")

@@ -1,0 +1,120 @@
+"""Activation formulas of Korthikanti et al. (2205.05198) in Megatron-LM's kernels, and the traffic of its elementwise ones."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from parsim.kernel import Memory
+from parsim.model.activations import block_saved_bytes
+from parsim.model.model import Block, Workload
+from parsim.model.operators import Activation, AttentionCore, Dropout, LayerNorm, Linear, ResidualAdd
+from parsim.model.tape import tape
+
+MIB = 2**20
+
+
+@cache
+def gpt_layer(h: int, heads: int) -> Block:
+    f = 4 * h
+    return Block(
+        "layer",
+        (
+            LayerNorm("norm1", ("input",), "n1", h),
+            Linear("qkv", ("n1",), "qkv", h, (3 * h,), split="column"),
+            AttentionCore("core", ("qkv",), "context", heads, heads, h // heads, dropout=True),
+            Linear("proj", ("context",), "attended", h, (h,), split="row"),
+            Dropout("drop1", ("attended",), "dropped1", h),
+            ResidualAdd("add1", ("dropped1", "input"), "middle", h),
+            LayerNorm("norm2", ("middle",), "n2", h),
+            Linear("fc1", ("n2",), "wide", h, (f,), split="column", selective="mlp"),
+            Activation("gelu", ("wide",), "gelu", f, "gelu", "column", "mlp"),
+            Linear("fc2", ("gelu",), "fed", f, (h,), split="row"),
+            Dropout("drop2", ("fed",), "dropped2", h),
+            ResidualAdd("add2", ("dropped2", "middle"), "output", h),
+        ),
+    )
+
+
+def megatron(b: int, s: int, t: int = 1, *, sp: bool = False, attention: str = "eager", dropout: float = 0.1) -> Workload:
+    return Workload(b, s, t, sp, attention=attention, dropout=dropout, fused=True, loss_kernel="vocab-parallel")
+
+
+def layer_bytes(h: int, heads: int, at: Workload, drop: tuple[str, ...] = ()) -> int:
+    """Bytes of a layer as the paper counts them: its input included, norm statistics (8 B per row) and, under selective
+    recomputation of a fused core, nothing else left out."""
+    block = gpt_layer(h, heads)
+    statistics = 2 * 8 * at.local_tokens
+    return block_saved_bytes(block, at, drop) + tape(block, at, drop).tensors["input"].bytes - statistics
+
+
+@pytest.mark.parametrize(
+    ("h", "heads", "b", "expected"),
+    [
+        (12288, 96, 1, (2736, 552, 342, 312, 102)),
+        (6144, 64, 4, (6752, 1264, 844, 624, 204)),
+        (20480, 128, 1, (3920, 840, 490, 520, 170)),
+        (25600, 160, 1, (4900, 1050, 612.5, 650, 212.5)),
+    ],
+)
+def test_bytes_per_layer_of_the_paper(h: int, heads: int, b: int, expected: tuple[float, ...]) -> None:
+    """Table 2 for 175B, 22B, 530B and 1T: none, TP 8, TP + SP, TP + selective, TP + SP + selective [MiB]."""
+    s = 2048
+    found = (
+        layer_bytes(h, heads, megatron(b, s)),
+        layer_bytes(h, heads, megatron(b, s, 8)),
+        layer_bytes(h, heads, megatron(b, s, 8, sp=True)),
+        layer_bytes(h, heads, megatron(b, s, 8), ("attention",)),
+        layer_bytes(h, heads, megatron(b, s, 8, sp=True), ("attention",)),
+    )
+    assert tuple(value / MIB for value in found) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("drop", [(), ("attention",)])
+@pytest.mark.parametrize("sp", [False, True])
+def test_closed_form(drop: tuple[str, ...], sp: bool) -> None:
+    b, s, h, heads, t = 2, 512, 1024, 16, 4
+    scores = 0 if drop else 5 * heads * s / h
+    divided = (34 + scores) / t if sp else 10 + (24 + scores) / t
+    assert layer_bytes(h, heads, megatron(b, s, t, sp=sp), drop) == b * s * h * divided
+
+
+def test_without_dropout() -> None:
+    """32 instead of 34, and only the softmax's output: 2as/h."""
+    b, s, h, heads = 1, 512, 1024, 16
+    assert layer_bytes(h, heads, megatron(b, s, dropout=0.0)) == b * s * h * (32 + 2 * heads * s / h)
+
+
+def test_flash_keeps_statistics_instead_of_scores() -> None:
+    b, s, h, heads = 1, 2048, 12288, 96
+    assert layer_bytes(h, heads, megatron(b, s, attention="flash2")) == b * s * (34 * h + 4 * heads) + 24
+
+
+def test_llama_fused_formula() -> None:
+    """(12 + 4k/a) h + 6f + 4a + 8 bytes per token (Megatron-LM / Transformer Engine kernels)."""
+    from test_operators_saved import llama_layer
+
+    h, f, a, k, b, s = 512, 1376, 8, 2, 2, 256
+    at = megatron(b, s, attention="flash2", dropout=0.0)
+    block = llama_layer(h, f, a, k)
+    saved = block_saved_bytes(block, at) + tape(block, at).tensors["input"].bytes
+    assert saved - 24 == b * s * ((12 + 4 * k / a) * h + 6 * f + 4 * a + 8)
+
+
+def traffic(block: Block, at: Workload, phases: tuple[str, ...]) -> float:
+    entry = tape(block, at)
+    steps = entry.forward if phases == ("forward",) else entry.backward
+    return sum(kernel.bytes for step in steps if step.phase in phases for kernel in step.kernels if isinstance(kernel, Memory))
+
+
+@pytest.mark.parametrize(("t", "sp"), [(1, False), (8, False), (8, True)])
+def test_elementwise_traffic(t: int, sp: bool) -> None:
+    """Per token and layer in 16 bit: norms, bias-dropout-add and residual gradients 22h forward and 38h backward (1/t only
+    under sequence parallelism); permutes, bias-GELU and bias gradients 20h + 4f and 20h + 8f over t; 9 and 11 bytes per score."""
+    b, s, h, heads = 1, 2048, 12288, 96
+    at, f = megatron(b, s, t, sp=sp), 4 * h
+    block, scores, shared = gpt_layer(h, heads), heads * s * s / t, (t if sp else 1)
+    assert traffic(block, at, ("forward",)) == b * s * (22 * h / shared + (20 * h + 4 * f) / t) + 9 * scores
+    backward = traffic(block, at, ("input", "weight"))
+    assert backward == b * s * (38 * h / shared + (20 * h + 8 * f) / t) + 11 * scores

@@ -1,0 +1,120 @@
+"""Schedules that users write: tables and Python functions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parsim.errors import PlanError
+from parsim.parallel.schedules import Slot, check, schedule, to_text
+from parsim.parallel.schedules.custom import from_function, from_text, load_function
+
+slots = st.builds(Slot, st.sampled_from("FBIW"), st.integers(0, 999), st.integers(0, 9999))
+
+
+@given(slots)
+def test_slot_text_both_ways(slot):
+    assert Slot.parse(str(slot)) == slot
+    assert Slot.parse(f"{slot.stage}{slot.kind}{slot.micro_batch}") == slot
+
+
+@given(st.lists(st.lists(slots, min_size=1), min_size=1))
+def test_table_both_ways(rows):
+    expected = tuple(map(tuple, rows))
+    assert from_text(to_text(expected)) == expected
+    assert from_text("\n".join(",".join(map(str, row)) for row in rows)) == expected
+
+
+def test_torch_csv():
+    """The shape of torch.distributed.pipelining's `_dump_csv`: idle steps are empty cells."""
+    text = "0F0,0F1,,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1,,\r\n"
+    assert from_text(text) == schedule("1f1b", 2, 2)
+    assert from_text("0F0,0I0,0W0") == ((Slot("F", 0, 0), Slot("I", 0, 0), Slot("W", 0, 0)),)
+
+
+def test_labels_comments_and_separators():
+    text = "# two ranks\nrank 0 compute | F0.0; F0.1\tB0.0 B0.1\n\nrank 1: F1.0 B1.0, F1.1 B1.1  # last\n"
+    assert from_text(text) == schedule("1f1b", 2, 2)
+
+
+def test_every_bad_cell_is_reported_with_its_place():
+    with pytest.raises(PlanError) as caught:
+        from_text("F0.0 X0.1\nF1.0 B1", file="order.csv")
+    first, second = caught.value.findings
+    assert (first.file, first.line, first.column, first.value) == ("order.csv", 1, 6, "X0.1")
+    assert (second.line, second.value) == (2, "B1")
+
+
+@pytest.mark.parametrize("cell", ["0SEND_F1", "1RECV_B0", "0UNSHARD", "2RESHARD", "0REDUCE_GRAD", "(0F1;1B0)OVERLAP_F_B"])
+def test_torch_passes_that_are_not_slots_are_refused(cell):
+    with pytest.raises(PlanError, match="not supported yet"):
+        from_text(f"0F0,{cell}")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nothing", ",,,\n"])
+def test_an_empty_table_is_refused(text):
+    with pytest.raises(PlanError, match="no rows"):
+        from_text(text)
+
+
+SOURCE = '''
+def as_text(stages, micro_batches, virtual_stages):
+    for stage in range(stages):
+        yield " ".join(f"{kind}{stage}.{i}" for kind in "FB" for i in range(micro_batches))
+
+def as_tuples(stages, micro_batches, virtual_stages):
+    return [[(kind, stage, i) for kind in "FB" for i in range(micro_batches)] for stage in range(stages)]
+
+def fails(stages, micro_batches, virtual_stages):
+    yield "F0.0"
+    raise RuntimeError("no more")
+
+def strange(stages, micro_batches, virtual_stages):
+    return [[("F", 0)]]
+
+def nothing(stages, micro_batches, virtual_stages):
+    return []
+
+constant = 3
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE)
+    return path
+
+
+@pytest.mark.parametrize("name", ["as_text", "as_tuples"])
+def test_a_function_makes_a_schedule(file, name):
+    rows = from_function(load_function(f"{file}:{name}"), 3, 4)
+    assert rows == schedule("gpipe", 3, 4)
+    assert check(rows) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fails", r"fails\(2, 3, 1\) failed with RuntimeError: no more"),
+        ("strange", r"strange\(2, 3, 1\), row 0: \('F', 0\) is not a slot"),
+        ("nothing", "gave no rows"),
+    ],
+)
+def test_a_function_that_fails_is_reported(file, name, words):
+    with pytest.raises(PlanError, match=words):
+        from_function(load_function(f"{file}:{name}"), 2, 3)
+
+
+def test_a_function_that_is_not_there(file, tmp_path):
+    with pytest.raises(PlanError, match=r"has no function 'constant'.*as_text"):
+        load_function(f"{file}:constant")
+    with pytest.raises(PlanError, match="there is no file"):
+        load_function("missing.py:make")
+    with pytest.raises(PlanError, match="does not name a Python function"):
+        load_function("missing.py")
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nowhere_to_be_found")
+    with pytest.raises(PlanError, match="failed with ModuleNotFoundError"):
+        load_function(f"{broken}:make")

@@ -1,0 +1,87 @@
+"""What lies in the repository and what comes out of it: data, versions, nothing of anybody's machine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import parsim
+from parsim.scenario import files
+
+ROOT = Path(__file__).resolve().parent.parent
+LEFT_OUT = {".git", ".venv", "dist", "build", "parsim-out", "__pycache__", ".hypothesis"}
+
+
+def committed() -> list[Path]:
+    """The files of the repository: what git knows, or, in a copy without git, what is there."""
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listing.returncode == 0 and (ROOT / ".git").exists():
+        return [path for name in listing.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+    every = (path for path in ROOT.rglob("*") if path.is_file())
+    return [
+        path
+        for path in every
+        if not any(part in LEFT_OUT or part.endswith(("_cache", ".egg-info")) for part in path.relative_to(ROOT).parts)
+    ]
+
+
+# spelled in two halves, so that this file passes its own test
+FORBIDDEN = {
+    "the address of a package index": r"pypi" + r"\.org|python" + r"hosted|registry\.npm" + r"js|/sim" + r"ple/",
+    "an option that names an index": r"(?<!no-emit-)(?:index" + r"-url|find" + r"-links|trusted" + r"-host)",
+    "a path of somebody's machine": r"(?<![\w.*~/])/(?:wo" + r"rk|ho" + r"me|ro" + r"ot|o" + r"pt|Us" + r"ers)/[\w.]",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_committed_file_holds(what: str) -> None:
+    pattern = re.compile(FORBIDDEN[what])
+    found = []
+    for path in committed():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in pattern.finditer(text)]
+    assert not found
+
+
+def test_one_version_everywhere() -> None:
+    try:
+        installed = metadata.version("parsim")
+    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        installed = parsim.__version__
+    assert installed == parsim.__version__
+    assert f"\nversion: {parsim.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"## [{parsim.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", files.KINDS)
+def test_shipped_data_is_found(kind: str) -> None:
+    assert files.names(kind)
+
+
+def test_the_wheel_takes_along_what_stands_beside_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert included == {name: f"parsim/_data/{name}" for name in ("topologies", "scenarios")}
+
+
+def test_every_dependency_is_pinned_with_hashes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [*project["project"]["dependencies"], *(item for group in project["dependency-groups"].values() for item in group)]
+    blocks = re.split(r"\n(?=\S)", (ROOT / "constraints.txt").read_text(encoding="utf-8").strip())
+    pinned = {block.partition("==")[0] for block in blocks if re.match(r"[a-z0-9-]+==\S+ \\\n +--hash=sha256:", block)}
+    assert len(pinned) == len(blocks)
+    assert {re.split(r"[<>=\[]", name)[0].replace(".", "-") for name in wanted} <= pinned
+
+
+def test_names_are_unique_across_the_tests() -> None:
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
+    assert not list((ROOT / "tests").rglob("__init__.py"))
