@@ -233,7 +233,7 @@ def _split(text: object, dimension: str) -> tuple[Fraction, str]:
     """Number and unit text; refuses what is not a number, not finite or negative."""
     name, example = _NAMES[dimension]
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
-        raise ValueError(f"{_quote(text)} is not {name}; write for example {example!r}")  # noqa: TRY004
+        raise ValueError(f"{_quote(text)} is not {name}; write for example {example!r}")
     if isinstance(text, (int, float)):
         if not math.isfinite(text):
             raise ValueError(f"{text} is not a finite number; expected {name}, for example {example!r}")

@@ -83,7 +83,9 @@ def _sections(overrides: Mapping[str, Any] | None, findings: list[Finding]) -> d
     return result
 
 
-def _devices(lookup: Callable[[str], Mapping[str, Any]], change: Mapping[str, Any] | None, findings: list[Finding]) -> Callable[[str], Device]:
+def _devices(
+    lookup: Callable[[str], Mapping[str, Any]], change: Mapping[str, Any] | None, findings: list[Finding]
+) -> Callable[[str], Device]:
     """Devices by name, each built once (a device is compared by identity)."""
     loaded: dict[str, Device] = {}
 
@@ -120,11 +122,10 @@ def _apply(whole: dict[str, Any], change: Mapping[str, Mapping[str, Any]], fabri
 
 def _node_count(nodes: int | list[Any], topology: Topology, findings: list[Finding]) -> int:
     if isinstance(nodes, list):
-        findings.append(
-            Finding("machines of several kinds are not supported yet", "cluster.nodes", nodes, "write an explicit graph of vertices and edges")
-        )
+        repair = "write an explicit graph of vertices and edges"
+        findings.append(Finding("machines of several kinds are not supported yet", "cluster.nodes", nodes, repair))
         return 1
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
+    if type(nodes) is not int or nodes < 1:
         findings.append(Finding("expected a whole number of at least 1", "cluster.nodes", nodes))
         return 1
     if topology.explicit and nodes != 1:
@@ -157,7 +158,8 @@ def _fabric(topology: Topology, nodes: int, findings: list[Finding]) -> Fabric |
         return None
     if link is None:
         known = [*topology.links, *(other for other, entry in STANDARD.items() if entry.medium == "network")]
-        tree.fail("link", "missing: the kind of link between machines" if not name else f"unknown kind of link {name!r}", closest(name, known))
+        problem = f"unknown kind of link {name!r}" if name else "missing: the kind of link between machines"
+        tree.fail("link", problem, closest(name, known))
         return None
     if not node.ports:
         tree.fail("nics", f"{topology.name} has no NIC, so {nodes} of them are not connected", "add nic vertices with edges, or nodes: 1")

@@ -9,15 +9,31 @@ the same NIC. A channel's rate is what it reaches while all channels of the grou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.cluster import Cluster
 from parsim.hardware.fabric import Port, Torus
 from parsim.hardware.node import Node
 from parsim.hardware.rings import Ring, RingSearch
-from parsim.hardware.routes import TIER_NETWORK, TIER_SWITCH, Route, join, unreachable
+from parsim.hardware.routes import TIER_NETWORK, TIER_SWITCH, Route, join, shift, unreachable
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The part of a ring inside one machine, in local link ids: in by a port, past the members, out by a port."""
+
+    order: tuple[int, ...]
+    entry: int
+    """port by which the ring comes in; -1 for a ring that closes inside the machine"""
+    exit: int
+    hops: tuple[Route, ...]
+    """into the first member, from member to member, out of the last; of a closed ring the hops alone"""
+    load: tuple[tuple[int, float], ...]
+    tier: int
+    cap: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +48,26 @@ class Channel:
     """bytes per second that pass every edge of the ring"""
     tier: int
     """worst path inside a machine (see `parsim.hardware.routes`)"""
+    plan: tuple[tuple[int, Pass], ...] = ()
+    """(machine, pass) in ring order; empty where every hop is simply the cluster's route"""
 
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """The part of a ring inside one machine, in local link ids: in by a port, past the members, out by a port."""
-
-    order: tuple[int, ...]
-    entry: int
-    exit: int
-    load: tuple[tuple[int, float], ...]
-    tier: int
-    cap: float = math.inf
+    def hop(self, cluster: Cluster, number: int) -> Route:
+        """The links from ``order[number]`` to the next member."""
+        if not self.plan:
+            return cluster.route(self.order[number], self.order[(number + 1) % len(self.order)])
+        if self.plan[0][1].entry < 0:
+            node, one = self.plan[0]
+            return shift(one.hops[number], cluster.first_link(node))
+        at = number % len(self.order)
+        for index, (node, one) in enumerate(self.plan):
+            if at < len(one.order) - 1:
+                return shift(one.hops[at + 1], cluster.first_link(node))
+            if at == len(one.order) - 1:
+                other, following = self.plan[(index + 1) % len(self.plan)]
+                out, into = shift(one.hops[-1], cluster.first_link(node)), shift(following.hops[0], cluster.first_link(other))
+                return join((out, cluster.cross(node, one.exit, other, following.entry), into))
+            at -= len(one.order)
+        raise IndexError(number)
 
 
 def channels(cluster: Cluster, group: tuple[int, ...]) -> tuple[Channel, ...]:
@@ -68,7 +92,7 @@ def ring(cluster: Cluster, order: Sequence[int]) -> Channel:
     hops = [cluster.route(a, b) for a, b in zip(order, (*order[1:], order[0]), strict=True)]
     whole = join(hops)
     inner = [hop.tier for hop in hops if hop.tier != TIER_NETWORK]
-    draft = (tuple(order), dict(zip(whole.links, whole.coefficients, strict=True)), max(inner, default=0), whole.cap)
+    draft = (tuple(order), dict(zip(whole.links, whole.coefficients, strict=True)), max(inner, default=0), whole.cap, ())
     return _rated(cluster, [draft])[0]
 
 
@@ -83,12 +107,13 @@ def _find(cluster: Cluster, group: tuple[int, ...]) -> tuple[Channel, ...]:
         ((node, locals_),) = nodes.items()
         found = local_rings(cluster.machine(node), locals_)
         first = cluster.first_link(node)
-        drafts = [
+        drafts: list[_Draft] = [
             (
                 tuple(cluster.gpu(node, local) for local in one.order),
                 {link + first: coefficient for link, coefficient in one.load},
                 one.tier,
                 one.cap,
+                ((node, one),),
             )
             for one in found
         ]
@@ -100,27 +125,39 @@ def _joined(machine: Node, locals_: tuple[int, ...]) -> bool:
     return all(machine.between(a, b) is not None for a in locals_[:1] for b in locals_[1:])
 
 
-_Draft = tuple[tuple[int, ...], dict[int, float], int, float]
+_Plan = tuple[tuple[int, Pass], ...]
+_Draft = tuple[tuple[int, ...], dict[int, float], int, float, _Plan]
 
 
 def _rated(cluster: Cluster, drafts: list[_Draft]) -> tuple[Channel, ...]:
     """Channels with rates such that all can run together: capacity over the load of all channels of the group."""
-    total: dict[int, float]
-    if len(drafts) == 1:
-        total = drafts[0][1]
-    else:
-        total = {}
-        for _, load, _, _ in drafts:
+    total: dict[int, float] = {}
+    if len(drafts) > 1:
+        for _, load, _, _, _ in drafts:
             for link, coefficient in load.items():
                 total[link] = total.get(link, 0.0) + coefficient
     capacity = cluster.capacity
     found = []
-    for order, load, tier, cap in drafts:
-        rate = min(cap, min((capacity(link) / total[link] for link in load), default=math.inf))
+    for order, load, tier, cap, plan in drafts:
+        alone = not total
+        rate = _alone(cluster, load, plan) if alone else min((capacity(link) / total[link] for link in load), default=math.inf)
+        rate = min(cap, rate)
         if not 0 < rate < math.inf:
             raise TopologyError(Finding(f"the ring {order} has no bandwidth", "cluster"))
-        found.append(Channel(order, tuple(load.items()), rate, tier))
+        found.append(Channel(order, tuple(load.items()), rate, tier, plan))
     return tuple(found)
+
+
+def _alone(cluster: Cluster, load: dict[int, float], plan: _Plan) -> float:
+    """Rate of a group's only channel; inside machines of one kind the narrowest link is looked up once."""
+    capacity, outside = cluster.capacity, cluster.first_fabric_link
+    if not plan:
+        return min((capacity(link) / coefficient for link, coefficient in load.items()), default=math.inf)
+    seen: dict[tuple[int, int], tuple[int, Pass]] = {}
+    for node, one in plan:
+        seen.setdefault((id(cluster.machine(node)), id(one)), (node, one))
+    rate = min((cluster.machine(node).capacities[link] / a for node, one in seen.values() for link, a in one.load), default=math.inf)
+    return min(rate, min((capacity(link) / a for link, a in load.items() if link >= outside), default=math.inf))
 
 
 # one machine
@@ -182,9 +219,9 @@ def _candidates(machine: Node, locals_: tuple[int, ...], a: int, b: int) -> list
     return [*routes, host] if host is not None else routes
 
 
-def _pass(order: tuple[int, ...], entry: int, leave: int, pieces: Iterable[Route]) -> Pass:
-    whole = join(pieces)
-    return Pass(order, entry, leave, tuple(zip(whole.links, whole.coefficients, strict=True)), whole.tier, whole.cap)
+def _pass(order: tuple[int, ...], entry: int, leave: int, hops: Sequence[Route]) -> Pass:
+    whole = join(hops)
+    return Pass(order, entry, leave, tuple(hops), tuple(zip(whole.links, whole.coefficients, strict=True)), whole.tier, whole.cap)
 
 
 # several machines
@@ -221,23 +258,22 @@ def _rails(inside: list[tuple[int, tuple[Pass, ...]]], rail_bound: bool) -> list
 
 def _draft(cluster: Cluster, plan: list[tuple[int, Pass]]) -> _Draft:
     """A ring through the machines of `plan` in order."""
-    fabric, first = cluster.fabric, cluster.first_fabric_link
-    assert fabric is not None
+    fabric, first = cluster.network, cluster.first_fabric_link
     load: dict[int, float] = {}
     order: list[int] = []
     tier, cap = 0, math.inf
-    ends = [(Port(node, one.entry), Port(node, one.exit)) for node, one in plan]
     for number, (node, one) in enumerate(plan):
         offset = cluster.first_link(node)
         start = cluster.gpu(node, 0)
         order += [start + local for local in one.order]
         for link, coefficient in one.load:
             load[link + offset] = coefficient
-        tier, cap = max(tier, one.tier), min(cap, one.cap)
-        target = ends[number + 1 - len(plan)][0]
-        for link in fabric.route(ends[number][1], target):
+        other, following = plan[number + 1 - len(plan)]
+        for link in fabric.route(Port(node, one.exit), Port(other, following.entry)):
             load[link + first] = load.get(link + first, 0.0) + 1.0
-    return tuple(order), load, tier, cap
+    for one in {id(one): one for _, one in plan}.values():
+        tier, cap = max(tier, one.tier), min(cap, one.cap)
+    return tuple(order), load, tier, cap, tuple(plan)
 
 
 def machine_passes(machine: Node, locals_: tuple[int, ...], port_rate: float) -> tuple[Pass, ...]:
@@ -275,10 +311,9 @@ def _switched(machine: Node, locals_: tuple[int, ...], port: int) -> Pass:
         rest.append(last)
     order = (first, *rest)
     pieces = [machine.from_port(port, first)]
-    pieces += [_between(machine, a, b) for a, b in zip(order, order[1:], strict=False)]
-    if order[-1] not in (first, last):
-        pieces.append(_between(machine, order[-1], first))
-    pieces.append(machine.to_port(first if last is None else last, port))
+    pieces += [_between(machine, a, b) for a, b in pairwise(order)]
+    out = machine.to_port(first if last is None else last, port)
+    pieces.append(out if order[-1] in (first, last) else join((_between(machine, order[-1], first), out)))
     return _pass(order, port, port, pieces)
 
 
@@ -292,10 +327,11 @@ def _over_pcie(machine: Node, locals_: tuple[int, ...]) -> Pass:
         if not enter or not leave:
             continue
         pieces = [machine.from_port(enter[0], turned[0])]
-        pieces += [_between(machine, a, b) for a, b in zip(turned, turned[1:], strict=False)]
+        pieces += [_between(machine, a, b) for a, b in pairwise(turned)]
         pieces.append(machine.to_port(turned[-1], leave[0]))
         one = _pass(turned, enter[0], leave[0], pieces)
-        rate = min(min(machine.capacities[link] / coefficient for link, coefficient in one.load), one.cap)
+        rate = min((machine.capacities[link] / coefficient for link, coefficient in one.load), default=one.cap)
+        rate = min(rate, one.cap)
         if best is None or rate > best[0] * (1 + 1e-9):
             best = (rate, one)
     if best is None:
@@ -315,10 +351,11 @@ def _through_mesh(machine: Node, locals_: tuple[int, ...], ports: list[int], por
         for port in ports:
             if b == outside:
                 inner, wire = machine.to_port(locals_[a], port), links + 2 * port
-                found.append(Route((*inner.links, wire), (*inner.coefficients, 1.0), inner.latency, max(inner.tier, TIER_SWITCH), inner.cap))
+                path, loads = (*inner.links, wire), (*inner.coefficients, 1.0)
             else:
                 inner, wire = machine.from_port(port, locals_[b]), links + 2 * port + 1
-                found.append(Route((wire, *inner.links), (1.0, *inner.coefficients), inner.latency, max(inner.tier, TIER_SWITCH), inner.cap))
+                path, loads = (wire, *inner.links), (1.0, *inner.coefficients)
+            found.append(Route(path, loads, inner.latency, max(inner.tier, TIER_SWITCH), inner.cap))
         return found
 
     def capacity(link: int) -> float:

@@ -138,7 +138,7 @@ class Cluster:
         findings = []
         seen: dict[int, int] = {}
         for rank, gpu in enumerate(placement):
-            if not isinstance(gpu, int) or isinstance(gpu, bool) or not 0 <= gpu < self.installed_gpus:
+            if type(gpu) is not int or not 0 <= gpu < self.installed_gpus:
                 findings.append(Finding(f"rank {rank}: GPU {gpu!r} is not in 0 ... {self.installed_gpus - 1}", "cluster.placement", gpu))
             elif gpu in seen:
                 findings.append(Finding(f"ranks {seen[gpu]} and {rank} are both on GPU {gpu}", "cluster.placement", gpu))
@@ -159,7 +159,7 @@ class Cluster:
     def link(self, number: int) -> Link:
         """Link by id, with a name that is unique in the cluster, e.g. ``node3.gpu0->nvswitch``."""
         if number >= self.first_fabric_link:
-            return self._fabric.link(number - self.first_fabric_link)
+            return self.network.link(number - self.first_fabric_link)
         node, machine, local = self._local_link(number)
         link = machine.links[local]
         return Link(link.kind, link.capacity, link.latency, f"node{node}.{link.name}", link.duplex)
@@ -167,7 +167,7 @@ class Cluster:
     def capacity(self, number: int) -> float:
         """Effective bandwidth of link `number` [B/s]."""
         if number >= self.first_fabric_link:
-            return self._fabric.capacity(number - self.first_fabric_link)
+            return self.network.capacity(number - self.first_fabric_link)
         if len(self.blocks) == 1:
             capacities = self.blocks[0].node.capacities
             return capacities[number % len(capacities)]
@@ -177,7 +177,7 @@ class Cluster:
     def link_class_name(self, number: int) -> str:
         """What the link connects, the same for all equal links: ``gpu->nvswitch``, ``leaf->spine``."""
         if number >= self.first_fabric_link:
-            return self._fabric.link_class(number - self.first_fabric_link)
+            return self.network.link_class(number - self.first_fabric_link)
         _, machine, local = self._local_link(number)
         return machine.classes[local]
 
@@ -187,7 +187,8 @@ class Cluster:
         return block.first_link + (node - block.first_node) * len(block.node.links)
 
     @property
-    def _fabric(self) -> Fabric:
+    def network(self) -> Fabric:
+        """The fabric of a cluster that has one."""
         if self.fabric is None:
             raise IndexError("no such link")
         return self.fabric
@@ -242,7 +243,7 @@ class Cluster:
 
     def cross(self, source: int, port: int, target: int, other: int) -> Route:
         """The fabric's part of a route between ports of two machines."""
-        fabric, first = self._fabric, self.first_fabric_link
+        fabric, first = self.network, self.first_fabric_link
         local = fabric.route(Port(source, port), Port(target, other))
         latency = math.fsum(fabric.latency(link) for link in local)
         return Route(tuple(link + first for link in local), (1.0,) * len(local), latency, TIER_NETWORK)
@@ -268,7 +269,7 @@ class Cluster:
     def _add_fabric(self, whole: networkx.DiGraph[str]) -> None:
         from parsim.hardware.fabric import FullMesh, GraphFabric
 
-        fabric = self._fabric
+        fabric = self.network
         if isinstance(fabric, GraphFabric):
             port = {name: f"node{node}.{name}" for node, names in enumerate(fabric.port_names) for name in names}
             for a, b, data in fabric.finder.graph.edges(data=True):
@@ -278,9 +279,9 @@ class Cluster:
                 number = self.first_fabric_link + data["id"]
                 whole.add_edge(port.get(a, a), port.get(b, b), id=number, link=self.link(number))
             return
-        port = {
-            f"node{node}.port{number}": f"node{node}.{name}" for node in range(self.nodes) for number, name in enumerate(self.machine(node).ports)
-        }
+        port = {}
+        for node in range(self.nodes):
+            port |= {f"node{node}.port{number}": f"node{node}.{name}" for number, name in enumerate(self.machine(node).ports)}
         for local in range(fabric.link_count):
             a, b = fabric.ends(local)
             if a == b or (isinstance(fabric, FullMesh) and a.partition(".")[0] == b.partition(".")[0]):

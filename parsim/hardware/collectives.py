@@ -10,7 +10,7 @@ send: the message. The root of broadcast, reduce, gather and scatter is the firs
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.channels import Channel, channels
@@ -47,9 +47,7 @@ class Latencies:
 NCCL_SIMPLE = Latencies()
 
 
-def collective_cost(
-    cluster: Cluster, group: tuple[int, ...], kind: str, size: int, latencies: Latencies = NCCL_SIMPLE
-) -> CollectiveCost:
+def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, latencies: Latencies = NCCL_SIMPLE) -> CollectiveCost:
     """Cost of one collective among the GPUs `group`.
 
     Args:
@@ -94,12 +92,13 @@ def ring_bytes(kind: str, members: int, size: float) -> float:
 
 def _ring_or_tree(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, latencies: Latencies) -> CollectiveCost:
     found = channels(cluster, group)
-    latency = ring_latency(cluster, group, found, kind, latencies)
+    machines = len(found[0].plan) or len({cluster.node_of(gpu) for gpu in group})
+    latency = ring_latency(cluster, len(group), machines, max(channel.tier for channel in found), kind, latencies)
     bandwidth = math.fsum(channel.rate for channel in found)
     volume = ring_bytes(kind, len(group), size)
     time = latency + volume / bandwidth
     if kind == "all_reduce" and len(group) > 2:
-        tree = tree_latency(cluster, group, latencies)
+        tree = tree_latency(cluster, len(group), machines, latencies)
         if tree + 2 * size / (latencies.tree_share * bandwidth) < time:
             return CollectiveCost(tree, _flows(found, 2.0 * size, bandwidth, latencies.tree_share), "tree")
     if kind in ("broadcast", "reduce"):
@@ -115,13 +114,9 @@ def _flows(found: tuple[Channel, ...], volume: float, bandwidth: float, share: f
 
 
 def _chain(cluster: Cluster, channel: Channel, root: int, kind: str) -> Channel:
-    """The ring without the edge that closes it: into the root of a broadcast, out of the root of a reduce.
-
-    The edge between machines leaves and lands by the channel's own NICs, hence only links of the ring are dropped.
-    """
+    """The ring without the edge that closes it: into the root of a broadcast, out of the root of a reduce."""
     at = channel.order.index(root)
-    before, after = channel.order[at - 1], channel.order[(at + 1) % len(channel.order)]
-    edge = cluster.route(before, root) if kind == "broadcast" else cluster.route(root, after)
+    edge = channel.hop(cluster, (at - 1) % len(channel.order) if kind == "broadcast" else at)
     load = dict(channel.path)
     for link, coefficient in zip(edge.links, edge.coefficients, strict=True):
         left = load.get(link, 0.0) - coefficient
@@ -129,13 +124,15 @@ def _chain(cluster: Cluster, channel: Channel, root: int, kind: str) -> Channel:
             load[link] = left
         else:
             load.pop(link, None)
-    return Channel(channel.order, tuple(load.items()), channel.rate, channel.tier)
+    return replace(channel, path=tuple(load.items()))
 
 
-def ring_latency(cluster: Cluster, group: tuple[int, ...], found: tuple[Channel, ...], kind: str, latencies: Latencies) -> float:
-    """Latency of a ring collective [s]: base plus its steps, those between machines at the network's price."""
-    members, machines = len(group), _machines(cluster, group)
-    local = latencies.ring_nvlink if max(channel.tier for channel in found) <= TIER_NEIGHBOUR else latencies.ring_pcie
+def ring_latency(cluster: Cluster, members: int, machines: int, tier: int, kind: str, latencies: Latencies) -> float:
+    """Latency of a ring collective [s]: base plus its steps, those between machines at the network's price.
+
+    `tier` is the worst path inside a machine (see `parsim.hardware.routes`).
+    """
+    local = latencies.ring_nvlink if tier <= TIER_NEIGHBOUR else latencies.ring_pcie
     network = latencies.ring_network + _message_latency(cluster)
     if kind in ("broadcast", "reduce"):
         return latencies.base + (network if machines > 1 else local)
@@ -147,10 +144,9 @@ def ring_latency(cluster: Cluster, group: tuple[int, ...], found: tuple[Channel,
     return latencies.base + (steps - between) * local + between * network
 
 
-def tree_latency(cluster: Cluster, group: tuple[int, ...], latencies: Latencies) -> float:
+def tree_latency(cluster: Cluster, members: int, machines: int, latencies: Latencies) -> float:
     """Latency of a tree all-reduce [s]: up and down a chain inside the machine and a binary tree between machines."""
-    machines = _machines(cluster, group)
-    largest = -(-len(group) // machines)
+    largest = -(-members // machines)
     depth = math.floor(math.log2(machines))
     network = latencies.tree_network + _message_latency(cluster)
     return latencies.base + 2 * ((largest - 1) * latencies.tree_local + depth * network)
@@ -159,10 +155,6 @@ def tree_latency(cluster: Cluster, group: tuple[int, ...], latencies: Latencies)
 def _message_latency(cluster: Cluster) -> float:
     """Latency the network stack adds per message, twice: the Simple protocol flushes."""
     return 2 * cluster.fabric.message_latency if cluster.fabric else 0.0
-
-
-def _machines(cluster: Cluster, group: tuple[int, ...]) -> int:
-    return len({cluster.node_of(gpu) for gpu in group})
 
 
 def _send(cluster: Cluster, source: int, target: int, size: int, latencies: Latencies) -> CollectiveCost:

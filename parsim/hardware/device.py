@@ -139,7 +139,7 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     peak = _peaks(compute)
     compute.close()
     gemm = _gemm(top.child("gemm"))
-    attention = {key: _attention(key, child, top) for key, child in top.children("attention").items() if key != "source"}
+    attention = {key: _attention(key, child, top) for key, child in top.children("attention").items()}
     latency = top.quantity("kernel_latency", "time", 2e-6, positive=False)
     power = top.child("power")
     tdp = power.quantity("tdp", "power", 0.0, positive=False)

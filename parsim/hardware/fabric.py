@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.links import Link, LinkKind
@@ -22,8 +21,7 @@ TRUNK_LATENCY = 0.3e-6
 """one more switch hop [s]; InfiniBand switches forward in 0.2-0.3 us"""
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(NamedTuple):
     """A plug of a machine into the fabric: the machine and which of its ports."""
 
     node: int
@@ -47,6 +45,7 @@ class Fabric:
         self.ports = sum(count * ports for count, ports in self.blocks)
         self.message_latency = link.message_latency
         self._half = link.duplex == "half"
+        self._ports_each = self.blocks[0][1] if len(self.blocks) == 1 else 0
 
     @property
     def link_count(self) -> int:
@@ -55,8 +54,8 @@ class Fabric:
 
     def index(self, port: Port) -> int:
         """Number of the port among all ports."""
-        if len(self.blocks) == 1:
-            return port.node * self.blocks[0][1] + port.port
+        if self._ports_each:
+            return port.node * self._ports_each + port.port
         node, first = port.node, 0
         for count, ports in self.blocks:
             if node < count:

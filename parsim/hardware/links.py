@@ -91,9 +91,8 @@ def standard_kind(name: str) -> LinkKind | None:
 
 
 def link_kinds(tree: Tree) -> dict[str, LinkKind]:
-    """The `links:` table of a topology: new kinds, or changes to standard ones."""
-    entries = [(str(name), Tree(tree.raw(str(name)), tree.where(str(name)), tree.findings)) for name in tree.data if name != "source"]
-    return {name: _kind(name, entry, standard_kind(name)) for name, entry in entries}
+    """The ``links`` table of a topology tree: new kinds, or changes to standard ones."""
+    return {name: _kind(name, entry, standard_kind(name)) for name, entry in tree.children("links").items()}
 
 
 def _kind(name: str, entry: Tree, base: LinkKind | None) -> LinkKind:
@@ -118,7 +117,7 @@ def _kind(name: str, entry: Tree, base: LinkKind | None) -> LinkKind:
             capacity = rate * efficiency
     if not ways:
         if base is None:
-            entry.fail("per_direction", "missing: the effective bandwidth of one link in one direction", "for example per_direction: 24 GB/s")
+            entry.fail("per_direction", "missing: effective bandwidth of one link in one direction", "for example per_direction: 24 GB/s")
         elif entry.has("efficiency"):
             capacity = kind.capacity * efficiency
     duplex = entry.text("duplex", kind.duplex)

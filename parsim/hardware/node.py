@@ -71,15 +71,11 @@ class Node:
         self.links, self.classes = wire(self.graph, vertices, edges)
         self.capacities = [link.capacity for link in self.links]
         self.gpu_names = tuple(vertex for vertex, kind in vertices.items() if kind == "gpu")
+        self.gpus = len(self.gpu_names)
         self.finder = PathFinder(self.graph)
         self.rings: dict[object, tuple[Pass, ...]] = {}
         """results of the channel search, by what was asked"""
         self._routes: dict[tuple[str, str], Route] = {}
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of the machine."""
-        return len(self.gpu_names)
 
     def route(self, source: str, target: str) -> Route | None:
         """Links from vertex `source` to vertex `target` inside the machine, or None."""
@@ -100,8 +96,6 @@ class Node:
         finder = self.finder
         if direct := finder.nvlink(source, target):
             return direct
-        if finder.kind[source] == finder.kind[target] == "gpu" and (via := finder.neighbours(source, target, self.gpu_names)):
-            return via[0]
         if host := finder.host(source, target, staged=not self.p2p):
             return host
         return finder.network(source, target)
@@ -150,9 +144,7 @@ class Node:
     @cached_property
     def port_owners(self) -> tuple[tuple[int, ...], ...]:
         """Per port: the GPUs that own it."""
-        return tuple(
-            tuple(gpu for gpu, ports in enumerate(self.owned_ports) if port in ports) for port in range(len(self.ports))
-        )
+        return tuple(tuple(gpu for gpu, ports in enumerate(self.owned_ports) if port in ports) for port in range(len(self.ports)))
 
     def _nearest_ports(self, gpu: str) -> tuple[int, ...]:
         distance: list[tuple[float, int]] = []
@@ -184,7 +176,7 @@ class Node:
             parents = [
                 other
                 for other, data in self.graph.adj[vertex].items()
-                if other not in seen and self.finder.kind[other] in ("pcie", "cpu", "switch") and data["link_kind"].medium in ("pcie", "network")
+                if other not in seen and self.finder.kind[other] in ("pcie", "cpu") and data["link_kind"].medium == "pcie"
             ]
             if not parents:
                 return tuple(reversed(above))

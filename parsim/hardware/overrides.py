@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from parsim.errors import Finding
-from parsim.units import multiplier
+from parsim.hardware.links import standard_kind
+from parsim.units import multiplier, parse
 
 _QUANTITY = re.compile(r"\s*([0-9._]+(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
 
@@ -47,8 +48,6 @@ def changed_device(tree: Mapping[str, Any], change: Mapping[str, Any], where: st
 
 
 def _visible(old: Mapping[str, Any], new: Mapping[str, Any], where: str, findings: list[Finding]) -> dict[str, Any]:
-    from parsim.units import parse
-
     try:
         size, before = parse(new["memory"]["size"], "bytes"), parse(old["memory"]["size"], "bytes")
         visible = parse(old["memory"].get("visible", old["memory"]["size"]), "bytes")
@@ -60,8 +59,6 @@ def _visible(old: Mapping[str, Any], new: Mapping[str, Any], where: str, finding
 
 def changed_links(links: Mapping[str, Any], change: Mapping[str, Any], where: str, findings: list[Finding]) -> dict[str, Any]:
     """The `links` table with a change; ``bandwidth`` means per_direction or line_rate, whichever the kind uses."""
-    from parsim.hardware.links import standard_kind
-
     result = {name: dict(entry) for name, entry in links.items() if isinstance(entry, Mapping)}
     for name, entry in change.items():
         place = f"{where}.{name}"
@@ -72,17 +69,17 @@ def changed_links(links: Mapping[str, Any], change: Mapping[str, Any], where: st
         standard = standard_kind(name)
         rated = any(key in base for key in ("per_direction", "bandwidth", "line_rate"))
         if not base and standard is None:
-            findings.append(Finding(f"unknown kind of link {name!r}", place, entry, f"the topology has {', '.join(result) or 'none of its own'}"))
+            own = ", ".join(result) or "none of its own"
+            findings.append(Finding(f"unknown kind of link {name!r}", place, entry, f"the topology has {own}"))
             continue
         if not rated and standard is not None:
             base = {**base, "per_direction": f"{standard.capacity!r} B/s"}
         if "latency" not in base and standard is not None:
             base = {**base, "latency": f"{standard.latency!r} s"}
-        entry = dict(entry)
-        if "bandwidth" in entry and "bandwidth" not in base:
-            key = "line_rate" if "line_rate" in base else "per_direction"
-            entry[key] = entry.pop("bandwidth")
-        result[name] = merged(base, entry, place, findings)
+        wanted = dict(entry)
+        if "bandwidth" in wanted and "bandwidth" not in base:
+            wanted["line_rate" if "line_rate" in base else "per_direction"] = wanted.pop("bandwidth")
+        result[name] = merged(base, wanted, place, findings)
     return result
 
 

@@ -27,6 +27,10 @@ _MOST_RINGS = 32
 _EPSILON = 1e-9
 
 
+_Entry = tuple[Any, Any, Route]
+_Usable = dict[tuple[int, int], list[_Entry]]
+
+
 @dataclass(frozen=True, slots=True)
 class Ring:
     """One cyclic order of members (positions in the group) and the route of every hop."""
@@ -91,9 +95,9 @@ class RingSearch:
 
     def _most(self, speed: float, tier: int, low: int) -> list[Ring]:
         """The largest packing of at least `low` rings at `speed` with routes up to `tier`."""
-        usable = {
-            pair: [entry for entry in entries if entry[2].tier <= tier and self._fits(entry, speed)] for pair, entries in self.vectors.items()
-        }
+        usable: _Usable = {}
+        for pair, entries in self.vectors.items():
+            usable[pair] = [entry for entry in entries if entry[2].tier <= tier and self._fits(entry, speed)]
         high = min(_MOST_RINGS, self._bound(usable, speed))
         if high < low or not self._pack(1, speed, usable, 5):
             return []
@@ -111,11 +115,11 @@ class RingSearch:
             best, count = rings, count + step
         return best
 
-    def _fits(self, entry: tuple[Any, Any, Route], speed: float) -> bool:
+    def _fits(self, entry: _Entry, speed: float) -> bool:
         edges, coefficients, _ = entry
         return bool((coefficients * speed <= self.capacity[edges] * (1 + _EPSILON)).all())
 
-    def _bound(self, usable: dict[tuple[int, int], list[tuple[Any, Any, Route]]], speed: float) -> int:
+    def _bound(self, usable: _Usable, speed: float) -> int:
         """No more rings than whole multiples of `speed` leave, or enter, some member; and none if some cut has no route."""
         bound = _MOST_RINGS
         for member in range(self.members):
@@ -128,7 +132,7 @@ class RingSearch:
                 bound = min(bound, sum(math.floor(self.capacity[door] / speed + _EPSILON) for door in doors))
         return bound if self._connected(usable) else 0
 
-    def _connected(self, usable: dict[tuple[int, int], list[tuple[Any, Any, Route]]]) -> bool:
+    def _connected(self, usable: _Usable) -> bool:
         for forward in (True, False):
             seen, open_ = {0}, [0]
             while open_:
@@ -142,7 +146,7 @@ class RingSearch:
                 return False
         return True
 
-    def _pack(self, count: int, speed: float, usable: dict[tuple[int, int], list[tuple[Any, Any, Route]]], rounds: int) -> list[Ring]:
+    def _pack(self, count: int, speed: float, usable: _Usable, rounds: int) -> list[Ring]:
         """Place `count` rings; pairs of a ring and its reverse where that works, else single rings."""
         if count % 2 == 0 and self.members > 2:
             paired = self._negotiate(count // 2, speed, usable, rounds, reverse=True)
@@ -150,9 +154,7 @@ class RingSearch:
                 return paired
         return self._negotiate(count, speed, usable, rounds, reverse=False)
 
-    def _negotiate(
-        self, units: int, speed: float, usable: dict[tuple[int, int], list[tuple[Any, Any, Route]]], rounds: int, reverse: bool
-    ) -> list[Ring]:
+    def _negotiate(self, units: int, speed: float, usable: _Usable, rounds: int, reverse: bool) -> list[Ring]:
         np = self.np
         load = np.zeros(len(self.capacity))
         history = np.zeros(len(self.capacity))
@@ -177,7 +179,7 @@ class RingSearch:
             for link, coefficient in zip(hop.links, hop.coefficients, strict=True):
                 load[self.edge[link]] += coefficient * amount
 
-    def _cheapest(self, usable: dict[tuple[int, int], list[tuple[Any, Any, Route]]], price: Any, reverse: bool) -> list[Ring]:
+    def _cheapest(self, usable: _Usable, price: Any, reverse: bool) -> list[Ring]:
         np = self.np
         cost = np.full((self.members, self.members), 1e30)
         choice: dict[tuple[int, int], Route] = {}

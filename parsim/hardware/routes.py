@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from parsim.errors import Finding, TopologyError
@@ -109,7 +110,7 @@ class PathFinder:
         """The route over the vertices of `path`; `overhead` charges the packet overhead of a host bridge."""
         load: dict[int, float] = {}
         latency = 0.0
-        for source, target in zip(path, path[1:], strict=False):
+        for source, target in pairwise(path):
             data = self.graph.edges[source, target]
             link: Link = data["link"]
             kind: LinkKind = data["link_kind"]
@@ -166,29 +167,27 @@ class PathFinder:
 
     def tier(self, path: list[str]) -> int:
         """What a host path crosses at worst."""
-        if any(self.graph.edges[a, b]["link_kind"].medium == "socket" for a, b in zip(path, path[1:], strict=False)):
+        if any(self.graph.edges[a, b]["link_kind"].medium == "socket" for a, b in pairwise(path)):
             return TIER_SOCKET
         return TIER_HOST if any(self.kind[vertex] == "cpu" for vertex in path) else TIER_SWITCH
 
     def _detour(self, source: str, target: str) -> list[str] | None:
         """Source to the host memory nearest the target (the receiver owns the buffer) and on to the target."""
         end = target if self.kind[target] == "gpu" else source
-        best: list[str] | None = None
+        best: tuple[int, list[str]] | None = None
         for vertex, kind in self.kind.items():
             if kind != "memory":
                 continue
             there = self.path(source, vertex, ("pcie", "socket", "memory"), ("pcie", "cpu"))
             back = self.path(vertex, target, ("pcie", "socket", "memory"), ("pcie", "cpu"))
             if there and back:
-                path = [*there, *back[1:]]
-                near = back if end == target else there
-                if best is None or len(near) < best_near:
-                    best, best_near = path, len(near)
-        return best
+                near = len(back if end == target else there)
+                if best is None or near < best[0]:
+                    best = (near, [*there, *back[1:]])
+        return best[1] if best else None
 
 
 def unreachable(source: str, target: str) -> TopologyError:
     """The error for two devices without a path."""
-    return TopologyError(
-        Finding(f"no path from {source} to {target}", "cluster", f"{source} -> {target}", "connect them with an edge, or give the nodes NICs and a fabric")
-    )
+    repair = "connect them with an edge, or give the nodes NICs and a fabric"
+    return TopologyError(Finding(f"no path from {source} to {target}", "cluster", f"{source} -> {target}", repair))

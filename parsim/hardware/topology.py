@@ -66,7 +66,7 @@ def read_topology(top: Tree, device_of: DeviceOf, p2p: bool | None) -> Topology:
     name = top.text("name", "unnamed")
     aliases = top.names("aliases")
     top.raw("description")
-    links = link_kinds(top.child("links"))
+    links = link_kinds(top)
     price = _price(top)
     fabric = top.child("fabric")
     topology = Topology(name, [], False, fabric, links, aliases, price)
@@ -191,7 +191,8 @@ def _one_nvswitch(tree: Tree, key: str, vertices: dict[str, str], edges: list[Ed
     for gpu, switches in plugged.items():
         if len(switches) > 1:
             names = ", ".join(switches)
-            tree.fail(key, f"{gpu} is plugged into several NVSwitches ({names})", "write one nvswitch vertex; count is the sum of the links")
+            repair = "write one nvswitch vertex whose count is the sum of the links"
+            tree.fail(key, f"{gpu} is plugged into several NVSwitches ({names})", repair)
             return
 
 

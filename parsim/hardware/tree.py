@@ -10,6 +10,8 @@ from parsim.errors import Finding, TopologyError
 from parsim.units import parse
 
 _MISSING = object()
+_REMARKS = ("source", "note", "assumption")
+"""keys that any mapping may carry for its readers"""
 
 
 def closest(word: object, known: Iterable[str]) -> str:
@@ -32,7 +34,7 @@ class Tree:
         self.path = path
         self.findings = findings
         self.data: Mapping[str, Any] = {}
-        self._read: dict[str, None] = {"source": None, "note": None, "notes": None, "assumption": None}
+        self._read: dict[str, None] = dict.fromkeys(_REMARKS)
         if isinstance(data, Mapping):
             self.data = data
         elif data is not None:
@@ -144,13 +146,15 @@ class Tree:
     def children(self, key: str) -> dict[str, Tree]:
         """The mappings under `key`, by name."""
         inner = self.child(key)
-        return {str(name): Tree(value, inner.where(str(name)), self.findings) for name, value in inner.data.items()}
+        return {
+            str(name): Tree(value, inner.where(str(name)), self.findings) for name, value in inner.data.items() if name not in _REMARKS
+        }
 
     def close(self) -> None:
         """Collect a finding for every key that nobody read."""
         for key in self.data:
             if key not in self._read:
-                self.fail(str(key), "unknown key", closest(key, (name for name in self._read if name not in ("note", "notes"))))
+                self.fail(str(key), "unknown key", closest(key, (name for name in self._read if name not in _REMARKS)))
 
     def stop(self) -> None:
         """Raise everything collected so far.

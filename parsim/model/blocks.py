@@ -15,6 +15,7 @@ from parsim.model.model import Block, Model, Operator
 from parsim.model.operators import (
     Activation,
     AttentionCore,
+    Conv2d,
     Dropout,
     Embedding,
     GatedActivation,
@@ -74,6 +75,9 @@ def _facts(config: TransformerConfig) -> dict[str, object]:
     facts["expert_mlp"] = 0 if experts is None else experts.mlp
     facts["shared_mlp"] = 0 if experts is None else experts.shared
     facts["latent"] = latent is not None
+    if config.image is not None:
+        facts["sequence_length"] = config.maximum_sequence
+        facts["input_elements"] = config.image.channels * config.image.size**2
     facts["value_dim"] = config.head_dim if latent is None else latent.value_dim
     return facts
 
@@ -87,7 +91,13 @@ def _active_share(config: TransformerConfig, block: Block) -> float:
 
 
 def _embedding(config: TransformerConfig, vocabulary: int) -> Block:
-    width, row = config.embedding_width, Row()
+    width, row, image = config.embedding_width, Row(), config.image
+    if image is not None:
+        patch, side = (image.patch, image.patch), (image.size, image.size)
+        row.add(Conv2d("patches", ("input",), "patches", image.channels, config.hidden, patch, side, patch))
+        row.add(Prefix("prefix", (row.last,), "prefix", config.hidden, image.patches + 1))
+        row.add(Dropout("embedding_dropout", (row.last,), "embedding_dropout", config.hidden))
+        return row.block("embedding", ("prefix", "patches"))
     positions = config.maximum_sequence + config.position_offset if config.position == "learned" else 0
     projected = width != config.hidden
     at_once = 0 if projected else positions

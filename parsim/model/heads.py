@@ -91,6 +91,13 @@ def _classification(config: TransformerConfig, _: int, row: Row, kind: Kind) -> 
     return row.block("head")
 
 
+def _image(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
+    row.add(SelectToken("first_token", (row.last,), "first_token", config.hidden))
+    row.add(Linear("classifier", (row.last,), "classifier", config.hidden, (config.labels,), per_sample=True))
+    row.add(Loss("loss", (row.last,), "loss", config.labels, kind, per_sample=True, split="replicated"))
+    return row.block("head")
+
+
 def _encoder(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
     """No head: both outputs of the bare model are summed, so that every parameter has a gradient."""
     hidden = row.last
@@ -126,5 +133,6 @@ _HEADS: dict[str, Callable[[TransformerConfig, int, Row, Kind], Block]] = {
     "masked-lm": _masked,
     "pretraining": _pretraining,
     "sequence-classification": _classification,
+    "image-classification": _image,
     "encoder": _encoder,
 }

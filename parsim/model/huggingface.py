@@ -33,6 +33,7 @@ TASKS = {
     "ForMaskedLM": "masked-lm",
     "ForPreTraining": "pretraining",
     "ForSequenceClassification": "sequence-classification",
+    "ForImageClassification": "image-classification",
     "Model": "encoder",
 }
 """suffix of the class in ``architectures`` -> task"""
@@ -50,6 +51,8 @@ stored; training precision is the scenario's. RoPE settings change angles, not s
 
 _REQUIRED = ("hidden", "layers", "heads", "vocabulary", "mlp")
 _OPTIONAL_KEYS = ("n_inner",)
+_ONE_TASK = ("causal-lm", "image-classification")
+"""tasks of families that have no other"""
 
 
 def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConfig:
@@ -122,8 +125,9 @@ def _task(family: Family, values: dict[str, Any], tree: Mapping[str, Any], path:
     usual = family.structure.get("task", "causal-lm")
     for name in classes[:1]:
         task = next((task for suffix, task in TASKS.items() if name.endswith(suffix)), None)
-        if task is None or (usual == "causal-lm" and task != usual):
-            hint = "a ...ForCausalLM class is" if usual == "causal-lm" else f"supported: {', '.join(TASKS)}"
+        if task is None or (task != usual and (usual in _ONE_TASK or task in _ONE_TASK)):
+            legal = [suffix for suffix, task in TASKS.items() if task == usual or not {usual, task} & set(_ONE_TASK)]
+            hint = f"supported for {family.name}: classes that end in {', '.join(legal)}"
             raise ModelError(Finding(f"the head of {name} is not supported yet", f"{path}.architectures", classes, hint))
         values["task"] = task
     return {"architectures"}

@@ -196,7 +196,7 @@ class Liveness:
                 draft.allocates = ["grad_input" if name == final else name for name in draft.allocates]
         loss = any(save.until == "pass" and self.storage.get(save.tensor) == "output" for work in self.works for save in work.saves)
         if loss or not self.uses.get("grad_output"):  # whoever calls backward() on a loss holds the loss's gradient
-            self._use("grad_output", lowest if loss else active[0], "input")
+            self._use("grad_output", lowest if loss else active[0], "weight" if loss else "input")
         for draft in self.input_steps.values():
             for name in draft.allocates:
                 if name != "grad_input" and self.tensors[name].category == "gradients" and not self.uses[name]:

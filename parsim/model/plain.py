@@ -91,8 +91,11 @@ class _Builder:
         self.add(Loss("loss", (self.tensor,), "loss", prod(shape), kind, split="replicated"))
 
     def block(self) -> Block:
-        """The block, its last tensor called ``output``."""
-        return Block("layer", tuple(_renamed(operator, self.tensor) for operator in self.operators))
+        """The block, its last tensor called ``output``; shortcuts are registered first, as Hugging Face's ResNet does."""
+        operators = tuple(_renamed(operator, self.tensor) for operator in self.operators)
+        names = [operator.name for operator in operators]
+        order = sorted(names, key=lambda name: not name.startswith("shortcut."))
+        return Block("layer", operators, () if order == names else tuple(order))
 
 
 def _renamed(operator: Operator, last: str) -> Operator:

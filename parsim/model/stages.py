@@ -64,8 +64,8 @@ class ProfiledStage:
             forward=(Fixed(self.forward),),
             backward_input=(Fixed(self.backward_input),) if at.backward else (),
             backward_weight=(Fixed(self.backward_weight),) if at.backward and self.backward_weight else (),
-            output=self.output_bytes or 1,
-            input_gradients=(self.output_bytes or 1,),
+            output=size,
+            input_gradients=(size,),
             saves=saves,
         )
 

@@ -16,9 +16,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
 
-Task = Literal["causal-lm", "encoder", "masked-lm", "pretraining", "sequence-classification"]
+Task = Literal["causal-lm", "encoder", "masked-lm", "pretraining", "sequence-classification", "image-classification"]
 """What stands after the last layer: a language-model head; nothing but the pooler; BERT's masked-LM head; masked LM
-and next-sentence heads; a classifier over the first token."""
+and next-sentence heads; a classifier over the pooled first token; one over the first token of an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,22 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """Square images cut into patches in place of words (ViT, 2010.11929)."""
+
+    size: int = 224
+    """pixels along one side"""
+    patch: int = 16
+    """pixels along one side of a patch"""
+    channels: int = 3
+
+    @property
+    def patches(self) -> int:
+        """Patches of one image."""
+        return (self.size // self.patch) ** 2
+
+
+@dataclass(frozen=True, slots=True)
 class TransformerConfig:
     """An architecture; zeros mean "derived", see `resolved`."""
 
@@ -68,7 +84,8 @@ class TransformerConfig:
     hidden: int
     layers: int
     heads: int
-    vocabulary: int
+    vocabulary: int = 0
+    """rows of the word table; 0 for images"""
     kv_heads: int = 0
     """0 = heads"""
     head_dim: int = 0
@@ -81,7 +98,7 @@ class TransformerConfig:
     """under tensor parallelism the vocabulary is padded to a multiple of this times the tensor size (Megatron's rule)"""
     task: Task = "causal-lm"
     labels: int = 2
-    """classes of the sequence-classification head"""
+    """classes of a classification head"""
     causal: bool = True
     position: Literal["learned", "rotary", "alibi", "none"] = "learned"
     position_offset: int = 0
@@ -133,6 +150,7 @@ class TransformerConfig:
     """keys and values are copied to all query heads before the kernel (Hugging Face's repeat_kv)"""
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    image: Image | None = None
 
     def resolved(self) -> TransformerConfig:
         """The same architecture with every derived size filled in."""
@@ -143,8 +161,10 @@ class TransformerConfig:
         head_dim = self.head_dim or self.hidden // self.heads
         if self.latent is not None:
             head_dim = self.latent.plain_dim + self.latent.rotary_dim
+        maximum_sequence = self.maximum_sequence if self.image is None else self.image.patches + 1
         return replace(
             self,
+            maximum_sequence=maximum_sequence,
             kv_heads=self.kv_heads or self.heads,
             head_dim=head_dim,
             mlp=mlp,
@@ -188,8 +208,8 @@ def check(config: TransformerConfig, path: str = "model") -> None:
 
 def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
-    for name in ("hidden", "layers", "heads", "vocabulary", "vocab_divisible_by", "full_attention_every"):
-        low = 0 if name == "full_attention_every" else 1
+    for name in ("hidden", "layers", "heads", "vocabulary", "vocab_divisible_by"):
+        low = 0 if name == "vocabulary" and config.image is not None else 1
         if getattr(config, name) < low:
             found.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
     if found:
@@ -199,7 +219,12 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         found.append(("heads", f"hidden / heads = {config.hidden} / {heads} is not whole", "give head_dim"))
     if heads % kv_heads:
         found.append(("kv_heads", f"heads / kv_heads = {heads} / {kv_heads} is not whole", "use a divisor of heads"))
-    if config.position == "learned" and not config.maximum_sequence:
+    image = config.image
+    if image is not None and (not image.patch or image.size % image.patch):
+        found.append(("image", f"size / patch = {image.size} / {image.patch} is not whole", ""))
+    if (image is not None) != (config.task == "image-classification"):
+        found.append(("task", f"{config.task!r} {'does not take' if image else 'needs'} an image", "image goes with image-classification"))
+    if config.position == "learned" and not config.maximum_sequence and image is None:
         found.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
     if not 0.0 <= config.dropout < 1.0:
         found.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from math import isfinite
 
 from parsim.errors import Finding
-from parsim.program.program import Effect, Lane, Op, Program
+from parsim.program.idle import idle, lanes
+from parsim.program.program import Effect, Op, Program
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send")
 
@@ -23,7 +25,7 @@ def check(program: Program) -> list[Finding]:
        in the order of an idle machine (`resident` tensors exist from the start, a ``per_micro_batch`` tensor once per micro-batch).
     """
     findings = [*_edges(program), *_numbers(program), *_collectives(program), *_references(program)]
-    return findings or [*_cycle(program), *_lives(program)]
+    return findings or [*_cycle(program)] or [*_queues(program), *_lives(program)]
 
 
 def _at(op: Op, message: str) -> Finding:
@@ -44,13 +46,6 @@ def _edges(program: Program) -> Iterator[Finding]:
     for op, count, blockers in zip(program.ops, counts, program.blockers, strict=True):
         if count != blockers:
             yield _at(op, f"{blockers} blockers are counted, but {count} ops point here")
-    tail: dict[Lane, Op] = {}
-    for op in program.ops:
-        for lane in op.lanes:
-            before = tail.get(lane)
-            if before is not None and op not in before.after:
-                yield _at(op, f"does not follow op {before.index} in lane {lane.rank}:{lane.name}")
-            tail[lane] = op
 
 
 def _numbers(program: Program) -> Iterator[Finding]:
@@ -102,7 +97,7 @@ def _references(program: Program) -> Iterator[Finding]:
 
 
 def _cycle(program: Program) -> Iterator[Finding]:
-    order, _ = _idle(program)
+    order = idle(program).order
     if len(order) == len(program.ops):
         return
     import networkx as nx
@@ -115,23 +110,15 @@ def _cycle(program: Program) -> Iterator[Finding]:
     yield Finding(f"{len(ring)} ops wait for each other: {names}", path=f"ops.{ring[0]}")
 
 
-def _idle(program: Program) -> tuple[list[Op], list[float]]:
-    """Ops in an order that respects all edges, and their starts when every collective takes only its latency."""
-    left = list(program.blockers)
-    start = [0.0] * len(left)
-    order = [op for op in program.ops if not left[op.index]]
-    for op in order:
-        end = start[op.index] + op.duration
-        for other in op.after:
-            start[other.index] = max(start[other.index], end)
-            left[other.index] -= 1
-            if not left[other.index]:
-                order.append(other)
-    return order, start
+def _queues(program: Program) -> Iterator[Finding]:
+    for lane, ops in lanes(program).items():
+        for before, op in pairwise(ops):
+            if op not in before.after:
+                yield _at(op, f"does not follow op {before.index} in lane {lane.rank}:{lane.name}")
 
 
 def _lives(program: Program) -> Iterator[Finding]:
-    order, start = _idle(program)
+    order, start = idle(program)
     moments: list[tuple[float, int, int, Op, int, Effect]] = []
     for place, op in enumerate(order):
         for rank, effects in op.effects:

@@ -24,7 +24,7 @@ from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
 from parsim.program.lowering import Lowering
-from parsim.program.program import Collective, Program
+from parsim.program.program import Collective
 
 Colours = NDArray[np.uint64]
 Ranks = tuple[int, ...]
@@ -94,8 +94,8 @@ class FoldedInterconnect:
         return CollectiveCost(cost.latency, flows, cost.algorithm, cost.protocol)
 
 
-def fold(plan: Plan, interconnect: Interconnect, clock: Callable[[Kernel], float]) -> tuple[Classes, Program]:
-    """The classes of a plan's ranks, and the program of their representatives.
+def fold(plan: Plan, interconnect: Interconnect, clock: Callable[[Kernel], float]) -> tuple[Classes, Lowering]:
+    """The classes of a plan's ranks, and the finished lowering of their representatives.
 
     Starts from "one class per stage, role and speed", lowers that, looks at which transfers it makes, refines, and
     lowers again if the refinement split a class.
@@ -107,10 +107,10 @@ def fold(plan: Plan, interconnect: Interconnect, clock: Callable[[Kernel], float
         represents[rank] = first.setdefault(key, rank)
     while True:
         lowering = Lowering(plan, clock, tuple(dict.fromkeys(represents.values())), represents)
-        program = lowering.run()
+        lowering.run()
         classes = refine(plan, interconnect, lowering, represents)
         if len(classes.representatives) == len(set(represents.values())):
-            return classes, program
+            return classes, lowering
         represents = dict(classes.represents)
 
 

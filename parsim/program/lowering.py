@@ -60,6 +60,14 @@ class Lowering:
         self.families: dict[tuple[str, str, int, int], int] = {}
         """(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> largest size [B]: every kind of transfer in the program"""
 
+    def passes_of(self, pipeline_rank: int) -> StagePasses:
+        """The passes of one pipeline rank (of any role)."""
+        return next(iter(self._passes[pipeline_rank].values()))
+
+    def all_passes(self) -> list[StagePasses]:
+        """One per pipeline rank."""
+        return [self.passes_of(p) for p in range(len(self._passes))]
+
     def run(self) -> Program:
         """The program."""
         for p, ranks in enumerate(self._stage_ranks):

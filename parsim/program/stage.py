@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from math import inf
 
-from parsim.kernel import Kernel
+from parsim.kernel import Attention, Gemm, Kernel
 from parsim.model.model import Operator
 from parsim.model.tape import Step, Tape, tape
 from parsim.parallel.hooks import Unit, Weight
@@ -186,6 +186,55 @@ class StagePasses:
         scattered = self.plan.parallelism.pipeline.scatter_sends and tensor.size > 1 and not tensor.sequence_parallel
         return -(-size // tensor.size) if scattered else size
 
+    # -- what reports ask -----------------------------------------------------------------------------------------
+
+    def seconds(self, stage: int) -> dict[str, float]:
+        """Compute time of one micro-batch on a stage: forward, backward_input (with recomputation), backward_weight [s]."""
+        total = {"forward": 0.0, "backward_input": 0.0, "backward_weight": 0.0}
+        groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunks[stage].blocks)
+        for group in groups:
+            for block in group.blocks:
+                taped = self.tape(block)
+                forward = self._sum(taped.forward)
+                total["forward"] += forward
+                total["backward_input"] += forward if group.checkpoint else 0.0
+                for step in taped.backward:
+                    total["backward_weight" if step.phase == "weight" else "backward_input"] += self._sum((step,))
+        return total if self.plan.training.backward else {**dict.fromkeys(total, 0.0), "forward": total["forward"]}
+
+    def _sum(self, steps: Sequence[Step]) -> float:
+        return sum(self.clock(kernel) for step in steps for kernel in step.kernels)
+
+    def recomputed_flop(self) -> float:
+        """Matrix-product FLOP that one micro-batch computes a second time on one rank."""
+        total = 0.0
+        for chunk in self.chunks.values():
+            for group in checkpoint_groups(self.plan.training.recompute, self.plan.model, chunk.blocks):
+                for block in group.blocks:
+                    taped = self.tape(block)
+                    again = [step for step in taped.backward if step.phase == "recompute"]
+                    steps = [*taped.forward, *again] if group.checkpoint else again
+                    total += sum(k.flop for step in steps for k in step.kernels if isinstance(k, Gemm | Attention))
+        return total
+
+    def kernels(self) -> Iterator[Kernel]:
+        """Every kernel of one micro-batch, forward and backward."""
+        for chunk in self.chunks.values():
+            for block in chunk.blocks:
+                taped = self.tape(block)
+                for step in (*taped.forward, *(taped.backward if self.plan.training.backward else ())):
+                    yield from step.kernels
+
+    def weight_versions(self) -> int:
+        """Most weight versions held at once: 1, or more under PipeDream."""
+        if not self.plan.asynchronous:
+            return 1
+        versions, most = _Versions(), 0
+        for slot in self.plan.slots[self._pipeline_rank]:
+            for _ in versions.step(slot.kind, slot.micro_batch):
+                most = max(most, versions.stashed)
+        return 1 + most
+
     def stash(self, kind: str, micro_batch: int) -> list[tuple[int, tuple[Effect, ...]]]:
         """PipeDream: (weight version, effects) of the version kept or dropped around a slot."""
         size = sum(w.count for w in self._weights.values() if not w.parameter.buffer) * self.plan.training.precision.parameters
@@ -200,6 +249,11 @@ class _Versions:
         self._latest = 0
         self._used: dict[int, int] = {}
         self._stashed: set[int] = set()
+
+    @property
+    def stashed(self) -> int:
+        """Old versions kept now."""
+        return len(self._stashed)
 
     def step(self, kind: str, micro_batch: int) -> Iterator[tuple[int, bool]]:
         """(version, True) when it becomes old but needed, (version, False) when nobody needs it any more."""
@@ -257,6 +311,11 @@ class _Walk:
     @property
     def _is_last(self) -> bool:
         return self.chunk.blocks[-1] == len(self.plan.model.blocks) - 1
+
+    @property
+    def _root_gradient(self) -> str:
+        """The gradient of the loss, which the caller of ``backward()`` holds until it returns."""
+        return f"dx{len(self.plan.model.blocks)}"
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
@@ -397,7 +456,7 @@ class _Walk:
             weight_step = step.phase == "weight"
             if not (weights if weight_step else inputs):
                 continue
-            frees = self._names(block, step.frees)
+            frees = [name for name in self._names(block, step.frees) if name != self._root_gradient]
             if taped.input_saved and index == taped.input_last_backward and not self._external(block):
                 frees.append(self._name(block, "input"))
             if taped.output_saved and index == taped.output_last_backward:
@@ -451,6 +510,8 @@ class _Walk:
             taped = self.passes.tape(block)
             if self.plan.training.backward:
                 names += self._names(block, taped.held)
+        if self.plan.training.backward and self._is_last:
+            names.append(self._root_gradient)
         if self._is_last:
             names.append(self._name(self.chunk.blocks[-1], "output"))
         self.at.compute("", COMPUTE, (), frees=names)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from parsim.report.measured import CATEGORIES
+import parsim
+from parsim.report.measured import MemoryCurve
 from parsim.report.plots.style import role
 from parsim.report.quantities import GIB
 from parsim.report.timeline import COMPUTE_LANE, Indices
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from parsim.report.report import Report
 
 MOST_RANKS = 16
-MOST_SPANS = 300_000
+MOST_SPANS = 200_000
 _BATCH = 10_000
-_COUNTERS = 20_000
-"""memory samples per rank"""
+_SAMPLES = 20_000
+"""memory levels per rank"""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def write_chrome_trace(
     rows.extend(_flows(report, slices))
     for device in report.measured.memory.devices:
         if device.rank in chosen and device.curve is not None:
-            rows.extend(_counters(device.rank, device.curve.times, device.curve.bytes))
+            rows.extend(_counters(device.rank, device.curve))
     rows.flush()
     written = Written(tuple(chosen), spans, total - spans)
     out.write(f'\n],"otherData":{json.dumps(_metadata(report, written))}}}\n')
@@ -161,10 +162,7 @@ def _slices(report: Report, rank: int, number: int, column: Indices, sends: dict
         if op.collective is not None and op.collective.kind == "send":
             sends.setdefault(index, []).append((rank, number, start, end))
         instance = f',"micro-batch":{op.instance}' if op.instance >= 0 else ""
-        yield (
-            f'{{"ph":"X","pid":{rank},"tid":{number},"ts":{_micro(start)},"dur":{_micro(end - start)},{text}'
-            f'"op":{index}{instance}}}}}'
-        )
+        yield (f'{{"ph":"X","pid":{rank},"tid":{number},"ts":{_micro(start)},"dur":{_micro(end - start)},{text}"op":{index}{instance}}}}}')
 
 
 def _text(op: Op, number: int) -> str:
@@ -187,7 +185,7 @@ def _flows(report: Report, sends: dict[int, list[tuple[int, int, int, int]]]) ->
     ops = report.timeline.program.ops
     for index, places in sorted(sends.items()):
         collective = ops[index].collective
-        by_rank = {rank: place for place in reversed(places) for rank in (place[0],)}
+        by_rank = {place[0]: place for place in reversed(places)}
         if collective is None or len(by_rank) < 2:
             continue
         first = by_rank.get(collective.group[0], places[0])
@@ -200,28 +198,22 @@ def _flows(report: Report, sends: dict[int, list[tuple[int, int, int, int]]]) ->
             yield f'{{"ph":"{letter}",{bind}"id":{index},"name":"send","cat":"p2p","pid":{rank},"tid":{number},"ts":{at}}}'
 
 
-def _counters(rank: int, times: Sequence[float], levels: object) -> Iterator[str]:
-    """One counter per memory category, in GiB."""
-    columns = dict(levels)  # type: ignore[call-overload]
-    known = [name for name in CATEGORIES if name in columns] + [name for name in columns if name not in CATEGORIES]
-    step = max(1, len(times) // _COUNTERS)
-    for category in known:
-        label = json.dumps(f"memory: {category}")
-        last: int | None = None
-        column = columns[category]
-        for place, time in enumerate(times):
-            volume = int(column[place])
-            again = place + 1 < len(times) and times[place + 1] == time
-            if again or volume == last or (place % step and place + 1 < len(times)):
-                continue
-            last = volume
-            at = _micro(round(float(time) * 1e9))
-            yield f'{{"ph":"C","name":{label},"pid":{rank},"ts":{at},"args":{{"GiB":{volume / GIB:.6g}}}}}'
+def _counters(rank: int, curve: MemoryCurve) -> Iterator[str]:
+    """One counter per memory category, in GiB, where it changes."""
+    times, levels = curve.thinned(_SAMPLES)
+    stamps = np.rint(times * 1e9).astype(np.int64)
+    final = np.concatenate((stamps[1:] != stamps[:-1], [True])) if len(stamps) else np.empty(0, dtype=bool)
+    for category, volume in levels.items():
+        label, last = json.dumps(f"memory: {category}"), None
+        for at, amount in zip(stamps[final].tolist(), volume[final].tolist(), strict=True):
+            if amount != last:
+                last = amount
+                yield f'{{"ph":"C","name":{label},"pid":{rank},"ts":{_micro(at)},"args":{{"GiB":{amount / GIB:.9g}}}}}'
 
 
 def _metadata(report: Report, written: Written) -> dict[str, object]:
     return {
-        "parsim": report.document()["version"],
+        "parsim": parsim.__version__,
         "scenario": report.measured.name,
         "ranks_written": list(written.ranks),
         "ranks_simulated": len(report.timeline.ranks),

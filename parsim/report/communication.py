@@ -49,6 +49,8 @@ class LinkClass:
     """physical links of the class (in a folded run more than were simulated)"""
     capacity: float
     """of one link [B/s]"""
+    number: int = 0
+    """keeps classes apart that differ only in what they carry"""
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,17 @@ from parsim.report.definitions import DEFINITIONS
 from parsim.report.measured import AT_PEAK
 from parsim.report.plots import style
 from parsim.report.quantities import GIB, gib, number, percent, seconds, time_unit
-from parsim.report.verdict import exposed_communication, rank_class
+from parsim.report.verdict import exposed_communication, rank_class, recipe
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
 
 MOST_ROWS = 1_000
 """rows of a table before it refers to report.json"""
+
+
+_THEMED = ((style.BUBBLE, "var(--bubble)"), (style.BUBBLE_HATCH, "var(--hatch)"), (style.GRID, "var(--line)"))
+"""Colours of a figure that follow the page's theme; the palette itself never changes."""
 
 
 def page(report: Report) -> str:
@@ -31,14 +35,16 @@ def page(report: Report) -> str:
     parts = {
         "name": escape(report.measured.name),
         "style": (folder / "report.css").read_text("utf-8"),
-        "recipe": escape(recipe(report)),
+        "recipe": escape(recipe(report.measured)),
         "state": "fits" if report.fits else "fails",
         "verdict": escape(report.verdict),
         "limiter": escape(report.limiter),
         "tiles": _tiles(report),
         "breakdown": _breakdown(report),
         "timeline": inline(pictures.timeline(report, inline=True), "timeline", "Timeline of the step by rank"),
-        "memory_figure": inline(pictures.memory(report, inline=True), "memory", "Device memory by category") if report.measured.memory.devices else "",
+        "memory_figure": inline(pictures.memory(report, inline=True), "memory", "Device memory by category")
+        if report.measured.memory.devices
+        else "",
         "memory": _memory(report),
         "collectives": _collectives(report),
         "links": _links(report),
@@ -55,20 +61,6 @@ def summary(report: Report) -> str:
     return f"<div><p><b>{escape(report.verdict)}</b><br>{escape(report.limiter)}</p>{_breakdown_table(report)}</div>"
 
 
-def recipe(report: Report) -> str:
-    """One line: how many devices, how they are split, in how many micro-batches."""
-    ranks = report.measured.ranks
-    axes = (("tensor", ranks.tensor), ("context", ranks.context), ("data", ranks.data), ("pipeline", ranks.pipeline), ("expert", ranks.expert))
-    parts = [f"{ranks.total} GPU{'s' * (ranks.total != 1)} on {ranks.nodes} node{'s' * (ranks.nodes != 1)}"]
-    if ranks.idle_gpus:
-        parts.append(f"{ranks.idle_gpus} idle")
-    parts += [f"{name} {size}" for name, size in axes if size > 1]
-    parts.append(f"{ranks.micro_batches} micro-batch{'es' * (ranks.micro_batches != 1)}")
-    if report.measured.schedule.stages > 1:
-        parts.append(f"schedule {report.measured.schedule.name}")
-    return " · ".join(parts)
-
-
 def inline(svg: bytes, prefix: str, label: str) -> str:
     """An SVG file made part of a page: own ids, the page's text colour, no header and no foreign addresses."""
     text = svg.decode("utf-8")
@@ -77,7 +69,8 @@ def inline(svg: bytes, prefix: str, label: str) -> str:
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     text = re.sub(r'href="#', f'href="#{prefix}-', text)
     text = re.sub(r"url\(#", f"url(#{prefix}-", text)
-    text = text.replace(style.INK, "currentColor")
+    for colour, variable in ((style.INK, "currentColor"), *_THEMED):
+        text = text.replace(colour, variable)
     # The paper is the page's.
     text = re.sub(rf"fill: {style.PAPER}", "fill: none", text, count=1)
     return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
@@ -199,11 +192,13 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, raw: bool = F
     if not rows:
         return "<p>none</p>"
 
-    def line(cells: Iterable[str], tag: str) -> str:
-        return "".join(f"<{tag}{' class=word' if place < words else ''}>{cell}</{tag}>" for place, cell in enumerate(cells))
+    word = ' class="word"'
+
+    def line(cells: Iterable[str], tag: str, scope: str = "") -> str:
+        return "".join(f"<{tag}{scope}{word * (place < words)}>{cell}</{tag}>" for place, cell in enumerate(cells))
 
     shown = rows[:MOST_ROWS]
     body = "".join(f"<tr>{line((cell if raw else escape(cell) for cell in row), 'td')}</tr>" for row in shown)
     more = f"<p>{len(shown)} of {len(rows)} rows; all in report.json.</p>" if len(shown) < len(rows) else ""
-    head = line((escape(cell) for cell in heads), 'th scope="col"').replace('</th scope="col">', "</th>")
+    head = line(map(escape, heads), "th", ' scope="col"')
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'

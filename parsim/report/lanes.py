@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parsim.report.communication import covered
 from parsim.report.measured import MemoryCurve, RankClass
 from parsim.report.plots.style import role
 from parsim.report.timeline import KEYS, Floats, Indices, Timeline, sweep
@@ -34,6 +35,13 @@ class Bars:
 
     def __len__(self) -> int:
         return len(self.begin)
+
+    def coverage(self, edges: Floats) -> Floats:
+        """Which part of each stretch between neighbouring `edges` [s] lies under a bar; bars may overlap."""
+        order = np.argsort(self.begin, kind="stable")
+        begin, end = self.begin[order], np.maximum.accumulate(self.end[order])
+        begin = np.maximum(begin, np.concatenate((begin[:1], end[:-1])))
+        return covered(begin, end, edges[:-1], edges[1:]) / np.diff(edges)
 
 
 @dataclass(frozen=True)
@@ -180,17 +188,15 @@ def _compute(timeline: Timeline, ops: Indices, begin: float, end: float) -> tupl
         return {}, ()
     roles, keys = _labels(timeline, ops)
     bars = _clipped(timeline, ops, begin, end)
-    role_codes = np.array([list(dict.fromkeys(roles)).index(name) for name in roles])
-    names = list(dict.fromkeys(roles))
+    names = {name: code for code, name in enumerate(dict.fromkeys(roles))}
+    role_codes = np.array([names[name] for name in roles])
     key_codes = np.array(keys)
     changes = key_codes[1:] != key_codes[:-1]
     apart = bars.begin[1:] > bars.end[:-1] + timeline.tolerance
     first = np.flatnonzero(np.concatenate(([True], changes | apart | (role_codes[1:] != role_codes[:-1]))))
     last = np.concatenate((first[1:] - 1, [len(ops) - 1]))
     merged = Bars(bars.begin[first], bars.end[last])
-    compute = {
-        name: Bars(merged.begin[role_codes[first] == code], merged.end[role_codes[first] == code]) for code, name in enumerate(names)
-    }
+    compute = {name: Bars(merged.begin[role_codes[first] == code], merged.end[role_codes[first] == code]) for name, code in names.items()}
     return compute, tuple(_boxes(timeline, ops, merged, [roles[place] for place in first], key_codes[first], first))
 
 

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parsim.errors import Finding
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective
@@ -135,6 +138,23 @@ class MemoryCurve:
     times: Sequence[float]
     bytes: Mapping[str, Sequence[int]]
 
+    def thinned(self, most: int) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """Times and bytes with at most about `most` points: of each bin the highest and the lowest, so the peak stays.
+
+        Categories come in the order of a stack.
+        """
+        times = np.asarray(self.times, dtype=np.float64)
+        known = [name for name in CATEGORIES if name in self.bytes] + [name for name in self.bytes if name not in CATEGORIES]
+        levels = {name: np.asarray(self.bytes[name], dtype=np.float64) for name in known}
+        if len(times) <= most:
+            return times, levels
+        total = np.sum(list(levels.values()), axis=0)
+        kept = {0, len(times) - 1}
+        for part in np.array_split(np.arange(len(times)), max(1, most // 2)):
+            kept |= {int(part[total[part].argmax()]), int(part[total[part].argmin()])}
+        chosen = np.array(sorted(kept))
+        return times[chosen], {name: volume[chosen] for name, volume in levels.items()}
+
 
 @dataclass(frozen=True)
 class DeviceMemory:
@@ -200,6 +220,8 @@ class Measured:
     costs: Callable[[Collective], CollectiveCost] | None = None
     """an interconnect's ``cost``"""
     links: Mapping[int, LinkClass] = field(default_factory=dict)
+    idle_links: int = 0
+    """links of the cluster that no transfer crosses"""
     steps_simulated: float = 1.0
     """optimizer steps in the trace (more than one only without a flush); scales what links carried"""
     assumptions: tuple[Assumption, ...] = ()

@@ -266,7 +266,7 @@ class Report:
             },
             "collectives": [asdict(row) for row in self.collectives],
             "links": [{**asdict(row), "bytes": round(row.bytes)} for row in self.links],
-            "unused_links": unused_links(measured.trace.links, measured.links),
+            "unused_links": measured.idle_links + unused_links(measured.trace.links, measured.links),
             "confidence": dict(measured.confidence or _UNKNOWN_CONFIDENCE),
             "cost": measured.cost,
             "energy_J": measured.energy_J,

@@ -14,7 +14,7 @@ from rich.text import Text
 from parsim.report.measured import DeviceMemory
 from parsim.report.plots.style import KEYS as COLOURS
 from parsim.report.quantities import GIB, gib, number, percent, seconds, time_unit
-from parsim.report.verdict import rank_class, shortened
+from parsim.report.verdict import rank_class, recipe, shortened
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -66,23 +66,8 @@ def _parts(report: Report) -> Iterator[RenderableType]:
 
 def _headline(report: Report) -> RenderableType:
     measured = report.measured
-    ranks = measured.ranks
-    sizes = [
-        f"{name} {size}"
-        for name, size in (
-            ("tensor", ranks.tensor),
-            ("context", ranks.context),
-            ("data", ranks.data),
-            ("pipeline", ranks.pipeline),
-            ("expert", ranks.expert),
-        )
-        if size > 1
-    ]
-    gpus = f"{ranks.total} GPU{'s' * (ranks.total != 1)} on {ranks.nodes} node{'s' * (ranks.nodes != 1)}"
-    idle = [f"{ranks.idle_gpus} idle"] if ranks.idle_gpus else []
-    recipe = " · ".join([gpus, *idle, *sizes, f"{ranks.micro_batches} micro-batches", f"schedule {measured.schedule.name}"])
-    mark = Text(report.verdict, style="bold green" if report.fits else "bold red")
-    return Group(Text(measured.name, style="bold"), Text(recipe, style="dim"), Text(), mark, Text(report.limiter))
+    answer = Text(report.verdict, style="bold green" if report.fits else "bold red")
+    return Group(Text(measured.name, style="bold"), Text(recipe(measured), style="dim"), Text(), answer, Text(report.limiter))
 
 
 def _speed(report: Report) -> RenderableType:
@@ -92,8 +77,7 @@ def _speed(report: Report) -> RenderableType:
     table.add_column()
     table.add_column(justify="right")
     per_gpu = None if report.tokens_per_s is None else report.tokens_per_s / report.measured.ranks.total
-    bandwidth = report.measured.model
-    flop = report.step_time * report.measured.ranks.total
+    gpu_seconds = report.step_time * report.measured.ranks.total
     rows = (
         ("Step time", seconds(report.step_time), "Samples per second", number(report.samples_per_s)),
         ("MFU", percent(report.mfu), "Tokens per second", number(report.tokens_per_s)),
@@ -102,7 +86,7 @@ def _speed(report: Report) -> RenderableType:
             "Bubble (theory)",
             f"{percent(report.bubble)} ({percent(report.measured.schedule.bubble_fraction_theory)})",
             "Model TFLOP/s per GPU",
-            number(bandwidth.flop_per_step / flop / 1e12 if flop > 0 else None),
+            number(report.measured.model.flop_per_step / gpu_seconds / 1e12 if gpu_seconds > 0 else None),
         ),
     )
     for row in rows:

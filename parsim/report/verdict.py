@@ -153,6 +153,26 @@ def verdict(measured: Measured, answers: Answers) -> str:
     return "; ".join(parts)
 
 
+def recipe(measured: Measured) -> str:
+    """One line: how many devices, how they are split, in how many micro-batches."""
+    ranks, schedule = measured.ranks, measured.schedule
+    axes = (
+        ("tensor", ranks.tensor),
+        ("context", ranks.context),
+        ("data", ranks.data),
+        ("pipeline", ranks.pipeline),
+        ("expert", ranks.expert),
+    )
+    parts = [f"{ranks.total} GPU{'s' * (ranks.total != 1)} on {ranks.nodes} node{'s' * (ranks.nodes != 1)}"]
+    if ranks.idle_gpus:
+        parts.append(f"{ranks.idle_gpus} idle")
+    parts += [f"{name} {size}" for name, size in axes if size > 1]
+    parts.append(f"{ranks.micro_batches} micro-batch{'es' * (ranks.micro_batches != 1)}")
+    if schedule.stages > 1:
+        parts.append(f"schedule {schedule.name}")
+    return " · ".join(parts)
+
+
 def exposed_communication(row: Mapping[str, float]) -> float:
     """The communication keys of a breakdown, summed [s]."""
     return sum(row[key] for key in COMMUNICATION)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from parsim.errors import Finding, InputError
+from parsim.report.chrome_trace import write_chrome_trace
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -39,15 +40,38 @@ def write_outputs(report: Report, directory: str | Path, formats: Iterable[str] 
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path) -> Iterator[BinaryIO]:
     """An open binary file that takes the place of `path` when the block ends without an exception."""
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as out:
-        try:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as out:
             yield out
-            out.flush()
-            os.fchmod(out.fileno(), _permissions(path)) if hasattr(os, "fchmod") else None
-        except BaseException:
-            out.close()
-            os.unlink(out.name)
-            raise
-    os.replace(out.name, path)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _files(report: Report, name: str) -> dict[str, Callable[[BinaryIO], object]]:
+    """File name -> what fills it."""
+    if name == "json":
+        return {"report.json": lambda out: out.write(f"{report.to_json()}\n".encode())}
+    if name == "trace":
+        return {"trace.json": lambda out: _trace(report, out)}
+    if name == "html":
+        from parsim.report.html import page
+
+        return {"report.html": lambda out: out.write(page(report).encode())}
+    from parsim.report.plots import pictures
+
+    kind: Literal["svg", "png"] = "svg" if name == "svg" else "png"
+    files: dict[str, Callable[[BinaryIO], object]] = {f"timeline.{kind}": lambda out: out.write(pictures.timeline(report, kind))}
+    if report.measured.memory.devices:
+        files[f"memory.{kind}"] = lambda out: out.write(pictures.memory(report, kind))
+    return files
+
+
+def _trace(report: Report, out: BinaryIO) -> None:
+    text = TextIOWrapper(out, encoding="utf-8", newline="\n")
+    write_chrome_trace(report, text)
+    text.detach()

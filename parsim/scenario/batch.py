@@ -50,7 +50,11 @@ def resolve_batch(training: TrainingSection, data_size: int, *, sequence: bool) 
     if micro is not None and accumulation is not None:
         product = micro * accumulation * data_size
         return BatchSizes(product, micro, accumulation, f"global_batch = {micro} x {accumulation} x {data_size} = {product}", warnings)
-    given = [key for key, value in (("global_batch", total), ("micro_batch", micro), ("gradient_accumulation", accumulation)) if value is not None]
+    given = [
+        key
+        for key, value in (("global_batch", total), ("micro_batch", micro), ("gradient_accumulation", accumulation))
+        if value is not None
+    ]
     only = f"only {given[0]} is given" if given else "none is given"
     text = f"two of global_batch, micro_batch and gradient_accumulation are needed ({only})"
     missing = "global_batch: 32" if given == ["micro_batch"] else "micro_batch: 1"
@@ -88,4 +92,3 @@ def _divide(total: int, unit: int, expression: str, path: str) -> int:
     legal = (count * unit, (count + 1) * unit) if count else (unit, 2 * unit)
     text = f"{expression} = {total} / {unit} = {total / unit:.4g} is not whole"
     raise PlanError(Finding(text, path, total, f"use {legal[0]} or {legal[1]}"))
-

@@ -131,12 +131,12 @@ def read(path: str | Path) -> Document:
     if is_shipped(path):
         cached = _read_shipped(path, path.stat().st_mtime_ns if path.exists() else 0)
         return Document(cached.path, copy.deepcopy(cached.tree), cached.origins)
-    return parse_text(_text(path), str(path), json=path.suffix == ".json")
+    return parse_text(read_text(path), str(path), json=path.suffix == ".json")
 
 
 @cache
 def _read_shipped(path: Path, _modified: int) -> Document:
-    return parse_text(_text(path), str(path), json=path.suffix == ".json")
+    return parse_text(read_text(path), str(path), json=path.suffix == ".json")
 
 
 def parse_text(text: str, name: str, *, json: bool = False) -> Document:
@@ -288,8 +288,8 @@ def _duplicates(text: str, name: str) -> list[Finding]:
     return sorted(found, key=lambda finding: (finding.line or 0, finding.column or 0))
 
 
-def _text(path: Path) -> str:
-    """The text of `path`, read with a size limit."""
+def read_text(path: Path) -> str:
+    """The text of `path`, read with a size limit. Raises `ScenarioError`: see `read`."""
     name = str(path)
     try:
         if path.is_dir():
@@ -325,7 +325,7 @@ def _siblings(path: Path) -> Iterator[Path]:
 
 def _own_file(kind: str, name: str, relative_to: str | Path | None) -> Path | None:
     """The user's own file called `name`, if there is one."""
-    bases = [Path.cwd()]
+    bases = [Path()]
     if relative_to is not None:
         base = Path(relative_to)
         bases.insert(0, base if base.is_dir() else base.parent)

@@ -62,18 +62,23 @@ class _Sources:
         for number, entry in enumerate(_entries(document.tree.get("extends"))):
             where = files.nearest(document.origins, f"extends.{number}") or (document.path, None, None)
             try:
-                if not isinstance(entry, str):
-                    raise ScenarioError(Finding(f"{shown(entry)} is not the path of a scenario", value=entry))
-                target = files.find("scenarios", entry, document.path)
-                if target.resolve() in chain:
-                    names = [step.name for step in (*chain[chain.index(target.resolve()) :], target)]
-                    raise ScenarioError(Finding(f"extends goes in a circle: {' -> '.join(names)}", value=entry))
-                self.file(target, chain)
+                self.extended(entry, document.path, chain)
             except ScenarioError as error:
                 self.findings += [
-                    problem if problem.file else Finding(problem.message, "extends", entry, problem.suggestion, *where) for problem in error.findings
+                    problem if problem.file else Finding(problem.message, "extends", entry, problem.suggestion, *where)
+                    for problem in error.findings
                 ]
         self.add(document.tree, document.origins, base=len(chain) > 1)
+
+    def extended(self, entry: Any, beside: str, chain: tuple[Path, ...]) -> None:
+        """The layers of one entry of ``extends`` in the file `beside`."""
+        if not isinstance(entry, str):
+            raise ScenarioError(Finding(f"{shown(entry)} is not the path of a scenario", value=entry))
+        target = files.find("scenarios", entry, beside)
+        if target.resolve() in chain:
+            names = [step.name for step in (*chain[chain.index(target.resolve()) :], target)]
+            raise ScenarioError(Finding(f"extends goes in a circle: {' -> '.join(names)}", value=entry))
+        self.file(target, chain)
 
 
 def load(source: str | Path | Mapping[str, Any], *overrides: str, named: Sequence[str] = ()) -> Scenario:
@@ -104,7 +109,9 @@ def load(source: str | Path | Mapping[str, Any], *overrides: str, named: Sequenc
     findings += _unchosen(base, sources, chosen, path)
     for entry in chosen:
         if entry not in sources.named:
-            hint = did_you_mean(entry, list(sources.named)) or (f"known: {', '.join(sources.named)}" if sources.named else "the file has no overrides")
+            hint = did_you_mean(entry, list(sources.named)) or (
+                f"known: {', '.join(sources.named)}" if sources.named else "the file has no overrides"
+            )
             findings.append(Finding(f"no override is called {entry!r}", "overrides", entry, hint, f"--override {entry}"))
         for partial, places in sources.named.get(entry, ()):
             merge(base, origins, Layer(partial, places, findings))
@@ -141,7 +148,9 @@ def _arguments(base: dict[str, Any], origins: dict[str, Origin], arguments: Iter
         path = path.strip()
         keys = path.split(".")
         if not equals or not all(keys):
-            findings.append(Finding(f"{argument!r} is not of the form key.key=value", path, argument, "for example parallel.tensor.size=4", *place))
+            findings.append(
+                Finding(f"{argument!r} is not of the form key.key=value", path, argument, "for example parallel.tensor.size=4", *place)
+            )
             continue
         try:
             value = files.parse_value(text)
@@ -190,14 +199,18 @@ def _problems(tree: Mapping[str, Any]) -> list[Finding]:
 def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, findings: list[Finding]) -> Scenario:
     """The scenario of a merged tree, or every problem at once."""
     problems = _problems(written)
-    problems += [finding for finding in unknown_names(written, origins, source) if all(finding.path != problem.path for problem in problems)]
+    problems += [
+        finding for finding in unknown_names(written, origins, source) if all(finding.path != problem.path for problem in problems)
+    ]
     findings = findings + [
         problem if problem.file else problem.at(*(nearest(origins, problem.path) or (source, None, None))) for problem in problems
     ]
     if findings:
         unique = dict.fromkeys((finding.file, finding.line, finding.column, finding.path, finding.message) for finding in findings)
         by_key = {(finding.file, finding.line, finding.column, finding.path, finding.message): finding for finding in findings}
-        raise ScenarioError(sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0)))
+        raise ScenarioError(
+            sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
+        )
     settings = ScenarioSchema.model_validate(written)
     return Scenario(settings, _filled(ScenarioSchema, written), written, origins, source)
 

@@ -58,7 +58,7 @@ class CollectivesSection(Section):
 class ClusterSection(Section):
     """The machine; a name or "4x v100-32gb" alone stands for ``{topology: ...}``."""
 
-    topology: Annotated[Any, Anything((str, dict), "a topology name, a path, a box such as {gpu: rtx-3090, count: 6}, or \"4x v100-32gb\"")]
+    topology: Annotated[Any, Anything((str, dict), 'a topology name, a path, a box such as {gpu: rtx-3090, count: 6}, or "4x v100-32gb"')]
     """name, alias or path of a topology, a box {gpu, count, interconnect, p2p}, or "4x v100-32gb" """
     nodes: Annotated[Any, NodesKind()] = 1
     """how often the node template is repeated"""

@@ -23,7 +23,9 @@ def merge(base: dict[str, Any], base_origins: dict[str, Origin], layer: Layer) -
     _merge(base, base_origins, layer.tree, layer.origins, "")
 
 
-def _merge(base: dict[str, Any], origins: dict[str, Origin], over: Mapping[str, Any], over_origins: Mapping[str, Origin], prefix: str) -> None:
+def _merge(
+    base: dict[str, Any], origins: dict[str, Origin], over: Mapping[str, Any], over_origins: Mapping[str, Origin], prefix: str
+) -> None:
     for key, value in over.items():
         path = f"{prefix}{key}"
         if value is None and (key in base or not path.startswith(_KEEPS_NULL)):

@@ -143,6 +143,8 @@ class DataSection(Section):
     """gathered units that may exist at once"""
     reshard_after_forward: Annotated[bool, Flag()] = True
     """gathered parameters are dropped after the forward"""
+    queues: Annotated[str, Choice(("shared", "separate"))] = "shared"
+    """fsdp: all-gathers and reduce-scatters wait in one communicator's queue, or in two"""
 
 
 class ParallelSection(Section):

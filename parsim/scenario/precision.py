@@ -41,7 +41,7 @@ PRESETS = {
 }
 """weight, gradient and master bytes per parameter, activation bytes per element, matmul type"""
 HALF_SIBLING = {"bf16": "fp16", "amp-bf16": "amp-fp16", "bf16-fp32grad": "fp16-fp32grad"}
-"""what a stack falls back to on a device without bf16"""
+"""the same preset with fp16 in place of bf16"""
 _HINTS = {
     "mixed": "write amp-bf16 (autocast) or bf16 (half-precision weights with an fp32 master)",
     "amp": "write amp-bf16 or amp-fp16",

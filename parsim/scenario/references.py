@@ -12,6 +12,7 @@ from parsim.scenario import files
 from parsim.scenario.files import Document, Origin, nearest
 from parsim.scenario.shortforms import box
 
+
 def folder(origins: Mapping[str, Origin], path: str, source: str) -> str | None:
     """The file beside which relative paths under `path` are meant; None: the working directory (command line)."""
     origin = nearest(origins, path)
@@ -73,14 +74,12 @@ def unknown_names(written: Mapping[str, Any], origins: Mapping[str, Origin], sou
             if not files.is_shipped(target):
                 files.read(target)
         except ScenarioError as error:
-            found += [
-                problem if problem.file else Finding(problem.message, path, name, problem.suggestion) for problem in error.findings
-            ]
+            found += [problem if problem.file else Finding(problem.message, path, name, problem.suggestion) for problem in error.findings]
     return found
 
 
 def reference_origins(written: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> dict[str, Mapping[str, Origin]]:
-    """Where the keys of the model file and of the topology file stand, as ``model.*`` and ``cluster.*`` paths."""
+    """Where the keys of the user's own model and topology files stand, as ``model.*`` and ``cluster.topology.*`` paths."""
     found: dict[str, Mapping[str, Origin]] = {}
     model = written.get("model")
     path = "model"
@@ -90,14 +89,20 @@ def reference_origins(written: Mapping[str, Any], origins: Mapping[str, Origin],
     topology = cluster.get("topology") if isinstance(cluster, Mapping) else None
     try:
         if isinstance(model, str):
-            document = files.read(files.find("models", model, folder(origins, path, source)))
-            found["model"] = {f"model.{key}": origin for key, origin in document.origins.items()}
-        if isinstance(topology, str):
-            document = topology_document(topology, folder(origins, "cluster.topology", source))
-            found["cluster"] = {f"cluster.topology.{key}": origin for key, origin in document.origins.items()}
+            found["model"] = _own_origins("models", model, folder(origins, path, source), "model")
+        if isinstance(topology, str) and box(topology) is None:
+            found["cluster"] = _own_origins("topologies", topology, folder(origins, "cluster.topology", source), "cluster.topology")
     except ScenarioError:
         return found
     return found
+
+
+def _own_origins(kind: str, name: str, relative_to: str | None, prefix: str) -> dict[str, Origin]:
+    """Places in the user's own file; a shipped one is not for the user to repair."""
+    path = files.find(kind, name, relative_to)
+    if files.is_shipped(path):
+        return {}
+    return {f"{prefix}.{key}": origin for key, origin in files.read(path).origins.items()}
 
 
 def inline(tree: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> dict[str, Any]:
@@ -105,12 +110,7 @@ def inline(tree: Mapping[str, Any], origins: Mapping[str, Origin], source: str) 
     document = copy.deepcopy(dict(tree))
     document["model"] = _inline_model(document["model"], folder(origins, "model", source))
     cluster = document["cluster"]
-    if isinstance(cluster["topology"], str) and box(cluster["topology"]) is None:
-        path = files.find("topologies", cluster["topology"], folder(origins, "cluster.topology", source))
-        if not files.is_shipped(path):
-            cluster["topology"] = _inline_devices(files.read(path).tree, str(path))
-    elif isinstance(cluster["topology"], dict):
-        cluster["topology"] = _inline_devices(cluster["topology"], folder(origins, "cluster.topology", source))
+    cluster["topology"] = _inline_topology(cluster["topology"], folder(origins, "cluster.topology", source))
     pipeline = document["parallel"]["pipeline"]
     schedule = schedule_file(pipeline["schedule"], folder(origins, "parallel.pipeline.schedule", source))
     if schedule is not None:
@@ -123,7 +123,7 @@ def schedule_file(schedule: str, relative_to: str | None) -> tuple[Path, str] | 
     file, colon, function = schedule.rpartition(":")
     if not colon or not file.endswith(".py"):
         file, colon, function = schedule, "", ""
-    bases = [Path.cwd()]
+    bases = [Path()]
     if relative_to is not None:
         bases.insert(0, Path(relative_to).parent)
     for base in bases:
@@ -152,6 +152,18 @@ def _inline_model(model: Any, relative_to: str | None) -> Any:
     if "model_type" in below or "architectures" in below:
         return {**below, "changes": [*below.get("changes", ()), changes]}
     return merged(below, changes)
+
+
+def _inline_topology(topology: Any, relative_to: str | None) -> Any:
+    """A name or a box as it is, unless its file or its device is the user's own."""
+    if isinstance(topology, dict):
+        return _inline_devices(topology, relative_to)
+    short = box(topology)
+    if short is not None:
+        whole = _inline_devices(short, relative_to)
+        return whole if "devices" in whole else topology
+    path = files.find("topologies", topology, relative_to)
+    return topology if files.is_shipped(path) else _inline_devices(files.read(path).tree, str(path))
 
 
 def _inline_devices(tree: dict[str, Any], relative_to: str | None) -> dict[str, Any]:

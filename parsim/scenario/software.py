@@ -70,7 +70,10 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         document = files.read(files.find("software", name, relative_to))
     except ScenarioError as error:
         raise ScenarioError(
-            [problem if problem.file else Finding(problem.message, "software.profile", name, problem.suggestion) for problem in error.findings]
+            [
+                problem if problem.file else Finding(problem.message, "software.profile", name, problem.suggestion)
+                for problem in error.findings
+            ]
         ) from None
     reader = _Reader(document)
     profile = Profile(

@@ -25,8 +25,13 @@ class Limit:
 
 
 def _only(*values: Any) -> Callable[[Any], bool]:
-    return lambda value: any(type(value) is type(known) and value == known for known in values) or (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and value in [v for v in values if not isinstance(v, (bool, str))]
+    return lambda value: (
+        any(type(value) is type(known) and value == known for known in values)
+        or (
+            isinstance(value, (int, float))
+            and not isinstance(value, bool)
+            and value in [v for v in values if not isinstance(v, (bool, str))]
+        )
     )
 
 
@@ -70,14 +75,18 @@ LIMITS: tuple[Limit, ...] = (
     Limit("training.mean_sequence_length", _only("auto"), "samples shorter than sequence_length"),
     Limit("training.partial_micro_batch", lambda value: value is not True, "a smaller last micro-batch"),
     Limit("training.loss.chunks", _only(1), "chunked loss"),
-    Limit("cluster.nodes", lambda value: not isinstance(value, list), "mixed nodes", "describe them as an explicit graph in a topology file"),
+    Limit(
+        "cluster.nodes", lambda value: not isinstance(value, list), "mixed nodes", "describe them as an explicit graph in a topology file"
+    ),
     Limit("cluster.fabric.routing", lambda value: value != "ecmp", "hashed routing", "use spray"),
     Limit("cluster.interference", _only("off"), "interference of compute and communication", "use off"),
     Limit("cluster.collectives.profile", _only("ring"), "another cost profile of collectives", "use ring"),
     Limit("cluster.collectives.algorithm", _only("auto"), "the choice of a collective algorithm"),
     Limit("cluster.collectives.protocol", _only("auto"), "the choice of a collective protocol"),
     Limit("cluster.background", _empty, "background traffic"),
-    Limit("software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2, deepspeed, megatron-core or auto"),
+    Limit(
+        "software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2, deepspeed, megatron-core or auto"
+    ),
     Limit("software.fusion", lambda value: value != "compiled", "compiled kernels", "use eager or fused"),
     Limit("software.host.per_layer_forward", _zero_time, "the launch floor of the host"),
     Limit("software.host.per_layer_backward", _zero_time, "the launch floor of the host"),

@@ -177,7 +177,9 @@ class TrainingSection(Section):
     """auto | sum | mse | cross_entropy, or a mapping"""
     dropout: Annotated[Any, Number(0.0, 1.0, open=True, words=("auto",))] = "auto"
     """probability; auto = the model's"""
-    attention: Annotated[str, Choice(("auto", *ATTENTIONS), {"flash": "write flash2 or flash3", "sdpa": "write flash2 or mem-efficient"})] = "auto"
+    attention: Annotated[
+        str, Choice(("auto", *ATTENTIONS), {"flash": "write flash2 or flash3", "sdpa": "write flash2 or mem-efficient"})
+    ] = "auto"
     """attention kernel; auto = the best that the device and the software profile have"""
     recompute: Annotated[Recompute, RecomputeKind()] = Field(default="none")  # type: ignore[assignment]
     """activation recomputation (gradient checkpointing)"""

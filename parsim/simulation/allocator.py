@@ -219,6 +219,16 @@ class ExpandableAllocator(Allocator):
         A free block before unmapped memory counts as large as it could grow, so others are preferred to it.
         """
         holes, free_at, sizes = self.segments, self.free_at, pool.sizes
+        exact = pool.bins.get(wanted)
+        while exact:
+            address = exact[0]
+            if free_at.get(address) == wanted:
+                if address + wanted in holes:
+                    break
+                heappop(exact)
+                self._forget(address, wanted)
+                return address, wanted
+            heappop(exact)
         passed: list[tuple[int, int]] = []
         best, room = (-1, 0), 0
         place = bisect_left(sizes, wanted)

@@ -126,10 +126,10 @@ def _in_order(ops: Sequence[Op]) -> list[Op]:
 
 
 def _grid(program: Program, start: Sequence[float], end: Sequence[float], waits: Mapping[int, list[Op]], chain: Sequence[Op]) -> list[str]:
-    """Rows of the grid, those of the chain first in the choice, in the order of ranks."""
+    """Rows of the grid in the order of ranks; where there are too many, those nearest the end of the chain."""
     rows = _rows(program, end)
-    ranks = {lane.rank for op in chain for lane in op.lanes}
-    shown = sorted(sorted(rows, key=lambda rank: rank not in ranks)[:RANKS])
+    nearest = dict.fromkeys(lane.rank for op in reversed(chain) for lane in op.lanes if lane.rank in rows)
+    shown = sorted([*nearest, *(rank for rank in rows if rank not in nearest)][:RANKS])
     cells, causes = [], []
     for rank in shown:
         ops = rows[rank]

@@ -1,0 +1,1 @@
+"""Many scenarios: fit, and what compares or searches scenarios."""

@@ -80,8 +80,12 @@ def test_megatron_step_with_full_recomputation(name: str, layers: int, hidden: i
 
 def test_megatron_published_throughput_gives_the_step_time() -> None:
     # 145.6B on 1536 GPUs at 148 TFLOP/s each: 24.8 s; 1T on 3072 at 163: 102.6 s
-    assert flop_per_step(model("megatron-gpt-145.6b"), 2048, 2304, "megatron-hardware", "full") / (1536 * 148e12) == pytest.approx(24.8, abs=0.05)
-    assert flop_per_step(model("megatron-gpt-1t"), 2048, 3072, "megatron-hardware", "full") / (3072 * 163e12) == pytest.approx(102.6, abs=0.05)
+    assert flop_per_step(model("megatron-gpt-145.6b"), 2048, 2304, "megatron-hardware", "full") / (1536 * 148e12) == pytest.approx(
+        24.8, abs=0.05
+    )
+    assert flop_per_step(model("megatron-gpt-1t"), 2048, 3072, "megatron-hardware", "full") / (3072 * 163e12) == pytest.approx(
+        102.6, abs=0.05
+    )
 
 
 def test_model_and_selective_flop_of_korthikanti() -> None:

@@ -91,17 +91,6 @@ def test_flash_keeps_statistics_instead_of_scores() -> None:
     assert layer_bytes(h, heads, megatron(b, s, attention="flash2")) == b * s * (34 * h + 4 * heads) + 24
 
 
-def test_llama_fused_formula() -> None:
-    """(12 + 4k/a) h + 6f + 4a + 8 bytes per token (Megatron-LM / Transformer Engine kernels)."""
-    from test_operators_saved import llama_layer
-
-    h, f, a, k, b, s = 512, 1376, 8, 2, 2, 256
-    at = megatron(b, s, attention="flash2", dropout=0.0)
-    block = llama_layer(h, f, a, k)
-    saved = block_saved_bytes(block, at) + tape(block, at).tensors["input"].bytes
-    assert saved - 24 == b * s * ((12 + 4 * k / a) * h + 6 * f + 4 * a + 8)
-
-
 def traffic(block: Block, at: Workload, phases: tuple[str, ...]) -> float:
     entry = tape(block, at)
     steps = entry.forward if phases == ("forward",) else entry.backward

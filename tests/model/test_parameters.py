@@ -57,6 +57,9 @@ HUGGING_FACE = {
     "phi-2": 2_779_683_840,
     "deepseek-v3": 671_026_404_352,
     "deepseek-v2-lite": 15_706_484_224,
+    "vit-base": 86_567_656,
+    "vit-large": 304_326_632,
+    "resnet50": 25_557_032,
 }
 
 ACTIVE = {"mixtral-8x7b": 12_879_925_248, "qwen3-30b-a3b": 3_353_032_704, "deepseek-v3": 37_552_282_624}
@@ -242,6 +245,8 @@ def test_experts_can_be_removed() -> None:
         ({"family": "llama", "hidden": 64}, ("model.layers", "required")),
         ({"hidden": 64}, ("cannot tell", "base and changes")),
         ({"base": "gpt2", "family": "llama"}, ("cannot change family",)),
+        ({"base": "vit-base", "image": {"patch": 15}}, ("224 / 15",)),
+        ({"base": "gpt2", "task": "image-classification"}, ("needs an image",)),
     ],
 )
 def test_what_is_wrong_is_named(tree: dict[str, Any], words: tuple[str, ...]) -> None:
@@ -261,3 +266,10 @@ def test_bases_may_not_go_in_a_circle() -> None:
     trees = {"a": {"base": "b"}, "b": {"base": "a"}}
     with pytest.raises(ModelError, match="circle"):
         build_model({"base": "a"}, name="round", base_lookup=trees.__getitem__)
+
+
+def test_names_and_aliases_are_unique_and_resolve() -> None:
+    spelled = [spelling for name in files.names("models") for spelling in (name, *look_up(name).get("aliases", ()))]
+    assert len(spelled) == len(set(spelled))
+    assert look_up("meta-llama/Llama-2-13b-hf")["name"] == "llama-2-13b"
+    assert {look_up(alias)["name"] for alias in spelled} == set(files.names("models"))

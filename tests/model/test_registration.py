@@ -91,9 +91,7 @@ def test_no_parameter_is_lost_or_doubled_by_reordering(name: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "bert-base", "llama-3.2-1b", "gemma-7b", "opt-350m"])
 def test_a_tied_head_names_an_existing_parameter(name: str) -> None:
     model = built(name)
-    full = {
-        f"{block_name}.{p.name}" for block_name, block in zip(model.block_names, model.blocks, strict=True) for p in block.parameters()
-    }
+    full = {f"{block_name}.{p.name}" for block_name, block in zip(model.block_names, model.blocks, strict=True) for p in block.parameters()}
     tied = [p.tied for p in model.blocks[-1].parameters() if p.tied]
     assert tied == ["embedding.word_embeddings.weight"]
     assert set(tied) <= full

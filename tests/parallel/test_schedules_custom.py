@@ -58,7 +58,7 @@ def test_an_empty_table_is_refused(text):
         from_text(text)
 
 
-SOURCE = '''
+SOURCE = """
 def as_text(stages, micro_batches, virtual_stages):
     for stage in range(stages):
         yield " ".join(f"{kind}{stage}.{i}" for kind in "FB" for i in range(micro_batches))
@@ -77,7 +77,7 @@ def nothing(stages, micro_batches, virtual_stages):
     return []
 
 constant = 3
-'''
+"""
 
 
 @pytest.fixture

@@ -42,7 +42,8 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def dress(ax: Axes) -> None:
-    """Ink, no box."""
+    """Ink, no box, and the figure's paper."""
+    ax.patch.set_visible(False)
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     ax.spines["bottom"].set_color(style.INK)

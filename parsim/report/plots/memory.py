@@ -40,7 +40,7 @@ def plot_memory(
     with fonts():
         if ax is None:
             ax = new_figure(12.0, 4.0).add_subplot()
-        times, levels = thinned(curve)
+        times, levels = curve.thinned(MOST_POINTS)
         if until is not None and len(times) and until > times[-1]:
             times = np.append(times, until)
             levels = {category: np.append(volume, volume[-1]) for category, volume in levels.items()}
@@ -112,8 +112,13 @@ def plot_peaks(devices: Sequence[DeviceMemory], labels: Sequence[str], ax: Axes 
 
 
 def memory_figure(
-    devices: Sequence[DeviceMemory], labels: Sequence[str], *, capacity: int | None = None, curve_of: int | None = None, until: float | None = None,
-    title: str = ""
+    devices: Sequence[DeviceMemory],
+    labels: Sequence[str],
+    *,
+    capacity: int | None = None,
+    curve_of: int | None = None,
+    until: float | None = None,
+    title: str = "",
 ) -> Figure:
     """Over time on rank `curve_of` if its curve is known, and at the peak on every class (the fullest first)."""
     shown = list(devices[:_DEVICES])
@@ -131,24 +136,6 @@ def memory_figure(
             below.set_title(f"the fullest {len(shown)} of {len(devices)} classes of ranks", loc="right", fontsize="small", color=style.INK)
         figure.suptitle(title, x=0.01, ha="left", color=style.INK)
     return figure
-
-
-def thinned(curve: MemoryCurve, most: int = MOST_POINTS) -> tuple[Floats, dict[str, Floats]]:
-    """The curve with at most about `most` points: of each bin the highest and the lowest, so the peak stays.
-
-    Categories come in the order of the stack.
-    """
-    times = np.asarray(curve.times, dtype=np.float64)
-    known = [name for name in CATEGORIES if name in curve.bytes] + [name for name in curve.bytes if name not in CATEGORIES]
-    levels = {name: np.asarray(curve.bytes[name], dtype=np.float64) for name in known}
-    if len(times) <= most:
-        return times, levels
-    total = np.sum(list(levels.values()), axis=0)
-    kept = {0, len(times) - 1}
-    for part in np.array_split(np.arange(len(times)), most // 2):
-        kept |= {int(part[total[part].argmax()]), int(part[total[part].argmin()])}
-    chosen = np.array(sorted(kept))
-    return times[chosen], {name: volume[chosen] for name, volume in levels.items()}
 
 
 def _capacity_line(ax: Axes, capacity: int) -> None:

@@ -21,14 +21,14 @@ def timeline(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: boo
 
 
 def memory(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: bool = False) -> bytes:
-    """Memory over time on the fullest rank, and at the peak on every class of ranks."""
+    """Memory at the peak on every class of ranks, and over time on the fullest (on the page the timeline has that)."""
     worst = report.worst_device
     devices = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
     figure = memory_figure(
         devices,
         [_label(report, device) for device in devices],
         capacity=report.measured.memory.capacity_bytes - report.measured.memory.reserve_bytes,
-        curve_of=None if worst is None else worst.rank,
+        curve_of=None if worst is None or inline else worst.rank,
         until=report.end,
         title="" if inline else report.measured.name,
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -21,10 +23,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from parsim.report.lanes import Bars, Box, RankLanes, TimelineData
+    from parsim.report.timeline import Floats
 
 RASTERISE = 20_000
 """bars above which a figure holds pixels instead of paths"""
 
+_COLUMNS = 2_400
+"""pixels of a row then"""
 _EDGES = 3_000
 _TEXTS = 2_000
 _SMALLEST = 4.5
@@ -48,7 +53,6 @@ class _Pen:
     unit: TimeUnit
     edge: float
     """line width of bar edges; 0 where they would cover the bars"""
-    rasterised: bool
 
 
 def plot_timeline(data: TimelineData, ax: Axes | None = None) -> Axes:
@@ -60,7 +64,7 @@ def plot_timeline(data: TimelineData, ax: Axes | None = None) -> Axes:
     with fonts(data.title):
         if ax is None:
             ax = new_figure(12.0, _height(data)).add_subplot()
-        pen = _Pen(ax, time_unit(data.end), 0.3 if data.bars <= _EDGES else 0.0, data.bars > RASTERISE)
+        pen = _Pen(ax, time_unit(data.end), 0.3 if data.bars <= _EDGES else 0.0)
         for number, lane in enumerate(data.lanes):
             _draw_rank(pen, lane, data, number * _pitch(data))
         _dress(pen, data)
@@ -82,8 +86,9 @@ def _dress(pen: _Pen, data: TimelineData) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(10))
     ax.set_xlabel(f"time [{unit.name}]")
     ax.set_title(data.title, loc="left", color=style.INK)
-    if data.note:
-        ax.set_title(data.note, loc="right", fontsize="small", color=style.INK)
+    averaged = "spans thinner than a pixel are averaged" if data.bars > RASTERISE else ""
+    if note := "; ".join(filter(None, (data.note, averaged))):
+        ax.set_title(note, loc="right", fontsize="small", color=style.INK)
     dress(ax)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="x", color=style.GRID, linewidth=0.5)
@@ -99,16 +104,14 @@ def _dress(pen: _Pen, data: TimelineData) -> None:
 
 def timeline_figure(data: TimelineData) -> Figure:
     """The lanes, and beneath them the memory of the fullest rank on the same time axis."""
-    if data.memory is None:
-        figure = plot_timeline(data).figure
-        if not isinstance(figure, Figure):  # an axes of a new figure has that figure
-            raise TypeError(type(figure).__name__)
-        return figure
     height = _height(data)
     with fonts(data.title):
-        figure = new_figure(12.0, height + 2.2)
+        figure = new_figure(12.0, height + (2.2 if data.memory is not None else 0.0))
+        if data.memory is None:
+            plot_timeline(data, figure.add_subplot())
+            return figure
         lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=(height, 2.0))
-    # Labels are placed by the width of boxes in pixels, so the layout must know the memory axis first.
+    # Numbers are placed by the width of boxes in pixels, so the layout must know the memory axis first.
     plot_memory(data.memory, memory, capacity=data.capacity, unit=time_unit(data.end), rank=data.memory_rank, until=data.end)
     plot_timeline(data, lanes)
     lanes.set_xlabel("")
@@ -117,13 +120,21 @@ def timeline_figure(data: TimelineData) -> Figure:
 
 
 def _height(data: TimelineData) -> float:
-    return float(np.clip(1.2 + 0.34 * len(data.lanes) * _pitch(data), 2.6, 22.0))
+    return float(np.clip(1.2 + 0.34 * len(data.lanes) * _pitch(data), 2.6, 18.0))
 
 
 def _draw_rank(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -> None:
+    """The rows of one rank, downwards from `top`."""
+    if data.bars > RASTERISE:
+        _draw_averages(pen, lane, data, top)
+        return
     left, width = data.begin / pen.unit.factor, (data.end - data.begin) / pen.unit.factor
-    idle = {"facecolor": style.BUBBLE, "edgecolor": style.BUBBLE_HATCH, "hatch": style.BUBBLE_LINES}
-    pen.ax.add_patch(Rectangle((left, top), width, _COMPUTE, linewidth=0, zorder=1, **idle))  # type: ignore[arg-type]
+    pen.ax.add_patch(
+        Rectangle(
+            (left, top), width, _COMPUTE, facecolor=style.BUBBLE, edgecolor=style.BUBBLE_HATCH, hatch=style.BUBBLE_LINES, linewidth=0,
+            zorder=1,
+        )
+    )  # fmt: skip
     for role, bars in lane.compute.items():
         _bars(pen, bars, top, _COMPUTE, style.ROLES[role].colour)
     for number, key in enumerate(data.rows):
@@ -131,6 +142,35 @@ def _draw_rank(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -> No
             at, colour = top + _COMPUTE + _BESIDE * number, style.ROLES[_look(key)].colour
             _bars(pen, lane.beside[key], at, _BESIDE, colour, hidden=True)
             _bars(pen, lane.exposed[key], at, _BESIDE, colour)
+
+
+def _draw_averages(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -> None:
+    """The same as one strip of pixels per row, each the average of what lies under it.
+
+    Bars thinner than a pixel would otherwise hide the bubbles between them.
+    """
+    edges = np.linspace(data.begin, data.end, _COLUMNS + 1)
+    shares = [(bars.coverage(edges), (*to_rgb(style.ROLES[role].colour), 1.0)) for role, bars in lane.compute.items()]
+    idle = np.clip(1.0 - sum((share for share, _ in shares), np.zeros(_COLUMNS)), 0.0, 1.0)
+    _strip(pen, [*shares, (idle, (*to_rgb(style.BUBBLE), 1.0))], data, top, _COMPUTE)
+    for number, key in enumerate(data.rows):
+        if key in lane.beside:
+            colour = to_rgb(style.ROLES[_look(key)].colour)
+            exposed = lane.exposed[key].coverage(edges)
+            hidden = np.clip(lane.beside[key].coverage(edges) - exposed, 0.0, 1.0)
+            shares = [(exposed, (*colour, 1.0)), (hidden, (*colour, style.HIDDEN))]
+            _strip(pen, shares, data, top + _COMPUTE + _BESIDE * number, _BESIDE)
+
+
+def _strip(pen: _Pen, shares: Sequence[tuple[Floats, tuple[float, ...]]], data: TimelineData, top: float, height: float) -> None:
+    """One row of pixels: colours weighted by their share of each pixel's time; what no share covers is transparent."""
+    opacity = np.sum([share * colour[3] for share, colour in shares], axis=0)
+    weighted = np.sum([np.outer(share * colour[3], colour[:3]) for share, colour in shares], axis=0)
+    image = np.zeros((1, _COLUMNS, 4))
+    image[0, :, :3] = np.clip(weighted / np.maximum(opacity, 1e-12)[:, None], 0.0, 1.0)
+    image[0, :, 3] = np.clip(opacity, 0.0, 1.0)
+    left, right = data.begin / pen.unit.factor, data.end / pen.unit.factor
+    pen.ax.imshow(image, extent=(left, right, top + height, top), aspect="auto", interpolation="nearest", zorder=2)
 
 
 def _look(key: str) -> str:
@@ -149,9 +189,8 @@ def _bars(pen: _Pen, bars: Bars, top: float, height: float, colour: str, *, hidd
         linewidth=pen.edge,
         zorder=2,
     )
-    if hidden and not pen.rasterised:
+    if hidden:
         drawn.set_hatch(style.HIDDEN_HATCH)
-    drawn.set_rasterized(pen.rasterised)
 
 
 def _darker(colour: str) -> str:

@@ -1,0 +1,297 @@
+"""From a run to what a report is made of: the ledger of every class, counts of the model, facts of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from parsim.hardware.flows import CollectiveCost
+from parsim.kernel import Kernel, Memory
+from parsim.model.counts import active_parameter_count, padded_parameter_count, parameter_count
+from parsim.model.flops import CONVENTIONS, flop_per_step
+from parsim.parallel.plan import Plan
+from parsim.program.folding import Classes
+from parsim.program.lowering import Lowering
+from parsim.program.program import Collective
+from parsim.report.communication import LinkClass
+from parsim.report.measured import (
+    AT_PEAK,
+    DeviceMemory,
+    Measured,
+    MemoryCurve,
+    MemoryFacts,
+    ModelFacts,
+    RankClass,
+    Ranks,
+    ScheduleFacts,
+)
+from parsim.report.steady import steady_period
+from parsim.report.timeline import Timeline
+from parsim.simulation.ledger import Ledger, MemoryTimeline
+from parsim.simulation.trace import Trace
+
+GIB = 2**30
+FIRST_COMMUNICATOR = int(0.3 * GIB)
+FURTHER_COMMUNICATOR = int(0.2 * GIB)
+"""NCCL buffers outside the allocator: about 0.3 GiB for a rank's first communicator and 0.15-0.4 GiB for each further one
+(NVIDIA/nccl issues 964 and 1685; assumption)"""
+
+
+class Hardware(Protocol):
+    """What a report asks of a cluster."""
+
+    nodes: int
+    installed_gpus: int
+    link_count: int
+
+    def device(self, gpu: int) -> Accelerator: ...
+    def node_of(self, gpu: int) -> int: ...
+    def capacity(self, number: int) -> float: ...
+    def link_class_name(self, number: int) -> str: ...
+    def link(self, number: int) -> WireKind: ...
+
+
+class WireKind(Protocol):
+    """A link, as far as its kind goes."""
+
+    @property
+    def kind(self) -> str: ...
+
+
+class Accelerator(Protocol):
+    """What a report asks of a device."""
+
+    @property
+    def visible_memory(self) -> int: ...
+    @property
+    def peak(self) -> Mapping[str, float]: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a simulated step left behind."""
+
+    plan: Plan
+    lowering: Lowering
+    trace: Trace
+    classes: Classes
+    cost: Callable[[Collective], CollectiveCost]
+    folded: bool
+    micro_batches: int
+    """of one step; the plan of a schedule without a flush has more"""
+    wall: float
+
+
+def ranks_of(run: Run, hardware: Hardware) -> Ranks:
+    """The sizes of the job."""
+    mesh = run.plan.mesh
+    used = {hardware.node_of(gpu) for gpu in run.plan.gpus}
+    return Ranks(
+        total=mesh.ranks,
+        tensor=mesh.size("tensor"),
+        data=mesh.size("data"),
+        pipeline=mesh.size("pipeline"),
+        micro_batches=run.micro_batches,
+        nodes=len(used),
+        idle_gpus=hardware.installed_gpus - mesh.ranks,
+    )
+
+
+def classes_of(run: Run) -> tuple[RankClass, ...]:
+    """One entry per class of equal ranks, in folded and unfolded runs alike."""
+    members: dict[int, list[int]] = {}
+    for rank, representative in run.classes.represents.items():
+        members.setdefault(representative, []).append(rank)
+    mesh = run.plan.mesh
+    return tuple(RankClass(rank, tuple(members[rank]), mesh.coordinate(rank, "pipeline")) for rank in sorted(members))
+
+
+def links_of(run: Run, hardware: Hardware) -> dict[int, LinkClass]:
+    """Simulated link -> class."""
+    known: dict[int, LinkClass] = {}
+    for representative, count in run.classes.link_counts.items():
+        kind = hardware.link(representative).kind
+        name = hardware.link_class_name(representative)
+        known[representative] = LinkClass(name, kind, count, hardware.capacity(representative), representative)
+    if run.folded:
+        return known
+    return {link: known[representative] for link, representative in run.classes.links.items()}
+
+
+def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float]) -> ModelFacts:
+    """Counts and floating-point work; hardware FLOP add what recomputation repeats."""
+    plan = run.plan
+    model, training = plan.model, plan.training
+    samples = training.global_batch
+    profiled = model.facts.get("family") == "stages"
+    convention = "palm" if CONVENTIONS["palm"].applies(model) else "exact"
+    sequence = training.sequence_length if model.sequence else 1
+    share = 1.0 if training.backward else 1 / 3
+    flop = 0.0 if profiled else share * flop_per_step(model, sequence, samples, convention)
+    repeated = 0.0
+    if training.backward and not profiled:
+        repeated = _recomputed_flop(run) * samples / max(1, training.micro_batch)
+    peak = hardware.device(plan.gpus[0]).peak[training.precision.matmul]
+    return ModelFacts(
+        parameters=0 if profiled else parameter_count(model),
+        parameters_padded=0 if profiled else padded_parameter_count(model),
+        parameters_active=0 if profiled else active_parameter_count(model),
+        flop_per_step=flop,
+        hardware_flop_per_step=flop + repeated,
+        peak_flop_per_gpu=peak,
+        samples_per_step=samples,
+        tokens_per_step=float(samples * sequence) if model.sequence else None,
+        flop_convention=convention,
+        memory_bound_fraction=_memory_bound(run, clock),
+    )
+
+
+def _recomputed_flop(run: Run) -> float:
+    """Matrix-product FLOP that one micro-batch recomputes over all stages, of the whole model (all tensor ranks)."""
+    total = 0.0
+    for passes in run.lowering.all_passes():
+        total += passes.recomputed_flop()
+    return total * run.plan.mesh.size("tensor")
+
+
+def _memory_bound(run: Run, clock: Callable[[Kernel], float]) -> float | None:
+    """Share of the compute time in kernels that wait for HBM."""
+    bound = whole = 0.0
+    for passes in run.lowering.all_passes():
+        for kernel in passes.kernels():
+            seconds = clock(kernel)
+            whole += seconds
+            bound += seconds if isinstance(kernel, Memory) else 0.0
+    return bound / whole if whole else None
+
+
+def schedule_of(run: Run, theory: float | None) -> ScheduleFacts:
+    """The schedule, and how long each stage's passes take without communication."""
+    plan = run.plan
+    pipeline = plan.parallelism.pipeline
+    times: list[Mapping[str, float]] = []
+    for chunk in plan.chunks:
+        passes = run.lowering.passes_of(chunk.pipeline_rank)
+        times.append(passes.seconds(chunk.stage))
+    layers = [sum(1 for b in chunk.blocks if plan.model.blocks[b].kind not in ("embedding", "head")) for chunk in plan.chunks]
+    name = pipeline.schedule if pipeline.size > 1 else "none"
+    return ScheduleFacts(name, pipeline.size, pipeline.virtual_stages, tuple(layers), tuple(times), theory)
+
+
+def memory_of(run: Run, hardware: Hardware, *, reserve: int, bytes_per_parameter: str) -> MemoryFacts:
+    """The ledger of every class's representative, with the allocator's replay and what lives outside it."""
+    plan, program = run.plan, run.trace.program
+    representatives = sorted(set(run.classes.represents.values()))
+    ledger = Ledger(program, run.trace, representatives)
+    runtime = plan.runtime
+    devices = []
+    for rank in representatives:
+        curve = ledger.measure(rank, allocator=runtime.allocator)
+        groups = communicators(run, rank)
+        buffers = runtime.communicators
+        if buffers is None:
+            buffers = FIRST_COMMUNICATOR + FURTHER_COMMUNICATOR * (groups - 1) if groups else 0
+        devices.append(_device(run, rank, curve, runtime.context + runtime.overhead, buffers))
+    capacity = min(hardware.device(plan.gpus[rank]).visible_memory for rank in representatives)
+    return MemoryFacts(capacity, tuple(devices), reserve, 0, at_save(run, devices), bytes_per_parameter)
+
+
+def at_save(run: Run, devices: Sequence[DeviceMemory]) -> int:
+    """Device memory while a checkpoint is written: what stays resident, plus one gathered copy of a sharded rank's weights.
+
+    Fully sharded strategies gather whole layers to save a consolidated checkpoint on rank 0 (FSDP's full state dict with
+    CPU offload, DeepSpeed's stage3_gather_16bit_weights_on_model_save): the largest unit is live on top.
+    """
+    base = max(sum(d.resident_bytes.values()) + d.at_peak["context"] + d.at_peak["communicators"] for d in devices)
+    if run.plan.parallelism.data.strategy not in ("zero3", "fsdp"):
+        return base
+    element = run.plan.training.precision.parameters
+    largest = max((unit.count for chunk in run.plan.chunks for unit in run.plan.units(chunk)), default=0)
+    return base + largest * element
+
+
+def communicators(run: Run, rank: int) -> int:
+    """How many communicators a rank belongs to: one per group of its collectives, one for all its sends."""
+    groups: set[tuple[int, ...]] = set()
+    seen: set[int] = set()
+    sends = False
+    for op in run.trace.program.ops:
+        collective = op.collective
+        if collective is None or id(collective) in seen or all(lane.rank != rank for lane in op.lanes):
+            continue
+        seen.add(id(collective))
+        if collective.kind == "send":
+            sends = True
+        else:
+            groups.add(collective.group)
+    return len(groups) + sends
+
+
+def _device(run: Run, rank: int, curve: MemoryTimeline, context: int, buffers: int) -> DeviceMemory:
+    program = run.trace.program
+    allocated = curve.replay.peak_allocated if curve.replay is not None else curve.peak
+    reserved = curve.peak_reserved if curve.peak_reserved is not None else curve.peak
+    at_peak = dict.fromkeys(AT_PEAK, 0) | {name: size for name, size in curve.at_peak.items() if name in AT_PEAK}
+    at_peak |= {"context": context, "communicators": buffers}
+    at_peak["fragmentation"] = reserved - curve.peak
+    op = None if curve.peak_op is None else program.ops[curve.peak_op]
+    levels = {name: values.tolist() for name, values in curve.levels.items()}
+    levels |= {"context": [context] * len(curve.times), "communicators": [buffers] * len(curve.times)}
+    p = run.plan.mesh.coordinate(rank, "pipeline")
+    return DeviceMemory(
+        rank=rank,
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        device_used_bytes=reserved + context + buffers,
+        at_peak=at_peak,
+        resident_bytes=curve.resident,
+        peak_time_s=curve.peak_time,
+        peak_op=None if op is None else op.name if op.instance < 0 else f"{op.name}.{op.instance}",
+        in_flight_micro_batches=in_flight(run.plan, p),
+        weight_versions=run.lowering.passes_of(p).weight_versions(),
+        curve=MemoryCurve(curve.times.tolist(), levels),
+    )
+
+
+def in_flight(plan: Plan, pipeline_rank: int) -> int:
+    """Most micro-batches (rounded up from chunks) whose forward is done and whose backward is not, on one pipeline rank."""
+    live = most = 0
+    for slot in plan.slots[pipeline_rank]:
+        live += {"F": 1, "B": -1, "W": -1}.get(slot.kind, 0)
+        most = max(most, live)
+    return -(-most // len(plan.of_rank(pipeline_rank)))
+
+
+def assemble(
+    run: Run,
+    hardware: Hardware,
+    clock: Callable[[Kernel], float],
+    *,
+    reserve: int = 0,
+    bytes_per_parameter: str = "",
+    bubble_theory: float | None = None,
+    **facts: object,
+) -> Measured:
+    """Everything a `Report` needs; `facts` are the fields of `Measured` that only the scenario knows."""
+    window = None
+    steps = 1.0
+    if run.plan.asynchronous:
+        window = steady_period(Timeline(run.trace), run.micro_batches)
+        steps = run.plan.training.micro_batches / run.micro_batches
+    return Measured(
+        trace=run.trace,
+        ranks=ranks_of(run, hardware),
+        classes=classes_of(run),
+        model=model_of(run, hardware, clock),
+        memory=memory_of(run, hardware, reserve=reserve, bytes_per_parameter=bytes_per_parameter),
+        schedule=schedule_of(run, bubble_theory),
+        window=window,
+        costs=run.cost,
+        links=links_of(run, hardware),
+        idle_links=hardware.link_count - len(run.classes.links),
+        steps_simulated=steps,
+        folded=run.folded,
+        wall_s=run.wall,
+        **facts,  # type: ignore[arg-type]
+    )

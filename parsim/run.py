@@ -1,0 +1,102 @@
+"""simulate(): from a scenario to a report, the whole pipeline on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from parsim.hardware.interconnect import Interconnect
+from parsim.hardware.kernels import kernel_time
+from parsim.kernel import Kernel
+from parsim.parallel.plan import Plan, plan
+from parsim.program.folding import FoldedInterconnect, fold
+from parsim.program.lowering import Lowering
+from parsim.report.assemble import Run, assemble
+from parsim.report.measured import Assumption
+from parsim.report.report import Report
+from parsim.scenario.build import build
+from parsim.scenario.built import Built
+from parsim.scenario.load import load
+from parsim.scenario.scenario import Scenario
+from parsim.simulation.engine import Engine, collector_paused
+from parsim.theory.pipeline import bubble_fraction
+
+
+def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: str, unfolded: bool = False) -> Report:
+    """Simulate one training step of a scenario (or of the file or tree it is in, with ``a.b=c`` overrides).
+
+    `unfolded` simulates every rank instead of one per class of equal ranks. Raises `ParsimError` subclasses: an
+    `InputError` with all findings for a scenario that cannot be simulated, `DeadlockError` for a program that stops.
+    """
+    if not isinstance(scenario, Scenario):
+        scenario = load(scenario, *overrides)
+    elif overrides:
+        scenario = scenario.with_overrides(*overrides)
+    built = build(scenario)
+    began = perf_counter()
+    run = execute(built, unfolded=unfolded or not built.report.fold)
+    return Report(
+        assemble(
+            replace(run, wall=perf_counter() - began),
+            built.cluster,
+            clock_of(built),
+            reserve=built.memory_reserve,
+            bytes_per_parameter=built.bytes_per_parameter,
+            bubble_theory=bubble_theory(run.plan, run.micro_batches),
+            name=scenario.name,
+            scenario=scenario.document(),
+            assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
+            warnings=built.warnings,
+            seed=built.seed,
+        )
+    )
+
+
+def execute(built: Built, *, unfolded: bool = False) -> Run:
+    """Plan, lower and run; the garbage collector rests meanwhile."""
+    with collector_paused():
+        clock = clock_of(built)
+        job = plan_of(built, clock)
+        wires = Interconnect(built.cluster, job.gpus)
+        classes, lowering = fold(job, wires, clock)
+        if unfolded:
+            lowering = Lowering(job, clock)
+            lowering.run()
+            trace = Engine(lowering.program, wires).run()
+        else:
+            trace = Engine(lowering.program, FoldedInterconnect(wires, classes)).run()
+        return Run(job, lowering, trace, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0)
+
+
+def plan_of(built: Built, clock: Callable[[Kernel], float]) -> Plan:
+    """The plan; a schedule without a flush gets enough micro-batches to reach its steady state."""
+    training, parallelism = built.training, built.parallelism
+    if parallelism.pipeline.schedule == "pipedream":
+        training = replace(training, micro_batches=training.micro_batches + 4 * parallelism.pipeline.size + 8)
+    return plan(built.model, built.cluster, training, parallelism, built.runtime, clock, built.gpus, built.slow)
+
+
+def clock_of(built: Built) -> Callable[[Kernel], float]:
+    """Seconds of a kernel on the job's GPUs; the first GPU's device stands for all."""
+    device = built.cluster.device(built.gpus[0])
+    known: dict[Kernel, float] = {}
+
+    def clock(kernel: Kernel) -> float:
+        if (seconds := known.get(kernel)) is None:
+            seconds = known[kernel] = kernel_time(device, kernel)
+        return seconds
+
+    return clock
+
+
+def bubble_theory(job: Plan, micro_batches: int) -> float | None:
+    """The closed form for equal stages and free communication, where there is one."""
+    p, pipeline = job.mesh.size("pipeline"), job.parallelism.pipeline
+    if p == 1:
+        return 0.0
+    if pipeline.schedule == "custom":
+        return None
+    return bubble_fraction(pipeline.schedule, p, micro_batches, pipeline.virtual_stages)

@@ -1,0 +1,309 @@
+"""From a scenario to the objects of the other rooms: model, cluster, recipe, strategy, runtime."""
+
+from __future__ import annotations
+
+import warnings as python_warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
+from parsim.parallel.settings import Runtime, Training
+from parsim.scenario.batch import resolve_batch
+from parsim.scenario.built import Built
+from parsim.scenario.capability import attention_findings, attention_kernel, precision_findings, preset_for
+from parsim.scenario.precision import PRESETS, resolve, sum_text
+from parsim.scenario.recipe import optimizer_settings
+from parsim.scenario.references import folder, lookup, model_tree, topology_document
+from parsim.scenario.scenario import Scenario
+from parsim.scenario.software import Assumption, Profile, automatic, read_profile
+from parsim.scenario.strategy import parallelism, with_schedule
+
+if TYPE_CHECKING:
+    from parsim.hardware.cluster import Cluster
+    from parsim.hardware.device import Device
+    from parsim.model.model import Model
+    from parsim.parallel.settings import Precision
+
+T = TypeVar("T")
+
+
+def build(scenario: Scenario) -> Built:
+    """The domain objects of `scenario`, with every auto resolved and recorded.
+
+    Raises `ScenarioError`, `TopologyError`, `ModelError` or `PlanError`, with the place of every finding.
+    """
+    return _Builder(scenario).built()
+
+
+class _Builder:
+    """One build: what fails is collected as long as the rest can still be looked at."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.settings = scenario.settings
+        self.findings: list[Finding] = []
+        self.kind: type[InputError] | None = None
+        self.warnings: list[Finding] = []
+        self.assumptions: list[Assumption] = []
+
+    def built(self) -> Built:
+        cluster = self._try(self._cluster)
+        model = self._try(self._model)
+        gpus = self._try(lambda: self._gpus(cluster)) if cluster is not None else None
+        split = self._try(lambda: parallelism(self.scenario, cluster, gpus)) if cluster is not None and gpus is not None else None
+        profile = self._try(lambda: self._profile(model)) if model is not None else None
+        if cluster is None or model is None or gpus is None or split is None or profile is None:
+            self._stop()
+            raise ScenarioError("the scenario cannot be built")  # unreachable: what is None has left a finding
+        devices = list(dict.fromkeys(cluster.device(gpu) for gpu in gpus))
+        if len(devices) > 1:
+            names = " and ".join(device.name for device in devices)
+            text = f"not supported yet: GPUs of several kinds in one job ({names})"
+            self._fail(TopologyError, [Finding(text, "cluster.topology", None, "use cluster.gpus or cluster.placement to keep to one kind")])
+        precision = self._precision(model, profile, devices)
+        placed = split
+        training = self._try(lambda: self._training(model, profile, precision, devices, placed.data.size))
+        if training is not None:
+            recipe = training[0]
+            split = self._try(lambda: with_schedule(placed, self.scenario, recipe.micro_batches))
+        self._stop()
+        if training is None or split is None:
+            raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
+        return Built(
+            scenario=self.scenario,
+            model=model,
+            cluster=cluster,
+            training=training[0],
+            parallelism=split,
+            runtime=self._runtime(profile, devices),
+            gpus=gpus,
+            slow={slow.rank: slow.speed for slow in self.settings.variability.slow},
+            batch_arithmetic=training[1],
+            bytes_per_parameter=sum_text(precision, training[0].optimizer),
+            memory_reserve=self.settings.cluster.memory_reserve,
+            assumptions=tuple(self.assumptions),
+            warnings=tuple(self.scenario.findings_at(self.warnings)),
+            economics=self.settings.economics,
+            report=self.settings.report,
+            seed=self.settings.variability.seed,
+        )
+
+    # collecting
+
+    def _try(self, step: Callable[[], T]) -> T | None:
+        try:
+            return step()
+        except InputError as error:
+            self._fail(type(error), error.findings)
+            return None
+
+    def _fail(self, kind: type[InputError], findings: tuple[Finding, ...] | list[Finding]) -> None:
+        self.findings += findings
+        self.kind = kind if self.kind in (None, kind) else ScenarioError
+
+    def _stop(self) -> None:
+        """Raise what was collected, with places."""
+        if self.findings:
+            raise (self.kind or ScenarioError)(self.scenario.findings_at(self.findings))
+
+    def _assume(self, name: str, value: object, source: str, origin: str) -> None:
+        self.assumptions.append(Assumption(name, str(value), source, origin))
+
+    # the machine
+
+    def _cluster(self) -> Cluster:
+        from parsim.hardware.builder import build_cluster
+
+        section = self.settings.cluster
+        relative = folder(self.scenario.origins, "cluster.topology", self.scenario.source)
+        document = topology_document(section.topology, relative)
+        tree = document.tree
+        own = tree.pop("devices", None) or {}
+        find = lookup("devices", document.path or relative)
+        fabric = {key: _listed(value) for key, value in section.fabric if value != "default"}
+        try:
+            with python_warnings.catch_warnings(record=True) as caught:
+                python_warnings.simplefilter("always")
+                cluster = build_cluster(
+                    tree,
+                    device_lookup=lambda name: own[name] if name in own else find(name),
+                    nodes=section.nodes,
+                    gpus=section.gpus,
+                    placement=section.placement,
+                    fabric=fabric or None,
+                    overrides=section.set or None,
+                )
+        except TopologyError as error:
+            raise TopologyError([_in_topology(finding) for finding in error.findings]) from None
+        except ScenarioError as error:  # an unknown device
+            raise TopologyError(
+                [finding if finding.file else replace(finding, path="cluster.topology") for finding in error.findings]
+            ) from None
+        self.warnings += [Finding(str(warning.message), "cluster.topology") for warning in caught]
+        return cluster
+
+    def _gpus(self, cluster: Cluster) -> tuple[int, ...]:
+        """GPU of each rank."""
+        placement = self.settings.cluster.placement
+        if isinstance(placement, str):
+            return cluster.placement(cluster.gpus)
+        wanted = self.settings.cluster.gpus
+        if wanted != "all" and wanted != len(placement):
+            text = f"the placement names {len(placement)} GPUs, but cluster.gpus is {wanted}"
+            raise TopologyError(Finding(text, "cluster.placement", list(placement), "leave cluster.gpus out"))
+        return cluster.placement(len(placement))
+
+    # the model
+
+    def _model(self) -> Model:
+        from parsim.model.catalogue import build_model
+
+        settings = self.settings
+        relative = folder(self.scenario.origins, "model", self.scenario.source)
+        tree, name, beside = model_tree(settings.model, relative)
+        model = build_model(
+            tree,
+            name=name,
+            base_lookup=lookup("models", beside),
+            tensor=settings.parallel.tensor.size,
+            loss=settings.training.loss.kind,
+        )
+        length = settings.training.sequence_length
+        if model.sequence and length is None:
+            hint = f"add for example sequence_length: {min(model.maximum_sequence or 2048, 8192)}"
+            raise ModelError(Finding(f"required: {name} works on sequences", "training.sequence_length", None, hint))
+        if not model.sequence and length is not None:
+            raise ModelError(Finding(f"{name} has samples without sequences", "training.sequence_length", length, "leave it out"))
+        return model
+
+    # software
+
+    def _profile(self, model: Model) -> Profile:
+        wanted = self.settings.software.profile
+        if wanted == "auto":
+            wanted, reason = automatic(self.settings, transformer=model.heads > 0)
+            self._assume("software_profile", wanted, reason, "default")
+        return read_profile(wanted, folder(self.scenario.origins, "software.profile", self.scenario.source))
+
+    def _precision(self, model: Model, profile: Profile, devices: list[Device]) -> Precision:
+        wanted = self.settings.training.precision
+        default = profile.precision
+        stated = model.facts.get("input_dtype")
+        if wanted.preset == "auto" and isinstance(stated, str) and stated in PRESETS:
+            self._assume("precision", stated, "the dtype of the model's input", "model.input.dtype")
+            default = stated
+        elif wanted.preset == "auto":
+            default, reason = preset_for(profile.precision, devices)
+            record = profile.assumption("precision", default, "precision.preset")
+            self.assumptions.append(replace(record, source=f"{reason}; {record.source}" if reason else record.source))
+        precision = resolve(wanted, default)
+        problems = precision_findings(precision, devices)
+        if problems:
+            self._fail(PlanError, problems)
+        return precision
+
+    def _training(
+        self, model: Model, profile: Profile, precision: Precision, devices: list[Device], data_size: int
+    ) -> tuple[Training, str]:
+        section = self.settings.training
+        problems: list[Finding] = []
+        attention = section.attention
+        if not model.heads:
+            attention = "eager" if attention == "auto" else attention
+        elif attention == "auto":
+            attention = attention_kernel(profile.attention, devices, precision, model.head_dim)
+            self.assumptions.append(profile.assumption("attention", attention, "attention.order"))
+        else:
+            problems = attention_findings(attention, profile.attention, devices, precision, model)
+        if problems:
+            self._fail(PlanError, problems)
+        dropout = section.dropout
+        if dropout == "auto":
+            dropout = float(str(model.facts.get("dropout", 0.0)))
+            if model.heads:
+                self._assume("dropout", f"{dropout:g}", "the model's own recipe", "model")
+        batch = resolve_batch(section, data_size, sequence=model.sequence)
+        self.warnings += batch.warnings
+        training = Training(
+            sequence_length=section.sequence_length or 1,
+            micro_batch=batch.micro_batch,
+            micro_batches=batch.micro_batches,
+            global_batch=batch.global_batch,
+            backward=section.backward,
+            step=section.step and section.backward,
+            iteration="first" if section.iteration == "first" else "steady",
+            precision=precision,
+            optimizer=optimizer_settings(section.optimizer, profile, self.assumptions),
+            loss=section.loss.kind,
+            loss_kernel=self._loss_kernel(model, profile),
+            loss_chunks=section.loss.chunks,
+            dropout=dropout,
+            attention=attention,
+            recompute=section.recompute,
+            data_loading=section.data_loading,
+        )
+        return training, batch.arithmetic
+
+    def _loss_kernel(self, model: Model, profile: Profile) -> str:
+        kernel = self.settings.training.loss.kernel
+        if kernel != "auto":
+            return kernel
+        if not model.vocabulary:
+            return "eager"
+        if self.settings.parallel.tensor.size > 1 and profile.loss != "vocab-parallel":
+            self._assume("loss_kernel", "vocab-parallel", "the logits are sharded over the tensor-parallel ranks", "parallel.tensor.size")
+            return "vocab-parallel"
+        self.assumptions.append(profile.assumption("loss_kernel", profile.loss, "kernels.loss"))
+        return profile.loss
+
+    def _runtime(self, profile: Profile, devices: list[Device]) -> Runtime:
+        section = self.settings.software
+        memory = section.memory
+        context, workspace = memory.context, memory.workspace
+        if context == "auto":
+            context = profile.context
+            self.assumptions.append(profile.assumption("context_memory", f"{context} B", "memory.context"))
+        if workspace == "auto":
+            hopper = any(device.has("flash3") for device in devices)
+            workspace = profile.workspace_sm90 if hopper else profile.workspace
+            key = "memory.workspace_sm90" if hopper else "memory.workspace"
+            self.assumptions.append(profile.assumption("workspace_memory", f"{workspace} B", key))
+        default = Runtime()
+        if memory.communicators == "auto":
+            text = "0.3 GiB for the first communicator of a rank and 0.2 GiB for each further one"
+            self._assume(
+                "communicator_memory", text, "NCCL buffers reported at 0.5 to 0.7 GB per group on A100 (NVIDIA/nccl issue 964)", "default"
+            )
+        fusion, accumulate = section.fusion, section.gradient_accumulation_fusion
+        if fusion == "auto":
+            fusion = profile.fusion
+            self.assumptions.append(profile.assumption("kernel_fusion", fusion, "kernels.fusion"))
+        if accumulate == "auto":
+            accumulate = profile.gradient_accumulation_fusion
+            record = profile.assumption("gradient_accumulation_fusion", str(accumulate).lower(), "kernels.gradient_accumulation_fusion")
+            self.assumptions.append(record)
+        return replace(
+            default,
+            profile=profile.name,
+            context=context,
+            communicators=None if memory.communicators == "auto" else memory.communicators,
+            overhead=memory.overhead,
+            workspace=workspace,
+            allocator=cast(Literal["segments", "expandable", "exact"], memory.allocator),
+            gradient_accumulation_fusion=accumulate,
+            fused=fusion == "fused",
+            step_constant=section.step_constant,
+            boundary=section.boundary,
+        )
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _in_topology(finding: Finding) -> Finding:
+    """A finding of the hardware room with the path of the scenario: keys of the topology file stand under cluster.topology."""
+    if finding.file or finding.path.startswith(("cluster.", "training.", "device ")) or finding.path == "cluster":
+        return finding
+    return replace(finding, path=f"cluster.topology.{finding.path}".rstrip("."))

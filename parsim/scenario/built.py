@@ -1,0 +1,49 @@
+"""What `build` returns: the objects the other rooms work with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from parsim.errors import Finding
+from parsim.parallel.settings import Parallelism, Runtime, Training
+from parsim.scenario.schema import EconomicsSection, ReportSection
+from parsim.scenario.software import Assumption
+
+if TYPE_CHECKING:
+    from parsim.hardware.cluster import Cluster
+    from parsim.model.model import Model
+    from parsim.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Built:
+    """A scenario as domain objects, every auto resolved."""
+
+    scenario: Scenario
+    model: Model
+    cluster: Cluster
+    training: Training
+    parallelism: Parallelism
+    runtime: Runtime
+    gpus: tuple[int, ...]
+    """GPU of each rank"""
+    slow: Mapping[int, float]
+    """rank -> relative compute speed"""
+    batch_arithmetic: str
+    """how the third batch number follows from the other two"""
+    bytes_per_parameter: str
+    """``2+2+4+8 = 16 B/parameter``"""
+    memory_reserve: int
+    """memory of every device that must stay free [B]"""
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[Finding, ...]
+    economics: EconomicsSection
+    report: ReportSection
+    seed: int = 0
+
+    @property
+    def used_gpus(self) -> int:
+        """Ranks."""
+        return len(self.gpus)

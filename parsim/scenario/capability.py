@@ -1,0 +1,80 @@
+"""What a device can do: attention kernels and types, checked before anything is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parsim.errors import Finding
+from parsim.hardware.device import Device
+from parsim.model.model import Model
+from parsim.parallel.settings import Precision
+from parsim.scenario.precision import HALF_SIBLING, PRESETS
+
+_HALF_ONLY = ("flash2", "flash3", "cudnn", "triton-fa1")
+_GENERATION = {
+    "bf16": "bf16 matrix products need Ampere or later",
+    "tf32": "tf32 matrix products need Ampere or later",
+    "fp8": "fp8 matrix products need Hopper or Ada or later",
+}
+LARGEST_HEAD = 256
+"""FlashAttention supports head sizes up to 256 (Dao-AILab/flash-attention)"""
+
+
+def can_multiply(device: Device, dtype: str) -> bool:
+    """Whether `device` has a peak for matrix products in `dtype`."""
+    return dtype in device.peak
+
+
+def preset_for(default: str, devices: Sequence[Device]) -> tuple[str, str]:
+    """The preset called `default`, or what its stack uses where a device has no bf16; and why it changed.
+
+    Megatron-LM accumulates gradients in fp32 with --bf16 only (arguments.py), so bf16-fp32grad becomes plain fp16.
+    """
+    lacking = next((device for device in devices if not can_multiply(device, PRESETS[default].matmul)), None)
+    sibling = "fp16" if default == "bf16-fp32grad" else HALF_SIBLING.get(default)
+    if lacking is None or sibling is None or not can_multiply(lacking, "fp16"):
+        return default, ""
+    return sibling, f"{lacking.name} has no bf16"
+
+
+def precision_findings(precision: Precision, devices: Sequence[Device]) -> list[Finding]:
+    """A finding where a device cannot multiply in the precision's type."""
+    for device in devices:
+        if can_multiply(device, precision.matmul):
+            continue
+        legal = [name for name, preset in PRESETS.items() if can_multiply(device, preset.matmul)]
+        twin = HALF_SIBLING.get(precision.name)
+        best = twin if twin in legal else "bf16" if "bf16" in legal else legal[0] if legal else ""
+        reason = _GENERATION.get(precision.matmul, f"it multiplies in {', '.join(device.peak)}")
+        message = f"{device.name} has no {precision.matmul}: {reason}"
+        return [Finding(message, "training.precision", precision.name, f"use precision: {best}" if best else "")]
+    return []
+
+
+def attention_kernel(order: Sequence[str], devices: Sequence[Device], precision: Precision, head_dim: int) -> str:
+    """The first kernel of `order` that every device has and that handles this type and head size; eager if none."""
+    return next((kernel for kernel in order if not _refusal(kernel, devices, precision, head_dim)), "eager")
+
+
+def attention_findings(kernel: str, order: Sequence[str], devices: Sequence[Device], precision: Precision, model: Model) -> list[Finding]:
+    """A finding where the wanted attention kernel cannot run."""
+    reason = _refusal(kernel, devices, precision, model.head_dim)
+    if not reason:
+        return []
+    instead = attention_kernel(order, devices, precision, model.head_dim)
+    return [Finding(reason, "training.attention", kernel, f"use attention: {instead}, or auto")]
+
+
+def _refusal(kernel: str, devices: Sequence[Device], precision: Precision, head_dim: int) -> str:
+    """Why `kernel` cannot run, or an empty text."""
+    if kernel == "eager":
+        return ""
+    for device in devices:
+        if kernel not in device.attention:
+            known = ", ".join((*device.attention, "eager"))
+            return f"{device.name} has no attention kernel {kernel}; it has {known}"
+    if kernel in _HALF_ONLY and precision.activations > 2:
+        return f"{kernel} works on fp16 and bf16, but precision {precision.name} keeps {precision.activations}-byte activations"
+    if kernel in _HALF_ONLY and head_dim > LARGEST_HEAD:
+        return f"{kernel} handles heads of up to {LARGEST_HEAD} elements, this model has {head_dim}"
+    return ""

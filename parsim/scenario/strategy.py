@@ -1,0 +1,159 @@
+"""The parallel section as settings: the data size derived, the schedule file read, the product checked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from parsim.errors import Finding, PlanError
+from parsim.parallel.schedules import NAMES, Schedule, check, schedule
+from parsim.parallel.schedules.custom import from_function, from_text, load_function
+from parsim.parallel.settings import DataParallel, Parallelism, PipelineParallel, TensorParallel
+from parsim.scenario import files
+from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection
+from parsim.scenario.references import folder, schedule_file
+
+if TYPE_CHECKING:
+    from parsim.hardware.cluster import Cluster
+    from parsim.scenario.scenario import Scenario
+
+SCHEDULE = "parallel.pipeline.schedule"
+SCHEDULE_ALIASES = {"pipedream-flush": "1f1b", "dapple": "1f1b", "interleaved-1f1b": "interleaved"}
+MOST_PROBLEMS = 8
+"""of one schedule that are listed"""
+SLOT = re.compile(r"[FBIW]\d+\.\d+|\d+[FBIW]\d+")
+
+
+def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> Parallelism:
+    """The strategy on `gpus` (one per rank).
+
+    Raises `PlanError` where tensor x pipeline x context x data is not the number of GPUs, with the product.
+    """
+    section = scenario.settings.parallel
+    size = data_size(section, cluster, len(gpus))
+    return Parallelism(
+        order=section.order,
+        tensor=TensorParallel(
+            section.tensor.size, section.tensor.sequence_parallel, cast(Literal["none", "backward", "full"], section.tensor.overlap)
+        ),
+        pipeline=_pipeline(section.pipeline, scenario),
+        data=_data(section.data, size),
+    )
+
+
+def data_size(section: ParallelSection, cluster: Cluster, used: int) -> int:
+    """Replicas: as written, or what the other sizes leave of the `used` GPUs. Raises `PlanError`."""
+    tensor, pipeline, context = section.tensor.size, section.pipeline.size, section.context.size
+    model_ranks = tensor * pipeline * context
+    inner = f"tensor {tensor} x pipeline {pipeline} x context {context}"
+    where = f"{used} GPUs are used ({cluster.name}, {cluster.nodes} node{'s' * (cluster.nodes != 1)} with {cluster.installed_gpus} GPUs)"
+    if section.data.size == "auto":
+        if used % model_ranks == 0 and used >= model_ranks:
+            return used // model_ranks
+        text = f"{inner} = {model_ranks} does not divide the GPUs: {where}, {used} / {model_ranks} = {used / model_ranks:.4g}"
+        fitting = used // model_ranks * model_ranks
+        hint = (
+            f"use cluster.gpus {fitting}, or sizes whose product divides {used}"
+            if fitting
+            else f"use sizes whose product is at most {used}"
+        )
+        raise PlanError(Finding(text, _largest(section), model_ranks, hint))
+    product = model_ranks * section.data.size
+    if product != used:
+        text = f"{inner} x data {section.data.size} = {product}, but {where}"
+        hints = [f"data.size {used // model_ranks}"] if used % model_ranks == 0 and used >= model_ranks else []
+        hints += [f"cluster.gpus {product}"] if product <= cluster.installed_gpus else []
+        hint = f"use {' or '.join(hints)}" if hints else f"change a size or the cluster so that the product is {used}"
+        raise PlanError(Finding(text, "parallel.data.size", section.data.size, hint))
+    return int(section.data.size)
+
+
+def _largest(section: ParallelSection) -> str:
+    """The size that is most likely meant when the product does not fit."""
+    sizes = {"tensor": section.tensor.size, "pipeline": section.pipeline.size, "context": section.context.size}
+    return f"parallel.{max(sizes, key=lambda axis: sizes[axis])}.size"
+
+
+def schedule_name(name: str) -> str:
+    """The name of a built-in schedule as the parallel room spells it. Raises `PlanError` for anything else."""
+    word = name.strip().lower().replace("_", "-")
+    word = SCHEDULE_ALIASES.get(word, word)
+    if word in NAMES:
+        return word
+    if "/" in name or "." in name:
+        raise PlanError(Finding("there is no such schedule file", SCHEDULE, name, f"write {', '.join(NAMES)}, or the path of a file"))
+    schedule(word, 1, 1)
+    raise PlanError(Finding(f"there is no schedule {name!r}", SCHEDULE, name, f"write {', '.join(NAMES)}"))
+
+
+def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) -> Parallelism:
+    """`split` with the slots of the user's own schedule file, where there is one.
+
+    A table has one line per rank (``F0.0 F0.1 B0.0 B0.1``); ``file.py:function`` is called with stages, micro-batches and
+    virtual stages. Raises `PlanError` with every slot that is wrong.
+    """
+    section = scenario.settings.parallel.pipeline
+    found = schedule_file(section.schedule, folder(scenario.origins, SCHEDULE, scenario.source))
+    if found is None and not is_table(section.schedule):
+        return split
+    rows = _rows(section, found, micro_batches)
+    if len(rows) != section.size:
+        text = f"the schedule has {len(rows)} rows, but parallel.pipeline.size is {section.size}"
+        raise PlanError(Finding(text, SCHEDULE, len(rows), "write one row per pipeline rank"))
+    homes = tuple(range(section.size)) * section.virtual_stages
+    problems = check(rows, homes, micro_batches)
+    if problems and not all("deadlock" in problem.message for problem in problems):
+        shown = problems[:MOST_PROBLEMS]
+        if len(problems) > len(shown):
+            shown.append(Finding(f"... and {len(problems) - len(shown)} more problems in this schedule", SCHEDULE))
+        raise PlanError(shown)
+    slots = tuple(tuple((slot.kind, slot.stage, slot.micro_batch) for slot in row) for row in rows)
+    return replace(split, pipeline=replace(split.pipeline, slots=slots))
+
+
+def is_table(text: str) -> bool:
+    """Whether a schedule is written out in the scenario itself (several lines or slots)."""
+    return "\n" in text.strip() or SLOT.match(text.strip()) is not None
+
+
+def _rows(section: PipelineSection, found: tuple[Path, str] | None, micro_batches: int) -> Schedule:
+    if found is None:
+        return from_text(section.schedule)
+    path, function = found
+    if path.suffix != ".py":
+        return from_text(files.read_text(path), str(path))
+    if not function:
+        raise PlanError(Finding(f"{path.name} is Python: which function?", SCHEDULE, section.schedule, f"write {section.schedule}:NAME"))
+    return from_function(load_function(f"{path}{function}"), section.size, micro_batches, section.virtual_stages)
+
+
+def _pipeline(section: PipelineSection, scenario: Scenario) -> PipelineParallel:
+    own = schedule_file(section.schedule, folder(scenario.origins, SCHEDULE, scenario.source)) is not None or is_table(section.schedule)
+    return PipelineParallel(
+        size=section.size,
+        schedule="custom" if own else schedule_name(section.schedule),
+        virtual_stages=section.virtual_stages,
+        split=cast(Literal["even", "balanced"], section.split) if isinstance(section.split, str) else tuple(section.split),
+        overlap_sends=section.overlap_sends,
+        scatter_sends=section.scatter_sends,
+    )
+
+
+def _data(section: DataSection, size: int) -> DataParallel:
+    return DataParallel(
+        size=size,
+        strategy=section.strategy,
+        bucket=None if section.bucket == "auto" else section.bucket,
+        first_bucket=None if section.first_bucket == "auto" else section.first_bucket,
+        bucket_view=section.bucket_view,
+        overlap_reduce=section.overlap_reduce,
+        overlap_gather=section.overlap_gather,
+        accumulate=cast(Literal["no_sync", "every"], section.accumulate),
+        unit=cast(Literal["layer", "block", "model"], section.unit),
+        prefetch=section.prefetch,
+        limit_gathers=section.limit_gathers,
+        reshard_after_forward=section.reshard_after_forward,
+        queues=cast(Literal["shared", "separate"], section.queues),
+    )

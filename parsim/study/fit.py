@@ -1,0 +1,291 @@
+"""Does it fit? A question without a file: build the scenario, run the ledger, look for changes that help.
+
+The answer is that of `simulate` on the scenario that `--save` writes: same ledger, same peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from parsim.errors import Finding, InputError, ScenarioError
+from parsim.report.report import Report
+from parsim.run import simulate
+from parsim.scenario import load
+
+Tree = dict[str, Any]
+MAXIMA = ("micro_batch", "sequence_length", "parameters")
+_LONGEST = 4_194_304
+_DEVICES = ("a100-sxm-40gb", "l40s", "a100-sxm-80gb", "h100-sxm", "h200", "b200", "mi300x")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the user asks; fields are the command line's options."""
+
+    model: str
+    on: str
+    """a cluster: ``4x v100-32gb``, a topology's name or path"""
+    train: Literal["full", "lora", "qlora"] = "full"
+    zero: int | None = None
+    """None: ZeRO-3 on several GPUs (what needs least memory without changing the mathematics), nothing on one"""
+    tensor: int = 1
+    pipeline: int = 1
+    nodes: int = 1
+    sequence_length: int = 2048
+    micro_batch: int = 1
+    precision: str | None = None
+    optimizer: str | None = None
+    recompute: str | None = None
+    offload: str | None = None
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A change that does fit, and what it costs."""
+
+    change: str
+    overrides: tuple[str, ...]
+    report: Report
+    slowdown: float | None
+    """samples per second of the original over those of the change (> 1: slower); None where that means nothing"""
+
+
+@dataclass(frozen=True)
+class Maximum:
+    """The largest value that fits, found by simulating it and the next one."""
+
+    what: str
+    value: int
+    step: int
+    fits: Report
+    exceeds: Report | None
+    """one step more; None where the model itself allows no more"""
+    limit: str = ""
+    """why there is no next step"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The verdict on one question."""
+
+    question: Question
+    tree: Tree
+    report: Report
+    alternatives: tuple[Alternative, ...] = ()
+    maximum: Maximum | None = None
+    refused: tuple[str, ...] = field(default=())
+    """candidates that cannot be simulated, with the reason"""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the question's own configuration fits."""
+        return self.report.fits
+
+
+def scenario_of(question: Question) -> Tree:
+    """The scenario a question stands for, as `--save` writes it."""
+    parallel: Tree = {}
+    if question.tensor > 1:
+        parallel["tensor"] = {"size": question.tensor}
+    if question.pipeline > 1:
+        parallel["pipeline"] = {"size": question.pipeline}
+    training: Tree = {"sequence_length": question.sequence_length, "micro_batch": question.micro_batch, "gradient_accumulation": 1}
+    if question.pipeline > 1:
+        training["gradient_accumulation"] = question.pipeline
+    for key in ("precision", "optimizer", "recompute"):
+        if (value := getattr(question, key)) is not None:
+            training[key] = value
+    if question.offload is not None:
+        training["offload"] = {"optimizer": question.offload}
+    if question.train != "full":
+        training["finetune"] = {"method": question.train}
+    cluster: Tree = {"topology": question.on}
+    if question.nodes > 1:
+        cluster["nodes"] = question.nodes
+    tree: Tree = {"model": question.model, "training": training, "parallel": parallel, "cluster": cluster}
+    parallel["data"] = {"strategy": _strategy(question, tree)}
+    return tree
+
+
+def _strategy(question: Question, tree: Tree) -> str:
+    if question.zero is not None:
+        if question.zero not in (0, 1, 2, 3):
+            raise ScenarioError(Finding(f"ZeRO has stages 0 to 3, not {question.zero}", "--zero", question.zero, "0 is plain DDP"))
+        return "ddp" if question.zero == 0 else f"zero{question.zero}"
+    probe = deepcopy(tree)
+    probe["parallel"]["data"] = {"strategy": "ddp"}
+    from parsim.scenario.build import build
+
+    built = build(load(probe))
+    return "zero3" if built.parallelism.data.size > 1 else "none"
+
+
+def fit(question: Question, *, maximum: str | None = None, alternatives: bool = True) -> Answer:
+    """Simulate the question's configuration; if it does not fit, look for changes that do.
+
+    `maximum` (micro_batch, sequence_length or parameters) also solves the inverse. Raises `InputError`.
+    """
+    tree = scenario_of(question)
+    report = simulate(load(tree))
+    found: tuple[Alternative, ...] = ()
+    refused: list[str] = []
+    if alternatives and not report.fits:
+        found = tuple(_alternatives(question, tree, report, refused))
+    largest = None if maximum is None else find_maximum(tree, maximum)
+    return Answer(question, tree, report, found, largest, tuple(refused))
+
+
+# -- changes that help --------------------------------------------------------------------------------------------
+
+
+def _alternatives(question: Question, tree: Tree, report: Report, refused: list[str], most: int = 5) -> Iterator[Alternative]:
+    """Changes that fit, cheapest first: same hardware before more of it before other hardware, then by speed."""
+    for candidates in (_same_hardware(question), _more_gpus(question, report), _other_devices(question, report)):
+        found = []
+        for change, overrides in candidates:
+            try:
+                other = simulate(load(tree, *overrides))
+            except InputError as error:
+                refused.append(f"{change}: {error.findings[0].message}")
+                continue
+            if other.fits:
+                found.append(Alternative(change, overrides, other, _slowdown(report, other)))
+        found.sort(key=lambda alternative: alternative.slowdown or 1.0)
+        yield from found[: most if candidates else 0]
+
+
+def _slowdown(before: Report, after: Report) -> float | None:
+    old, new = before.samples_per_s, after.samples_per_s
+    return old / new if old and new else None
+
+
+def _same_hardware(question: Question) -> list[tuple[str, tuple[str, ...]]]:
+    """Changes of recipe and strategy on the GPUs at hand."""
+    recompute = () if question.recompute in ("full", "true") else ("training.recompute=full",)
+    eight_bit = ("training.optimizer=adam-8bit",)
+    candidates: list[tuple[str, tuple[str, ...]]] = []
+    if recompute:
+        candidates.append(("full recomputation", recompute))
+    if question.micro_batch > 1:
+        candidates.append(("micro-batch 1", ("training.micro_batch=1",)))
+        candidates.append(("micro-batch 1 + full recomputation", ("training.micro_batch=1", *recompute)))
+    if question.zero is not None and question.zero < 3:
+        candidates += [(f"ZeRO-{stage}", (f"parallel.data.strategy=zero{stage}",)) for stage in range(question.zero + 1, 4)]
+        candidates.append(("ZeRO-3 + full recomputation", ("parallel.data.strategy=zero3", *recompute)))
+    if question.optimizer is None:
+        candidates.append(("8-bit Adam", eight_bit))
+        candidates.append(("8-bit Adam + full recomputation", (*eight_bit, *recompute)))
+        candidates.append(("Adafactor + full recomputation", ("training.optimizer=adafactor", *recompute)))
+    if question.precision is None:
+        candidates.append(("pure bf16 states (2+2+4 B/parameter) + full recomputation", ("training.precision=pure-bf16", *recompute)))
+    half = question.sequence_length // 2
+    if half >= 128:
+        candidates.append((f"sequence length {half} + full recomputation", (f"training.sequence_length={half}", *recompute)))
+    return candidates
+
+
+def _more_gpus(question: Question, report: Report) -> list[tuple[str, tuple[str, ...]]]:
+    """More GPUs of the same kind, with and without recomputation."""
+    count, device = _box(question.on)
+    candidates = []
+    for factor in (2, 4, 8):
+        for label, extra in (("", ()), (" + full recomputation", ("training.recompute=full",))):
+            if device:
+                candidates.append((f"{count * factor}x {device}{label}", (f"cluster.topology={count * factor}x {device}", *extra)))
+            else:
+                nodes = question.nodes * factor
+                candidates.append((f"{nodes} nodes of {question.on}{label}", (f"cluster.nodes={nodes}", *extra)))
+    return candidates
+
+
+def _other_devices(question: Question, report: Report) -> list[tuple[str, tuple[str, ...]]]:
+    """As many GPUs of kinds with more memory."""
+    total = report.measured.ranks.total
+    return [(f"{total}x {name}", (f"cluster.topology={total}x {name}",)) for name in _DEVICES if total <= 16]
+
+
+def _box(on: str) -> tuple[int, str]:
+    """``4x v100-32gb`` -> (4, "v100-32gb"); a topology's name -> (0, "")."""
+    count, cross, device = on.partition("x")
+    if cross and count.strip().isdigit():
+        return int(count), device.strip()
+    return 0, ""
+
+
+# -- the inverse --------------------------------------------------------------------------------------------------
+
+
+def find_maximum(tree: Tree, what: str) -> Maximum:
+    """The largest micro_batch, sequence_length or parameters (by layers, at the model's width) that still fits."""
+    if what not in MAXIMA:
+        raise ScenarioError(Finding(f"cannot maximise {what!r}", "--max", what, f"one of {', '.join(MAXIMA)}"))
+    change: Callable[[int], Mapping[str, Any]]
+    if what == "parameters":
+        change = lambda value: {"model": {"base": tree["model"], "layers": value}}  # noqa: E731
+    else:
+        change = lambda value: {"training": {**tree["training"], what: value}}  # noqa: E731
+    known: dict[int, Report | str] = {}
+
+    def attempt(value: int) -> Report | str:
+        if value not in known:
+            try:
+                known[value] = simulate(load({**tree, **change(value)}))
+            except InputError as error:
+                known[value] = error.findings[0].message
+        return known[value]
+
+    def fitting(value: int) -> bool:
+        outcome = attempt(value)
+        return isinstance(outcome, Report) and outcome.fits
+
+    low = _first_fitting(fitting, attempt)
+    high = low
+    while high < _LONGEST and fitting(high * 2):
+        high *= 2
+    low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fitting(middle) else (low, middle)
+    largest, beyond = attempt(low), attempt(low + 1)
+    if isinstance(largest, str):  # not reached: low fits
+        raise ScenarioError(Finding(largest, what, low))
+    if isinstance(beyond, str):
+        return Maximum(what, low, 1, largest, None, beyond)
+    return Maximum(what, low, 1, largest, beyond)
+
+
+def _first_fitting(fitting: Callable[[int], bool], attempt: Callable[[int], Report | str]) -> int:
+    if fitting(1):
+        return 1
+    outcome = attempt(1)
+    text = outcome if isinstance(outcome, str) else f"not even 1 fits: {outcome.verdict}"
+    raise ScenarioError(Finding(text, "--max", 1, "shard more, recompute, or use more GPUs"))
+
+
+# -- formulas -----------------------------------------------------------------------------------------------------
+
+
+def formulas(report: Report) -> Sequence[tuple[str, str]]:
+    """(category, formula with this question's numbers) for every part of the peak of the fullest device."""
+    measured = report.measured
+    device = max(measured.memory.devices, key=lambda d: d.device_used_bytes)
+    peak, resident = device.at_peak, device.resident_bytes
+    ranks = measured.ranks
+    lines = [
+        ("parameters", f"{measured.model.parameters:,} parameters; {measured.memory.bytes_per_parameter} (weight + gradient + master + moments)"),
+        ("split", f"over tensor {ranks.tensor} x pipeline {ranks.pipeline} x data {ranks.data} ranks, as the strategy shards them"),
+        ("resident", " + ".join(f"{name} {_gib(size)}" for name, size in resident.items() if size) + f" = {_gib(sum(resident.values()))}"),
+        ("peak", f"at {device.peak_op or 'the start'}, {device.peak_time_s or 0.0:.4g} s into the step: live tensors, each rounded up to 512 B"),
+        ("allocated", f"{_gib(device.allocated_bytes)} = the sum of live tensors as the caching allocator counts them"),
+        ("reserved", f"{_gib(device.reserved_bytes)} = segments of the caching allocator (2 MiB, 20 MiB, or the size rounded to 2 MiB)"),
+        ("device used", f"reserved + context {_gib(peak['context'])} + communicators {_gib(peak['communicators'])} = {_gib(device.device_used_bytes)}"),
+        ("fits", f"device used <= capacity {_gib(measured.memory.capacity_bytes)} - reserve {_gib(measured.memory.reserve_bytes)}"),
+    ]
+    return lines
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"
