@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,14 +75,15 @@ def run(
     from parsim.run import simulate
 
     scenario = _load(file, overrides, override)
-    report = simulate(scenario, unfolded=unfolded)
+    with _placed(scenario):
+        report = _signed(simulate(scenario, unfolded=unfolded), _command(file, overrides, override, unfolded=unfolded))
     directory = out if out is not None else None if as_json else OUT / Path(file).stem
-    if directory is not None:
-        _write(report, directory, pictures=not no_pictures)
+    written = _write(report, directory, pictures=not no_pictures) if directory is not None else []
     if as_json:
         _say_json(report.document())
     elif not quiet:
-        _say_report(report, directory)
+        _say_report(report)
+        _say(f"Wrote {directory}{os.sep}: {', '.join(path.name for path in written)}")
     if not report.fits and not allow_oom:
         raise typer.Exit(3)
 
@@ -89,14 +91,17 @@ def run(
 @app.command()
 def check(file: File, overrides: Overrides = None, override: Named = None, as_json: Json = False, debug: Debug = False) -> None:
     """Say whether a scenario is valid, without simulating it."""
-    from parsim.run import prepare
+    from parsim.run import clock_of, plan_of
+    from parsim.scenario.build import build
 
     scenario = _load(file, overrides, override)
-    prepare(scenario)
+    with _placed(scenario):
+        built = build(scenario)
+        plan_of(built, clock_of(built))
     if as_json:
-        _say_json({"parsim": 1, "valid": True, "file": file})
+        _say_json({"parsim": 1, "valid": True, "file": file, "warnings": [finding.as_dict() for finding in built.warnings]})
     else:
-        _say(f"{file}: valid")
+        _say("\n".join([f"{file}: valid", built.batch_arithmetic, *(f"warning: {finding}" for finding in built.warnings)]))
 
 
 @app.command()
@@ -112,10 +117,8 @@ def show(
     """Print the complete scenario, every value with its origin."""
     scenario = _load(file, overrides, override)
     if program:
-        from parsim.run import prepare
-
-        text = prepare(scenario).program_text()
-        _say_json({"parsim": 1, "program": text.splitlines()}) if as_json else _say(text)
+        with _placed(scenario):
+            _show_program(scenario, as_json=as_json)
     elif as_json:
         _say_json({"parsim": 1, "scenario": dict(scenario.written) if written else scenario.document()})
     else:
@@ -223,17 +226,61 @@ def _wrapped(items: Sequence[str]) -> str:
     return fill("  ".join(items), width, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False)
 
 
-def _write(report: Report, directory: Path, *, pictures: bool) -> None:
-    from parsim.report.write import write_outputs
-
+@contextmanager
+def _placed(scenario: Scenario) -> Iterator[None]:
+    """Give the findings of the rooms that know no files their place in the user's."""
     try:
-        write_outputs(report, directory, ("json", "svg", "trace") if pictures else ("json", "trace"))
+        yield
+    except InputError as error:
+        raise type(error)(scenario.findings_at(error.findings)) from error
+
+
+def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, *, unfolded: bool) -> str:
+    """The command that gives the same report: what was asked, without how to show it."""
+    from shlex import join
+
+    blocks = [word for name in named or () for word in ("--override", name)]
+    return join(["parsim", "run", file, *(overrides or ()), *blocks, *(["--unfolded"] if unfolded else [])])
+
+
+def _signed(report: Report, command: str) -> Report:
+    from dataclasses import replace
+
+    return type(report)(replace(report.measured, provenance={**report.measured.provenance, "command": command}))
+
+
+def _show_program(scenario: Scenario, *, as_json: bool) -> None:
+    from parsim.hardware.interconnect import Interconnect
+    from parsim.program.folding import fold
+    from parsim.program.text import grid, to_text
+    from parsim.run import clock_of, plan_of
+    from parsim.scenario.build import build
+
+    built = build(scenario)
+    clock = clock_of(built)
+    plan = plan_of(built, clock)
+    _, lowering = fold(plan, Interconnect(built.cluster, plan.gpus), clock)
+    program = lowering.program
+    if as_json:
+        _say_json({"parsim": 1, "program": to_text(program)})
+        return
+    schedule = [f"rank {rank} | {' '.join(str(slot) for slot in slots)}" for rank, slots in program.slots.items()]
+    ranks = f"{len(schedule)} of {built.used_gpus} ranks; the others do the same"
+    _say("\n".join([f"Schedule of {ranks}", *schedule, "", "What runs in each lane, in order", grid(program)]))
+
+
+def _write(report: Report, directory: Path, *, pictures: bool) -> list[Path]:
+    from parsim.report.write import FORMATS, write_outputs
+
+    formats = [name for name in FORMATS if name != "png"] if pictures else ["json", "trace"]
+    try:
+        return write_outputs(report, directory, formats)
     except OSError as error:
         raise ScenarioError(Finding(f"cannot write the report: {error.strerror}", file=str(error.filename or directory))) from None
 
 
-def _say_report(report: Report, directory: Path | None) -> None:
-    """The tables, and where the files are; captured first, so that a reader who goes away is noticed in one place."""
+def _say_report(report: Report) -> None:
+    """The tables, captured first: a reader who goes away is noticed in one place, and lines need not be padded."""
     from rich.console import Console
 
     from parsim.report.tables import print_report
@@ -241,8 +288,7 @@ def _say_report(report: Report, directory: Path | None) -> None:
     console = Console()
     with console.capture() as captured:
         print_report(report, console)
-    text = captured.get()
-    _say(f"{text}\nWrote {directory}/" if directory is not None else text)
+    _say("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _say(text: str) -> None:

@@ -33,6 +33,7 @@ class Pass:
     """into the first member, from member to member, out of the last; of a closed ring the hops alone"""
     load: tuple[tuple[int, float], ...]
     tier: int
+    """worst path between members"""
     cap: float = math.inf
 
 
@@ -47,7 +48,7 @@ class Channel:
     rate: float
     """bytes per second that pass every edge of the ring"""
     tier: int
-    """worst path inside a machine (see `parsim.hardware.routes`)"""
+    """worst path between members inside a machine (see `parsim.hardware.routes`)"""
     plan: tuple[tuple[int, Pass], ...] = ()
     """(machine, pass) in ring order; empty where every hop is simply the cluster's route"""
 
@@ -221,7 +222,9 @@ def _candidates(machine: Node, locals_: tuple[int, ...], a: int, b: int) -> list
 
 def _pass(order: tuple[int, ...], entry: int, leave: int, hops: Sequence[Route]) -> Pass:
     whole = join(hops)
-    return Pass(order, entry, leave, tuple(hops), tuple(zip(whole.links, whole.coefficients, strict=True)), whole.tier, whole.cap)
+    between = hops if entry < 0 else hops[1:-1]
+    tier = max((hop.tier for hop in between), default=0)
+    return Pass(order, entry, leave, tuple(hops), tuple(zip(whole.links, whole.coefficients, strict=True)), tier, whole.cap)
 
 
 # several machines

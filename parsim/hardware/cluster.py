@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import networkx
 
     from parsim.hardware.channels import Channel
+    from parsim.hardware.exchange import Exchange
 
 Placement = Literal["packed", "scattered"] | Sequence[int]
 
@@ -37,6 +38,15 @@ class Block:
     first_node: int
     first_gpu: int
     first_link: int
+
+
+class Crossing(NamedTuple):
+    """The local ends of a route between machines."""
+
+    out: Route
+    port: int
+    landing: int
+    into: Route
 
 
 class Cluster:
@@ -79,6 +89,8 @@ class Cluster:
         self._placement = placement
         self.channel_cache: dict[tuple[int, ...], tuple[Channel, ...]] = {}
         """channels by group, filled by `parsim.hardware.channels`"""
+        self.exchange_cache: dict[tuple[str, tuple[int, ...]], Exchange] = {}
+        """pairwise exchanges by kind and group, filled by `parsim.hardware.exchange`"""
         if not isinstance(placement, str):
             self._check_placement(placement)
 
@@ -216,30 +228,25 @@ class Cluster:
             found = self.machine(source).between(self.local(a), self.local(b))
             if found is not None:
                 return shift(found, self.first_link(source))
-        if self.fabric is None:
-            raise unreachable(f"GPU {a}", f"GPU {b}")
-        leaving, landing = self.machine(source).owned_ports[self.local(a)], self.machine(target).owned_ports[self.local(b)]
-        if not leaving or not landing:
-            raise unreachable(f"GPU {a}", f"GPU {b}")
-        if not self.fabric.rail_bound or leaving[0] == landing[0]:
-            return self.through(a, leaving[0], b, landing[0])
-        owners = self.machine(source).port_owners
-        if landing[0] < len(owners):
-            for owner in owners[landing[0]]:
-                hop = self.machine(source).finder.nvlink(*(self.machine(source).gpu_names[gpu] for gpu in (self.local(a), owner)))
-                if hop is not None:
-                    pxn = self.gpu(source, owner)
-                    return join((shift(hop, self.first_link(source)), self.through(pxn, landing[0], b, landing[0])))
-        if self.fabric.kind == "full-mesh":
-            return self.through(a, leaving[0], b, leaving[0])
-        return self.through(a, leaving[0], b, landing[0])
+        one = self.crossing(a, b)
+        away, home = shift(one.out, self.first_link(source)), shift(one.into, self.first_link(target))
+        return join((away, self.cross(source, one.port, target, one.landing), home))
 
-    def through(self, a: int, port: int, b: int, other: int) -> Route:
-        """From GPU `a` out of port `port` of its machine, over the fabric, into port `other` of GPU `b`'s machine."""
+    def crossing(self, a: int, b: int) -> Crossing:
+        """How bytes from GPU `a` get out of its machine and into that of GPU `b`, in local link ids.
+
+        Raises:
+            TopologyError: no NIC, or no fabric; names both GPUs.
+        """
         source, target = self.node_of(a), self.node_of(b)
-        away = shift(self.machine(source).to_port(self.local(a), port), self.first_link(source))
-        home = shift(self.machine(target).from_port(other, self.local(b)), self.first_link(target))
-        return join((away, self.cross(source, port, target, other), home))
+        machine, other = self.machine(source), self.machine(target)
+        local, end = self.local(a), self.local(b)
+        landing = other.owned_ports[end]
+        if self.fabric is None or not landing or not machine.owned_ports[local]:
+            raise unreachable(f"GPU {a}", f"GPU {b}")
+        port, out = machine.way_out(local, landing[0] if self.fabric.rail_bound else None)
+        arrival = port if self.fabric.kind == "full-mesh" else landing[0]
+        return Crossing(out, port, arrival, other.from_port(arrival, end))
 
     def cross(self, source: int, port: int, target: int, other: int) -> Route:
         """The fabric's part of a route between ports of two machines."""

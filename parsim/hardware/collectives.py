@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.channels import Channel, channels
 from parsim.hardware.cluster import Cluster
+from parsim.hardware.exchange import exchange
 from parsim.hardware.flows import CollectiveCost, Flow
-from parsim.hardware.routes import TIER_NEIGHBOUR, Route
+from parsim.hardware.routes import TIER_NEIGHBOUR
 
 KINDS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "send", "barrier",
@@ -70,10 +71,8 @@ def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: i
         return _send(cluster, group[0], group[1], size, latencies)
     if len(group) < 2:
         return CollectiveCost(0.0, (), "none", "none")
-    if kind == "all_to_all":
-        return _all_to_all(cluster, group, size, latencies)
-    if kind in ("gather", "scatter"):
-        return _rooted(cluster, group, kind, size, latencies)
+    if kind in ("all_to_all", "gather", "scatter"):
+        return _pairwise(cluster, group, kind, size, latencies)
     if kind == "barrier":
         kind, size = "all_reduce", 0
     return _ring_or_tree(cluster, group, kind, size, latencies)
@@ -170,38 +169,12 @@ def _send(cluster: Cluster, source: int, target: int, size: int, latencies: Late
     return CollectiveCost(latency, (Flow(path, float(size), route.bottleneck(cluster.capacity)),), "direct")
 
 
-def _all_to_all(cluster: Cluster, group: tuple[int, ...], size: int, latencies: Latencies) -> CollectiveCost:
-    """Every member sends size / n to every other, all at once.
-
-    One flow for the whole exchange: its busiest link is busy from start to end, as with a good schedule of the pairs.
-    """
-    pairs = [(a, b) for a in group for b in group if a != b]
-    return _exchange(cluster, pairs, size / len(group), len(group) - 1, latencies)
-
-
-def _rooted(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, latencies: Latencies) -> CollectiveCost:
-    """Shards of size / n between the root and every other member."""
-    root = group[0]
-    pairs = [(other, root) if kind == "gather" else (root, other) for other in group[1:]]
-    return _exchange(cluster, pairs, size / len(group), len(group) - 1, latencies)
-
-
-def _exchange(cluster: Cluster, pairs: list[tuple[int, int]], each: float, peers: int, latencies: Latencies) -> CollectiveCost:
-    load: dict[int, float] = {}
-    farthest = 0.0
-    slowest = math.inf
-    crosses = False
-    for a, b in pairs:
-        route: Route = cluster.route(a, b)
-        farthest = max(farthest, route.latency)
-        slowest = min(slowest, route.cap)
-        crosses = crosses or cluster.node_of(a) != cluster.node_of(b)
-        for link, coefficient in zip(route.links, route.coefficients, strict=True):
-            load[link] = load.get(link, 0.0) + coefficient
-    latency = latencies.software + farthest + (peers - 1) * latencies.per_peer
-    if crosses and cluster.fabric is not None:
+def _pairwise(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, latencies: Latencies) -> CollectiveCost:
+    """Shards of size / n between every two members, or between the root and the others."""
+    found = exchange(cluster, kind, group)
+    latency = latencies.software + found.latency + (len(group) - 2) * latencies.per_peer
+    if found.between_machines and cluster.fabric is not None:
         latency += cluster.fabric.message_latency
-    if not each:
+    if not size:
         return CollectiveCost(latency, (), "direct")
-    rate = min((cluster.capacity(link) / crossings for link, crossings in load.items()), default=math.inf)
-    return CollectiveCost(latency, (Flow(tuple(load.items()), each, min(rate, slowest)),), "direct")
+    return CollectiveCost(latency, (Flow(found.path, size / len(group), found.rate),), "direct")

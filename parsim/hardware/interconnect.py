@@ -34,6 +34,7 @@ class Interconnect:
         self.placement = tuple(placement)
         self.latencies = latencies
         self._costs: dict[tuple[str, tuple[int, ...], int], CollectiveCost] = {}
+        self._known: dict[int, tuple[Transfer, CollectiveCost]] = {}
 
     def cost(self, collective: Transfer) -> CollectiveCost:
         """Latency and flows of `collective`.
@@ -41,11 +42,15 @@ class Interconnect:
         Raises:
             TopologyError: members that cannot reach each other.
         """
+        known = self._known.get(id(collective))  # programs share one object; hashing 16,384 ranks for every op would be slow
+        if known is not None:
+            return known[1]
         key = (collective.kind, collective.group, collective.bytes)
         found = self._costs.get(key)
         if found is None:
             group = tuple(self.placement[rank] for rank in collective.group)
             found = self._costs[key] = collective_cost(self.cluster, group, collective.kind, collective.bytes, self.latencies)
+        self._known[id(collective)] = (collective, found)
         return found
 
     def capacity(self, link: int) -> float:

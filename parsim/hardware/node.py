@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from parsim.hardware.device import Device
 from parsim.hardware.links import Link, LinkKind
-from parsim.hardware.routes import NOWHERE, TIER_SWITCH, PathFinder, Route, unreachable
+from parsim.hardware.routes import NOWHERE, TIER_SWITCH, PathFinder, Route, join, unreachable
 
 if TYPE_CHECKING:
     import networkx
@@ -76,6 +76,7 @@ class Node:
         self.rings: dict[object, tuple[Pass, ...]] = {}
         """results of the channel search, by what was asked"""
         self._routes: dict[tuple[str, str], Route] = {}
+        self._exits: dict[tuple[int, int | None], tuple[int, Route]] = {}
 
     def route(self, source: str, target: str) -> Route | None:
         """Links from vertex `source` to vertex `target` inside the machine, or None."""
@@ -145,6 +146,27 @@ class Node:
     def port_owners(self) -> tuple[tuple[int, ...], ...]:
         """Per port: the GPUs that own it."""
         return tuple(tuple(gpu for gpu, ports in enumerate(self.owned_ports) if port in ports) for port in range(len(self.ports)))
+
+    def way_out(self, local: int, rail: int | None) -> tuple[int, Route]:
+        """The port by which a GPU's bytes leave, and the route to it.
+
+        Bytes that must land on `rail` leave by that port if the GPU owns it, or hop over NVLink to a GPU that does (PXN);
+        else, and without a rail, they leave by the GPU's first port.
+        """
+        key = (local, rail)
+        if key not in self._exits:
+            self._exits[key] = self._way_out(local, rail)
+        return self._exits[key]
+
+    def _way_out(self, local: int, rail: int | None) -> tuple[int, Route]:
+        own = self.owned_ports[local]
+        if rail is not None and rail < len(self.ports) and rail not in own:
+            for owner in self.port_owners[rail]:
+                hop = self.finder.nvlink(self.gpu_names[local], self.gpu_names[owner])
+                if hop is not None:
+                    return rail, join((hop, self.to_port(owner, rail)))
+        port = rail if rail in own else own[0]
+        return port, self.to_port(local, port)
 
     def _nearest_ports(self, gpu: str) -> tuple[int, ...]:
         distance: list[tuple[float, int]] = []

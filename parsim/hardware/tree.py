@@ -146,9 +146,7 @@ class Tree:
     def children(self, key: str) -> dict[str, Tree]:
         """The mappings under `key`, by name."""
         inner = self.child(key)
-        return {
-            str(name): Tree(value, inner.where(str(name)), self.findings) for name, value in inner.data.items() if name not in _REMARKS
-        }
+        return {str(name): Tree(value, inner.where(str(name)), self.findings) for name, value in inner.data.items() if name not in _REMARKS}
 
     def close(self) -> None:
         """Collect a finding for every key that nobody read."""

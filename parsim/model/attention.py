@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.local import kept, shard
@@ -64,25 +64,15 @@ class AttentionCore:
                 operands = (Save(self.inputs[0], query * token), Save(f"{self.name}.expanded", expanded))
         kernels = self._eager if eager else self._fused
         work = kernels(at, operands, (query + key + value) * token, context)
-        gradients = tuple(size * token for size in sizes)
+        work = replace(work, output=context, input_gradients=tuple(size * token for size in sizes))
         if expanded:
-            traffic = Memory(expanded + (key + value) * token, launches=2)
-            work = Work(
-                (traffic, *work.forward),
-                (*work.backward_input, traffic),
-                saves=work.saves,
-                forward_temporary=work.forward_temporary,
+            copies = Memory(expanded + (key + value) * token, launches=2)
+            work = replace(
+                work,
+                forward=(copies, *work.forward),
+                backward_input=(*work.backward_input, copies),
                 backward_temporary=work.backward_temporary + expanded,
             )
-        work = Work(
-            work.forward,
-            work.backward_input,
-            output=context,
-            input_gradients=gradients,
-            saves=work.saves,
-            forward_temporary=work.forward_temporary,
-            backward_temporary=work.backward_temporary,
-        )
         return kept(at, work, (*self.inputs, self.output))
 
     def _fused(self, at: Workload, operands: tuple[Save, ...], _: int, context: int) -> Work:

@@ -56,8 +56,10 @@ def plain_model(tree: Mapping[str, Any], name: str, loss: str = "auto") -> Model
     facts = {
         "input_shape": _input_shape(tree["input"]),
         "input_elements": prod(_input_shape(tree["input"])),
+        "input_dtype": tree["input"].get("dtype", "fp32"),
         "output_shape": shape,
         "loss": kind,
+        "dropout": max(group.dropout for group in groups),
     }
     names = tuple(f"layer {index}" for index in range(len(blocks)))
     return Model(name, blocks, names, sequence=False, layers=len(blocks), facts=facts)
@@ -71,7 +73,9 @@ class _Builder:
     tensor: str = "input"
     prefix: str = ""
     begun: bool = False
-    """holds an operator with weights or a result of its own"""
+    """holds an operator with weights"""
+    dropout: float = 0.0
+    """largest probability of its dropout layers"""
 
     def fresh(self, word: str) -> str:
         """A name no operator here has yet."""
@@ -256,9 +260,14 @@ def _activation(kind: str) -> Callable[[_Builder, Settings, Shape, str], Shape]:
     return build
 
 
-def _dropout(to: _Builder, _: Settings, shape: Shape, __: str) -> Shape:
-    name = to.fresh("dropout")
-    to.add(Dropout(name, (to.tensor,), name, prod(shape)))
+def _dropout(to: _Builder, settings: Settings, shape: Shape, path: str) -> Shape:
+    probability = settings.get("p", 0.5)
+    if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability < 1:
+        raise _error(f"{path}.p", probability, "needs a probability in [0, 1)")
+    if probability:
+        name = to.fresh("dropout")
+        to.add(Dropout(name, (to.tensor,), name, prod(shape)))
+        to.dropout = max(to.dropout, float(probability))
     return shape
 
 
@@ -371,7 +380,7 @@ _WORDS: dict[str, _LayerWord] = {
     "batchnorm": _LayerWord(_batchnorm),
     "layernorm": _LayerWord(_layernorm, ("bias",)),
     **{kind: _LayerWord(_activation(kind), ("inplace",)) for kind in ACTIVATIONS},
-    "dropout": _LayerWord(_dropout),
+    "dropout": _LayerWord(_dropout, ("p",), main="p"),
     "maxpool": _LayerWord(_pool("max"), _POOL, main="kernel"),
     "avgpool": _LayerWord(_pool("average"), _POOL, main="kernel"),
     "adaptive_avgpool": _LayerWord(_adaptive, ("output",), main="output"),

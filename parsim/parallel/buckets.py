@@ -50,6 +50,11 @@ def element_buckets(weights: Sequence[Weight], cap: float = DEEPSPEED_BUCKET) ->
     return buckets
 
 
+def megatron_buckets(weights: Sequence[Weight], ranks: int) -> list[Bucket]:
+    """Megatron-LM's rule (param_and_grad_buffer.py): append in arrival order, close at max(40e6, 1e6 x data-parallel size) elements."""
+    return _fill(list(reversed(weights)), [max(40e6, 1e6 * ranks)], 1)
+
+
 def _fill(arriving: Sequence[Weight], caps: Sequence[float], element: int) -> list[Bucket]:
     buckets: list[Bucket] = []
     held: list[Weight] = []

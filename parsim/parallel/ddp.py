@@ -60,11 +60,11 @@ class DistributedDataParallel(Replicated):
             names += [at.tensor(f"bucket {b.index}", b.count * element, "gradients" if self.data.bucket_view else "buffers") for b in self.buckets]
         return names
 
-    def before_forward(self, unit: Unit, at: Emitter) -> None:
-        """Buffers follow rank 0."""
-        size = sum(w.count * (w.parameter.element or 4) for w in unit.weights if w.parameter.buffer)
-        if size and self.size > 1:
-            at.collective("broadcast", AXIS, size, f"buffers {unit.name}", lane=LANE, blocking=True)
+    def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None:
+        """Buffers follow rank 0, all in one broadcast."""
+        size = sum(w.count * (w.parameter.element or 4) for w in self.weights if w.parameter.buffer)
+        if size and self.size > 1 and not backward:
+            at.collective("broadcast", AXIS, size, "buffers", lane=LANE, blocking=True)
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:
         if self.data.bucket_view and self.size > 1:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from parsim.kernel import Memory
-from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, element_buckets
+from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, element_buckets, megatron_buckets
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.optimizer import State, flat_states
 from parsim.parallel.replicated import AXIS, LANE, Replicated
@@ -38,15 +38,17 @@ class ZeroOptimizer(Replicated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.buckets = tuple(element_buckets(self._trainable, self._cap()))
+        self.buckets = tuple(self._assign())
         self._bucket_of = {w.name: bucket.index for bucket in self.buckets for w in bucket.weights}
         self._begin()
 
-    def _cap(self) -> float:
+    def _assign(self) -> list[Bucket]:
         if self.data.bucket is not None:
             amount, unit = self.data.bucket
-            return amount if unit == "elements" else amount / self.training.precision.reduce
-        return max(40e6, 1e6 * self.size) if self.runtime.profile.startswith("megatron") else DEEPSPEED_BUCKET
+            return element_buckets(self._trainable, amount if unit == "elements" else amount / self.training.precision.reduce)
+        if self._megatron:
+            return megatron_buckets(self._trainable, self.size)
+        return element_buckets(self._trainable, DEEPSPEED_BUCKET)
 
     def _begin(self) -> None:
         self._missing = {bucket.index: len(bucket.weights) for bucket in self.buckets}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from math import isfinite
+from math import inf, isfinite
 
 from parsim.errors import Finding
 from parsim.program.idle import idle, lanes
@@ -18,7 +18,7 @@ def check(program: Program) -> list[Finding]:
     """All that is wrong with a program; empty when it can run.
 
     1. No op waits for itself, blocker counts match the edges, and ops follow each other in every lane they stand in.
-    2. Durations and offsets are finite and not negative; an effect without a collective falls inside its op.
+    2. Durations are finite and not negative; an effect falls inside its op, at infinity (the end) only in a collective.
     3. Collectives are of a known kind, their members are distinct, and the ranks in whose lanes they stand are members;
        a send has two ranks and stands in lanes of both.
     4. Effects name tensors of the rank's table; a tensor is allocated when it does not exist and freed when it does,
@@ -52,10 +52,10 @@ def _numbers(program: Program) -> Iterator[Finding]:
     for op in program.ops:
         if not (isfinite(op.duration) and op.duration >= 0):
             yield _at(op, f"its duration is {op.duration!r} s")
-        latest = op.duration if op.collective is None else float("inf")
+        latest = op.duration if op.collective is None else inf
         for rank, effects in op.effects:
             for effect in effects:
-                if not (isfinite(effect.offset) and 0 <= effect.offset <= latest * (1 + 1e-12)):
+                if not 0 <= effect.offset <= latest * (1 + 1e-12):
                     yield _at(op, f"an effect on rank {rank} is {effect.offset!r} s after the start of an op of {op.duration!r} s")
 
 
@@ -122,7 +122,9 @@ def _lives(program: Program) -> Iterator[Finding]:
     moments: list[tuple[float, int, int, Op, int, Effect]] = []
     for place, op in enumerate(order):
         for rank, effects in op.effects:
-            moments += [(start[op.index] + effect.offset, place, step, op, rank, effect) for step, effect in enumerate(effects)]
+            for step, effect in enumerate(effects):
+                offset = op.duration if effect.offset == inf else effect.offset
+                moments.append((start[op.index] + offset, place, step, op, rank, effect))
     moments.sort(key=lambda moment: moment[:3])
     live = {(rank, row, 0) for rank, rows in program.resident.items() for row in rows}
     for *_, op, rank, effect in moments:

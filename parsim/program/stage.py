@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from math import inf
 
 from parsim.kernel import Attention, Gemm, Kernel
+from parsim.model.loss import Loss
 from parsim.model.model import Operator
 from parsim.model.tape import Step, Tape, tape
 from parsim.parallel.hooks import Unit, Weight
@@ -151,7 +152,8 @@ class StagePasses:
         if block not in self._tapes:
             recompute = self.plan.training.recompute
             drop = recompute.selective if recompute.mode == "selective" else ()
-            self._tapes[block] = tape(self.plan.model.blocks[block], self.plan.workload, drop, input_gradient=block > 0 or self._profiled)
+            below = any(p.trainable and not p.buffer for b in self.plan.model.blocks[:block] for p in b.parameters())
+            self._tapes[block] = tape(self.plan.model.blocks[block], self.plan.workload, drop, input_gradient=below or self._profiled)
         return self._tapes[block]
 
     @property
@@ -295,6 +297,7 @@ class _Walk:
         if self.tensor is not None:
             self.tensor.split = split
         self.groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunk.blocks)
+        self._group_of = {block: group for group in self.groups for block in group.blocks}
         self._unit_of = {block: unit for unit in self.units for block in unit.blocks}
         self._opened: set[str] = set()
         self._left: dict[str, int] = {}
@@ -336,7 +339,8 @@ class _Walk:
         held = []
         if self._is_first:
             held.append(self.at.tensor("x0", self.plan.input_bytes, "activations", per_micro_batch=True))
-        if self._is_last and self.plan.model.sequence:
+        loss = [operator for operator in self.plan.model.blocks[-1].operators if isinstance(operator, Loss)]
+        if self._is_last and any(operator.shifted for operator in loss):
             held.append(self.at.tensor("labels", 8 * self.plan.workload.tokens, "activations", per_micro_batch=True))
         return [name for name in held if self.passes.table.rows[self.at._number(name)].bytes]
 
@@ -372,7 +376,8 @@ class _Walk:
         """Run a block's forward. `keep_input`: a checkpoint holds the input for recomputation."""
         taped = self.passes.tape(block)
         steps = taped.forward if saved else taped.forward_unsaved
-        free_input = not keep_input and not (saved and taped.input_saved) and not self._external(block)
+        kept = saved and (taped.input_saved or self._kept_by_producer(block))
+        free_input = not (keep_input or kept or self._external(block))
         for index, step in enumerate(steps):
             frees = self._names(block, step.frees)
             if free_input and index == taped.input_last_forward:
@@ -382,6 +387,12 @@ class _Walk:
             self.at.compute("", "recompute" if recomputes else COMPUTE, step.kernels, self._names(block, step.allocates), frees)
             if self.tensor is not None:
                 self.tensor.after_forward(step.operator, self.at)
+
+    def _kept_by_producer(self, block: int) -> bool:
+        """The block before keeps its own output (a ReLU) and will free it, later in backward than this block could."""
+        if not self.plan.training.backward or block == self.chunk.blocks[0] or not self.passes.tape(block - 1).output_saved:
+            return False
+        return not self._group_of[block - 1].checkpoint or block in self._group_of[block - 1].blocks
 
     def _external(self, block: int) -> bool:
         """The block's input is the micro-batch itself, which the script holds."""
@@ -457,7 +468,8 @@ class _Walk:
             if not (weights if weight_step else inputs):
                 continue
             frees = [name for name in self._names(block, step.frees) if name != self._root_gradient]
-            if taped.input_saved and index == taped.input_last_backward and not self._external(block):
+            mine = taped.input_saved and not (self._external(block) or self._kept_by_producer(block))
+            if mine and index == taped.input_last_backward:
                 frees.append(self._name(block, "input"))
             if taped.output_saved and index == taped.output_last_backward:
                 frees.append(self._name(block, "output"))

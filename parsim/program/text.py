@@ -4,8 +4,9 @@ One op per line: ``op <index> <name> <kind>`` and then only the fields that diff
 
     op 7 F0.1 compute lanes=0:compute needs=3,5 time=0.0015 micro_batch=1 moves=all_reduce:data:0-7:4096 memory=0:+2@0.0,-1@0.0015
 
-``needs`` lists the ops that block this one beyond the ops before it in its lanes. Words that could be misread are
-quoted as JSON strings. Numbers are written with `repr`, so reading a text back gives the same program to the last bit.
+``needs`` lists the ops that block this one beyond the ops before it in its lanes. Where lanes do not run in the order of
+the text (an op joined a lane later), ``blockers`` lists all of them, and ``last`` names a lane's last op. Words that could be
+misread are quoted as JSON strings. Numbers are written with `repr`, so a text gives the same program to the last bit.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules.slot import Slot
+from parsim.program.idle import lanes
 from parsim.program.program import Collective, Effect, Lane, Op, Program, Tensor
 
 HEADER = "parsim program 1"
@@ -45,17 +47,26 @@ def to_text(program: Program) -> str:
     lines += [f"resident {rank} {ranges(rows)}".rstrip() for rank, rows in program.resident.items()]
     lines += [f"slots {rank} {' '.join(str(Slot(*slot)) for slot in slots)}".rstrip() for rank, slots in program.slots.items()]
     tail: dict[Lane, int] = {}
-    plain = _After(len(program.ops))
+    after = _After(len(program.ops))
     for op in program.ops:
         chain = [tail[lane] for lane in op.lanes if lane in tail]
         tail.update(dict.fromkeys(op.lanes, op.index))
-        extra = Counter(blockers[op.index])
-        extra.subtract(chain)
-        needs = [index for index in blockers[op.index] if _take(extra, index)]
-        plain.add(op.index, chain, needs)
-        lines.append(_op(op, needs))
-    rebuilt = plain.lists()
-    lines += [f"after {op.index} {ranges(now)}" for op in program.ops if (now := [other.index for other in op.after]) != rebuilt[op.index]]
+        everything = blockers[op.index]
+        beyond = Counter(everything)
+        beyond.subtract(chain)
+        if min(beyond.values(), default=0) < 0:
+            after.add(op.index, everything)
+            lines.append(_op(op, f"blockers={ranges(everything)}"))
+        else:
+            needs = [index for index in everything if _take(beyond, index)]
+            after.add(op.index, chain + needs)
+            lines.append(_op(op, f"needs={ranges(needs)}" if needs else ""))
+    for op, plain in zip(program.ops, after.lists(), strict=True):
+        if (real := [other.index for other in op.after]) != plain:
+            lines.append(f"after {op.index} {ranges(real)}")
+    for lane, index in tail.items():
+        if (last := program.last(lane)) is not None and last.index != index:
+            lines.append(f"last {_lane(lane)} {last.index}")
     return "\n".join(lines) + "\n"
 
 
@@ -66,10 +77,8 @@ class _After:
         self._lists: list[list[int]] = [[] for _ in range(count)]
         self._later: list[tuple[int, int]] = []
 
-    def add(self, index: int, chain: Iterable[int], needs: Iterable[int]) -> None:
-        for before in chain:
-            self._lists[before].append(index)
-        for before in needs:
+    def add(self, index: int, blockers: Iterable[int]) -> None:
+        for before in blockers:
             if before < index:
                 self._lists[before].append(index)
             else:
@@ -88,12 +97,12 @@ def _take(left: Counter[int], index: int) -> bool:
     return True
 
 
-def _op(op: Op, needs: Sequence[int]) -> str:
+def _op(op: Op, blockers: str) -> str:
     parts = [f"op {op.index} {_word(op.name)} {_word(op.kind)}"]
     if op.lanes:
-        parts.append(f"lanes={','.join(f'{lane.rank}:{_word(lane.name)}' for lane in op.lanes)}")
-    if needs:
-        parts.append(f"needs={ranges(needs)}")
+        parts.append(f"lanes={','.join(map(_lane, op.lanes))}")
+    if blockers:
+        parts.append(blockers)
     if op.duration:
         parts.append(f"time={float(op.duration)!r}")
     if op.instance:
@@ -104,6 +113,10 @@ def _op(op: Op, needs: Sequence[int]) -> str:
     if op.effects:
         parts.append(f"memory={';'.join(_memory(rank, effects) for rank, effects in op.effects)}")
     return " ".join(parts)
+
+
+def _lane(lane: Lane) -> str:
+    return f"{lane.rank}:{_word(lane.name)}"
 
 
 def _memory(rank: int, effects: Iterable[Effect]) -> str:
@@ -160,6 +173,7 @@ class _Reader:
         self.program = Program()
         self._needs: list[list[int]] = []
         self._orders: list[tuple[int, list[int]]] = []
+        self._lasts: list[tuple[Lane, int]] = []
         self._collectives: dict[Collective, Collective] = {}
         self._effects: dict[tuple[tuple[int, tuple[Effect, ...]], ...], tuple[tuple[int, tuple[Effect, ...]], ...]] = {}
         self._lanes: dict[tuple[Lane, ...], tuple[Lane, ...]] = {}
@@ -198,31 +212,40 @@ class _Reader:
                 self._op(int(index), _unquote(name), _unquote(kind), dict(_pairs(rest)))
             case ["after", index, *numbers]:
                 self._orders.append((int(index), list(_numbers("".join(numbers)))))
+            case ["last", lane, index]:
+                self._lasts.append((_read_lane(lane), int(index)))
             case _:
                 raise ValueError(f"unknown line {' '.join(fields)!r}")
 
     def _op(self, index: int, name: str, kind: str, fields: dict[str, str]) -> None:
-        if index != len(self.program.ops):
-            raise ValueError(f"op {index} is out of order, {len(self.program.ops)} was expected")
-        lanes = tuple(
-            Lane(int(rank), _unquote(lane)) for rank, lane in (_split(word, ":") for word in _split(fields.pop("lanes", ""), ","))
-        )
+        program = self.program
+        if index != len(program.ops):
+            raise ValueError(f"op {index} is out of order, {len(program.ops)} was expected")
+        queues = tuple(map(_read_lane, _split(fields.pop("lanes", ""), ",")))
+        queues = self._lanes.setdefault(queues, queues)
         collective = _collective(fields.pop("moves")) if "moves" in fields else None
         effects = tuple(map(_effects, _split(fields.pop("memory", ""), ";")))
-        needs = list(_numbers(fields.pop("needs", "")))
+        explicit = "blockers" in fields
+        needs = list(_numbers(fields.pop("blockers" if explicit else "needs", "")))
         self._needs.append([before for before in needs if before >= index])
-        self.program.add(
+        op = program.add(
             name,
             kind,
-            self._lanes.setdefault(lanes, lanes),
-            [self.program.ops[before] for before in needs if before < index],
+            () if explicit else queues,
+            [program.ops[before] for before in needs if before < index],
             float(fields.pop("time", 0.0)),
             self._collectives.setdefault(collective, collective) if collective else None,
             self._effects.setdefault(effects, effects),
             int(fields.pop("micro_batch", 0)),
         )
+        if explicit:
+            op.lanes = queues
+            self._end(queues, op)
         if fields:
             raise ValueError(f"unknown fields {', '.join(fields)}")
+
+    def _end(self, queues: Iterable[Lane], op: Op) -> None:
+        self.program._tail.update(dict.fromkeys(queues, op))  # noqa: SLF001  the text form is part of the program
 
     def _link(self) -> None:
         ops = self.program.ops
@@ -233,6 +256,8 @@ class _Reader:
             if sorted(numbers) != sorted(other.index for other in ops[index].after):
                 raise ValueError(f"after {index} does not list the ops that op {index} blocks")
             ops[index].after[:] = [ops[number] for number in numbers]
+        for lane, index in self._lasts:
+            self._end((lane,), ops[index])
 
 
 def _split(text: str, mark: str) -> list[str]:
@@ -256,6 +281,11 @@ def _numbers(text: str) -> Iterator[int]:
         span, _, step = part.partition("/")
         first, dash, last = span.partition("-")
         yield from range(int(first), int(last) + 1, int(step or 1)) if dash else (int(first),)
+
+
+def _read_lane(text: str) -> Lane:
+    rank, name = _split(text, ":")
+    return Lane(int(rank), _unquote(name))
 
 
 def _collective(text: str) -> Collective:
@@ -290,14 +320,13 @@ def grid(program: Program, trace: Times | None = None, blocked: Collection[int] 
 
     `blocked` are indices of ops to be marked with ``!``, e.g. those of a deadlock.
     """
-    rows: dict[Lane, list[str]] = {}
-    for op in program.ops:
-        cell = _cell(op, trace) + ("!" if op.index in blocked else "")
-        for lane in op.lanes:
-            rows.setdefault(lane, []).append(cell)
-    labels: Mapping[Lane, str] = {lane: f"rank {lane.rank} {lane.name}" for lane in sorted(rows)}
+    rows = lanes(program)
+    labels = {lane: f"rank {lane.rank} {lane.name}" for lane in rows}
     width = max(map(len, labels.values()), default=0)
-    return "\n".join(f"{label:<{width}} | {' '.join(rows[lane])}" for lane, label in labels.items())
+    return "\n".join(
+        f"{labels[lane]:<{width}} | " + " ".join(_cell(op, trace) + ("!" if op.index in blocked else "") for op in ops)
+        for lane, ops in rows.items()
+    )
 
 
 def _cell(op: Op, trace: Times | None) -> str:

@@ -186,9 +186,10 @@ def memory_of(run: Run, hardware: Hardware, *, reserve: int, bytes_per_parameter
     ledger = Ledger(program, run.trace, representatives)
     runtime = plan.runtime
     devices = []
+    joined = communicators(run)
     for rank in representatives:
         curve = ledger.measure(rank, allocator=runtime.allocator)
-        groups = communicators(run, rank)
+        groups = joined.get(rank, 0)
         buffers = runtime.communicators
         if buffers is None:
             buffers = FIRST_COMMUNICATOR + FURTHER_COMMUNICATOR * (groups - 1) if groups else 0
@@ -211,21 +212,18 @@ def at_save(run: Run, devices: Sequence[DeviceMemory]) -> int:
     return base + largest * element
 
 
-def communicators(run: Run, rank: int) -> int:
-    """How many communicators a rank belongs to: one per group of its collectives, one for all its sends."""
-    groups: set[tuple[int, ...]] = set()
+def communicators(run: Run) -> dict[int, int]:
+    """How many communicators each simulated rank belongs to: one per group of its collectives, one for all its sends."""
+    groups: dict[int, set[tuple[int, ...]]] = {}
     seen: set[int] = set()
-    sends = False
     for op in run.trace.program.ops:
         collective = op.collective
-        if collective is None or id(collective) in seen or all(lane.rank != rank for lane in op.lanes):
+        if collective is None or id(collective) in seen:
             continue
         seen.add(id(collective))
-        if collective.kind == "send":
-            sends = True
-        else:
-            groups.add(collective.group)
-    return len(groups) + sends
+        for lane in op.lanes:
+            groups.setdefault(lane.rank, set()).add(() if collective.kind == "send" else collective.group)
+    return {rank: len(found) for rank, found in groups.items()}
 
 
 def _device(run: Run, rank: int, curve: MemoryTimeline, context: int, buffers: int) -> DeviceMemory:

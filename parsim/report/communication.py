@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -201,6 +201,17 @@ def link_rows(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass], ste
         )
         for link_class, volume in bytes_.items()
     ]
+
+
+def busiest(rows: Sequence[LinkRow]) -> list[LinkRow]:
+    """One row per name, kind and capacity: the busiest class of them, with the links of all; the busiest first."""
+    found: dict[tuple[str, str, float], LinkRow] = {}
+    for row in rows:
+        key = (row.link, row.kind, row.capacity_Bps)
+        before = found.get(key, row)
+        count = row.count if before is row else before.count + row.count
+        found[key] = replace(max(before, row, key=lambda candidate: candidate.utilisation), count=count)
+    return sorted(found.values(), key=lambda row: -row.utilisation)
 
 
 def unused_links(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass]) -> int:

@@ -22,11 +22,8 @@ class TimeUnit:
     name: str
 
     def cell(self, value: float) -> str:
-        """`value` [s] in this unit, with as many decimals as three digits of a typical value need."""
-        amount = value / self.factor
-        if value == 0.0:
-            return "0"
-        return f"{amount:,.0f}" if abs(amount) >= 999.5 else f"{amount:,.1f}" if abs(amount) >= 99.95 else f"{amount:,.2f}"
+        """`value` [s] as a number of this unit."""
+        return cell(value / self.factor)
 
 
 def time_unit(longest: float) -> TimeUnit:
@@ -34,6 +31,22 @@ def time_unit(longest: float) -> TimeUnit:
     if longest >= 2.0:
         return TimeUnit(1.0, "s")
     return TimeUnit(1e-3, "ms") if longest >= 2e-3 else TimeUnit(1e-6, "µs")
+
+
+def cell(value: float | None) -> str:
+    """A number of a column: two decimals, fewer for large ones, ``<0.01`` for what would look like nothing."""
+    if value is None:
+        return NONE
+    if value == 0.0:
+        return "0"
+    if abs(value) < 0.005:
+        return "<0.01"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:,.1f}" if abs(value) >= 99.95 else f"{value:,.2f}"
+
+
+def size(value: float) -> str:
+    """``48 MiB``, ``4 B``."""
+    return units.format_bytes(value, digits=3)
 
 
 def seconds(value: float | None) -> str:
@@ -48,7 +61,7 @@ def rate(value: float | None) -> str:
 
 def gib(value: float) -> str:
     """Bytes as a number of GiB: one decimal, two below 10."""
-    amount = value / GIB
+    amount = value / GIB + 1e-9  # 79.25 is 79.3, whatever its last bit says
     return f"{amount:,.1f}" if abs(amount) >= 9.995 else f"{amount:.2f}"
 
 

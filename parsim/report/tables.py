@@ -43,7 +43,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
     with console.capture() as captured:
         console.print(render(report))
     text = captured.get().translate(str.maketrans("█→–…µ·─", "#>-~u|-"))
-    console.file.write(text.encode(console.encoding, "replace").decode(console.encoding))
+    console.out(text.encode(console.encoding, "replace").decode(console.encoding), end="", highlight=False)
 
 
 def render(report: Report) -> RenderableType:

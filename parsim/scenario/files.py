@@ -195,10 +195,9 @@ class _Converter:
             raise _error(f"expands to more than {NODE_LIMIT:,} values", self.name, suggestion="do not multiply YAML aliases (*name)")
         if depth > DEPTH_LIMIT:
             raise _error(f"nested more than {DEPTH_LIMIT} levels deep", self.name, suggestion="do not let a YAML alias contain itself")
-        if isinstance(node, dict):
-            return self._mapping(node, path, depth)
-        if isinstance(node, list):
-            return self._sequence(node, path, depth)
+        if isinstance(node, (dict, list)):
+            self._refuse_tag(node, path)
+            return self._mapping(node, path, depth) if isinstance(node, dict) else self._sequence(node, path, depth)
         return self._scalar(node, path)
 
     def _mapping(self, node: dict[Any, Any], path: str, depth: int) -> dict[str, Any]:
@@ -239,8 +238,16 @@ class _Converter:
             return node.isoformat(" ")
         if isinstance(node, dt.date):
             return node.isoformat()
+        raise self._tagged(path)
+
+    def _refuse_tag(self, node: Any, path: str) -> None:
+        tag = getattr(node, "tag", None)
+        if tag is not None and tag.value is not None and tag.value not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+            raise self._tagged(path)
+
+    def _tagged(self, path: str) -> ScenarioError:
         where = nearest(self.origins, path) or (self.name, None, None)
-        raise _error("a YAML tag (!name) or a binary value is not supported here", *where, suggestion="write a plain value")
+        return _error("a YAML tag (!name) or a binary value is not supported here", *where, suggestion="write a plain value")
 
 
 def _key_position(node: dict[Any, Any], key: Any) -> tuple[int, int] | None:

@@ -54,11 +54,11 @@ class Scenario:
             return finding.at(self.source, None, None)
         if not self._references:
             self._references.update(reference_origins(self.written, self.origins, self.source))
-        root = finding.path.partition(".")[0]
-        below = nearest(self._references.get(root, {}), finding.path)
-        if below is not None and finding.path not in self.origins:
+        path = _INDEX.sub(r".\1", finding.path)
+        below = nearest(self._references.get(path.partition(".")[0], {}), path)
+        if below is not None and path not in self.origins:
             return finding.at(*below)
-        return finding.at(*self.locate(finding.path))
+        return finding.at(*self.locate(path))
 
     def document(self) -> dict[str, Any]:
         """The resolved scenario as JSON-able data, self-contained: user's own model and topology files are inlined.
@@ -106,6 +106,7 @@ def _show(tree: Mapping[str, Any], prefix: str, depth: int, origins: Mapping[str
         lines.append((f"{label}: {flow(value)}", place_text(origin) if origin is not None else "default"))
 
 
+_INDEX = re.compile(r"\[(\d+)\]")
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+ ()×%-]*")
 
 

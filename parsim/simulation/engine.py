@@ -113,6 +113,8 @@ class Run:
             if not 0 <= op.duration < inf:
                 raise ParsimError(f"duration of {op!r} (={op.duration}) must be finite and >= 0 [s]")
         for time, link, capacity in self.changes:
+            if not 0 <= time < inf:
+                raise ParsimError(f"time of the change of link {link} (={time}) must be finite and >= 0 [s]")
             self.env.timeout(time, (link, capacity)).callbacks.append(self._change)
         for op in ops:
             if not blockers[op.index]:

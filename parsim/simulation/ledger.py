@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from parsim.errors import ParsimError
 from parsim.program.program import Effect, Op, Program, Tensor
 from parsim.simulation.allocator import ROUNDING
-from parsim.simulation.replay import Mode, Replay, replay_columns
+from parsim.simulation.replay import REPEAT_FROM, Mode, Replay, replay_columns
 from parsim.simulation.trace import Trace
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers", "temporaries", "workspace")
@@ -163,30 +163,31 @@ class Ledger:
                     found[rank].add(op, effects)
         self.ranks = sorted(found)
 
-    def measure(self, rank: int, *, allocator: Mode | None = None, capacity: int | None = None) -> MemoryTimeline:
+    def measure(
+        self, rank: int, *, allocator: Mode | None = None, capacity: int | None = None, repeat_from: int = REPEAT_FROM
+    ) -> MemoryTimeline:
         """Memory of one rank over time.
 
         An event happens at the start of its op + its offset, but within the op; ties go by the start of the op, the order
-        of ops and that of the effects in an op. With an `allocator` all events are replayed through it; `delta`, `level` and the peak are then
-        the allocator's blocks, and `replay` tells what was reserved; `capacity` is what the allocator may reserve [B].
-        From 200,000 events on only as much is replayed as it takes until the pattern repeats (see
+        of ops and that of the effects in an op. With an `allocator` all events are replayed through it; `delta`, `level`
+        and the peak are then the allocator's blocks, and `replay` tells what was reserved; `capacity` is what the allocator
+        may reserve [B]. From `repeat_from` events on only as much is replayed as it takes until the pattern repeats (see
         `replay_columns`); the result is the same. Raises LedgerError if a tensor is released that is not live or
         allocated twice, naming op and tensor.
         """
         table = self.program.tensors.get(rank, [])
-        ops = self._ops.get(rank, _Ops())
-        op, tensor, instance, sign, time = self._events(rank, ops)
-        repeated = np.array([row.per_micro_batch for row in table], dtype=bool)
-        sizes = np.array([row.bytes for row in table], dtype=np.int64)
+        op, tensor, instance, sign, time = self._events(rank, self._ops.get(rank, _Ops()))
         if len(tensor) and not 0 <= tensor.min() <= tensor.max() < len(table):
             raise LedgerError(f"rank {rank}: tensors {tensor.min()} to {tensor.max()} are not all in its table of {len(table)}")
+        repeated = np.array([row.per_micro_batch for row in table], dtype=bool)
+        sizes = np.array([row.bytes for row in table], dtype=np.int64)
         instance = np.where(repeated[tensor], instance, -1)
         self._check(op, tensor, instance, sign, table, rank)
         delta = sign * (-(-sizes[tensor] // ROUNDING) * ROUNDING)
         played = None
         if allocator is not None:
-            stride = 2 * (int(instance.max(initial=0)) + 2)
-            played = replay_columns(tensor * stride + instance + 1, sign * sizes[tensor], repeated[tensor], allocator, capacity)
+            keys = tensor * 2 * (int(instance.max(initial=0)) + 2) + instance + 1
+            played = replay_columns(keys, sign * sizes[tensor], repeated[tensor], allocator, capacity, repeat_from)
             delta = played.blocks
         categories = tuple(dict.fromkeys((*CATEGORIES, *(row.category for row in table))))
         number = {name: position for position, name in enumerate(categories)}
@@ -221,7 +222,7 @@ class Ledger:
         op = index[place]
         start, end = self.trace.starts[op], self.trace.ends[op]
         time = np.clip(start + offsets[row], start, end)
-        order = np.lexsort((start, time))
+        order = np.lexsort((start, time))  # stable: ties keep the order of ops and of their effects
         resident = np.array(self.program.resident.get(rank, ()), dtype=np.int64)
         none = np.full(len(resident), -1)
         return (
@@ -249,9 +250,17 @@ class Ledger:
         raise LedgerError(f"rank {rank}: {who} {what} tensor {tensor[event]} {name!r}{which}, which {rule}")
 
 
-def measure(program: Program, trace: Trace, rank: int, *, allocator: Mode | None = None, capacity: int | None = None) -> MemoryTimeline:
+def measure(
+    program: Program,
+    trace: Trace,
+    rank: int,
+    *,
+    allocator: Mode | None = None,
+    capacity: int | None = None,
+    repeat_from: int = REPEAT_FROM,
+) -> MemoryTimeline:
     """Memory of one rank over time; for several ranks make one :class:`Ledger`, see `Ledger.measure`."""
-    return Ledger(program, trace, [rank]).measure(rank, allocator=allocator, capacity=capacity)
+    return Ledger(program, trace, [rank]).measure(rank, allocator=allocator, capacity=capacity, repeat_from=repeat_from)
 
 
 def _left(tensor: Integers, instance: Integers, sign: Integers) -> tuple[tuple[int, int], ...]:

@@ -121,6 +121,8 @@ class Network:
 
     def set_capacity(self, link: int, capacity: float) -> None:
         """Change the capacity of a link [B/s] from now on; flows in flight feel it."""
+        if not capacity >= 0:
+            raise ParsimError(f"capacity of link {link} (={capacity}) must be >= 0 [B/s]")
         changed = self._link(link)
         tight = changed.tight
         changed.resize(capacity)

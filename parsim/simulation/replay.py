@@ -17,6 +17,8 @@ Mode = Literal["segments", "expandable", "exact"]
 
 SHIFTS = (*range(1, 17), 20, 24, 28, 32, 48, 64, 96, 128)
 """micro-batches after which a pattern may repeat"""
+REPEAT_FROM = 10_000
+"""events from which on a repeating pattern is sought"""
 SNAPSHOTS = 128
 """states compared at most, one per repetition, before the search for a repeating state is given up"""
 
@@ -81,7 +83,7 @@ def replay_columns(
     moving: NDArray[np.bool_] | None = None,
     mode: Mode = "segments",
     capacity: int | None = None,
-    repeat_from: int = 200_000,
+    repeat_from: int = REPEAT_FROM,
 ) -> Replay:
     """The same from columns, and faster where a long sequence repeats itself.
 

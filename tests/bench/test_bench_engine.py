@@ -1,11 +1,12 @@
 """What a step costs to simulate: microseconds per op, flow and event.
 
-Run with ``pytest -m benchmark tests/bench -s``. Seconds are printed, not asserted: what is asserted are counts (ops, events)
+Run with ``pytest -m benchmark tests/bench``. Seconds are printed, not asserted: what is asserted are counts (ops, events)
 and a ratio to a bare SimPy timeout measured in the same process, which hold on a busy machine too.
 """
 
 from __future__ import annotations
 
+import sys
 from time import process_time
 
 import pytest
@@ -18,6 +19,17 @@ from parsim.simulation.ledger import Ledger
 from parsim.simulation.network import Network
 
 pytestmark = pytest.mark.benchmark
+
+
+@pytest.fixture
+def tell(capsys):
+    """Write a line to the terminal although output is captured."""
+
+    def line(text):
+        with capsys.disabled():
+            sys.stdout.write(f"\n{text}\n")
+
+    return line
 
 
 class Nodes:
@@ -53,7 +65,7 @@ def pipeline(stages, micro_batches, layers, *, collectives=True):
         saves = [((stage, (*scratch, Effect(1.0, part, allocate=True))),) for part in range(2 * mine)]
         frees = [((stage, (*scratch, Effect(1.0, part, allocate=False))),) for part in reversed(range(2 * mine))]
         for kind, number in one_f_one_b(stage, stages, micro_batches):
-            for part, effects in enumerate(saves if kind == "F" else frees):
+            for effects in saves if kind == "F" else frees:
                 work = program.add(kind, "compute", lane, duration=0.01, instance=number, effects=effects)
                 first.setdefault((kind, stage, number), work)
                 end = program.add(
@@ -87,7 +99,7 @@ def timeout_cost(count=100_000):
     ("stages", "micro_batches", "layers", "collectives", "ops"),
     [(8, 64, 96, False, 50_048), (8, 64, 96, True, 50_048), (64, 512, 128, False, 588_800), (64, 512, 128, True, 588_800)],
 )
-def test_engine(benchmark, stages, micro_batches, layers, collectives, ops):
+def test_engine(benchmark, tell, stages, micro_batches, layers, collectives, ops):
     begin = process_time()
     with collector_paused():
         program = pipeline(stages, micro_batches, layers, collectives=collectives)
@@ -103,8 +115,9 @@ def test_engine(benchmark, stages, micro_batches, layers, collectives, ops):
 
     trace = benchmark.pedantic(run, rounds=3 if ops < 100_000 else 1)
     floor = timeout_cost()
-    print(
-        f"\n{ops} ops{' with collectives' if collectives else ''}: build {build / ops * 1e6:.2f} us/op, run {min(spent) / ops * 1e6:.2f} us/op, "
+    tell(
+        f"{ops} ops{' with collectives' if collectives else ''}: build {build / ops * 1e6:.2f} us/op, "
+        f"run {min(spent) / ops * 1e6:.2f} us/op, "
         f"{trace.events} events, {min(spent) / trace.events / floor:.2f} timeouts of {floor * 1e6:.2f} us per event"
     )
     if not collectives:
@@ -116,7 +129,9 @@ def test_engine(benchmark, stages, micro_batches, layers, collectives, ops):
 
 
 @pytest.mark.parametrize("flows", [1, 10, 100, 1000])
-def test_flows_on_one_link(benchmark, flows, total=20_000):
+def test_flows_on_one_link(benchmark, tell, flows):
+    total = 20_000
+
     def run():
         env = simpy.Environment()
         network = Network(env, lambda _: 25e9)
@@ -135,12 +150,12 @@ def test_flows_on_one_link(benchmark, flows, total=20_000):
         return network, (process_time() - begin) / total * 1e6
 
     network, spent = benchmark.pedantic(run, rounds=3)
-    print(f"\n{flows} flows on one link: {spent:.1f} us per flow, {network.events} events")
+    tell(f"{flows} flows on one link: {spent:.1f} us per flow, {network.events} events")
     assert network.use()[0].bytes == pytest.approx(total * 1e6, rel=0.1)
     assert network.events <= 4 * total
 
 
-def test_ledger_of_64_ranks(benchmark):
+def test_ledger_of_64_ranks(benchmark, tell):
     with collector_paused():
         program = pipeline(64, 512, 128, collectives=False)
         trace = Engine(program, Nodes()).run()
@@ -152,12 +167,12 @@ def test_ledger_of_64_ranks(benchmark):
         return events, process_time() - begin
 
     events, spent = benchmark.pedantic(run, rounds=1)
-    print(f"\nledger: {events} events of 64 ranks, {spent / events * 1e6:.2f} us per event")
+    tell(f"ledger: {events} events of 64 ranks, {spent / events * 1e6:.2f} us per event")
     assert events == 64 * 512 * 2 * 4 * 3
 
 
 @pytest.mark.parametrize("mode", ["segments", "expandable"])
-def test_allocator(benchmark, mode):
+def test_allocator(benchmark, tell, mode):
     program = pipeline(8, 512, 96, collectives=False)
     ledger = Ledger(program, Engine(program, Nodes()).run(), ranks=[0])
 
@@ -167,5 +182,5 @@ def test_allocator(benchmark, mode):
         return memory, process_time() - begin
 
     memory, spent = benchmark.pedantic(run, rounds=3)
-    print(f"\n{mode}: {len(memory.level)} events, {spent / len(memory.level) * 1e6:.2f} us per event, {memory.replay.replayed} replayed")
+    tell(f"{mode}: {len(memory.level)} events, {spent / len(memory.level) * 1e6:.2f} us per event, {memory.replay.replayed} replayed")
     assert memory.replay.replayed == len(memory.level)

@@ -83,13 +83,14 @@ def test_no_arguments_is_a_question_for_help(capsys: pytest.CaptureFixture[str])
 def test_run_prints_tables_and_writes_files(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["run", "small.yaml"]) == 0
     captured = capsys.readouterr()
-    assert captured.out.endswith("Wrote parsim-out/small/\n")
+    assert captured.out.endswith("\nWrote parsim-out/small/: report.json, timeline.svg, memory.svg, trace.json, report.html\n")
     assert captured.err == ""
     written = {path.name for path in (scenario.parent / "parsim-out" / "small").iterdir()}
-    assert written >= {"report.json", "timeline.svg", "memory.svg", "trace.json"}
+    assert written == {"report.json", "timeline.svg", "memory.svg", "trace.json", "report.html"}
     document = json.loads((scenario.parent / "parsim-out" / "small" / "report.json").read_text(encoding="utf-8"))
     assert document["parsim"] == 1
     assert document["ranks"]["total"] == 2
+    assert document["provenance"]["command"] == "parsim run small.yaml"
 
 
 def test_run_without_pictures(scenario: Path) -> None:
@@ -257,14 +258,17 @@ def test_plain_text_where_there_is_no_terminal(scenario: Path) -> None:
 
 def test_check(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["check", "small.yaml"]) == 0
-    assert capsys.readouterr().out == "small.yaml: valid\n"
+    assert capsys.readouterr().out.startswith("small.yaml: valid\n")
     assert execute(["check", "small.yaml", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"parsim": 1, "valid": True, "file": "small.yaml"}
+    assert json.loads(capsys.readouterr().out) == {"parsim": 1, "valid": True, "file": "small.yaml", "warnings": []}
+    assert list(scenario.parent.iterdir()) == [scenario]
 
 
 def test_check_finds_what_only_the_plan_knows(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["check", "small.yaml", "parallel.tensor.size=5"]) == 2
-    assert capsys.readouterr().err.endswith("Nothing was simulated.\n")
+    text = SCENARIO.replace("gpus: 2", "gpus: 8").replace("{data: {strategy: ddp}}", "{tensor: {size: 8}}")
+    scenario.write_text(text, encoding="utf-8")
+    assert execute(["check", "small.yaml"]) == 2
+    assert re.match(r"small\.yaml:4:\d+  parallel\.tensor\.size  12 heads / tensor size 8 = 1\.5", capsys.readouterr().err)
 
 
 def test_show_names_origins(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,7 +292,9 @@ def test_show_json_can_be_run_again(scenario: Path, capsys: pytest.CaptureFixtur
 
 def test_show_program(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["show", "small.yaml", "--program"]) == 0
-    assert "F0.0" in capsys.readouterr().out
+    assert "rank 0 | F0.0 B0.0\n" in capsys.readouterr().out
+    assert execute(["show", "small.yaml", "--program", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["program"].startswith("parsim program 1\n")
 
 
 @pytest.mark.parametrize("kind", LISTED)

@@ -215,6 +215,14 @@ def test_errors_name_the_place(tree: dict[str, Any], path: str, message: str) ->
     assert caught.value.findings[0].path == path
 
 
+def test_dropout_is_the_models_own_probability() -> None:
+    model = mlp([{"linear": 8}, {"dropout": 0.1}, "dropout", {"linear": 8}, {"dropout": {"p": 0}}])
+    assert model.facts["dropout"] == 0.5
+    assert [len(block.operators) for block in model.blocks] == [3, 2]
+    with pytest.raises(ModelError, match="probability"):
+        mlp([{"linear": 8}, {"dropout": 1.5}])
+
+
 def test_unknown_loss() -> None:
     with pytest.raises(ModelError, match="one of auto"):
         mlp(loss="hinge")

@@ -62,6 +62,16 @@ def test_order_of_effects_follows_dependencies_not_indices():
     assert check(program) == []
 
 
+def test_an_effect_at_the_end_of_a_collective():
+    program = Program(tensors={0: TABLE})
+    receive = Collective("send", "pipeline", (1, 0), 8)
+    lanes = (Lane(1, "send"), Lane(0, "receive"))
+    program.add("send", "pipeline_comm", lanes, collective=receive, effects=memory((0.0, 1, True), (float("inf"), 1, False)))
+    assert check(program) == []
+    program.add("compute", "compute", (COMPUTE,), duration=1.0, effects=memory((0.0, 1, True), (float("inf"), 1, False)))
+    assert "inf s after the start of an op of 1.0 s" in messages(program)[0]
+
+
 def test_a_circle_is_named():
     program = Program()
     first = program.add("one", "compute", (Lane(0, "compute"),))

@@ -21,17 +21,18 @@ GIB = 2**30
 CONTRACT = {
     "": "parsim version provenance scenario ranks model step_time_s makespan_s period_s samples_per_s tokens_per_s tokens_per_s_per_gpu"
     " model_tflops_per_gpu hardware_tflops_per_gpu mfu hfu bubble_fraction bubble_over_ideal bubble_fraction_theory breakdown_rank"
-    " bottleneck_rank breakdown_s critical_path_s limiter_kind limiter memory schedule collectives links unused_links confidence cost"
-    " energy_J time_to_train_s gpu_hours goodput assumptions warnings simulation",
+    " bottleneck_rank breakdown_s critical_path_s limiter_kind limiter memory schedule collectives links unused_links confidence"
+    " cost energy_J time_to_train_s gpu_hours goodput assumptions warnings simulation",
     "provenance": "catalogue_sha256 command",
     "ranks": "total tensor context data pipeline expert micro_batches nodes idle_gpus",
     "model": "parameters parameters_padded parameters_active flop_per_step flop_convention",
     "breakdown_s": "compute recompute tensor_comm data_comm pipeline_comm context_comm expert_comm optimizer offload launch bubble other",
     "memory": "capacity_bytes reserve_bytes fits headroom_bytes peak_allocated_bytes peak_reserved_bytes peak_device_used_bytes peak_bytes"
     " host_bytes at_save_bytes bytes_per_parameter devices",
-    "memory.devices": "rank ranks count stage peak_bytes allocated_bytes reserved_bytes device_used_bytes peak_time_s peak_op resident_bytes"
-    " at_peak in_flight_micro_batches weight_versions",
-    "memory.devices.at_peak": "parameters gradients optimizer activations buffers temporaries workspace context communicators fragmentation",
+    "memory.devices": "rank ranks count stage peak_bytes allocated_bytes reserved_bytes device_used_bytes peak_time_s peak_op"
+    " resident_bytes at_peak in_flight_micro_batches weight_versions",
+    "memory.devices.at_peak": "parameters gradients optimizer activations buffers temporaries workspace context communicators"
+    " fragmentation",
     "schedule": "name stages virtual_stages layers_per_stage stage_time_s",
     "schedule.stage_time_s": "forward backward_input backward_weight",
     "collectives": "kind axis group_size count bytes busy_s exposed_s wait_s algorithm protocol algbw_Bps busbw_Bps",

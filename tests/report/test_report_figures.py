@@ -133,7 +133,7 @@ def test_memory_is_stacked_in_gib_under_its_capacity(report):
     tops = [collection.get_paths()[0].vertices[:, 1].max() for collection in axes.collections]
     assert tops == pytest.approx([0.5, 2.5, 4.5, 16.5, 24.5])
     assert max(collection.get_paths()[0].vertices[:, 0].max() for collection in axes.collections) == pytest.approx(report.end)
-    assert [line.get_ydata()[0] for line in axes.lines][0] == 40.0
+    assert axes.lines[0].get_ydata()[0] == 40.0
     assert {"capacity 40.0 GiB", "peak 24.5 GiB"} <= {text.get_text() for text in axes.texts}
     assert axes.get_ylim()[1] > 40.0
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 from collections import defaultdict
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_slices_nest_and_ids_are_integers(report):
     assert len(tracks) == 4 + 2 * 2 * 3
     for spans in tracks.values():
         spans.sort()
-        assert all(begin + length <= following for (begin, length), (following, _) in zip(spans, spans[1:], strict=False))
+        assert all(begin + length <= following for (begin, length), (following, _) in pairwise(spans))
         assert all(length > 0 for _, length in spans)
 
 
@@ -188,7 +188,7 @@ def test_all_files_are_written(report, tmp_path):
     assert [path.name for path in paths] == [
         "report.json", "timeline.svg", "memory.svg", "timeline.png", "memory.png", "trace.json", "report.html",
     ]  # fmt: skip
-    assert sorted(os.listdir(directory)) == sorted(path.name for path in paths)
+    assert sorted(path.name for path in directory.iterdir()) == sorted(path.name for path in paths)
     assert json.loads((directory / "report.json").read_text("utf-8"))["step_time_s"] == report.step_time
     assert (directory / "timeline.png").read_bytes()[:4] == b"\x89PNG"
     json.loads((directory / "trace.json").read_text("utf-8"))
@@ -206,8 +206,13 @@ def test_unknown_formats_are_refused_before_anything_is_written(report, tmp_path
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "report.json"
     path.write_text("old")
-    with pytest.raises(RuntimeError), replacing(path) as out:
-        out.write(b"half")
-        raise RuntimeError
+
+    def fail():
+        with replacing(path) as out:
+            out.write(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["report.json"]
+    assert [found.name for found in tmp_path.iterdir()] == ["report.json"]

@@ -63,8 +63,18 @@ def test_an_old_terminal_gets_letters_it_knows(report):
     out = io.TextIOWrapper(raw, encoding="ascii")
     print_report(report, Console(file=out, width=80))
     out.flush()
-    assert b"8 > 16" in raw.getvalue().replace(b"\n", b" ")
+    assert b"micro-batches 8 > 16 take" in b" ".join(raw.getvalue().split())
     assert b"####" in raw.getvalue()
+
+
+def test_a_captured_report_stays_captured(report):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    console = Console(file=out, width=80)
+    with console.capture() as captured:
+        print_report(report, console)
+    out.flush()
+    assert "####" in captured.get()
+    assert out.buffer.getvalue() == b""
 
 
 def test_long_tables_say_what_they_leave_out(run, make_pipeline, make_measured):

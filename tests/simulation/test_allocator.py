@@ -161,7 +161,7 @@ class Naive:
 
     def free(self, key):
         for _, blocks in self.segments:
-            for index, block in enumerate(blocks):
+            for block in blocks:
                 if block[1] == key and not isinstance(block[1], str):
                     size = block[0]
                     block[1] = "free"

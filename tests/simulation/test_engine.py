@@ -277,6 +277,14 @@ def test_a_duration_that_is_no_time(duration):
         Engine(program, Fabric()).run()
 
 
+@pytest.mark.parametrize(("change", "message"), [((-1.0, 0, 1.0), "time of the change of link 0"), ((1.0, 3, -1.0), "capacity of link 3")])
+def test_a_change_that_cannot_be(change, message):
+    program = Program()
+    program.add("x", "compute", compute(0), duration=2.0)
+    with pytest.raises(ParsimError, match=message):
+        Engine(program, Fabric(), capacity_changes=[change]).run()
+
+
 @pytest.mark.parametrize(
     ("cost", "message"),
     [(CollectiveCost(-1.0, ()), "latency"), (send(-1.0), "volume"), (send(float("nan")), "volume"), (send(1.0, cap=float("inf")), "cap")],

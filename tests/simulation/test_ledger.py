@@ -268,7 +268,7 @@ def test_unsplit_slack_belongs_to_its_tensor():
     assert memory.replay.out_of_memory == 0
 
 
-def test_micro_batches_of_a_long_run_are_replayed_until_they_repeat(monkeypatch):
+def test_micro_batches_of_a_long_run_are_replayed_until_they_repeat():
     program = program_with(
         Tensor("saved", 3_000_000, "activations", per_micro_batch=True),
         Tensor("out", 700_000, "activations", per_micro_batch=True),
@@ -282,8 +282,7 @@ def test_micro_batches_of_a_long_run_are_replayed_until_they_repeat(monkeypatch)
         program.add("B", "compute", compute(), duration=2.0, effects=backward, instance=index - 4)
     trace = run(program)
     full = measure(program, trace, 0, allocator="segments")
-    monkeypatch.setattr("parsim.simulation.replay.replay_columns.__defaults__", (None, "segments", None, 0))
-    short = measure(program, trace, 0, allocator="segments")
+    short = measure(program, trace, 0, allocator="segments", repeat_from=0)
     assert full.replay.replayed == len(full.level)
     assert short.replay.replayed < len(full.level) / 4
     assert short.level.tolist() == full.level.tolist()

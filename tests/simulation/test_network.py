@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from math import isclose
 
 import pytest
@@ -361,7 +362,7 @@ def network_saturated(starts, capacity):
     ends = plain_ends(starts, {0: capacity})
     times = sorted({Fraction(start.at) for start in starts} | set(ends))
     total = Fraction(0)
-    for begin, end in zip(times, times[1:], strict=False):
+    for begin, end in pairwise(times):
         active = [start.flow for start, over in zip(starts, ends, strict=True) if Fraction(start.at) <= begin and over >= end]
         if sum(plain_rates(active, {0: capacity})) >= Fraction(999, 1000) * Fraction(capacity):
             total += end - begin

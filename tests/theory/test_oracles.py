@@ -58,7 +58,7 @@ def test_parameters(parameters, expected):
 def test_mixtral_active_parameters_are_two_of_eight_experts():
     expert = 3 * 4096 * 14336
     assert expert == 176_160_768
-    assert 46_702_792_704 - 12_879_925_248 == 32 * 6 * expert
+    assert 32 * 6 * expert == 46_702_792_704 - 12_879_925_248
 
 
 @pytest.mark.parametrize(

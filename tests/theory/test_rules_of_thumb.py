@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from math import ceil
 from pathlib import Path
 
@@ -26,7 +27,7 @@ BLOCK = 512
 
 WIDTHS = (1024, 1024, 1024, 2048)
 ROWS = 10240
-MLP = 4 * sum(theory.linear_parameters(*pair) for pair in zip(WIDTHS, WIDTHS[1:], strict=False))
+MLP = 4 * sum(theory.linear_parameters(*pair) for pair in pairwise(WIDTHS))
 X, Y1, Y2, OUT = (4 * ROWS * width for width in WIDTHS)
 LAST = 4 * 1024 * 2048
 """weight of the last layer [B]; its bias is 8192"""

@@ -1,0 +1,194 @@
+"""Kernel times: quantisation oracles, hand-computed times, laws, and published matrix products of one A100."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+import pytest
+from hardware_graphs import device
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parsim.errors import TopologyError
+from parsim.hardware.device import device_from_tree
+from parsim.hardware.kernels import kernel_time, memory_rate, tiles, wave_efficiency, waves
+from parsim.kernel import Attention, Fixed, Gemm, Memory
+
+PLAIN = {
+    "name": "plain",
+    "memory": {"size": "80 GiB", "bandwidth": "1 TB/s", "efficiency": 1.0, "l2_gain": 0.0},
+    "compute": {"sms": 100, "peak": {"fp32": "10 TFLOP/s", "bf16": "100 TFLOP/s", "fp16": "100 TFLOP/s"}},
+    "gemm": {"efficiency": 0.5, "k_half": 0, "wave_quantisation": 1.0, "tile_128": 0.8, "weight_gradient": 0.9},
+    "attention": {"flash2": {"forward": 0.5, "backward": 0.4, "s_half": 200, "d64": 0.8}},
+    "kernel_latency": "2 us",
+}
+
+
+def plain():
+    return device_from_tree(PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "tile", "sms", "count", "expected_waves", "percent"),
+    [
+        (2048, 12288, (128, 256), 108, 768, 8, 88.9),
+        (2048, 12288, (128, 256), 132, 768, 6, 97.0),
+        (8192, 14336, (128, 256), 132, 3584, 28, 97.0),
+        (8192, 14336, (128, 256), 148, 3584, 25, 96.9),
+        (8192, 14336, (128, 256), 152, 3584, 24, 98.2),
+        (4096, 4096, (128, 256), 108, 512, 5, 94.8),
+        (4096, 4096, (128, 256), 132, 512, 4, 97.0),
+        (1024, 1024, (128, 256), 108, 32, 1, 29.6),
+        (1792, 1792, (256, 128), 108, 98, 1, 90.7),  # the example of NVIDIA's matrix multiplication guide
+        (2048, 2048, (256, 128), 108, 128, 2, 59.3),
+    ],
+)
+def test_tiles_and_waves(m, n, tile, sms, count, expected_waves, percent):
+    assert tiles(m, n, 1, tile) == count
+    assert waves(count, sms) == expected_waves
+    assert wave_efficiency(m, n, tile, sms) * 100 == pytest.approx(percent, abs=0.06)
+
+
+def test_fractional_quantisation_lies_between_share_and_ceiling():
+    assert waves(150, 100, 0.0) == 1.5
+    assert waves(150, 100, 1.0) == 2.0
+    assert waves(150, 100, 0.65) == pytest.approx(1.825)
+    assert waves(30, 100, 0.65) == 1.0
+
+
+def test_gemm_by_hand():
+    # 2560 x 1280 is exactly 100 tiles of 256 x 128: one wave of 2 * 256 * 128 * 1024 FLOP at 1 TFLOP/s * 0.5 per SM
+    time = kernel_time(plain(), Gemm(2560, 1280, 1024))
+    assert time == pytest.approx(2 * 256 * 128 * 1024 / (100e12 / 100 * 0.5) + 2e-6, rel=1e-12)
+    # the same product accumulating into a gradient
+    time = kernel_time(plain(), Gemm(2560, 1280, 1024, weight_gradient=True))
+    assert time == pytest.approx(2 * 256 * 128 * 1024 / (100e12 / 100 * 0.5 * 0.9) + 2e-6, rel=1e-12)
+
+
+def test_gemm_takes_the_smaller_tile_when_it_saves_a_wave():
+    # one more column of tiles: 110 of 256 x 128 need two waves; 220 of 128 x 128 need three at 0.8 of the rate and half the work
+    time = kernel_time(plain(), Gemm(2560, 1408, 1024))
+    assert time == pytest.approx(3 * 2 * 128 * 128 * 1024 / (0.5e12 * 0.8) + 2e-6, rel=1e-12)
+
+
+def test_gemm_bound_by_memory():
+    gemm = Gemm(64, 8192, 64)
+    assert kernel_time(plain(), gemm) >= gemm.bytes / 1e12 + 2e-6
+
+
+def test_split_k_helps_few_tiles_with_long_k():
+    # 8 tiles on 100 SMs: K = 65536 is cut in 8, partial sums cost 4 bytes each way and a second kernel
+    gemm = Gemm(512, 512, 65536)
+    whole = 2 * 256 * 128 * 65536 / 0.5e12 + 2e-6
+    split = 2 * 256 * 128 * 8192 / 0.5e12 + 512 * 512 * (4 * 8 + 2) / 1e12 + 2e-6 + 2e-6
+    assert kernel_time(plain(), gemm) <= split < whole
+
+
+def test_alignment_penalties():
+    fast, line, odd = (kernel_time(plain(), Gemm(2560, 1280, k)) - 2e-6 for k in (1024, 1024 - 8, 1024 - 3))
+    assert line == pytest.approx(fast * 1016 / 1024 / 0.9)
+    assert odd == pytest.approx(fast * 1021 / 1024 / 0.44)
+    tokens = kernel_time(plain(), Gemm(2559, 1280, 1024)) - 2e-6  # rows are not contiguous: no penalty beyond the tile
+    assert tokens == pytest.approx(fast)
+
+
+def test_fp32_uses_its_own_peak():
+    assert kernel_time(plain(), Gemm(2560, 1280, 1024, dtype="fp32", element=4)) == pytest.approx(
+        2 * 256 * 128 * 1024 / (10e12 / 100 * 0.5) + 2e-6
+    )
+
+
+def test_attention_by_hand():
+    attention = Attention(batch=8, heads=32, kv_heads=32, queries=2048, keys=2048, head_dim=128, causal=True)
+    flop = 2 * (2048 * 2049 / 2) * 8 * 32 * 256
+    assert attention.flop == flop
+    ramp = 2048 / 2248
+    assert kernel_time(plain(), attention) == pytest.approx(flop / (100e12 * 0.5 * ramp) + 2e-6, rel=1e-12)
+    backward = Attention(8, 32, 32, 2048, 2048, 128, causal=True, backward=True)
+    assert kernel_time(plain(), backward) == pytest.approx(2.5 * flop / (100e12 * 0.4 * ramp) + 2e-6, rel=1e-12)
+    small = Attention(8, 32, 32, 2048, 2048, 64, causal=True)
+    assert kernel_time(plain(), small) == pytest.approx(flop / 2 / (100e12 * 0.5 * 0.8 * ramp) + 2e-6, rel=1e-12)
+
+
+def test_attention_occupancy():
+    # one sample, two heads, 512 queries: 8 blocks of 128 queries on 100 SMs
+    attention = Attention(1, 2, 2, 512, 512, 128, causal=False)
+    assert kernel_time(plain(), attention) == pytest.approx(attention.flop / (100e12 * 0.5 * 512 / 712 * 0.08) + 2e-6, rel=1e-12)
+
+
+def test_memory_and_fixed():
+    assert kernel_time(plain(), Memory(3e9, launches=2)) == pytest.approx(3e-3 + 4e-6, rel=1e-12)
+    assert kernel_time(plain(), Memory(0, launches=0)) == 0.0
+    assert kernel_time(plain(), Fixed(0.0185)) == 0.0185
+
+
+def test_cached_tensors_move_faster():
+    a100 = device("a100-sxm-80gb")
+    large, small = memory_rate(a100, 2**33), memory_rate(a100, 2**20)
+    assert large == pytest.approx(0.82 * 2039e9)
+    assert small == pytest.approx(0.82 * 2039e9 * (1 + 0.3 * math.exp(-(2**19) / (40 * 2**20))))
+
+
+def test_impossible_kernels_are_errors():
+    with pytest.raises(TopologyError, match="bf16"):
+        kernel_time(device("v100-sxm2-32gb"), Gemm(128, 128, 128))
+    with pytest.raises(TopologyError, match="flash2"):
+        kernel_time(device("v100-sxm2-32gb"), Attention(1, 8, 8, 512, 512, 64, causal=True, dtype="fp16"))
+    with pytest.raises(TopologyError, match="fp8"):
+        kernel_time(device("a100-sxm-80gb"), Gemm(128, 128, 128, dtype="fp8"))
+
+
+# MooreThreads/SimuMax configs/system/a100_pcie.json: (m, n, k, accumulates into fp32, TFLOP/s measured)
+PUBLISHED = [
+    (5120, 16384, 4096, True, 224.3),
+    (4096, 5120, 102400, False, 237.7),
+    (4096, 7168, 18432, False, 230.5),
+    (4096, 6144, 4096, False, 223.6),
+    (4096, 2048, 4096, True, 187.9),
+    (4096, 3584, 4096, False, 201.2),
+    (4096, 4096, 16128, False, 236.5),
+    (4096, 128256, 8192, False, 232.3),
+    (2560, 8192, 4096, True, 219.1),
+    (4096, 7168, 8192, False, 225.0),
+]
+
+
+def test_published_matrix_products_of_an_a100():
+    card = device("a100-pcie-80gb")
+    errors = []
+    for m, n, k, accumulates, teraflops in PUBLISHED:
+        gemm = Gemm(m, n, k, weight_gradient=accumulates)
+        errors.append(abs(gemm.flop / kernel_time(card, gemm) / (teraflops * 1e12) - 1))
+    assert median(errors) < 0.02
+    assert max(errors) < 0.09
+
+
+sizes = st.integers(1, 20000)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes, sizes, sizes)
+def test_no_gemm_beats_peak_or_memory(m, n, k):
+    card = device("a100-sxm-80gb")
+    gemm = Gemm(m, n, k)
+    time = kernel_time(card, gemm)
+    assert time > gemm.flop / 312e12
+    assert time > gemm.bytes / 2039e9
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 160), st.integers(1, 160), st.integers(1, 160), st.sampled_from(["m", "n", "k"]))
+def test_gemm_grows_with_every_dimension(m, n, k, which):
+    card = device("h100-sxm-80gb")
+    dims = {"m": 64 * m, "n": 64 * n, "k": 64 * k}
+    longer = {**dims, which: 2 * dims[which]}
+    assert kernel_time(card, Gemm(**longer)) >= kernel_time(card, Gemm(**dims)) * (1 - 1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(1, 1e11), st.integers(1, 50))
+def test_memory_work_never_beats_the_bandwidth_by_more_than_the_cache(size, launches):
+    card = device("a100-sxm-80gb")
+    time = kernel_time(card, Memory(size, launches=launches))
+    assert time >= size / (2039e9 * 0.82 * 1.3) + launches * 2e-6 - 1e-15
