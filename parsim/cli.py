@@ -265,8 +265,9 @@ def _show_program(scenario: Scenario, *, as_json: bool) -> None:
         _say_json({"parsim": 1, "program": to_text(program)})
         return
     schedule = [f"rank {rank} | {' '.join(str(slot) for slot in slots)}" for rank, slots in program.slots.items()]
-    ranks = f"{len(schedule)} of {built.used_gpus} ranks; the others do the same"
-    _say("\n".join([f"Schedule of {ranks}", *schedule, "", "What runs in each lane, in order", grid(program)]))
+    others = "; the others do the same" if len(schedule) < built.used_gpus else ""
+    head = f"Schedule of {len(schedule)} of {built.used_gpus} ranks{others}"
+    _say("\n".join([head, *schedule, "", "What runs in each lane, in order", grid(program)]))
 
 
 def _write(report: Report, directory: Path, *, pictures: bool) -> list[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from parsim.errors import InputError
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Kernel
@@ -37,7 +38,10 @@ def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: st
         scenario = scenario.with_overrides(*overrides)
     built = build(scenario)
     began = perf_counter()
-    run = execute(built, unfolded=unfolded or not built.report.fold)
+    try:
+        run = execute(built, unfolded=unfolded or not built.report.fold)
+    except InputError as error:
+        raise type(error)(scenario.findings_at(error.findings)) from None
     return Report(
         assemble(
             replace(run, wall=perf_counter() - began),

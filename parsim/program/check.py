@@ -11,7 +11,7 @@ from parsim.errors import Finding
 from parsim.program.idle import idle, lanes
 from parsim.program.program import Effect, Op, Program
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter", "gather", "all_to_all", "send", "barrier")
 
 
 def check(program: Program) -> list[Finding]:

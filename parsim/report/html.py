@@ -10,10 +10,11 @@ from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING
 
+from parsim.report.communication import busiest
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.measured import AT_PEAK
 from parsim.report.plots import style
-from parsim.report.quantities import GIB, gib, number, percent, seconds, time_unit
+from parsim.report.quantities import GIB, cell, gib, number, percent, seconds, size, time_unit
 from parsim.report.verdict import exposed_communication, rank_class, recipe
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _breakdown_table(report: Report) -> str:
 
 
 def _memory(report: Report) -> str:
-    devices = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
+    devices = sorted(report.measured.memory.devices, key=lambda device: device.rank)
     names = [name for name in AT_PEAK if any(device.at_peak.get(name, 0) for device in devices)]
     rows = []
     for device in devices:
@@ -138,13 +139,13 @@ def _memory(report: Report) -> str:
 
 
 def _collectives(report: Report) -> str:
-    unit = time_unit(report.step_time)
-    heads = ["Axis", "Collective", "Ranks", "Count", "Size [MiB]", *(f"{word} [{unit.name}]" for word in ("Busy", "Exposed", "Waited"))]
+    unit = time_unit(max((row.busy_s for row in report.collectives), default=0.0))
+    heads = ["Axis", "Collective", "Ranks", "Count", "Size", *(f"{word} [{unit.name}]" for word in ("Busy", "Exposed", "Waited"))]
     heads += ["Algorithm", "Protocol", "Bus bandwidth [GB/s]"]
     rows = [
-        [row.axis, row.kind, str(row.group_size), f"{row.count:,}", number(row.bytes / 2**20)]
+        [row.axis, row.kind, str(row.group_size), f"{row.count:,}", size(row.bytes)]
         + [unit.cell(value) for value in (row.busy_s, row.exposed_s, row.wait_s)]
-        + [row.algorithm or "–", row.protocol or "–", number(None if row.busbw_Bps is None else row.busbw_Bps / 1e9)]
+        + [row.algorithm or "–", row.protocol or "–", cell(None if row.busbw_Bps is None else row.busbw_Bps / 1e9)]
         for row in sorted(report.collectives, key=lambda row: (-row.exposed_s, -row.busy_s))
     ]
     return _table(heads, rows)
@@ -159,11 +160,11 @@ def _links(report: Report) -> str:
             row.kind,
             f"{row.count:,}",
             number(row.capacity_Bps / 1e9),
-            number(row.bytes / GIB),
+            cell(row.bytes / GIB),
             f"{100 * row.utilisation:.1f}",
             unit.cell(row.saturated_s),
         ]
-        for row in sorted(report.links, key=lambda row: -row.utilisation)
+        for row in busiest(report.links)
     ]
     return _table(heads, rows)
 

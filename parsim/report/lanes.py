@@ -86,6 +86,8 @@ class TimelineData:
     """what was left out"""
     memory: MemoryCurve | None = None
     memory_rank: int | None = None
+    memory_used: int | None = None
+    """peak of the device memory in use on that rank [B]"""
     capacity: int | None = None
     rows: tuple[str, ...] = field(default=())
     """the classes that any rank has beside its compute"""
@@ -112,7 +114,7 @@ def timeline_data(report: Report, ranks: Sequence[int] | None = None) -> Timelin
     shown = sum(classes[rank].count if rank in classes else 1 for rank in chosen)
     note = f"{len(chosen)} of {len(classes)} classes of ranks" if ranks is None and len(chosen) < len(classes) else ""
     if not note and shown > len(chosen):
-        note = f"{len(chosen)} ranks drawn, each for the ranks that do the same ({shown} together)"
+        note = f"{len(chosen)} of {shown} ranks; the others do the same as one of them"
     worst = report.worst_device
     return TimelineData(
         lanes=lanes,
@@ -122,6 +124,7 @@ def timeline_data(report: Report, ranks: Sequence[int] | None = None) -> Timelin
         note=note,
         memory=None if worst is None else worst.curve,
         memory_rank=None if worst is None else worst.rank,
+        memory_used=None if worst is None else worst.device_used_bytes,
         capacity=None if worst is None else report.capacity(worst),
         rows=tuple(key for key in ROWS if any(key in lane.beside for lane in lanes)),
     )

@@ -184,7 +184,14 @@ class Report:
             worst=worst,
             headroom=self.headroom,
             capacity=memory.capacity_bytes - memory.reserve_bytes if worst is None else self.capacity(worst),
+            heaviest=self._heaviest(),
         )
+
+    def _heaviest(self) -> tuple[int, float]:
+        work = {rank: row["compute"] + row["recompute"] for rank, row in self.breakdowns.items()}
+        counts = {group.rank: group.count for group in self.measured.classes}
+        mean = sum(counts[rank] * value for rank, value in work.items()) / sum(counts.values())
+        return self.bottleneck_rank, max(1.0, work[self.bottleneck_rank] / mean) if mean > 0 else 1.0
 
     @property
     def limiter_kind(self) -> str:

@@ -11,9 +11,10 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from parsim.report.communication import busiest
 from parsim.report.measured import DeviceMemory
 from parsim.report.plots.style import KEYS as COLOURS
-from parsim.report.quantities import GIB, gib, number, percent, seconds, time_unit
+from parsim.report.quantities import GIB, cell, gib, number, percent, seconds, size, time_unit
 from parsim.report.verdict import rank_class, recipe, shortened
 
 if TYPE_CHECKING:
@@ -142,10 +143,10 @@ def _breakdown(report: Report) -> RenderableType:
 
 def _memory(report: Report) -> RenderableType:
     devices = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
-    shown = devices[:_ROWS]
+    shown = sorted(devices[:_ROWS], key=lambda device: device.rank)
     caption = "Temp.: temporaries, buffers, workspace. Fixed: context, communicators, fragmentation."
     if len(shown) < len(devices):
-        caption += f"\n{len(shown)} of {len(devices)} device classes, the fullest first; all in report.json."
+        caption += f"\n{len(shown)} of {len(devices)} device classes, the fullest; all in report.json."
     table = _table(
         "Device memory at its peak [GiB]",
         [
@@ -183,7 +184,7 @@ def _cell(volume: int) -> str:
 
 def _collectives(report: Report) -> RenderableType:
     rows = sorted(report.collectives, key=lambda row: (-row.exposed_s, -row.busy_s))
-    unit = time_unit(report.step_time)
+    unit = time_unit(max(row.busy_s for row in rows))
     table = _table(
         f"Communication of rank {report.breakdown_rank} per step",
         [
@@ -191,7 +192,7 @@ def _collectives(report: Report) -> RenderableType:
             Column("Collective"),
             _right("Ranks"),
             _right("Count"),
-            _right("Size\n[MiB]"),
+            _right("Size"),
             _right(f"Busy\n[{unit.name}]"),
             _right(f"Exposed\n[{unit.name}]"),
             _right(f"Waited\n[{unit.name}]"),
@@ -206,17 +207,17 @@ def _collectives(report: Report) -> RenderableType:
             row.kind,
             str(row.group_size),
             f"{row.count:,}",
-            number(row.bytes / 2**20),
+            size(row.bytes),
             unit.cell(row.busy_s),
             unit.cell(row.exposed_s),
             unit.cell(row.wait_s),
-            number(None if row.busbw_Bps is None else row.busbw_Bps / 1e9),
+            cell(None if row.busbw_Bps is None else row.busbw_Bps / 1e9),
         )
     return Padding(table, (1, 0, 0, 0))
 
 
 def _links(report: Report) -> RenderableType:
-    rows = sorted(report.links, key=lambda row: -row.utilisation)
+    rows = busiest(report.links)
     unit = time_unit(report.step_time)
     table = _table(
         "Links, the busiest of each class",
@@ -229,7 +230,7 @@ def _links(report: Report) -> RenderableType:
             _right("Used\n[%]"),
             _right(f"Full\n[{unit.name}]"),
         ],
-        f"{_ROWS} of {len(rows)} classes, the busiest first; all in report.json." if len(rows) > _ROWS else "",
+        f"{_ROWS} of {len(rows)} kinds, the busiest first; all in report.json." if len(rows) > _ROWS else "",
     )
     for row in rows[:_ROWS]:
         _add(
@@ -238,7 +239,7 @@ def _links(report: Report) -> RenderableType:
             row.kind,
             f"{row.count:,}",
             number(row.capacity_Bps / 1e9),
-            number(row.bytes / GIB),
+            cell(row.bytes / GIB),
             f"{100 * row.utilisation:.1f}",
             unit.cell(row.saturated_s),
         )

@@ -73,6 +73,8 @@ class Answers:
     """of that class [B]; negative: does not fit"""
     capacity: int
     """of that class, reserve subtracted [B]"""
+    heaviest: tuple[int, float] = (0, 1.0)
+    """the rank that computes most, and how many times the mean it computes"""
 
 
 def limiter_kind(measured: Measured, answers: Answers) -> str:
@@ -110,7 +112,8 @@ def limiter(measured: Measured, timeline: Timeline, path: CriticalPath, kind: st
         )
     if kind == "bubble":
         share = percent(answers.bubble_fraction)
-        return f"bubble: the average rank waits {share} of the step ({seconds(limiting_parts(answers)['bubble'])})"
+        uneven = f"; {_unevenness(measured, answers)}" if _is_uneven(answers) else ""
+        return f"bubble: the average rank waits {share} of the step ({seconds(limiting_parts(answers)['bubble'])}){uneven}"
     keys = ("compute", "recompute") if kind in ("compute", "memory_bandwidth") else (kind,)
     spent = sum(answers.critical[key] for key in keys)
     share = percent(spent / answers.step_time) if answers.step_time > 0 else "–"
@@ -130,7 +133,7 @@ def lever(measured: Measured, answers: Answers) -> str:
     kind = max(parts, key=lambda key: parts[key])
     if answers.step_time <= 0 or parts[kind] < _NOTABLE * answers.step_time:
         return "none but compute itself: faster GPUs, more of them, or fewer FLOP"
-    advice = _bubble_advice(measured) if kind == "bubble" else _ADVICE[kind]
+    advice = _bubble_advice(measured, answers) if kind == "bubble" else _ADVICE[kind]
     share = percent(parts[kind] / answers.step_time)
     return f"{WORDS[kind]}, at most {seconds(parts[kind])} ({share}): {advice}"
 
@@ -230,10 +233,24 @@ def _heaviest(measured: Measured, timeline: Timeline, path: CriticalPath, keys: 
     return place, f"; longest: {name} ({seconds(by_name[name])})"
 
 
-def _bubble_advice(measured: Measured) -> str:
+def _is_uneven(answers: Answers) -> bool:
+    """Whether at least half of the bubble is there because ranks compute unequal amounts: then no schedule removes it."""
+    return 1.0 - 1.0 / answers.heaviest[1] > max(0.02, 0.5 * (answers.bubble_fraction or 0.0))
+
+
+def _unevenness(measured: Measured, answers: Answers) -> str:
+    rank, times = answers.heaviest
+    stage = rank_class(measured, rank).stage
+    name = f"stage {stage}" if measured.schedule.stages > 1 and stage is not None else f"rank {rank}"
+    return f"{name} computes {times:.2g} times the mean"
+
+
+def _bubble_advice(measured: Measured, answers: Answers) -> str:
     stages, count = measured.ranks.pipeline, measured.ranks.micro_batches
+    if _is_uneven(answers):
+        return f"{_unevenness(measured, answers)}; split the work more evenly"
     if stages == 1:
-        return "the ranks wait for each other; even out their work"
+        return "the ranks wait for each other"
     if measured.schedule.name in ("gpipe", "1f1b"):
         before, after = ((stages - 1) / (m + stages - 1) for m in (count, 2 * count))
         return f"micro-batches {count} → {2 * count} take the ideal bubble from {percent(before)} to {percent(after)}"

@@ -60,7 +60,9 @@ class _Builder:
         if len(devices) > 1:
             names = " and ".join(device.name for device in devices)
             text = f"not supported yet: GPUs of several kinds in one job ({names})"
-            self._fail(TopologyError, [Finding(text, "cluster.topology", None, "use cluster.gpus or cluster.placement to keep to one kind")])
+            self._fail(
+                TopologyError, [Finding(text, "cluster.topology", None, "use cluster.gpus or cluster.placement to keep to one kind")]
+            )
         precision = self._precision(model, profile, devices)
         placed = split
         training = self._try(lambda: self._training(model, profile, precision, devices, placed.data.size))

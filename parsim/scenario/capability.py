@@ -44,7 +44,7 @@ def precision_findings(precision: Precision, devices: Sequence[Device]) -> list[
             continue
         legal = [name for name, preset in PRESETS.items() if can_multiply(device, preset.matmul)]
         twin = HALF_SIBLING.get(precision.name)
-        best = twin if twin in legal else "bf16" if "bf16" in legal else legal[0] if legal else ""
+        best = next((name for name in (twin, "bf16", "fp16", *legal) if name in legal), "")
         reason = _GENERATION.get(precision.matmul, f"it multiplies in {', '.join(device.peak)}")
         message = f"{device.name} has no {precision.matmul}: {reason}"
         return [Finding(message, "training.precision", precision.name, f"use precision: {best}" if best else "")]

@@ -114,11 +114,12 @@ def is_shipped(path: str | Path) -> bool:
 
 
 def shown(path: str | Path) -> str:
-    """The path as reports print it: shipped files relative to their root, files below the working directory relative to it."""
+    """The path as reports print it: ``catalogue/models/gpt2.yaml`` for shipped files, else relative to the working directory."""
     resolved = Path(path).resolve()
-    for root in (data_root(), _PACKAGE):
-        if is_shipped(resolved) and resolved.is_relative_to(root):
-            return resolved.relative_to(root).as_posix()
+    for kind in KINDS:
+        folder = home(kind).resolve()
+        if resolved.is_relative_to(folder):
+            return f"{'' if kind in ('topologies', 'scenarios') else 'catalogue/'}{kind}/{resolved.relative_to(folder).as_posix()}"
     return resolved.relative_to(Path.cwd()).as_posix() if resolved.is_relative_to(Path.cwd()) else str(path)
 
 

@@ -78,6 +78,8 @@ LIMITS: tuple[Limit, ...] = (
     Limit(
         "cluster.nodes", lambda value: not isinstance(value, list), "mixed nodes", "describe them as an explicit graph in a topology file"
     ),
+    Limit("report.flop_convention", _only("palm"), "another FLOP convention", "use palm"),
+    Limit("report.ranks", _only("auto"), "the choice of ranks", "use auto"),
     Limit("cluster.fabric.routing", lambda value: value != "ecmp", "hashed routing", "use spray"),
     Limit("cluster.interference", _only("off"), "interference of compute and communication", "use off"),
     Limit("cluster.collectives.profile", _only("ring"), "another cost profile of collectives", "use ring"),

@@ -6,7 +6,6 @@ The answer is that of `simulate` on the scenario that `--save` writes: same ledg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,10 +13,13 @@ from parsim.errors import Finding, InputError, ScenarioError
 from parsim.report.report import Report
 from parsim.run import simulate
 from parsim.scenario import load
+from parsim.scenario.build import build
+from parsim.scenario.files import find, names, read
 
 Tree = dict[str, Any]
 MAXIMA = ("micro_batch", "sequence_length", "parameters")
 _LONGEST = 4_194_304
+_SEQUENCE = 2048
 _DEVICES = ("a100-sxm-40gb", "l40s", "a100-sxm-80gb", "h100-sxm", "h200", "b200", "mi300x")
 
 
@@ -34,7 +36,8 @@ class Question:
     tensor: int = 1
     pipeline: int = 1
     nodes: int = 1
-    sequence_length: int = 2048
+    sequence_length: int | None = None
+    """None: 2048 tokens, or as many as the model has positions for"""
     micro_batch: int = 1
     precision: str | None = None
     optimizer: str | None = None
@@ -92,7 +95,9 @@ def scenario_of(question: Question) -> Tree:
         parallel["tensor"] = {"size": question.tensor}
     if question.pipeline > 1:
         parallel["pipeline"] = {"size": question.pipeline}
-    training: Tree = {"sequence_length": question.sequence_length, "micro_batch": question.micro_batch, "gradient_accumulation": 1}
+    training: Tree = {"micro_batch": question.micro_batch, "gradient_accumulation": 1}
+    if question.sequence_length is not None:
+        training["sequence_length"] = question.sequence_length
     if question.pipeline > 1:
         training["gradient_accumulation"] = question.pipeline
     for key in ("precision", "optimizer", "recompute"):
@@ -106,21 +111,16 @@ def scenario_of(question: Question) -> Tree:
     if question.nodes > 1:
         cluster["nodes"] = question.nodes
     tree: Tree = {"model": question.model, "training": training, "parallel": parallel, "cluster": cluster}
-    parallel["data"] = {"strategy": _strategy(question, tree)}
-    return tree
-
-
-def _strategy(question: Question, tree: Tree) -> str:
-    if question.zero is not None:
-        if question.zero not in (0, 1, 2, 3):
-            raise ScenarioError(Finding(f"ZeRO has stages 0 to 3, not {question.zero}", "--zero", question.zero, "0 is plain DDP"))
-        return "ddp" if question.zero == 0 else f"zero{question.zero}"
-    probe = deepcopy(tree)
-    probe["parallel"]["data"] = {"strategy": "ddp"}
-    from parsim.scenario.build import build
-
+    if question.zero not in (None, 0, 1, 2, 3):
+        raise ScenarioError(Finding(f"ZeRO has stages 0 to 3, not {question.zero}", "--zero", question.zero, "0 is plain DDP"))
+    probe = {**tree, "training": {"sequence_length": 1, **training}, "parallel": {**parallel, "data": {"strategy": "ddp"}}}
     built = build(load(probe))
-    return "zero3" if built.parallelism.data.size > 1 else "none"
+    if built.model.sequence and question.sequence_length is None:
+        training["sequence_length"] = min(_SEQUENCE, built.model.maximum_sequence or _SEQUENCE)
+    several = built.parallelism.data.size > 1
+    strategy = f"zero{3 if question.zero is None else question.zero}" if several else "none"
+    parallel["data"] = {"strategy": "ddp" if strategy == "zero0" else strategy}
+    return tree
 
 
 def fit(question: Question, *, maximum: str | None = None, alternatives: bool = True) -> Answer:
@@ -143,7 +143,7 @@ def fit(question: Question, *, maximum: str | None = None, alternatives: bool = 
 
 def _alternatives(question: Question, tree: Tree, report: Report, refused: list[str], most: int = 5) -> Iterator[Alternative]:
     """Changes that fit, cheapest first: same hardware before more of it before other hardware, then by speed."""
-    for candidates in (_same_hardware(question), _more_gpus(question, report), _other_devices(question, report)):
+    for candidates in (_same_hardware(question, tree), _more_gpus(question), _other_devices(question, report)):
         found = []
         for change, overrides in candidates:
             try:
@@ -153,8 +153,8 @@ def _alternatives(question: Question, tree: Tree, report: Report, refused: list[
                 continue
             if other.fits:
                 found.append(Alternative(change, overrides, other, _slowdown(report, other)))
-        found.sort(key=lambda alternative: alternative.slowdown or 1.0)
-        yield from found[: most if candidates else 0]
+        found.sort(key=lambda alternative: (alternative.report.measured.ranks.total, alternative.slowdown or 1.0))
+        yield from found[:most]
 
 
 def _slowdown(before: Report, after: Report) -> float | None:
@@ -162,7 +162,7 @@ def _slowdown(before: Report, after: Report) -> float | None:
     return old / new if old and new else None
 
 
-def _same_hardware(question: Question) -> list[tuple[str, tuple[str, ...]]]:
+def _same_hardware(question: Question, tree: Tree) -> list[tuple[str, tuple[str, ...]]]:
     """Changes of recipe and strategy on the GPUs at hand."""
     recompute = () if question.recompute in ("full", "true") else ("training.recompute=full",)
     eight_bit = ("training.optimizer=adam-8bit",)
@@ -181,24 +181,35 @@ def _same_hardware(question: Question) -> list[tuple[str, tuple[str, ...]]]:
         candidates.append(("Adafactor + full recomputation", ("training.optimizer=adafactor", *recompute)))
     if question.precision is None:
         candidates.append(("pure bf16 states (2+2+4 B/parameter) + full recomputation", ("training.precision=pure-bf16", *recompute)))
-    half = question.sequence_length // 2
+    half = tree["training"].get("sequence_length", 0) // 2
     if half >= 128:
         candidates.append((f"sequence length {half} + full recomputation", (f"training.sequence_length={half}", *recompute)))
     return candidates
 
 
-def _more_gpus(question: Question, report: Report) -> list[tuple[str, tuple[str, ...]]]:
-    """More GPUs of the same kind, with and without recomputation."""
+def _more_gpus(question: Question) -> list[tuple[str, tuple[str, ...]]]:
+    """More GPUs of the same kind: a larger box, or a shipped machine with this device, in growing numbers."""
     count, device = _box(question.on)
     candidates = []
-    for factor in (2, 4, 8):
-        for label, extra in (("", ()), (" + full recomputation", ("training.recompute=full",))):
-            if device:
-                candidates.append((f"{count * factor}x {device}{label}", (f"cluster.topology={count * factor}x {device}", *extra)))
-            else:
+    for label, extra in (("", ()), (" + full recomputation", ("training.recompute=full",))):
+        for factor in (2, 4, 8):
+            if not device:
                 nodes = question.nodes * factor
                 candidates.append((f"{nodes} nodes of {question.on}{label}", (f"cluster.nodes={nodes}", *extra)))
+            elif count * factor <= 8:
+                candidates.append((f"{count * factor}x {device}{label}", (f"cluster.topology={count * factor}x {device}", *extra)))
+        for name in _machines(device) if device else ():
+            for nodes in (1, 2, 4):
+                change = f"{nodes} x {name}{label}"
+                candidates.append((change, (f"cluster.topology={name}", f"cluster.nodes={nodes}", *extra)))
     return candidates
+
+
+def _machines(device: str) -> list[str]:
+    """Shipped topologies whose machines hold the device, several GPUs each."""
+    stem = find("devices", device).stem
+    trees = {name: read(find("topologies", name)).tree.get("node", {}) for name in names("topologies")}
+    return [name for name, node in trees.items() if node.get("device") == stem and node.get("gpus", 1) > 1]
 
 
 def _other_devices(question: Question, report: Report) -> list[tuple[str, tuple[str, ...]]]:

@@ -107,6 +107,17 @@ def test_a_naive_pipeline_is_limited_by_its_bubble(run, make_pipeline, make_meas
     assert report.limiter.startswith("bubble: the average rank waits 75 % of the step")
 
 
+def test_an_uneven_pipeline_is_not_told_to_use_more_micro_batches(run, make_pipeline, make_measured):
+    program = make_pipeline(4, 16)
+    for op in program.ops:
+        op.duration *= 4.0 if op.lanes[0].rank == 3 else 1.0
+    report = Report(make_measured(run(program), 4, micro_batches=16))
+    assert report.bottleneck_rank == 3
+    assert report.limiter_kind == "bubble"
+    assert report.limiter.endswith("stage 3 computes 2.3 times the mean")
+    assert report.verdict.endswith("stage 3 computes 2.3 times the mean; split the work more evenly")
+
+
 def test_too_much_memory_is_the_limit_and_the_lever(run, make_pipeline, make_measured):
     report = Report(make_measured(run(make_pipeline(4, 8)), 4, capacity=24 * GIB))
     assert not report.fits

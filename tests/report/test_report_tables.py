@@ -35,7 +35,7 @@ def test_everything_is_there_with_units_and_no_colour(report):
         "biggest lever",
         "Critical path [s]",
         "Device memory at its peak [GiB]",
-        "[MiB]",
+        "977 KiB",
         "[GB/s]",
         "Model TFLOP/s per GPU",
         "1 assumption, listed in report.json; confidence: unvalidated.",
@@ -79,4 +79,4 @@ def test_a_captured_report_stays_captured(report):
 
 def test_long_tables_say_what_they_leave_out(run, make_pipeline, make_measured):
     text = shown(Report(make_measured(run(make_pipeline(16, 16)), 16)))
-    assert "12 of 16 device classes, the fullest first; all in report.json." in text
+    assert "12 of 16 device classes, the fullest; all in report.json." in text

@@ -9,6 +9,7 @@ from parsim.program.program import Collective, Lane, Program
 from parsim.report.communication import (
     LinkClass,
     busbw_factor,
+    busiest,
     collective_rows,
     covered,
     link_rows,
@@ -89,3 +90,11 @@ def test_links_are_one_row_per_class():
     ]
     assert unused_links(uses, classes) == 65  # one downlink, and the 64 that link 4 stands for
     assert link_rows(uses, classes, 2.0, scale=0.5)[0].bytes == 75.0
+
+
+def test_classes_that_look_the_same_are_shown_as_their_busiest():
+    classes = {number: LinkClass("gpu->nvswitch", "nvlink3", 4, 100.0, number) for number in range(3)}
+    classes[3] = LinkClass("nic->leaf", "ib-hdr", 2, 10.0)
+    uses = {0: LinkUse(10.0, 0.0), 1: LinkUse(60.0, 0.1), 2: LinkUse(20.0, 0.0), 3: LinkUse(9.0, 0.0)}
+    rows = busiest(link_rows(uses, classes, step_time=1.0))
+    assert [(row.link, row.count, row.bytes) for row in rows] == [("nic->leaf", 2, 9.0), ("gpu->nvswitch", 12, 60.0)]

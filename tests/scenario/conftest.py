@@ -37,7 +37,7 @@ node:
 fabric: {kind: single-switch, link: ib-edr}
 """
 BASE = """\
-model: {family: gpt, hidden: 256, layers: 4, heads: 4, vocabulary: 1024, maximum_sequence: 512}
+model: {family: gpt2, hidden: 256, layers: 4, heads: 4, vocabulary: 1024, maximum_sequence: 512}
 training: {sequence_length: 512, global_batch: 16, micro_batch: 2}
 cluster: four.yaml
 """

@@ -45,7 +45,9 @@ def test_priorities(folder: Path) -> None:
 
 
 def test_extends_list_and_null(folder: Path) -> None:
-    (folder / "more.yaml").write_text("training: {dropout: 0.2, recompute: {every: 2}}\nparallel: {pipeline: {size: 2, split: [1, 3]}}\nname: more\n")
+    (folder / "more.yaml").write_text(
+        "training: {dropout: 0.2, recompute: {every: 2}}\nparallel: {pipeline: {size: 2, split: [1, 3]}}\nname: more\n"
+    )
     (folder / "s.yaml").write_text(
         "extends: [base.yaml, more.yaml]\ntraining: {dropout: null, recompute: {blocks: 3}}\nparallel: {pipeline: {split: [2, 2]}}\n"
     )
@@ -97,7 +99,9 @@ def test_short_forms_mean_the_same() -> None:
 
 
 def test_scalar_forms_merge_with_mappings(folder: Path) -> None:
-    scenario = load("base.yaml", "cluster.nodes=2", "training.optimizer=sgd", "training.optimizer.clip_gradients=false", "training.precision=fp32")
+    scenario = load(
+        "base.yaml", "cluster.nodes=2", "training.optimizer=sgd", "training.optimizer.clip_gradients=false", "training.precision=fp32"
+    )
     assert scenario.settings.cluster.topology == "four.yaml"
     assert scenario.settings.cluster.nodes == 2
     assert (scenario.settings.training.optimizer.name, scenario.settings.training.optimizer.clip_gradients) == ("sgd", False)
@@ -110,7 +114,14 @@ def test_scalar_forms_merge_with_mappings(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "mode"),
-    [("true", "full"), ("false", "none"), ("gradient_checkpointing", "full"), ("selective", "selective"), ("{every: 2}", "every"), ("none", "none")],
+    [
+        ("true", "full"),
+        ("false", "none"),
+        ("gradient_checkpointing", "full"),
+        ("selective", "selective"),
+        ("{every: 2}", "every"),
+        ("none", "none"),
+    ],
 )
 def test_recompute_synonyms(value: str, mode: str) -> None:
     assert load(MINIMAL, f"training.recompute={value}").settings.training.recompute.mode == mode
@@ -185,7 +196,9 @@ bad.yaml:19:36  parallel.data.micro_batch  unknown key; it belongs under trainin
 bad.yaml:22:3  cluster.memory_reserve  "400 Gb/s" is a bandwidth in B/s, expected a size in B; write for example "400 Gb"
 bad.yaml:23:3  cluster.interference  not supported yet: interference of compute and communication; use off
 bad.yaml:24:1  micro_batch  unknown key; it belongs under training
-bad.yaml:25:1  zero_optimization  unknown key; the name in DeepSpeed; write parallel.data.strategy: zero1, zero2 or zero3""".replace("FOLDER", str(folder))  # noqa: E501
+bad.yaml:25:1  zero_optimization  unknown key; the name in DeepSpeed; write parallel.data.strategy: zero1, zero2 or zero3""".replace(
+        "FOLDER", str(folder)
+    )  # noqa: E501
     assert refusal("bad.yaml").splitlines() == expected.splitlines()
 
 
@@ -253,7 +266,7 @@ def test_a_typo_in_an_override_nobody_chose_is_found(folder: Path) -> None:
 def test_locate_and_findings_at(folder: Path) -> None:
     scenario = load("base.yaml", "parallel.tp=2")
     assert scenario.locate("training.micro_batch") == ("base.yaml", 2, 52)
-    assert scenario.locate("model.layers") == ("base.yaml", 1, 35)
+    assert scenario.locate("model.layers") == ("base.yaml", 1, 36)
     assert scenario.locate("parallel.tensor.size") == ("command line: parallel.tp=2", None, None)
     assert scenario.locate("software.profile") == ("base.yaml", None, None)
     found = scenario.findings_at([Finding("x", "training.micro_batch.deep"), Finding("y", ""), Finding("z", "a", file="kept", line=3)])
@@ -261,12 +274,14 @@ def test_locate_and_findings_at(folder: Path) -> None:
 
 
 def test_findings_point_into_the_users_model_and_topology_files(folder: Path) -> None:
-    (folder / "mine.yaml").write_text("family: gpt\nhidden: 256\nlayers: 4\nheads: 5\n")
+    (folder / "mine.yaml").write_text("family: gpt2\nhidden: 256\nlayers: 4\nheads: 5\n")
     scenario = load("base.yaml", "model=mine.yaml")
-    found = scenario.findings_at([Finding("x", "model.heads"), Finding("y", "cluster.topology.node.edges[1].kind"), Finding("z", "model.absent")])
+    found = scenario.findings_at(
+        [Finding("x", "model.heads"), Finding("y", "cluster.topology.node.edges[1].kind"), Finding("z", "model.absent")]
+    )
     assert [(finding.file, finding.line) for finding in found] == [
         (str(Path("mine.yaml")), 4),
-        (str(Path("four.yaml")), 7),
+        (str(Path("four.yaml")), 8),
         ("command line: model=mine.yaml", None),
     ]
 
@@ -285,10 +300,14 @@ def test_show_names_the_origin_of_every_value_and_can_be_read_back(folder: Path)
     assert any(line.strip().startswith("allocator: segments") and line.endswith("# default") for line in everything.splitlines())
 
 
-def test_document_is_self_contained_and_loads_to_the_same(folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_document_is_self_contained_and_loads_to_the_same(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "mine.yaml").write_text("base: inner.yaml\nlayers: 6\n")
-    (folder / "inner.yaml").write_text("family: gpt\nhidden: 128\nlayers: 2\nheads: 4\nvocabulary: 512\nmaximum_sequence: 512\n")
-    scenario = load("base.yaml", "model.base=mine.yaml", "model.heads=2", "training.data_loading=0 ms", "parallel.tp=2", "model.family=null")
+    (folder / "inner.yaml").write_text("family: gpt2\nhidden: 128\nlayers: 2\nheads: 4\nvocabulary: 512\nmaximum_sequence: 512\n")
+    scenario = load(
+        "base.yaml", "model.base=mine.yaml", "model.heads=2", "training.data_loading=0 ms", "parallel.tp=2", "model.family=null"
+    )
     document = json.loads(json.dumps(scenario.document()))
     assert document["cluster"]["topology"]["devices"]["old.yaml"]["name"] == "Test GPU"
     assert "base" not in document["model"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 1_200
 """time points drawn; the peak survives"""
-_DEVICES = 24
+_NEAR = 0.25
+"""a capacity more than four times what is used would flatten the picture"""
 
 
 def plot_memory(
@@ -32,10 +33,12 @@ def plot_memory(
     unit: TimeUnit | None = None,
     rank: int | None = None,
     until: float | None = None,
+    used: int | None = None,
 ) -> Axes:
-    """Stacked areas of one rank over time [GiB], with the capacity line and the peak marked.
+    """Stacked areas of one rank over time [GiB], with the capacity line and the highest point marked.
 
-    The last level holds until `until` [s].
+    The last level holds until `until` [s]. `used` is the peak of the device memory in use: more than the areas show where
+    the allocator keeps segments that hold no tensor.
     """
     with fonts():
         if ax is None:
@@ -45,25 +48,15 @@ def plot_memory(
             times = np.append(times, until)
             levels = {category: np.append(volume, volume[-1]) for category, volume in levels.items()}
         unit = time_unit(float(times[-1]) if len(times) else 0.0) if unit is None else unit
-        below = np.zeros(len(times))
-        for category, volume in levels.items():
-            if not volume.any():
-                continue
-            look = style.memory_style(category)
-            above = below + volume / GIB
-            # A category that stays flat over flat ones needs two points, not all.
-            kept = np.flatnonzero(np.concatenate(([True], (np.diff(below) != 0) | (np.diff(above) != 0), [True]))[: len(times)])
-            kept = np.union1d(kept, [len(times) - 1])
-            ax.fill_between(
-                times[kept] / unit.factor, below[kept], above[kept], step="post", facecolor=(look.colour, 0.8), edgecolor=look.colour,
-                hatch=look.hatch or None, linewidth=0.3, label=look.label,
-            )  # fmt: skip
-            below = above
+        total = _areas(ax, times / unit.factor, levels)
+        highest = max(float(total.max(initial=0.0)), (used or 0) / GIB, 1e-9)
+        if used is not None and len(total) and used / GIB > 1.005 * total.max():
+            _used_line(ax, used)
         if capacity is not None:
-            _capacity_line(ax, capacity)
-        if len(below):
-            _mark_peak(ax, times / unit.factor, below)
-        ax.set_ylim(0.0, 1.12 * max(float(below.max(initial=0.0)), (capacity or 0) / GIB, 1e-9))
+            highest = _capacity_line(ax, capacity, highest)
+        if len(total):
+            _mark_peak(ax, times / unit.factor, total)
+        ax.set_ylim(0.0, 1.12 * highest)
         ax.yaxis.set_major_locator(MaxNLocator(6))
         ax.set_xlabel(f"time [{unit.name}]")
         ax.set_ylabel("memory [GiB]" if rank is None else f"memory of rank {rank} [GiB]")
@@ -74,6 +67,25 @@ def plot_memory(
             handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small", labelcolor=style.INK
         )
     return ax
+
+
+def _areas(ax: Axes, times: Floats, levels: Mapping[str, Floats]) -> Floats:
+    """Draw the stack, lowest category first; returns its height [GiB]."""
+    below = np.zeros(len(times))
+    for category, volume in levels.items():
+        if not volume.any():
+            continue
+        look = style.memory_style(category)
+        above = below + volume / GIB
+        # A flat category on flat ones needs two points, not all.
+        moves = (np.diff(below) != 0.0) | (np.diff(above) != 0.0)
+        kept = np.union1d(np.flatnonzero(np.concatenate(([True], moves))), [len(times) - 1])
+        ax.fill_between(
+            times[kept], below[kept], above[kept], step="post", facecolor=(look.colour, 0.8), edgecolor=look.colour,
+            hatch=look.hatch or None, linewidth=0.3, label=look.label,
+        )  # fmt: skip
+        below = above
+    return below
 
 
 def plot_peaks(devices: Sequence[DeviceMemory], labels: Sequence[str], ax: Axes | None = None, *, capacity: int | None = None) -> Axes:
@@ -122,30 +134,45 @@ def memory_figure(
     curve_of: int | None = None,
     until: float | None = None,
     title: str = "",
+    note: str = "",
 ) -> Figure:
-    """Over time on rank `curve_of` if its curve is known, and at the peak on every class (the fullest first)."""
-    shown = list(devices[:_DEVICES])
-    curve = next((device.curve for device in devices if device.rank == curve_of and device.curve is not None), None)
-    peaks = 1.0 + 0.32 * len(shown)
+    """At the peak on each of `devices`; above it over time on rank `curve_of`, if that is given and its curve is known."""
+    chosen = next((device for device in devices if device.rank == curve_of), None)
+    peaks = 1.0 + 0.32 * len(devices)
     with fonts(title):
-        figure = new_figure(12.0, peaks + (4.0 if curve is not None else 0.6))
-        if curve is None:
-            below = figure.subplots()
+        if chosen is None or chosen.curve is None:
+            figure = new_figure(12.0, peaks + 0.6)
+            below = figure.add_subplot()
         else:
+            figure = new_figure(12.0, peaks + 4.0)
             above, below = figure.subplots(2, 1, height_ratios=(4.0, peaks))
-            plot_memory(curve, above, capacity=capacity, rank=curve_of, until=until)
-        plot_peaks(shown, labels[: len(shown)], below, capacity=capacity)
-        if len(shown) < len(devices):
-            below.set_title(f"the fullest {len(shown)} of {len(devices)} classes of ranks", loc="right", fontsize="small", color=style.INK)
+            plot_memory(chosen.curve, above, capacity=capacity, rank=curve_of, until=until, used=chosen.device_used_bytes)
+        plot_peaks(devices, labels, below, capacity=capacity)
+        below.set_title(note, loc="right", fontsize="small", color=style.INK)
         figure.suptitle(title, x=0.01, ha="left", color=style.INK)
     return figure
 
 
-def _capacity_line(ax: Axes, capacity: int) -> None:
-    ax.axhline(capacity / GIB, color=style.CAPACITY, linestyle="--", linewidth=1.2)
+def _capacity_line(ax: Axes, capacity: int, highest: float) -> float:
+    """Draw the capacity, or say how far above the figure it is; returns the highest thing to show [GiB]."""
+    level = capacity / GIB
+    text = f"capacity {gib(capacity)} GiB"
+    near = highest >= _NEAR * level
+    if near:
+        ax.axhline(level, color=style.CAPACITY, linestyle="--", linewidth=1.2)
     ax.annotate(
-        f"capacity {gib(capacity)} GiB", (1.0, capacity / GIB), xycoords=("axes fraction", "data"), xytext=(-4, 3),
-        textcoords="offset points", ha="right", va="bottom", fontsize="small", color=style.CAPACITY,
+        text if near else f"{text}, far above", (1.0, level if near else 1.0),
+        xycoords=("axes fraction", "data" if near else "axes fraction"), xytext=(-4, 3 if near else -3), textcoords="offset points",
+        ha="right", va="bottom" if near else "top", fontsize="small", color=style.CAPACITY,
+    )  # fmt: skip
+    return max(highest, level) if near else highest
+
+
+def _used_line(ax: Axes, used: int) -> None:
+    ax.axhline(used / GIB, color=style.INK, linestyle=":", linewidth=1.0)
+    ax.annotate(
+        f"most in use {gib(used)} GiB, cached segments included", (0.0, used / GIB), xycoords=("axes fraction", "data"),
+        xytext=(4, 2), textcoords="offset points", ha="left", va="bottom", fontsize="small", color=style.INK,
     )  # fmt: skip
 
 
@@ -155,6 +182,6 @@ def _mark_peak(ax: Axes, times: Floats, total: Floats) -> None:
     right = len(times) > 1 and x > float(times[0] + 0.7 * (times[-1] - times[0]))
     ax.plot([x], [y], marker="o", markersize=4, color=style.INK)
     ax.annotate(
-        f"peak {gib(y * GIB)} GiB", (x, y), xytext=(-6 if right else 6, 4), textcoords="offset points",
+        f"{gib(y * GIB)} GiB", (x, y), xytext=(-6 if right else 6, 4), textcoords="offset points",
         ha="right" if right else "left", va="bottom", fontsize="small", color=style.INK,
     )  # fmt: skip

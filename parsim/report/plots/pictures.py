@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from parsim.report.report import Report
 
 
+MOST_DEVICES = 24
+"""bars of peaks in one figure"""
+
+
 def timeline(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: bool = False) -> bytes:
     """The step by rank, and the memory of the fullest rank."""
     return save(timeline_figure(timeline_data(report)), kind, inline=inline)
@@ -23,7 +27,8 @@ def timeline(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: boo
 def memory(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: bool = False) -> bytes:
     """Memory at the peak on every class of ranks, and over time on the fullest (on the page the timeline has that)."""
     worst = report.worst_device
-    devices = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
+    fullest = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
+    devices = sorted(fullest[:MOST_DEVICES], key=lambda device: device.rank)
     figure = memory_figure(
         devices,
         [_label(report, device) for device in devices],
@@ -31,6 +36,7 @@ def memory(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: bool 
         curve_of=None if worst is None or inline else worst.rank,
         until=report.end,
         title="" if inline else report.measured.name,
+        note=f"the fullest {len(devices)} of {len(fullest)} classes of ranks" if len(devices) < len(fullest) else "",
     )
     return save(figure, kind, inline=inline)
 

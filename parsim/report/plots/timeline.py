@@ -112,7 +112,9 @@ def timeline_figure(data: TimelineData) -> Figure:
             return figure
         lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=(height, 2.0))
     # Numbers are placed by the width of boxes in pixels, so the layout must know the memory axis first.
-    plot_memory(data.memory, memory, capacity=data.capacity, unit=time_unit(data.end), rank=data.memory_rank, until=data.end)
+    plot_memory(
+        data.memory, memory, capacity=data.capacity, unit=time_unit(data.end), rank=data.memory_rank, until=data.end, used=data.memory_used
+    )
     plot_timeline(data, lanes)
     lanes.set_xlabel("")
     lanes.tick_params(labelbottom=False)
@@ -120,7 +122,7 @@ def timeline_figure(data: TimelineData) -> Figure:
 
 
 def _height(data: TimelineData) -> float:
-    return float(np.clip(1.2 + 0.34 * len(data.lanes) * _pitch(data), 2.6, 18.0))
+    return float(np.clip(1.2 + 0.34 * len(data.lanes) * _pitch(data), 2.2, 18.0))
 
 
 def _draw_rank(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -> None:
@@ -141,7 +143,7 @@ def _draw_rank(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -> No
         if key in lane.beside:
             at, colour = top + _COMPUTE + _BESIDE * number, style.ROLES[_look(key)].colour
             _bars(pen, lane.beside[key], at, _BESIDE, colour, hidden=True)
-            _bars(pen, lane.exposed[key], at, _BESIDE, colour)
+            _bars(pen, lane.exposed[key], at, _BESIDE, colour, edge=False)
 
 
 def _draw_averages(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -> None:
@@ -177,7 +179,7 @@ def _look(key: str) -> str:
     return {"pipeline_comm": "pipeline", "offload": "offload"}.get(key, "communication")
 
 
-def _bars(pen: _Pen, bars: Bars, top: float, height: float, colour: str, *, hidden: bool = False) -> None:
+def _bars(pen: _Pen, bars: Bars, top: float, height: float, colour: str, *, hidden: bool = False, edge: bool = True) -> None:
     if not len(bars):
         return
     spans = np.column_stack((bars.begin, bars.end - bars.begin)) / pen.unit.factor
@@ -186,7 +188,7 @@ def _bars(pen: _Pen, bars: Bars, top: float, height: float, colour: str, *, hidd
         (top, height),
         facecolor=(colour, style.HIDDEN) if hidden else colour,
         edgecolor=(colour, 1.0) if hidden else _darker(colour),
-        linewidth=pen.edge,
+        linewidth=pen.edge if edge else 0.0,
         zorder=2,
     )
     if hidden:

@@ -1,0 +1,157 @@
+"""The answer of `fit` as text: verdict, one bar per class of GPUs, what would help, the inverse, the formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from parsim.report.measured import DeviceMemory, RankClass
+from parsim.report.report import Report
+from parsim.study.fit import Alternative, Answer, Maximum, formulas
+from parsim.units import format_bytes, format_time
+
+_WIDTH = 48
+_LETTERS = {
+    "parameters": "P",
+    "gradients": "G",
+    "optimizer": "O",
+    "activations": "A",
+    "buffers": "B",
+    "temporaries": "T",
+    "workspace": "W",
+    "context": "C",
+    "communicators": "N",
+    "fragmentation": "f",
+}
+
+
+def text(answer: Answer, *, explain: bool = False) -> str:
+    """The whole answer."""
+    lines = [*_verdict(answer), "", *_bars(answer.report), "", *_facts(answer)]
+    if answer.maximum is not None:
+        lines += ["", *_maximum(answer.maximum)]
+    if not answer.fits:
+        lines += ["", *_alternatives(answer)]
+    if explain:
+        lines += ["", "how these numbers come about", *(f"  {name:<12} {formula}" for name, formula in formulas(answer.report))]
+    return "\n".join(lines)
+
+
+def document(answer: Answer) -> dict[str, Any]:
+    """The answer as one JSON document; `report` is the run's own."""
+    maximum = answer.maximum
+    return {
+        "parsim": 1,
+        "fits": answer.fits,
+        "scenario": answer.tree,
+        "report": answer.report.document(),
+        "alternatives": [
+            {
+                "change": a.change,
+                "overrides": list(a.overrides),
+                "peak_bytes": a.report.peak_memory,
+                "step_time_s": a.report.step_time,
+                "slowdown": a.slowdown,
+            }
+            for a in answer.alternatives
+        ],
+        "refused": list(answer.refused),
+        "maximum": None
+        if maximum is None
+        else {
+            "what": maximum.what,
+            "value": maximum.value,
+            "parameters": maximum.fits.measured.model.parameters,
+            "peak_bytes": maximum.fits.peak_memory,
+            "next_peak_bytes": None if maximum.exceeds is None else maximum.exceeds.peak_memory,
+            "limit": maximum.limit,
+        },
+    }
+
+
+def _verdict(answer: Answer) -> Iterator[str]:
+    report = answer.report
+    device = _fullest(report)
+    states = sum(device.resident_bytes.get(name, 0) for name in ("parameters", "optimizer")) + device.at_peak["gradients"]
+    capacity = report.measured.memory.capacity_bytes
+    word = "yes" if answer.fits else "no"
+    need = format_bytes(device.device_used_bytes, decimal=True)
+    yield f"{word}: {answer.question.model} on {answer.question.on} needs {need} of {format_bytes(capacity)} per GPU"
+    strategy = answer.tree["parallel"]["data"]["strategy"]
+    yield f"model states alone: {format_bytes(_states(report))} per GPU of about {format_bytes(capacity)} ({strategy}); {format_bytes(states)} live at the peak"
+
+
+def _states(report: Report) -> int:
+    """Weights, gradients and optimizer state of a rank when all exist [B], from the sum per parameter."""
+    measured = report.measured
+    total = float(str(measured.memory.bytes_per_parameter).partition("=")[2].split()[0] or 0)
+    strategy = str(measured.scenario["parallel"]["data"]["strategy"])
+    parameters = measured.model.parameters / (measured.ranks.tensor * measured.ranks.pipeline)
+    weight, gradient = (float(part) for part in str(measured.memory.bytes_per_parameter).split("=")[0].split("+")[:2])
+    n = measured.ranks.data
+    rest = total - weight - gradient
+    sharded = {"zero1": (1, 1, n), "zero2": (1, n, n), "zero3": (n, n, n), "fsdp": (n, n, n)}.get(strategy, (1, 1, 1))
+    return round(parameters * (weight / sharded[0] + gradient / sharded[1] + rest / sharded[2]))
+
+
+def _fullest(report: Report) -> DeviceMemory:
+    return max(report.measured.memory.devices, key=lambda device: device.device_used_bytes)
+
+
+def _bars(report: Report) -> Iterator[str]:
+    """One bar per class of ranks; the bracket ends at the capacity."""
+    memory = report.measured.memory
+    classes: dict[int, RankClass] = {group.rank: group for group in report.measured.classes}
+    scale = max(memory.capacity_bytes, *(device.device_used_bytes for device in memory.devices)) / _WIDTH
+    used = {name for device in memory.devices for name, size in device.at_peak.items() if size > scale / 2}
+    for device in memory.devices:
+        bar = ""
+        passed = 0.0
+        for name, letter in _LETTERS.items():
+            passed += device.at_peak.get(name, 0)
+            bar += letter * (round(passed / scale) - len(bar))
+        edge = round(memory.capacity_bytes / scale)
+        bar = bar.ljust(_WIDTH, "·")
+        drawn = f"[{bar[:edge]}]{bar[edge:].rstrip('·')}"
+        yield f"  GPU {classes[device.rank].ranks:<8} {drawn}  {format_bytes(device.device_used_bytes)}"
+    legend = ", ".join(f"{letter} {name}" for name, letter in _LETTERS.items() if name in used)
+    yield f"  {legend}; ] = capacity {format_bytes(memory.capacity_bytes)}"
+
+
+def _facts(answer: Answer) -> Iterator[str]:
+    report = answer.report
+    memory = report.measured.memory
+    device = _fullest(report)
+    yield f"bytes per parameter  {memory.bytes_per_parameter} (weight + gradient + master + optimizer)"
+    yield f"peak                 {format_bytes(device.device_used_bytes)} at {device.peak_op or 'the start of the step'}"
+    yield f"at checkpoint save   {format_bytes(memory.at_save_bytes or 0)} per GPU"
+    yield f"host memory          {format_bytes(memory.host_bytes)} used by the strategy (nothing is offloaded)"
+    yield f"step                 {format_time(report.step_time)}"
+
+
+def _maximum(maximum: Maximum) -> Iterator[str]:
+    parameters = f" = {maximum.fits.measured.model.parameters:,} parameters" if maximum.what == "parameters" else ""
+    name = "layers" if maximum.what == "parameters" else maximum.what
+    yield f"largest {name}: {maximum.value}{parameters} ({format_bytes(maximum.fits.peak_memory)})"
+    if maximum.exceeds is not None:
+        yield f"  {maximum.value + maximum.step} does not fit ({format_bytes(maximum.exceeds.peak_memory)})"
+    else:
+        yield f"  {maximum.value + maximum.step}: {maximum.limit}"
+
+
+def _alternatives(answer: Answer) -> Iterator[str]:
+    if not answer.alternatives:
+        yield "none of the changes tried fits; more or larger GPUs are needed"
+    else:
+        yield "what would fit, cheapest first"
+        for alternative in answer.alternatives:
+            yield f"  {alternative.change:<52} {format_bytes(alternative.report.peak_memory):>10}  {_price(alternative)}"
+    if answer.question.train == "full":
+        yield "not tried: LoRA, QLoRA and offload are not supported yet"
+
+
+def _price(alternative: Alternative) -> str:
+    ratio = alternative.slowdown
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f}x the time per sample" if ratio >= 1 else f"{1 / ratio:.1f}x faster per sample"

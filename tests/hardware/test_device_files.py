@@ -1,0 +1,134 @@
+"""Device files: the shipped ones, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hardware_graphs import build, chip, device, device_tree
+
+from parsim.errors import TopologyError
+from parsim.hardware.device import device_from_tree
+from parsim.hardware.links import standard_kind
+from parsim.scenario.files import aliases, names
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize("name", names("devices"))
+def test_every_shipped_device_reads_without_a_warning(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = device(name)
+    assert 0.9 * found.memory <= found.visible_memory <= found.memory
+    assert standard_kind(found.pcie) is not None
+    assert found.nvlinks == 0 or standard_kind(found.nvlink) is not None
+    tree = device_tree(name)
+    for group in ("memory", "compute", "gemm", "attention", "power", "links"):
+        assert tree[group]["source"], f"{name}.{group} needs a source"
+
+
+def test_datasheet_figures():
+    a100, h100, v100 = device("a100-sxm-80gb"), device("h100-sxm-80gb"), device("v100-sxm2-32gb")
+    assert a100.visible_memory == 85094039552
+    assert (a100.peak["bf16"], a100.bandwidth, a100.sms, a100.tdp) == (312e12, 2039e9, 108, 400.0)
+    assert (h100.peak["bf16"], h100.peak["fp8"], h100.bandwidth, h100.sms) == (989e12, 1979e12, 3350e9, 132)
+    assert (v100.peak["fp16"], v100.bandwidth, v100.memory) == (125e12, 900e9, 32 * GIB)
+    assert device("a100-sxm-40gb").bandwidth == 1555e9
+    assert device("rtx-4090-24gb").peak["bf16"] == pytest.approx(165.2e12)
+
+
+def test_features():
+    assert not device("v100-sxm2-32gb").has("bf16")
+    assert not device("v100-sxm2-32gb").has("flash2")
+    assert device("a100-sxm-80gb").has("flash2")
+    assert not device("a100-sxm-80gb").has("fp8")
+    assert device("h100-sxm-80gb").has("fp8")
+    assert not device("rtx-4090-24gb").has("p2p")
+    assert not device("rtx-3090-24gb").has("p2p")
+    assert device("l40s-48gb").has("p2p")
+
+
+def test_attention_kernels_agree_with_features():
+    for name in names("devices"):
+        found = device(name)
+        for kernel in found.attention:
+            assert found.has(kernel), f"{name} lists an efficiency for {kernel}"
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("v100-32gb", "v100-sxm2-32gb"),
+        ("a100-80gb", "a100-sxm-80gb"),
+        ("a100-40gb", "a100-sxm-40gb"),
+        ("h100", "h100-sxm-80gb"),
+        ("h200", "h200-sxm-141gb"),
+        ("b200", "b200-sxm-180gb"),
+        ("rtx-4090", "rtx-4090-24gb"),
+        ("rtx-3090", "rtx-3090-24gb"),
+        ("l40s", "l40s-48gb"),
+        ("t4", "t4-16gb"),
+        ("a10g", "a10g-24gb"),
+        ("mi300x", "mi300x-192gb"),
+    ],
+)
+def test_aliases(alias, name):
+    assert aliases("devices")[alias] == name
+
+
+@pytest.mark.parametrize(
+    ("peak", "word"),
+    [
+        ({"fp32": "19.5 TFLOP/s", "tf32": "156 TFLOP/s", "bf16": "624 TFLOP/s"}, "312"),
+        ({"fp32": "67 TFLOP/s", "bf16": "1979 TFLOP/s"}, "989.5"),
+        ({"fp32": "67 TFLOP/s", "tf32": "494.5 TFLOP/s", "bf16": "989 TFLOP/s", "fp8": "3958 TFLOP/s"}, "1979"),
+    ],
+)
+def test_a_peak_with_sparsity_warns_and_names_the_dense_one(peak, word):
+    with pytest.warns(UserWarning, match=word):
+        device_from_tree({**chip(), "compute": {"sms": 108, "peak": peak}})
+
+
+def test_all_findings_at_once():
+    tree = {
+        "name": "bad",
+        "memory": {"size": "80 GB/s", "bandwidth": "2 TB/s", "visible": "90 GiB", "eficiency": 0.8},
+        "compute": {"sms": 0, "peak": {"fp16": "312 TFLOP/s", "bf61": "1 TFLOP/s"}},
+        "attention": {"flash9": {"forward": 2.0, "backward": 0.5}},
+        "features": ["bf61"],
+    }
+    with pytest.raises(TopologyError) as caught:
+        device_from_tree(tree, "device bad")
+    found = {finding.path: finding for finding in caught.value.findings}
+    assert set(found) == {
+        "device bad.memory.size",
+        "device bad.memory.visible",
+        "device bad.memory.eficiency",
+        "device bad.compute.sms",
+        "device bad.compute.peak",
+        "device bad.compute.peak.bf61",
+        "device bad.attention.flash9",
+        "device bad.attention.flash9.forward",
+        "device bad.features",
+    }
+    assert found["device bad.memory.eficiency"].suggestion == "did you mean 'efficiency'?"
+    assert found["device bad.features"].suggestion == "did you mean 'bf16'?"
+
+
+def test_memory_override_scales_what_the_driver_reports():
+    cluster = build("2x a100-80gb", overrides={"device": {"memory": "40 GiB"}})
+    assert cluster.device(0).memory == 40 * GIB
+    assert cluster.device(0).visible_memory == int(40 * 79.25 / 80 * GIB)
+    doubled = build("2x a100-80gb", overrides={"device": {"memory": {"bandwidth": "x2"}, "compute": {"peak": {"bf16": "x0.5"}}}})
+    assert doubled.device(0).bandwidth == 2 * 2039e9
+    assert doubled.device(0).peak["bf16"] == 156e12
+    assert doubled.device(0) is doubled.device(1)
+
+
+def test_wrong_overrides_are_findings():
+    with pytest.raises(TopologyError) as caught:
+        build("2x a100-80gb", overrides={"device": {"memory": {"bandwith": "x2"}}})
+    assert caught.value.findings[0].path == "cluster.set.device.memory.bandwith"
+    with pytest.raises(TopologyError, match="unknown section"):
+        build("2x a100-80gb", overrides={"devices": {}})

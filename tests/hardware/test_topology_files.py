@@ -1,0 +1,280 @@
+"""Topology files, inline boxes and overrides."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hardware_graphs import build, shipped, shipped_topologies, topology_tree, wire
+
+from parsim.errors import TopologyError
+from parsim.hardware.channels import channels
+from parsim.hardware.topology import expand
+from parsim.scenario.files import aliases
+
+
+@pytest.mark.parametrize("name", shipped_topologies())
+def test_every_shipped_topology_builds_and_names_its_sources(name):
+    tree = topology_tree(name)
+    assert tree["name"] == name
+    assert tree["source"]
+    assert all(kind.get("source") for kind in tree.get("links", {}).values())
+    if "price" in tree:
+        assert tree["price"]["date"]
+        assert tree["price"]["source"]
+    cluster = shipped(name)
+    assert cluster.gpus == tree["node"]["gpus"]
+    if cluster.gpus > 1:
+        assert channels(cluster, tuple(range(cluster.gpus)))
+    if "fabric" in tree:
+        several = shipped(name, nodes=3)
+        assert several.gpus == 3 * cluster.gpus
+        assert channels(several, tuple(range(several.gpus)))
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("aws:p5.48xlarge", "aws-p5"),
+        ("aws:p4d.24xlarge", "aws-p4d"),
+        ("dgx-h100", "hgx-h100"),
+        ("dgx-a100", "dgx-a100-80gb"),
+        ("nvl72", "gb200-nvl72"),
+        ("dgx-1", "dgx-1-v100"),
+    ],
+)
+def test_aliases(alias, name):
+    assert aliases("topologies")[alias] == name
+
+
+def test_ranges_and_wildcards():
+    assert expand("nic0..3") == ["nic0", "nic1", "nic2", "nic3"]
+    assert expand("cpu") == ["cpu"]
+    cluster = shipped("dgx-a100-80gb")
+    graph = cluster.machine(0).graph
+    assert graph.edges["gpu5", "nvswitch"]["link"].capacity == 240e9
+    assert graph.has_edge("gpu3", "pcie1")
+    assert graph.has_edge("nic7", "pcie3")
+    assert not graph.has_edge("gpu3", "pcie0")
+
+
+def test_the_cube_mesh_has_24_links_and_degree_six():
+    machine = shipped("dgx-1-v100").machine(0)
+    degree = dict.fromkeys(machine.gpu_names, 0.0)
+    for a, b, data in machine.graph.edges(data=True):
+        if data["link_kind"].medium == "nvlink":
+            degree[a] += data["link"].capacity / 22.5e9
+            assert b.startswith("gpu")
+    assert set(degree.values()) == {6.0}
+
+
+def test_price():
+    price = shipped("aws-p4d").price
+    assert price is not None
+    assert (price.gpu_hour, price.currency, price.date) == (4.1, "USD", "2024-06-01")
+    tree = topology_tree("single-a100") | {"price": {"gpu_hour": 2.0}}
+    with pytest.raises(TopologyError, match="date"):
+        build(tree)
+
+
+def nics(cluster):
+    return cluster.machine(0).owned_ports
+
+
+def test_gpu_to_nic():
+    assert nics(shipped("dgx-1-v100")) == ((0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,))
+    assert nics(shipped("dgx-a100-80gb")) == tuple((k,) for k in range(8))
+    assert nics(shipped("hgx-h100")) == tuple((k,) for k in range(8))
+    assert nics(shipped("aws-p4d")) == ((0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,))
+    assert nics(shipped("4x-v100-pcie")) == ((0,),) * 4
+    assert nics(shipped("workstation-2x-rtx-3090")) == ((), ())
+
+
+def test_more_nics_than_gpus_are_dealt_out():
+    edges = [{"from": "gpu*", "to": "pcie0", "kind": "pcie4-x16"}, {"from": "nic*", "to": "pcie0", "kind": "pcie4-x16"}]
+    node = {"gpus": 2, "device": "chip", "vertices": ["pcie0", "nic0..3"], "edges": edges}
+    assert nics(build({"name": "x", "node": node})) == ((0, 2), (1, 3))
+
+
+def test_findings_of_a_topology_come_together():
+    tree = {
+        "name": "bad",
+        "colour": "red",
+        "node": {
+            "gpus": 2,
+            "device": "chip",
+            "vertices": ["nvswitch", "thing0"],
+            "edges": [
+                {"from": "gpu*", "to": "nvswitch", "kind": "nvlink33"},
+                {"from": "gpu9", "to": "nvswitch", "kind": "nvlink3"},
+                {"from": "gpu0", "to": "nvswitch", "kind": "nvlink3"},
+            ],
+        },
+        "links": {"nvlink3": {"per_direction": "20 GB"}},
+    }
+    with pytest.raises(TopologyError) as caught:
+        build(tree)
+    paths = [finding.path for finding in caught.value.findings]
+    assert "links.nvlink3.per_direction" in paths
+    assert "node.vertices" in paths
+    assert "node.edges[0].kind" in paths
+    assert "node.edges[1].from" in paths
+    assert "node.edges[2]" in paths
+    assert "colour" in paths
+    kinds = next(finding for finding in caught.value.findings if finding.path == "node.edges[0].kind")
+    assert kinds.suggestion == "did you mean 'nvlink3'?"
+
+
+def test_two_nvswitch_vertices_are_refused():
+    edges = [{"from": "gpu*", "to": "nvswitch*", "kind": "nvlink3", "count": 6, "pair": "all"}]
+    node = {"gpus": 2, "device": "chip", "vertices": ["nvswitch0..1"], "edges": edges}
+    with pytest.raises(TopologyError, match="one nvswitch vertex"):
+        build({"name": "x", "node": node})
+
+
+def test_ambiguous_wildcards_are_refused():
+    node = {
+        "gpus": 2,
+        "device": "chip",
+        "vertices": ["pcie0..1"],
+        "edges": [{"from": "gpu*", "to": "pcie*", "kind": "pcie4-x16"}],
+    }
+    with pytest.raises(TopologyError, match="pair: one-to-one"):
+        build({"name": "x", "node": node})
+
+
+def test_not_supported_yet():
+    with pytest.raises(TopologyError, match="not supported yet"):
+        shipped("hgx-h100", nodes=[{"use": "hgx-h100", "count": 2}])
+    with pytest.raises(TopologyError, match="not supported yet"):
+        shipped("hgx-h100", nodes=2, fabric={"routing": "ecmp"})
+
+
+def test_wrong_numbers():
+    with pytest.raises(TopologyError, match="17 GPUs wanted"):
+        shipped("hgx-h100", nodes=2, gpus=17)
+    with pytest.raises(TopologyError, match="at least 1"):
+        shipped("hgx-h100", nodes=0)
+    with pytest.raises(TopologyError, match="no NIC"):
+        shipped("workstation-2x-rtx-3090", nodes=2, fabric={"link": "ib-ndr"})
+    with pytest.raises(TopologyError, match="no trunks"):
+        shipped("hgx-h100", nodes=2, fabric={"kind": "single-switch", "oversubscription": 2})
+
+
+# inline boxes
+
+
+def test_box_line():
+    cluster = build("4x v100-32gb")
+    assert cluster.gpus == 4
+    assert cluster.device(0).name == "V100 SXM2 32GB"
+    assert sum(one.rate for one in channels(cluster, (0, 1, 2, 3))) == pytest.approx(135e9)  # two links per pair: six rings
+    with pytest.raises(TopologyError, match="no box"):
+        build("four v100")
+
+
+def test_box_of_geforce_cards():
+    cluster = build({"gpu": "rtx-3090", "count": 6, "interconnect": "pcie3-x8", "p2p": False})
+    assert (cluster.gpus, cluster.nodes) == (6, 1)
+    route = cluster.route(0, 1)
+    assert [cluster.link_class_name(link) for link in route.links] == ["gpu->cpu", "cpu<->memory", "cpu->gpu"]
+    assert route.coefficients == (1.0, 2.0, 1.0)
+    assert cluster.capacity(route.links[0]) == 6e9
+    assert channels(cluster, tuple(range(6)))[0].rate == 6e9
+
+
+def test_box_wirings():
+    bridged = build({"gpu": "rtx-3090", "count": 4, "interconnect": "nvlink-pairs"})
+    assert bridged.link_class_name(bridged.route(0, 1).links[0]) == "gpu->gpu"
+    assert len(bridged.route(1, 2).links) == 3
+    switched = build("8x a100-80gb")
+    assert channels(switched, tuple(range(8)))[0].rate == 240e9
+    with pytest.raises(TopologyError, match="dgx-1-v100"):
+        build("8x v100-32gb")
+    with pytest.raises(TopologyError, match="has no NVLink"):
+        build({"gpu": "rtx-4090", "count": 2, "interconnect": "nvlink-pairs"})
+    with pytest.raises(TopologyError, match="did you mean 'pcie4-x16'"):
+        build({"gpu": "rtx-4090", "count": 2, "interconnect": "pcie4-x17"})
+
+
+def test_box_with_a_nic():
+    cluster = build({"gpu": "l40s", "count": 4, "nic": "roce-200g"}, nodes=2)
+    route = cluster.route(0, 7)
+    assert route.bottleneck(cluster.capacity) == 24e9
+    assert len(route.links) == 6
+
+
+def test_p2p_argument_wins():
+    tree = topology_tree("8x-rtx-4090-pcie")
+    assert len(build(copy.deepcopy(tree)).route(0, 1).links) == 3
+    assert len(build(copy.deepcopy(tree), p2p=True).route(0, 1).links) == 2
+
+
+# overrides
+
+
+def test_link_overrides():
+    assert shipped("dgx-a100-80gb", overrides={"links": {"nvlink3": {"bandwidth": "x2"}}}).route(0, 1).bottleneck(
+        lambda link: shipped("dgx-a100-80gb", overrides={"links": {"nvlink3": {"bandwidth": "x2"}}}).capacity(link)
+    ) == pytest.approx(480e9)
+    slow = shipped("dgx-a100-80gb", nodes=2, overrides={"links": {"ib-hdr": {"bandwidth": "100 Gb/s"}}})
+    assert slow.route(0, 8).bottleneck(slow.capacity) == pytest.approx(12e9)
+    with pytest.raises(TopologyError, match="unknown kind of link"):
+        shipped("dgx-a100-80gb", overrides={"links": {"nvlink33": {"bandwidth": "x2"}}})
+
+
+def test_a_standard_link_that_the_file_does_not_define_can_be_changed():
+    box = {"gpu": "a100-80gb", "count": 2}
+    cluster = build(box, overrides={"links": {"nvlink3": {"bandwidth": "x0.5"}}})
+    assert cluster.capacity(cluster.route(0, 1).links[0]) == pytest.approx(120e9)
+
+
+def test_nic_override():
+    assert nics(shipped("dgx-a100-80gb", nodes=2, overrides={"node": {"nics": 1}})) == ((0,),) * 8
+    with pytest.raises(TopologyError, match="has 8 NICs, not 9"):
+        shipped("dgx-a100-80gb", nodes=2, overrides={"node": {"nics": 9}})
+
+
+# explicit graphs
+
+
+def test_explicit_graph():
+    tree = {
+        "name": "pair",
+        "device": ["a100-80gb", "h100"],
+        "vertices": ["gpu0", "gpu1", "cpu0", "cpu1", "nic0", "nic1", "leaf"],
+        "edges": [
+            {"from": "gpu0", "to": "cpu0", "kind": "pcie4-x16"},
+            {"from": "gpu1", "to": "cpu1", "kind": "pcie5-x16"},
+            {"from": "nic0", "to": "cpu0", "kind": "pcie4-x16"},
+            {"from": "nic1", "to": "cpu1", "kind": "pcie5-x16"},
+            {"from": "nic*", "to": "leaf", "kind": "ib-ndr"},
+        ],
+    }
+    cluster = build(tree)
+    assert (cluster.nodes, cluster.gpus) == (2, 2)
+    assert [cluster.device(gpu).name for gpu in (0, 1)] == ["A100 SXM 80GB", "H100 SXM 80GB"]
+    route = cluster.route(0, 1)
+    assert [cluster.link_class_name(link) for link in route.links] == [
+        "gpu->cpu", "cpu->nic", "nic->switch", "switch->nic", "nic->cpu", "cpu->gpu",
+    ]  # fmt: skip
+    with pytest.raises(TopologyError, match="cannot be repeated"):
+        build(tree, nodes=2)
+
+
+def test_an_unreachable_pair_is_an_error_that_names_both():
+    node = {"gpus": 2, "device": "chip", "vertices": ["cpu0"], "edges": [{"from": "gpu0", "to": "cpu0", "kind": "pcie4-x16"}]}
+    cluster = build({"name": "broken", "node": node})
+    with pytest.raises(TopologyError, match="GPU 0 to GPU 1"):
+        cluster.route(0, 1)
+    with pytest.raises(TopologyError, match="no path"):
+        channels(cluster, (0, 1))
+    split = {
+        "name": "split",
+        "device": "chip",
+        "vertices": ["gpu0", "gpu1", "leaf0", "leaf1"],
+        "edges": [{"from": "gpu0", "to": "leaf0", "kind": "net"}, {"from": "gpu1", "to": "leaf1", "kind": "net"}],
+        "links": {"net": wire(25.0)},
+    }
+    with pytest.raises(TopologyError, match="no path from gpu0 to gpu1"):
+        build(split).route(0, 1)

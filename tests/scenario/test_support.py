@@ -1,0 +1,117 @@
+"""Nothing is silently ignored: every value whose feature is not built is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from parsim.errors import ScenarioError
+from parsim.scenario import load
+from parsim.scenario.support import LIMITS, unsupported
+
+MINIMAL = {"model": "gpt2", "cluster": "4x v100-32gb", "training": {"sequence_length": 1024, "global_batch": 8, "micro_batch": 1}}
+
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "parallel.context.size": (2, 8),
+    "parallel.context.method": ("all-gather", "ulysses"),
+    "parallel.expert.size": (2,),
+    "parallel.expert.imbalance": (1.5,),
+    "parallel.expert.capacity_factor": (1.25,),
+    "parallel.data.strategy": ("hsdp",),
+    "parallel.data.shard_size": (8,),
+    "parallel.pipeline.schedule": ("zb-h1", "ZB_H2", "dualpipe", "pipedream-2bw", "hanayo"),
+    "training.offload.parameters": ("cpu", "nvme"),
+    "training.offload.gradients": ("cpu",),
+    "training.offload.optimizer": ("cpu",),
+    "training.offload.activations": ("cpu",),
+    "training.finetune": ({"method": "lora"}, {}),
+    "training.tokens": ("2T", 1e12),
+    "training.mean_sequence_length": (512,),
+    "training.partial_micro_batch": (True,),
+    "training.loss.chunks": (2,),
+    "report.flop_convention": ("megatron", "exact"),
+    "report.ranks": ([0, 1],),
+    "cluster.nodes": ([{"use": "dgx-a100-80gb", "count": 2}],),
+    "cluster.fabric.routing": ("ecmp",),
+    "cluster.interference": ("simple", "full"),
+    "cluster.collectives.profile": ("measured", "nccl"),
+    "cluster.collectives.algorithm": ("ring", "tree"),
+    "cluster.collectives.protocol": ("ll", "simple"),
+    "cluster.background": ([{"from": "gpu0", "to": "gpu1"}],),
+    "software.profile": ("pytorch-compile", "megatron-2021"),
+    "software.fusion": ("compiled",),
+    "software.host.per_layer_forward": ("10 us",),
+    "software.host.per_layer_backward": ("1 ms",),
+    "software.host.per_collective": ("1 us",),
+    "software.host.graphs": (True,),
+    "variability.runs": (2,),
+    "variability.jitter": (0.1,),
+    "variability.faults": ([{"link": "leaf0-spine0", "at": "10 s"}],),
+    "economics.currency": ("EUR",),
+    "economics.gpu_hour": (2.0, 0),
+    "economics.power_price": (0.2,),
+    "economics.pue": (1.3,),
+    "economics.mtbf_per_gpu": ("50000 h",),
+    "economics.checkpoint_time": ("60 s",),
+}
+
+
+def tree_of(path: str, value: Any) -> dict[str, Any]:
+    tree: Any = value
+    for key in reversed(path.split(".")):
+        tree = {key: tree}
+    return tree
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        if key == "cluster" and isinstance(below, str):
+            below = {"topology": below}
+        result[key] = merged(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
+    return result
+
+
+def cases() -> list[Any]:
+    return [pytest.param(path, value, id=f"{path}={value}") for path, values in REFUSED.items() for value in values]
+
+
+@pytest.mark.parametrize(("path", "value"), cases())
+def test_refused_as_not_supported_yet(path: str, value: Any) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load(merged(MINIMAL, tree_of(path, value)))
+    (finding,) = caught.value.findings
+    assert finding.message.startswith("not supported yet: ")
+    assert (finding.path, finding.value) == (path, value)
+
+
+def test_every_limit_is_tested() -> None:
+    assert sorted(REFUSED) == sorted(limit.path for limit in LIMITS)
+
+
+def test_every_default_is_supported() -> None:
+    tree = load(MINIMAL).tree
+    assert unsupported(tree) == []
+    for limit in LIMITS:
+        holder: Any = tree
+        for key in limit.path.split("."):
+            holder = holder[key]
+        assert limit.supported(holder), limit.path
+
+
+def test_the_same_value_in_other_words_is_supported() -> None:
+    load(
+        merged(
+            MINIMAL, {"parallel": {"cp": 1, "ep": 1}, "software": {"host": {"per_layer_forward": "0.0 ms"}}, "variability": {"jitter": 0}}
+        )
+    )
+    load(merged(MINIMAL, {"economics": {"pue": 1.2}, "training": {"tokens": None, "finetune": None}}))
+
+
+def test_a_wrong_value_is_said_to_be_wrong_first() -> None:
+    with pytest.raises(ScenarioError, match="is not a whole number") as caught:
+        load(merged(MINIMAL, {"parallel": {"context": {"size": "many"}}}))
+    assert len(caught.value.findings) == 1
