@@ -6,3 +6,6 @@ from hypothesis import settings
 
 settings.register_profile("parsim", deadline=None, derandomize=True, database=None)
 settings.load_profile("parsim")
+
+# plugins of pytest, not modules to look for doctests in
+collect_ignore_glob = ["conftest.py", "*/conftest.py"]

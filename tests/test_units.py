@@ -180,8 +180,7 @@ def test_whole_quantities_are_exact(number: int, prefix: str) -> None:
 def test_any_text_is_read_or_refused_politely(text: str, dimension: str) -> None:
     try:
         value = parse(text, dimension)
-    except ValueError as error:
-        assert str(error)
-    else:
-        assert value >= 0
-        assert math.isfinite(value)
+    except ValueError:
+        return
+    assert value >= 0
+    assert math.isfinite(value)

@@ -11,7 +11,7 @@ from parsim.hardware.device import Device
 from parsim.hardware.links import STANDARD, standard_kind
 from parsim.hardware.tree import Tree, closest
 
-_LINE = re.compile(r"\s*(\d+)\s*[x×*]\s*(\S.*?)\s*")
+_LINE = re.compile(r"\s*(\d+)\s*[x×*](?:\s+|(?=[^\W_]))(\S.*?)\s*")
 _WIRINGS = ("nvswitch", "nvlink-mesh", "nvlink-pairs")
 
 
@@ -38,7 +38,7 @@ def expand_box(box: dict[str, Any], device_of: Callable[[str], Device], where: s
     """
     findings: list[Finding] = []
     tree = Tree(box, where, findings)
-    count = tree.whole("count", 1)
+    count = tree.whole("count", 1, high=10_000)
     gpu = tree.text("gpu")
     tree.stop()
     device = device_of(gpu)

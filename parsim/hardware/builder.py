@@ -181,6 +181,9 @@ def _torus(tree: Tree, link: LinkKind, blocks: list[tuple[int, int]], dims: obje
     if not isinstance(dims, (list, tuple)) or not dims or not all(isinstance(size, int) and size > 0 for size in dims):
         tree.fail("dims", "a torus needs its dimensions", f"for example dims: [{nodes}]")
         return None
+    if len(dims) > 6:
+        tree.fail("dims", f"{len(dims)} dimensions; at most 6 are supported")
+        return None
     if math.prod(dims) != nodes:
         product = " x ".join(map(str, dims))
         tree.fail("dims", f"{product} = {math.prod(dims)} points for {nodes} machines", "make the product equal to cluster.nodes")

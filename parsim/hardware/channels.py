@@ -178,7 +178,8 @@ def _local_rings(machine: Node, locals_: tuple[int, ...]) -> list[Ring]:
         return [_in_order(machine, locals_)]
     if not _any_nvlink(machine, locals_):
         return [_in_order(machine, machine.pcie_order(locals_))]
-    search = RingSearch(len(locals_), lambda a, b: _candidates(machine, locals_, a, b), machine.finder.capacity)
+    finder = machine.finder
+    search = RingSearch(len(locals_), lambda a, b: _candidates(machine, locals_, a, b), finder.capacity, finder.unit)
     found = search.best()
     if not found:
         return [_in_order(machine, machine.pcie_order(locals_))]
@@ -303,8 +304,9 @@ def _machine_passes(machine: Node, locals_: tuple[int, ...], port_rate: float) -
 
 
 def _switched(machine: Node, locals_: tuple[int, ...], port: int) -> Pass:
-    """In at the GPU that owns the port, past the others in index order, out through a second owner or back over NVLink."""
-    owners = [local for local in machine.port_owners[port] if local in locals_]
+    """In at the GPU nearest to the port, past the others in index order, out through a second GPU as near or back over NVLink."""
+    near = machine.nearest_gpus(port, locals_)
+    owners = [local for local in near if port in machine.owned_ports[local]] or near
     first = owners[0]
     at = locals_.index(first)
     rest = list(locals_[at + 1 :] + locals_[:at])
@@ -364,8 +366,11 @@ def _through_mesh(machine: Node, locals_: tuple[int, ...], ports: list[int], por
     def capacity(link: int) -> float:
         return port_rate if link >= links else machine.finder.capacity(link)
 
+    def unit(link: int) -> float:
+        return port_rate if link >= links else machine.finder.unit(link)
+
     passes = []
-    for one in RingSearch(outside + 1, candidates, capacity).best():
+    for one in RingSearch(outside + 1, candidates, capacity, unit).best():
         at = one.order.index(outside)
         order = one.order[at + 1 :] + one.order[:at]
         hops = one.hops[at:] + one.hops[:at]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from parsim.errors import Finding
 from parsim.hardware.tree import Tree, closest
+from parsim.units import format_flops
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 FEATURES = ("bf16", "fp8", "fp4", "tf32", "flash2", "flash3", "mem-efficient", "triton-fa1", "cudnn", "p2p", "nvlink")
@@ -161,8 +161,8 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     _warn_sparse(where, peak)
     return Device(
         name=name, memory=size, visible_memory=visible, bandwidth=bandwidth, l2=l2, memory_efficiency=memory_efficiency,
-        l2_gain=l2_gain, sms=sms, clock_derate=derate, peak=MappingProxyType(peak), gemm=gemm,
-        attention=MappingProxyType(attention), kernel_latency=latency, tdp=tdp, idle_power=idle, features=frozenset(features),
+        l2_gain=l2_gain, sms=sms, clock_derate=derate, peak=peak, gemm=gemm,
+        attention=attention, kernel_latency=latency, tdp=tdp, idle_power=idle, features=frozenset(features),
         interconnect=interconnect, nvlink=nvlink, nvlinks=nvlinks, pcie=pcie, aliases=aliases, assumptions=tuple(map(str, assumptions)),
     )  # fmt: skip
 
@@ -195,7 +195,7 @@ def _gemm(tree: Tree) -> GemmEfficiency:
         default = tree.number("efficiency", 0.75, 0.01, 1.0)
     result = GemmEfficiency(
         efficiency=default,
-        by_dtype=MappingProxyType(by_dtype),
+        by_dtype=by_dtype,
         k_half=tree.number("k_half", 145.0, 0.0, 4096.0),
         wave_quantisation=tree.number("wave_quantisation", 0.65, 0.0, 1.0),
         tile_128=tree.number("tile_128", 0.71, 0.05, 1.0),
@@ -235,7 +235,5 @@ def _warn_sparse(where: str, peak: Mapping[str, float]) -> None:
         elif dtype != "fp8" and any(abs(value / sparse - 1) < 0.005 for sparse in _SPARSE_16_BIT):
             reason = "printed in a datasheet with a footnote about sparsity"
         if reason:
-            warnings.warn(
-                f"{where}.compute.peak.{dtype}: {value:.4g} FLOP/s is {reason}; training uses the dense peak, half of it: {value / 2:.4g}",
-                stacklevel=3,
-            )
+            dense = f"training uses the dense peak, half of it: {format_flops(value / 2)}"
+            warnings.warn(f"{where}.compute.peak.{dtype}: {format_flops(value)} is {reason}; {dense}", stacklevel=3)

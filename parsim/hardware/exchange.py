@@ -57,6 +57,7 @@ def _count(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> Exchange:
     pieces: dict[int, Route] = {}  # machines keep their routes, so a route is known by its identity
     local: Counter[tuple[int, int]] = Counter()
     across: Counter[tuple[int, int, int, int]] = Counter()
+    ends: dict[tuple[int, int, int, int], float] = {}
     farthest = 0.0
     for a, b in pairs:
         source, target = cluster.node_of(a), cluster.node_of(b)
@@ -69,18 +70,19 @@ def _count(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> Exchange:
         pieces[id(one.out)], pieces[id(one.into)] = one.out, one.into
         local[source, id(one.out)] += 1
         local[target, id(one.into)] += 1
-        across[source, one.port, target, one.landing] += 1
+        way = (source, one.port, target, one.landing)
+        across[way] += 1
+        ends[way] = max(ends.get(way, 0.0), one.out.latency + one.into.latency)
     load: dict[int, float] = {}
     cap = math.inf
-    ends = 0.0
     for (node, number), times in local.items():
         route, first = pieces[number], cluster.first_link(node)
-        cap, ends = min(cap, route.cap), max(ends, route.latency)
+        cap = min(cap, route.cap)
         for link, coefficient in zip(route.links, route.coefficients, strict=True):
             load[link + first] = load.get(link + first, 0.0) + coefficient * times
-    for (source, port, target, landing), times in across.items():
-        route = cluster.cross(source, port, target, landing)
-        farthest = max(farthest, route.latency + 2 * ends)
+    for way, times in across.items():
+        route = cluster.cross(*way)
+        farthest = max(farthest, route.latency + ends[way])
         for link, coefficient in zip(route.links, route.coefficients, strict=True):
             load[link] = load.get(link, 0.0) + coefficient * times
     rate = min((cluster.capacity(link) / crossings for link, crossings in load.items()), default=math.inf)

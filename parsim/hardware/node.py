@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from parsim.hardware.device import Device
 from parsim.hardware.links import Link, LinkKind
-from parsim.hardware.routes import NOWHERE, TIER_SWITCH, PathFinder, Route, join, unreachable
+from parsim.hardware.routes import NOWHERE, TIER_HOST, TIER_SWITCH, PathFinder, Route, join, unreachable
 
 if TYPE_CHECKING:
     import networkx
@@ -76,6 +77,7 @@ class Node:
         self.rings: dict[object, tuple[Pass, ...]] = {}
         """results of the channel search, by what was asked"""
         self._routes: dict[tuple[str, str], Route] = {}
+        self._distances: dict[tuple[int, int], float] = {}
         self._exits: dict[tuple[int, int | None], tuple[int, Route]] = {}
 
     def route(self, source: str, target: str) -> Route | None:
@@ -134,7 +136,7 @@ class Node:
         The nearest port by path is taken (same switch, same CPU, other socket). Where t GPUs share the same m nearest
         ports, the q-th of them owns ports q, q + t, ...; with fewer ports than GPUs, port q mod m.
         """
-        nearest = [self._nearest_ports(gpu) for gpu in self.gpu_names]
+        nearest = [self._nearest_ports(gpu) for gpu in range(self.gpus)]
         owned: list[tuple[int, ...]] = []
         for gpu, ports in enumerate(nearest):
             tied = [other for other, theirs in enumerate(nearest) if theirs == ports]
@@ -142,16 +144,11 @@ class Node:
             owned.append(ports[rank::gpus] if len(ports) >= gpus else (ports[rank % len(ports)],) if ports else ())
         return tuple(owned)
 
-    @cached_property
-    def port_owners(self) -> tuple[tuple[int, ...], ...]:
-        """Per port: the GPUs that own it."""
-        return tuple(tuple(gpu for gpu, ports in enumerate(self.owned_ports) if port in ports) for port in range(len(self.ports)))
-
     def way_out(self, local: int, rail: int | None) -> tuple[int, Route]:
         """The port by which a GPU's bytes leave, and the route to it.
 
-        Bytes that must land on `rail` leave by that port if the GPU owns it, or hop over NVLink to a GPU that does (PXN);
-        else, and without a rail, they leave by the GPU's first port.
+        Bytes that must land on `rail` leave by that port if the GPU owns it, or hop over NVLink to a GPU nearer to it (PXN);
+        else, and without a rail, by the GPU's first port. A port beyond a CPU is also reached over NVLink where that is shorter.
         """
         key = (local, rail)
         if key not in self._exits:
@@ -160,27 +157,42 @@ class Node:
 
     def _way_out(self, local: int, rail: int | None) -> tuple[int, Route]:
         own = self.owned_ports[local]
-        if rail is not None and rail < len(self.ports) and rail not in own:
-            for owner in self.port_owners[rail]:
-                hop = self.finder.nvlink(self.gpu_names[local], self.gpu_names[owner])
-                if hop is not None:
-                    return rail, join((hop, self.to_port(owner, rail)))
-        port = rail if rail in own else own[0]
+        far = self.distance(local, own[0]) >= 100 * TIER_HOST
+        wanted = own[0] if rail is None or rail >= len(self.ports) else rail
+        if wanted not in own or far:
+            for owner in self.nearest_gpus(wanted, range(self.gpus)):
+                hop = self.finder.nvlink(self.gpu_names[local], self.gpu_names[owner]) if owner != local else None
+                if hop is not None and self.distance(owner, wanted) < self.distance(local, wanted):
+                    return wanted, join((hop, self.to_port(owner, wanted)))
+        port = wanted if wanted in own else own[0]
         return port, self.to_port(local, port)
 
-    def _nearest_ports(self, gpu: str) -> tuple[int, ...]:
-        distance: list[tuple[float, int]] = []
-        for number, port in enumerate(self.ports):
-            if port == gpu:
-                return (number,)
-            path = self.finder.path(gpu, port, ("pcie", "socket", "network"), ("pcie", "cpu"))
+    def distance(self, gpu: int, port: int) -> float:
+        """How far a port is from a GPU: 100 x the worst thing between them (switch, CPU, socket), plus switches on the way."""
+        name = self.gpu_names[gpu]
+        if name == self.ports[port]:
+            return 0.0
+        key = (gpu, port)
+        if key not in self._distances:
+            path = self.finder.path(name, self.ports[port], ("pcie", "socket", "network"), ("pcie", "cpu"))
             if path is None:
-                continue
-            switches = sum(self.finder.kind[vertex] == "pcie" for vertex in path)
-            tier = self.finder.tier(path)
-            distance.append((tier * 100 + (switches if tier == TIER_SWITCH else 0), number))
-        best = min((far for far, _ in distance), default=math.inf)
-        return tuple(number for far, number in distance if far == best)
+                self._distances[key] = math.inf
+            else:
+                tier = self.finder.tier(path)
+                switches = sum(self.finder.kind[vertex] == "pcie" for vertex in path)
+                self._distances[key] = tier * 100.0 + (switches if tier == TIER_SWITCH else 0)
+        return self._distances[key]
+
+    def nearest_gpus(self, port: int, among: Iterable[int]) -> tuple[int, ...]:
+        """The GPUs of `among` that are nearest to a port."""
+        far = {gpu: self.distance(gpu, port) for gpu in among}
+        best = min(far.values(), default=math.inf)
+        return tuple(gpu for gpu, distance in far.items() if distance == best < math.inf)
+
+    def _nearest_ports(self, gpu: int) -> tuple[int, ...]:
+        far = [self.distance(gpu, port) for port in range(len(self.ports))]
+        best = min(far, default=math.inf)
+        return tuple(port for port, distance in enumerate(far) if distance == best < math.inf)
 
     def pcie_order(self, gpus: tuple[int, ...]) -> tuple[int, ...]:
         """The GPUs in depth-first order of the PCIe tree: by socket, then root port or switch, then index.

@@ -43,7 +43,13 @@ class Ring:
 class RingSearch:
     """Packs rings over `members` positions, given the candidate routes of every ordered pair."""
 
-    def __init__(self, members: int, candidates: Callable[[int, int], Sequence[Route]], capacity: Callable[[int], float]) -> None:
+    def __init__(
+        self,
+        members: int,
+        candidates: Callable[[int, int], Sequence[Route]],
+        capacity: Callable[[int], float],
+        unit: Callable[[int], float],
+    ) -> None:
         import numpy
 
         self.np = numpy
@@ -53,6 +59,7 @@ class RingSearch:
         edges = dict.fromkeys(link for routes in self.candidates.values() for route in routes for link in route.links)
         self.edge = {link: number for number, link in enumerate(edges)}
         self.capacity = numpy.array([capacity(link) for link in edges])
+        self.unit = unit
         self.vectors = {
             pair: [
                 (
@@ -84,13 +91,12 @@ class RingSearch:
         return found
 
     def _speeds(self) -> list[float]:
-        """What one ring could run at: each link's capacity over its coefficient, fastest first."""
-        speeds = {
-            float(self.capacity[self.edge[link]]) / coefficient
-            for routes in self.candidates.values()
-            for route in routes
-            for link, coefficient in zip(route.links, route.coefficients, strict=True)
-        }
+        """What one ring could run at: an edge, or one of its parallel links, over its coefficient; fastest first."""
+        speeds: set[float] = set()
+        for routes in self.candidates.values():
+            for route in routes:
+                for link, coefficient in zip(route.links, route.coefficients, strict=True):
+                    speeds |= {float(self.capacity[self.edge[link]]) / coefficient, self.unit(link) / coefficient}
         return sorted(speeds, reverse=True)
 
     def _most(self, speed: float, tier: int, low: int) -> list[Ring]:

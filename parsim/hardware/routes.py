@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 TIER_NVLINK, TIER_NEIGHBOUR, TIER_SWITCH, TIER_HOST, TIER_SOCKET, TIER_NETWORK = range(6)
 """What a path crosses at worst: NVLink only, NVLink through another GPU, PCIe switches, a CPU, two CPUs, a network"""
 
+RELAY_SHARE = 0.83
+"""what a GPU that forwards for its neighbours moves of one NVLink; measured on five GPUs of a V100 cube mesh (VIA-Research/vTrain)"""
+
 SHARED_MEMORY_RATE = 10e9
 """one GPU to GPU stream staged in host memory [B/s]; NVIDIA/nccl-tests issue 74: 19-21 GB/s both ways together, PCIe 4.0, P2P disabled"""
 
@@ -87,6 +90,8 @@ class PathFinder:
         self.graph = graph
         self.kind: dict[str, str] = {vertex: data["kind"] for vertex, data in graph.nodes(data=True)}
         self._order = {vertex: number for number, vertex in enumerate(graph.nodes)}
+        self._capacities: dict[int, float] = {data["id"]: data["link"].capacity for _, _, data in graph.edges(data=True)}
+        self._units: dict[int, float] = {data["id"]: data["link_kind"].capacity for _, _, data in graph.edges(data=True)}
 
     def path(self, source: str, target: str, media: tuple[str, ...], relays: tuple[str, ...]) -> list[str] | None:
         """Fewest hops, then widest, over edges of `media` and inner vertices of the `relays` kinds; None if there is none."""
@@ -132,7 +137,8 @@ class PathFinder:
             first, second = self.nvlink(source, relay), self.nvlink(relay, target)
             if first and second:
                 route = join((first, second))
-                route = Route(route.links, route.coefficients, route.latency, TIER_NEIGHBOUR)
+                cap = RELAY_SHARE * min(self.unit(link) for link in route.links)
+                route = Route(route.links, route.coefficients, route.latency, TIER_NEIGHBOUR, cap)
                 found.append((-route.bottleneck(self.capacity), number, route))
         return [route for _, _, route in sorted(found, key=lambda item: item[:2])]
 
@@ -159,11 +165,9 @@ class PathFinder:
         """Capacity of edge `link` of this graph [B/s]."""
         return self._capacities[link]
 
-    @property
-    def _capacities(self) -> dict[int, float]:
-        if not hasattr(self, "_capacity_cache"):
-            self._capacity_cache = {data["id"]: data["link"].capacity for _, _, data in self.graph.edges(data=True)}
-        return self._capacity_cache
+    def unit(self, link: int) -> float:
+        """Capacity of one of the parallel links that make up edge `link` [B/s]."""
+        return self._units[link]
 
     def tier(self, path: list[str]) -> int:
         """What a host path crosses at worst."""

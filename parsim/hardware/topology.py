@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from parsim.errors import Finding
+from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
 from parsim.hardware.links import STANDARD, LinkKind, link_kinds, standard_kind
 from parsim.hardware.node import Edge, Node
@@ -25,6 +25,7 @@ _PREFIXES = {
     "core": "switch", "rail": "switch",
 }  # fmt: skip
 VERTEX_KINDS = ("gpu", "nvswitch", "pcie", "cpu", "memory", "nic", "switch")
+_LARGEST_MACHINE = 10_000
 _RANGE = re.compile(r"(.*?)(\d+)\.\.(\d+)")
 
 
@@ -75,7 +76,7 @@ def read_topology(top: Tree, device_of: DeviceOf, p2p: bool | None) -> Topology:
         top.stop()
     if top.has("node"):
         machine = top.child("node")
-        vertices = {f"gpu{number}": "gpu" for number in range(machine.whole("gpus"))}
+        vertices = {f"gpu{number}": "gpu" for number in range(machine.whole("gpus", high=_LARGEST_MACHINE))}
         vertices |= read_vertices(machine, "vertices")
         edges = read_edges(machine, "edges", vertices, topology)
         devices = _devices(machine, vertices, device_of)
@@ -125,6 +126,8 @@ def expand(name: str) -> list[str]:
     match = _RANGE.fullmatch(name)
     if not match:
         return [name]
+    if int(match[3]) - int(match[2]) >= _LARGEST_MACHINE:
+        raise TopologyError(Finding(f"{name} stands for more than {_LARGEST_MACHINE} names", "vertices", name))
     return [f"{match[1]}{number}" for number in range(int(match[2]), int(match[3]) + 1)]
 
 
@@ -240,7 +243,7 @@ def _devices(tree: Tree, vertices: dict[str, str], device_of: DeviceOf) -> tuple
 
 
 def _ports(machine: Tree, fabric: Tree, vertices: dict[str, str]) -> tuple[str, ...]:
-    """The fabric's NICs; without a list, every vertex of kind nic. ``node.nics`` keeps the first few."""
+    """The fabric's NICs; without a list, every vertex of kind nic. ``node.nics`` keeps some, evenly spread."""
     written = [name for pattern in fabric.names("nics") for name in expand(pattern)]
     ports = tuple(written or (vertex for vertex, kind in vertices.items() if kind == "nic"))
     for port in ports:
@@ -249,7 +252,7 @@ def _ports(machine: Tree, fabric: Tree, vertices: dict[str, str]) -> tuple[str, 
     keep = machine.whole("nics", len(ports), low=0)
     if keep > len(ports):
         machine.fail("nics", f"the machine has {len(ports)} NICs, not {keep}", "add nic vertices and their edges")
-    return ports[:keep]
+    return tuple(ports[number * len(ports) // keep] for number in range(keep))
 
 
 def _explicit(top: Tree, topology: Topology, device_of: DeviceOf, p2p: bool | None) -> None:

@@ -59,24 +59,20 @@ class Tree:
         return default if value is None else value
 
     def quantity(self, key: str, dimension: str, default: float | object = _MISSING, positive: bool = True) -> float:
-        """A unit string such as ``2039 GB/s`` in SI units, or a bare SI number; without a default the key is required."""
+        """A unit string such as ``2039 GB/s`` in SI units; without a default the key is required."""
         value = self.raw(key)
         if value is None:
             if default is _MISSING:
                 self.fail(key, f"missing: a {dimension} quantity is required")
                 return 1.0
             return default  # type: ignore[return-value]
-        number: float
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            number = float(value)
-        else:
-            try:
-                number = parse(value, dimension)
-            except ValueError as error:
-                self.fail(key, str(error))
-                return 1.0
-        if number < 0 or (positive and number == 0):
-            self.fail(key, f"{number:g} must be {'greater than' if positive else 'at least'} 0")
+        try:
+            number = parse(value, dimension)
+        except ValueError as error:
+            self.fail(key, str(error))
+            return 1.0
+        if positive and number == 0:
+            self.fail(key, "must be greater than 0")
             return 1.0
         return number
 
@@ -95,16 +91,16 @@ class Tree:
             self.fail(key, f"{value:g} is outside {low:g} ... {high:g}")
         return float(value)
 
-    def whole(self, key: str, default: int | object = _MISSING, low: int = 1) -> int:
-        """An integer of at least `low`."""
+    def whole(self, key: str, default: int | object = _MISSING, low: int = 1, high: int = 1_000_000) -> int:
+        """An integer with ``low <= integer <= high``."""
         value = self.raw(key)
         if value is None:
             if default is _MISSING:
                 self.fail(key, "missing: a whole number is required")
                 return low
             return default  # type: ignore[return-value]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < low:
-            self.fail(key, f"expected a whole number of at least {low}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high or value != int(value):
+            self.fail(key, f"expected a whole number from {low} to {high}")
             return low
         return int(value)
 

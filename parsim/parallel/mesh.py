@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 
@@ -24,34 +25,43 @@ class Mesh:
 
     def size(self, axis: str) -> int:
         """Length of one axis."""
-        return self.sizes[self.order.index(axis)]
+        return self._shape[axis][0]
 
     def stride(self, axis: str) -> int:
         """Distance in rank numbers between neighbours along an axis."""
-        return prod(self.sizes[: self.order.index(axis)])
+        return self._shape[axis][1]
+
+    @cached_property
+    def _shape(self) -> dict[str, tuple[int, int]]:
+        """axis -> (size, stride)"""
+        return {axis: (size, prod(self.sizes[:i])) for i, (axis, size) in enumerate(zip(self.order, self.sizes, strict=True))}
 
     def coordinate(self, rank: int, axis: str) -> int:
         """Where `rank` stands along `axis`."""
-        return rank // self.stride(axis) % self.size(axis)
+        size, stride = self._shape[axis]
+        return rank // stride % size
 
     def move(self, rank: int, axis: str, coordinate: int) -> int:
         """The rank that differs from `rank` only by standing at `coordinate` along `axis`."""
-        return rank + (coordinate - self.coordinate(rank, axis)) * self.stride(axis)
+        size, stride = self._shape[axis]
+        return rank + (coordinate - rank // stride % size) * stride
 
     def group(self, rank: int, *axes: str) -> tuple[int, ...]:
         """The ranks that share all coordinates with `rank` except along `axes`, ascending."""
-        members = [rank]
+        base = rank - sum(self.coordinate(rank, axis) * self.stride(axis) for axis in axes)
+        return tuple(base + offset for offset in self._offsets(axes))
+
+    def _offsets(self, axes: tuple[str, ...]) -> list[int]:
+        offsets = [0]
         for axis in axes:
-            members = [self.move(member, axis, coordinate) for member in members for coordinate in range(self.size(axis))]
-        return tuple(sorted(members))
+            size, stride = self._shape[axis]
+            offsets = [offset + step * stride for offset in offsets for step in range(size)]
+        return sorted(offsets)
 
     def at(self, **coordinates: int) -> list[int]:
         """All ranks with the given coordinates, ascending."""
         ranks = [0]
-        for axis, size, stride in zip(self.order, self.sizes, self._strides(), strict=True):
+        for axis, (size, stride) in self._shape.items():
             chosen = [coordinates[axis]] if axis in coordinates else range(size)
             ranks = [rank + coordinate * stride for rank in ranks for coordinate in chosen]
         return sorted(ranks)
-
-    def _strides(self) -> list[int]:
-        return [prod(self.sizes[:i]) for i in range(len(self.sizes))]

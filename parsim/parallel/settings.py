@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from parsim.parallel.schedules.slot import Schedule
+
 
 @dataclass(frozen=True, slots=True)
 class Precision:
@@ -90,8 +92,8 @@ class PipelineParallel:
     size: int = 1
     schedule: str = "1f1b"
     """a name of `parsim.parallel.schedules`, or "custom" with `slots`"""
-    slots: tuple[tuple[tuple[str, int, int], ...], ...] = ()
-    """custom schedule: per rank, (kind, global stage, micro-batch) in order"""
+    slots: Schedule = ()
+    """custom schedule: per rank, its slots in order"""
     virtual_stages: int = 1
     split: Literal["even", "balanced"] | tuple[int, ...] = "even"
     overlap_sends: bool = True

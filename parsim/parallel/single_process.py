@@ -61,8 +61,8 @@ class DataParallelModule(_Central):
             return
         replica = [] if self.steps else [self._weight(w, at) for w in self.weights]
         at.collective("scatter", AXIS, self.size * self.input_bytes, "scatter inputs", lane=LANE, blocking=True)
-        weights = sum(w.count for w in self.weights) * self.training.precision.parameters
-        at.collective("broadcast", AXIS, weights, "replicate weights", lane=LANE, blocking=True, allocates=replica)
+        weights = self.size * sum(w.count for w in self.weights) * self.training.precision.parameters
+        at.collective("scatter", AXIS, weights, "replicate weights", lane=LANE, blocking=True, allocates=replica)
 
     def pass_ends(self, at: Emitter, *, backward: bool) -> None:
         """Forward: gather all outputs on GPU 0. Backward: sum the gradients there and drop the replicas."""

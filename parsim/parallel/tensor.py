@@ -68,7 +68,7 @@ class TensorParallelHooks:
             return
         if _leaves(operator) and operator.split == "row":
             at.collective("all_gather", AXIS, self._size(operator, "output"), f"{operator.name} grad", blocking=True)
-        elif _enters(operator) and not self.split:
+        elif _enters(operator) and _trains(operator) and not self.split:
             handle = at.collective(
                 "all_gather", AXIS, self._size(operator, "input"), f"{operator.name} saved input", blocking=self.overlap == "none"
             )
@@ -84,7 +84,7 @@ class TensorParallelHooks:
             self._pending.append(handle)
             if self.overlap != "none":
                 at.wait(*saved)
-            if self.split:
+            if self.split or not _trains(operator):
                 at.wait(*self._pending)
                 self._pending.clear()
 
@@ -113,6 +113,11 @@ class TensorParallelHooks:
 def _enters(operator: Operator) -> bool:
     """Reads the full hidden state and writes a shard: column-parallel linear or experts, vocabulary-parallel head."""
     return isinstance(operator, Linear | GroupedLinear) and operator.split in ("column", "vocab")
+
+
+def _trains(operator: Operator) -> bool:
+    """Has a weight gradient, beside which its collectives may run."""
+    return any(parameter.trainable for parameter in operator.parameters())
 
 
 def _leaves(operator: Operator) -> bool:

@@ -107,19 +107,24 @@ class ZeroOptimizer(Replicated):
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def step_begins(self, at: Emitter) -> None:
-        """The previous step's updated weights arrive under this forward, first bucket of the forward first."""
+    def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None:
+        """The previous step's updated weights arrive under the first forward, first bucket of the forward first."""
         self._gathers = {}
-        if self.data.overlap_gather and self.training.step:
+        if self.data.overlap_gather and self._updates and at.first and not backward:
             for bucket in reversed(self.buckets):
                 handle = self._gather(bucket, at, after=())
                 for weight in bucket.weights:
                     self._gathers[weight.block] = max(handle, self._gathers.get(weight.block, handle))
 
+    @property
+    def _updates(self) -> bool:
+        """Weights change in a step."""
+        return self.training.step and self.training.backward
+
     def before_forward(self, unit: Unit, at: Emitter) -> None:
         """Wait for the weights that are still on their way."""
         for block in unit.blocks:
-            if at.first and block in self._gathers:
+            if block in self._gathers:
                 at.wait(self._gathers.pop(block))
 
     def before_gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
@@ -182,7 +187,7 @@ class ZeroOptimizer(Replicated):
 
     def distribute(self, at: Emitter) -> None:
         """All-gather the stepped weights, unless the next forward does."""
-        if self.training.step and self.training.backward and not self.data.overlap_gather:
+        if self._updates and not self.data.overlap_gather:
             for bucket in reversed(self.buckets):
                 self._gather(bucket, at)
             at.wait_for_lane(LANE)

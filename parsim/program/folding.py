@@ -206,13 +206,16 @@ def _groups(plan: Plan, lowering: Lowering) -> Iterator[tuple[tuple[str, str, Ra
     """Every group of the whole cluster that makes a transfer: (kind, breakdown axis, ranks), its family, its size."""
     mesh = plan.mesh
     for (kind, axis, source, target), size in lowering.families.items():
-        seen: set[Ranks] = set()
         family = (kind, axis, source, target)
-        for rank in mesh.at(pipeline=source):
+        seen: set[Ranks] = set()
+        along = {axis: 0} if axis in mesh.order and kind != "send" else {}
+        for rank in mesh.at(pipeline=source, **along):
             group = (rank, mesh.move(rank, "pipeline", target)) if kind == "send" else lowering.group(axis, rank)
-            if group not in seen:
+            if along or group not in seen:
                 seen.add(group)
                 yield (kind, lowering.breakdown_axis(axis), group), family, size
+            if axis == "world":
+                break
 
 
 def _first_of_each(colours: Colours) -> NDArray[np.int64]:

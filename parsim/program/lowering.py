@@ -57,6 +57,7 @@ class Lowering:
         self._cursor = [0] * len(plan.slots)
         self._stretched: dict[tuple[int, int], tuple[Item, tuple[Effect, ...]]] = {}
         self._lanes: dict[tuple[int, tuple[str, ...]], tuple[Lane, ...]] = {}
+        self._shared_lanes: dict[tuple[Ranks, tuple[str, ...]], tuple[Lane, ...]] = {}
         self.families: dict[tuple[str, str, int, int], int] = {}
         """(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> largest size [B]: every kind of transfer in the program"""
 
@@ -232,6 +233,13 @@ class Lowering:
             lanes = self._lanes[key] = tuple(Lane(rank, name) for name in names)
         return lanes
 
+    def _all_lanes(self, ranks: Ranks, names: tuple[str, ...]) -> tuple[Lane, ...]:
+        """The named lanes of several ranks, one shared tuple."""
+        key = (ranks, names)
+        if (lanes := self._shared_lanes.get(key)) is None:
+            lanes = self._shared_lanes[key] = tuple(Lane(rank, name) for rank in ranks for name in names)
+        return lanes
+
     def _stamp(
         self,
         ranks: Sequence[int],
@@ -307,12 +315,11 @@ class Lowering:
             for stamp in stamps:
                 stamp.skip()
             return
-        lanes: tuple[Lane, ...] = ()
+        lanes = self._all_lanes(members if len(members) == len(stamps) else tuple(stamp.rank for stamp in stamps), item.lanes)
         needs: list[Op] = []
         effects: tuple[tuple[int, tuple[Effect, ...]], ...] = ()
         for stamp in stamps:
             own = stamp.item
-            lanes += self._lane_tuple(stamp.rank, own.lanes)
             needs += stamp.needs(own)
             if own.effects:
                 effects += ((stamp.rank, tuple(own.effects)),)

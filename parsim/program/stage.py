@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from math import inf
 
 from parsim.kernel import Attention, Gemm, Kernel
+from parsim.model.linear import Embedding
 from parsim.model.loss import Loss
 from parsim.model.model import Operator
 from parsim.model.tape import Step, Tape, tape
@@ -87,7 +88,7 @@ class StagePasses:
         if training.step and training.backward and clips and self._trains():
             at.label("gradient norm", "optimizer")
             sharded = self.plan.parallelism.data.strategy in ("zero1", "zero2", "zero3", "fsdp")
-            at.collective("all_reduce", "world" if sharded else "model", 4, "gradient norm", blocking=True)
+            at.collective("all_reduce", "world" if sharded else "model", 4, "gradient norm", lane=self._last_lane, blocking=True)
             _extend(items, at.finish())
         for name in ("step", "distribute"):
             for stage, sharding in self._sharding.items():
@@ -97,6 +98,11 @@ class StagePasses:
                 _extend(items, at.finish())
         self._constants(items)
         return items
+
+    @property
+    def _last_lane(self) -> str:
+        """Queue of the collectives that end a step: behind the tensor-parallel ones, with which they share links."""
+        return "tensor" if self.plan.mesh.size("tensor") > 1 else ""
 
     def _trains(self) -> bool:
         weights = (p for block in self.plan.model.blocks for p in block.parameters())
@@ -116,7 +122,7 @@ class StagePasses:
         for owner, copy, count in self.plan.tied_across_stages():
             if self._pipeline_rank in (owner, copy):
                 size = count * self.plan.training.precision.gradients
-                at.collective("all_reduce", f"tied-{owner}-{copy}", size, "tied embedding", blocking=True)
+                at.collective("all_reduce", f"tied-{owner}-{copy}", size, "tied embedding", lane=self._last_lane, blocking=True)
         _extend(items, at.finish())
 
     def _constants(self, items: list[Item]) -> None:
@@ -163,8 +169,15 @@ class StagePasses:
     def _tensor_hooks(self, stage: int) -> TensorParallelHooks:
         precision = self.plan.training.precision
         replicated = [w for w in self.plan.weights(self.chunks[stage]) if w.parameter.split is None and w.parameter.trainable]
-        size = sum(w.count for w in replicated if not w.parameter.buffer) * precision.gradients
+        tables = self._tables(stage)
+        size = sum(w.count for w in replicated if not w.parameter.buffer and w.name not in tables) * precision.gradients
         return TensorParallelHooks(self.plan.workload, self.plan.parallelism.tensor.overlap, size)
+
+    def _tables(self, stage: int) -> set[str]:
+        """Embedding tables: their gradients are made from the gathered tokens, hence whole on every tensor rank."""
+        names = self.plan.model.block_names
+        operators = [(block, operator) for block in self.chunks[stage].blocks for operator in self.plan.model.blocks[block].operators]
+        return {f"{names[b]}.{p.name}" for b, operator in operators if isinstance(operator, Embedding) for p in operator.parameters()}
 
     def sends(self, kind: str, stage: int) -> tuple[int | None, tuple[Effect, ...], float]:
         """What a slot hands on: bytes (None: a measured duration instead), effects on the sender, duration [s]."""

@@ -169,7 +169,10 @@ def covered(starts: Floats, ends: Floats, begin: Floats, end: Floats) -> Floats:
 
 
 def own_arrival(timeline: Timeline, rank: int, members: Indices) -> Floats:
-    """When `rank` itself was ready for each op of `members`: the last end among its own blockers [s]."""
+    """When `rank` itself was ready for each op of `members`: the last end among its own blockers [s].
+
+    Who merely receives a send does not wait for it before it starts: only a blocker on its compute lane makes a rank arrive.
+    """
     offsets, sources = timeline.blockers
     mine = np.zeros(len(timeline.end), dtype=bool)
     mine[timeline.of_rank(rank)] = True
@@ -177,8 +180,14 @@ def own_arrival(timeline: Timeline, rank: int, members: Indices) -> Floats:
     row = np.repeat(np.arange(len(members)), counts)
     place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     blockers = sources[offsets[members][row] + place]
+    own = mine[blockers]
     arrival = np.zeros(len(members))
-    np.maximum.at(arrival, row[mine[blockers]], timeline.end[blockers[mine[blockers]]])
+    np.maximum.at(arrival, row[own], timeline.end[blockers[own]])
+    computed = np.zeros(len(members), dtype=bool)
+    computed[row[own & np.isin(blockers, timeline.lane(rank))]] = True
+    ops = timeline.program.ops
+    sent = np.array([(c := ops[index].collective) is not None and c.kind == "send" for index in members.tolist()], dtype=bool)
+    arrival[sent & ~computed] = np.inf
     return np.minimum(arrival, timeline.start[members])
 
 

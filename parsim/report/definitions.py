@@ -161,7 +161,8 @@ _ALL = (
         "rows",
         "One row per kind, axis, group size and bytes; counts and times of breakdown_rank per step. bytes: the buffer per"
         " rank; for all_gather and reduce_scatter the total buffer; for send the message. busy_s = end - last arrival;"
-        " exposed_s = the part of it with no other op on the compute lane; wait_s = last arrival - own arrival.",
+        " exposed_s = the part of it with no other op on the compute lane; wait_s = last arrival - own arrival (0 for who"
+        " merely receives a send).",
         "",
         _NCCL_TESTS,
     ),

@@ -46,6 +46,8 @@ class _Builder:
         self.kind: type[InputError] | None = None
         self.warnings: list[Finding] = []
         self.assumptions: list[Assumption] = []
+        self.input_dtype = ""
+        """of a model written layer by layer"""
 
     def built(self) -> Built:
         cluster = self._try(self._cluster)
@@ -63,7 +65,7 @@ class _Builder:
             self._fail(
                 TopologyError, [Finding(text, "cluster.topology", None, "use cluster.gpus or cluster.placement to keep to one kind")]
             )
-        precision = self._precision(model, profile, devices)
+        precision = self._precision(profile, devices)
         placed = split
         training = self._try(lambda: self._training(model, profile, precision, devices, placed.data.size))
         if training is not None:
@@ -171,6 +173,8 @@ class _Builder:
             tensor=settings.parallel.tensor.size,
             loss=settings.training.loss.kind,
         )
+        if isinstance(tree.get("input"), dict):
+            self.input_dtype = str(tree["input"].get("dtype", ""))
         length = settings.training.sequence_length
         if model.sequence and length is None:
             hint = f"add for example sequence_length: {min(model.maximum_sequence or 2048, 8192)}"
@@ -188,11 +192,11 @@ class _Builder:
             self._assume("software_profile", wanted, reason, "default")
         return read_profile(wanted, folder(self.scenario.origins, "software.profile", self.scenario.source))
 
-    def _precision(self, model: Model, profile: Profile, devices: list[Device]) -> Precision:
+    def _precision(self, profile: Profile, devices: list[Device]) -> Precision:
         wanted = self.settings.training.precision
         default = profile.precision
-        stated = model.facts.get("input_dtype")
-        if wanted.preset == "auto" and isinstance(stated, str) and stated in PRESETS:
+        stated = self.input_dtype
+        if wanted.preset == "auto" and stated in PRESETS:
             self._assume("precision", stated, "the dtype of the model's input", "model.input.dtype")
             default = stated
         elif wanted.preset == "auto":
@@ -212,7 +216,9 @@ class _Builder:
         problems: list[Finding] = []
         attention = section.attention
         if not model.heads:
-            attention = "eager" if attention == "auto" else attention
+            if attention != "auto":
+                problems = [Finding(f"{model.name} has no attention", "training.attention", attention, "leave it out")]
+            attention = "eager"
         elif attention == "auto":
             attention = attention_kernel(profile.attention, devices, precision, model.head_dim)
             self.assumptions.append(profile.assumption("attention", attention, "attention.order"))

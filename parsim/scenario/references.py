@@ -127,9 +127,12 @@ def schedule_file(schedule: str, relative_to: str | None) -> tuple[Path, str] | 
     if relative_to is not None:
         bases.insert(0, Path(relative_to).parent)
     for base in bases:
-        path = base / Path(file).expanduser()
-        if path.is_file():
-            return path, colon + function
+        try:
+            path = base / Path(file).expanduser()
+            if path.is_file():
+                return path, colon + function
+        except (OSError, RuntimeError, ValueError):
+            continue  # a text that no file can be called, such as a whole schedule
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,5 +119,13 @@ def flow(value: Any) -> str:
         return "[" + ", ".join(map(flow, value)) + "]"
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) is not None and not value.endswith(" ")
-        return value if plain and parse_value(value) == value else json.dumps(value, ensure_ascii=False)
+        return value if plain and parse_value(value) == value else _quoted(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
     return json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    """A double-quoted YAML scalar; what cannot be printed is escaped."""
+    plain = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+    return '"' + "".join(plain.get(letter) or (letter if letter.isprintable() else f"\\U{ord(letter):08x}") for letter in text) + '"'

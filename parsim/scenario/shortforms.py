@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from parsim.errors import Finding
+from parsim.scenario import files
 from parsim.scenario.files import Origin
 
-_BOX = re.compile(r"\s*(\d+)\s*[x×]\s*(\S.*?)\s*")
+_BOX = re.compile(r"\s*(\d+)\s*[x×](?:\s+|(?=[^\W_]))(\S.*?)\s*")
 
 SHORT = {
     "parallel.tp": "parallel.tensor.size",
@@ -62,8 +63,10 @@ ZERO = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
 
 
 def box(text: str) -> dict[str, Any] | None:
-    """``4x v100-32gb`` as ``{gpu: v100-32gb, count: 4}``; None for anything else."""
+    """``4x v100-32gb`` as ``{gpu: v100-32gb, count: 4}``; None for anything else, names of shipped topologies included."""
     match = _BOX.fullmatch(text)
+    if match is not None and (text in files.names("topologies") or text in files.aliases("topologies")):
+        return None
     return {"gpu": match[2], "count": int(match[1])} if match else None
 
 

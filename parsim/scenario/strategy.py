@@ -109,8 +109,7 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
         if len(problems) > len(shown):
             shown.append(Finding(f"... and {len(problems) - len(shown)} more problems in this schedule", SCHEDULE))
         raise PlanError(shown)
-    slots = tuple(tuple((slot.kind, slot.stage, slot.micro_batch) for slot in row) for row in rows)
-    return replace(split, pipeline=replace(split.pipeline, slots=slots))
+    return replace(split, pipeline=replace(split.pipeline, slots=rows))
 
 
 def is_table(text: str) -> bool:

@@ -23,6 +23,7 @@ from parsim.program.program import Collective, Op, Program
 from parsim.simulation.deadlock import explain
 from parsim.simulation.network import Network
 from parsim.simulation.sharing import Bundle
+from parsim.simulation.serial import Serial, add_uses, serial_collectives
 from parsim.simulation.trace import Trace
 
 
@@ -104,6 +105,8 @@ class Run:
         self.end = array("d", [nan]) * len(self.program.ops)
         self._transfers: dict[int, tuple[float, tuple[tuple[Bundle, float, int], ...]]] = {}
         """id of a collective (kept alive by the program) -> latency [s], (bundle, bytes, equal flows) of its flows"""
+        self._costs: dict[int, CollectiveCost] = {}
+        self._serial: dict[int, Serial] = {} if self.changes else serial_collectives(self.program, self._cost, engine.interconnect.capacity)
         self._pending: dict[int, int] = {}
         """op index -> flows still under way"""
 
@@ -124,13 +127,17 @@ class Run:
             raise DeadlockError(explain(self.program, self.start, self.end, self._stuck()))
         makespan = max(self.end, default=0.0)
         events = len(ops) + len(self.changes) + self.network.events
-        return Trace(self.program, self.start, self.end, self.network.use(until=makespan), events)
+        return Trace(self.program, self.start, self.end, add_uses(dict(self.network.use(until=makespan)), self._serial), events)
 
     def _begin(self, op: Op) -> None:
         env = self.env
         self.start[op.index] = env.now
         if op.collective is None:
             env.timeout(op.duration, op).callbacks.append(self._finish)
+            return
+        if (serial := self._serial.get(id(op.collective))) is not None:
+            serial.runs += 1
+            env.timeout(op.duration + serial.time, op).callbacks.append(self._finish)
             return
         latency, flows = self._transfers.get(id(op.collective)) or self._transfer(op.collective)
         env.timeout(op.duration + latency, op).callbacks.append(self._send if flows else self._finish)
@@ -167,15 +174,22 @@ class Run:
             del self._pending[op.index]
             self._end(op)
 
+    def _cost(self, collective: Collective) -> CollectiveCost:
+        """What the interconnect says, asked once per distinct collective."""
+        if (cost := self._costs.get(id(collective))) is None:
+            cost = self._costs[id(collective)] = self.interconnect.cost(collective)
+            if not 0 <= cost.latency < inf:
+                raise ParsimError(f"latency of {collective} (={cost.latency}) must be finite and >= 0 [s]")
+            for flow in cost.flows:
+                if not 0 <= flow.volume < inf:
+                    raise ParsimError(f"volume of a flow of {collective} (={flow.volume}) must be finite and >= 0 [B]")
+        return cost
+
     def _transfer(self, collective: Collective) -> tuple[float, tuple[tuple[Bundle, float, int], ...]]:
         """Latency of a collective and its flows, equal ones counted; flows without bytes are left out."""
-        cost = self.interconnect.cost(collective)
-        if not 0 <= cost.latency < inf:
-            raise ParsimError(f"latency of {collective} (={cost.latency}) must be finite and >= 0 [s]")
+        cost = self._cost(collective)
         equal: Counter[tuple[Bundle, float]] = Counter()
         for flow in cost.flows:
-            if not 0 <= flow.volume < inf:
-                raise ParsimError(f"volume of a flow of {collective} (={flow.volume}) must be finite and >= 0 [B]")
             if flow.volume:
                 equal[self.network.bundle(flow.path, flow.cap, flow.weight), flow.volume] += 1
         flows = tuple((bundle, volume, members) for (bundle, volume), members in equal.items())

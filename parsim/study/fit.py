@@ -15,6 +15,7 @@ from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.scenario.files import find, names, read
+from parsim.scenario.shortforms import box
 
 Tree = dict[str, Any]
 MAXIMA = ("micro_batch", "sequence_length", "parameters")
@@ -220,10 +221,8 @@ def _other_devices(question: Question, report: Report) -> list[tuple[str, tuple[
 
 def _box(on: str) -> tuple[int, str]:
     """``4x v100-32gb`` -> (4, "v100-32gb"); a topology's name -> (0, "")."""
-    count, cross, device = on.partition("x")
-    if cross and count.strip().isdigit():
-        return int(count), device.strip()
-    return 0, ""
+    machine = box(on)
+    return (machine["count"], machine["gpu"]) if machine is not None else (0, "")
 
 
 # -- the inverse --------------------------------------------------------------------------------------------------

@@ -80,9 +80,9 @@ def test_aliases(alias, name):
 @pytest.mark.parametrize(
     ("peak", "word"),
     [
-        ({"fp32": "19.5 TFLOP/s", "tf32": "156 TFLOP/s", "bf16": "624 TFLOP/s"}, "312"),
-        ({"fp32": "67 TFLOP/s", "bf16": "1979 TFLOP/s"}, "989.5"),
-        ({"fp32": "67 TFLOP/s", "tf32": "494.5 TFLOP/s", "bf16": "989 TFLOP/s", "fp8": "3958 TFLOP/s"}, "1979"),
+        ({"fp32": "19.5 TFLOP/s", "tf32": "156 TFLOP/s", "bf16": "624 TFLOP/s"}, "312 TFLOP/s"),
+        ({"fp32": "67 TFLOP/s", "bf16": "1979 TFLOP/s"}, "989.5 TFLOP/s"),
+        ({"fp32": "67 TFLOP/s", "tf32": "494.5 TFLOP/s", "bf16": "989 TFLOP/s", "fp8": "3958 TFLOP/s"}, "1.979 PFLOP/s"),
     ],
 )
 def test_a_peak_with_sparsity_warns_and_names_the_dense_one(peak, word):

@@ -153,7 +153,7 @@ def test_not_supported_yet():
 def test_wrong_numbers():
     with pytest.raises(TopologyError, match="17 GPUs wanted"):
         shipped("hgx-h100", nodes=2, gpus=17)
-    with pytest.raises(TopologyError, match="at least 1"):
+    with pytest.raises(TopologyError, match="whole number"):
         shipped("hgx-h100", nodes=0)
     with pytest.raises(TopologyError, match="no NIC"):
         shipped("workstation-2x-rtx-3090", nodes=2, fabric={"link": "ib-ndr"})
@@ -278,3 +278,13 @@ def test_an_unreachable_pair_is_an_error_that_names_both():
     }
     with pytest.raises(TopologyError, match="no path from gpu0 to gpu1"):
         build(split).route(0, 1)
+
+
+def test_bare_numbers_and_bombs_are_refused():
+    tree = topology_tree("single-a100") | {"links": {"pcie4-x16": {"per_direction": 24}}}
+    with pytest.raises(TopologyError, match="write the unit"):
+        build(tree)
+    with pytest.raises(TopologyError, match="more than 10000"):
+        expand("gpu0..999999999")
+    with pytest.raises(TopologyError, match="from 1 to 10000"):
+        build({"gpu": "chip", "count": 10**9})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective, Lane, Program
@@ -61,6 +62,20 @@ def test_equal_collectives_of_several_groups_are_one_row(run):
     kinds = iter(("direct", "proxy"))
     (row,) = collective_rows(Timeline(run(program)), 0, lambda collective: CollectiveCost(0.0, (), next(kinds)))
     assert (row.count, row.busy_s, row.algbw_Bps, row.algorithm) == (2, 2.0, 500.0, "direct+proxy")
+
+
+def test_receivers_do_not_wait_for_sends(run, make_pipeline):
+    for rank in range(4):
+        (row,) = collective_rows(Timeline(run(make_pipeline(4, 8, send=0.1))), rank)
+        assert row.wait_s == pytest.approx(0.0, abs=1e-12)
+    # a send that holds the compute lane of both ends makes the sender wait for the receiver
+    program = Program()
+    blocking = Collective("send", "pipeline", (0, 1), 8)
+    for rank, duration in ((0, 1.0), (1, 3.0)):
+        program.add("F", "compute", (Lane(rank, "compute"),), duration=duration)
+    program.add("send", "pipeline_comm", (Lane(0, "compute"), Lane(1, "compute")), duration=1.0, collective=blocking)
+    timeline = Timeline(run(program))
+    assert [collective_rows(timeline, rank)[0].wait_s for rank in (0, 1)] == [2.0, 0.0]
 
 
 def test_no_time_is_no_bandwidth(run):

@@ -201,6 +201,11 @@ def test_sequence_length_is_needed_where_there_are_sequences(folder: Path) -> No
     (folder / "s.yaml").write_text(f"model: {plain}\ntraining: {{gbs: 8, mbs: 2}}\ncluster: four.yaml\n")
     result = build(load("s.yaml"))
     assert (result.training.sequence_length, result.training.attention, result.training.loss_kernel) == (1, "eager", "eager")
+    assert result.training.precision.name == "fp16"
+    assert build(load("s.yaml", "model.input.dtype=fp32")).training.precision.name == "fp32"
+    assert build(load("s.yaml", "model.input.dtype=fp32", "training.precision=amp-fp16")).training.precision.name == "amp-fp16"
+    with pytest.raises(PlanError, match="has no attention"):
+        build(load("s.yaml", "training.attention=mem-efficient"))
     with pytest.raises(ModelError, match="samples without sequences"):
         build(load("s.yaml", "training.seq=128"))
 

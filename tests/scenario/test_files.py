@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_duplicate_keys_are_all_reported_with_both_places() -> None:
 def test_alias_bomb_is_refused() -> None:
     letters = "abcdefghij"
     lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"{new}: &{new} [{', '.join(['*' + old] * 10)}]" for old, new in zip(letters, letters[1:], strict=False)]
+    lines += [f"{new}: &{new} [{', '.join(['*' + old] * 10)}]" for old, new in pairwise(letters)]
     assert "expands to more than 500,000 values" in refusal("\n".join(lines))
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Loading: priorities, short forms, overrides, and errors that say where and what to write."""
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ bad.yaml:23:3  cluster.interference  not supported yet: interference of compute 
 bad.yaml:24:1  micro_batch  unknown key; it belongs under training
 bad.yaml:25:1  zero_optimization  unknown key; the name in DeepSpeed; write parallel.data.strategy: zero1, zero2 or zero3""".replace(
         "FOLDER", str(folder)
-    )  # noqa: E501
+    )
     assert refusal("bad.yaml").splitlines() == expected.splitlines()
 
 

@@ -34,6 +34,7 @@ def plot_memory(
     rank: int | None = None,
     until: float | None = None,
     used: int | None = None,
+    legend: bool = True,
 ) -> Axes:
     """Stacked areas of one rank over time [GiB], with the capacity line and the highest point marked.
 
@@ -49,23 +50,24 @@ def plot_memory(
             levels = {category: np.append(volume, volume[-1]) for category, volume in levels.items()}
         unit = time_unit(float(times[-1]) if len(times) else 0.0) if unit is None else unit
         total = _areas(ax, times / unit.factor, levels)
-        highest = max(float(total.max(initial=0.0)), (used or 0) / GIB, 1e-9)
-        if used is not None and len(total) and used / GIB > 1.005 * total.max():
-            _used_line(ax, used)
-        if capacity is not None:
-            highest = _capacity_line(ax, capacity, highest)
+        peak = float(total.max(initial=0.0))
+        highest = max(peak, (used or 0) / GIB, 1e-9)
+        beyond = used is not None and used / GIB > 1.005 * peak
         if len(total):
-            _mark_peak(ax, times / unit.factor, total)
-        ax.set_ylim(0.0, 1.12 * highest)
+            _mark_peak(ax, times / unit.factor, total, "" if beyond else f"{gib(peak * GIB)} GiB")
+        if used is not None and beyond:
+            _used_line(ax, used, peak)
+        top = 1.12 * highest if capacity is None else _capacity_line(ax, capacity, highest)
+        ax.set_ylim(0.0, top)
         ax.yaxis.set_major_locator(MaxNLocator(6))
         ax.set_xlabel(f"time [{unit.name}]")
         ax.set_ylabel("memory [GiB]" if rank is None else f"memory of rank {rank} [GiB]")
         dress(ax)
         ax.margins(x=0.0)
-        handles, labels = ax.get_legend_handles_labels()
-        ax.legend(
-            handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small", labelcolor=style.INK
-        )
+        if legend:
+            handles, labels = ax.get_legend_handles_labels()
+            look = {"frameon": False, "fontsize": "small", "labelcolor": style.INK}
+            ax.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), **look)
     return ax
 
 
@@ -141,20 +143,22 @@ def memory_figure(
     peaks = 1.0 + 0.32 * len(devices)
     with fonts(title):
         if chosen is None or chosen.curve is None:
-            figure = new_figure(12.0, peaks + 0.6)
+            figure = new_figure(12.0, peaks + 1.0)
             below = figure.add_subplot()
         else:
-            figure = new_figure(12.0, peaks + 4.0)
+            figure = new_figure(12.0, peaks + 4.4)
             above, below = figure.subplots(2, 1, height_ratios=(4.0, peaks))
-            plot_memory(chosen.curve, above, capacity=capacity, rank=curve_of, until=until, used=chosen.device_used_bytes)
+            plot_memory(chosen.curve, above, capacity=capacity, rank=curve_of, until=until, used=chosen.device_used_bytes, legend=False)
         plot_peaks(devices, labels, below, capacity=capacity)
+        handles, names = below.get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False, fontsize="small", labelcolor=style.INK)
         below.set_title(note, loc="right", fontsize="small", color=style.INK)
         figure.suptitle(title, x=0.01, ha="left", color=style.INK)
     return figure
 
 
 def _capacity_line(ax: Axes, capacity: int, highest: float) -> float:
-    """Draw the capacity, or say how far above the figure it is; returns the highest thing to show [GiB]."""
+    """Draw the capacity, or say that it is far above; returns where the axis should end [GiB]."""
     level = capacity / GIB
     text = f"capacity {gib(capacity)} GiB"
     near = highest >= _NEAR * level
@@ -165,23 +169,24 @@ def _capacity_line(ax: Axes, capacity: int, highest: float) -> float:
         xycoords=("axes fraction", "data" if near else "axes fraction"), xytext=(-4, 3 if near else -3), textcoords="offset points",
         ha="right", va="bottom" if near else "top", fontsize="small", color=style.CAPACITY,
     )  # fmt: skip
-    return max(highest, level) if near else highest
+    return 1.12 * max(highest, level) if near else 1.3 * highest
 
 
-def _used_line(ax: Axes, used: int) -> None:
+def _used_line(ax: Axes, used: int, tensors: float) -> None:
     ax.axhline(used / GIB, color=style.INK, linestyle=":", linewidth=1.0)
+    text = f"most in use {gib(used)} GiB, with what the allocator caches; without it {gib(tensors * GIB)} GiB"
     ax.annotate(
-        f"most in use {gib(used)} GiB, cached segments included", (0.0, used / GIB), xycoords=("axes fraction", "data"),
+        text, (0.0, used / GIB), xycoords=("axes fraction", "data"),
         xytext=(4, 2), textcoords="offset points", ha="left", va="bottom", fontsize="small", color=style.INK,
     )  # fmt: skip
 
 
-def _mark_peak(ax: Axes, times: Floats, total: Floats) -> None:
+def _mark_peak(ax: Axes, times: Floats, total: Floats, text: str) -> None:
     place = int(total.argmax())
     x, y = float(times[place]), float(total[place])
     right = len(times) > 1 and x > float(times[0] + 0.7 * (times[-1] - times[0]))
     ax.plot([x], [y], marker="o", markersize=4, color=style.INK)
     ax.annotate(
-        f"{gib(y * GIB)} GiB", (x, y), xytext=(-6 if right else 6, 4), textcoords="offset points",
+        text, (x, y), xytext=(-6 if right else 6, 4), textcoords="offset points",
         ha="right" if right else "left", va="bottom", fontsize="small", color=style.INK,
     )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Collectives that can never meet another on a link: they need no network, only their idle-fabric time.
+
+Two ops that share a lane never run together. So if all ops that cross a link share one lane, at most one of them uses
+it at any time; a collective whose links are all of that kind, and whose own flows fit on them, runs exactly at its caps.
+Tensor-parallel groups inside an NVSwitch are the common case, and most of a large program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parsim.hardware.flows import CollectiveCost
+from parsim.program.program import Collective, Lane, Program
+from parsim.simulation.trace import LinkUse
+
+_FITS = 1 + 1e-9
+_FULL = 0.999
+
+
+@dataclass(slots=True)
+class Serial:
+    """One such collective and how often it ran."""
+
+    time: float
+    """latency + transfer on an idle fabric [s]"""
+    loads: tuple[tuple[int, float, float], ...]
+    """per link: its id, bytes [B] and time at >= 99.9 % of capacity [s] of one run"""
+    runs: int = 0
+
+
+def serial_collectives(
+    program: Program, cost: Callable[[Collective], CollectiveCost], capacity: Callable[[int], float]
+) -> dict[int, Serial]:
+    """id of a collective -> its time and loads, for the collectives that never share a link."""
+    users: dict[tuple[int, int], tuple[Collective, tuple[Lane, ...]]] = {}
+    for op in program.ops:
+        if op.collective is not None:
+            users.setdefault((id(op.collective), id(op.lanes)), (op.collective, op.lanes))
+    common: dict[int, set[Lane]] = {}
+    collectives: dict[int, Collective] = {}
+    links: dict[int, frozenset[int]] = {}
+    for collective, lanes in users.values():
+        key = id(collective)
+        if key not in links:
+            collectives[key] = collective
+            links[key] = frozenset(link for flow in cost(collective).flows if flow.volume for link, _ in flow.path)
+        for link in links[key]:
+            if link in common:
+                common[link].intersection_update(lanes)
+            else:
+                common[link] = set(lanes)
+    found = {}
+    for key, collective in collectives.items():
+        if all(common[link] for link in links[key]) and (serial := _serial(cost(collective), capacity)) is not None:
+            found[key] = serial
+    return found
+
+
+def _serial(cost: CollectiveCost, capacity: Callable[[int], float]) -> Serial | None:
+    """The collective alone on its links; None if its own flows compete."""
+    demand: dict[int, float] = {}
+    carried: dict[int, float] = {}
+    busy: dict[int, float] = {}
+    for flow in cost.flows:
+        if not flow.volume:
+            continue
+        if not flow.cap > 0:
+            return None
+        for link, coefficient in flow.path:
+            demand[link] = demand.get(link, 0.0) + coefficient * flow.cap
+            carried[link] = carried.get(link, 0.0) + coefficient * flow.volume
+            busy[link] = max(busy.get(link, 0.0), flow.volume / flow.cap)
+    for link, load in demand.items():
+        if load > capacity(link) * _FITS:
+            return None
+    full = {link: busy[link] if load >= _FULL * capacity(link) else 0.0 for link, load in demand.items()}
+    return Serial(cost.time, tuple((link, size, full[link]) for link, size in carried.items()))
+
+
+def add_uses(uses: dict[int, LinkUse], found: dict[int, Serial]) -> dict[int, LinkUse]:
+    """The link uses of the network with those of the serial collectives added."""
+    for serial in found.values():
+        for link, size, full in serial.loads if serial.runs else ():
+            before = uses.get(link)
+            carried, saturated = (before.bytes, before.saturated) if before is not None else (0.0, 0.0)
+            uses[link] = LinkUse(carried + size * serial.runs, saturated + full * serial.runs)
+    return uses
