@@ -85,3 +85,12 @@ def test_names_are_unique_across_the_tests() -> None:
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
     assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+@pytest.mark.parametrize(
+    "page", ["docs/architecture.md", "docs/decisions/001-rooms-and-kernel.md", "docs/decisions/002-collective-cost-in-hardware.md"]
+)
+def test_files_that_a_page_names_exist(page: str) -> None:
+    named = re.findall(r"`(?:parsim/)?([a-z_]+(?:/[a-z_0-9]+)*\.py)`", (ROOT / page).read_text(encoding="utf-8"))
+    assert named
+    assert not [name for name in named if not (ROOT / "parsim" / name).is_file()]

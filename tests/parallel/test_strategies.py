@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from jobs import FP32, MIB, job, layers, measured, model_of
+from jobs import FP32, MIB, job, layers, measured, model_of, tree
 
 from parsim import theory
 from parsim.kernel import Gemm
@@ -90,20 +90,12 @@ def test_ddp_buckets_of_real_models(name, expected):
     mlp = {"input": {"shape": [1024], "dtype": "fp32"}, "layers": [{"linear": {"out": out}} for out in (1024, 1024, 2048)]}
     model = {
         "mlp": lambda: plain_model(mlp, "mlp"),
-        "bert-base": lambda: build_model({"base": name, "task": "encoder"}, name=name, base_lookup=tree_of),
+        "bert-base": lambda: build_model({"base": name, "task": "encoder"}, name=name, base_lookup=tree),
     }.get(name, lambda: model_of(name))()
     run = job(model, data=8, precision=FP32)
     buckets = run.plan.sharding(run.plan.chunks[0], "").buckets
     assert [round(4 * bucket.count / MIB, 4) for bucket in buckets] == expected
-    assert sizes(run) == [("broadcast", size) for _, size in sizes(run) if _ == "broadcast"] + [
-        ("all_reduce", 4 * bucket.count) for bucket in buckets
-    ]
-
-
-def tree_of(name):
-    from jobs import tree
-
-    return tree(name)
+    assert [size for kind, size in sizes(run) if kind == "all_reduce"] == [4 * bucket.count for bucket in buckets]
 
 
 def test_ddp_buckets_of_tinyllama():
@@ -215,7 +207,7 @@ def test_interleaved_chunks_wait_for_their_own_gathers():
     ]  # fmt: skip
     free, after, under = (run.makespan for run in runs)
     assert after == free + 2 * 10
-    assert under == 40 / 2 + 10 - 10 + free - 1 + 1 if False else under > free + 10
+    assert under == free + 18  # the second chunk would begin at 2, but its weights come at 20
 
 
 # -- FSDP and ZeRO-3 ----------------------------------------------------------------------------------------------------
@@ -279,9 +271,8 @@ def test_fsdp_accumulation(accumulate, reductions):
     run = four_layers({}, strategy="fsdp", accumulate=accumulate, training={"micro_batches": 3})
     found = Counter(kind for kind, _ in sizes(run))
     assert found == {"all_gather": 3 * 8, "reduce_scatter": 4 * reductions}
-    gradients = run.memory().levels["gradients"].max()
     whole, shard = 4096, 1024
-    assert gradients == (4 * whole if accumulate == "no_sync" else 4 * shard + whole - shard * (4 - 3)) or accumulate == "every"
+    assert run.memory().levels["gradients"].max() == (4 * whole + shard if accumulate == "no_sync" else whole + 4 * shard)
 
 
 # -- DataParallel and parameter server ------------------------------------------------------------------------------------
