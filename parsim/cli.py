@@ -89,6 +89,45 @@ def run(
 
 
 @app.command()
+def fit(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, or a path to its YAML or config.json.")],
+    on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help='"4x v100-32gb", or a topology (`parsim list topologies`).')],
+    train: Annotated[str, typer.Option(help="full | lora | qlora")] = "full",
+    zero: Annotated[int | None, typer.Option(help="ZeRO stage 0 to 3; default: 3 on several GPUs.")] = None,
+    tp: Annotated[int, typer.Option(help="Tensor-parallel size.")] = 1,
+    pp: Annotated[int, typer.Option(help="Pipeline-parallel size.")] = 1,
+    nodes: Annotated[int, typer.Option(help="How many machines of the topology.")] = 1,
+    seq: Annotated[int | None, typer.Option(help="Tokens per sample; default: 2048, or what the model has positions for.")] = None,
+    mbs: Annotated[int, typer.Option(help="Samples per forward pass of one replica.")] = 1,
+    precision: Annotated[str | None, typer.Option(help="A precision preset, for example bf16 or pure-bf16.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adamw, adam-8bit, adafactor, lion, momentum, sgd")] = None,
+    recompute: Annotated[str | None, typer.Option(help="none | full | selective")] = None,
+    offload: Annotated[str | None, typer.Option(help="cpu | nvme")] = None,
+    infer: Annotated[bool, typer.Option("--infer", help="Inference instead of training.")] = False,
+    maximum: Annotated[str | None, typer.Option("--max", metavar="WHAT", help="micro_batch, sequence_length or parameters.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario, to continue with `parsim run`.")] = None,
+    explain_: Annotated[bool, typer.Option("--explain", help="Show how the numbers come about.")] = False,
+    as_json: Json = False,
+    allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Say whether a model fits, what fills the memory, and what would help."""
+    from parsim.study.fit import Question
+    from parsim.study.fit import fit as answer_to
+    from parsim.study.fit_text import document, text, yaml
+
+    question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, infer)
+    answer = answer_to(question, maximum=maximum)
+    if save is not None:
+        _create(save, yaml(answer))
+    _say_json(document(answer)) if as_json else _say(text(answer, explain=explain_))
+    if save is not None and not as_json:
+        _say(f"Wrote {save}. Next: parsim run {save}")
+    if not answer.fits and not allow_oom:
+        raise typer.Exit(3)
+
+
+@app.command()
 def check(file: File, overrides: Overrides = None, override: Named = None, as_json: Json = False, debug: Debug = False) -> None:
     """Say whether a scenario is valid, without simulating it."""
     from parsim.run import clock_of, plan_of
@@ -159,15 +198,7 @@ def new(
     path = Path(name) if Path(name).suffix in (".yaml", ".yml") else Path(f"{name}.yaml")
     lines = find("scenarios", example).read_text(encoding="utf-8").splitlines(keepends=True)
     text = "".join(line for line in lines if "yaml-language-server" not in line)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise ScenarioError(
-            Finding("exists and is not overwritten", value=name, suggestion="choose another name", file=str(path))
-        ) from None
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=name, file=str(path))) from None
+    _create(path, text)
     if as_json:
         _say_json({"parsim": 1, "file": str(path)})
     else:
@@ -199,6 +230,18 @@ def explain(
         return
     definition = define(metric)
     _say_json({"parsim": 1, **asdict(definition)}) if as_json else _say(str(definition))
+
+
+def _create(path: Path, text: str) -> None:
+    """Write a file that is not there yet."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        suggestion = "choose another name"
+        raise ScenarioError(Finding("exists and is not overwritten", value=path.name, suggestion=suggestion, file=str(path))) from None
+    except OSError as error:
+        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=path.name, file=str(path))) from None
 
 
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None) -> Scenario:

@@ -90,10 +90,17 @@ class Job:
     plan: object
     clock: object
     wires: object
+    one_per_stage: bool = False
+    """lower one rank of each pipeline stage for all its equals"""
 
     @cached_property
     def lowering(self):
         lowering = Lowering(self.plan, self.clock)
+        if self.one_per_stage:
+            mesh = self.plan.mesh
+            chosen = [mesh.at(pipeline=stage)[0] for stage in range(mesh.size("pipeline"))]
+            represents = {rank: chosen[mesh.coordinate(rank, "pipeline")] for rank in range(mesh.ranks)}
+            lowering = Lowering(self.plan, self.clock, chosen, represents)
         lowering.run()
         return lowering
 
@@ -144,6 +151,7 @@ def job(
     tensor_settings=None,
     pipeline_settings=None,
     data_settings=None,
+    one_per_stage=False,
     **training,
 ):
     """A job of tensor x data x pipeline ranks. `model` is a name of the catalogue or a model; `training` are its settings.
@@ -159,4 +167,4 @@ def job(
     ranks = tensor * pipeline * data
     recipe = replace(Training(sequence_length=128 if chosen.sequence else 1), **training)
     job_plan = plan(chosen, Machine(ranks), recipe, split, replace(Runtime(), **(runtime or {})), clock, tuple(range(ranks)), slow)
-    return Job(job_plan, clock, wires if hasattr(wires, "cost") else Wires(wires or {}))
+    return Job(job_plan, clock, wires if hasattr(wires, "cost") else Wires(wires or {}), one_per_stage)

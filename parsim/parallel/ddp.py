@@ -11,6 +11,9 @@ step               the optimizer waits for the last bucket
 Buckets hold parameters in reverse registration order: 1 MiB first, then 25 MiB; the first iteration uses one bucket
 for everything because the arrival order is not known yet. A bucket is a flat copy of its gradients, resident from
 construction, unless `bucket_view` (gradient_as_bucket_view) lets gradients live in it.
+
+Megatron-LM's own wrapper keeps gradients in one contiguous buffer from construction, also with a single replica, in
+buckets of max(40e6, 1e6 N) elements (megatron/core/distributed/distributed_data_parallel.py).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from parsim.kernel import Memory
-from parsim.parallel.buckets import DDP_BUCKET, DDP_FIRST_BUCKET, Bucket, ddp_buckets
+from parsim.parallel.buckets import DDP_BUCKET, DDP_FIRST_BUCKET, Bucket, ddp_buckets, megatron_buckets
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.replicated import AXIS, LANE, Replicated
 
@@ -35,6 +38,13 @@ class DistributedDataParallel(Replicated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.buckets = tuple(self._assign())
+        self._bucket_of = {w.name: bucket.index for bucket in self.buckets for w in bucket.weights}
+        self._begin()
+
+    def _assign(self) -> list[Bucket]:
+        if self.runtime.megatron and self.data.bucket is None:
+            return megatron_buckets(self._trainable, self.size)
         precision = self.training.precision
         cap, first = float(DDP_BUCKET), float(DDP_FIRST_BUCKET)
         if self.data.bucket is not None:
@@ -42,11 +52,9 @@ class DistributedDataParallel(Replicated):
             cap = amount * (precision.gradients if unit == "elements" else 1)
         if self.data.first_bucket is not None:
             first = self.data.first_bucket
-        if self.training.iteration == "first":
+        if self.training.iteration == "first" and not self.runtime.megatron:
             cap = first = float("inf")
-        self.buckets = tuple(ddp_buckets(self._trainable, precision.gradients, cap, min(first, cap)))
-        self._bucket_of = {w.name: bucket.index for bucket in self.buckets for w in bucket.weights}
-        self._begin()
+        return ddp_buckets(self._trainable, precision.gradients, cap, min(first, cap))
 
     def _begin(self) -> None:
         self._missing = {bucket.index: len(bucket.weights) for bucket in self.buckets}
@@ -55,10 +63,15 @@ class DistributedDataParallel(Replicated):
     def resident(self, at: Emitter) -> list[str]:
         """The replica plus the flat bucket buffers."""
         names = super().resident(at)
-        if self.size > 1 and self.training.backward:
+        if self.training.backward:
             element = self.training.precision.gradients
-            names += [at.tensor(f"bucket {b.index}", b.count * element, "gradients" if self.data.bucket_view else "buffers") for b in self.buckets]
+            names += [at.tensor(f"bucket {b.index}", b.count * element, "gradients" if self._view else "buffers") for b in self.buckets]
         return names
+
+    @property
+    def _view(self) -> bool:
+        """Gradients live in the buckets."""
+        return self.data.bucket_view or self.runtime.megatron
 
     def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None:
         """Buffers follow rank 0, all in one broadcast."""
@@ -67,7 +80,7 @@ class DistributedDataParallel(Replicated):
             at.collective("broadcast", AXIS, size, "buffers", lane=LANE, blocking=True)
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:
-        if self.data.bucket_view and self.size > 1:
+        if self._view:
             return at.tensor(f"{weight.name}.grad", 0, "gradients")
         return super()._gradient(weight, at)
 
@@ -91,7 +104,7 @@ class DistributedDataParallel(Replicated):
 
     def _reduce(self, bucket: Bucket, at: Emitter) -> int:
         precision = self.training.precision
-        if not self.data.bucket_view:
+        if not self._view:
             at.compute("", "compute", (Memory(2.0 * bucket.count * precision.gradients),))
         return at.collective("all_reduce", AXIS, bucket.count * precision.reduce, f"bucket {bucket.index}", lane=LANE)
 

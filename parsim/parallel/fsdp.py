@@ -12,10 +12,10 @@ after backward     reduce-scatter its gradients, free weights and whole gradient
 step               optimizer on the own share; nothing to gather: the next forward does
 =================  ====================================================================================
 
-All-gathers and reduce-scatters share one communicator, hence one queue (`queues: separate` gives each its own). `unit`: ``layer`` wraps every transformer
-layer and leaves embedding, final norm and head in the root unit, which stays gathered from forward to backward;
-``block`` wraps those too; ``model`` is one unit. `accumulate: no_sync` keeps whole gradients until the last
-micro-batch; ``every`` reduces in each (DeepSpeed ZeRO-3 does).
+All-gathers and reduce-scatters share one communicator, hence one queue (`queues: separate` gives each its own).
+`unit`: ``layer`` wraps every transformer layer and leaves embedding, final norm and head in the root unit, which stays gathered from forward to backward;
+``block`` wraps those too; ``model`` is one unit. Under FSDP `accumulate: no_sync` keeps whole gradients until the last
+micro-batch, ``every`` reduces in each; ZeRO-3 always does (DeepSpeed's engine refuses no_sync from stage 2 on).
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ class FullyShardedDataParallel(Replicated):
     @property
     def _reduce_lane(self) -> str:
         return LANE if self.data.queues == "shared" else f"{LANE} reduce"
+
+    @property
+    def _every(self) -> bool:
+        """Every micro-batch reduces its gradients."""
+        return self.data.accumulate == "every" or self.data.strategy == "zero3"
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
@@ -164,7 +169,7 @@ class FullyShardedDataParallel(Replicated):
         """The unit's whole gradient comes into being with its first weight gradient."""
         if unit.name not in self._written:
             self._written.add(unit.name)
-            if at.first or self.data.accumulate == "every":
+            if at.first or self._every:
                 at.compute("", "compute", (), allocates=[self._whole_gradient(unit, at)])
 
     def gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
@@ -177,8 +182,8 @@ class FullyShardedDataParallel(Replicated):
         precision = self.training.precision
         if unit.name != ROOT:
             self._done.append(at.mark())
-        if self.data.accumulate == "every" or at.last:
-            keep = [self._shard_gradient(unit, at)] if at.first or self.data.accumulate == "no_sync" else []
+        if self._every or at.last:
+            keep = [self._shard_gradient(unit, at)] if at.first or not self._every else []
             at.collective(
                 "reduce_scatter",
                 AXIS,
@@ -188,7 +193,7 @@ class FullyShardedDataParallel(Replicated):
                 allocates=keep,
                 frees=[self._whole_gradient(unit, at)],
             )
-            if self.data.accumulate == "every" and not at.first:
+            if self._every and not at.first:
                 at.compute("", "compute", (Memory(3.0 * self._share(unit.count) * precision.gradients),))
         elif not at.first and not self.runtime.gradient_accumulation_fusion:
             at.compute("", "compute", (Memory(3.0 * unit.count * precision.gradients),))

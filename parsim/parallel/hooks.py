@@ -27,6 +27,8 @@ class Weight:
     count: int
     block: int
     """index of the block that holds it"""
+    product: bool = True
+    """a matrix product reads it (an embedding that only looks rows up is not cast by autocast)"""
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,7 @@ class Emitter(Protocol):
         """Handle of the end of the compute issued so far in this pass."""
         ...
 
-    def compute(
-        self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()
-    ) -> None:
+    def compute(self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()) -> None:
         """Run kernels on the compute lane; allocate before, free after."""
         ...
 

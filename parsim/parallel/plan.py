@@ -13,6 +13,7 @@ from typing import Protocol
 
 from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
+from parsim.model.linear import Embedding
 from parsim.model.model import Model, Workload
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
@@ -105,14 +106,23 @@ class Plan:
         if chunk.stage in self._known_weights:
             return self._known_weights[chunk.stage]
         found = []
+        shared = self._shared(chunk.pipeline_rank)
         for block in chunk.blocks:
+            embeddings = [operator for operator in self.model.blocks[block].operators if isinstance(operator, Embedding)]
+            tables = {parameter.name for operator in embeddings for parameter in operator.parameters()}
             for parameter in self.model.blocks[block].parameters():
                 if parameter.tied and self._home.get(parameter.tied) == chunk.pipeline_rank:
                     continue
                 name = f"{self.model.block_names[block]}.{parameter.name}"
-                found.append(Weight(name, parameter, parameter.local_count(self.mesh.size("tensor")), block))
+                product = parameter.name not in tables or name in shared
+                found.append(Weight(name, parameter, parameter.local_count(self.mesh.size("tensor")), block, product))
         self._known_weights[chunk.stage] = tuple(found)
         return self._known_weights[chunk.stage]
+
+    def _shared(self, pipeline_rank: int) -> set[str]:
+        """Parameters that another block of the same pipeline rank uses too."""
+        blocks = [block for chunk in self.of_rank(pipeline_rank) for block in chunk.blocks]
+        return {parameter.tied for block in blocks for parameter in self.model.blocks[block].parameters() if parameter.tied}
 
     def tied_across_stages(self) -> list[tuple[int, int, int]]:
         """Copies of one parameter on two pipeline ranks: (rank of the owner, rank of the copy, local elements)."""
@@ -141,9 +151,10 @@ class Plan:
         size = self.mesh.size("data")
         common = (self.weights(chunk), self.training, self.parallelism.data, self.runtime, size)
         strategy = self.parallelism.data.strategy
-        if size == 1 or strategy == "none":
+        alone = size == 1 or strategy == "none"
+        if alone and not self.runtime.megatron:
             return Replicated(*common)
-        if strategy == "ddp":
+        if alone or strategy == "ddp":
             return DistributedDataParallel(*common)
         if strategy in ("zero1", "zero2"):
             return ZeroOptimizer(*common, stage=int(strategy[-1]))
@@ -282,6 +293,7 @@ def _tensor_findings(model: Model, training: Training, parallelism: Parallelism)
             text = f"{count} {name} / tensor size {size} = {count / size:g} is not whole"
             findings.append(Finding(text, path, size, f"use {' or '.join(map(str, sorted(nearest)))}"))
     if parallelism.tensor.sequence_parallel and training.sequence_length % size:
-        text = f"sequence parallelism shards {training.sequence_length} tokens over {size} ranks = {training.sequence_length / size:g} is not whole"
+        tokens = training.sequence_length
+        text = f"sequence parallelism shards {tokens} tokens over {size} ranks = {tokens / size:g} is not whole"
         findings.append(Finding(text, "parallel.tensor.sequence_parallel", True, "pad the sequence length"))
     return findings

@@ -60,7 +60,7 @@ class Replicated:
         element = self.training.precision.cached_casts
         if not element:
             return []
-        matrices = [w for w in self._trainable if len(w.parameter.shape) >= 2]
+        matrices = [w for w in self._trainable if len(w.parameter.shape) >= 2 and w.product]
         return [at.tensor(f"{w.name}.cast", element * w.count, "parameters") for w in matrices]
 
     def _keeps_states(self) -> bool:
@@ -107,18 +107,23 @@ class Replicated:
         """The first micro-batch writes the gradient; a later one writes a temporary unless accumulation is fused."""
         if at.first:
             at.compute("", "compute", (), allocates=[self._gradient(w, at) for w in weights])
-        elif not self.runtime.gradient_accumulation_fusion:
+        if self._adds(at):
             at.compute("", "compute", (), allocates=[self._fresh(w, at) for w in weights])
 
     def gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
-        """A later micro-batch's temporary is added and dropped."""
-        if not at.first and not self.runtime.gradient_accumulation_fusion:
-            element = self.training.precision.gradients
-            adds = [Memory(3.0 * w.count * element, float(w.count)) for w in weights]
+        """The temporary is added and dropped."""
+        if self._adds(at):
+            moved = self.training.precision.parameters + 2.0 * self.training.precision.gradients
+            adds = [Memory(moved * w.count, float(w.count)) for w in weights]
             at.compute("", "compute", adds, frees=[self._fresh(w, at) for w in weights])
 
+    def _adds(self, at: Emitter) -> bool:
+        """Autograd's gradient, of the weight's type, is added to the one that is kept (always where that is wider)."""
+        wider = self.training.precision.gradients > self.training.precision.parameters
+        return not self.runtime.gradient_accumulation_fusion and (wider or not at.first)
+
     def _fresh(self, weight: Weight, at: Emitter) -> str:
-        return at.tensor(f"{weight.name}.grad.new", weight.count * self.training.precision.gradients, "temporaries")
+        return at.tensor(f"{weight.name}.grad.new", weight.count * self.training.precision.parameters, "temporaries")
 
     def after_backward(self, unit: Unit, at: Emitter) -> None:
         """Gradients stay until the step."""

@@ -82,6 +82,8 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class TensorParallel:
+    """The `parallel.tensor` section."""
+
     size: int = 1
     sequence_parallel: bool = False
     overlap: Literal["none", "backward", "full"] = "backward"
@@ -89,6 +91,8 @@ class TensorParallel:
 
 @dataclass(frozen=True, slots=True)
 class PipelineParallel:
+    """The `parallel.pipeline` section."""
+
     size: int = 1
     schedule: str = "1f1b"
     """a name of `parsim.parallel.schedules`, or "custom" with `slots`"""
@@ -102,6 +106,8 @@ class PipelineParallel:
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
+    """The `parallel.data` section."""
+
     size: int = 1
     strategy: str = "ddp"
     """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp"""
@@ -152,3 +158,8 @@ class Runtime:
     """seconds added to every step"""
     boundary: float = 0.0
     """seconds per 1e9 local parameters at the optimizer step"""
+
+    @property
+    def megatron(self) -> bool:
+        """Gradients and buckets are Megatron-LM's."""
+        return self.profile.startswith("megatron")

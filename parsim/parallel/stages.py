@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from parsim.errors import Finding, PlanError
@@ -38,7 +38,7 @@ def split_blocks(
         counts = list(split)
         _check_list(counts, stages, len(layers))
     starts = [0, *accumulate(counts)]
-    cuts = [tuple(layers[a:b]) for a, b in zip(starts, starts[1:], strict=False)]
+    cuts = [tuple(layers[a:b]) for a, b in pairwise(starts)]
     before = tuple(range(layers[0]))
     after = tuple(range(layers[-1] + 1, len(model.blocks)))
     cuts[0] = before + cuts[0]
@@ -101,7 +101,7 @@ def _balanced(model: Model, workload: Workload, stages: int, clock: Callable[[Ke
     for choice in reversed(choices):
         edges.append(choice[edges[-1]])
     edges = [0, *reversed(edges)]
-    parts = [tuple(layers[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [tuple(layers[a:b]) for a, b in pairwise(edges)]
     parts[0] = tuple(range(layers[0])) + parts[0]
     parts[-1] = parts[-1] + tuple(range(layers[-1] + 1, len(model.blocks)))
     return parts

@@ -46,7 +46,7 @@ class ZeroOptimizer(Replicated):
         if self.data.bucket is not None:
             amount, unit = self.data.bucket
             return element_buckets(self._trainable, amount if unit == "elements" else amount / self.training.precision.reduce)
-        if self._megatron:
+        if self.runtime.megatron:
             return megatron_buckets(self._trainable, self.size)
         return element_buckets(self._trainable, DEEPSPEED_BUCKET)
 
@@ -72,7 +72,7 @@ class ZeroOptimizer(Replicated):
         if not self.training.backward:
             return names
         precision = self.training.precision
-        if self._megatron:
+        if self.runtime.megatron:
             share = self.count if self.stage == 1 else self.shard
             names.append(at.tensor("gradient buffer", share * precision.gradients, "gradients"))
         elif self.data.overlap_reduce or self.stage == 2:
@@ -80,10 +80,6 @@ class ZeroOptimizer(Replicated):
             copies = 2 if self.data.overlap_reduce else 1
             names += [at.tensor(f"reduce bucket {i}", largest * precision.reduce, "buffers") for i in range(copies)]
         return names
-
-    @property
-    def _megatron(self) -> bool:
-        return self.runtime.profile.startswith("megatron")
 
     def _state_list(self) -> list[tuple[Weight, State]]:
         if not self._trainable:
@@ -97,12 +93,12 @@ class ZeroOptimizer(Replicated):
         return [(flat, state) for state in shard]
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:
-        if self._megatron and self.stage == 1:
+        if self.runtime.megatron and self.stage == 1:
             return at.tensor(f"{weight.name}.grad", 0, "gradients")
         return super()._gradient(weight, at)
 
     def _gradient_shard(self, at: Emitter) -> str:
-        size = 0 if self._megatron else self.shard * self.training.precision.gradients
+        size = 0 if self.runtime.megatron else self.shard * self.training.precision.gradients
         return at.tensor("gradient shard", size, "gradients")
 
     # -- events ---------------------------------------------------------------------------------------------------

@@ -291,9 +291,7 @@ class Lowering:
                 effects = item.stamped(rank) if speed == 1.0 or collective else ((rank, self.stretched(rank, item, speed)),)
             duration = item.duration / speed
             tails = tuple(Lane(rank, tail) for tail in item.tails)
-            compiled.append(
-                (item.name, kind, self._lane_tuple(rank, item.lanes), duration, collective, effects, tuple(item.needs), tails)
-            )
+            compiled.append((item.name, kind, self._lane_tuple(rank, item.lanes), duration, collective, effects, tuple(item.needs), tails))
         return compiled
 
     def _together(self, stamps: Sequence[_Stamp]) -> None:

@@ -14,6 +14,7 @@ from parsim.kernel import Kernel
 from parsim.parallel.hooks import START
 from parsim.program.program import COMPUTE, Effect, Tensor
 
+
 @dataclass
 class TensorTable:
     """The tensors of one rank (shared by ranks that do the same work), by name."""
@@ -89,9 +90,7 @@ class PassBuilder:
         self.table.declare(self.prefix + name, size, category, per_micro_batch)
         return name
 
-    def compute(
-        self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()
-    ) -> None:
+    def compute(self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()) -> None:
         """See `Emitter.compute`. An empty name continues the current segment."""
         if name:
             self.label(name, kind)

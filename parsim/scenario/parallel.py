@@ -134,7 +134,7 @@ class DataSection(Section):
     overlap_gather: Annotated[bool, Flag()] = False
     """parameters are gathered under the next forward (sharded optimizers)"""
     accumulate: Annotated[str, Choice(("no_sync", "every"))] = "no_sync"
-    """gradients are reduced after the last micro-batch, or after every one"""
+    """gradients are reduced after the last micro-batch, or after every one (zero2 and zero3 always do)"""
     unit: Annotated[str, Choice(("layer", "block", "model"))] = "layer"
     """wrap unit of fsdp and zero3"""
     prefetch: Annotated[int, Whole(0, 100)] = 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.report.report import Report
@@ -31,7 +31,8 @@ class Question:
     model: str
     on: str
     """a cluster: ``4x v100-32gb``, a topology's name or path"""
-    train: Literal["full", "lora", "qlora"] = "full"
+    train: str = "full"
+    """full | lora | qlora"""
     zero: int | None = None
     """None: ZeRO-3 on several GPUs (what needs least memory without changing the mathematics), nothing on one"""
     tensor: int = 1
@@ -44,6 +45,7 @@ class Question:
     optimizer: str | None = None
     recompute: str | None = None
     offload: str | None = None
+    infer: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ def scenario_of(question: Question) -> Tree:
     if question.nodes > 1:
         cluster["nodes"] = question.nodes
     tree: Tree = {"model": question.model, "training": training, "parallel": parallel, "cluster": cluster}
+    if question.infer:
+        raise ScenarioError(Finding("not supported yet: memory for inference", "--infer", True, "leave it out to ask about training"))
     if question.zero not in (None, 0, 1, 2, 3):
         raise ScenarioError(Finding(f"ZeRO has stages 0 to 3, not {question.zero}", "--zero", question.zero, "0 is plain DDP"))
     probe = {**tree, "training": {"sequence_length": 1, **training}, "parallel": {**parallel, "data": {"strategy": "ddp"}}}
@@ -285,13 +289,22 @@ def formulas(report: Report) -> Sequence[tuple[str, str]]:
     peak, resident = device.at_peak, device.resident_bytes
     ranks = measured.ranks
     lines = [
-        ("parameters", f"{measured.model.parameters:,} parameters; {measured.memory.bytes_per_parameter} (weight + gradient + master + moments)"),
+        (
+            "parameters",
+            f"{measured.model.parameters:,} parameters; {measured.memory.bytes_per_parameter} (weight + gradient + master + moments)",
+        ),
         ("split", f"over tensor {ranks.tensor} x pipeline {ranks.pipeline} x data {ranks.data} ranks, as the strategy shards them"),
         ("resident", " + ".join(f"{name} {_gib(size)}" for name, size in resident.items() if size) + f" = {_gib(sum(resident.values()))}"),
-        ("peak", f"at {device.peak_op or 'the start'}, {device.peak_time_s or 0.0:.4g} s into the step: live tensors, each rounded up to 512 B"),
+        (
+            "peak",
+            f"at {device.peak_op or 'the start'}, {device.peak_time_s or 0.0:.4g} s into the step: live tensors, each rounded up to 512 B",
+        ),
         ("allocated", f"{_gib(device.allocated_bytes)} = the sum of live tensors as the caching allocator counts them"),
         ("reserved", f"{_gib(device.reserved_bytes)} = segments of the caching allocator (2 MiB, 20 MiB, or the size rounded to 2 MiB)"),
-        ("device used", f"reserved + context {_gib(peak['context'])} + communicators {_gib(peak['communicators'])} = {_gib(device.device_used_bytes)}"),
+        (
+            "device used",
+            f"reserved + context {_gib(peak['context'])} + communicators {_gib(peak['communicators'])} = {_gib(device.device_used_bytes)}",
+        ),
         ("fits", f"device used <= capacity {_gib(measured.memory.capacity_bytes)} - reserve {_gib(measured.memory.reserve_bytes)}"),
     ]
     return lines

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parsim.report.measured import DeviceMemory, RankClass
@@ -67,6 +68,22 @@ def document(answer: Answer) -> dict[str, Any]:
             "limit": maximum.limit,
         },
     }
+
+
+def yaml(answer: Answer) -> str:
+    """The question's configuration as a scenario file."""
+    tree = {"name": f"{answer.question.model} on {answer.question.on}", **answer.tree}
+    return "\n".join(["# made by parsim fit", *_yaml_lines(tree, 0), ""])
+
+
+def _yaml_lines(tree: Mapping[str, Any], depth: int) -> Iterator[str]:
+    """Nested mappings of plain scalars, all that a question's scenario has; JSON scalars are YAML."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield f"{'  ' * depth}{key}:" if value else f"{'  ' * depth}{key}: {{}}"
+            yield from _yaml_lines(value, depth + 1)
+        else:
+            yield f"{'  ' * depth}{key}: {json.dumps(value, ensure_ascii=False)}"
 
 
 def _verdict(answer: Answer) -> Iterator[str]:
