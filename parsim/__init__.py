@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from parsim.errors import ParsimError
     from parsim.report import Report
     from parsim.run import simulate
-    from parsim.scenario import Scenario, load
+    from parsim.scenario import Scenario
+    from parsim.scenario.load import load
 
 _HOMES = {
     "ParsimError": "parsim.errors",

@@ -13,9 +13,10 @@ step               optimizer on the own share; nothing to gather: the next forwa
 =================  ====================================================================================
 
 All-gathers and reduce-scatters share one communicator, hence one queue (`queues: separate` gives each its own).
-`unit`: ``layer`` wraps every transformer layer and leaves embedding, final norm and head in the root unit, which stays gathered from forward to backward;
-``block`` wraps those too; ``model`` is one unit. Under FSDP `accumulate: no_sync` keeps whole gradients until the last
-micro-batch, ``every`` reduces in each; ZeRO-3 always does (DeepSpeed's engine refuses no_sync from stage 2 on).
+`unit`: ``layer`` wraps every transformer layer and leaves embedding, final norm and head in the root unit, which stays
+gathered from forward to backward; ``block`` wraps those too; ``model`` is one unit. Under FSDP `accumulate: no_sync`
+keeps whole gradients until the last micro-batch, ``every`` reduces in each; ZeRO-3 always does (DeepSpeed's engine
+refuses no_sync from stage 2 on).
 """
 
 from __future__ import annotations

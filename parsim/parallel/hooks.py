@@ -54,7 +54,7 @@ class Emitter(Protocol):
     last: bool
     """the step's last micro-batch: gradients are complete after it"""
 
-    def collective(
+    def collective(  # noqa: PLR0913
         self,
         kind: str,
         axis: str,

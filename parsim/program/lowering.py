@@ -17,6 +17,7 @@ from parsim.parallel.schedules.slot import Slot
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE, Collective, Effect, Lane, Op, Program, Stamp
 from parsim.program.stage import StagePasses
+from parsim.program.stamping import Stamping
 
 BACKWARD = ("B", "I")
 Ranks = tuple[int, ...]
@@ -218,7 +219,7 @@ class Lowering:
         stashed = {role: passes.stash(slot.kind, slot.micro_batch) for role, passes in self._passes[p].items()}
         for rank in self._stage_ranks[p]:
             last = self.program.last(Lane(rank, COMPUTE))
-            lanes = self._lane_tuple(rank, ("versions",))
+            lanes = self.lane_tuple(rank, ("versions",))
             for version, effects in stashed[self._roles[rank]]:
                 self.program.add("weight version", "compute", lanes, [last] if last else (), 0.0, None, ((rank, effects),), -2 - version)
 
@@ -227,7 +228,7 @@ class Lowering:
     def _standing_for(self, rank: int) -> int:
         return rank if self._represents is None else self._represents[rank]
 
-    def _lane_tuple(self, rank: int, names: tuple[str, ...]) -> tuple[Lane, ...]:
+    def lane_tuple(self, rank: int, names: tuple[str, ...]) -> tuple[Lane, ...]:
         key = (rank, names)
         if (lanes := self._lanes.get(key)) is None:
             lanes = self._lanes[key] = tuple(Lane(rank, name) for name in names)
@@ -257,11 +258,11 @@ class Lowering:
             if (compiled := self._compiled(rank, items)) is not None:
                 start = self.program.stamp(rank, compiled, instance, waits[rank] if waits else [])
                 return {rank: start} if start is not None else {}
-        stamps = [_Stamp(self, rank, templates[self._roles[rank]], instance, list(waits[rank]) if waits else []) for rank in ranks]
+        stamps = [Stamping(self, rank, templates[self._roles[rank]], instance, list(waits[rank]) if waits else []) for rank in ranks]
         if len(stamps) == 1:
             stamps[0].all()
         else:
-            while any([stamp.to_collective() for stamp in stamps]):
+            while any(list(map(Stamping.to_collective, stamps))):
                 self._together(stamps)
         return {stamp.rank: stamp.start for stamp in stamps if stamp.start is not None}
 
@@ -291,10 +292,10 @@ class Lowering:
                 effects = item.stamped(rank) if speed == 1.0 or collective else ((rank, self.stretched(rank, item, speed)),)
             duration = item.duration / speed
             tails = tuple(Lane(rank, tail) for tail in item.tails)
-            compiled.append((item.name, kind, self._lane_tuple(rank, item.lanes), duration, collective, effects, tuple(item.needs), tails))
+            compiled.append((item.name, kind, self.lane_tuple(rank, item.lanes), duration, collective, effects, tuple(item.needs), tails))
         return compiled
 
-    def _together(self, stamps: Sequence[_Stamp]) -> None:
+    def _together(self, stamps: Sequence[Stamping]) -> None:
         """Every stamp stands at its next collective: make one op per group."""
         axis = next(stamp.item for stamp in stamps).collective[1]  # type: ignore[index]
         by_rank = {stamp.rank: stamp for stamp in stamps}
@@ -305,7 +306,7 @@ class Lowering:
         for stamp in stamps:
             stamp.position += 1
 
-    def join(self, stamps: Sequence[_Stamp], group: Ranks, members: Ranks) -> None:
+    def join(self, stamps: Sequence[Stamping], group: Ranks, members: Ranks) -> None:
         """One collective op for the stamps that stand at it; ranks of other stages join the op later."""
         item = stamps[0].item
         kind, axis, size = item.collective  # type: ignore[misc]
@@ -392,82 +393,3 @@ class Lowering:
         if key not in self._stretched:
             self._stretched[key] = (item, tuple(Effect(e.offset / speed, e.tensor, e.allocate) for e in item.effects))
         return self._stretched[key][1]
-
-
-class _Stamp:
-    """One rank's copy of a pass while it is being added to the program."""
-
-    __slots__ = ("begin", "instance", "items", "lowering", "made", "position", "rank", "speed", "start", "waits")
-
-    def __init__(self, lowering: Lowering, rank: int, items: Sequence[Item], instance: int, waits: list[Op]) -> None:
-        self.lowering = lowering
-        self.rank = rank
-        self.items = items
-        self.instance = instance
-        self.waits = waits
-        self.made: list[Op | None] = []
-        self.position = 0
-        self.start: Op | None = None
-        self.begin = lowering.program.last(Lane(rank, COMPUTE))
-        self.speed = lowering.plan.slow.get(rank, 1.0)
-
-    @property
-    def item(self) -> Item:
-        return self.items[self.position]
-
-    def all(self) -> None:
-        """Add everything: no other lowered rank of this stage takes part."""
-        while self.to_collective():
-            group, members = self.lowering.groups(self.item.collective[1], self.rank)[0]  # type: ignore[index]
-            self.lowering.join([self], group, members)
-            self.position += 1
-
-    def to_collective(self) -> bool:
-        """Add compute up to the next collective; False at the end of the pass."""
-        program = self.lowering.program
-        while self.position < len(self.items):
-            item = self.items[self.position]
-            if item.collective is not None:
-                return True
-            lanes = self.lowering._lane_tuple(self.rank, item.lanes)
-            effects: tuple[tuple[int, tuple[Effect, ...]], ...] = ()
-            duration = item.duration
-            if self.speed != 1.0:
-                duration /= self.speed
-                if item.effects:
-                    effects = ((self.rank, self.lowering.stretched(self.rank, item, self.speed)),)
-            elif item.effects:
-                effects = item.stamped(self.rank)
-            op = program.add(item.name, item.kind, lanes, self.needs(item), duration, None, effects, self.instance)
-            self.record(op)
-            self.position += 1
-        return False
-
-    def needs(self, item: Item) -> list[Op]:
-        """What this rank's part of an item waits for besides its lanes."""
-        made, program = self.made, self.lowering.program
-        needs = [op for i in item.needs if (op := made[i]) is not None]
-        for tail in item.tails:
-            op = self.begin if tail == COMPUTE else program.last(Lane(self.rank, tail))
-            if op is not None:
-                needs.append(op)
-        if self.waits and item.lanes[0] == COMPUTE:
-            needs += self.waits
-            self.waits = []
-        return needs
-
-    def record(self, op: Op) -> None:
-        self.made.append(op)
-        if self.start is None and self.item.lanes[0] == COMPUTE:
-            self.start = op
-
-    def skip(self) -> None:
-        """A collective of one rank does not happen; its order and its memory effects stay."""
-        item, lowering = self.item, self.lowering
-        needs = self.needs(item)
-        if not (needs or item.effects):
-            self.made.append(None)
-            return
-        lanes = lowering._lane_tuple(self.rank, item.lanes)
-        effects = item.stamped(self.rank) if item.effects else ()
-        self.record(lowering.program.add(item.name, "compute", lanes, needs, 0.0, None, effects, self.instance))

@@ -22,7 +22,7 @@ class TensorTable:
     rows: list[Tensor] = field(default_factory=list)
     index: dict[str, int] = field(default_factory=dict)
 
-    def declare(self, name: str, size: int, category: str, per_micro_batch: bool) -> int:
+    def declare(self, name: str, size: int, category: str, *, per_micro_batch: bool) -> int:
         """Number of the tensor `name`; the first declaration decides its size."""
         if (number := self.index.get(name)) is None:
             number = self.index[name] = len(self.rows)
@@ -83,11 +83,16 @@ class PassBuilder:
         self._close()
         return self.items
 
+    def allocate(self, number: int) -> None:
+        """Allocate a tensor of the rank's table at this point of the pass."""
+        segment = self._segment or self._open(*self._label)
+        segment.effects.append(Effect(segment.duration, number, allocate=True))
+
     # -- Emitter --------------------------------------------------------------------------------------------------
 
     def tensor(self, name: str, size: int, category: str, *, per_micro_batch: bool = False) -> str:
         """See `Emitter.tensor`."""
-        self.table.declare(self.prefix + name, size, category, per_micro_batch)
+        self.table.declare(self.prefix + name, size, category, per_micro_batch=per_micro_batch)
         return name
 
     def compute(self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()) -> None:
@@ -101,13 +106,13 @@ class PassBuilder:
             self._close()
             segment = self._open(*self._label)
         for tensor in allocates:
-            segment.effects.append(Effect(segment.duration, self._number(tensor), allocate=True))
+            segment.effects.append(Effect(segment.duration, self.number(tensor), allocate=True))
         for kernel in kernels:
             segment.duration += self.clock(kernel)
         for tensor in frees:
-            segment.effects.append(Effect(segment.duration, self._number(tensor), allocate=False))
+            segment.effects.append(Effect(segment.duration, self.number(tensor), allocate=False))
 
-    def collective(
+    def collective(  # noqa: PLR0913
         self,
         kind: str,
         axis: str,
@@ -133,8 +138,8 @@ class PassBuilder:
                     item.tails.append(COMPUTE)
                 else:
                     item.needs.append(handle)
-        item.effects = [Effect(0.0, self._number(t), allocate=True) for t in allocates]
-        item.effects += [Effect(inf, self._number(t), allocate=False) for t in frees]
+        item.effects = [Effect(0.0, self.number(t), allocate=True) for t in allocates]
+        item.effects += [Effect(inf, self.number(t), allocate=False) for t in frees]
         self.items.append(item)
         if blocking:
             self._last_compute = len(self.items) - 1
@@ -156,7 +161,7 @@ class PassBuilder:
 
     # -- segments -------------------------------------------------------------------------------------------------
 
-    def _number(self, name: str) -> int:
+    def number(self, name: str) -> int:
         return self.table.index[self.prefix + name]
 
     def _open(self, name: str, kind: str) -> Item:

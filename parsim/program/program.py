@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-
 COMPUTE = "compute"
 """name of the lane that runs kernels"""
 

@@ -22,8 +22,8 @@ from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective, Op, Program
 from parsim.simulation.deadlock import explain
 from parsim.simulation.network import Network
-from parsim.simulation.sharing import Bundle
 from parsim.simulation.serial import Serial, add_uses, serial_collectives
+from parsim.simulation.sharing import Bundle
 from parsim.simulation.trace import Trace
 
 

@@ -148,7 +148,7 @@ def fit(question: Question, *, maximum: str | None = None, alternatives: bool = 
 
 def _alternatives(question: Question, tree: Tree, report: Report, refused: list[str], most: int = 5) -> Iterator[Alternative]:
     """Changes that fit, cheapest first: same hardware before more of it before other hardware, then by speed."""
-    for candidates in (_same_hardware(question, tree), _more_gpus(question), _other_devices(question, report)):
+    for candidates in (_same_hardware(question, tree), _more_gpus(question), _other_devices(report)):
         found = []
         for change, overrides in candidates:
             try:
@@ -217,7 +217,7 @@ def _machines(device: str) -> list[str]:
     return [name for name, node in trees.items() if node.get("device") == stem and node.get("gpus", 1) > 1]
 
 
-def _other_devices(question: Question, report: Report) -> list[tuple[str, tuple[str, ...]]]:
+def _other_devices(report: Report) -> list[tuple[str, tuple[str, ...]]]:
     """As many GPUs of kinds with more memory."""
     total = report.measured.ranks.total
     return [(f"{total}x {name}", (f"cluster.topology={total}x {name}",)) for name in _DEVICES if total <= 16]
@@ -288,7 +288,7 @@ def formulas(report: Report) -> Sequence[tuple[str, str]]:
     device = max(measured.memory.devices, key=lambda d: d.device_used_bytes)
     peak, resident = device.at_peak, device.resident_bytes
     ranks = measured.ranks
-    lines = [
+    return [
         (
             "parameters",
             f"{measured.model.parameters:,} parameters; {measured.memory.bytes_per_parameter} (weight + gradient + master + moments)",
@@ -307,7 +307,6 @@ def formulas(report: Report) -> Sequence[tuple[str, str]]:
         ),
         ("fits", f"device used <= capacity {_gib(measured.memory.capacity_bytes)} - reserve {_gib(measured.memory.reserve_bytes)}"),
     ]
-    return lines
 
 
 def _gib(size: int) -> str:

@@ -95,7 +95,8 @@ def _verdict(answer: Answer) -> Iterator[str]:
     need = format_bytes(device.device_used_bytes, decimal=True)
     yield f"{word}: {answer.question.model} on {answer.question.on} needs {need} of {format_bytes(capacity)} per GPU"
     strategy = answer.tree["parallel"]["data"]["strategy"]
-    yield f"model states alone: {format_bytes(_states(report))} per GPU of about {format_bytes(capacity)} ({strategy}); {format_bytes(states)} live at the peak"
+    alone = f"model states alone: {format_bytes(_states(report))} per GPU of about {format_bytes(capacity)} ({strategy})"
+    yield f"{alone}; {format_bytes(states)} live at the peak"
 
 
 def _states(report: Report) -> int:

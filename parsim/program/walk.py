@@ -1,0 +1,294 @@
+"""One pass of one stage while it is being written: a walk over the tapes of its blocks.
+
+Strategies are called in this order:
+
+    pass_begins, per unit: before_forward, per operator: tensor before, kernels, tensor after; after_forward, pass_ends
+    pass_begins, per unit (reversed): before_backward, recomputation, per operator: input step, weight step with
+    before_gradient and gradient; after_backward, pass_ends
+
+Boundary tensors are x<b> (input of block b) and dx<b> (its gradient).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from parsim.model.loss import Loss
+from parsim.model.model import Operator
+from parsim.model.tape import Step
+from parsim.parallel.hooks import Unit, Weight
+from parsim.parallel.plan import Chunk
+from parsim.parallel.recompute import checkpoint_groups
+from parsim.parallel.replicated import Replicated
+from parsim.program.passes import Item
+from parsim.program.program import COMPUTE
+
+if TYPE_CHECKING:
+    from parsim.program.stage import StagePasses
+
+HOST = "host"
+"""lane of the data loader"""
+
+
+class Walk:
+    """One pass while it is being written."""
+
+    def __init__(self, passes: StagePasses, stage: int, *, first: bool, last: bool, split: bool) -> None:
+        self.passes = passes
+        self.plan = passes.plan
+        self.stage = stage
+        self.chunk: Chunk = passes.chunks[stage]
+        self.at = passes.builder(stage, first=first, last=last)
+        self.sharding: Replicated = passes.sharding[stage]
+        self.units = passes.units[stage]
+        self.tensor = passes.tensor_hooks(stage) if self.plan.mesh.size("tensor") > 1 else None
+        if self.tensor is not None:
+            self.tensor.split = split
+        self.groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunk.blocks)
+        self._group_of = {block: group for group in self.groups for block in group.blocks}
+        self._unit_of = {block: unit for unit in self.units for block in unit.blocks}
+        self._opened: set[str] = set()
+        self._left: dict[str, int] = {}
+        self._written: set[str] = set()
+
+    def finish(self) -> list[Item]:
+        """The items of the pass."""
+        return self.at.finish()
+
+    @property
+    def _is_first(self) -> bool:
+        return self.chunk.blocks[0] == 0
+
+    @property
+    def _is_last(self) -> bool:
+        return self.chunk.blocks[-1] == len(self.plan.model.blocks) - 1
+
+    @property
+    def _root_gradient(self) -> str:
+        """The gradient of the loss, which the caller of ``backward()`` holds until it returns."""
+        return f"dx{len(self.plan.model.blocks)}"
+
+    # -- tensors --------------------------------------------------------------------------------------------------
+
+    def _name(self, block: int, tensor: str) -> str:
+        boundary = {"input": f"x{block}", "output": f"x{block + 1}", "grad_input": f"dx{block}", "grad_output": f"dx{block + 1}"}
+        return boundary.get(tensor) or f"{self.plan.model.block_names[block]}.{tensor}"
+
+    def _declare(self, block: int) -> None:
+        categories = {"activations": "activations", "gradients": "temporaries", "temporaries": "temporaries"}
+        for name, row in self.passes.tape(block).tensors.items():
+            self.at.tensor(self._name(block, name), row.bytes, categories[row.category], per_micro_batch=True)
+
+    def _names(self, block: int, tensors: Sequence[str]) -> list[str]:
+        return [self._name(block, tensor) for tensor in tensors]
+
+    def _batch(self) -> list[str]:
+        """What the script holds for a micro-batch on this stage: the input on the first, the labels on the last."""
+        held = []
+        if self._is_first:
+            held.append(self.at.tensor("x0", self.plan.input_bytes, "activations", per_micro_batch=True))
+        loss = [operator for operator in self.plan.model.blocks[-1].operators if isinstance(operator, Loss)]
+        if self._is_last and any(operator.shifted for operator in loss):
+            held.append(self.at.tensor("labels", 8 * self.plan.workload.tokens, "activations", per_micro_batch=True))
+        return [name for name in held if self.passes.table.rows[self.at.number(name)].bytes]
+
+    # -- forward --------------------------------------------------------------------------------------------------
+
+    def forward(self) -> None:
+        """All blocks of the chunk in order."""
+        at, plan = self.at, self.plan
+        for block in self.chunk.blocks:
+            self._declare(block)
+        at.label(f"F{self.stage} {plan.model.block_names[self.chunk.blocks[0]]}", COMPUTE)
+        if self._is_first and plan.training.data_loading:
+            at.items.append(Item("data loading", "launch", (HOST,), plan.training.data_loading))
+            at.wait(len(at.items) - 1)
+        self._receive("x", self.chunk.blocks[0])
+        at.compute("", COMPUTE, (), allocates=self._batch())
+        self._allocate_workspace("forward")
+        self.sharding.pass_begins(self.units, at, backward=False)
+        for group in self.groups:
+            for block in group.blocks:
+                self._enter(block, backward=False)
+                at.label(f"F{self.stage} {plan.model.block_names[block]}", COMPUTE)
+                saved = plan.training.backward and not group.checkpoint
+                keep = group.checkpoint and block == group.blocks[0] and plan.training.backward
+                self._forward_block(block, saved=saved, keep_input=keep)
+                self._leave(block, backward=False)
+        self.sharding.pass_ends(at, backward=False)
+        if not plan.training.backward:
+            self._drop_pass()
+
+    def _forward_block(self, block: int, *, saved: bool, keep_input: bool, recomputes: bool = False) -> None:
+        """Run a block's forward. `keep_input`: a checkpoint holds the input for recomputation."""
+        taped = self.passes.tape(block)
+        steps = taped.forward if saved else taped.forward_unsaved
+        kept = saved and (taped.input_saved or self._kept_by_producer(block))
+        free_input = not (keep_input or kept or self._external(block))
+        for index, step in enumerate(steps):
+            frees = self._names(block, step.frees)
+            if free_input and index == taped.input_last_forward:
+                frees.append(self._name(block, "input"))
+            if self.tensor is not None:
+                self.tensor.before_forward(step.operator, self.at)
+            self.at.compute("", "recompute" if recomputes else COMPUTE, step.kernels, self._names(block, step.allocates), frees)
+            if self.tensor is not None:
+                self.tensor.after_forward(step.operator, self.at)
+
+    def _kept_by_producer(self, block: int) -> bool:
+        """The block before keeps its own output (a ReLU) and will free it, later in backward than this block could."""
+        if not self.plan.training.backward or block == self.chunk.blocks[0] or not self.passes.tape(block - 1).output_saved:
+            return False
+        return not self._group_of[block - 1].checkpoint or block in self._group_of[block - 1].blocks
+
+    def _external(self, block: int) -> bool:
+        """The block's input is the micro-batch itself, which the script holds."""
+        return block == 0
+
+    def _receive(self, prefix: str, boundary: int) -> None:
+        """Buffer for what another stage sends, and the gather of a scattered message."""
+        if boundary in (0, len(self.plan.model.blocks)):
+            return
+        size = self.passes.tape(boundary - 1).tensors["output"].bytes
+        name = self.at.tensor(f"{prefix}{boundary}", size, "activations" if prefix == "x" else "temporaries", per_micro_batch=True)
+        if self.passes.message(size) == size:
+            self.at.compute("", COMPUTE, (), allocates=[name])
+        else:
+            self.at.collective("all_gather", "tensor", size, f"received {prefix}", blocking=True, allocates=[name])
+
+    def _allocate_workspace(self, way: str) -> None:
+        if (number := self.passes.first_use(way)) is not None:
+            self.at.allocate(number)
+
+    # -- backward -------------------------------------------------------------------------------------------------
+
+    def backward(self, *, inputs: bool, weights: bool) -> None:
+        """All blocks in reverse: input steps, weight steps or both."""
+        at, plan = self.at, self.plan
+        label = "B" if inputs and weights else "I" if inputs else "W"
+        at.label(f"{label}{self.stage} {plan.model.block_names[self.chunk.blocks[-1]]}", COMPUTE)
+        if inputs:
+            self._begin_backward()
+        for group in reversed(self.groups):
+            if group.checkpoint and inputs:
+                self._recompute(group.blocks)
+            for block in reversed(group.blocks):
+                if not group.checkpoint and inputs:
+                    self._enter(block, backward=True)
+                at.label(f"{label}{self.stage} {plan.model.block_names[block]}", COMPUTE)
+                self._backward_block(block, inputs=inputs, weights=weights)
+                if weights:
+                    self._leave(block, backward=True)
+        if weights:
+            self.sharding.pass_ends(at, backward=True)
+            self._drop_pass()
+
+    def _begin_backward(self) -> None:
+        at = self.at
+        last = self.chunk.blocks[-1]
+        if self._is_last:
+            size = self.passes.tape(last).tensors["output"].bytes
+            at.compute("", COMPUTE, (), allocates=[at.tensor(f"dx{last + 1}", size, "temporaries", per_micro_batch=True)])
+        else:
+            self._receive("dx", last + 1)
+        self._allocate_workspace("backward")
+        self.sharding.pass_begins(list(reversed(self.units)), at, backward=True)
+
+    def _recompute(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            self._enter(block, backward=True)
+            self.at.label(f"R{self.stage} {self.plan.model.block_names[block]}", "recompute")
+            self._forward_block(block, saved=True, keep_input=False, recomputes=True)
+        last = blocks[-1]
+        if not self.passes.tape(last).output_saved:
+            self.at.compute("", "recompute", (), frees=[self._name(last, "output")])
+
+    def _backward_block(self, block: int, *, inputs: bool, weights: bool) -> None:
+        taped = self.passes.tape(block)
+        for index, step in enumerate(taped.backward):
+            weight_step = step.phase == "weight"
+            if not (weights if weight_step else inputs):
+                continue
+            frees = [name for name in self._names(block, step.frees) if name != self._root_gradient]
+            mine = taped.input_saved and not (self._external(block) or self._kept_by_producer(block))
+            if mine and index == taped.input_last_backward:
+                frees.append(self._name(block, "input"))
+            if taped.output_saved and index == taped.output_last_backward:
+                frees.append(self._name(block, "output"))
+            if weight_step:
+                self._weight_step(block, step, frees)
+            else:
+                self._input_step(block, step, frees)
+
+    def _input_step(self, block: int, step: Step, frees: Sequence[str]) -> None:
+        kind = "recompute" if step.phase == "recompute" else COMPUTE
+        if self.tensor is not None and kind == COMPUTE:
+            self.tensor.before_input(step.operator, self.at)
+        self.at.compute("", kind, step.kernels, self._names(block, step.allocates), frees)
+        if self.tensor is not None and kind == COMPUTE:
+            self.tensor.after_input(step.operator, self.at)
+
+    def _weight_step(self, block: int, step: Step, frees: Sequence[str]) -> None:
+        at, unit = self.at, self._unit_of[block]
+        if self.tensor is not None:
+            self.tensor.before_weight(step.operator, at)
+        own, shared = self._trained(block, step.operator)
+        fresh = [w for w in (*own, *shared) if w.name not in self._written]
+        self._written.update(w.name for w in fresh)
+        if fresh:
+            self.sharding.before_gradient(unit, fresh, at)
+        at.compute("", COMPUTE, step.kernels, self._names(block, step.allocates), frees)
+        if own:
+            self.sharding.gradient(unit, own, at)
+        if self.tensor is not None:
+            self.tensor.after_weight(step.operator, at)
+
+    def _trained(self, block: int, operator: Operator) -> tuple[list[Weight], list[Weight]]:
+        """Trainable weights of an operator that live here: its own, and those it shares with an earlier owner."""
+        own, shared = [], []
+        known = self.passes.weights
+        for parameter in operator.parameters():
+            if not parameter.trainable or parameter.buffer:
+                continue
+            name = f"{self.plan.model.block_names[block]}.{parameter.name}"
+            if name in known:
+                own.append(known[name])
+            elif parameter.tied in known:
+                shared.append(known[parameter.tied])
+        return own, shared
+
+    def _drop_pass(self) -> None:
+        """The script's variables of this micro-batch go out of scope."""
+        names = self._batch()
+        for block in self.chunk.blocks:
+            taped = self.passes.tape(block)
+            if self.plan.training.backward:
+                names += self._names(block, taped.held)
+        if self.plan.training.backward and self._is_last:
+            names.append(self._root_gradient)
+        if self._is_last:
+            names.append(self._name(self.chunk.blocks[-1], "output"))
+        self.at.compute("", COMPUTE, (), frees=names)
+
+    # -- units ----------------------------------------------------------------------------------------------------
+
+    def _enter(self, block: int, *, backward: bool) -> None:
+        unit = self._unit_of[block]
+        if unit.name in self._opened or not unit.weights:
+            return
+        self._opened.add(unit.name)
+        if backward:
+            self.sharding.before_backward(unit, self.at)
+        else:
+            self.sharding.before_forward(unit, self.at)
+
+    def _leave(self, block: int, *, backward: bool) -> None:
+        unit: Unit = self._unit_of[block]
+        left = self._left[unit.name] = self._left.get(unit.name, len(unit.blocks)) - 1
+        if left or not unit.weights:
+            return
+        if backward:
+            self.sharding.after_backward(unit, self.at)
+        else:
+            self.sharding.after_forward(unit, self.at)
