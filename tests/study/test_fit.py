@@ -1,0 +1,136 @@
+"""`parsim fit`: the verdict, the changes that help, the inverse; all of them what `run` says."""
+
+import random
+
+import pytest
+
+from parsim.cli import execute
+from parsim.errors import ScenarioError
+from parsim.run import simulate
+from parsim.scenario import load
+from parsim.scenario.files import parse_text
+from parsim.study.fit import Question, find_maximum, fit, scenario_of
+from parsim.study.fit_text import document, text, yaml
+
+GIB = 2**30
+
+
+def run_of(answer):
+    """What `parsim run` makes of the file that `--save` writes."""
+    return simulate(load(parse_text(yaml(answer), "saved.yaml").tree))
+
+
+@pytest.fixture(scope="module")
+def no_13b():
+    return fit(Question("llama-13b", "4x v100-32gb"))
+
+
+def test_llama_13b_does_not_fit_on_four_v100(no_13b):
+    # 13,015,864,320 parameters x 16 B / 4 = 52.06 GB = 48.49 GiB of states alone
+    assert not no_13b.fits
+    assert no_13b.report.measured.memory.capacity_bytes / GIB == pytest.approx(31.7, abs=0.1)
+    assert "model states alone: 48.49 GiB per GPU of about 31.74 GiB (zero3)" in text(no_13b)
+    assert no_13b.report.measured.memory.bytes_per_parameter == "2+2+4+8 = 16 B/parameter"
+    resident = no_13b.report.measured.memory.devices[0].resident_bytes
+    assert (resident["parameters"] + resident["optimizer"]) / 13_015_864_320 * 4 == pytest.approx(14, rel=1e-3)
+
+
+def test_every_alternative_is_confirmed_by_run(no_13b):
+    assert len(no_13b.alternatives) >= 3
+    for alternative in no_13b.alternatives:
+        confirmed = simulate(load(no_13b.tree, *alternative.overrides))
+        assert confirmed.fits
+        assert confirmed.peak_memory == alternative.report.peak_memory
+
+
+def test_same_hardware_comes_before_more_and_more_before_other(no_13b):
+    kinds = []
+    for alternative in no_13b.alternatives:
+        words = " ".join(alternative.overrides)
+        kinds.append(0 if "cluster" not in words else 1 if "v100" in words else 2)
+    assert kinds == sorted(kinds)
+    prices = [a.slowdown for a, kind in zip(no_13b.alternatives, kinds, strict=True) if kind == 0]
+    assert prices == sorted(prices)
+
+
+@pytest.mark.parametrize(("model", "on", "what"), [("llama-13b", "4x a100-80gb", "sequence_length"), ("llama-7b", "dgx-a100-80gb", "micro_batch")])
+def test_the_maximum_is_exact(model, on, what):
+    answer = fit(Question(model, on), maximum=what)
+    largest = answer.maximum
+    keys = {"sequence_length": "training.sequence_length", "micro_batch": "training.micro_batch"}
+    assert simulate(load(answer.tree, f"{keys[what]}={largest.value}")).fits
+    assert not simulate(load(answer.tree, f"{keys[what]}={largest.value + 1}")).fits
+
+
+def test_the_largest_model_by_layers():
+    largest = fit(Question("gpt2", "1x rtx-4090"), maximum="parameters").maximum
+    assert largest.fits.fits
+    assert not largest.exceeds.fits
+    assert largest.exceeds.measured.model.parameters - largest.fits.measured.model.parameters == 12 * 768**2 + 13 * 768
+
+
+def test_learned_positions_bound_the_sequence():
+    largest = fit(Question("gpt2", "1x h100"), maximum="sequence_length").maximum
+    assert largest.value == 1024
+    assert "learned positions" in largest.limit
+
+
+def test_two_hundred_random_questions_have_the_peak_of_run():
+    chance = random.Random(7)
+    boxes = ["1x a100-80gb", "2x rtx-4090", "4x v100-32gb", "dgx-a100-40gb", "hgx-h100", "8x l40s"]
+    seen = 0
+    while seen < 200:
+        question = Question(
+            chance.choice(["gpt2", "opt-125m", "pythia-160m", "bert-base"]),
+            chance.choice(boxes),
+            zero=chance.choice([None, 0, 1, 2, 3]),
+            tensor=chance.choice([1, 1, 2]),
+            sequence_length=chance.choice([128, 256, 512]),
+            micro_batch=chance.randint(1, 8),
+            optimizer=chance.choice([None, "adam-8bit", "adafactor", "sgd"]),
+            recompute=chance.choice([None, "full", "selective"]),
+        )
+        if question.tensor > 1 and question.on.startswith("1x"):
+            continue
+        answer = fit(question, alternatives=False)
+        assert run_of(answer).peak_memory == answer.report.peak_memory
+        seen += 1
+
+
+def test_a_strategy_nobody_named_is_the_most_frugal_one():
+    assert scenario_of(Question("gpt2", "4x a100-80gb"))["parallel"]["data"]["strategy"] == "zero3"
+    assert scenario_of(Question("gpt2", "1x a100-80gb"))["parallel"]["data"]["strategy"] == "none"
+    assert scenario_of(Question("gpt2", "4x a100-80gb", zero=0))["parallel"]["data"]["strategy"] == "ddp"
+    assert scenario_of(Question("gpt2", "4x a100-80gb"))["training"]["sequence_length"] == 1024
+
+
+def test_what_is_not_built_is_refused():
+    for question in (
+        Question("gpt2", "1x a100-80gb", train="lora"),
+        Question("gpt2", "1x a100-80gb", offload="cpu"),
+        Question("gpt2", "1x a100-80gb", infer=True),
+    ):
+        with pytest.raises(ScenarioError, match="not supported yet"):
+            fit(question)
+    with pytest.raises(ScenarioError, match="ZeRO has stages 0 to 3"):
+        fit(Question("gpt2", "4x a100-80gb", zero=5))
+    with pytest.raises(ScenarioError, match="cannot maximise"):
+        find_maximum(scenario_of(Question("gpt2", "1x a100-80gb")), "layers")
+
+
+def test_json_has_the_run_report(no_13b):
+    answered = document(no_13b)
+    assert answered["fits"] is False
+    assert answered["report"]["memory"]["peak_bytes"] == no_13b.report.peak_memory
+    assert {"change", "overrides", "peak_bytes", "slowdown", "step_time_s"} == set(answered["alternatives"][0])
+
+
+def test_the_command_line(tmp_path, capsys):
+    saved = tmp_path / "x.yaml"
+    assert execute(["fit", "llama-13b", "--on", "4x v100-32gb", "--save", str(saved), "--explain"]) == 3
+    shown = capsys.readouterr().out
+    assert shown.startswith("no: llama-13b on 4x v100-32gb needs")
+    assert "how these numbers come about" in shown
+    assert execute(["run", str(saved), "--json"]) == 3
+    assert execute(["fit", "gpt2", "--on", "1x rtx-4090", "--save", str(saved)]) == 2
+    assert execute(["fit", "gpt2", "--on", "1x nothing"]) == 2
