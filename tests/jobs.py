@@ -41,10 +41,11 @@ def layers(count, forward=1.0, backward_input=1.0, backward_weight=1.0, paramete
     return build_stages({"stages": [row | {"parameters": parameters}] * count}, name="layers")
 
 
-def stages(*rows):
-    """Profiled stages, each (forward, backward) or (forward, backward_input, backward_weight) in seconds."""
+def stages(*rows, send=0.0, parameters=0):
+    """Profiled stages, each (forward, backward) or (forward, backward_input, backward_weight) in seconds; one stands for all."""
     keys = {2: ("forward", "backward"), 3: ("forward", "backward_input", "backward_weight")}
-    return build_stages({"stages": [dict(zip(keys[len(row)], (f"{t} s" for t in row), strict=True)) for row in rows]}, name="stages")
+    entries = [dict(zip(keys[len(row)], (f"{t!r} s" for t in row), strict=True)) for row in rows]
+    return build_stages({"stages": [entry | {"send": f"{send!r} s", "parameters": parameters} for entry in entries]}, name="stages")
 
 
 def measured(kernel):

@@ -150,7 +150,7 @@ class Liveness:
             self.input_steps[index] = draft
             if draft.kernels:
                 self._use(incoming, index, "input")
-            if any(parameter.trainable for parameter in operator.parameters()):
+            if work.backward_weight or any(parameter.trainable for parameter in operator.parameters()):
                 self.weight_steps[index] = _Draft(operator, "weight", work.backward_weight, needed=True)
             if work.backward_weight:
                 self._use(incoming, index, "weight")

@@ -38,7 +38,7 @@ class TensorParallelHooks:
 
     workload: Workload
     overlap: str
-    """none | backward: the input gradient's collective runs beside the weight gradient | full: gathers overlap too"""
+    """none | backward: the input gradient's collective runs beside the weight gradient"""
     replicated_gradient_bytes: int = 0
     """gradients of parameters replicated over the tensor axis (norms, row biases) that sequence parallelism must sum"""
     split: bool = False

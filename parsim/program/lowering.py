@@ -56,8 +56,10 @@ class Lowering:
         self._done: dict[tuple[str, int], int] = {}
         self._ready_made: dict[tuple[int, int], tuple[Sequence[Item], list[Stamp] | None]] = {}
         self._cursor = [0] * len(plan.slots)
+        self._blocking = not plan.parallelism.pipeline.overlap_sends
         self._stretched: dict[tuple[int, int], tuple[Item, tuple[Effect, ...]]] = {}
         self._lanes: dict[tuple[int, tuple[str, ...]], tuple[Lane, ...]] = {}
+        self._send_lanes: dict[tuple[int, int, str], tuple[Lane, ...]] = {}
         self._shared_lanes: dict[tuple[Ranks, tuple[str, ...]], tuple[Lane, ...]] = {}
         self.families: dict[tuple[str, str, int, int], int] = {}
         """(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> largest size [B]: every kind of transfer in the program"""
@@ -80,7 +82,9 @@ class Lowering:
                 self.program.slots[rank] = self.plan.slots[p]
         for p, ranks in enumerate(self._stage_ranks):
             self._stamp(ranks, {role: passes.begin() for role, passes in self._passes[p].items()}, 0)
-        self._take(self._blocking_order() if self._blocking else ())
+        if self._blocking:
+            self._take(self._blocking_order())
+            self._blocking = False  # slots that are left are in a deadlock, which their messages must show
         self._walk_slots()
         if not self.plan.asynchronous:
             for p, ranks in enumerate(self._stage_ranks):
@@ -174,10 +178,6 @@ class Lowering:
         elif slot.kind in BACKWARD and slot.stage > 0:
             self._send(p, slot, slot.stage - 1)
 
-    @property
-    def _blocking(self) -> bool:
-        return not self.plan.parallelism.pipeline.overlap_sends
-
     def _send(self, p: int, slot: Slot, to_stage: int) -> None:
         """Hand a stage's result to the rank that holds the next stage; blocking sends wait for their exchange."""
         key = ("F" if slot.kind == "F" else "B", to_stage, slot.micro_batch)
@@ -189,13 +189,21 @@ class Lowering:
             produced = self.program.last(Lane(rank, COMPUTE))
             if target == p:
                 if produced is not None:
-                    arrivals[rank] = produced
+                    arrivals[rank] = self._hand_over(rank, slot, produced)
                 continue
             arrivals.update(self._transfer(rank, slot, target, [produced] if produced is not None else []))
         self._arrivals[key] = arrivals
         for consumer in self._awaited.pop(key, []):
             for op in arrivals.values():
                 self.program.block(op, consumer)
+
+    def _hand_over(self, rank: int, slot: Slot, produced: Op) -> Op:
+        """The next chunk is on the same rank: nothing travels, but the tensor changes hands."""
+        _, held, _ = self._passes[self.plan.mesh.coordinate(rank, "pipeline")][self._roles[rank]].sends(slot.kind, slot.stage)
+        if not held:
+            return produced
+        effects = ((rank, tuple(Effect(0.0, effect.tensor, allocate=False) for effect in held)),)
+        return self.program.add("hand over", "compute", self.lane_tuple(rank, (COMPUTE,)), (), 0.0, None, effects, slot.micro_batch)
 
     def _transfer(self, rank: int, slot: Slot, target: int, needs: Sequence[Op]) -> dict[int, Op]:
         """The message of one rank: {receiver: op}."""
@@ -208,7 +216,8 @@ class Lowering:
         if size is not None:
             self._note("send", "pipeline", mesh.coordinate(rank, "pipeline"), target, size)
         way = "forward" if slot.kind == "F" else "backward"
-        lanes = (Lane(rank, f"send {way}"), Lane(receiver, f"receive {way}"))
+        if (lanes := self._send_lanes.get((rank, receiver, way))) is None:
+            lanes = self._send_lanes[rank, receiver, way] = (Lane(rank, f"send {way}"), Lane(receiver, f"receive {way}"))
         effects = ((rank, held),) if held else ()
         name = f"send {slot.kind}{slot.stage}"
         op = self.program.add(name, "pipeline_comm", lanes, needs, duration, collective, effects, slot.micro_batch)

@@ -189,12 +189,17 @@ class StagePasses:
         if number is None:
             return (0, (), 0.0)
         size = self.table.rows[number].bytes
-        held = (Effect(inf, number, allocate=False),)
+        released = () if kind == "F" and self._keeps_output(chunk) else (number,)
         if self._profiled:
             operator = self.plan.model.blocks[chunk.blocks[0]].operators[0]
             if (measured := getattr(operator, "send", 0.0)) or not getattr(operator, "output_bytes", 0):
-                return (None, held, measured)
-        return (self.message(size), held, 0.0)
+                return (None, tuple(Effect(measured, n, allocate=False) for n in released), measured)
+        return (self.message(size), tuple(Effect(inf, n, allocate=False) for n in released), 0.0)
+
+    def _keeps_output(self, chunk: Chunk) -> bool:
+        """The chunk's last operator needs its own output in backward (a ReLU), so sending does not release it."""
+        groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, chunk.blocks)
+        return self.plan.training.backward and not groups[-1].checkpoint and self.tape(chunk.blocks[-1]).output_saved
 
     def message(self, size: int) -> int:
         """Bytes of one pipeline message of a `size`-byte activation: scattered over the tensor ranks unless already sharded."""
@@ -280,12 +285,12 @@ class _Versions:
             return
         mine = self._used.pop(micro_batch)
         old, self._latest = self._latest, self._latest + 1
-        if old in self._used.values():
-            self._stashed.add(old)
-            yield old, True
         if mine in self._stashed and mine not in self._used.values():
             self._stashed.discard(mine)
             yield mine, False
+        if old in self._used.values():
+            self._stashed.add(old)
+            yield old, True
 
 
 def _extend(items: list[Item], more: Sequence[Item]) -> None:

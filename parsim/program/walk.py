@@ -166,6 +166,8 @@ class Walk:
     def backward(self, *, inputs: bool, weights: bool) -> None:
         """All blocks in reverse: input steps, weight steps or both."""
         at, plan = self.at, self.plan
+        for block in self.chunk.blocks:
+            self._declare(block)
         label = "B" if inputs and weights else "I" if inputs else "W"
         at.label(f"{label}{self.stage} {plan.model.block_names[self.chunk.blocks[-1]]}", COMPUTE)
         if inputs:
@@ -180,6 +182,8 @@ class Walk:
                 self._backward_block(block, inputs=inputs, weights=weights)
                 if weights:
                     self._leave(block, backward=True)
+        if inputs and self._is_first and "grad_input" in self.passes.tape(0).tensors:
+            at.compute("", COMPUTE, (), frees=[self._name(0, "grad_input")])
         if weights:
             self.sharding.pass_ends(at, backward=True)
             self._drop_pass()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,12 +15,9 @@ from parsim.program.folding import Classes
 from parsim.program.lowering import Lowering
 from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
+from parsim.report.device_memory import memory_of
 from parsim.report.measured import (
-    AT_PEAK,
-    DeviceMemory,
     Measured,
-    MemoryCurve,
-    MemoryFacts,
     ModelFacts,
     RankClass,
     Ranks,
@@ -28,14 +25,7 @@ from parsim.report.measured import (
 )
 from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
-from parsim.simulation.ledger import Ledger, MemoryTimeline
 from parsim.simulation.trace import Trace
-
-GIB = 2**30
-FIRST_COMMUNICATOR = int(0.3 * GIB)
-FURTHER_COMMUNICATOR = int(0.2 * GIB)
-"""NCCL buffers outside the allocator: about 0.3 GiB for a rank's first communicator and 0.15-0.4 GiB for each further one
-(NVIDIA/nccl issues 964 and 1685; assumption)"""
 
 
 class Hardware(Protocol):
@@ -177,88 +167,6 @@ def schedule_of(run: Run, theory: float | None) -> ScheduleFacts:
     layers = [sum(1 for b in chunk.blocks if plan.model.blocks[b].kind not in ("embedding", "head")) for chunk in plan.chunks]
     name = pipeline.schedule if pipeline.size > 1 else "none"
     return ScheduleFacts(name, pipeline.size, pipeline.virtual_stages, tuple(layers), tuple(times), theory)
-
-
-def memory_of(run: Run, hardware: Hardware, *, reserve: int, bytes_per_parameter: str) -> MemoryFacts:
-    """The ledger of every class's representative, with the allocator's replay and what lives outside it."""
-    plan, program = run.plan, run.trace.program
-    representatives = sorted(set(run.classes.represents.values()))
-    ledger = Ledger(program, run.trace, representatives)
-    runtime = plan.runtime
-    devices = []
-    joined = communicators(run)
-    for rank in representatives:
-        curve = ledger.measure(rank, allocator=runtime.allocator)
-        groups = joined.get(rank, 0)
-        buffers = runtime.communicators
-        if buffers is None:
-            buffers = FIRST_COMMUNICATOR + FURTHER_COMMUNICATOR * (groups - 1) if groups else 0
-        devices.append(_device(run, rank, curve, runtime.context + runtime.overhead, buffers))
-    capacity = min(hardware.device(plan.gpus[rank]).visible_memory for rank in representatives)
-    return MemoryFacts(capacity, tuple(devices), reserve, 0, at_save(run, devices), bytes_per_parameter)
-
-
-def at_save(run: Run, devices: Sequence[DeviceMemory]) -> int:
-    """Device memory while a checkpoint is written: what stays resident, plus one gathered copy of a sharded rank's weights.
-
-    Fully sharded strategies gather whole layers to save a consolidated checkpoint on rank 0 (FSDP's full state dict with
-    CPU offload, DeepSpeed's stage3_gather_16bit_weights_on_model_save): the largest unit is live on top.
-    """
-    base = max(sum(d.resident_bytes.values()) + d.at_peak["context"] + d.at_peak["communicators"] for d in devices)
-    if run.plan.parallelism.data.strategy not in ("zero3", "fsdp"):
-        return base
-    element = run.plan.training.precision.parameters
-    largest = max((unit.count for chunk in run.plan.chunks for unit in run.plan.units(chunk)), default=0)
-    return base + largest * element
-
-
-def communicators(run: Run) -> dict[int, int]:
-    """How many communicators each simulated rank belongs to: one per group of its collectives, one for all its sends."""
-    groups: dict[int, set[tuple[int, ...]]] = {}
-    seen: set[int] = set()
-    for op in run.trace.program.ops:
-        collective = op.collective
-        if collective is None or id(collective) in seen:
-            continue
-        seen.add(id(collective))
-        for lane in op.lanes:
-            groups.setdefault(lane.rank, set()).add(() if collective.kind == "send" else collective.group)
-    return {rank: len(found) for rank, found in groups.items()}
-
-
-def _device(run: Run, rank: int, curve: MemoryTimeline, context: int, buffers: int) -> DeviceMemory:
-    program = run.trace.program
-    allocated = curve.replay.peak_allocated if curve.replay is not None else curve.peak
-    reserved = curve.peak_reserved if curve.peak_reserved is not None else curve.peak
-    at_peak = dict.fromkeys(AT_PEAK, 0) | {name: size for name, size in curve.at_peak.items() if name in AT_PEAK}
-    at_peak |= {"context": context, "communicators": buffers}
-    at_peak["fragmentation"] = reserved - curve.peak
-    op = None if curve.peak_op is None else program.ops[curve.peak_op]
-    levels = {name: values.tolist() for name, values in curve.levels.items()}
-    levels |= {"context": [context] * len(curve.times), "communicators": [buffers] * len(curve.times)}
-    p = run.plan.mesh.coordinate(rank, "pipeline")
-    return DeviceMemory(
-        rank=rank,
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        device_used_bytes=reserved + context + buffers,
-        at_peak=at_peak,
-        resident_bytes=curve.resident,
-        peak_time_s=curve.peak_time,
-        peak_op=None if op is None else op.name if op.instance < 0 else f"{op.name}.{op.instance}",
-        in_flight_micro_batches=in_flight(run.plan, p),
-        weight_versions=run.lowering.passes_of(p).weight_versions(),
-        curve=MemoryCurve(curve.times.tolist(), levels),
-    )
-
-
-def in_flight(plan: Plan, pipeline_rank: int) -> int:
-    """Most micro-batches (rounded up from chunks) whose forward is done and whose backward is not, on one pipeline rank."""
-    live = most = 0
-    for slot in plan.slots[pipeline_rank]:
-        live += {"F": 1, "B": -1, "W": -1}.get(slot.kind, 0)
-        most = max(most, live)
-    return -(-most // len(plan.of_rank(pipeline_rank)))
 
 
 def assemble(

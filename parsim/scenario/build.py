@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -139,7 +139,7 @@ class _Builder:
                     overrides=section.set or None,
                 )
         except TopologyError as error:
-            raise TopologyError([_in_topology(finding) for finding in error.findings]) from None
+            raise TopologyError([_in_topology(finding, fabric) for finding in error.findings]) from None
         except ScenarioError as error:  # an unknown device
             raise TopologyError(
                 [finding if finding.file else replace(finding, path="cluster.topology") for finding in error.findings]
@@ -310,8 +310,13 @@ def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _in_topology(finding: Finding) -> Finding:
-    """A finding of the hardware room with the path of the scenario: keys of the topology file stand under cluster.topology."""
+def _in_topology(finding: Finding, fabric: Mapping[str, Any]) -> Finding:
+    """A finding of the hardware room with the path of the scenario: keys of the topology file stand under cluster.topology.
+
+    `fabric` are the keys that the scenario changes in it; what does not go together then is said under cluster.fabric.
+    """
+    if fabric and finding.path.startswith("fabric."):
+        return replace(finding, path=f"cluster.{finding.path}")
     if finding.file or finding.path.startswith(("cluster.", "training.", "device ")) or finding.path == "cluster":
         return finding
     return replace(finding, path=f"cluster.topology.{finding.path}".rstrip("."))

@@ -58,6 +58,7 @@ _LATER_SCHEDULES = (
 _LATER_PROFILES = ("pytorch-compile", "megatron-2021", "megatron-2022", "llm-foundry-2023")
 
 LIMITS: tuple[Limit, ...] = (
+    Limit("parallel.tensor.overlap", lambda value: value != "full", "overlap of the tensor-parallel forward", "use backward"),
     Limit("parallel.context.size", _only(1), "context parallelism", "use context.size 1"),
     Limit("parallel.context.method", _only("ring"), "context parallelism"),
     Limit("parallel.expert.size", _only(1), "expert parallelism", "use expert.size 1: every rank holds all experts"),

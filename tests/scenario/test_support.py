@@ -14,6 +14,7 @@ from parsim.scenario.support import LIMITS, unsupported
 MINIMAL = {"model": "gpt2", "cluster": "4x v100-32gb", "training": {"sequence_length": 1024, "global_batch": 8, "micro_batch": 1}}
 
 REFUSED: dict[str, tuple[Any, ...]] = {
+    "parallel.tensor.overlap": ("full",),
     "parallel.context.size": (2, 8),
     "parallel.context.method": ("all-gather", "ulysses"),
     "parallel.expert.size": (2,),

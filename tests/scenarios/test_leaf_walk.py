@@ -1,0 +1,399 @@
+"""Nothing is parsed and ignored: every leaf of the scenario's JSON Schema, where it matters, changes the report or is refused.
+
+`LEAVES` says for each leaf where it matters and what to write there. Each value must give a report that differs from the default's
+and from those of the other values; words that mean the same must give the same. Leaves and the words of enumerations are found in
+the schema, so a new key or a new word without an entry fails.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parsim.errors import InputError
+from parsim.run import simulate
+from parsim.scenario import load
+from parsim.scenario.json_schema import schema
+from parsim.scenario.shortforms import ASSUMPTIONS, SHORT
+
+MODEL = {"family": "gpt2", "hidden": 256, "layers": 4, "heads": 4, "vocabulary": 1024, "maximum_sequence": 512}
+BASE: dict[str, Any] = {
+    "name": "leaf walk",
+    "model": MODEL,
+    "cluster": {"topology": "dgx-a100-80gb", "gpus": 4},
+    "training": {"sequence_length": 256, "micro_batch": 2, "gradient_accumulation": 2},
+}
+LABELS = ("scenario", "provenance", "assumptions", "warnings")
+"""parts of the report that repeat what was written"""
+
+
+def under(path: str, value: Any) -> dict[str, Any]:
+    """``under("a.b", 1) == {"a": {"b": 1}}``."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return value
+
+
+def laid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, mapping by mapping."""
+    result = copy.deepcopy(dict(base))
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = laid(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else copy.deepcopy(value)
+    return result
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Where a leaf matters, and what to write."""
+
+    values: tuple[Any, ...]
+    """each gives a report of its own, or is refused"""
+    where: Mapping[str, Any]
+    same: Mapping[Any, Any]
+    """word -> the word (None: the default) that gives the same report here"""
+
+
+def leaf(*values: Any, same: Mapping[Any, Any] | None = None, **where: Any) -> Leaf:
+    """A leaf with `values`, in the base scenario changed by dotted keys (``parallel__data__strategy="zero1"``)."""
+    changes: dict[str, Any] = {}
+    for path, value in where.items():
+        changes = laid(changes, under(path.replace("__", "."), value))
+    return Leaf(values, changes, {} if same is None else same)
+
+
+BOX = {"gpu": "a100-sxm-80gb", "count": 2, "nic": "ib-hdr"}
+AUTO = {"auto": None}
+PRESETS = ("fp32", "tf32", "amp-bf16", "bf16-fp32grad", "pure-bf16", "fp8")
+AS_PRECISE = {"auto": None, "bf16": None, "fp16": None, "amp-fp16": "amp-bf16", "fp16-fp32grad": "bf16-fp32grad"}
+"""both half-precision types are equally fast on an A100"""
+PLACES = ("cpu", "nvme")
+FOUR_NODES = {"nodes": 4, "gpus": "all"}
+PCIE = {"topology": "8x-rtx-4090-pcie"}
+
+LEAVES: dict[str, Leaf] = {
+    "model": leaf("bert-base", {**MODEL, "layers": 6}),
+    "training.sequence_length": leaf(128),
+    "training.mean_sequence_length": leaf(128, same=AUTO),
+    "training.global_batch": leaf(8, 32, training={"gradient_accumulation": "auto", "global_batch": 16}),
+    "training.micro_batch": leaf(4),
+    "training.gradient_accumulation": leaf(1, 4, "auto"),
+    "training.partial_micro_batch": leaf(True),
+    "training.tokens": leaf("1G"),
+    "training.iteration": leaf("first", same={"steady": None}),
+    "training.backward": leaf(False),
+    "training.step": leaf(False),
+    "training.precision": leaf(*PRESETS, same=AS_PRECISE),
+    "training.precision.preset": leaf(*PRESETS, same=AS_PRECISE),
+    "training.precision.parameters": leaf("fp32", "fp8", "none", 0, 1, same={"bf16": None, "fp16": None, 2: None, "tf32": "fp32", 4: "fp32"}),
+    "training.precision.gradients": leaf("fp32", "fp8", "none", 0, 1, same={"bf16": None, "fp16": None, 2: None, "tf32": "fp32", 4: "fp32"}),
+    "training.precision.master": leaf("none", "bf16", "fp8", 1, same={"fp32": None, "tf32": None, 4: None, "fp16": "bf16", 2: "bf16", 0: "none"}),
+    "training.precision.optimizer": leaf("bf16", "fp8", "none", 0, same={"fp32": None, "tf32": None, 4: None, "fp16": "bf16", 2: "bf16", 1: "fp8"}),
+    "training.precision.activations": leaf("fp32", "fp8", "none", 0, 1, same={"bf16": None, "fp16": None, 2: None, "tf32": "fp32", 4: "fp32"}),
+    "training.precision.matmul": leaf("fp32", "tf32", "fp8", same={"bf16": None, "fp16": None}),
+    "training.precision.reduce": leaf("fp32", "fp8", "none", 0, same={"bf16": None, "fp16": None, 2: None, "tf32": "fp32", 4: "fp32", 1: "fp8"}),
+    "training.optimizer.name": leaf("sgd", "momentum", "adam-8bit", "adafactor", same={"adam": None, "adamw": None, "lion": "momentum"}),
+    "training.optimizer.implementation": leaf("fused", "loop", same={"auto": None, "foreach": None}),
+    "training.optimizer.clip_gradients": leaf(False),
+    "training.loss.kind": leaf("sum", "mse", same={"auto": None, "cross_entropy": None}),
+    "training.loss.kernel": leaf("fused", "vocab-parallel", same={"auto": None, "eager": None}),
+    "training.loss.chunks": leaf(2),
+    "training.dropout": leaf(0.0, same={"auto": None, 0.2: None}),
+    "training.attention": leaf(
+        "eager", "mem-efficient", "triton-fa1", "flash3", "cudnn", same={"auto": None, "flash2": None}, cluster__topology="hgx-h100"
+    ),
+    "training.recompute": leaf("full", "selective", same={"none": None, "gradient_checkpointing": "full"}, training__attention="eager"),
+    "training.recompute.every": leaf(1, 2),
+    "training.recompute.blocks": leaf(1, 2),
+    "training.recompute.selective": leaf(["attention"], ["mlp"], ["norm"], training__attention="eager"),
+    "training.offload.parameters": leaf(*PLACES, same={"none": None}),
+    "training.offload.gradients": leaf(*PLACES, same={"none": None}),
+    "training.offload.optimizer": leaf(*PLACES, same={"none": None}),
+    "training.offload.activations": leaf(*PLACES, same={"none": None}),
+    "training.finetune.method": leaf("lora", "qlora", "freeze"),
+    "training.finetune.rank": leaf(8),
+    "training.finetune.targets": leaf(["q", "v"]),
+    "training.finetune.train_embeddings": leaf(True),
+    "training.finetune.base": leaf("bf16", "nf4", "nf4-dq"),
+    "training.finetune.base_sharded": leaf(True, "auto"),
+    "training.data_loading": leaf("1 s"),
+    "parallel.order": leaf(
+        ["data", "tensor", "context", "pipeline"],
+        ["pipeline", "tensor", "context", "data"],
+        cluster=FOUR_NODES, parallel__tensor__size=2, parallel__pipeline__size=2,
+    ),
+    "parallel.tensor.size": leaf(2, 4),
+    "parallel.tensor.sequence_parallel": leaf(True, parallel__tensor__size=2),
+    "parallel.tensor.overlap": leaf("none", "full", same={"backward": None}, parallel__tensor__size=2),
+    "parallel.pipeline.size": leaf(2, 4),
+    "parallel.pipeline.schedule": leaf(
+        "gpipe", "naive", "pipedream", "interleaved", "zb-h1", parallel__pipeline__size=4, training__gradient_accumulation=8
+    ),
+    "parallel.pipeline.virtual_stages": leaf(2, parallel__pipeline={"size": 2, "schedule": "interleaved"}),
+    "parallel.pipeline.split": leaf("balanced", [1, 3], same={"even": None}, parallel__pipeline__size=2, model__vocabulary=16384),
+    "parallel.pipeline.overlap_sends": leaf(False, parallel__pipeline__size=2),
+    "parallel.pipeline.scatter_sends": leaf(
+        False, parallel__pipeline__size=2, parallel__tensor__size=8, cluster={"nodes": 2, "gpus": "all"}, model__heads=8
+    ),
+    "parallel.context.size": leaf(2),
+    "parallel.context.method": leaf("all-gather", "ulysses", same={"ring": None}),
+    "parallel.expert.size": leaf(2),
+    "parallel.expert.imbalance": leaf(1.5),
+    "parallel.expert.capacity_factor": leaf(1.25),
+    "parallel.data.size": leaf(2, same={"auto": None, 4: None}),
+    "parallel.data.strategy": leaf(
+        "none", "torch-data-parallel", "parameter-server", "zero1", "zero2", "zero3", "fsdp", "hsdp", same={"ddp": None}
+    ),
+    "parallel.data.shard_size": leaf(2, same=AUTO),
+    "parallel.data.bucket": leaf("1 MiB", "100000 elements", same=AUTO),
+    "parallel.data.first_bucket": leaf("4 MiB", same=AUTO),
+    "parallel.data.bucket_view": leaf(True),
+    "parallel.data.overlap_reduce": leaf(False),
+    "parallel.data.overlap_gather": leaf(True, parallel__data__strategy="zero1"),
+    "parallel.data.accumulate": leaf("every", same={"no_sync": None}),
+    "parallel.data.unit": leaf("block", "model", same={"layer": None}, parallel__data__strategy="fsdp"),
+    "parallel.data.prefetch": leaf(0, 2, parallel__data__strategy="fsdp", cluster=PCIE),
+    "parallel.data.limit_gathers": leaf(1, 3, parallel__data__strategy="fsdp", training__backward=False, training__micro_batch=32),
+    "parallel.data.reshard_after_forward": leaf(False, parallel__data__strategy="fsdp"),
+    "parallel.data.queues": leaf("separate", same={"shared": None}, parallel__data__strategy="fsdp", cluster=PCIE),
+    "cluster.topology": leaf("hgx-h100", "8x-rtx-4090-pcie", "4x v100-32gb", BOX, training__precision="fp16", cluster__gpus=2),
+    "cluster.nodes": leaf(2, [{"use": "dgx-a100-80gb", "count": 2}], cluster__gpus="all"),
+    "cluster.gpus": leaf(2, "all"),
+    "cluster.placement": leaf(
+        "scattered", [0, 8, 1, 9], same={"packed": None, "[0, 1, 2, 3]": None}, cluster={"nodes": 2, "gpus": 4}, parallel__tensor__size=2
+    ),
+    "cluster.fabric.kind": leaf("single-switch", "fat-tree", "torus", "full-mesh", same={"default": None, "rail-optimised": None}, cluster=FOUR_NODES),
+    "cluster.fabric.oversubscription": leaf(4, same={"default": None, 1: None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "leaf_ports": 8}}),
+    "cluster.fabric.routing": leaf("ecmp", same={"default": None, "spray": None}, cluster=FOUR_NODES),
+    "cluster.fabric.link": leaf("ib-ndr", cluster=FOUR_NODES),
+    "cluster.fabric.leaf_ports": leaf(8, same={"default": None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "oversubscription": 4}}),
+    "cluster.fabric.dims": leaf([4], "default", cluster={**FOUR_NODES, "fabric": {"kind": "torus", "dims": [2, 2]}}),
+    "cluster.set": leaf(
+        {"device": {"memory": {"bandwidth": "x0.5"}}}, {"links": {"nvlink3": {"per_direction": "x0.5"}}}, {"node": {"p2p": False}}
+    ),
+    "cluster.collectives.profile": leaf("measured", "nccl", same={"ring": None}),
+    "cluster.collectives.algorithm": leaf("ring", "tree", "nvls", "collnet", same=AUTO),
+    "cluster.collectives.protocol": leaf("simple", "ll", "ll128", same=AUTO),
+    "cluster.interference": leaf("simple", "full", same={"off": None}),
+    "cluster.memory_reserve": leaf("1 GiB"),
+    "cluster.background": leaf([{"from": "gpu0", "to": "gpu1"}]),
+    "software.profile": leaf("megatron-core", "deepspeed", same={"auto": None, "pytorch-2": None}),
+    "software.fusion": leaf("fused", "compiled", same={"auto": None, "eager": None}),
+    "software.gradient_accumulation_fusion": leaf(True, same={"auto": None}),
+    "software.host.per_layer_forward": leaf("1 ms"),
+    "software.host.per_layer_backward": leaf("1 ms"),
+    "software.host.per_collective": leaf("1 ms"),
+    "software.host.graphs": leaf(True),
+    "software.boundary": leaf("1 s"),
+    "software.step_constant": leaf("10 ms"),
+    "software.memory.context": leaf("1 GiB", same={"auto": None, "0.5 GiB": None}),
+    "software.memory.communicators": leaf("1 GiB", same=AUTO),
+    "software.memory.workspace": leaf("64 MiB", same={"auto": None, "8519680 B": None}),
+    "software.memory.overhead": leaf("1 GiB"),
+    "software.memory.allocator": leaf("expandable", "exact", same={"segments": None}),
+    "variability.seed": leaf(7),
+    "variability.runs": leaf(3),
+    "variability.jitter": leaf(0.1),
+    "variability.slow.rank": leaf(1, 2, variability__slow=[{"rank": 0, "speed": 0.5}]),
+    "variability.slow.speed": leaf(0.25, 0.75, variability__slow=[{"rank": 0, "speed": 0.5}]),
+    "variability.faults": leaf([{"link": "leaf0", "at": "1 s", "bandwidth": "x0.5"}]),
+    "economics.currency": leaf("EUR"),
+    "economics.gpu_hour": leaf(2.0),
+    "economics.power_price": leaf(0.2),
+    "economics.pue": leaf(1.5),
+    "economics.mtbf_per_gpu": leaf("50000 h"),
+    "economics.checkpoint_time": leaf("60 s"),
+    "report.flop_convention": leaf("6n", "megatron", "exact", same={"palm": None}),
+    "report.fold": leaf(False),
+    "report.ranks": leaf([0, 1], same=AUTO),
+}  # fmt: skip
+ELSEWHERE = {
+    "name": "test_the_name_is_what_reports_call_it",
+    "extends": "test_extends_and_overrides_bring_in_settings",
+    "overrides": "test_extends_and_overrides_bring_in_settings",
+    "assumptions": "test_an_assumption_is_another_name_of_a_key",
+}
+"""leaves that other tests of this file change"""
+
+
+def leaves() -> dict[str, list[Any]]:
+    """Every leaf of the JSON Schema with the words it enumerates, short forms left out."""
+    whole = schema()
+    definitions = whole["definitions"]
+
+    def inner(node: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """The keys below `node`, by whatever way the schema says so."""
+        if "$ref" in node and not node["$ref"].endswith("/Partial"):
+            yield from definitions[node["$ref"].rpartition("/")[2]]["properties"].items()
+        if node.get("type") == "object":
+            yield from node.get("properties", {}).items()
+        for part in (*node.get("allOf", ()), *node.get("anyOf", ())):
+            yield from inner(part)
+        if node.get("type") == "array":
+            yield from inner(node["items"])
+
+    def words(node: Mapping[str, Any]) -> Iterator[Any]:
+        yield from node.get("enum", ())
+        if "const" in node:
+            yield node["const"]
+        for part in node.get("anyOf", ()):
+            yield from words(part)
+
+    found: dict[str, list[Any]] = {}
+
+    def walk(node: Mapping[str, Any], path: str) -> None:
+        below = list(inner(node))
+        listed = [word for word in words(node) if not isinstance(word, bool) and word != 0 or path.startswith("training.precision.")]
+        if not below or listed:
+            found[path] = listed
+        for key, child in below:
+            walk(child, f"{path}.{key}")
+
+    for key, node in whole["properties"].items():
+        walk(node, key)
+    return {path: listed for path, listed in found.items() if path not in SHORT}
+
+
+@cache
+def _outcome(text: str) -> tuple[str, str]:
+    try:
+        document = simulate(json.loads(text)).document()
+    except InputError as error:
+        return "", str(error)
+    for key in LABELS:
+        del document[key]
+    del document["simulation"]["wall_s"]
+    return json.dumps(document), ""
+
+
+def outcome(tree: Mapping[str, Any]) -> tuple[str, str]:
+    """(report without labels, "") of a scenario, or ("", why it is refused)."""
+    return _outcome(json.dumps(tree))
+
+
+def written(path: str, value: Any, where: Mapping[str, Any]) -> dict[str, Any]:
+    """The base scenario, changed to `where` the leaf matters, with the leaf set."""
+    base = laid(BASE, where)
+    section, _, key = path.rpartition(".")
+    if section == "variability.slow":
+        base["variability"]["slow"][0][key] = value
+        return base
+    if section == "training.recompute":
+        return laid(base, {"training": {"recompute": {key: value}}})
+    if path in ("cluster.topology", "model"):  # replaced whole
+        (base[section] if section else base)[key] = value
+        return base
+    return laid(base, under(path, value))
+
+
+def place(path: str) -> str:
+    """What a finding about a leaf must name: its section."""
+    return path.rpartition(".")[0] or path
+
+
+def test_every_leaf_has_an_entry() -> None:
+    assert sorted(leaves()) == sorted([*LEAVES, *ELSEWHERE])
+
+
+def test_every_word_of_an_enumeration_is_tried() -> None:
+    known = {path: [json.dumps(value) for value in (*entry.values, *entry.same)] for path, entry in LEAVES.items()}
+    missing = [(path, word) for path, words in leaves().items() for word in words if json.dumps(word) not in known.get(path, ())]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_a_changed_leaf_changes_the_report_or_is_refused(path: str) -> None:
+    entry = LEAVES[path]
+    default, problem = outcome(laid(BASE, entry.where))
+    assert not problem, "the scenario in which the leaf matters must run"
+    seen = {default: "its default"}
+    for value in entry.values:
+        report, problem = outcome(written(path, value, entry.where))
+        if problem:
+            assert place(path) in problem, f"{path} = {value!r} is refused, but for something else"
+            continue
+        assert report not in seen, f"{path} = {value!r} gives the same report as {seen[report]}: parsed and ignored"
+        seen[report] = repr(value)
+
+
+@pytest.mark.parametrize("path", [path for path, entry in LEAVES.items() if entry.same])
+def test_words_that_mean_the_same_give_the_same_report(path: str) -> None:
+    entry = LEAVES[path]
+    for word, other in entry.same.items():
+        meant = laid(BASE, entry.where) if other is None else written(path, other, entry.where)
+        value = json.loads(word) if isinstance(word, str) and word.startswith("[") else word
+        assert outcome(written(path, value, entry.where)) == outcome(meant), f"{path} = {word!r}"
+
+
+def test_a_refusal_says_what_to_do() -> None:
+    """Everything that is refused above is not built yet, or breaks a rule and says what to write instead."""
+    for path, entry in LEAVES.items():
+        for value in entry.values:
+            problem = outcome(written(path, value, entry.where))[1]
+            assert not problem or "not supported yet: " in problem or "; " in problem, (path, value, problem)
+
+
+@pytest.mark.parametrize(("short", "long"), SHORT.items())
+def test_short_forms_say_the_same_as_long_ones(short: str, long: str) -> None:
+    values = {"parallel.zero": (1, "zero1"), "training.gbs": (32, 32), "parallel.dp": (4, 4), "parallel.cp": (1, 1), "parallel.ep": (1, 1)}
+    value, meant = values.get(short, (2, 2))
+    base = laid(BASE, {"training": {"gradient_accumulation": "auto"}} if short == "training.gbs" else {})
+    section, _, key = long.rpartition(".")
+    base.get(section, {}).pop(key, None)
+    report, problem = outcome(laid(base, under(short, value)))
+    assert (report, problem) == outcome(laid(base, under(long, meant)))
+    assert not problem
+
+
+ASSUMED = {
+    "software_profile": "megatron-core",
+    "precision": "fp32",
+    "attention": "eager",
+    "dropout": 0.0,
+    "optimizer_kernels": "fused",
+    "loss_kernel": "fused",
+    "kernel_fusion": "fused",
+    "gradient_accumulation_fusion": True,
+    "context_memory": "1 GiB",
+    "communicator_memory": "1 GiB",
+    "workspace_memory": "64 MiB",
+}
+
+
+@pytest.mark.parametrize("name", ASSUMPTIONS)
+def test_an_assumption_is_another_name_of_a_key(name: str) -> None:
+    changed = laid(BASE, under(f"assumptions.{name}", ASSUMED[name]))
+    report, problem = outcome(changed)
+    assert not problem
+    assert report != outcome(BASE)[0]
+    assert (report, "") == outcome(laid(BASE, under(ASSUMPTIONS[name], ASSUMED[name])))
+    stated = {item["name"] for item in simulate(changed).document()["assumptions"]}
+    assert name not in stated, "what is written is no assumption any more"
+
+
+def test_reports_print_assumptions_by_the_names_that_can_be_overridden() -> None:
+    printed = {item["name"] for item in simulate(BASE).document()["assumptions"]}
+    assert printed <= set(ASSUMPTIONS)
+    assert printed >= {"software_profile", "precision", "attention", "context_memory"}
+
+
+def test_the_name_is_what_reports_call_it() -> None:
+    assert simulate({**BASE, "name": "mine"}).measured.name == "mine"
+
+
+def test_extends_and_overrides_bring_in_settings(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(json.dumps({**BASE, "overrides": {"larger": {"training": {"micro_batch": 4}}}}), encoding="utf-8")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("extends: base.yaml\ntraining: {sequence_length: 128}\n", encoding="utf-8")
+    extended = laid(BASE, {"training": {"sequence_length": 128}})
+    for named, tree in (((), extended), (("larger",), laid(extended, {"training": {"micro_batch": 4}}))):
+        document = simulate(load(mine, named=named)).document()
+        assert document["step_time_s"] == simulate(tree).document()["step_time_s"]
+        assert document["scenario"]["training"]["micro_batch"] == tree["training"]["micro_batch"]
