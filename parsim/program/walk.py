@@ -264,13 +264,12 @@ class Walk:
 
     def _drop_pass(self) -> None:
         """The script's variables of this micro-batch go out of scope."""
-        names = self._batch()
+        names = [self._root_gradient] if self.plan.training.backward and self._is_last else []
+        names += self._batch()
         for block in self.chunk.blocks:
             taped = self.passes.tape(block)
             if self.plan.training.backward:
                 names += self._names(block, taped.held)
-        if self.plan.training.backward and self._is_last:
-            names.append(self._root_gradient)
         if self._is_last:
             names.append(self._name(self.chunk.blocks[-1], "output"))
         self.at.compute("", COMPUTE, (), frees=names)

@@ -12,6 +12,7 @@ from parsim.parallel.settings import Runtime, Training
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
 from parsim.scenario.capability import attention_findings, attention_kernel, precision_findings, preset_for
+from parsim.scenario.machine import FabricSection
 from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
@@ -315,7 +316,7 @@ def _in_topology(finding: Finding, fabric: Mapping[str, Any]) -> Finding:
 
     `fabric` are the keys that the scenario changes in it; what does not go together then is said under cluster.fabric.
     """
-    if fabric and finding.path.startswith("fabric."):
+    if fabric and finding.path.startswith("fabric.") and finding.path.removeprefix("fabric.") in FabricSection.model_fields:
         return replace(finding, path=f"cluster.{finding.path}")
     if finding.file or finding.path.startswith(("cluster.", "training.", "device ")) or finding.path == "cluster":
         return finding

@@ -74,7 +74,12 @@ AUTO = {"auto": None}
 PRESETS = ("fp32", "tf32", "amp-bf16", "bf16-fp32grad", "pure-bf16", "fp8")
 AS_PRECISE = {"auto": None, "bf16": None, "fp16": None, "amp-fp16": "amp-bf16", "fp16-fp32grad": "bf16-fp32grad"}
 """both half-precision types are equally fast on an A100"""
+HALF: dict[Any, Any] = {"bf16": None, "fp16": None, 2: None, "tf32": "fp32", 4: "fp32"}
+"""types of a state that has two bytes by default"""
+WHOLE: dict[Any, Any] = {"fp32": None, "tf32": None, 4: None, "fp16": "bf16", 2: "bf16"}
+"""types of a state that has four"""
 PLACES = ("cpu", "nvme")
+BOXES = {"topology": {**BOX, "nics": 1}, "nodes": 8, "gpus": "all"}
 FOUR_NODES = {"nodes": 4, "gpus": "all"}
 PCIE = {"topology": "8x-rtx-4090-pcie"}
 
@@ -92,13 +97,13 @@ LEAVES: dict[str, Leaf] = {
     "training.step": leaf(False),
     "training.precision": leaf(*PRESETS, same=AS_PRECISE),
     "training.precision.preset": leaf(*PRESETS, same=AS_PRECISE),
-    "training.precision.parameters": leaf("fp32", "fp8", "none", 0, 1, same={"bf16": None, "fp16": None, 2: None, "tf32": "fp32", 4: "fp32"}),
-    "training.precision.gradients": leaf("fp32", "fp8", "none", 0, 1, same={"bf16": None, "fp16": None, 2: None, "tf32": "fp32", 4: "fp32"}),
-    "training.precision.master": leaf("none", "bf16", "fp8", 1, same={"fp32": None, "tf32": None, 4: None, "fp16": "bf16", 2: "bf16", 0: "none"}),
-    "training.precision.optimizer": leaf("bf16", "fp8", "none", 0, same={"fp32": None, "tf32": None, 4: None, "fp16": "bf16", 2: "bf16", 1: "fp8"}),
-    "training.precision.activations": leaf("fp32", "fp8", "none", 0, 1, same={"bf16": None, "fp16": None, 2: None, "tf32": "fp32", 4: "fp32"}),
+    "training.precision.parameters": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
+    "training.precision.gradients": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
+    "training.precision.master": leaf("none", "bf16", "fp8", 1, same={**WHOLE, 0: "none"}),
+    "training.precision.optimizer": leaf("bf16", "fp8", "none", 0, same={**WHOLE, 1: "fp8"}),
+    "training.precision.activations": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
     "training.precision.matmul": leaf("fp32", "tf32", "fp8", same={"bf16": None, "fp16": None}),
-    "training.precision.reduce": leaf("fp32", "fp8", "none", 0, same={"bf16": None, "fp16": None, 2: None, "tf32": "fp32", 4: "fp32", 1: "fp8"}),
+    "training.precision.reduce": leaf("fp32", "fp8", "none", 0, same={**HALF, 1: "fp8"}),
     "training.optimizer.name": leaf("sgd", "momentum", "adam-8bit", "adafactor", same={"adam": None, "adamw": None, "lion": "momentum"}),
     "training.optimizer.implementation": leaf("fused", "loop", same={"auto": None, "foreach": None}),
     "training.optimizer.clip_gradients": leaf(False),
@@ -167,14 +172,20 @@ LEAVES: dict[str, Leaf] = {
     "cluster.nodes": leaf(2, [{"use": "dgx-a100-80gb", "count": 2}], cluster__gpus="all"),
     "cluster.gpus": leaf(2, "all"),
     "cluster.placement": leaf(
-        "scattered", [0, 8, 1, 9], same={"packed": None, "[0, 1, 2, 3]": None}, cluster={"nodes": 2, "gpus": 4}, parallel__tensor__size=2
+        "scattered", [0, 8, 9, 1], same={"packed": None, "[0, 1, 2, 3]": None}, cluster={"nodes": 2, "gpus": 4}, parallel__tensor__size=2
     ),
-    "cluster.fabric.kind": leaf("single-switch", "fat-tree", "torus", "full-mesh", same={"default": None, "rail-optimised": None}, cluster=FOUR_NODES),
-    "cluster.fabric.oversubscription": leaf(4, same={"default": None, 1: None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "leaf_ports": 8}}),
+    "cluster.fabric.kind": leaf(
+        "single-switch", "fat-tree", "torus", "full-mesh", same={"default": None, "rail-optimised": None}, cluster=FOUR_NODES
+    ),
+    "cluster.fabric.oversubscription": leaf(
+        4, same={"default": None, 1: None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "leaf_ports": 8}}
+    ),
     "cluster.fabric.routing": leaf("ecmp", same={"default": None, "spray": None}, cluster=FOUR_NODES),
     "cluster.fabric.link": leaf("ib-ndr", cluster=FOUR_NODES),
-    "cluster.fabric.leaf_ports": leaf(8, same={"default": None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "oversubscription": 4}}),
-    "cluster.fabric.dims": leaf([4], "default", cluster={**FOUR_NODES, "fabric": {"kind": "torus", "dims": [2, 2]}}),
+    "cluster.fabric.leaf_ports": leaf(
+        8, same={"default": None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "oversubscription": 4}}
+    ),
+    "cluster.fabric.dims": leaf([8], "default", cluster={**BOXES, "fabric": {"kind": "torus", "dims": [2, 4]}}),
     "cluster.set": leaf(
         {"device": {"memory": {"bandwidth": "x0.5"}}}, {"links": {"nvlink3": {"per_direction": "x0.5"}}}, {"node": {"p2p": False}}
     ),
@@ -250,7 +261,7 @@ def leaves() -> dict[str, list[Any]]:
 
     def walk(node: Mapping[str, Any], path: str) -> None:
         below = list(inner(node))
-        listed = [word for word in words(node) if not isinstance(word, bool) and word != 0 or path.startswith("training.precision.")]
+        listed = [word for word in words(node) if (not isinstance(word, bool) and word != 0) or path.startswith("training.precision.")]
         if not below or listed:
             found[path] = listed
         for key, child in below:
