@@ -75,8 +75,9 @@ def run(
     from parsim.run import simulate
 
     scenario = _load(file, overrides, override)
-    with _placed(scenario):
-        report = _signed(simulate(scenario, unfolded=unfolded), _command(file, overrides, override, unfolded=unfolded))
+    command = _command(file, overrides, override, unfolded=unfolded)
+    with _placed(scenario), _deadlocks(scenario, command, as_json=as_json):
+        report = _signed(simulate(scenario, unfolded=unfolded), command)
     directory = out if out is not None else None if as_json else OUT / Path(file).stem
     written = _write(report, directory, pictures=not no_pictures) if directory is not None else []
     if as_json:
@@ -278,6 +279,21 @@ def _placed(scenario: Scenario) -> Iterator[None]:
         raise type(error)(scenario.findings_at(error.findings)) from error
 
 
+@contextmanager
+def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[None]:
+    """A program that stops is an answer too: the document says so, the grid goes to stderr."""
+    try:
+        yield
+    except DeadlockError as error:
+        from parsim.report.report import deadlock_document
+
+        if not as_json:
+            raise
+        sys.stderr.write(f"{error}\n")
+        _say_json(deadlock_document(scenario.document(), str(error), command))
+        raise typer.Exit(error.exit_code) from None
+
+
 def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, *, unfolded: bool) -> str:
     """The command that gives the same report: what was asked, without how to show it."""
     from shlex import join
@@ -391,8 +407,6 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
         sys.stderr.write(f"{findings[0].message}; run with --debug for the traceback\n")
     if as_json:
         document: dict[str, Any] = {"parsim": 1, "errors": [finding.as_dict() for finding in findings]}
-        if isinstance(error, DeadlockError):
-            document = {"parsim": 1, "deadlock": str(error)}
         try:
             _say(json.dumps(document, indent=2, ensure_ascii=False, default=str))
         except _ReaderGone:

@@ -31,7 +31,7 @@ def expand_box(box: dict[str, Any], device_of: Callable[[str], Device], where: s
     """The topology tree of an inline box.
 
     Keys: ``gpu``, ``count``; ``interconnect`` (a PCIe kind such as pcie3-x8, nvswitch, nvlink-mesh, nvlink-pairs; default by
-    device); ``sockets`` (default 2 for more than 4 GPUs), ``socket_link``; ``nic`` (a network kind) and ``nics``; ``p2p``.
+    device); ``sockets`` (default 2 for more than 4 GPUs), ``socket_link``; ``nic`` (a network kind) and ``nics``; ``p2p``; ``cpu`` (maker).
 
     Raises:
         TopologyError: unknown keys or wiring that the device does not have.
@@ -63,8 +63,9 @@ def expand_box(box: dict[str, Any], device_of: Callable[[str], Device], where: s
     elif standard_kind(wiring) is None and wiring not in links:
         tree.fail("interconnect", f"unknown interconnect {wiring!r}", closest(wiring, (*_WIRINGS, "pcie3-x8", "pcie4-x16", *STANDARD)))
     node: dict[str, Any] = {"gpus": count, "device": gpu, "vertices": vertices, "edges": edges}
-    if tree.has("p2p"):
-        node["p2p"] = tree.raw("p2p")
+    for key in ("p2p", "cpu"):
+        if tree.has(key):
+            node[key] = tree.raw(key)
     tree.raw("price")
     tree.close()
     tree.stop()

@@ -98,6 +98,8 @@ class Device:
     pcie: str = "pcie4-x16"
     """link kind of its host port"""
     aliases: tuple[str, ...] = ()
+    compute_capability: float = 0.0
+    """CUDA compute capability, e.g. 8.0; 0 = not an NVIDIA GPU, or unknown"""
     assumptions: tuple[str, ...] = ()
     """dotted keys whose values are guesses"""
 
@@ -121,7 +123,7 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     top = Tree(tree, where, findings)
     name = top.text("name")
     aliases = top.names("aliases")
-    top.raw("vendor")
+    vendor = str(top.raw("vendor", ""))
     top.raw("year")
     memory = top.child("memory")
     size = int(memory.quantity("size", "bytes"))
@@ -137,6 +139,7 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     sms = compute.whole("sms")
     derate = compute.number("clock_derate", 1.0, 0.1, 1.0)
     peak = _peaks(compute)
+    written = compute.number("compute_capability", 0.0, 0.0, 99.0)
     compute.close()
     gemm = _gemm(top.child("gemm"))
     attention = {key: _attention(key, child, top) for key, child in top.children("attention").items()}
@@ -163,8 +166,23 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
         name=name, memory=size, visible_memory=visible, bandwidth=bandwidth, l2=l2, memory_efficiency=memory_efficiency,
         l2_gain=l2_gain, sms=sms, clock_derate=derate, peak=peak, gemm=gemm,
         attention=attention, kernel_latency=latency, tdp=tdp, idle_power=idle, features=frozenset(features),
-        interconnect=interconnect, nvlink=nvlink, nvlinks=nvlinks, pcie=pcie, aliases=aliases, assumptions=tuple(map(str, assumptions)),
+        interconnect=interconnect, nvlink=nvlink, nvlinks=nvlinks, pcie=pcie, aliases=aliases,
+        compute_capability=written if compute.has("compute_capability") else _capability(vendor, nvlink, peak),
+        assumptions=tuple(map(str, assumptions)),
     )  # fmt: skip
+
+
+_NVLINK_CAPABILITY = {"nvlink1": 6.0, "nvlink2": 7.0, "nvlink3": 8.0, "nvlink3-rtx": 8.6, "nvlink4": 9.0, "nvlink5": 10.0}
+"""the architecture that brought each generation of NVLink (NVIDIA/nccl src/graph/topo.h)"""
+
+
+def _capability(vendor: str, nvlink: str, peak: Mapping[str, float]) -> float:
+    """Compute capability by architecture: the NVLink generation, else (of a device marked NVIDIA) the newest data type."""
+    if nvlink in _NVLINK_CAPABILITY:
+        return _NVLINK_CAPABILITY[nvlink]
+    if vendor.lower() != "nvidia":
+        return 0.0
+    return next((value for dtype, value in (("fp4", 10.0), ("fp8", 8.9), ("bf16", 8.0)) if dtype in peak), 7.0)
 
 
 def _peaks(compute: Tree) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 Capacities are effective, per direction: what a collective library moves, not the signalling rate. NVLink and PCIe values
 are the constants of NCCL 2.30 (src/graph/topo.h, topo.cc), except NVLink 2, whose bytes were measured at 22.5 GB/s per
-link (VIA-Research/vTrain, V100 profile); NICs carry 96 % of the line rate (RDMA, MTU 4096). xGMI: ROCm/rccl issue 1210.
+link (VIA-Research/vTrain, V100 profile) and whose constant of 20 remains what channels are planned with; NICs carry 96 % of the line rate (RDMA, MTU 4096). xGMI: ROCm/rccl issue 1210.
 Latencies are per hop.
 """
 
@@ -46,8 +46,18 @@ class LinkKind:
     """bytes on the link per payload byte of GPU to GPU traffic through a host bridge (64-byte packets)"""
     message_latency: float = 0.0
     """extra latency per message that the network stack adds to every inter-node step [s]"""
+    planned: float = 0.0
+    """what the collective library's channel search takes one link for, where that is not `capacity` (0: it is) [B/s]"""
+    vendor: str = ""
+    """of a socket link: maker of the CPUs that it joins, e.g. intel"""
+
+    @property
+    def planning(self) -> float:
+        """Bandwidth of one link as the channel search counts it [B/s]."""
+        return self.planned or self.capacity
 
 
+_CPU_VENDORS = {"socket-amd": "amd", "socket-power9": "ibm", "socket-arm": "arm"}
 _PCIE_LANE = {1: 0.1875e9, 2: 0.375e9, 3: 0.75e9, 4: 1.5e9, 5: 3.0e9, 6: 6.0e9}
 _PCIE_NAME = re.compile(r"pcie([1-6])-x(1|2|4|8|16)")
 
@@ -63,10 +73,10 @@ def _standard() -> dict[str, LinkKind]:
         "socket-broadwell": 6e9, "socket-skylake": 10e9, "socket-sapphire-rapids": 22e9, "socket-emerald-rapids": 40e9,
         "socket-amd": 16e9, "socket-power9": 32e9, "socket-arm": 6e9,
     }  # fmt: skip
-    kinds = [LinkKind(name, "nvlink", rate, 0.3e-6) for name, rate in nvlink.items()]
+    kinds = [LinkKind(name, "nvlink", rate, 0.3e-6, planned=20e9 if name == "nvlink2" else 0.0) for name, rate in nvlink.items()]
     kinds.append(LinkKind("xgmi3", "nvlink", 48e9, 0.4e-6))
     kinds.append(LinkKind("nvlink-c2c", "pcie", 359e9, 0.3e-6))
-    kinds += [LinkKind(name, "socket", rate, 0.5e-6) for name, rate in sockets.items()]
+    kinds += [LinkKind(name, "socket", rate, 0.5e-6, vendor=_CPU_VENDORS.get(name, "intel")) for name, rate in sockets.items()]
     # assumption: 0.6 x the STREAM rate of one 8-channel DDR4-3200 socket; reads and writes share it
     kinds.append(LinkKind("host-memory", "memory", 85e9, 0.1e-6, duplex="half"))
     for name, bits in network.items():
@@ -131,6 +141,8 @@ def _kind(name: str, entry: Tree, base: LinkKind | None) -> LinkKind:
         duplex="half" if duplex == "half" else "full",
         overhead=entry.number("overhead", kind.overhead, 1.0, 10.0),
         message_latency=entry.quantity("message_latency", "time", kind.message_latency, positive=False),
+        planned=entry.quantity("planned", "rate", kind.planned * capacity / kind.capacity),
+        vendor=entry.text("vendor", kind.vendor),
     )
     entry.close()
     return result

@@ -59,7 +59,14 @@ class Node:
     """
 
     def __init__(
-        self, name: str, vertices: dict[str, str], edges: list[Edge], devices: tuple[Device, ...], ports: tuple[str, ...], p2p: bool
+        self,
+        name: str,
+        vertices: dict[str, str],
+        edges: list[Edge],
+        devices: tuple[Device, ...],
+        ports: tuple[str, ...],
+        p2p: bool,
+        cpu: str = "",
     ) -> None:
         import networkx
 
@@ -68,6 +75,8 @@ class Node:
         self.ports = ports
         self.p2p = p2p
         """whether GPUs reach each other and the NICs over PCIe without staging in host memory"""
+        self.cpu = cpu or next((edge.kind.vendor for edge in edges if edge.kind.vendor), "")
+        """maker of the CPUs (intel | amd | ibm | arm), by default that of the socket link; empty if unknown"""
         self.graph: networkx.DiGraph[str] = networkx.DiGraph()
         self.links, self.classes = wire(self.graph, vertices, edges)
         self.capacities = [link.capacity for link in self.links]

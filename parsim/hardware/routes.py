@@ -46,8 +46,8 @@ class Route:
 
     def bottleneck(self, capacity: Callable[[int], float]) -> float:
         """Rate of one transfer that has the links to itself [B/s]."""
-        rates = (capacity(link) / a for link, a in zip(self.links, self.coefficients, strict=True))
-        return min(min(rates, default=math.inf), self.cap)
+        rates = [capacity(link) / a for link, a in zip(self.links, self.coefficients, strict=True)]
+        return min([self.cap, *rates])
 
 
 NOWHERE = Route((), (), 0.0)
@@ -59,6 +59,11 @@ def join(routes: Iterable[Route]) -> Route:
     pieces = [route for route in routes if route.links]
     if len(pieces) == 1:
         return pieces[0]
+    links = tuple(link for route in pieces for link in route.links)
+    if len(set(links)) == len(links):
+        coefficients = tuple(a for route in pieces for a in route.coefficients)
+        latency = sum([route.latency for route in pieces])
+        return Route(links, coefficients, latency, max([route.tier for route in pieces]), min([route.cap for route in pieces]))
     load: dict[int, float] = {}
     for route in pieces:
         for link, coefficient in zip(route.links, route.coefficients, strict=True):
@@ -76,7 +81,7 @@ def shift(route: Route, offset: int) -> Route:
     """The same route with every link id moved by `offset`."""
     if not offset or not route.links:
         return route
-    return Route(tuple(link + offset for link in route.links), route.coefficients, route.latency, route.tier, route.cap)
+    return Route(tuple([link + offset for link in route.links]), route.coefficients, route.latency, route.tier, route.cap)
 
 
 class PathFinder:

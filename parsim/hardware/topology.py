@@ -25,6 +25,8 @@ _PREFIXES = {
     "core": "switch", "rail": "switch",
 }  # fmt: skip
 VERTEX_KINDS = ("gpu", "nvswitch", "pcie", "cpu", "memory", "nic", "switch")
+CPU_VENDORS = ("intel", "amd", "ibm", "arm")
+"""what ``cpu`` of a machine may say; only intel matters: its root complexes make GPU to GPU packets cost 6/5"""
 _LARGEST_MACHINE = 10_000
 _RANGE = re.compile(r"(.*?)(\d+)\.\.(\d+)")
 
@@ -82,10 +84,11 @@ def read_topology(top: Tree, device_of: DeviceOf, p2p: bool | None) -> Topology:
         devices = _devices(machine, vertices, device_of)
         ports = _ports(machine, fabric, vertices)
         wants = machine.flag("p2p", devices[0].has("p2p") if devices else True)
+        cpu = _cpu(machine)
         machine.close()
         top.close()
         top.stop()
-        topology.nodes.append(make_node(name, vertices, edges, devices, ports, wants if p2p is None else p2p, topology))
+        topology.nodes.append(make_node(name, vertices, edges, devices, ports, wants if p2p is None else p2p, topology, cpu))
     else:
         _explicit(top, topology, device_of, p2p)
     return topology
@@ -99,6 +102,7 @@ def make_node(
     ports: tuple[str, ...],
     p2p: bool,
     topology: Topology,
+    cpu: str = "",
 ) -> Node:
     """A machine; without peer-to-peer every CPU gets a host memory, through which transfers are staged."""
     if not p2p and "memory" not in vertices.values():
@@ -106,7 +110,15 @@ def make_node(
         cpus = [vertex for vertex, kind in vertices.items() if kind == "cpu"]
         vertices = vertices | {f"memory-{cpu}": "memory" for cpu in cpus}
         edges = edges + [Edge(cpu, f"memory-{cpu}", memory) for cpu in cpus]
-    return Node(name, vertices, edges, devices, ports, p2p)
+    return Node(name, vertices, edges, devices, ports, p2p, cpu)
+
+
+def _cpu(tree: Tree) -> str:
+    """Maker of the machine's CPUs, if the file names it."""
+    cpu = tree.text("cpu", "")
+    if cpu and cpu not in CPU_VENDORS:
+        tree.fail("cpu", f"unknown maker of CPUs {cpu!r}", closest(cpu, CPU_VENDORS))
+    return cpu
 
 
 def _price(top: Tree) -> Price | None:
@@ -262,6 +274,7 @@ def _explicit(top: Tree, topology: Topology, device_of: DeviceOf, p2p: bool | No
     edges = read_edges(top, "edges", vertices, topology)
     devices = _devices(top, vertices, device_of)
     wants = top.flag("p2p", devices[0].has("p2p") if devices else True)
+    cpu = _cpu(top)
     if not any(kind == "gpu" for kind in vertices.values()):
         top.fail("vertices", "there is no GPU")
     top.close()
@@ -283,7 +296,7 @@ def _explicit(top: Tree, topology: Topology, device_of: DeviceOf, p2p: bool | No
         own = [edge for edge in inner if edge.source in part]
         node_p2p = wants if p2p is None else p2p
         topology.nodes.append(
-            make_node(f"{topology.name}.{number}", part, own, tuple(device[gpu] for gpu in gpus), ports, node_p2p, topology)
+            make_node(f"{topology.name}.{number}", part, own, tuple(device[gpu] for gpu in gpus), ports, node_p2p, topology, cpu)
         )
     ends = dict.fromkeys(end for edge in outer for end in (edge.source, edge.target))
     topology.network_vertices = {vertex: kind for vertex, kind in vertices.items() if vertex in ends}

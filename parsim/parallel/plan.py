@@ -264,6 +264,9 @@ def _check(
         if mesh.ranks != parallelism.data.size:
             text = f"{strategy} cannot be combined with tensor or pipeline parallelism"
             findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
+    if parallelism.pipeline.size == 1 and parallelism.pipeline.virtual_stages > 1:
+        text = f"{parallelism.pipeline.virtual_stages} virtual stages on 1 pipeline rank: there is nothing to interleave"
+        findings.append(Finding(text, "parallel.pipeline.virtual_stages", parallelism.pipeline.virtual_stages, "use virtual_stages: 1"))
     if parallelism.pipeline.schedule == "pipedream" and strategy not in ("none", "ddp"):
         text = "pipedream updates after every micro-batch and keeps whole weight versions"
         findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parsim.model.model import Model
+from parsim.model.loss import Loss
+from parsim.model.model import Block, Model
 from parsim.parallel.settings import Recompute
 
 
@@ -22,9 +23,13 @@ class Group:
     checkpoint: bool
 
 
+def _repeatable(block: Block) -> bool:
+    return block.kind not in ("embedding", "head") and not isinstance(block.operators[-1], Loss)
+
+
 def checkpoint_groups(recompute: Recompute, model: Model, blocks: Sequence[int]) -> tuple[Group, ...]:
-    """The blocks of a stage, grouped. Embedding and head are never checkpointed."""
-    layers = [b for b in blocks if model.blocks[b].kind not in ("embedding", "head")]
+    """The blocks of a stage, grouped. Embedding, head and a block that ends in the loss are never checkpointed."""
+    layers = [b for b in blocks if _repeatable(model.blocks[b])]
     size = {"none": 0, "selective": 0, "full": 1, "every": recompute.every, "blocks": 1}[recompute.mode]
     covered = layers if recompute.mode != "blocks" else layers[: recompute.blocks]
     groups: list[Group] = []

@@ -182,28 +182,16 @@ class Lowering:
         """Hand a stage's result to the rank that holds the next stage; blocking sends wait for their exchange."""
         key = ("F" if slot.kind == "F" else "B", to_stage, slot.micro_batch)
         target = self.plan.chunks[to_stage].pipeline_rank
-        if self._blocking and target != p:
+        if self._blocking:
             return
         arrivals: dict[int, Op] = {}
         for rank in self._stage_ranks[p]:
             produced = self.program.last(Lane(rank, COMPUTE))
-            if target == p:
-                if produced is not None:
-                    arrivals[rank] = self._hand_over(rank, slot, produced)
-                continue
             arrivals.update(self._transfer(rank, slot, target, [produced] if produced is not None else []))
         self._arrivals[key] = arrivals
         for consumer in self._awaited.pop(key, []):
             for op in arrivals.values():
                 self.program.block(op, consumer)
-
-    def _hand_over(self, rank: int, slot: Slot, produced: Op) -> Op:
-        """The next chunk is on the same rank: nothing travels, but the tensor changes hands."""
-        _, held, _ = self._passes[self.plan.mesh.coordinate(rank, "pipeline")][self._roles[rank]].sends(slot.kind, slot.stage)
-        if not held:
-            return produced
-        effects = ((rank, tuple(Effect(0.0, effect.tensor, allocate=False) for effect in held)),)
-        return self.program.add("hand over", "compute", self.lane_tuple(rank, (COMPUTE,)), (), 0.0, None, effects, slot.micro_batch)
 
     def _transfer(self, rank: int, slot: Slot, target: int, needs: Sequence[Op]) -> dict[int, Op]:
         """The message of one rank: {receiver: op}."""

@@ -12,7 +12,7 @@ from math import inf
 from parsim.kernel import Attention, Gemm, Kernel
 from parsim.model.linear import Embedding
 from parsim.model.tape import Step, Tape, tape
-from parsim.parallel.plan import Plan
+from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.tensor import TensorParallelHooks
 from parsim.program.passes import Item, PassBuilder, TensorTable

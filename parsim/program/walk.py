@@ -69,6 +69,11 @@ class Walk:
         """The gradient of the loss, which the caller of ``backward()`` holds until it returns."""
         return f"dx{len(self.plan.model.blocks)}"
 
+    @property
+    def _result(self) -> str:
+        """The output of the model, which the script holds until the micro-batch is done."""
+        return f"x{len(self.plan.model.blocks)}"
+
     # -- tensors --------------------------------------------------------------------------------------------------
 
     def _name(self, block: int, tensor: str) -> str:
@@ -132,7 +137,8 @@ class Walk:
                 frees.append(self._name(block, "input"))
             if self.tensor is not None:
                 self.tensor.before_forward(step.operator, self.at)
-            self.at.compute("", "recompute" if recomputes else COMPUTE, step.kernels, self._names(block, step.allocates), frees)
+            allocates = [name for name in self._names(block, step.allocates) if not (recomputes and name == self._result)]
+            self.at.compute("", "recompute" if recomputes else COMPUTE, step.kernels, allocates, frees)
             if self.tensor is not None:
                 self.tensor.after_forward(step.operator, self.at)
 
@@ -204,9 +210,9 @@ class Walk:
             self._enter(block, backward=True)
             self.at.label(f"R{self.stage} {self.plan.model.block_names[block]}", "recompute")
             self._forward_block(block, saved=True, keep_input=False, recomputes=True)
-        last = blocks[-1]
-        if not self.passes.tape(last).output_saved:
-            self.at.compute("", "recompute", (), frees=[self._name(last, "output")])
+        output = self._name(blocks[-1], "output")
+        if output != self._result and not self.passes.tape(blocks[-1]).output_saved:
+            self.at.compute("", "recompute", (), frees=[output])
 
     def _backward_block(self, block: int, *, inputs: bool, weights: bool) -> None:
         taped = self.passes.tape(block)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from parsim.report.report import Report
 
 MOST_RANKS = 16
-MOST_SPANS = 200_000
+MOST_SPANS = 60_000
 _BATCH = 10_000
 _SAMPLES = 20_000
 """memory levels per rank"""

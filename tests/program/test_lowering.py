@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jobs import job, layers, measured, stages
 
 from parsim.errors import DeadlockError
+from parsim.model.stages import build_stages
 from parsim.parallel.schedules import Slot, peak_in_flight, schedule
 from parsim.parallel.settings import Recompute
 from parsim.program.check import check
@@ -88,9 +89,7 @@ def test_two_stages_with_latency():
     assert pipeline("1f1b", p=2, m=4, c=0.5).makespan == 17
 
 
-@pytest.mark.parametrize(
-    ("forward", "one_f_one_b", "gpipe"), [((1, 1, 2, 1), 55, 57), ((1, 1, 1, 1.5), 45, 45), ((1, 1, 1, 1), 33, 33)]
-)
+@pytest.mark.parametrize(("forward", "one_f_one_b", "gpipe"), [((1, 1, 2, 1), 55, 57), ((1, 1, 1, 1.5), 45, 45), ((1, 1, 1, 1), 33, 33)])
 def test_unequal_stages(forward, one_f_one_b, gpipe):
     rows = [(float(t), 2.0 * t) for t in forward]
     assert (pipeline("1f1b", rows=rows).makespan, pipeline("gpipe", rows=rows).makespan) == (one_f_one_b, gpipe)
@@ -106,6 +105,7 @@ def test_full_recomputation(name):
     run = pipeline(name, recompute=Recompute("full"))
     assert run.makespan == 44
     assert sum(run.trace.duration(op) for op in run.program.ops if op.kind == "recompute") == 4 * 8
+    assert not check(run.program)
 
 
 @pytest.mark.parametrize("name", FLUSHING)
@@ -127,7 +127,7 @@ times = st.integers(1, 40).map(lambda tenths: tenths / 8)
 def test_lowering_agrees_with_the_laboratory(data):
     name = data.draw(st.sampled_from(FLUSHING))
     p = data.draw(st.integers(1, 5))
-    v = data.draw(st.integers(1, 3)) if name == "interleaved" else 1
+    v = data.draw(st.integers(1, 3)) if name == "interleaved" and p > 1 else 1
     m = data.draw(st.integers(1, 3)) * p
     overlap = data.draw(st.booleans())
     send = data.draw(st.sampled_from([0.0, 0.125, 0.5, 3.0])) if overlap else 0.0
@@ -255,16 +255,14 @@ def test_without_weight_time_a_split_schedule_is_1f1b():
 
 
 def test_on_one_rank_i_then_w_is_b():
-    """The same durations, the same memory at every moment."""
+    """The same duration; the same tensors before and after; whole gradients wait for W, so no lower peak."""
     rows = split_1f1b(1, 3, lambda stage: 0)
     whole = job("gpt2", micro_batches=3)
     halves = job("gpt2", micro_batches=3, pipeline_settings={"schedule": "custom", "slots": rows})
     assert halves.makespan == pytest.approx(whole.makespan, rel=1e-12)
     assert halves.memory().resident == whole.memory().resident
     assert sorted(halves.memory().final) == sorted(whole.memory().final)
-    held = [tensor.name for tensor, *_ in whole.memory().live_at(whole.memory().peak_row)]
     assert halves.memory().peak >= whole.memory().peak
-    assert held
 
 
 def test_a_split_backward_keeps_activations_until_w():
@@ -284,14 +282,15 @@ DEADLOCK = (
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("data", [1, 2])
 def test_an_illegal_schedule_deadlocks(overlap, data):
-    with pytest.raises(DeadlockError) as caught:
-        custom(DEADLOCK, 2, overlap=overlap, data=data).makespan
-    assert "F1" in str(caught.value)
+    run = custom(DEADLOCK, 2, overlap=overlap, data=data)
+    with pytest.raises(DeadlockError, match="F1"):
+        Engine(run.program, run.wires).run()
 
 
 def test_a_backward_before_its_forward_deadlocks():
+    run = custom(((Slot("B", 0, 0), Slot("F", 0, 0)), (Slot("F", 1, 0), Slot("B", 1, 0))), 1)
     with pytest.raises(DeadlockError):
-        custom(((Slot("B", 0, 0), Slot("F", 0, 0)), (Slot("F", 1, 0), Slot("B", 1, 0))), 1).makespan
+        Engine(run.program, run.wires).run()
 
 
 # -- the program itself -------------------------------------------------------------------------------------------------------------
@@ -330,8 +329,6 @@ def test_slots_are_the_schedules():
 def test_activations_in_flight(name):
     """Each stage holds as many micro-batches as its schedule says: 8, 8, 8, 8 or 4, 3, 2, 1."""
     entry = {"forward": "1 s", "backward": "2 s", "activation": "512000 B"}
-    from parsim.model.stages import build_stages
-
     model = build_stages({"stages": [entry]}, name="stages")
     run = job(model, pipeline=4, clock=measured, micro_batches=8, step=False, pipeline_settings={"schedule": name})
     found = [round(max(run.memory(rank).levels["activations"]) / 512_000) for rank in range(4)]

@@ -34,6 +34,8 @@ _EDGES = 3_000
 _TEXTS = 2_000
 _SMALLEST = 4.5
 _FEW = 8
+_TITLE_ROOM = 95
+"""characters of title and note that fit on one line"""
 _COMPUTE, _BESIDE, _GAP = 1.0, 0.42, 0.45
 _LABELS = {
     "tensor_comm": "tensor",
@@ -85,10 +87,15 @@ def _dress(pen: _Pen, data: TimelineData) -> None:
     ax.set_xlim(data.begin / unit.factor, max(data.end, data.begin + 1e-12) / unit.factor)
     ax.xaxis.set_major_locator(MaxNLocator(10))
     ax.set_xlabel(f"time [{unit.name}]")
-    ax.set_title(data.title, loc="left", color=style.INK)
     averaged = "spans thinner than a pixel are averaged" if data.bars > RASTERISE else ""
-    if note := "; ".join(filter(None, (data.note, averaged))):
-        ax.set_title(note, loc="right", fontsize="small", color=style.INK)
+    note = "; ".join(filter(None, (data.note, averaged)))
+    crowded = len(data.title) + len(note) > _TITLE_ROOM
+    ax.set_title(data.title, loc="left", color=style.INK, pad=22 if note and crowded else None)
+    if note:
+        if crowded:  # a line of its own, under the title
+            ax.annotate(note, (0, 1), (0, 6), xycoords="axes fraction", textcoords="offset points", fontsize="small", color=style.INK)
+        else:
+            ax.set_title(note, loc="right", fontsize="small", color=style.INK)
     dress(ax)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="x", color=style.GRID, linewidth=0.5)
