@@ -21,6 +21,7 @@ from parsim.report.report import Report
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.load import load
+from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import Scenario
 from parsim.simulation.engine import Engine, collector_paused
 from parsim.theory.pipeline import bubble_fraction
@@ -54,6 +55,7 @@ def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: st
             scenario=scenario.document(),
             assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
             warnings=built.warnings,
+            provenance={"catalogue_sha256": catalogue_sha256()},
             seed=built.seed,
         )
     )

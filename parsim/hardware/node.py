@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import networkx
 
     from parsim.hardware.channels import Pass
+    from parsim.hardware.search.candidates import Wiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ class Node:
         self.finder = PathFinder(self.graph)
         self.rings: dict[object, tuple[Pass, ...]] = {}
         """results of the channel search, by what was asked"""
+        self.wiring: Wiring | None = None
+        """what `parsim.hardware.search` has found out about this machine"""
         self._routes: dict[tuple[str, str], Route] = {}
         self._distances: dict[tuple[int, int], float] = {}
         self._exits: dict[tuple[int, int | None], tuple[int, Route]] = {}

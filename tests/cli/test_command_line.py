@@ -362,3 +362,31 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 def test_explain_suggests(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["explain", "bubble"]) == 2
     assert "bubble_" in capsys.readouterr().err
+
+
+DEADLOCK = """
+model: {stages: [{forward: 1 s, backward: 2 s}]}
+training: {micro_batch: 1, global_batch: 2}
+parallel:
+  pipeline:
+    size: 2
+    schedule: |
+      F0.0 B0.0 F0.1 B0.1
+      F1.0 F1.1 B1.0 B1.1
+cluster: 2x a100-80gb
+"""
+
+
+def test_a_deadlock_has_a_document_and_its_own_exit_code(tmp_path, capsys):
+    scenario = tmp_path / "dead.yaml"
+    scenario.write_text(DEADLOCK)
+    assert execute(["run", str(scenario), "--json"]) == 4
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["step_time_s"] is None
+    assert document["deadlock"].startswith("deadlock: 9 of 12 ops never ended")
+    assert "circle of waiting" in captured.err
+    assert execute(["run", "gpt2-ddp-4x-a100", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == set(document) - {"deadlock"}
+    assert execute(["run", str(scenario), "--out", str(tmp_path / "out")]) == 4
+    assert not (tmp_path / "out").exists()
