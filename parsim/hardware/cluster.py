@@ -84,7 +84,8 @@ class Cluster:
         self._node_starts = [block.first_node for block in blocks]
         self._link_starts = [block.first_link for block in blocks]
         if gpus is not None and not 1 <= gpus <= total:
-            raise TopologyError(Finding(f"{gpus} GPUs wanted, {name} has {nodes} x {total // nodes} = {total}", "cluster.gpus", gpus))
+            text = f"{gpus} GPUs wanted, {name} has {nodes} x {total // nodes} = {total}"
+            raise TopologyError(Finding(text, "cluster.gpus", gpus, f"use cluster.gpus {total}, or more nodes"))
         self.gpus = total if gpus is None else gpus
         self._placement = placement
         self.channel_cache: dict[tuple[int, ...], tuple[Channel, ...]] = {}

@@ -2,7 +2,8 @@
 
 Capacities are effective, per direction: what a collective library moves, not the signalling rate. NVLink and PCIe values
 are the constants of NCCL 2.30 (src/graph/topo.h, topo.cc), except NVLink 2, whose bytes were measured at 22.5 GB/s per
-link (VIA-Research/vTrain, V100 profile) and whose constant of 20 remains what channels are planned with; NICs carry 96 % of the line rate (RDMA, MTU 4096). xGMI: ROCm/rccl issue 1210.
+link (VIA-Research/vTrain, V100 profile) while channels are planned with the constant of 20; NICs carry 96 % of the line
+rate (RDMA, MTU 4096). xGMI: ROCm/rccl issue 1210.
 Latencies are per hop.
 """
 

@@ -69,7 +69,8 @@ class Tree:
         try:
             number = parse(value, dimension)
         except ValueError as error:
-            self.fail(key, str(error))
+            message, _, suggestion = str(error).partition("; ")
+            self.fail(key, message, suggestion)
             return 1.0
         if positive and number == 0:
             self.fail(key, "must be greater than 0")

@@ -99,7 +99,7 @@ def _stage(entry: Any, number: int, findings: list[Finding]) -> ProfiledStage:
     values = _quantities(entry, path, findings)
     if "backward" in values and values.keys() & {"backward_input", "backward_weight"}:
         findings.append(Finding("backward is the sum of its halves", f"{path}.backward", entry["backward"], "give either"))
-    if values and "forward" not in values:
+    if isinstance(entry, Mapping) and entry and "forward" not in entry:
         findings.append(Finding("forward is required", f"{path}.forward", None, "for example 18.5 ms"))
     return ProfiledStage(
         name="stage",
@@ -127,5 +127,6 @@ def _quantities(entry: Any, path: str, findings: list[Finding]) -> dict[str, flo
         try:
             values[key] = parse(text, _DIMENSIONS[key])
         except ValueError as error:
-            findings.append(Finding(str(error), f"{path}.{key}", text))
+            message, _, suggestion = str(error).partition("; ")
+            findings.append(Finding(message, f"{path}.{key}", text, suggestion))
     return values

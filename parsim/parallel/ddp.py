@@ -3,7 +3,7 @@
 =================  ======================================================================================
 when               what
 =================  ======================================================================================
-forward begins     broadcast of buffers (BatchNorm statistics), if there are any
+forward begins     broadcast of buffers (BatchNorm statistics), if there are any; once while gradients accumulate
 gradient ready     its bucket's all-reduce is queued once all gradients of this and earlier buckets are ready
 step               the optimizer waits for the last bucket
 =================  ======================================================================================
@@ -74,9 +74,9 @@ class DistributedDataParallel(Replicated):
         return self.data.bucket_view or self.runtime.megatron
 
     def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None:
-        """Buffers follow rank 0, all in one broadcast."""
+        """Buffers follow rank 0, all in one broadcast; not inside no_sync."""
         size = sum(w.count * (w.parameter.element or 4) for w in self.weights if w.parameter.buffer)
-        if size and self.size > 1 and not backward:
+        if size and self.size > 1 and not backward and (at.first or self.data.accumulate == "every"):
             at.collective("broadcast", AXIS, size, "buffers", lane=LANE, blocking=True)
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:

@@ -86,8 +86,14 @@ class FullyShardedDataParallel(Replicated):
             found += [(flat, s) for s in flat_states(self.training.optimizer, self.training.precision, self._share(count), matrix)]
         return found
 
+    @property
+    def _gathered_element(self) -> int:
+        """Bytes of a gathered weight: MixedPrecision casts fp32 shards to the type that the layers read before it gathers."""
+        precision = self.training.precision
+        return precision.cached_casts if precision.parameters == 4 and precision.cached_casts else precision.parameters
+
     def _whole(self, unit: Unit, at: Emitter) -> str:
-        return at.tensor(f"{unit.name}.gathered", unit.count * self.training.precision.parameters, "buffers", per_micro_batch=False)
+        return at.tensor(f"{unit.name}.gathered", unit.count * self._gathered_element, "buffers", per_micro_batch=False)
 
     def _whole_gradient(self, unit: Unit, at: Emitter) -> str:
         return at.tensor(f"{unit.name}.grad", unit.count * self.training.precision.gradients, "gradients")
@@ -118,7 +124,7 @@ class FullyShardedDataParallel(Replicated):
         self._written = set()
 
     def _gather(self, unit: Unit, at: Emitter, after: Sequence[int]) -> None:
-        size = unit.count * self.training.precision.parameters
+        size = unit.count * self._gathered_element
         if unit.name in self._issued or unit.name in self._live:
             return
         self._live.add(unit.name)

@@ -89,6 +89,9 @@ class Lowering:
         if not self.plan.asynchronous:
             for p, ranks in enumerate(self._stage_ranks):
                 self._stamp(ranks, {role: passes.end() for role, passes in self._passes[p].items()}, -1)
+        for by_role in self._passes:
+            for passes in by_role.values():
+                self.program.memory_bound.update(passes.memory_bound())
         return self.program
 
     # -- slots ----------------------------------------------------------------------------------------------------

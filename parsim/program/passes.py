@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from parsim.kernel import Kernel
+from parsim.kernel import Kernel, Memory
 from parsim.parallel.hooks import START
 from parsim.program.program import COMPUTE, Effect, Tensor
 
@@ -38,6 +38,8 @@ class Item:
     kind: str
     lanes: tuple[str, ...]
     duration: float = 0.0
+    memory_time: float = 0.0
+    """the part of it in kernels that wait for HBM [s]"""
     collective: tuple[str, str, int] | None = None
     """(kind, axis, bytes)"""
     needs: list[int] = field(default_factory=list)
@@ -108,7 +110,10 @@ class PassBuilder:
         for tensor in allocates:
             segment.effects.append(Effect(segment.duration, self.number(tensor), allocate=True))
         for kernel in kernels:
-            segment.duration += self.clock(kernel)
+            seconds = self.clock(kernel)
+            segment.duration += seconds
+            if isinstance(kernel, Memory):
+                segment.memory_time += seconds
         for tensor in frees:
             segment.effects.append(Effect(segment.duration, self.number(tensor), allocate=False))
 

@@ -207,6 +207,17 @@ class StagePasses:
         scattered = self.plan.parallelism.pipeline.scatter_sends and tensor.size > 1 and not tensor.sequence_parallel
         return -(-size // tensor.size) if scattered else size
 
+    def memory_bound(self) -> dict[str, float]:
+        """Op name -> share of its time in memory-bound kernels, over the templates written so far."""
+        whole: dict[str, float] = {}
+        bound: dict[str, float] = {}
+        for items, _ in self._templates.values():
+            for item in items:
+                if item.collective is None and item.duration:
+                    whole[item.name] = whole.get(item.name, 0.0) + item.duration
+                    bound[item.name] = bound.get(item.name, 0.0) + item.memory_time
+        return {name: bound[name] / seconds for name, seconds in whole.items() if bound[name]}
+
     # -- what reports ask -----------------------------------------------------------------------------------------
 
     def seconds(self, stage: int) -> dict[str, float]:

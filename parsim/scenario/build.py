@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -12,7 +12,7 @@ from parsim.parallel.settings import Runtime, Training
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
 from parsim.scenario.capability import attention_findings, attention_kernel, precision_findings, preset_for
-from parsim.scenario.machine import FabricSection
+from parsim.scenario.places import machine_findings
 from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from parsim.hardware.device import Device
     from parsim.model.model import Model
     from parsim.parallel.settings import Precision
+    from parsim.scenario.files import Document
 
 T = TypeVar("T")
 
@@ -125,7 +126,8 @@ class _Builder:
         document = topology_document(section.topology, relative)
         tree = document.tree
         own = tree.pop("devices", None) or {}
-        find = lookup("devices", document.path or relative)
+        devices: dict[str, Document] = {}
+        find = lookup("devices", document.path or relative, devices)
         fabric = {key: _listed(value) for key, value in section.fabric if value != "default"}
         try:
             with python_warnings.catch_warnings(record=True) as caught:
@@ -139,12 +141,8 @@ class _Builder:
                     fabric=fabric or None,
                     overrides=section.set or None,
                 )
-        except TopologyError as error:
-            raise TopologyError([_in_topology(finding, fabric) for finding in error.findings]) from None
-        except ScenarioError as error:  # an unknown device
-            raise TopologyError(
-                [finding if finding.file else replace(finding, path="cluster.topology") for finding in error.findings]
-            ) from None
+        except (TopologyError, ScenarioError) as error:  # the latter for an unknown device
+            raise TopologyError(machine_findings(error.findings, section, tree, devices)) from None
         self.warnings += [Finding(str(warning.message), "cluster.topology") for warning in caught]
         return cluster
 
@@ -309,15 +307,3 @@ class _Builder:
 
 def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _in_topology(finding: Finding, fabric: Mapping[str, Any]) -> Finding:
-    """A finding of the hardware room with the path of the scenario: keys of the topology file stand under cluster.topology.
-
-    `fabric` are the keys that the scenario changes in it; what does not go together then is said under cluster.fabric.
-    """
-    if fabric and finding.path.startswith("fabric.") and finding.path.removeprefix("fabric.") in FabricSection.model_fields:
-        return replace(finding, path=f"cluster.{finding.path}")
-    if finding.file or finding.path.startswith(("cluster.", "training.", "device ")) or finding.path == "cluster":
-        return finding
-    return replace(finding, path=f"cluster.topology.{finding.path}".rstrip("."))

@@ -102,7 +102,7 @@ def find(kind: str, name: str, relative_to: str | Path | None = None) -> Path:
         return path
     if looks_like_path:
         beside = f" beside {relative_to} or in {Path.cwd()}" if relative_to is not None else f" in {Path.cwd()}"
-        raise ScenarioError(Finding(f"no such file{beside}", value=name, suggestion=_did_you_mean(name, [*shipped, *known])))
+        raise ScenarioError(Finding(f"no such file {name!r}{beside}", value=name, suggestion=_did_you_mean(name, [*shipped, *known])))
     suggestion = _did_you_mean(name, [*shipped, *known]) or _offer(names(kind))
     raise ScenarioError(Finding(f"unknown {_NOUN[kind]} {name!r}", value=name, suggestion=suggestion))
 
@@ -176,7 +176,7 @@ def _load(text: str, name: str) -> Any:
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
         raise _error(f"not valid YAML: {problem}", name, line, column, suggestion=_yaml_hint(text, problem)) from None
     except RecursionError:
-        raise _error("nested too deeply", name) from None
+        raise _error("nested too deeply", name, suggestion=f"at most {DEPTH_LIMIT} levels are read") from None
     except (YAMLError, ValueError, TypeError, AttributeError, IndexError) as error:
         summary = " ".join(str(error).split())[:200]
         raise _error(f"not valid YAML: {summary}", name) from None

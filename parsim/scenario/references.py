@@ -21,14 +21,19 @@ def folder(origins: Mapping[str, Origin], path: str, source: str) -> str | None:
     return (origin[0] if origin is not None else source) or None
 
 
-def lookup(kind: str, relative_to: str | None) -> Callable[[str], dict[str, Any]]:
-    """A function from a name to its tree; a path inside a file that it returned is meant relative to that file."""
+def lookup(kind: str, relative_to: str | None, found: dict[str, Document] | None = None) -> Callable[[str], dict[str, Any]]:
+    """A function from a name to its tree; a path inside a file that it returned is meant relative to that file.
+
+    What was looked up is kept in `found`, by name.
+    """
     beside = relative_to
 
     def of(name: str) -> dict[str, Any]:
         nonlocal beside
         document = files.read(files.find(kind, name, beside))
         beside = document.path
+        if found is not None:
+            found[name] = document
         return document.tree
 
     return of
@@ -102,7 +107,8 @@ def _own_origins(kind: str, name: str, relative_to: str | None, prefix: str) -> 
     path = files.find(kind, name, relative_to)
     if files.is_shipped(path):
         return {}
-    return {f"{prefix}.{key}": origin for key, origin in files.read(path).origins.items()}
+    top: dict[str, Origin] = {prefix: (str(path), 1, 1)}
+    return top | {f"{prefix}.{key}": origin for key, origin in files.read(path).origins.items()}
 
 
 def inline(tree: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> dict[str, Any]:

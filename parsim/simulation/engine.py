@@ -22,9 +22,10 @@ from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective, Op, Program
 from parsim.simulation.deadlock import explain
 from parsim.simulation.network import Network
+from parsim.simulation.overlap import Interference
 from parsim.simulation.serial import Serial, add_uses, serial_collectives
 from parsim.simulation.sharing import Bundle
-from parsim.simulation.trace import Trace
+from parsim.simulation.trace import LinkUse, Trace
 
 
 class Interconnect(Protocol):
@@ -62,6 +63,7 @@ class Engine:
     ----------
     program: what to run; never changed.
     interconnect: what collectives cost and links can carry; each distinct collective is asked for once.
+    interference: how compute and communication slow each other down while they overlap; None: they do not.
     pause_collector: switch the cyclic garbage collector off during the run.
     capacity_changes: (time [s], link id, new capacity [B/s]) of links that change during the run.
     """
@@ -71,11 +73,13 @@ class Engine:
         program: Program,
         interconnect: Interconnect,
         *,
+        interference: Interference | None = None,
         pause_collector: bool = True,
         capacity_changes: Iterable[tuple[float, int, float]] = (),
     ) -> None:
         self.program = program
         self.interconnect = interconnect
+        self.interference = interference
         self.pause_collector = pause_collector
         self.capacity_changes = tuple(capacity_changes)
 
@@ -86,20 +90,30 @@ class Engine:
         ParsimError if an op's duration or a flow is not a number that time can be made of.
         """
         if not self.pause_collector:
-            return Run(self).trace()
+            return self._run().trace()
         with collector_paused():
-            return Run(self).trace()
+            return self._run().trace()
+
+    def _run(self) -> Run:
+        if self.interference is None:
+            return Run(self)
+        from parsim.simulation.elastic import ElasticRun
+
+        return ElasticRun(self, self.interference)
 
 
 class Run:
     """One run of an engine: the columns that it writes."""
+
+    stretches = False
+    """kernels may take longer than their durations"""
 
     def __init__(self, engine: Engine) -> None:
         self.program = engine.program
         self.interconnect = engine.interconnect
         self.changes = engine.capacity_changes
         self.env = simpy.Environment()
-        self.network = Network(self.env, engine.interconnect.capacity)
+        self.network = Network(self.env, self._capacity)
         self.blockers = list(self.program.blockers)
         self.start = array("d", [nan]) * len(self.program.ops)
         self.end = array("d", [nan]) * len(self.program.ops)
@@ -109,6 +123,9 @@ class Run:
         self._serial: dict[int, Serial] = {} if self.changes else serial_collectives(self.program, self._cost, engine.interconnect.capacity)
         self._pending: dict[int, int] = {}
         """op index -> flows still under way"""
+
+    def _capacity(self, link: int) -> float:
+        return self.interconnect.capacity(link)
 
     def trace(self) -> Trace:
         ops, blockers = self.program.ops, self.program.blockers
@@ -127,7 +144,10 @@ class Run:
             raise DeadlockError(explain(self.program, self.start, self.end, self._stuck()))
         makespan = max(self.end, default=0.0)
         events = len(ops) + len(self.changes) + self.network.events
-        return Trace(self.program, self.start, self.end, add_uses(dict(self.network.use(until=makespan)), self._serial), events)
+        return Trace(self.program, self.start, self.end, self._uses(makespan), events, self.stretches)
+
+    def _uses(self, makespan: float) -> dict[int, LinkUse]:
+        return add_uses(dict(self.network.use(until=makespan)), self._serial)
 
     def _begin(self, op: Op) -> None:
         env = self.env

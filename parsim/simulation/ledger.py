@@ -221,7 +221,11 @@ class Ledger:
         row = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts) + begins[template][place]
         op = index[place]
         start, end = self.trace.starts[op], self.trace.ends[op]
-        time = np.clip(start + offsets[row], start, end)
+        passed = offsets[row]
+        if self.trace.stretched:  # kernels slowed by communication reach everything in proportion
+            nominal = np.array([0.0 if (o := self.program.ops[i]).collective else o.duration for i in ops.index])[place]
+            passed = np.where(nominal > 0, passed * (end - start) / np.where(nominal > 0, nominal, 1.0), passed)
+        time = np.clip(start + passed, start, end)
         order = np.lexsort((start, time))  # stable: ties keep the order of ops and of their effects
         resident = np.array(self.program.resident.get(rank, ()), dtype=np.int64)
         none = np.full(len(resident), -1)

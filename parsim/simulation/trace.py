@@ -32,6 +32,8 @@ class Trace:
     """link id -> use (links that carried nothing are absent)"""
     events: int = 0
     """simulation events processed"""
+    stretched: bool = False
+    """kernels took longer than their durations because communication ran beside them"""
 
     @property
     def makespan(self) -> float:

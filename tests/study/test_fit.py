@@ -53,7 +53,9 @@ def test_same_hardware_comes_before_more_and_more_before_other(no_13b):
     assert prices == sorted(prices)
 
 
-@pytest.mark.parametrize(("model", "on", "what"), [("llama-13b", "4x a100-80gb", "sequence_length"), ("llama-7b", "dgx-a100-80gb", "micro_batch")])
+@pytest.mark.parametrize(
+    ("model", "on", "what"), [("llama-13b", "4x a100-80gb", "sequence_length"), ("llama-7b", "dgx-a100-80gb", "micro_batch")]
+)
 def test_the_maximum_is_exact(model, on, what):
     answer = fit(Question(model, on), maximum=what)
     largest = answer.maximum

@@ -9,17 +9,26 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from parsim.hardware.node import Node
 from parsim.hardware.routes import NOWHERE, TIER_HOST, TIER_NEIGHBOUR, TIER_NVLINK, TIER_SWITCH, Route
-from parsim.hardware.search.result import Found, make_ring
+from parsim.hardware.search.result import Found
 
 INTEL_OVERHEAD = 1.2
 """PCIe bytes per byte between two GPUs through an Intel root complex: 64-byte packets (NVIDIA/nccl src/graph/topo.h, INTEL_P2P_OVERHEAD)"""
 
 _LARGEST_CACHE = 64
 _shared: OrderedDict[object, Wiring] = OrderedDict()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A route that the hop between two members of a group may take; members are positions in the group."""
+
+    source: int
+    target: int
+    route: Route
 
 
 class Wiring:
@@ -94,10 +103,6 @@ class Wiring:
         host = self.host(self.node.gpu_names[a], self.node.gpu_names[b])
         return found if host is None else [*found, host]
 
-    def best(self, a: int, b: int) -> Route | None:
-        """The direct NVLink, else the PCIe route."""
-        return self.direct(a, b) or self.host(self.node.gpu_names[a], self.node.gpu_names[b])
-
     def host(self, source: str, target: str) -> Route | None:
         """Over PCIe, CPUs and sockets; through host memory where the machine has no peer-to-peer."""
         if source == target:
@@ -143,7 +148,8 @@ class Wiring:
 
     def socket(self, gpu: int) -> str:
         """The CPU vertex nearest to a GPU; empty if there is none."""
-        return self._above(gpu)[-1:][0] if self._above(gpu) else ""
+        above = self._above(gpu)
+        return above[-1] if above else ""
 
     def _above(self, gpu: int) -> list[str]:
         """Switches above a GPU, bottom up, and its CPU."""
@@ -153,6 +159,8 @@ class Wiring:
 
     def depth_first(self, group: tuple[int, ...]) -> tuple[int, ...]:
         """The GPUs by socket, then root port or switch, then index: no order crosses a tree edge less often."""
+        if "cpu" not in self.kind.values():
+            return self.node.pcie_order(group)
         branch = {gpu: tuple(self._order[vertex] for vertex in reversed(self._above(gpu))) for gpu in group}
         return tuple(sorted(group, key=lambda gpu: (branch[gpu], gpu)))
 
@@ -187,8 +195,10 @@ class Wiring:
         """100 x the worst thing between a GPU and a port (switch, CPU, socket), plus switches on the way."""
         if (gpu, port) not in self._distances:
             path = self.paths(self.node.gpu_names[gpu]).get(self.node.ports[port])
-            if path is None or len(path) == 1:
-                far = self.node.distance(gpu, port)
+            if path is None:
+                far = self.node.distance(gpu, port) if "network" in self.medium else math.inf
+            elif len(path) == 1:
+                far = 0.0
             else:
                 tier = self.node.finder.tier(path)
                 far = tier * 100.0 + (sum(self.kind[vertex] == "pcie" for vertex in path) if tier == TIER_SWITCH else 0)
@@ -230,11 +240,3 @@ def _fingerprint(node: Node) -> object:
         for source, target, data in node.graph.edges(data=True)
     )  # fmt: skip
     return tuple(node.finder.kind.items()), edges, node.ports, node.p2p, node.cpu
-
-
-def rates(loads: Mapping[int, float], capacity: Mapping[int, float]) -> float:
-    """The largest multiple of `loads` that fits everywhere: min of capacity over load [B/s]."""
-    return min((capacity[link] / load for link, load in loads.items()), default=math.inf)
-
-
-__all__ = ["INTEL_OVERHEAD", "Wiring", "make_ring", "rates", "wiring"]

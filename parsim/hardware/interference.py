@@ -1,0 +1,156 @@
+"""What communication kernels take from compute that runs beside them, and the other way round.
+
+A collective occupies streaming multiprocessors (one block per channel) and HBM bandwidth (each byte on the wire is read
+and written, and summed if it is reduced); a memory-bound kernel feels the latter fully, a GEMM partly.
+
+    compute rate = (1 - sum of SM shares) x (1 - mu x sum of HBM shares)
+
+Published: overlapped compute is slowed by 18.9 % on average and up to 40 % on A100, H100, MI250 and MI210 (arXiv
+2507.03114); BatchNorm's backward doubles to quadruples beside an all-reduce on V100 (NVIDIA/nccl issue 338). The rule
+and its constants are assumptions bounded by those figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from parsim.hardware.flows import CollectiveCost
+
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one collective takes from a device while it moves data."""
+
+    multiprocessors: float
+    """share of the SMs"""
+    memory: float
+    """share of the HBM bandwidth"""
+    network: bool
+    """crosses machines"""
+
+
+@dataclass(frozen=True, slots=True)
+class Simple:
+    """Constant compute rates beside NVLink or PCIe collectives and beside network collectives (assumption; Calculon uses 0.85 and 0.98)."""
+
+    beside_local: float = 0.85
+    beside_network: float = 0.95
+
+    def compute_rate(self, loads: Iterable[Load], memory_bound: float) -> float:
+        """The slowest of the rates that the active collectives allow."""
+        return min((self.beside_network if load.network else self.beside_local for load in loads), default=1.0)
+
+    def communication_rate(self, memory_bound: float) -> float:
+        """Communication is not slowed."""
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """SMs and HBM as in the module's formula."""
+
+    gemm_sensitivity: float = 0.3
+    """mu of a GEMM"""
+    memory_sensitivity: float = 1.0
+    """mu of a memory-bound kernel"""
+    beside_gemm: float = 0.05
+    """share of its rate that communication loses beside a GEMM"""
+    beside_memory: float = 0.15
+    """the same beside a memory-bound kernel"""
+    least: float = 0.2
+    """compute never gets slower than this"""
+
+    def compute_rate(self, loads: Iterable[Load], memory_bound: float) -> float:
+        """Rate of a kernel mix of which `memory_bound` is the share of memory-bound time."""
+        known = list(loads)
+        if not known:
+            return 1.0
+        mu = self.gemm_sensitivity * (1 - memory_bound) + self.memory_sensitivity * memory_bound
+        multiprocessors = sum(load.multiprocessors for load in known)
+        memory = min(1.0, sum(load.memory for load in known))
+        return max(self.least, (1 - min(1.0, multiprocessors)) * (1 - mu * memory))
+
+    def communication_rate(self, memory_bound: float) -> float:
+        """Rate of collectives beside a running kernel."""
+        return 1 - (self.beside_gemm * (1 - memory_bound) + self.beside_memory * memory_bound)
+
+
+Model = Simple | Full
+
+
+def load_of(kind: str, cost: CollectiveCost, members: int, blocks: int, *, sms: int, bandwidth: float, network: bool) -> Load:
+    """The load of a collective of `members` ranks with `blocks` CUDA blocks on a device with `sms` and HBM `bandwidth` [B/s].
+
+    HBM bytes per byte on the wire: a reducing ring step reads two operands and writes one, a copying step reads and
+    writes: (3 + 2) / 2 for an all-reduce (half its steps reduce), 3 for reduce-scatter and reduce, 2 otherwise.
+    """
+    transfer = cost.time - cost.latency
+    if transfer <= 0 or members < 2:
+        return Load(0.0, 0.0, network)
+    per_byte = {"all_reduce": 2.5, "reduce_scatter": 3.0, "reduce": 3.0}.get(kind, 2.0)
+    wire = sum(flow.volume for flow in cost.flows) / transfer
+    return Load(min(1.0, blocks / sms), min(1.0, per_byte * wire / bandwidth), network)
+
+
+class Devices(Protocol):
+    """What interference asks of a cluster."""
+
+    def device(self, gpu: int) -> Processor: ...
+    def node_of(self, gpu: int) -> int: ...
+
+
+class Processor(Protocol):
+    """What it asks of a device."""
+
+    @property
+    def sms(self) -> int: ...
+    @property
+    def bandwidth(self) -> float: ...
+
+
+class Member(Protocol):
+    """A collective, as far as interference goes."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def group(self) -> tuple[int, ...]: ...
+
+
+BLOCKS_LOCAL, BLOCKS_NETWORK, BLOCKS_SEND = 24, 16, 4
+"""CUDA blocks of a collective inside a machine, across machines, and of a send: NCCL's defaults on A100 and H100
+(NVIDIA/nccl 2.30 src/graph/tuning.cc; Megatron-LM distributed_data_parallel_config.py lists 16 to 24 without registered buffers)"""
+
+MODELS: dict[str, Model | None] = {"off": None, "simple": Simple(), "full": Full()}
+"""scenario word -> model"""
+
+
+class DeviceInterference:
+    """A model on the devices of a job: what each collective takes from the devices it runs on."""
+
+    def __init__(self, model: Model, cost: Callable[[Any], CollectiveCost], cluster: Devices, gpus: tuple[int, ...]) -> None:
+        self._model = model
+        self._cost = cost
+        self._cluster = cluster
+        self._gpus = gpus
+
+    def load(self, collective: Member) -> Load:
+        """See `load_of`; the first member's device stands for all."""
+        members = [self._gpus[rank] for rank in collective.group]
+        device = self._cluster.device(members[0])
+        network = len({self._cluster.node_of(gpu) for gpu in members}) > 1
+        blocks = BLOCKS_SEND if collective.kind == "send" else BLOCKS_NETWORK if network else BLOCKS_LOCAL
+        cost = self._cost(collective)
+        return load_of(collective.kind, cost, len(members), blocks, sms=device.sms, bandwidth=device.bandwidth, network=network)
+
+    def compute_rate(self, loads: Iterable[Load], memory_bound: float) -> float:
+        """See the model."""
+        return self._model.compute_rate(loads, memory_bound)
+
+    def communication_rate(self, memory_bound: float) -> float:
+        """See the model."""
+        return self._model.communication_rate(memory_bound)

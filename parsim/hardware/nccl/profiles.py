@@ -1,0 +1,197 @@
+"""How long a collective takes: the library's own prediction, or what is measured.
+
+The choice of algorithm and protocol is always the library's. On top of its time the measured profile has
+
+    t = t_launch + L + (S / bandwidth) (1 + r / steps) / rate + E S / (S + S_h)
+
+`rate`: what the wires of a fabric move relative to the library's constant (not for LL); r: further steps of every ring loop;
+E and S_h: filling the pipeline. Parameters hold per fabric, never per message size or machine. NVLS inside a node moves what a
+head's share of the NVLinks comes to, not the next lower entry of the library's list of speeds.
+
+Sources of the measured profile, by name below:
+vtrain: VIA-Research/vTrain, V100 profile (cube mesh, 2 to 8 GPUs); ml-engineering: stas00/ml-engineering network/README.md (A100,
+H200, B200 sweeps); vidur: microsoft/vidur data/profiling/network; awslabs: awslabs/awsome-distributed-training
+micro-benchmarks/nccl-tests (p5, EFA); nccl-tests: NVIDIA/nccl-tests issues 119, 152, 252.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from parsim.errors import Finding, TopologyError
+from parsim.hardware.nccl.bandwidth import steps
+from parsim.hardware.nccl.inputs import AUTOMATIC, Inputs, Settings
+from parsim.hardware.nccl.select import Choice, choose, ctas
+from parsim.hardware.nccl.tables import Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Corrections of one kind of wire."""
+
+    rate: float = 1.0
+    """bytes moved per byte the library counts on; not for LL"""
+    ring_steps: float = 0.0
+    """steps of a ring beyond the library's"""
+    ramp: float = 0.0
+    """time that a large message loses to filling the pipeline [s]"""
+    half: float = 1.0
+    """size at which half of it is lost [B]"""
+    by_generation: Mapping[Generation, float] = field(default_factory=dict)
+    """`rate` where it differs by GPU"""
+    source: str = ""
+
+    def rate_of(self, inputs: Inputs) -> float:
+        """The rate for the GPUs of a group."""
+        return self.by_generation.get(inputs.generation, self.rate)
+
+
+NEUTRAL = Pace(source="the library's own prediction")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Everything that is added to the library's own prediction."""
+
+    name: Literal["nccl", "measured"]
+    launch: tuple[float, float] = (0.0, 0.0)
+    """start of the kernel on one node, on several [s]"""
+    unquantised_heads: bool = False
+    """NVLS heads move their share of the NVLinks; on Blackwell the library's choice counts on it, too"""
+    real_rate: bool = False
+    """rings carry what the links do, not what the search planned"""
+    local: Mapping[str, Pace] = field(default_factory=dict)
+    network: Mapping[str, Pace] = field(default_factory=dict)
+    local_nvls: Mapping[str, Pace] = field(default_factory=dict)
+    network_nvls: Mapping[str, Pace] = field(default_factory=dict)
+
+    def pace(self, inputs: Inputs, algorithm: str) -> Pace:
+        """The corrections for a group and an algorithm."""
+        switched = algorithm in ("nvls", "nvls_tree")
+        if inputs.nodes > 1:
+            return (self.network_nvls if switched else self.network).get(inputs.network, NEUTRAL)
+        return (self.local_nvls if switched else self.local).get(inputs.local, NEUTRAL)
+
+
+MEASURED = Profile(
+    name="measured",
+    launch=(2e-6, 5e-6),
+    unquantised_heads=True,
+    real_rate=True,
+    local={
+        "nvlink2": Pace(ramp=20e-6, half=2e6, source="vtrain; its rate of 22.5 / 20 is that of the links themselves"),
+        "nvlink3": Pace(0.985, 0.4, 50e-6, 10e6, source="vtrain, ml-engineering: A100 groups of 2 to 8"),
+        "nvlink4": Pace(1.02, 0.07, 100e-6, 20e6, source="ml-engineering: H200, ring; the ramp is weakly determined"),
+        "nvlink5": Pace(0.955, 0.14, 100e-6, 20e6, source="ml-engineering: B200, ring; the ramp is an assumption"),
+        "xgmi": Pace(source="ml-engineering: MI300X; no correction needed"),
+        "pcie": Pace(source="no correction needed where the path is known"),
+    },
+    network={
+        "ib": Pace(by_generation={"ampere": 0.985}, source="nccl-tests; A100 with HDR"),
+        "roce": Pace(by_generation={"ampere": 0.985}, source="like InfiniBand; two systems"),
+        "efa": Pace(1.0, 0.0, 240e-6, 25e6, source="awslabs"),
+        "tcp": Pace(0.6, 0.0, 200e-6, 20e6, source="assumption: sockets reach 0.35 to 0.8 of the line rate"),
+    },
+    local_nvls={
+        "nvlink4": Pace(0.972, 0.0, 65e-6, 8e6, source="ml-engineering: H200, 5 to 8 GPUs"),
+        "nvlink5": Pace(1.012, 0.0, 65e-6, 8e6, source="ml-engineering: B200, 6 to 8 GPUs"),
+    },
+    network_nvls={
+        "ib": Pace(1.0, 0.0, 100e-6, 20e6, source="assumption"),
+        "roce": Pace(1.0, 0.0, 100e-6, 20e6, source="assumption: as InfiniBand"),
+        "efa": Pace(1.03, 0.0, 240e-6, 25e6, source="awslabs"),
+    },
+)
+NCCL = Profile(name="nccl")
+PROFILES: dict[str, Profile] = {"measured": MEASURED, "nccl": NCCL}
+
+
+def profile(name: str) -> Profile:
+    """A profile by name.
+
+    Raises:
+        TopologyError: unknown.
+    """
+    if name not in PROFILES:
+        raise TopologyError(Finding("unknown profile", "collectives.profile", name, f"known: {', '.join(PROFILES)}"))
+    return PROFILES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one collective takes on an idle fabric."""
+
+    choice: Choice
+    latency: float
+    """before the bytes move: launch and latency [s]"""
+    transfer: float
+    """while they move [s]"""
+    ctas: int
+    """CUDA blocks"""
+
+    @property
+    def time(self) -> float:
+        """All of it [s]."""
+        return self.latency + self.transfer
+
+
+def estimate(inputs: Inputs, kind: str, size: float, settings: Settings = AUTOMATIC, used: Profile | None = None) -> Estimate:
+    """Time of a collective of `size` bytes (sizes as in nccl-tests); a barrier is an all_reduce of no bytes.
+
+    Args:
+        inputs: the group.
+        kind: one of `parsim.hardware.nccl.inputs.COLLECTIVES`, or barrier.
+        size: bytes.
+        settings: library version, overrides, host.
+        used: the profile, instead of the one that the settings name.
+
+    Raises:
+        TopologyError: unknown kind or profile; an override that is not possible.
+    """
+    used = used or profile(settings.profile)
+    if kind == "barrier":
+        kind, size = "all_reduce", 0
+    choice = choose(planned(inputs, used), kind, size, settings)
+    latency = choice.latency + used.launch[0 if inputs.nodes == 1 else 1]
+    return Estimate(choice, latency, transfer(inputs, kind, choice, used, settings), ctas(inputs, choice, settings))
+
+
+def planned(inputs: Inputs, used: Profile) -> Inputs:
+    """The group as the library plans it under a profile."""
+    heads = inputs.nvls
+    if used.unquantised_heads and heads is not None and heads.unquantised and inputs.generation == "blackwell" and inputs.nodes == 1:
+        return replace(inputs, nvls=replace(heads, speed=heads.unquantised))
+    return inputs
+
+
+def transfer(inputs: Inputs, kind: str, choice: Choice, used: Profile, settings: Settings = AUTOMATIC) -> float:
+    """Time in which the bytes move [s]."""
+    if not choice.size:
+        return 0.0
+    speed = choice.bandwidth
+    pace = used.pace(inputs, choice.algorithm)
+    if choice.protocol != "ll":
+        speed *= pace.rate_of(inputs) * _gain(inputs, choice, used)
+    stretch = 1.0
+    if choice.algorithm == "ring":
+        stretch += pace.ring_steps / steps(kind, inputs.ranks)
+    if inputs.nodes > 2 and settings.scale_efficiency:
+        stretch *= (inputs.nodes / 2) ** settings.scale_efficiency
+    return choice.size / speed * stretch + pace.ramp * choice.size / (choice.size + pace.half)
+
+
+def _gain(inputs: Inputs, choice: Choice, used: Profile) -> float:
+    """What the wires carry relative to what the search planned."""
+    if choice.algorithm in ("nvls", "nvls_tree"):
+        heads = inputs.nvls
+        if heads is None or not used.unquantised_heads or not heads.unquantised or inputs.nodes > 1 or inputs.generation == "blackwell":
+            return 1.0
+        return heads.unquantised / heads.speed
+    return inputs.ring.gain if used.real_rate else 1.0
+
+
+def loop_time(one: Estimate, settings: Settings = AUTOMATIC) -> float:
+    """Time per collective in a loop that a host drives without waiting: the slower of device and host [s]."""
+    return max(settings.host_issue, one.time) + settings.host_call
