@@ -59,6 +59,8 @@ def join(routes: Iterable[Route]) -> Route:
     pieces = [route for route in routes if route.links]
     if len(pieces) == 1:
         return pieces[0]
+    if not pieces:
+        return NOWHERE
     links = tuple(link for route in pieces for link in route.links)
     if len(set(links)) == len(links):
         coefficients = tuple(a for route in pieces for a in route.coefficients)

@@ -102,6 +102,8 @@ def find(kind: str, name: str, relative_to: str | Path | None = None) -> Path:
         return path
     if looks_like_path:
         beside = f" beside {relative_to} or in {Path.cwd()}" if relative_to is not None else f" in {Path.cwd()}"
+        if Path(name).is_dir():
+            raise ScenarioError(Finding(f"{name!r} is a directory, expected a file", value=name, suggestion="name a file in it"))
         raise ScenarioError(Finding(f"no such file {name!r}{beside}", value=name, suggestion=_did_you_mean(name, [*shipped, *known])))
     suggestion = _did_you_mean(name, [*shipped, *known]) or _offer(names(kind))
     raise ScenarioError(Finding(f"unknown {_NOUN[kind]} {name!r}", value=name, suggestion=suggestion))

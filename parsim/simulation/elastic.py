@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from parsim.program.program import Op
 from parsim.simulation.engine import Run
-from parsim.simulation.network import Bundle
 from parsim.simulation.overlap import Interference, Overlap, private
+from parsim.simulation.sharing import Bundle
 from parsim.simulation.trace import LinkUse
 
 if TYPE_CHECKING:

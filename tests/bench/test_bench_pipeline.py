@@ -61,8 +61,7 @@ def test_lower_and_run(case, capsys):
         ended = process_time()
     ops = len(lowering.program.ops)
     with capsys.disabled():
-        print(
-            f"\n{case}: {ops:,} ops, fold + lower {lowered - began:.2f} s, run {ended - lowered:.2f} s, {1e6 * (ended - began) / ops:.1f} us/op"
-        )
+        figures = f"fold + lower {lowered - began:.2f} s, run {ended - lowered:.2f} s, {1e6 * (ended - began) / ops:.1f} us/op"
+        print(f"\n{case}: {ops:,} ops, {figures}")  # noqa: T201
     assert trace.makespan > 0
     assert ops < 1_000_000

@@ -152,7 +152,7 @@ PAIRS = {"gpu": "a100-pcie", "count": 8, "interconnect": "nvlink-pairs", "socket
     [
         ("amd", "socket-amd", (0, 1), 6, 40, 0, 240),  # 208 measured
         ("amd", "socket-amd", (0, 1, 2), 2, 12, 3, 24),
-        ("amd", "socket-amd", (0, 1, 2, 3), 2, 20, 3, 48),
+        ("amd", "socket-amd", (0, 1, 2, 3), 4, 12, 3, 48),  # 2 x 20 fits too, but the scan goes on as far as 12 and finds more
         ("amd", "socket-amd", tuple(range(8)), 1, 15, 4, 16),  # 20 measured
         ("intel", "socket-skylake", (0, 1), 6, 40, 0, 240),
         ("intel", "socket-skylake", (0, 1, 2), 1, 20, 3, 20),

@@ -14,7 +14,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "a
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 """those for which the library chooses an algorithm"""
 
-Local = Literal["nvlink2", "nvlink3", "nvlink4", "nvlink5", "xgmi", "pcie"]
+Local = Literal["", "nvlink2", "nvlink3", "nvlink4", "nvlink5", "xgmi", "pcie"]
 Network = Literal["", "ib", "efa", "roce", "tcp"]
 Path = Literal["nvlink", "pcie"]
 

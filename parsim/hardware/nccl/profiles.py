@@ -48,6 +48,23 @@ class Pace:
         return self.by_generation.get(inputs.generation, self.rate)
 
 
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Point-to-point operations over one kind of wire."""
+
+    send: float = 1.0
+    """what one message moves relative to the links [-]"""
+    exchange: float = 1.0
+    """what a GPU moves in an exchange with several peers, relative to its links"""
+    pair: float = 1.0
+    """the same with one peer"""
+    start: float = 0.0
+    """fixed part of an exchange besides the launch [s]"""
+    peer: float = 1e-6
+    """per peer [s]"""
+    source: str = ""
+
+
 NEUTRAL = Pace(source="the library's own prediction")
 
 
@@ -66,6 +83,11 @@ class Profile:
     network: Mapping[str, Pace] = field(default_factory=dict)
     local_nvls: Mapping[str, Pace] = field(default_factory=dict)
     network_nvls: Mapping[str, Pace] = field(default_factory=dict)
+
+    pairs: Mapping[str, Pairs] = field(default_factory=dict)
+    """point-to-point operations by wire inside a node"""
+    network_latency: Mapping[str, float] = field(default_factory=dict)
+    """of a message, where the topology does not say [s]"""
 
     def pace(self, inputs: Inputs, algorithm: str) -> Pace:
         """The corrections for a group and an algorithm."""
@@ -98,6 +120,13 @@ MEASURED = Profile(
         "nvlink4": Pace(0.972, 0.0, 65e-6, 8e6, source="ml-engineering: H200, 5 to 8 GPUs"),
         "nvlink5": Pace(1.012, 0.0, 65e-6, 8e6, source="ml-engineering: B200, 6 to 8 GPUs"),
     },
+    pairs={
+        "nvlink2": Pairs(0.93, 0.83, 0.646, 15e-6, 6e-6, "assumption: as nvlink3"),
+        "nvlink3": Pairs(0.93, 0.83, 0.646, 15e-6, 6e-6, "vidur: 223 of 240 GB/s; ml-engineering: 199, 155 between two; 75, 80, 110 us"),
+        "nvlink4": Pairs(0.976, 0.83, 0.646, 15e-6, 6e-6, "vidur: 362 of 370.8 GB/s; exchange: assumption, as nvlink3"),
+        "nvlink5": Pairs(0.955, 0.745, 0.646, 15e-6, 6e-6, "MooreThreads/SimuMax configs/system: 0.597 of 900 GB/s; else assumption"),
+    },
+    network_latency={"tcp": 25e-6},
     network_nvls={
         "ib": Pace(1.0, 0.0, 100e-6, 20e6, source="assumption"),
         "roce": Pace(1.0, 0.0, 100e-6, 20e6, source="assumption: as InfiniBand"),
@@ -189,7 +218,8 @@ def _gain(inputs: Inputs, choice: Choice, used: Profile) -> float:
         if heads is None or not used.unquantised_heads or not heads.unquantised or inputs.nodes > 1 or inputs.generation == "blackwell":
             return 1.0
         return heads.unquantised / heads.speed
-    return inputs.ring.gain if used.real_rate else 1.0
+    graph = (inputs.tree or inputs.ring) if choice.algorithm == "tree" else inputs.ring
+    return graph.gain if used.real_rate else 1.0
 
 
 def loop_time(one: Estimate, settings: Settings = AUTOMATIC) -> float:

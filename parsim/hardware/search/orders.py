@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     Matrix = NDArray[numpy.float64]
 
+Rows = list[list[float]]
 LARGEST_TABLE = 9
 """members up to which every order is priced"""
 UNUSABLE = 1e30
@@ -26,8 +27,9 @@ def cheapest_order(cost: Matrix, *, symmetric: bool = False) -> tuple[int, ...] 
     """
     members = len(cost)
     if members > LARGEST_TABLE:
-        order = _improved(cost, _nearest_neighbours(cost))
-        return None if _length(cost, order) >= UNUSABLE else tuple(order)
+        rows = cost.tolist()
+        order = _improved(rows, _nearest_neighbours(rows))
+        return None if _length(rows, order) >= UNUSABLE else tuple(order)
     orders, steps = _table(members, symmetric and members > 2)
     total = cost.ravel().take(steps, mode="clip").sum(axis=0)
     at = int(total.argmin())
@@ -50,16 +52,16 @@ def _table(members: int, half: bool) -> tuple[Any, Any]:
     return orders, numpy.ascontiguousarray(steps.T)
 
 
-def _nearest_neighbours(cost: Matrix) -> list[int]:
+def _nearest_neighbours(cost: Rows) -> list[int]:
     order, left = [0], list(range(1, len(cost)))
     while left:
-        nearest = min(left, key=lambda member: (cost[order[-1], member], member))
+        nearest = min(left, key=lambda member: (cost[order[-1]][member], member))
         order.append(nearest)
         left.remove(nearest)
     return order
 
 
-def _improved(cost: Matrix, order: list[int]) -> list[int]:
+def _improved(cost: Rows, order: list[int]) -> list[int]:
     """Move one member at a time to where it saves most, until nothing does."""
     best = _length(cost, order)
     for _ in range(4 * len(order)):
@@ -77,5 +79,5 @@ def _improved(cost: Matrix, order: list[int]) -> list[int]:
     return order
 
 
-def _length(cost: Matrix, order: list[int]) -> float:
-    return float(sum(cost[a, b] for a, b in zip(order, (*order[1:], order[0]), strict=True)))
+def _length(cost: Rows, order: list[int]) -> float:
+    return sum([cost[a][b] for a, b in zip(order, (*order[1:], order[0]), strict=True)])

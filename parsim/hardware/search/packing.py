@@ -14,7 +14,7 @@ import numpy
 
 from parsim.hardware.search.candidates import Candidate
 from parsim.hardware.search.cuts import Bounds
-from parsim.hardware.search.orders import UNUSABLE, cheapest_order
+from parsim.hardware.search.orders import LARGEST_TABLE, UNUSABLE, cheapest_order
 from parsim.hardware.search.result import Found, Ring, make_ring
 from parsim.hardware.search.shortcuts import one_ring
 from parsim.hardware.search.speeds import EPSILON, STOP, times
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST_RINGS = 32
 BUDGET, BUDGET_OF_NINE = 160, 30
-"""look-ups of a cheapest ring after which a group with a solution is not searched any further; nine members and more"""
+"""look-ups of a cheapest ring after which a group with a solution is not searched any further: below nine members, and from nine"""
 _ROUNDS, _ROUNDS_ODD, _ROUNDS_GROWING, _ROUNDS_ONE = 10, 24, 8, 5
 
 Packed = list[tuple[tuple[int, ...], list[int]]]
@@ -99,7 +99,10 @@ class Packing:
             return []
         if high == 1:
             return alone
-        packed = self._pack(high, speed, usable, _ROUNDS_ODD if high % 2 else _ROUNDS)
+        rounds = _ROUNDS_ODD if high % 2 else _ROUNDS
+        if self.members >= LARGEST_TABLE:
+            rounds = min(rounds, max(2, BUDGET_OF_NINE // high))
+        packed = self._pack(high, speed, usable, rounds)
         if packed:
             return packed
         best = alone if low == 1 else []
@@ -121,7 +124,7 @@ class Packing:
         return self._negotiate(count, speed, usable, rounds, both_ways=False)
 
     def _spent(self) -> bool:
-        return self.solved and self.evaluations >= (BUDGET if self.members < 9 else BUDGET_OF_NINE)
+        return self.solved and self.evaluations >= (BUDGET if self.members < LARGEST_TABLE else BUDGET_OF_NINE)
 
     def _negotiate(self, units: int, speed: float, usable: NDArray[Any], rounds: int, *, both_ways: bool) -> Packed:
         """Place `units` rings (or pairs of a ring and its reverse); empty if some link stays overbooked."""

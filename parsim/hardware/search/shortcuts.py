@@ -70,11 +70,13 @@ def _gain(task: Task, ring: Ring) -> float:
 
 
 def _rails(task: Task, order: tuple[int, ...]) -> Found:
-    """A ring per port: in at the port's GPU, past the others in index order, and out by the same port; faster ports get several."""
+    """A ring per port: in at the port's GPU, past the others in index order, and out by the same port. Only the nearest kind of port."""
     ports = sorted({port for gpu in task.group for port in task.owned[gpu]})
     if not ports:
         raise unreachable(task.node.gpu_names[task.group[0]], "any NIC")
     rings = [_rail(task, order, port) for port in ports]
+    nearest = min(ring.tier for ring in rings)
+    rings = [ring for ring in rings if ring.tier == nearest]
     best: list[Ring] = []
     speed = 0.0
     for trial in task.trials(hop for ring in rings for hop in ring.hops):
@@ -90,18 +92,14 @@ def _rails(task: Task, order: tuple[int, ...]) -> Found:
 
 
 def _fill(task: Task, rings: list[Ring], speed: float) -> list[Ring]:
-    """Rings of `speed` in turn as long as one fits."""
+    """The rings of `speed` that fit, one after the other."""
     left = [capacity * (1 + EPSILON) / speed for capacity in task.planned]
     found: list[Ring] = []
-    added = True
-    while added:
-        added = False
-        for ring in rings:
-            if len(found) < _MOST_CHANNELS and all(left[link] >= load for link, load in ring.load):
-                for link, load in ring.load:
-                    left[link] -= load
-                found.append(ring)
-                added = True
+    for ring in rings:
+        if len(found) < _MOST_CHANNELS and all(left[link] >= load for link, load in ring.load):
+            for link, load in ring.load:
+                left[link] -= load
+            found.append(ring)
     return found
 
 
@@ -121,7 +119,9 @@ def _moved(task: Task, order: tuple[int, ...], rings: list[Ring], speed: float) 
 
 def _rail(task: Task, order: tuple[int, ...], port: int) -> Ring:
     """The ring of one port. It leaves by a second GPU that owns the port too, else hops back over NVLink to the first (PXN)."""
-    owners = [gpu for gpu in task.group if port in task.owned[gpu]]
+    far = min(task.wiring.distance(gpu, port) for gpu in task.group)
+    near = [gpu for gpu in task.group if task.wiring.distance(gpu, port) == far]
+    owners = [gpu for gpu in near if port in task.owned[gpu]] or near[:1]
     first = owners[0]
     at = order.index(first)
     turned = list(order[at:] + order[:at])

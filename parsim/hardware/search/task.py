@@ -96,15 +96,16 @@ class Task:
     def result(self, rings: Iterable[Ring], speed: float, *, most: float = math.inf, evaluations: int = 0) -> Found:
         """The answer for rings whose hops still have the wires of ports; they carry what the links allow, at most `most` [B/s]."""
         found = tuple(rings)
-        carried = min(most, len(found) * share(found, self.capacity), math.fsum(ring.cap for ring in found))
+        between = [hop for ring in found for hop in (ring.hops if ring.entry < 0 else ring.hops[1:-1])]
+        capacity = list(self.capacity)
+        for link in dict.fromkeys(link for hop in between if hop.tier == TIER_NEIGHBOUR for link in hop.links):
+            capacity[link] *= RELAY_SHARE
+        carried = min(most, len(found) * share(found, capacity), math.fsum(ring.cap for ring in found))
         if carried == 0:
             raise TopologyError(Finding(f"the rings of {self.group} have a link or a port without bandwidth", "cluster", list(self.group)))
         if carried == math.inf:
             problem, repair = f"nothing limits the rings of {self.group}", "give the rate of the ports"
             raise TopologyError(Finding(problem, "cluster", list(self.group), repair))
-        between = [hop for ring in found for hop in (ring.hops if ring.entry < 0 else ring.hops[1:-1])]
-        if any(hop.tier == TIER_NEIGHBOUR for hop in between):
-            carried *= RELAY_SHARE
         kind = max((hop.tier for hop in between), default=0) <= TIER_NEIGHBOUR
         kept: dict[int, Ring] = {}
         for ring in found:

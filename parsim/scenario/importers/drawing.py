@@ -70,7 +70,7 @@ class Drawing:
         parts += [f"# check: {comment(remark)}" for remark in self.remarks]
         parts += [
             f"name: {scalar(self.name)}",
-            f"source: {json.dumps(comment(self.origin))}",
+            f"source: {quoted(self.origin)}",
             *self._node(),
             *self._fabric(),
             *self._links(),
@@ -117,7 +117,7 @@ class Drawing:
         keys += [f"per_direction: {kind.capacity / 1e9:.10g} GB/s", f"latency: {kind.latency * 1e6:.6g} us"]
         if kind.message_latency:
             keys.append(f"message_latency: {kind.message_latency * 1e6:.6g} us")
-        return f"{{{', '.join(keys)}, source: {json.dumps(source)}}}"
+        return f"{{{', '.join(keys)}, source: {quoted(source)}}}"
 
 
 def merged(wires: Iterable[Wire]) -> list[Wire]:
@@ -152,7 +152,12 @@ def scalar(text: str) -> str:
     """A text as YAML reads it back, in quotes where it needs them."""
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
-    return json.dumps(text)
+    return quoted(text)
+
+
+def quoted(text: str) -> str:
+    """A text in double quotes, on one line."""
+    return json.dumps(comment(text), ensure_ascii=False)
 
 
 def comment(text: str) -> str:

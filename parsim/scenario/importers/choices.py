@@ -1,0 +1,134 @@
+"""What a description of wires leaves open: which GPU it is, which CPU, which NICs. Taken from the user, else the usual one and a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from parsim.errors import Finding, TopologyError
+from parsim.hardware.device import Device, device_from_tree
+from parsim.hardware.links import STANDARD, LinkKind, standard_kind
+from parsim.hardware.tree import closest
+from parsim.scenario import files
+from parsim.scenario.importers.imported import Wiring
+from parsim.scenario.references import lookup
+
+MOST_NVLINKS = 18
+"""NVLinks of one GPU, H100 and later; the limit where the GPU is unknown"""
+_USUAL = ("h100-sxm-80gb", "a100-sxm-80gb", "v100-sxm2-32gb", "a100-pcie-80gb")
+"""the first to take where several fit"""
+_SOCKETS = {"amd": "socket-amd", "intel": "socket-sapphire-rapids", "ibm": "socket-power9", "arm": "socket-arm"}
+_WIRED = {"nvswitch": ("nvswitch",), "mesh": ("nvlink-mesh",), "bridges": ("nvlink-pairs", "pcie")}
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A device of the catalogue, or the user's own."""
+
+    name: str
+    """as a topology file writes it"""
+    device: Device
+
+
+@dataclass(slots=True)
+class Choices:
+    """What the user said, checked, and what had to be assumed."""
+
+    device: str | None = None
+    nic: str | None = None
+    pcie: str | None = None
+    cpu: str | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        problems = [*_wrong("nic", self.nic, "network"), *_wrong("pcie", self.pcie, "pcie")]
+        if self.cpu is not None and self.cpu not in _SOCKETS:
+            problems += _wrong("cpu", self.cpu, "socket", tuple(_SOCKETS))
+        if problems:
+            raise TopologyError(problems)
+
+    def assume(self, message: str, path: str = "", suggestion: str = "") -> None:
+        """Note something that the reader should check."""
+        self.findings.append(Finding(message, path, suggestion=suggestion))
+
+    def gpu(self, wiring: Wiring, nvlinks: int) -> Gpu:
+        """The GPU: the user's, else one that has that many NVLinks and is wired like that.
+
+        Raises:
+            TopologyError: nothing tells which GPU it is.
+        """
+        if self.device is not None:
+            return gpu_named(self.device)
+        fitting = _fitting(wiring, nvlinks)
+        if not fitting:
+            seen = f"GPUs with {nvlinks} NVLinks ({wiring})" if nvlinks else "GPUs without NVLink"
+            repair = f"name it: --device NAME, one of {', '.join(files.names('devices'))}, or a device file"
+            raise TopologyError(Finding(f"the description shows {seen}, not which GPU it is", "device", suggestion=repair))
+        if len(fitting) > 1:
+            others = ", ".join(fitting[1:])
+            self.assume(f"{fitting[0]} is assumed; {nvlinks} NVLinks also fit {others}", "device", "say which it is: --device NAME")
+        else:
+            self.assume(f"{fitting[0]} is assumed from {nvlinks} NVLinks per GPU", "device", "if it is another: --device NAME")
+        return gpu_named(fitting[0])
+
+    def socket(self, cpus: int) -> tuple[str, str]:
+        """Link kind between CPUs (empty for one) and the maker of the CPUs where no such link tells it."""
+        if self.cpu is None:
+            if cpus > 1:
+                self.assume("the CPUs are unknown; their link is taken for an AMD one (16 GB/s)", "cpu", "say which: --cpu amd or intel")
+                return "socket-amd", ""
+            return "", ""
+        kind = _SOCKETS.get(self.cpu, self.cpu)
+        return (kind, "") if cpus > 1 else ("", STANDARD[kind].vendor)
+
+
+def gpu_named(name: str) -> Gpu:
+    """A device of the catalogue by name or alias, or the user's own file.
+
+    Raises:
+        ScenarioError: no such device.
+    """
+    path = files.find("devices", name)
+    written = path.stem if files.is_shipped(path) else str(path.resolve())
+    return Gpu(written, device_from_tree(files.read(path).tree, f"device {name}"))
+
+
+def device_lookup() -> Callable[[str], Mapping[str, Any]]:
+    """From the name of a device to its tree, for building a cluster."""
+    return lookup("devices", None)
+
+
+def _wrong(option: str, value: str | None, medium: str, more: Sequence[str] = ()) -> list[Finding]:
+    """A finding if `value` is no link kind of `medium`."""
+    if value is None:
+        return []
+    kind = standard_kind(value)
+    if kind is not None and kind.medium == medium:
+        return []
+    known = [*more, *(name for name, entry in STANDARD.items() if entry.medium == medium)]
+    if medium == "pcie":
+        known += [f"pcie{generation}-x16" for generation in (3, 4, 5, 6)]
+    return [Finding(f"{value!r} is no {medium} link that parsim knows", option, value, closest(value, known))]
+
+
+@cache
+def _fitting(wiring: Wiring, nvlinks: int) -> tuple[str, ...]:
+    """Shipped devices with `nvlinks` links that are usually wired like that, the most usual first."""
+    if not nvlinks or wiring not in _WIRED:
+        return ()
+    devices = {name: gpu_named(name).device for name in files.names("devices")}
+    same = {name: device for name, device in devices.items() if device.nvlinks == nvlinks and device.nvlink.startswith("nvlink")}
+    found = [name for name, device in same.items() if device.interconnect.startswith(_WIRED[wiring])]
+    if wiring == "bridges":  # two GPUs of a machine with NVSwitches look the same
+        found = found or list(same)
+    return tuple(sorted(found, key=lambda name: (_USUAL.index(name) if name in _USUAL else len(_USUAL), name)))
+
+
+def kind_of(name: str) -> LinkKind:
+    """A link kind that is known to exist."""
+    kind = standard_kind(name)
+    if kind is None:
+        raise ValueError(f"no link kind {name!r}")
+    return kind
