@@ -221,7 +221,7 @@ def build_tensor(model, tensor):
     return build_model(description, name="small", base_lookup=tree, tensor=tensor)
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(jobs())
 def test_random_jobs(run):
     assert_balanced(run)

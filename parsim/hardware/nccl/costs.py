@@ -48,10 +48,8 @@ def lanes(channels: Iterable[tuple[LinkPath, float]], capacity: Callable[[int], 
     """
     counts: dict[LinkPath, int] = {}
     caps: dict[LinkPath, float] = {}
-    known: dict[int, LinkPath] = {}
     total = 0
     for path, cap in channels:
-        path = known.setdefault(id(path), path)
         counts[path] = counts.get(path, 0) + 1
         caps[path] = min(cap, caps.get(path, math.inf))
         total += 1

@@ -131,5 +131,5 @@ def make_task(node: Node, group: tuple[int, ...], speeds: tuple[float, ...], cap
     used = None
     if network:
         given = ports if isinstance(ports, Mapping) else dict.fromkeys(range(len(node.ports)), math.inf if ports is None else ports)
-        used = tuple(sorted(given.items()))
+        used = tuple(sorted((port, rate) for port, rate in given.items() if rate > 0))
     return Task(wiring(node), tuple(sorted(group)), speeds, capability, used)

@@ -38,7 +38,9 @@ class PcieTree:
     cards: list[tuple[int, ...]]
     """NICs by network card"""
     bridges: list[tuple[int, ...]]
-    """devices with root ports on one host bridge, where more than one"""
+    """devices behind one host bridge, where it has several root ports"""
+    far: dict[Pair, Distance]
+    """every pair"""
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -104,10 +106,9 @@ def pcie_tree(matrix: Matrix) -> PcieTree:
     trees = within(Distance.PXB)
     switches = [tree for tree in trees if len(tree) > 1 and tree not in cards]
     leaves = [group for group in pix if len(group) > 1 and group[0] in gpus and group not in switches]
-    alone = {tree[0]: tree for tree in trees}
-    bridges = [tuple(device for device in group if device in alone) for group in within(Distance.PHB)]
-    tree = PcieTree(within(Distance.NODE), switches, leaves, cards, [group for group in bridges if len(group) > 1], findings)
-    _judge(matrix, far, tree)
+    bridges = [group for group in within(Distance.PHB) if group not in trees]
+    tree = PcieTree(within(Distance.NODE), switches, leaves, cards, bridges, far, findings)
+    _judge(matrix, tree)
     return tree
 
 
@@ -172,9 +173,9 @@ def _ultrametric(matrix: Matrix, far: dict[Pair, Distance], findings: list[Findi
         findings.append(Finding(problem, suggestion="typical of virtual machines: compare with the machine's manual"))
 
 
-def _judge(matrix: Matrix, far: dict[Pair, Distance], tree: PcieTree) -> None:
+def _judge(matrix: Matrix, tree: PcieTree) -> None:
     """Findings about what is legal but doubtful."""
-    ranks = {far[pair] for pair in matrix.distances}
+    ranks = set(matrix.distances.values())
     if len(matrix.distances) >= 3 and len(ranks) == 1 and ranks <= {Distance.PHB, Distance.SYS}:
         rank = next(iter(ranks)).name
         problem = f"relations unknown: every one is {rank}, as in virtual machines that hide the PCIe tree"
@@ -190,7 +191,7 @@ def _judge(matrix: Matrix, far: dict[Pair, Distance], tree: PcieTree) -> None:
         tree.findings.append(Finding(problem, "CPU Affinity"))
 
 
-def assignment(matrix: Matrix, tree: PcieTree, far: dict[Pair, Distance]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def left_out(matrix: Matrix, far: dict[Pair, Distance]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """NICs (from 0) that are left out as storage or management, and those whose place is unknown.
 
     A NIC without a PCIe switch in common with a GPU is left out where another NIC has one; so is one on a CPU without GPUs

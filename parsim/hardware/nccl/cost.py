@@ -1,0 +1,215 @@
+"""The cost of a collective among GPUs of a cluster: NCCL's choice and time, on the links that its channels cross."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from parsim.errors import Finding, TopologyError
+from parsim.hardware.cluster import Cluster
+from parsim.hardware.exchange import exchange
+from parsim.hardware.flows import CollectiveCost, Flow
+from parsim.hardware.nccl import p2p
+from parsim.hardware.nccl.costs import Lanes, LinkPath, cost, lanes
+from parsim.hardware.nccl.describe import describe, local_wire, message_latency, network_kind
+from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Inputs, Settings
+from parsim.hardware.nccl.profiles import Estimate, Profile, estimate, profile
+from parsim.hardware.nccl.rings import Rings, rings
+from parsim.hardware.nccl.trees import nvls_channels, tree_channels
+from parsim.hardware.search.candidates import wiring
+
+
+@dataclass(slots=True)
+class Group:
+    """What is known about a group of GPUs: its channels, and per algorithm the links they cross."""
+
+    members: tuple[int, ...]
+    over: Rings
+    inputs: dict[str, Inputs] = field(default_factory=dict)
+    """by profile"""
+    known: dict[str, Lanes] = field(default_factory=dict)
+    """by algorithm, and kind where it matters"""
+
+
+_GROUPS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], Group]] = WeakKeyDictionary()
+
+
+def collective_cost(
+    cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC
+) -> CollectiveCost:
+    """Cost of one collective among the GPUs `group`.
+
+    Sizes follow nccl-tests (doc/PERFORMANCE.md): all_reduce, broadcast, reduce: buffer per rank; all_gather, reduce_scatter,
+    gather, scatter: total buffer; all_to_all: send buffer per rank; send: the message. The root of broadcast, reduce, gather and
+    scatter is the first member. Without bytes the latency remains. What is found out about a group is kept with the cluster.
+
+    Args:
+        cluster: where the GPUs are.
+        group: GPU numbers, in rank order; any subset, also unequally many per machine.
+        kind: one of `parsim.hardware.nccl.inputs.KINDS`.
+        size: bytes.
+        settings: profile, library version, overrides.
+
+    Raises:
+        TopologyError: unknown kind, negative size, a GPU twice, members that cannot reach each other, an algorithm or protocol
+            that is not possible here.
+    """
+    _check(group, kind, size)
+    if kind == "send":
+        return _send(cluster, group[0], group[1], size, settings)
+    if len(group) < 2:
+        return CollectiveCost(0.0, (), "none", "none")
+    if kind in ("all_to_all", "gather", "scatter"):
+        return _pairwise(cluster, group, kind, size, settings)
+    if kind == "barrier":
+        kind, size = "all_reduce", 0
+    about = group_of(cluster, group)
+    one = estimate(inputs_of(cluster, about, profile(settings.profile)), kind, size, settings)
+    return cost(one, kind, len(group), lanes_of(cluster, about, one.choice.algorithm, kind))
+
+
+def collective_estimate(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC) -> Estimate:
+    """Choice, latency, transfer time and CUDA blocks of a collective that the library tunes (or a barrier).
+
+    Raises:
+        TopologyError: as `collective_cost`; fewer than two members.
+    """
+    _check(group, kind, size)
+    return estimate(inputs_of(cluster, group_of(cluster, group), profile(settings.profile)), kind, size, settings)
+
+
+def _check(group: tuple[int, ...], kind: str, size: int) -> None:
+    if kind not in KINDS:
+        raise TopologyError(Finding(f"unknown collective {kind!r}", "collective", kind, f"known: {', '.join(KINDS)}"))
+    if size < 0:
+        raise TopologyError(Finding(f"a {kind} of {size} bytes", "collective", size))
+    if kind == "send" and len(group) != 2:
+        raise TopologyError(Finding(f"a send has two members, not {len(group)}", "collective", list(group)))
+
+
+def group_of(cluster: Cluster, group: tuple[int, ...]) -> Group:
+    """What is known about a group of at least two GPUs.
+
+    Raises:
+        TopologyError: a GPU twice, or members that cannot reach each other.
+    """
+    groups = _GROUPS.setdefault(cluster, {})
+    known = groups.get(group)
+    if known is None:
+        if len(set(group)) != len(group):
+            raise TopologyError(Finding(f"a GPU appears twice in the group {group}", "cluster.placement"))
+        known = groups[group] = Group(group, rings(cluster, group))
+    return known
+
+
+def inputs_of(cluster: Cluster, about: Group, used: Profile) -> Inputs:
+    """The group as the tuning model sees it."""
+    if used.name not in about.inputs:
+        about.inputs[used.name] = describe(cluster, about.members, about.over, used)
+    return about.inputs[used.name]
+
+
+def lanes_of(cluster: Cluster, about: Group, algorithm: str, kind: str) -> Lanes:
+    """The links that an algorithm crosses.
+
+    Raises:
+        TopologyError: reductions inside the network have no links here.
+    """
+    chained = algorithm == "ring" and kind in ("broadcast", "reduce")
+    key = f"{algorithm} {kind}" if chained or algorithm == "nvls" else algorithm
+    if key not in about.known:
+        about.known[key] = lanes(_channels(cluster, about, algorithm, kind), cluster.capacity)
+    return about.known[key]
+
+
+def _channels(cluster: Cluster, about: Group, algorithm: str, kind: str) -> list[tuple[LinkPath, float]]:
+    match algorithm:
+        case "tree":
+            return tree_channels(cluster, about.over)
+        case "nvls" | "nvls_tree":
+            return nvls_channels(cluster, about.over, kind)
+        case "ring" | "pat":
+            if kind in ("broadcast", "reduce"):
+                made = {id(one): one.chain(cluster, about.members[0], kind) for one in about.over.channels}
+                return [(made[id(one)], one.cap) for one in about.over.channels]
+            return [(one.path, one.cap) for one in about.over.channels]
+    raise TopologyError(Finding(f"{algorithm} is not supported yet: the fabric has no switches that reduce", "collectives.algorithm", algorithm))
+
+
+def _way(cluster: Cluster, source: int, target: int, used: Profile) -> tuple[p2p.Way, LinkPath, float]:
+    """How a message travels, the links it crosses and the rate limit besides them."""
+    route = cluster.route(source, target)
+    node, other = cluster.node_of(source), cluster.node_of(target)
+    path = tuple(zip(route.links, route.coefficients, strict=True))
+    machine = cluster.machine(node)
+    crosses = node != other or any(link >= cluster.first_fabric_link for link in route.links)
+    local = ""
+    if not crosses and (inside := machine.between(cluster.local(source), cluster.local(target))) is not None:
+        local = local_wire(cluster, node, inside)
+    waiting = message_latency(cluster, used, network_kind(cluster)) if crosses else 0.0
+    bandwidth = route.bottleneck(cluster.capacity)
+    return p2p.Way(bandwidth, route.latency, local, crosses, machine.cpu, waiting), path, route.cap
+
+
+def _send(cluster: Cluster, source: int, target: int, size: int, settings: Settings) -> CollectiveCost:
+    if source == target:
+        return CollectiveCost(0.0, (), "none", "none")
+    used = profile(settings.profile)
+    way, path, _ = _way(cluster, source, target, used)
+    latency = p2p.send_latency(way)
+    if not size:
+        return CollectiveCost(latency, (), "direct")
+    return CollectiveCost(latency, (Flow(path, float(size), p2p.send_rate(way, used, settings.connection_cap)),), "direct")
+
+
+def _pairwise(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings) -> CollectiveCost:
+    """Shards of size / n between every two members, or between the root and the others."""
+    used = profile(settings.profile)
+    found = exchange(cluster, kind, group)
+    nodes: dict[int, int] = {}
+    for gpu in group:
+        nodes[cluster.node_of(gpu)] = nodes.get(cluster.node_of(gpu), 0) + 1
+    most = max(nodes.values())
+    node = next(node for node, members in nodes.items() if members == most)
+    waiting = message_latency(cluster, used, network_kind(cluster)) if found.between_machines else 0.0
+    way = p2p.Way(math.inf, found.latency, _wire(cluster, group, node), found.between_machines, cluster.machine(node).cpu, waiting)
+    latency = p2p.exchange_latency(len(group), most, way, used)
+    if not size:
+        return CollectiveCost(latency, (), "direct")
+    share = p2p.local_share(used, way.local, most)
+    rate = min(found.rate, _least(cluster, found.path, share, settings.connection_cap))
+    return CollectiveCost(latency, (Flow(found.path, size / len(group), rate),), "direct")
+
+
+def _wire(cluster: Cluster, group: tuple[int, ...], node: int) -> str:
+    """The wire between two members of a machine; empty if it holds one."""
+    inside = [cluster.local(gpu) for gpu in group if cluster.node_of(gpu) == node]
+    route = cluster.machine(node).between(inside[0], inside[1]) if len(inside) > 1 else None
+    return local_wire(cluster, node, route) if route is not None else ""
+
+
+def _least(cluster: Cluster, path: LinkPath, share: float, connection_cap: float) -> float:
+    """Rate of each pair where NVLink moves `share` of its bandwidth, and a NIC at most `connection_cap` [B/s]."""
+    nvlink = _nvlink_test(cluster)
+    rate = math.inf
+    for link, crossings in path:
+        capacity = cluster.capacity(link)
+        if link < cluster.first_fabric_link:
+            if nvlink(link):
+                rate = min(rate, capacity * share / crossings)
+        elif connection_cap:
+            rate = min(rate, min(capacity, connection_cap) / crossings)
+    return rate
+
+
+def _nvlink_test(cluster: Cluster) -> Callable[[int], bool]:
+    """Whether a link inside a machine is NVLink, by id."""
+    blocks = [(block.first_link, len(block.node.links), wiring(block.node).medium) for block in cluster.blocks]
+
+    def test(link: int) -> bool:
+        first, each, media = next(block for block in reversed(blocks) if link >= block[0])
+        return media[(link - first) % each] == "nvlink"
+
+    return test

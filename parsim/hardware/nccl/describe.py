@@ -1,0 +1,121 @@
+"""A group of GPUs of a cluster as the tuning model sees it."""
+
+from __future__ import annotations
+
+from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric import GraphFabric
+from parsim.hardware.nccl.inputs import Graph, Heads, Inputs, Local, Network
+from parsim.hardware.nccl.profiles import Profile
+from parsim.hardware.nccl.rings import Rings, port_rates
+from parsim.hardware.routes import TIER_SWITCH, Route
+from parsim.hardware.search import nvls_heads
+from parsim.hardware.search.speeds import largest_product, speed_list
+
+_LOCAL: tuple[Local, ...] = ("nvlink2", "nvlink3", "nvlink4", "nvlink5", "xgmi")
+_NETWORK: dict[str, Network] = {"ib": "ib", "infiniband": "ib", "efa": "efa", "roce": "roce", "ethernet": "tcp", "tcp": "tcp"}
+_OTHER_VENDORS = 8.0
+"""compute capability in whose row of the tables GPUs of other makers are looked up (assumption)"""
+
+
+def describe(cluster: Cluster, group: tuple[int, ...], over: Rings, used: Profile) -> Inputs:
+    """The inputs of the model for the GPUs `group`, whose channels are `over`."""
+    devices = {id(device): device for device in (cluster.device(gpu) for gpu in group)}.values()
+    known = [device.compute_capability for device in devices]
+    capability = min(known) or _OTHER_VENDORS
+    found = list({id(one): one for one in over.found.values()}.values())
+    nodes = len(over.nodes)
+    network = network_kind(cluster) if nodes > 1 else ""
+    path = "pcie" if any(one.kind == "pcie" for one in found) or not found else "nvlink"
+    equal = len(set(known)) == 1 or capability >= 9.0
+    near = nodes == 1 or all(one.tier <= TIER_SWITCH for one in found)
+    return Inputs(
+        ranks=len(group),
+        ring=_graph(cluster, over),
+        nodes=nodes,
+        capability=capability,
+        nvls=_heads(cluster, over) if min(known) >= 9.0 else None,
+        path="nvlink" if path == "nvlink" else "pcie",
+        cpu=_cpu(cluster, over),
+        network_latency=message_latency(cluster, used, network) if nodes > 1 else 0.0,
+        ll128=path == "nvlink" and near and equal,
+        same_order=len({(channel.order, channel.path) for channel in over.channels}) == 1,
+        local=_local(cluster, over),
+        network=network,
+    )
+
+
+def _graph(cluster: Cluster, over: Rings) -> Graph:
+    """Count and speed of the rings; the library takes the least of all machines."""
+    count = len(over.channels)
+    if not over.found:
+        rate = min([min(cluster.capacity(link) / load for link, load in channel.path) for channel in over.channels])
+        return Graph(count, min(rate, over.channels[0].cap))
+    speed = min(one.speed for one in over.found.values())
+    return Graph(count, speed, moved=count * min(one.rate for one in over.found.values()))
+
+
+def _heads(cluster: Cluster, over: Rings) -> Heads | None:
+    """Heads of the in-switch reduction; machines must have equally many GPUs of the group."""
+    sizes = {len(locals_) for locals_ in over.nodes.values()}
+    if len(sizes) > 1 or min(sizes) < 2 or not over.found:
+        return None
+    kinds = {(id(cluster.machine(node)), locals_): node for node, locals_ in over.nodes.items()}
+    found = [nvls_heads(cluster.machine(node), locals_) for (_, locals_), node in kinds.items()]
+    if any(one is None for one in found):
+        return None
+    heads = [one for one in found if one is not None]
+    least = min(heads, key=lambda one: one.unquantised)
+    if len(over.nodes) == 1:
+        return Heads(least.count, least.speed, unquantised=least.unquantised)
+    capability = min(cluster.device(channel).compute_capability for channel in over.channels[0].order)
+    speeds = speed_list(capability, network=True)
+    _, inside = largest_product(least.unquantised, [speed for speed in speeds if speed <= least.unquantised * (1 + 1e-9)])
+    between = min(sum(port_rates(cluster, node).values()) for node in kinds.values()) / least.count
+    return Heads(least.count, inside, inter=min(inside, between))
+
+
+def _cpu(cluster: Cluster, over: Rings) -> str:
+    makers = list(dict.fromkeys(cluster.machine(node).cpu for node in over.nodes))
+    return makers[0] if len(makers) == 1 else "mixed"
+
+
+def _local(cluster: Cluster, over: Rings) -> Local:
+    """The wire between members inside a machine: the slowest kind of any hop."""
+    if any(one.kind == "pcie" for one in over.found.values()):
+        return "pcie"
+    for node, one in over.found.items():
+        for ring in one.channels[:1]:
+            hops = ring.hops if ring.entry < 0 else ring.hops[1:-1]
+            if hops:
+                return local_wire(cluster, node, hops[0])
+    return ""
+
+
+def local_wire(cluster: Cluster, node: int, route: Route) -> Local:
+    """The kind of wire of a route inside a machine, in local link ids."""
+    machine = cluster.machine(node)
+    kinds = [machine.links[link].kind for link in route.links]
+    for name in _LOCAL:
+        if kinds and all(kind == name or (kind.startswith(name) and not kind[len(name) : len(name) + 1].isdigit()) for kind in kinds):
+            return name
+    return "pcie" if any(kind.startswith(("pcie", "socket")) for kind in kinds) else ""
+
+
+def network_kind(cluster: Cluster) -> Network:
+    """What kind of network joins the machines; empty where nothing is known about it."""
+    fabric = cluster.fabric
+    if fabric is None:
+        return ""
+    if isinstance(fabric, GraphFabric):
+        names = [link.kind for link in fabric.links]
+    else:
+        names = [fabric.link_kind.name]
+    kinds = {_NETWORK.get(name.split("-")[0], "") for name in names}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def message_latency(cluster: Cluster, used: Profile, network: str) -> float:
+    """Latency that the network stack adds per message [s]."""
+    fabric = cluster.fabric
+    told = fabric.message_latency if fabric is not None else 0.0
+    return told or used.network_latency.get(network, 0.0)

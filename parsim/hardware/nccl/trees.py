@@ -1,0 +1,134 @@
+"""Trees over the machines of a group, as the library builds them (NVIDIA/nccl src/graph/trees.cc), and the links they load.
+
+Two complementary binary trees carry half of the bytes each; a machine is an inner node in at most one of them. Inside a machine a
+tree goes on as a chain of GPUs; with NVLS the NVSwitch takes the chain's place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from parsim.hardware.cluster import Cluster
+from parsim.hardware.nccl.costs import LinkPath
+from parsim.hardware.nccl.rings import Channel, Rings
+from parsim.hardware.routes import Route, join, shift
+from parsim.hardware.search.candidates import Wiring, wiring
+
+Edge = tuple[int, int]
+"""(child, parent), positions of machines in the group"""
+
+
+def binary_tree(nodes: int) -> list[Edge]:
+    """Edges of the library's binary tree over 0 ... nodes - 1, rooted at 0, which has one child."""
+    edges = []
+    for node in range(1, nodes):
+        bit = node & -node
+        parent = (node ^ bit) | (bit << 1)
+        edges.append((node, parent if parent < nodes else node ^ bit))
+    return edges
+
+
+def double_tree(nodes: int) -> tuple[list[Edge], list[Edge]]:
+    """The binary tree and its complement: mirrored for an even number of nodes, shifted by one for an odd number."""
+    first = binary_tree(nodes)
+    if nodes % 2:
+        return first, [((child + 1) % nodes, (parent + 1) % nodes) for child, parent in first]
+    return first, [(nodes - 1 - child, nodes - 1 - parent) for child, parent in first]
+
+
+def tree_channels(cluster: Cluster, group: Rings) -> list[tuple[LinkPath, float]]:
+    """Every ring of the group turned into a tree, as (path per byte of the collective's size, rate limit)."""
+    made: dict[int, tuple[LinkPath, float]] = {}
+    found = []
+    for channel in group.channels:
+        if id(channel) not in made:
+            made[id(channel)] = _tree(cluster, channel)
+        found.append(made[id(channel)])
+    return found
+
+
+def _tree(cluster: Cluster, channel: Channel) -> tuple[LinkPath, float]:
+    load: dict[int, float] = {}
+    cap = channel.cap
+    if not channel.plan:
+        for a, b in zip(channel.order, channel.order[1:], strict=False):
+            for route in (cluster.route(a, b), cluster.route(b, a)):
+                cap = min(cap, _add(load, route, 1.0))
+        return tuple(load.items()), cap
+    for node, ring in channel.plan:
+        wires, offset = wiring(cluster.machine(node)), cluster.first_link(node)
+        hops = ring.hops[:-1] if ring.entry < 0 else ring.hops[1:-1]
+        for (a, b), hop in zip(zip(ring.order, ring.order[1:], strict=False), hops, strict=False):
+            for route in (hop, _back(wires, b, a, ring.order, hop)):
+                cap = min(cap, _add(load, shift(route, offset), 1.0))
+    if len(channel.plan) > 1:
+        doors = [(node, ring.order[0], ring.entry) for node, ring in channel.plan]
+        cap = min(cap, _add_trees(cluster, load, doors, 0.5))
+    return tuple(load.items()), cap
+
+
+def _back(wires: Wiring, source: int, target: int, group: tuple[int, ...], hop: Route) -> Route:
+    """The way against a hop, over the same kind of wire."""
+    routes = wires.between(source, target, group)
+    return next((route for route in routes if route.tier == hop.tier), routes[0] if routes else hop)
+
+
+def nvls_channels(cluster: Cluster, group: Rings, kind: str) -> list[tuple[LinkPath, float]]:
+    """The in-switch reduction of every machine, one channel per rail between machines, per byte of the collective's size.
+
+    An all-reduce reads every GPU's own share from all of them and sends all shares to each: (heads + 1) / heads in both directions.
+    """
+    inside: dict[int, float] = {}
+    for node, locals_ in group.nodes.items():
+        offset, share = cluster.first_link(node), 1 / len(locals_)
+        out, into = {"all_gather": (share, 1.0), "reduce_scatter": (1.0, share)}.get(kind, (1 + share, 1 + share))
+        for up, down in _switch_links(cluster, node, locals_):
+            inside[up + offset] = out
+            inside[down + offset] = into
+    if len(group.nodes) == 1:
+        return [(tuple(inside.items()), math.inf)]
+    found: dict[int, tuple[LinkPath, float]] = {}
+    for channel in group.channels:
+        if id(channel) not in found:
+            load = dict(inside)
+            cap = _add_trees(cluster, load, [(node, ring.order[0], ring.entry) for node, ring in channel.plan], 0.5)
+            found[id(channel)] = (tuple(load.items()), cap)
+    return [found[id(channel)] for channel in group.channels]
+
+
+def _switch_links(cluster: Cluster, node: int, locals_: Sequence[int]) -> list[Edge]:
+    """(link to the NVSwitch, link from it) of every member, in local link ids."""
+    machine = cluster.machine(node)
+    found = []
+    for at, local in enumerate(locals_):
+        peer = locals_[at - 1] if len(locals_) > 1 else local
+        out, into = machine.between(local, peer), machine.between(peer, local)
+        if out is not None and into is not None and out.links and into.links:
+            found.append((out.links[0], into.links[-1]))
+    return found
+
+
+def _add_trees(cluster: Cluster, load: dict[int, float], doors: Sequence[tuple[int, int, int]], amount: float) -> float:
+    """Put both trees between machines on the links, `amount` up and down every edge; a door is (machine, GPU, port)."""
+    cap = math.inf
+    for tree in double_tree(len(doors)):
+        for child, parent in tree:
+            for source, target in ((doors[child], doors[parent]), (doors[parent], doors[child])):
+                cap = min(cap, _add(load, _between(cluster, source, target), amount))
+    return cap
+
+
+def _between(cluster: Cluster, source: tuple[int, int, int], target: tuple[int, int, int]) -> Route:
+    node, gpu, port = source
+    other, peer, landing = target
+    away = shift(cluster.machine(node).to_port(gpu, port), cluster.first_link(node))
+    home = shift(cluster.machine(other).from_port(landing, peer), cluster.first_link(other))
+    return join((away, cluster.cross(node, port, other, landing), home))
+
+
+def _add(load: dict[int, float], route: Route, amount: float) -> float:
+    """Add a route; its own rate limit per unit of the whole path."""
+    for link, coefficient in zip(route.links, route.coefficients, strict=True):
+        load[link] = load.get(link, 0.0) + coefficient * amount
+    return route.cap / amount
