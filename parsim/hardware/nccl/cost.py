@@ -36,9 +36,7 @@ class Group:
 _GROUPS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], Group]] = WeakKeyDictionary()
 
 
-def collective_cost(
-    cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC
-) -> CollectiveCost:
+def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC) -> CollectiveCost:
     """Cost of one collective among the GPUs `group`.
 
     Sizes follow nccl-tests (doc/PERFORMANCE.md): all_reduce, broadcast, reduce: buffer per rank; all_gather, reduce_scatter,
@@ -135,7 +133,9 @@ def _channels(cluster: Cluster, about: Group, algorithm: str, kind: str) -> list
                 made = {id(one): one.chain(cluster, about.members[0], kind) for one in about.over.channels}
                 return [(made[id(one)], one.cap) for one in about.over.channels]
             return [(one.path, one.cap) for one in about.over.channels]
-    raise TopologyError(Finding(f"{algorithm} is not supported yet: the fabric has no switches that reduce", "collectives.algorithm", algorithm))
+    raise TopologyError(
+        Finding(f"{algorithm} is not supported yet: the fabric has no switches that reduce", "collectives.algorithm", algorithm)
+    )
 
 
 def _way(cluster: Cluster, source: int, target: int, used: Profile) -> tuple[p2p.Way, LinkPath, float]:

@@ -106,10 +106,7 @@ def network_kind(cluster: Cluster) -> Network:
     fabric = cluster.fabric
     if fabric is None:
         return ""
-    if isinstance(fabric, GraphFabric):
-        names = [link.kind for link in fabric.links]
-    else:
-        names = [fabric.link_kind.name]
+    names = [link.kind for link in fabric.links] if isinstance(fabric, GraphFabric) else [fabric.link_kind.name]
     kinds = {_NETWORK.get(name.split("-")[0], "") for name in names}
     return kinds.pop() if len(kinds) == 1 else ""
 

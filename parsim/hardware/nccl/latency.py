@@ -67,10 +67,8 @@ def plateau(inputs: Inputs, kind: str, algorithm: Algorithm, protocol: Protocol,
     """Factor on the latency of a large ring all-reduce between nodes."""
     if kind != "all_reduce" or algorithm != "ring" or protocol != "simple" or inputs.nodes == 1:
         return 1.0
-    if table.plateau_rule == "per rank":
-        large = size >= inputs.ranks / 16 * 65536
-    else:
-        large = size // (channels_run(inputs) * inputs.ranks) >= 64
+    least = 4096 * inputs.ranks if table.plateau_rule == "per rank" else 64 * channels_run(inputs) * inputs.ranks
+    large = size >= least
     return table.plateau[0 if inputs.capability >= 8.0 else 1] if large else 1.0
 
 

@@ -114,6 +114,6 @@ def ctas(inputs: Inputs, choice: Choice, settings: Settings = AUTOMATIC) -> int:
             each *= inputs.ranks
         elif choice.protocol == "simple" and inputs.ring.channels * inputs.ring.intra <= _SLOW_RING:
             threads = 256
-    elif choice.algorithm == "collnet_direct" or choice.algorithm == "collnet_chain":
+    elif choice.algorithm in ("collnet_direct", "collnet_chain"):
         each = 512
     return max(1, min(count, int(choice.size) // (threads * each)))

@@ -1,0 +1,195 @@
+"""One collective over a range of sizes, as nccl-tests reports it: time, algorithm bandwidth, bus bandwidth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parsim.errors import Finding, ScenarioError
+from parsim.hardware.cluster import Cluster
+from parsim.hardware.collectives import KINDS, collective_cost
+from parsim.hardware.flows import CollectiveCost
+from parsim.hardware.nccl.inputs import AUTOMATIC, Settings
+from parsim.scenario.importers.nccl_tests import Log
+from parsim.units import parse
+
+MOST_SIZES = 10_000
+_SPELLINGS = {"alltoall": "all_to_all", "sendrecv": "send", "send_recv": "send", "allreduce": "all_reduce", "allgather": "all_gather",
+              "reducescatter": "reduce_scatter"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size."""
+
+    bytes: int
+    algorithm: str
+    protocol: str
+    time: float
+    """[s]"""
+    algbw: float
+    """bytes / time [B/s]"""
+    busbw: float
+    """what the wires would see in a ring [B/s]"""
+
+    def document(self) -> dict[str, Any]:
+        """The row as the JSON document has it."""
+        return {
+            "bytes": self.bytes,
+            "algorithm": self.algorithm,
+            "protocol": self.protocol,
+            "time_s": self.time,
+            "algbw_Bps": self.algbw,
+            "busbw_Bps": self.busbw,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A measured time beside the prediction for its size."""
+
+    measured: float
+    """[s]"""
+    in_place: bool
+    row: Row
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured time, less one."""
+        return self.row.time / self.measured - 1.0
+
+
+def cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC) -> CollectiveCost:
+    """What a collective costs on an idle fabric. The one place where studies meet the model of collectives.
+
+    Raises:
+        TopologyError: members that cannot reach each other, an algorithm that is not possible.
+    """
+    return collective_cost(cluster, group, kind, size)
+
+
+def kind_of(name: str) -> str:
+    """The operation behind ``all-reduce``, ``alltoall`` and other spellings.
+
+    Raises:
+        ScenarioError: there is none.
+    """
+    plain = name.strip().lower().replace("-", "_").removesuffix("_perf")
+    found = _SPELLINGS.get(plain, plain)
+    if found not in KINDS:
+        known = ", ".join(kind.replace("_", "-") for kind in KINDS)
+        raise ScenarioError(Finding(f"there is no collective {name!r}", "KIND", name, f"known: {known}"))
+    return found
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Bus over algorithm bandwidth (NVIDIA/nccl-tests doc/PERFORMANCE.md)."""
+    match kind:
+        case "all_reduce":
+            return 2 * (ranks - 1) / ranks
+        case "all_gather" | "reduce_scatter" | "all_to_all" | "gather" | "scatter":
+            return (ranks - 1) / ranks
+        case _:
+            return 1.0
+
+
+def sizes(text: str, factor: float = 2.0) -> tuple[int, ...]:
+    """Sizes of ``1KiB:16GiB`` (each `factor` times the one before), ``1MiB,100MB`` or ``1 GiB`` [B].
+
+    Raises:
+        ScenarioError: a part is no size, the range runs backwards, or there are too many.
+    """
+    if ":" not in text:
+        return tuple(_size(part, text) for part in text.split(","))
+    parts = text.split(":")
+    if len(parts) != 2:
+        raise ScenarioError(Finding("expected one range of sizes", "--size", text, "for example 1KiB:16GiB"))
+    first, last = (_size(part, text) for part in parts)
+    if factor <= 1.0 or first < 1 or last < first:
+        problem = "the factor must be above 1" if factor <= 1.0 else "a range starts at 1 B or more" if first < 1 else "the range runs backwards"
+        raise ScenarioError(Finding(problem, "--factor" if factor <= 1.0 else "--size", factor if factor <= 1.0 else text))
+    steps = math.floor(math.log(last / first) / math.log(factor) + 1e-9)
+    if steps >= MOST_SIZES:
+        raise ScenarioError(Finding(f"{steps + 1:,} sizes; at most {MOST_SIZES:,} are computed", "--factor", factor, "take a larger factor"))
+    return tuple(dict.fromkeys(round(first * factor**step) for step in range(steps + 1)))
+
+
+def _size(part: str, text: str) -> int:
+    try:
+        return int(parse(part.strip(), "bytes"))
+    except ValueError as error:
+        raise ScenarioError(Finding(str(error), "--size", text, "for example 1KiB:16GiB, or 1MiB,64MiB")) from None
+
+
+def sweep(cluster: Cluster, group: tuple[int, ...], kind: str, wanted: Iterable[int], settings: Settings = AUTOMATIC) -> tuple[Row, ...]:
+    """The collective among `group` for every size, alone on the fabric.
+
+    Raises:
+        TopologyError: see `cost`.
+    """
+    factor = bus_factor(kind, len(group))
+    rows = []
+    for size in wanted:
+        found = cost(cluster, group, kind, size, settings)
+        time = found.time
+        algbw = size / time if time else 0.0
+        rows.append(Row(size, found.algorithm, found.protocol, time, algbw, algbw * factor))
+    return tuple(rows)
+
+
+def compare(cluster: Cluster, group: tuple[int, ...], kind: str, log: Log, settings: Settings = AUTOMATIC) -> tuple[Comparison, ...]:
+    """Every measurement of a log beside its prediction, in the order of the log.
+
+    Raises:
+        ScenarioError: the log is of another collective or another number of GPUs.
+        TopologyError: see `cost`.
+    """
+    _same(kind, len(group), log)
+    rows = {row.bytes: row for row in sweep(cluster, group, kind, dict.fromkeys(s.bytes for s in log.samples), settings)}
+    return tuple(Comparison(sample.time, sample.in_place, rows[sample.bytes]) for sample in log.samples)
+
+
+def _same(kind: str, ranks: int, log: Log) -> None:
+    """Refuse to compare what cannot be compared."""
+    if log.kind is not None and log.kind != kind:
+        raise ScenarioError(Finding(f"the log is of {log.kind}, not of {kind}", "--compare", log.kind, f"ask for {log.kind}"))
+    if log.ranks is not None and log.ranks != ranks:
+        raise ScenarioError(Finding(f"the log is of {log.ranks} GPUs, not of {ranks}", "--compare", log.ranks, f"add --gpus {log.ranks}"))
+    printed, expected = log.bus_factor, bus_factor(kind, ranks)
+    if printed is not None and log.ranks is None and abs(printed / expected - 1.0) > 0.02:
+        message = f"the log's bus bandwidth is {printed:.4g} of its algorithm bandwidth; {kind} over {ranks} GPUs has {expected:.4g}"
+        raise ScenarioError(Finding(message, "--compare", printed, "give --gpus as in the measurement"))
+
+
+def document(rows: Sequence[Row], compared: Sequence[Comparison], about: dict[str, Any]) -> dict[str, Any]:
+    """The answer as one JSON document; `about` says what was asked."""
+    result: dict[str, Any] = {"parsim": 1, **about, "rows": [row.document() for row in rows]}
+    if compared:
+        result["comparison"] = [
+            {**one.row.document(), "measured_time_s": one.measured, "in_place": one.in_place, "error": one.error} for one in compared
+        ]
+    return result
+
+
+def text(rows: Sequence[Row], compared: Sequence[Comparison], title: str) -> str:
+    """The answer as nccl-tests prints it; with a comparison, measured times and errors beside."""
+    lines = [f"# {title}", f"# {'size':>14}  {'algorithm':>14}  {'protocol':>8}  {'time':>12}  {'algbw':>8}  {'busbw':>8}"]
+    lines.append(f"# {'(B)':>14}  {'':>14}  {'':>8}  {'(us)':>12}  {'(GB/s)':>8}  {'(GB/s)':>8}")
+    lines += [f"  {_cells(row)}" for row in rows]
+    if compared:
+        lines += ["", f"# compared with {len(compared)} measurements", f"# {'size':>14}  {'algorithm':>14}  {'protocol':>8}  {'time':>12}  "
+                  f"{'algbw':>8}  {'busbw':>8}  {'measured':>12}  {'error':>8}"]  # fmt: skip
+        lines += [
+            f"  {_cells(one.row)}  {one.measured * 1e6:>12.2f}  {100 * one.error:>+7.1f}%{'  in place' if one.in_place else ''}"
+            for one in compared
+        ]
+        errors = sorted(abs(one.error) for one in compared)
+        lines.append(f"# median |error| {100 * errors[len(errors) // 2]:.1f} %, largest {100 * errors[-1]:.1f} %")
+    return "\n".join(lines)
+
+
+def _cells(row: Row) -> str:
+    rates = f"{row.algbw / 1e9:>8.2f}  {row.busbw / 1e9:>8.2f}"
+    return f"{row.bytes:>14d}  {row.algorithm.replace('_', '-'):>14}  {row.protocol:>8}  {row.time * 1e6:>12.2f}  {rates}"
