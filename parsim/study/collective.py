@@ -9,9 +9,9 @@ from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.hardware.cluster import Cluster
-from parsim.hardware.collectives import KINDS, collective_cost
 from parsim.hardware.flows import CollectiveCost
-from parsim.hardware.nccl.inputs import AUTOMATIC, Settings
+from parsim.hardware.nccl.cost import collective_cost
+from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Settings
 from parsim.scenario.importers.nccl_tests import Log
 from parsim.units import parse
 
@@ -67,7 +67,7 @@ def cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, setting
     Raises:
         TopologyError: members that cannot reach each other, an algorithm that is not possible.
     """
-    return collective_cost(cluster, group, kind, size)
+    return collective_cost(cluster, group, kind, size, settings)
 
 
 def kind_of(name: str) -> str:
@@ -108,11 +108,15 @@ def sizes(text: str, factor: float = 2.0) -> tuple[int, ...]:
         raise ScenarioError(Finding("expected one range of sizes", "--size", text, "for example 1KiB:16GiB"))
     first, last = (_size(part, text) for part in parts)
     if factor <= 1.0 or first < 1 or last < first:
-        problem = "the factor must be above 1" if factor <= 1.0 else "a range starts at 1 B or more" if first < 1 else "the range runs backwards"
+        problem = (
+            "the factor must be above 1" if factor <= 1.0 else "a range starts at 1 B or more" if first < 1 else "the range runs backwards"
+        )
         raise ScenarioError(Finding(problem, "--factor" if factor <= 1.0 else "--size", factor if factor <= 1.0 else text))
     steps = math.floor(math.log(last / first) / math.log(factor) + 1e-9)
     if steps >= MOST_SIZES:
-        raise ScenarioError(Finding(f"{steps + 1:,} sizes; at most {MOST_SIZES:,} are computed", "--factor", factor, "take a larger factor"))
+        raise ScenarioError(
+            Finding(f"{steps + 1:,} sizes; at most {MOST_SIZES:,} are computed", "--factor", factor, "take a larger factor")
+        )
     return tuple(dict.fromkeys(round(first * factor**step) for step in range(steps + 1)))
 
 

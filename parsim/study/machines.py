@@ -63,7 +63,9 @@ def group(topology: str | Mapping[str, Any], gpus: int | None = None, nodes: int
 def _of_graph(cluster: Cluster, gpus: int | None, nodes: int | None) -> tuple[Cluster, tuple[int, ...]]:
     if nodes is not None and nodes != cluster.nodes:
         repair = "leave --nodes out"
-        raise TopologyError(Finding(f"{cluster.name} is a graph of {cluster.nodes} machines; it cannot be repeated", "--nodes", nodes, repair))
+        raise TopologyError(
+            Finding(f"{cluster.name} is a graph of {cluster.nodes} machines; it cannot be repeated", "--nodes", nodes, repair)
+        )
     wanted = cluster.gpus if gpus is None else gpus
     if not 1 <= wanted <= cluster.gpus:
         raise TopologyError(Finding(f"{wanted} GPUs wanted, {cluster.name} has {cluster.gpus}", "--gpus", wanted))

@@ -123,6 +123,14 @@ def test_two_sockets_in_depth_first_order():
     assert (mixed.channels[0].order, mixed.carried) == ((0, 1, 4, 5), 10e9)
 
 
+def test_four_sockets():
+    """Six cards on four CPUs that are all connected with each other: every socket link is crossed once at most."""
+    edges = [{"from": f"gpu{gpu}", "to": f"cpu{cpu}", "kind": "pcie4-x16"} for gpu, cpu in enumerate((0, 0, 1, 2, 2, 3))]
+    edges.append({"from": "cpu*", "to": "cpu*", "kind": "socket-amd"})
+    node = {"gpus": 6, "device": "l40s-48gb", "vertices": ["cpu0..3"], "edges": edges}
+    same(ask(build({"name": "four", "node": node}).machine(0), range(6)), 1, 15, 4, 16)
+
+
 @pytest.mark.parametrize(
     ("socket", "cpu", "count", "speed", "carried"),
     [

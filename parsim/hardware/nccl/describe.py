@@ -96,7 +96,7 @@ def local_wire(cluster: Cluster, node: int, route: Route) -> Local:
     machine = cluster.machine(node)
     kinds = [machine.links[link].kind for link in route.links]
     for name in _LOCAL:
-        if kinds and all(kind == name or (kind.startswith(name) and not kind[len(name) : len(name) + 1].isdigit()) for kind in kinds):
+        if kinds and all(_is(kind, name) for kind in kinds):
             return name
     return "pcie" if any(kind.startswith(("pcie", "socket")) for kind in kinds) else ""
 
@@ -116,3 +116,8 @@ def message_latency(cluster: Cluster, used: Profile, network: str) -> float:
     fabric = cluster.fabric
     told = fabric.message_latency if fabric is not None else 0.0
     return told or used.network_latency.get(network, 0.0)
+
+
+def _is(kind: str, name: str) -> bool:
+    """Whether a kind of link is a wire: nvlink3 and nvlink3-rtx are, nvlink30 is not; every xGMI is xgmi."""
+    return kind.startswith(name) and (name == "xgmi" or not kind[len(name) : len(name) + 1].isdigit())

@@ -142,7 +142,7 @@ class Settings:
     host_issue: float = 0.0
     """time a host needs to issue one collective [s]; loops of such calls are bound by it"""
     host_call: float = 0.0
-    """added to every call [s]"""
+    """added to every call of such a loop on the device [s]"""
     scale_efficiency: float = 0.0
     """exponent e: goodput between more than two nodes x (nodes / 2)^-e; 0: a healthy network"""
     connection_cap: float = 0.0

@@ -166,7 +166,9 @@ def _ultrametric(matrix: Matrix, far: dict[Pair, Distance], findings: list[Findi
         largest, middle, _ = sorted(((far[i, j], (i, j)), (far[i, k], (i, k)), (far[j, k], (j, k))), reverse=True)
         if largest[0] > middle[0]:
             a, b = largest[1]
-            wrong.append(f"{names[a]}-{names[b]} is {largest[0].name}, but both are {middle[0].name} or closer to {names[sum((i, j, k)) - a - b]}")
+            wrong.append(
+                f"{names[a]}-{names[b]} is {largest[0].name}, but both are {middle[0].name} or closer to {names[sum((i, j, k)) - a - b]}"
+            )
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         problem = f"the relations fit no tree: {wrong[0]}{more}; the closer relations are kept"

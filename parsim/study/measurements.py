@@ -1,0 +1,196 @@
+"""Published measurements of collectives and the machines behind them: `validation/nccl`.
+
+The data are a table of rows and a description of every system; see validation/nccl/README.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parsim.errors import Finding, ScenarioError
+from parsim.hardware.cluster import Cluster
+from parsim.scenario.files import data_root, read, read_text
+from parsim.study.collective import bus_factor
+from parsim.study.machines import machines
+from parsim.units import parse
+
+DRIVERS = ("nccl-tests", "python", "python-synchronous")
+_SYSTEM_KEYS = ("title", "class", "topology", "fabric", "set", "network", "driven_from", "inferred", "misses")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured collective."""
+
+    system: str
+    kind: str
+    gpus: int
+    nodes: int
+    bytes: int
+    time: float
+    """[s]; from the bus bandwidth where that is what was printed"""
+    algorithm: str
+    """auto, or the one that the measurement was made with"""
+    source: str
+    note: str
+
+    @property
+    def busbw(self) -> float:
+        """Measured bus bandwidth [B/s]."""
+        return self.bytes / self.time * bus_factor(self.kind, self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why predictions for some points of a system miss."""
+
+    text: str
+    least: float = 0.0
+    """smallest size that it is about [B]"""
+    below: float = math.inf
+    nodes: int = 1
+
+    def explains(self, point: Point) -> bool:
+        """Whether the point is one of those."""
+        return self.least <= point.bytes < self.below and point.nodes >= self.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """What counts as right: predicted over measured time - 1, by class of sizes."""
+
+    what: str
+    low: tuple[float, ...] | None
+    """None: nothing is claimed"""
+    high: tuple[float, ...] | None
+
+    def holds(self, number: int, error: float) -> bool | None:
+        """Whether an error in size class `number` is inside; None where nothing is claimed."""
+        if self.low is None or self.high is None:
+            return None
+        return self.low[number] <= error <= self.high[number]
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The machines that a set of points was measured on."""
+
+    name: str
+    title: str
+    band: str
+    topology: str | Mapping[str, Any]
+    fabric: Mapping[str, Any] | None
+    change: Mapping[str, Any] | None
+    network: str
+    driven_from: str
+    inferred: str
+    reasons: tuple[Reason, ...]
+
+    def cluster(self, nodes: int) -> Cluster:
+        """As many of the machines as a point needs.
+
+        Raises:
+            TopologyError: what is wrong in the description.
+        """
+        return machines(self.topology, nodes, fabric=self.fabric, change=self.change)
+
+    def reason(self, point: Point) -> str:
+        """Why the prediction for `point` misses."""
+        return next((reason.text for reason in self.reasons if reason.explains(point)), "unexplained")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Everything that is measured."""
+
+    points: tuple[Point, ...]
+    systems: Mapping[str, System]
+    bands: Mapping[str, Band]
+    edges: tuple[int, int, int]
+    """of the size classes [0, a), [a, b], (b, c), [c, ...) [B]"""
+    wire: Mapping[str, float]
+    """signalling rate of a kind of link, per link and direction [B/s]"""
+
+    def size_class(self, size: int) -> int:
+        """0 to 3."""
+        low, middle, high = self.edges
+        return 0 if size < low else 1 if size <= middle else 2 if size < high else 3
+
+
+def measurements(directory: str | Path | None = None) -> Measurements:
+    """The measurements of a directory with measurements.csv and systems.yaml; None: those that come with parsim.
+
+    Raises:
+        ScenarioError: missing files, unknown keys, rows of unknown systems.
+    """
+    folder = data_root() / "validation" / "nccl" if directory is None else Path(directory)
+    about = read(folder / "systems.yaml")
+    findings: list[Finding] = []
+    bands = {
+        name: Band(str(tree["what"]), *(None if tree[side] is None else tuple(map(float, tree[side])) for side in ("low", "high")))
+        for name, tree in about.tree["bands"].items()
+    }
+    systems = {}
+    for name, tree in about.tree["systems"].items():
+        where = about.locate(f"systems.{name}")
+        for key in tree:
+            if key not in _SYSTEM_KEYS:
+                findings.append(Finding("unknown key", f"systems.{name}.{key}", suggestion=f"known: {', '.join(_SYSTEM_KEYS)}").at(*where))
+        if tree.get("driven_from") not in DRIVERS or tree.get("class") not in bands:
+            findings.append(Finding(f"needs a class and driven_from ({', '.join(DRIVERS)})", f"systems.{name}").at(*where))
+        else:
+            systems[name] = _system(name, tree)
+    path = folder / "measurements.csv"
+    points = _points(read_text(path), str(path), systems, findings)
+    if findings:
+        raise ScenarioError(findings)
+    low, middle, high = (int(parse(text, "bytes")) for text in about.tree["sizes"])
+    wire = {kind: float(parse(tree["rate"], "rate")) for kind, tree in about.tree["wire"].items()}
+    return Measurements(points, systems, bands, (low, middle, high), wire)
+
+
+def _system(name: str, tree: Mapping[str, Any]) -> System:
+    reasons = tuple(
+        Reason(
+            str(entry["text"]),
+            float(parse(entry.get("from", 0), "bytes")),
+            float(parse(entry["below"], "bytes")) if "below" in entry else math.inf,
+            int(entry.get("nodes", 1)),
+        )
+        for entry in tree.get("misses", ())
+    )
+    return System(
+        name=name,
+        title=str(tree["title"]),
+        band=str(tree["class"]),
+        topology=tree["topology"],
+        fabric=tree.get("fabric"),
+        change=tree.get("set"),
+        network=str(tree.get("network", "")),
+        driven_from=str(tree["driven_from"]),
+        inferred=str(tree.get("inferred", "")),
+        reasons=reasons,
+    )
+
+
+def _points(text: str, name: str, systems: Mapping[str, System], findings: list[Finding]) -> tuple[Point, ...]:
+    points = []
+    for line, row in enumerate(csv.DictReader(io.StringIO(text)), 2):
+        try:
+            kind, gpus, size = row["collective"], int(row["gpus"]), int(row["bytes"])
+            bus = bus_factor(kind, gpus)
+            time = float(row["time_us"]) * 1e-6 if row["time_us"] else size * bus / (float(row["busbw_GBps"]) * 1e9)
+            point = Point(row["system"], kind, gpus, int(row["nodes"]), size, time, row["algorithm"], row["source"], row["note"])
+        except (KeyError, ValueError, ZeroDivisionError) as error:
+            findings.append(Finding(f"cannot be read: {error}", file=name, line=line))
+            continue
+        if point.system not in systems:
+            findings.append(Finding("unknown system", "system", point.system, file=name, line=line))
+        points.append(point)
+    return tuple(points)

@@ -1,0 +1,315 @@
+"""Predicted against published times of collectives, by system and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+from typing import Any
+
+from parsim.hardware.cluster import Cluster
+from parsim.hardware.nccl.inputs import Settings
+from parsim.hardware.nccl.profiles import PROFILES
+from parsim.study.collective import cost
+from parsim.study.measurements import Measurements, Point, System
+from parsim.study.wire_speed import least_time
+
+SIZES = ("< 1 MiB", "1-128 MiB", "128-512 MiB", ">= 512 MiB")
+"""the classes of sizes, as printed; their edges are data"""
+HOST = {"nccl-tests": (0.0, 0.0), "python": (38e-6, 8e-6), "python-synchronous": (0.0, 45e-6)}
+"""what a host adds to a loop: time to issue a call, which the GPU's time hides, and time added to each call [s]. A framework issues one
+in 38 us: the floor of an H200 sweep (stas00/ml-engineering network/README.md); calls that are waited for cost 45 us more (PKU-DAIR/Hetu-Galvatron)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One point, predicted."""
+
+    point: Point
+    profile: str
+    time: float
+    """[s]"""
+    algorithm: str
+    protocol: str
+    least: float
+    """what the wires need at least [s]"""
+    size_class: int
+    inside: bool | None
+    """whether the error is inside the band; None where nothing is claimed"""
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured time, less one."""
+        return self.time / self.point.time - 1.0
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the prediction beats the wires."""
+        return self.time < self.least
+
+    @property
+    def busbw(self) -> float:
+        """Predicted bus bandwidth [B/s]."""
+        return self.point.busbw * self.point.time / self.time
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The errors of some predictions."""
+
+    points: int
+    signed: float
+    """mean"""
+    middle: float
+    """median of the absolute errors"""
+    most: float
+    """90th percentile of the absolute errors"""
+    inside: int
+    claimed: int
+    """points for which a band is claimed"""
+
+    def document(self) -> dict[str, Any]:
+        """The summary as JSON has it."""
+        return {
+            "points": self.points,
+            "mean_error": self.signed,
+            "median_absolute_error": self.middle,
+            "p90_absolute_error": self.most,
+            "inside": self.inside,
+            "claimed": self.claimed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """All predictions of all profiles."""
+
+    measured: Measurements
+    predictions: tuple[Prediction, ...]
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """The profiles, in order."""
+        return tuple(dict.fromkeys(one.profile for one in self.predictions))
+
+    def of(self, profile: str, *, system: str | None = None, band: str | None = None, size_class: int | None = None) -> list[Prediction]:
+        """The predictions of a profile, of a system, of the systems that claim a band, of a class of sizes."""
+        return [
+            one
+            for one in self.predictions
+            if one.profile == profile
+            and system in (None, one.point.system)
+            and band in (None, self.measured.systems[one.point.system].band)
+            and size_class in (None, one.size_class)
+        ]
+
+    @property
+    def misses(self) -> tuple[Prediction, ...]:
+        """Every prediction outside its band."""
+        return tuple(one for one in self.predictions if one.inside is False)
+
+    @property
+    def impossible(self) -> tuple[Prediction, ...]:
+        """Predictions that beat the wires; there must be none."""
+        return tuple(one for one in self.predictions if one.impossible)
+
+
+def validate(measured: Measurements, profiles: Iterable[str] = tuple(PROFILES)) -> Validation:
+    """Predict every point with every profile.
+
+    Raises:
+        TopologyError: a system's description does not hold what its points need.
+    """
+    clusters: dict[tuple[str, int], Cluster] = {}
+    found = []
+    for name in profiles:
+        for point in measured.points:
+            key = (point.system, point.nodes)
+            if key not in clusters:
+                clusters[key] = measured.systems[point.system].cluster(point.nodes)
+            found.append(_predict(measured, point, name, clusters[key]))
+    return Validation(measured, tuple(found))
+
+
+def _predict(measured: Measurements, point: Point, profile: str, cluster: Cluster) -> Prediction:
+    system = measured.systems[point.system]
+    each = point.gpus // point.nodes
+    group = tuple(cluster.gpu(node, local) for node in range(point.nodes) for local in range(each))
+    settings = settings_of(system, point, profile)
+    one = cost(cluster, group, point.kind, point.bytes, settings)
+    time = max(settings.host_issue, one.time) + settings.host_call
+    number = measured.size_class(point.bytes)
+    return Prediction(
+        point,
+        profile,
+        time,
+        one.algorithm,
+        one.protocol,
+        least_time(cluster, group, point.kind, point.bytes, measured.wire),
+        number,
+        measured.bands[system.band].holds(number, time / point.time - 1.0),
+    )
+
+
+def settings_of(system: System, point: Point, profile: str) -> Settings:
+    """How the point was measured; the host belongs to the measured profile alone."""
+    settings = Settings(profile=profile, algorithm=point.algorithm)
+    if profile != "measured":
+        return settings
+    issue, call = HOST[system.driven_from]
+    return replace(settings, host_issue=issue, host_call=call)
+
+
+def summary(predictions: Sequence[Prediction]) -> Summary:
+    """Mean, median and 90th percentile of at least one prediction."""
+    errors = [one.error for one in predictions]
+    sizes = sorted(map(abs, errors))
+    claimed = [one for one in predictions if one.inside is not None]
+    return Summary(
+        len(errors), fmean(errors), median(sizes), percentile(sizes, 0.9), sum(bool(one.inside) for one in claimed), len(claimed)
+    )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Value below which `share` of an ordered sequence lies, linear between neighbours."""
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def _tables(validation: Validation) -> list[tuple[str, str, int, dict[str, Summary]]]:
+    """(system, its band, class of sizes, summary by profile), where there are points."""
+    found = []
+    for name, system in validation.measured.systems.items():
+        for number in range(len(SIZES)):
+            summaries = {
+                profile: summary(chosen)
+                for profile in validation.profiles
+                if (chosen := validation.of(profile, system=name, size_class=number))
+            }
+            if summaries:
+                found.append((name, system.band, number, summaries))
+    return found
+
+
+def _shares(validation: Validation) -> list[tuple[str, int, dict[str, Summary]]]:
+    """(band, class of sizes, summary by profile) over all systems that claim a band."""
+    found = []
+    for band in validation.measured.bands:
+        for number in range(len(SIZES)):
+            summaries = {
+                profile: summary(chosen)
+                for profile in validation.profiles
+                if (chosen := validation.of(profile, band=band, size_class=number))
+            }
+            if summaries:
+                found.append((band, number, summaries))
+    return found
+
+
+def document(validation: Validation) -> dict[str, Any]:
+    """The whole comparison as one JSON document."""
+    measured = validation.measured
+    return {
+        "parsim": 1,
+        "points": len(measured.points),
+        "systems": [
+            {"system": name, "title": measured.systems[name].title, "class": band, "sizes": SIZES[number], "inferred": measured.systems[name].inferred,
+             **{profile: one.document() for profile, one in summaries.items()}}
+            for name, band, number, summaries in _tables(validation)
+        ],
+        "classes": [
+            {"class": band, "what": measured.bands[band].what, "sizes": SIZES[number], "band": _band(measured, band, number),
+             **{profile: one.document() for profile, one in summaries.items()}}
+            for band, number, summaries in _shares(validation)
+        ],
+        "misses": [{**_row(one), "reason": measured.systems[one.point.system].reason(one.point)} for one in validation.misses],
+        "beats_the_wires": [_row(one) for one in validation.impossible],
+        "rows": [_row(one) for one in validation.predictions],
+    }  # fmt: skip
+
+
+def _band(measured: Measurements, name: str, number: int) -> list[float] | None:
+    band = measured.bands[name]
+    return None if band.low is None or band.high is None else [band.low[number], band.high[number]]
+
+
+def _row(one: Prediction) -> dict[str, Any]:
+    point = one.point
+    return {
+        "system": point.system, "collective": point.kind, "gpus": point.gpus, "nodes": point.nodes, "bytes": point.bytes,
+        "profile": one.profile, "algorithm": one.algorithm, "protocol": one.protocol, "measured_s": point.time, "predicted_s": one.time,
+        "least_s": one.least, "error": one.error, "inside": one.inside, "source": point.source,
+    }  # fmt: skip
+
+
+def text(validation: Validation) -> str:
+    """The whole comparison as text."""
+    measured = validation.measured
+    profiles = validation.profiles
+    lines = [
+        f"{len(measured.points)} published measurements of {len(measured.systems)} systems. Error: predicted over measured time, less one [%],",
+        "as mean / median of the size / 90th percentile of the size.",
+        "",
+        f"{'system':<52} {'size':<12} {'points':>6}" + "".join(f"  {profile:>22}" for profile in profiles),
+    ]
+    seen: dict[str, None] = {}
+    for name, _, number, summaries in _tables(validation):
+        title = "" if name in seen else measured.systems[name].title
+        seen[name] = None
+        first = next(iter(summaries.values()))
+        cells = "".join(f"  {_percentages(summaries[profile]):>22}" for profile in profiles)
+        lines.append(f"{title:<52.52} {SIZES[number]:<12} {first.points:>6}{cells}")
+    lines += ["", f"{'inside the band':<74}{'band':<14}" + "".join(f"{profile:>16}" for profile in profiles)]
+    for band, number, summaries in _shares(validation):
+        limits = _band(measured, band, number)
+        written = "none claimed" if limits is None else f"±{100 * limits[1]:.0f} %" if -limits[0] == limits[1] else "factor 2"
+        cells = "".join(f"{_share(summaries[profile]):>16}" for profile in profiles)
+        lines.append(f"  {measured.bands[band].what + ', ' + SIZES[number]:<72}{written:<14}{cells}")
+    lines += ["", *_misses(validation)]
+    beaten = len(validation.impossible)
+    lines += ["", f"{beaten} of {len(validation.predictions)} predictions are faster than the wires allow."]
+    lines += [f"  {_words(one)}: at least {one.least * 1e6:.1f} us" for one in validation.impossible]
+    inferred = [f"  {system.title}: {system.inferred}" for system in measured.systems.values() if system.inferred]
+    return "\n".join([*lines, "", "inferred, because not printed", *inferred])
+
+
+def _misses(validation: Validation) -> list[str]:
+    lines = []
+    for profile in validation.profiles:
+        missed = [one for one in validation.misses if one.profile == profile]
+        lines.append(f"outside the band, profile {profile}: {len(missed)}")
+        reasons: dict[tuple[str, str], list[Prediction]] = {}
+        for one in missed:
+            system = validation.measured.systems[one.point.system]
+            reasons.setdefault((system.title, system.reason(one.point)), []).append(one)
+        for (title, reason), ones in reasons.items():
+            lines.append(f"  {title}: {reason}")
+            lines += [f"    {_words(one)}" for one in ones]
+    return lines
+
+
+def _words(one: Prediction) -> str:
+    from parsim.units import format_bytes
+
+    point = one.point
+    where = f"{point.kind} {format_bytes(point.bytes, digits=3)}, {point.gpus} GPUs" + (
+        f" on {point.nodes} nodes" if point.nodes > 1 else ""
+    )
+    how = f"{one.algorithm} {one.protocol}"
+    return f"{where}: measured {point.time * 1e6:.1f} us, predicted {one.time * 1e6:.1f} us ({how}), {100 * one.error:+.1f} %"
+
+
+def _percentages(one: Summary) -> str:
+    return f"{100 * one.signed:+.1f} / {100 * one.middle:.1f} / {100 * one.most:.1f}"
+
+
+def _share(one: Summary) -> str:
+    return f"{one.inside} of {one.claimed}" if one.claimed else "-"
+
+
+def share_of(inside: Mapping[str, Summary], profile: str) -> float:
+    """Share of the claimed points that lie inside."""
+    one = inside[profile]
+    return one.inside / one.claimed
