@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
@@ -20,6 +21,9 @@ from parsim.program.stage import StagePasses
 from parsim.program.stamping import Stamping
 
 BACKWARD = ("B", "I")
+_OPS_PER_LAYER = 5
+MOST_OPS = 15_000_000
+"""programs are refused beyond; an op takes about 300 B"""
 Ranks = tuple[int, ...]
 
 
@@ -73,7 +77,8 @@ class Lowering:
         return [self.passes_of(p) for p in range(len(self._passes))]
 
     def run(self) -> Program:
-        """The program."""
+        """The program. Raises `PlanError` for one that would not fit in memory."""
+        self._check_size()
         for p, ranks in enumerate(self._stage_ranks):
             for rank in ranks:
                 passes = self._passes[p][self._roles[rank]]
@@ -93,6 +98,16 @@ class Lowering:
             for passes in by_role.values():
                 self.program.memory_bound.update(passes.memory_bound())
         return self.program
+
+    def _check_size(self) -> None:
+        plan = self.plan
+        layers = {p: max(len(chunk.blocks) for chunk in plan.of_rank(p)) for p in range(len(plan.slots))}
+        ops = sum(_OPS_PER_LAYER * len(row) * layers[p] * len(self._stage_ranks[p]) for p, row in enumerate(plan.slots))
+        if ops > MOST_OPS:
+            size = f"{plan.training.micro_batches:,} micro-batches, {len(self._roles):,} ranks simulated"
+            text = f"about {ops:,.0f} ops ({size}); at most {MOST_OPS:,}"
+            hint = "simulate fewer micro-batches: beyond a few times the pipeline's depth the step grows in proportion"
+            raise PlanError(Finding(text, "training.global_batch", plan.training.global_batch, hint))
 
     # -- slots ----------------------------------------------------------------------------------------------------
 

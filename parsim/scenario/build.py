@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from parsim.scenario.files import Document
 
 T = TypeVar("T")
+MOST_GPUS = 131_072
 
 
 def build(scenario: Scenario) -> Built:
@@ -148,6 +149,11 @@ class _Builder:
 
     def _gpus(self, cluster: Cluster) -> tuple[int, ...]:
         """GPU of each rank."""
+        if cluster.gpus > MOST_GPUS:
+            text = f"{cluster.gpus:,} GPUs; at most {MOST_GPUS:,} can be simulated"
+            raise TopologyError(
+                Finding(text, "cluster.nodes", self.settings.cluster.nodes, "use fewer nodes, or the first GPUs with cluster.gpus")
+            )
         placement = self.settings.cluster.placement
         if isinstance(placement, str):
             return cluster.placement(cluster.gpus)

@@ -55,10 +55,16 @@ class Reason:
     """smallest size that it is about [B]"""
     below: float = math.inf
     nodes: int = 1
+    """smallest number of machines"""
+    gpus: int | None = None
+    """number of GPUs; None: any"""
+    profile: str | None = None
+    """whose predictions; None: all"""
 
-    def explains(self, point: Point) -> bool:
+    def explains(self, point: Point, profile: str) -> bool:
         """Whether the point is one of those."""
-        return self.least <= point.bytes < self.below and point.nodes >= self.nodes
+        right = self.gpus in (None, point.gpus) and self.profile in (None, profile)
+        return right and self.least <= point.bytes < self.below and point.nodes >= self.nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +106,9 @@ class System:
         """
         return machines(self.topology, nodes, fabric=self.fabric, change=self.change)
 
-    def reason(self, point: Point) -> str:
-        """Why the prediction for `point` misses."""
-        return next((reason.text for reason in self.reasons if reason.explains(point)), "unexplained")
+    def reason(self, point: Point, profile: str) -> str:
+        """Why the prediction of a profile for `point` misses."""
+        return next((reason.text for reason in self.reasons if reason.explains(point, profile)), "unexplained")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,8 @@ def _system(name: str, tree: Mapping[str, Any]) -> System:
             float(parse(entry.get("from", 0), "bytes")),
             float(parse(entry["below"], "bytes")) if "below" in entry else math.inf,
             int(entry.get("nodes", 1)),
+            int(entry["gpus"]) if "gpus" in entry else None,
+            entry.get("profile"),
         )
         for entry in tree.get("misses", ())
     )

@@ -62,6 +62,6 @@ def test_lower_and_run(case, capsys):
     ops = len(lowering.program.ops)
     with capsys.disabled():
         figures = f"fold + lower {lowered - began:.2f} s, run {ended - lowered:.2f} s, {1e6 * (ended - began) / ops:.1f} us/op"
-        print(f"\n{case}: {ops:,} ops, {figures}")  # noqa: T201
+        print(f"\n{case}: {ops:,} ops, {figures}")
     assert trace.makespan > 0
     assert ops < 1_000_000

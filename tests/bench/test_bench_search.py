@@ -44,6 +44,6 @@ def test_every_group_of_a_machine(case, capsys):
             looked.append(search(node, group, **options).evaluations)
             spent.append(1e3 * (perf_counter() - began))
     with capsys.disabled():
-        print(f"\n{case}: median {median(spent):.2f} ms, worst {max(spent):.1f} ms, {sum(looked)} look-ups, at most {max(looked)}")  # noqa: T201
+        print(f"\n{case}: median {median(spent):.2f} ms, worst {max(spent):.1f} ms, {sum(looked)} look-ups, at most {max(looked)}")
     assert len(spent) == 247
     assert max(looked) <= 200

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from parsim.cli import execute
+from parsim.errors import InputError
+from parsim.run import simulate
 
 GOOD = """\
 model: gpt2
@@ -515,3 +517,16 @@ def test_a_file_that_may_not_be_read(folder: Path, capsys: pytest.CaptureFixture
         assert "cannot be read: Permission denied" in capsys.readouterr().err
     else:
         pytest.skip("root reads everything")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cluster": {"topology": "dgx-a100-80gb", "nodes": 1_000_000}}, "8,000,000 GPUs; at most 131,072"),
+        ({"training": {"sequence_length": 128, "micro_batch": 1, "gradient_accumulation": 2_000_000}}, "at most 15,000,000"),
+    ],
+)
+def test_what_would_not_fit_in_this_machine(changes, words):
+    tree = {"model": "gpt2", "training": {"sequence_length": 128, "micro_batch": 1, "gradient_accumulation": 1}, "cluster": "1x a100-80gb"}
+    with pytest.raises(InputError, match=words):
+        simulate({**tree, **changes})

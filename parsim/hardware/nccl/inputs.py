@@ -132,23 +132,19 @@ Override = str | Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a scenario wants its collectives: which library, whose timing, which algorithm."""
+    """How a scenario wants its collectives: whose timing, which version of the library, which algorithm and protocol."""
 
     profile: str = "measured"
     """measured | nccl (the library's own prediction)"""
     version: str = DEFAULT_VERSION
     algorithm: Override = "auto"
     protocol: Override = "auto"
-    host_issue: float = 0.0
-    """time a host needs to issue one collective [s]; loops of such calls are bound by it"""
-    host_call: float = 0.0
-    """added to every call of such a loop on the device [s]"""
-    scale_efficiency: float = 0.0
-    """exponent e: goodput between more than two nodes x (nodes / 2)^-e; 0: a healthy network"""
+    scale_exponent: float = 0.0
+    """goodput between more than two nodes x (nodes / 2)^-exponent, for shared and congested clusters; 0: a healthy network"""
     connection_cap: float = 0.0
     """most that one connection gets out of a NIC in point-to-point operations [B/s]; 0: all"""
     max_ctas: int = 0
-    """limit on the CUDA blocks of a collective (NCCL_MAX_CTAS); 0: none"""
+    """limit on the CUDA blocks of a collective (NCCL_MAX_CTAS); 0: none; the library's predictions do not depend on it"""
 
     def __post_init__(self) -> None:
         for key, value, known in (("algorithm", self.algorithm, ALGORITHMS), ("protocol", self.protocol, PROTOCOLS)):

@@ -206,8 +206,8 @@ def transfer(inputs: Inputs, kind: str, choice: Choice, used: Profile, settings:
     stretch = 1.0
     if choice.algorithm == "ring":
         stretch += pace.ring_steps / steps(kind, inputs.ranks)
-    if inputs.nodes > 2 and settings.scale_efficiency:
-        stretch *= (inputs.nodes / 2) ** settings.scale_efficiency
+    if inputs.nodes > 2 and settings.scale_exponent:
+        stretch *= (inputs.nodes / 2) ** settings.scale_exponent
     return choice.size / speed * stretch + pace.ramp * choice.size / (choice.size + pace.half)
 
 
@@ -222,9 +222,14 @@ def _gain(inputs: Inputs, choice: Choice, used: Profile) -> float:
     return graph.gain if used.real_rate else 1.0
 
 
-def loop_time(one: Estimate, settings: Settings = AUTOMATIC) -> float:
-    """Time per collective in a loop that a host drives without waiting: the slower of device and host [s].
+def loop_time(one: Estimate, issue: float = 38e-6, call: float = 8e-6) -> float:
+    """Time per collective in a loop that a host drives without waiting: the slower of host and device [s].
 
-    A Python framework takes about 38 us to issue a call and adds about 8 us to it on the device (stas00/ml-engineering, H200 sweep).
+    The defaults are those of a Python framework (stas00/ml-engineering, H200 sweep).
+
+    Args:
+        one: the collective.
+        issue: what the host needs to issue one call [s].
+        call: what every call adds on the device [s].
     """
-    return max(settings.host_issue, one.time + settings.host_call)
+    return max(issue, one.time + call)

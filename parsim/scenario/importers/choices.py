@@ -23,6 +23,16 @@ _SOCKETS = {"amd": "socket-amd", "intel": "socket-sapphire-rapids", "ibm": "sock
 _WIRED = {"nvswitch": ("nvswitch",), "mesh": ("nvlink-mesh",), "bridges": ("nvlink-pairs", "pcie")}
 
 
+PCI_DEVICES = {
+    0x10DE1DB1: "v100-sxm2-16gb", 0x10DE1DB5: "v100-sxm2-32gb", 0x10DE1DB4: "v100-pcie-16gb", 0x10DE1DB6: "v100-pcie-32gb",
+    0x10DE1E02: "titan-rtx-24gb", 0x10DE1EB8: "t4-16gb", 0x10DE20B0: "a100-sxm-40gb", 0x10DE20B2: "a100-sxm-80gb",
+    0x10DE20F1: "a100-pcie-40gb", 0x10DE20B5: "a100-pcie-80gb", 0x10DE2237: "a10g-24gb", 0x10DE2204: "rtx-3090-24gb",
+    0x10DE2684: "rtx-4090-24gb", 0x10DE26B9: "l40s-48gb", 0x10DE2330: "h100-sxm-80gb", 0x10DE2331: "h100-pcie-80gb",
+    0x10DE2335: "h200-sxm-141gb", 0x10DE2901: "b200-sxm-180gb", 0x10DE2941: "gb200-186gb", 0x100274A1: "mi300x-192gb",
+}  # fmt: skip
+"""PCI vendor and device to catalogue name (pci-ids.ucw.cz)"""
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A device of the catalogue, or the user's own."""
@@ -71,6 +81,15 @@ class Choices:
             self.assume(f"{fitting[0]} is assumed; {nvlinks} NVLinks also fit {others}", "device", "say which it is: --device NAME")
         else:
             self.assume(f"{fitting[0]} is assumed from {nvlinks} NVLinks per GPU", "device", "if it is another: --device NAME")
+        return gpu_named(fitting[0])
+
+    def gpu_of_capability(self, capability: int) -> Gpu | None:
+        """The usual GPU of a compute capability (80 for 8.0), with a warning; None where the catalogue has none."""
+        fitting = _capable(capability)
+        if not fitting:
+            return None
+        others = f"; {', '.join(fitting[1:])} are too" if len(fitting) > 1 else ""
+        self.assume(f"{fitting[0]} is assumed, being sm {capability}{others}", "device", "say which it is: --device NAME")
         return gpu_named(fitting[0])
 
     def socket(self, cpus: int) -> tuple[str, str]:
@@ -123,7 +142,18 @@ def _fitting(wiring: Wiring, nvlinks: int) -> tuple[str, ...]:
     found = [name for name, device in same.items() if device.interconnect.startswith(_WIRED[wiring])]
     if wiring == "bridges":  # two GPUs of a machine with NVSwitches look the same
         found = found or list(same)
-    return tuple(sorted(found, key=lambda name: (_USUAL.index(name) if name in _USUAL else len(_USUAL), name)))
+    return tuple(sorted(found, key=_usual))
+
+
+@cache
+def _capable(capability: int) -> tuple[str, ...]:
+    """Shipped devices of a compute capability, the most usual first."""
+    found = [name for name in files.names("devices") if round(10 * gpu_named(name).device.compute_capability) == capability]
+    return tuple(sorted(found, key=_usual))
+
+
+def _usual(name: str) -> tuple[int, str]:
+    return (_USUAL.index(name) if name in _USUAL else len(_USUAL), name)
 
 
 def kind_of(name: str) -> LinkKind:

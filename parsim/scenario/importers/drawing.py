@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from parsim.hardware.links import LinkKind, standard_kind
 
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 _WIDTH = 132
@@ -63,6 +63,8 @@ class Drawing:
     """link kinds that parsim does not know, with their source"""
     remarks: list[str] = field(default_factory=list)
     """what the reader should check, at the top of the file"""
+    notes: list[str] = field(default_factory=list)
+    """what the description says nothing about"""
 
     def yaml(self) -> str:
         """The topology file."""
@@ -84,6 +86,7 @@ class Drawing:
             lines.append(f"  cpu: {self.cpu}")
         if self.vertices:
             lines.append(f"  vertices: [{', '.join(map(scalar, ranges(self.vertices)))}]")
+        lines += [f"  # {comment(note)}" for note in self.notes]
         if any(wires for _, wires in self.wires):
             lines.append("  edges:")
         for heading, wires in self.wires:
@@ -118,6 +121,22 @@ class Drawing:
         if kind.message_latency:
             keys.append(f"message_latency: {kind.message_latency * 1e6:.6g} us")
         return f"{{{', '.join(keys)}, source: {quoted(source)}}}"
+
+
+NVLINK_HEADINGS = {
+    "none": "no NVLink",
+    "bridges": "NVLink bridges",
+    "mesh": "NVLink from GPU to GPU",
+    "nvswitch": "NVLink through NVSwitches; parallel chips are one vertex",
+    "mixed": "NVLink",
+}
+
+
+def between_cpus(count: int, kind: str) -> list[Wire]:
+    """Every CPU linked with every other one."""
+    if count < 2:
+        return []
+    return [Wire(("cpu0",), "cpu1", kind)] if count == 2 else [Wire(("cpu*",), "cpu*", kind)]
 
 
 def merged(wires: Iterable[Wire]) -> list[Wire]:

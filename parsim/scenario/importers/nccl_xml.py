@@ -1,347 +1,354 @@
-"""NCCL's topology XML (what NCCL_TOPO_DUMP_FILE writes and NCCL_TOPO_FILE reads), read into a tree of parts.
-
-The format and its defaults are those of NVIDIA/nccl src/graph/xml.cc and topo.cc: a PCI element is what its class says, also
-without children (files of cloud providers list bare elements that NCCL completes at run time); a link without speed is taken
-for PCIe 3, one without width for x16.
-"""
+"""A topology file out of NCCL's topology XML."""
 
 from __future__ import annotations
 
-import re
-import xml.etree.ElementTree as ET  # noqa: S405 - document types, and with them entities, are refused below
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
 from parsim.errors import Finding, TopologyError
+from parsim.hardware.links import LinkKind, standard_kind
+from parsim.hardware.node import Node
+from parsim.scenario.importers.choices import PCI_DEVICES, Choices, Gpu, gpu_named, kind_of
+from parsim.scenario.importers.drawing import NVLINK_HEADINGS, SOURCES, Drawing, Wire, between_cpus
+from parsim.scenario.importers.finish import finish, nics_used
+from parsim.scenario.importers.imported import Facts, Imported
+from parsim.scenario.importers.nccl_links import XmlNvlinks, read_nvlinks
+from parsim.scenario.importers.nccl_system import Part, System, bus_order, hexadecimal, number, read_system, where
+from parsim.scenario.importers.topo_matrix import LARGEST
 
-Role = Literal["cpu", "pcie", "gpu", "nic", "card"]
-LARGEST_TEXT = 10 * 10**6
-"""longest text that is read [characters]"""
-DEEPEST = 60
-"""nested elements, at most"""
-_GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-_SPEED = re.compile(r"\s*([\d.]+)\s*GT/s\b.*")
-_BUS = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)\.([0-9a-fA-F]+)")
-_FLATTENED = ((0x1000C0101000A000, 0x1000C0101000A000), (0x1000C03010000000, 0x1000C03010001000))
-"""Broadcom switches of generation 4 and 5 that show two levels although they are one: the upper and the lower one"""
-_IGNORED = ("pcilink", "gin", "rma", "coll")
-
-
-@dataclass(slots=True, eq=False)
-class Part:
-    """A CPU, PCIe switch, GPU, network card or port of one, below its parent."""
-
-    role: Role
-    element: ET.Element
-    parent: Part | None = None
-    speed: tuple[int, int] | None = None
-    """generation and width of the link to the parent; None: as fast as memory"""
-    children: list[Part] = field(default_factory=list)
-    also: list[Part] = field(default_factory=list)
-    """further parents of a NIC that the file lists several times"""
-    net: ET.Element | None = None
-    """of a port: its entry"""
-    name: str = ""
-    """vertex in the topology file"""
-
-    @property
-    def bus(self) -> str:
-        """Bus id, empty if there is none."""
-        return self.element.get("busid", "").lower()
-
-    @property
-    def cpu(self) -> Part:
-        part = self
-        while part.parent is not None:
-            part = part.parent
-        return part
-
-    def walk(self) -> Iterator[Part]:
-        """Itself and everything below, from the top."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
-
-    def top(self) -> Part:
-        """The part below the CPU that this one hangs on."""
-        part = self
-        while part.parent is not None and part.parent.role != "cpu":
-            part = part.parent
-        return part
+ORIGIN = "an NCCL topology XML"
+_LANE = 0.75e9 / 60
+"""bytes per second of one lane per unit of NCCL's speed table: width x speed / 80 GB/s"""
+_SLOW = 3e9
+"""uplinks of a PCIe switch below this [B/s] are doubtful: PCIe 3 x4"""
+_LOCAL = "local"
+_RDMA = ("mlx", "roce", "bnxt", "irdma", "rxe")
 
 
 @dataclass(slots=True)
-class System:
-    """The parts of one machine."""
+class _Machine:
+    """Everything that was found out, with the names that the topology file uses."""
 
-    cpus: list[Part]
-    findings: list[Finding]
-    links: list[tuple[str, str]] = field(default_factory=list)
-    """bus ids of PCIe switches that are joined sideways"""
-
-    def parts(self, role: Role) -> list[Part]:
-        """All parts of one role, in the order of the file."""
-        return [part for cpu in self.cpus for part in cpu.walk() if part.role == role]
+    system: System
+    gpus: list[Part]
+    nics: list[Part]
+    choices: Choices
+    models: list[Gpu] = field(default_factory=list)
+    own_kinds: dict[str, tuple[LinkKind, str]] = field(default_factory=dict)
 
 
-class _Careful(ET.TreeBuilder):
-    """Refuses document types (and so entities) and endless nesting while the text is read."""
+def import_nccl_xml(text: str, *, device: str | None, nic: str | None, pcie: str | None, cpu: str | None, name: str) -> Imported:
+    """A topology called `name` from the XML that NCCL_TOPO_DUMP_FILE writes, or that is given to it with NCCL_TOPO_FILE.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.depth = 0
-
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
-        repair = "lstopo's XML is not supported yet: dump NCCL's with NCCL_TOPO_DUMP_FILE" if name == "topology" else "remove it"
-        raise TopologyError(Finding("a document type (<!DOCTYPE>) is refused", name, name, repair))
-
-    def start(self, tag: str, attrs: dict[str, str]) -> ET.Element:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise TopologyError(Finding(f"elements are nested more than {DEEPEST} deep", tag))
-        return super().start(tag, attrs)
-
-    def end(self, tag: str) -> ET.Element:
-        self.depth -= 1
-        return super().end(tag)
-
-
-def read_system(text: str) -> System:
-    """The machine that `text` describes.
+    Args:
+        text: the XML.
+        device: the GPU (catalogue name, alias or file); None goes by PCI device, NVLinks or compute capability.
+        nic: link kind of the NICs, e.g. ib-hdr; None goes by the speed in the file.
+        pcie: link kind of PCIe links whose speed the file does not state; None takes PCIe 3 like NCCL, and warns.
+        cpu: amd | intel | ibm | arm, or a link kind between sockets; None goes by the file.
+        name: of the topology.
 
     Raises:
-        TopologyError: no XML, a document type, another kind of file, several machines, PCI elements that nothing identifies.
+        TopologyError: no such XML, several machines, unknown parts, options that do not exist.
+        ScenarioError: no such device.
     """
-    root = _root(text)
+    choices = Choices(device, nic, pcie, cpu)
+    system = read_system(text)
+    choices.findings += system.findings
+    machine = _Machine(system, _by_number(system.parts("gpu"), "gpu"), _by_number(system.parts("nic"), "nic"), choices)
+    if len(machine.gpus) + len(machine.nics) > LARGEST:
+        raise TopologyError(Finding(f"{len(machine.gpus) + len(machine.nics)} GPUs and NICs in one machine; at most {LARGEST} are read"))
+    _give_names(machine)
+    links = read_nvlinks(machine.gpus, choices.findings)
+    machine.models = _models(machine, links)
+    links.check([model.device for model in machine.models], machine.gpus)
+    links.assume([model.device for model in machine.models], choices)
+    excluded = _left_out(machine)
+    usable = [number for number in range(len(machine.nics)) if number not in excluded]
+    socket, maker = _socket(machine)
+    drawing = _draw(machine, links, socket, name)
+    drawing.cpu, drawing.ports = maker, [f"nic{number}" for number in usable]
+    drawing.network = nic or _network(machine, usable)
+    return finish(drawing, choices, lambda node: _facts(machine, links, excluded, node))
+
+
+def _by_number(parts: list[Part], tag: str) -> list[Part]:
+    """Parts by their number in the file (dev); without such numbers by bus id, as nvidia-smi counts."""
     problems: list[Finding] = []
-    findings: list[Finding] = []
-    if root.get("version") not in (None, "1", "2"):
-        findings.append(Finding(f"version {root.get('version')} of the format is unknown; read like version 2", "system.version"))
-    hosts = {cpu.get("host_hash") for cpu in root.iter("cpu")}
-    if len(hosts) > 1:
-        repair = "dump the topology on one machine, with MNNVL off (NCCL_MNNVL_ENABLE=0)"
-        raise TopologyError(Finding(f"the file describes {len(hosts)} machines; only one is supported yet", "system", None, repair))
-    system = System([], findings)
-    for element in root:
-        if element.tag != "cpu":
-            problems.append(Finding(f"unexpected element <{element.tag}> in <system>", "system", element.tag))
-            continue
-        cpu = Part("cpu", element)
-        for child in element:
-            _attach(child, cpu, system, problems)
-        system.cpus.append(cpu)
+    entries = [part.element.find("gpu") if tag == "gpu" else part.net for part in parts]
+    numbers = [
+        number(entry, "dev", -1, where(part), problems) if entry is not None else -1 for entry, part in zip(entries, parts, strict=True)
+    ]
     if problems:
         raise TopologyError(problems)
-    _same_nic_twice(system)
+    if len(set(numbers)) < len(numbers) or -1 in numbers:
+        return sorted(parts, key=bus_order)
+    return [part for _, part in sorted(zip(numbers, parts, strict=True), key=lambda pair: pair[0])]
+
+
+def _give_names(machine: _Machine) -> None:
+    for role, prefix in (("cpu", "cpu"), ("pcie", "pcie"), ("card", "pcie-card")):
+        for position, part in enumerate(machine.system.parts(role)):  # type: ignore[arg-type]
+            part.name = f"{prefix}{position}"
+    for parts, prefix in ((machine.gpus, "gpu"), (machine.nics, "nic")):
+        for position, part in enumerate(parts):
+            part.name = f"{prefix}{position}"
+
+
+def _models(machine: _Machine, links: XmlNvlinks) -> list[Gpu]:
+    """The device of every GPU: the user's word, the PCI device, the NVLinks, the compute capability."""
+    choices = machine.choices
+    if choices.device is not None:
+        return [gpu_named(choices.device)] * len(machine.gpus)
+    known = [PCI_DEVICES.get(hexadecimal(part.element, "vendor") << 16 | hexadecimal(part.element, "device"), "") for part in machine.gpus]
+    guess: Gpu | None = None
+    if not all(known):
+        problems: list[Finding] = []
+        part = machine.gpus[known.index("")]
+        entry = part.element.find("gpu")
+        capability = number(entry, "sm", 0, where(part), problems) if entry is not None else 0
+        guess = choices.gpu_of_capability(capability) if capability and not links.any else None
+        guess = guess or choices.gpu(links.wiring, max(links.per_gpu))
+    found = {name: gpu_named(name) for name in known if name}
+    return [found[name] if name else guess for name in known if name or guess is not None]  # type: ignore[misc]
+
+
+def _left_out(machine: _Machine) -> tuple[int, ...]:
+    """NICs for storage or management: on no GPU's switch where another is, or on a CPU without GPUs where another is not."""
+    behind = {id(part.top()) for part in machine.gpus if part.top().role == "pcie"}
+    sides = {id(part.cpu) for part in machine.gpus}
+    everyone = range(len(machine.nics))
+    near = [nic for nic in everyone if id(machine.nics[nic].top()) in behind]
+    near = near or [nic for nic in everyone if any(id(cpu) in sides for cpu in (machine.nics[nic].cpu, *machine.nics[nic].also))]
+    excluded = tuple(nic for nic in everyone if nic not in (near or everyone))
+    if excluded:
+        names = ", ".join(f"nic{nic} ({_interface(machine.nics[nic])})" for nic in excluded)
+        problem = f"left out of the fabric, being on no GPU's switch: {names}"
+        machine.choices.assume(problem, "fabric.nics", "add them to fabric.nics if they carry training traffic")
+    distant = [machine.nics[nic].name for nic in everyone if nic not in excluded and _without_gdr(machine.nics[nic])]
+    if distant:
+        names = ", ".join(distant)
+        machine.choices.assume(f"{names} cannot read GPU memory (gdr=0); the copies through host memory are not modelled", "fabric.nics")
+    return excluded
+
+
+def _without_gdr(nic: Part) -> bool:
+    return nic.net is not None and nic.net.get("gdr") == "0"
+
+
+def _interface(nic: Part) -> str:
+    return (nic.net.get("name", "") if nic.net is not None else "") or nic.bus or "unnamed"
+
+
+def _socket(machine: _Machine) -> tuple[str, str]:
+    """Link kind between the CPUs (empty for one) and their maker where no such link tells it."""
+    cpus, choices = machine.system.cpus, machine.choices
+    if choices.cpu is not None:
+        return choices.socket(len(cpus))
+    kinds = [_socket_kind(cpu) for cpu in cpus]
+    if len(set(kinds)) > 1:
+        choices.assume(f"the CPUs differ ({', '.join(kind or 'unknown' for kind in dict.fromkeys(kinds))}); the first is taken", "cpu")
+    if not kinds[0]:
+        return choices.socket(len(cpus))
+    if kinds[0].startswith("socket-zhaoxin"):
+        rate = 9e9 if kinds[0].endswith("yongfeng") else 6e9
+        machine.own_kinds[kinds[0]] = (LinkKind(kinds[0], "socket", rate, 0.5e-6), SOURCES["socket"])
+        return (kinds[0] if len(cpus) > 1 else "", "")
+    return (kinds[0], "") if len(cpus) > 1 else ("", kind_of(kinds[0]).vendor)
+
+
+def _socket_kind(cpu: Part) -> str:
+    """The inter-socket link of a CPU by architecture, maker and model (NVIDIA/nccl src/graph/topo.cc); empty if unknown."""
+    element, problems = cpu.element, list[Finding]()
+    by_arch = {"ppc64": "socket-power9", "arm64": "socket-arm"}
+    if element.get("arch") in by_arch:
+        return by_arch[element.get("arch", "")]
+    family, model = (number(element, key, 0, where(cpu), problems) for key in ("familyid", "modelid"))
+    vendor = element.get("vendor", "").strip()
+    if vendor == "AuthenticAMD":
+        return "socket-amd"
+    if vendor in ("CentaurHauls", "Shanghai"):
+        return "socket-zhaoxin-yongfeng" if (family, model) == (7, 0x5B) else "socket-zhaoxin"
+    if vendor != "GenuineIntel":
+        return ""
+    if family == 6 and (model >= 0xCF or model in (0xAD, 0xAE, 0xAF)):
+        return "socket-emerald-rapids"
+    if family == 6 and model >= 0x8F:
+        return "socket-sapphire-rapids"
+    return "socket-skylake" if family == 6 and model >= 0x55 else "socket-broadwell"
+
+
+def _network(machine: _Machine, usable: list[int]) -> str:
+    """Link kind of the NICs by family and speed; empty where the file states none."""
+    kinds = [_network_kind(machine, machine.nics[nic]) for nic in usable]
+    known = list(dict.fromkeys(kind for kind in kinds if kind))
+    if not known:
+        return ""
+    best = max(known, key=kinds.count)
+    if len(known) > 1:
+        machine.choices.assume(f"the NICs differ ({', '.join(known)}); the fabric has one kind, {best}", "fabric.link")
+    return best
+
+
+def _network_kind(machine: _Machine, nic: Part) -> str:
+    if nic.net is None:
+        return ""
+    problems: list[Finding] = []
+    speed = number(nic.net, "speed", 0, where(nic), problems)
+    if problems:
+        raise TopologyError(problems)
+    if speed <= 0:
+        speed = 10_000  # what NCCL takes for NICs that state none
+    interface = _interface(nic).lower()
+    if nic.element.get("class", "").startswith("0x0207") or _ip_over_ib(interface):
+        family = "ib"
+    elif interface.startswith(("rdmap", "efa")) or hexadecimal(nic.element, "vendor") == 0x1D0F:
+        family = "efa"
+    else:
+        family = "roce" if interface.startswith(_RDMA) else "ethernet"
+    generations = {100: "edr", 200: "hdr", 400: "ndr", 800: "xdr"}
+    rate = speed / 1000
+    name = f"ib-{generations[int(rate)]}" if family == "ib" and rate in generations else f"{family}-{rate:g}g"
+    if standard_kind(name) is None:
+        base = kind_of({"ib": "ib-hdr", "efa": "efa-100g", "roce": "roce-100g", "ethernet": "ethernet-100g"}[family])
+        name = name.replace(".", "-")
+        machine.own_kinds[name] = (replace(base, name=name, capacity=speed * 1e6 / 8 * 0.96), SOURCES["network"])
+    return name
+
+
+def _ip_over_ib(interface: str) -> bool:
+    """Whether an interface is IP over InfiniBand by its name (ib0, ibp12s0)."""
+    return interface.startswith("ib") and any(letter.isdigit() for letter in interface)
+
+
+def _draw(machine: _Machine, links: XmlNvlinks, socket: str, name: str) -> Drawing:
+    """Vertices and edges, from NVLink down to the CPUs."""
+    system = machine.system
+    vertices = ["nvswitch"] if any(links.switched) else []
+    for role in ("cpu", "pcie", "card"):
+        vertices += [part.name for part in system.parts(role)]  # type: ignore[arg-type]
+    vertices += [part.name for part in machine.nics]
+    wires = [(NVLINK_HEADINGS[links.wiring], links.wires([model.device.nvlink for model in machine.models]))]
+    direct = _host_links(machine, links)
+    unstated = [part for part in _all_parts(system) if part.speed is not None and not part.speed[0]]
+    if unstated:
+        taken = machine.choices.pcie or "PCIe 3 is taken, as NCCL does"
+        problem = f"{len(unstated)} PCIe links state no speed: {taken}"
+        machine.choices.assume(problem, "pcie", "" if machine.choices.pcie else "say which: --pcie pcie4-x16")
     for cpu in system.cpus:
-        _trim(cpu)
-        _flatten(cpu)
-        _cards(cpu)
-    system.cpus = [cpu for cpu in system.cpus if cpu.children or _is_parent(cpu, system)]
-    if not system.parts("gpu"):
-        raise TopologyError(
-            Finding("there is no GPU in the file", "system", suggestion="a GPU is a pci element of class 0x0302.. or 0x0300..")
-        )
-    return system
+        below = [wire for part in cpu.walk() for wire in _below(machine, part, direct)]
+        wires.append((_heading(cpu), below))
+    wires.append(("beside PCIe", list(direct.values())))
+    wires.append(("between PCIe switches", _sideways(machine)))
+    wires.append(("between CPUs", between_cpus(len(system.cpus), socket)))
+    models = tuple(model.name for model in machine.models)
+    devices = models[:1] if len(set(models)) == 1 else models
+    return Drawing(name, ORIGIN, len(machine.gpus), devices, vertices, wires, own_kinds=machine.own_kinds)
 
 
-def _root(text: str) -> ET.Element:
-    if len(text) > LARGEST_TEXT:
-        raise TopologyError(Finding(f"the text has {len(text):,} characters; at most {LARGEST_TEXT:,} are read"))
-    parser = ET.XMLParser(target=_Careful())  # noqa: S314 - see _Careful
-    try:
-        parser.feed(text.lstrip("\ufeff \t\r\n"))
-        root = parser.close()
-    except ET.ParseError as error:
-        line, column = error.position
-        raise TopologyError(Finding(f"not XML: {error.msg}", line=line, column=column + 1)) from None
-    if root.tag != "system":
-        known = {"graphs": "that is NCCL_GRAPH_DUMP_FILE, which is not supported yet", "topology": "that is lstopo's format, not NCCL's"}
-        repair = f"{known[root.tag]}; " if root.tag in known else ""
-        problem = f"the top element is <{root.tag}>, expected <system>"
-        raise TopologyError(Finding(problem, root.tag, suggestion=f"{repair}use what NCCL_TOPO_DUMP_FILE writes"))
-    return root
+def _all_parts(system: System) -> list[Part]:
+    return [part for cpu in system.cpus for part in cpu.walk()]
 
 
-def _attach(element: ET.Element, parent: Part, system: System, problems: list[Finding]) -> None:
-    """Put an element and all below it under `parent`."""
-    if element.tag == "nic":
-        _ports(Part("card", element, parent), [element])
-    elif element.tag == "pci":
-        _attach_pci(element, parent, system, problems)
-    elif element.tag == "pcilink" and parent.role == "pcie":
-        system.links.append((parent.bus, element.get("target", "").lower()))
-    elif element.tag not in _IGNORED:
-        problems.append(Finding(f"unexpected element <{element.tag}> in <{parent.element.tag}>", where(parent), element.tag))
+def _heading(cpu: Part) -> str:
+    names = [f"{part.name} = {_interface(part)}" for part in cpu.walk() if part.role == "nic"]
+    vendor = cpu.element.get("vendor", "") or cpu.element.get("arch", "")
+    listed = f"; {', '.join(names)}" if names else ""
+    return f"{cpu.name}: NUMA {cpu.element.get('numaid', '?')} {vendor}{listed}"
 
 
-def _attach_pci(element: ET.Element, parent: Part, system: System, problems: list[Finding]) -> None:
-    part = Part("pcie", element, parent)
-    role = _role(element)
-    if role is None:
-        problem = "neither class nor children tell what this PCI element is"
-        repair = "NCCL completes such files at run time: dump the result with NCCL_TOPO_DUMP_FILE"
-        problems.append(Finding(problem, where(part), suggestion=repair))
-        return
-    if role == "nvswitch":
-        return
-    part.role = role
-    part.speed = _speed(part, system, problems)
-    if role == "card":
-        _ports(part, element.findall("nic"))
-        return
-    if role == "gpu":
-        gpus = element.findall("gpu")
-        if len(gpus) > 1:
-            problem = f"{len(gpus)} <gpu> elements share one PCI device; shared or partitioned GPUs are not supported yet"
-            problems.append(Finding(problem, where(part)))
-        parent.children.append(part)
-        return
-    parent.children.append(part)
-    for child in element:
-        _attach(child, part, system, problems)
+def _below(machine: _Machine, parent: Part, direct: dict[tuple[str, str], Wire]) -> list[Wire]:
+    """Edges from what is plugged into `parent`: GPUs first, then NICs, then cards and switches."""
+    order = {"gpu": 0, "nic": 1, "card": 2, "pcie": 3}
+    children = sorted(parent.children, key=lambda part: order[part.role])
+    wires = [Wire((part.name,), parent.name, _kind(machine, part)) for part in children if (part.name, parent.name) not in direct]
+    return wires + [Wire((nic.name,), parent.name, _kind(machine, nic)) for nic in machine.nics if parent in nic.also]
 
 
-def _role(element: ET.Element) -> Role | Literal["nvswitch"] | None:
-    """What a PCI element is: by its children, else by its class; an unknown class is a bridge, as for NCCL."""
-    if element.find("gpu") is not None:
-        return "gpu"
-    if element.find("nic") is not None:
-        return "card"
-    code = element.get("class", "").lower()
-    if not code:
-        return "pcie" if element.find("pci") is not None else None
-    if code.startswith("0x068000"):
-        return "nvswitch"
-    if code.startswith(("0x03", "0x1200")):
-        return "gpu"
-    return "card" if code.startswith("0x02") else "pcie"
+def _kind(machine: _Machine, part: Part) -> str:
+    """Link kind between a part and what it is plugged into; new ones are noted."""
+    if part.speed is None:
+        return _local(machine)
+    generation, width = part.speed
+    if not generation and machine.choices.pcie:
+        return machine.choices.pcie
+    name = f"pcie{generation or 3}-x{width}"
+    kind = standard_kind(name)
+    if kind is None:
+        speed = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}[generation or 3]
+        kind = LinkKind(name, "pcie", width * speed * _LANE, 0.4e-6)
+        machine.own_kinds[name] = (kind, SOURCES["pcie"])
+    if part.role == "pcie" and kind.capacity < _SLOW:
+        rate = f"{kind.capacity / 1e9:g} GB/s"
+        problem = f"the uplink of {part.name} ({where(part)}) is {name}, {rate}: probably a virtual bridge that states nonsense"
+        machine.choices.assume(problem, part.name, "correct its kind")
+    return name
 
 
-def _ports(card: Part, nics: list[ET.Element]) -> None:
-    """The ports of a network card; a single port stands for the card."""
-    parent = card.parent
-    if parent is None:
-        return
-    nets = [net for nic in nics for net in nic.findall("net") if net.get("net") != "0"]
-    if len(nets) > 1:
-        parent.children.append(card)
-        card.children += [Part("nic", card.element, card, card.speed, net=net) for net in nets]
-    elif nets or not any(len(nic) for nic in nics):
-        card.role, card.net = "nic", nets[0] if nets else None
-        parent.children.append(card)
+def _local(machine: _Machine) -> str:
+    machine.own_kinds[_LOCAL] = (LinkKind(_LOCAL, "pcie", 5000e9), "NVIDIA/nccl src/graph/topo.h: inside one device")
+    return _LOCAL
 
 
-def _speed(part: Part, system: System, problems: list[Finding]) -> tuple[int, int]:
-    """Generation and width of the link above a PCI element; generation 0 where the file does not say."""
-    written = part.element.get("link_speed", "")
-    match = _SPEED.fullmatch(written)
-    generation = 0
-    try:
-        generation = _GENERATION.get(float(match[1]), 0) if match else 0
-    except ValueError:
-        generation = 0
-    if match and not generation:
-        system.findings.append(Finding(f"unknown link speed {written!r}; taken for PCIe 3, as NCCL does", where(part), written))
-    width = number(part.element, "link_width", 0, where(part), problems)
-    if not 0 <= width <= 32:
-        problems.append(Finding("a PCIe link has 1 to 32 lanes", where(part), width))
-    return generation, width or 16
+def _host_links(machine: _Machine, links: XmlNvlinks) -> dict[tuple[str, str], Wire]:
+    """Links from GPUs to their CPU that are not PCIe: C2C of Grace, NVLink of POWER9."""
+    found: dict[tuple[str, str], Wire] = {}
+    problems: list[Finding] = []
+    for position, part in enumerate(machine.gpus):
+        pair = (part.name, part.cpu.name)
+        entry = part.element.find("gpu/c2c")
+        if entry is not None:
+            megabytes = number(entry, "bw", 0, where(part), problems) * number(entry, "count", 1, where(part), problems)
+            if megabytes > 0:
+                kind = LinkKind("c2c", "pcie", megabytes * 1e6, kind_of("nvlink-c2c").latency)
+                machine.own_kinds.setdefault("c2c", (kind, "bw x count of the XML, as NVIDIA/nccl src/graph/topo.cc counts"))
+                found[pair] = Wire((part.name,), part.cpu.name, "c2c")
+        elif links.to_cpu[position]:
+            base = kind_of(machine.models[position].device.nvlink)
+            own = f"host-{base.name}"
+            machine.own_kinds[own] = (replace(base, name=own, medium="pcie", planned=0.0), SOURCES["nvlink"])
+            found[pair] = Wire((part.name,), part.cpu.name, own, links.to_cpu[position])
+    if problems:
+        raise TopologyError(problems)
+    return found
 
 
-def number(element: ET.Element, key: str, default: int, place: str, problems: list[Finding]) -> int:
-    """A whole number out of an attribute; what is no number is a problem."""
-    written = element.get(key)
-    if written is None:
-        return default
-    try:
-        return int(written.strip() or default)
-    except ValueError:
-        problems.append(Finding(f"{key} is no whole number", place, written))
-        return default
+def _sideways(machine: _Machine) -> list[Wire]:
+    """Halves of a PCIe switch that are joined inside."""
+    names = {part.bus: part.name for part in machine.system.parts("pcie")}
+    wires: dict[frozenset[str], Wire] = {}
+    for source, target in machine.system.links:
+        if source in names and target in names and source != target:
+            wires.setdefault(frozenset((source, target)), Wire((names[source],), names[target], _local(machine)))
+        else:
+            machine.choices.assume(
+                f"the link between PCIe switches {source} and {target or '?'} is left out: one of them is not there", source
+            )
+    return list(wires.values())
 
 
-def hexadecimal(element: ET.Element, key: str) -> int:
-    """A PCI identifier such as 0x10de; 0 where there is none."""
-    try:
-        return int(element.get(key, "0"), 0)
-    except ValueError:
-        return 0
-
-
-def where(part: Part) -> str:
-    """A part as findings name it."""
-    return part.bus or part.element.get("name") or f"{part.element.tag} {part.element.get('numaid', '')}".strip()
-
-
-def bus_order(part: Part) -> tuple[int, ...]:
-    """Sorts parts like nvidia-smi does: by bus id."""
-    match = _BUS.fullmatch(part.bus)
-    return tuple(int(digits, 16) for digits in match.groups()) if match else (1 << 64,)
-
-
-def _same_nic_twice(system: System) -> None:
-    """A virtual NIC may be listed under every CPU: keep the first, with links to all."""
-    seen: dict[tuple[str, str, str], Part] = {}
-    for part in system.parts("nic"):
-        if part.net is None or part.parent is None:
-            continue
-        key = (part.net.get("name", ""), part.net.get("dev", ""), part.net.get("guid", ""))
-        first = seen.setdefault(key, part)
-        if first is not part and key[0]:
-            part.parent.children.remove(part)
-            first.also.append(part.parent)
-
-
-def _is_parent(cpu: Part, system: System) -> bool:
-    return any(cpu in part.also for part in system.parts("nic"))
-
-
-def _trim(part: Part) -> None:
-    """Drop switches and cards without anything below."""
-    for child in list(part.children):
-        _trim(child)
-        if child.role in ("pcie", "card") and not child.children:
-            part.children.remove(child)
-
-
-def _flatten(part: Part) -> None:
-    """Show two-level Broadcom switches as the one switch they are."""
-    for child in list(part.children):
-        if any((_identity(part), _identity(child)) == levels for levels in _FLATTENED) and child.role == "pcie":
-            place = part.children.index(child)
-            part.children[place : place + 1] = child.children
-            for grandchild in child.children:
-                grandchild.parent = part
-    for child in part.children:
-        _flatten(child)
-
-
-def _identity(part: Part) -> int:
-    """Vendor, device and subsystem in one number, without the variant in the last digits."""
-    keys = ("vendor", "device", "subsystem_vendor", "subsystem_device")
-    whole = 0
-    for key in keys:
-        whole = whole << 16 | hexadecimal(part.element, key) & 0xFFFF
-    return whole & ~0xFFF
-
-
-def _cards(part: Part) -> None:
-    """PCI functions of one device, or NICs with one guid, are the ports of one card."""
-    groups: dict[str, list[Part]] = {}
-    for child in part.children:
-        if child.role == "nic" and child.speed is not None:
-            guid = child.net.get("guid", "") if child.net is not None else ""
-            real = guid if guid.lower() not in ("", "0", "0x0") else child.bus.rpartition(".")[0]
-            groups.setdefault(real or child.bus, []).append(child)
-    for ports in groups.values():
-        if len(ports) > 1:
-            card = Part("card", ports[0].element, part, ports[0].speed, list(ports))
-            part.children[part.children.index(ports[0])] = card
-            for port in ports:
-                port.parent = card
-            part.children = [child for child in part.children if child not in ports]
-    for child in part.children:
-        if child.role == "pcie":
-            _cards(child)
+def _facts(machine: _Machine, links: XmlNvlinks, excluded: tuple[int, ...], node: Node) -> Facts:
+    """The summary; which NIC a GPU uses is read off the graph."""
+    place = {id(part): position for parts in (machine.gpus, machine.nics) for position, part in enumerate(parts)}
+    trees = [part for cpu in machine.system.cpus for part in cpu.children if part.role == "pcie"]
+    complexes = [[leaf for leaf in tree.walk() if leaf.role in ("gpu", "nic")] for tree in trees]
+    cards = [[place[id(port)] for port in part.children] for part in machine.system.parts("card")]
+    cards += [[place[id(nic)]] for nic in machine.nics if nic.parent is None or nic.parent.role != "card"]
+    return Facts(
+        gpus=tuple(where(part) for part in machine.gpus),
+        nics=tuple(map(_interface, machine.nics)),
+        nvlink=links.wiring,
+        nvlink_edges=tuple((a, b, count) for (a, b), count in sorted(links.direct.items())),
+        nvlinks=tuple(links.per_gpu),
+        cpus=tuple(tuple(sorted(place[id(part)] for part in cpu.walk() if part.role == "gpu")) for cpu in machine.system.cpus),
+        complexes=tuple(
+            tuple(leaf.name for leaf in sorted(tree, key=lambda leaf: (leaf.role, place[id(leaf)])))
+            for tree in complexes
+            if any(leaf.role == "gpu" for leaf in tree)
+        ),
+        root_ports=tuple(part.name for part in machine.gpus if part.parent is not None and part.parent.role == "cpu"),
+        host_bridges=(),
+        cards=tuple(map(tuple, sorted(cards))),
+        excluded=excluded,
+        unassigned=(),
+        nics_of=nics_used(node),
+    )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parsim.errors import Finding
-from parsim.scenario import files
-from parsim.scenario.importers.choices import Choices, Gpu, device_lookup
-from parsim.scenario.importers.drawing import Drawing, Wire
+from parsim.scenario.importers.choices import MOST_NVLINKS, Choices, Gpu
+from parsim.scenario.importers.drawing import NVLINK_HEADINGS, Drawing, Wire, between_cpus
+from parsim.scenario.importers.finish import finish
 from parsim.scenario.importers.imported import Facts, Imported
 from parsim.scenario.importers.topo_graph import Nvlinks, PcieTree, left_out, nics_of, nvlinks, pcie_tree
 from parsim.scenario.importers.topo_matrix import Matrix, read_matrix
@@ -54,7 +53,7 @@ def import_topo(text: str, *, device: str | None, nic: str | None, pcie: str | N
     matrix = read_matrix(text)
     choices.findings += matrix.warnings
     if device is None:
-        found = nvlinks(matrix, 18)
+        found = nvlinks(matrix, MOST_NVLINKS)
         gpu = choices.gpu(found.wiring, max(found.per_gpu))
     else:
         gpu = choices.gpu("none", 0)
@@ -73,29 +72,7 @@ def import_topo(text: str, *, device: str | None, nic: str | None, pcie: str | N
     drawing = _draw(machine, name)
     drawing.ports = [f"nic{number}" for number in usable]
     drawing.network, drawing.cpu = nic or "", maker
-    return finished(drawing, choices, facts)
-
-
-def finished(drawing: Drawing, choices: Choices, facts: Facts) -> Imported:
-    """The drawing as a tree and as text, built once to see that it holds together."""
-    from parsim.hardware.builder import build_cluster
-
-    if drawing.ports and not drawing.network:
-        choices.assume("the speed of the NICs is unknown; several machines need it", "nic", "say which: --nic ib-hdr, or add fabric.link")
-    drawing.remarks = [_remark(finding) for finding in choices.findings]
-    text = drawing.yaml()
-    tree = files.parse_text(text, drawing.name).tree
-    machine = build_cluster(tree, device_lookup=device_lookup()).machine(0)
-    drawn = tuple(tuple(int(machine.ports[port].removeprefix("nic")) for port in ports) for ports in machine.owned_ports)
-    for gpu, (wanted, used) in enumerate(zip(facts.nics_of, drawn, strict=True)):
-        if wanted != used:
-            theirs = [", ".join(f"nic{nic}" for nic in nics) or "none" for nics in (wanted, used)]
-            choices.assume(f"the nearest NICs of gpu{gpu} are {theirs[0]}; on this graph it uses {theirs[1]}", f"gpu{gpu}")
-    return Imported(tree, text, tuple(choices.findings), facts)
-
-
-def _remark(finding: Finding) -> str:
-    return "; ".join(part for part in (finding.message, finding.suggestion) if part)
+    return finish(drawing, choices, lambda _: facts)
 
 
 def _explain(machine: _Machine, excluded: tuple[int, ...], unassigned: tuple[int, ...], choices: Choices) -> None:
@@ -149,7 +126,7 @@ def _draw(machine: _Machine, name: str) -> Drawing:
     gpus = len(machine.matrix.gpus)
     switches, direct = _nvlink_wires(machine)
     vertices += switches
-    wires.append((f"NVLink: {machine.links.wiring}", direct))
+    wires.append((NVLINK_HEADINGS[machine.links.wiring], direct))
     parent, above = _parents(machine)
     vertices += [*(f"cpu{number}" for number in range(len(machine.tree.cpus))), *above]
     vertices += [f"nic{number}" for number in range(len(machine.matrix.nics))]
@@ -163,10 +140,9 @@ def _draw(machine: _Machine, name: str) -> Drawing:
             wire = Wire((vertex,), parent[vertex], machine.pcie if vertex.startswith("gpu") else kind)
             below.append(wire)
         wires.append((f"cpu{number}: {place}{_interfaces(machine, group)}", below))
-    if machine.socket:
-        both = len(machine.tree.cpus) == 2
-        wires.append(("between CPUs", [Wire(("cpu0",), "cpu1", machine.socket) if both else Wire(("cpu*",), "cpu*", machine.socket)]))
-    return Drawing(name, ORIGIN, gpus, (machine.gpu.name,), vertices, wires)
+    wires.append(("between CPUs", between_cpus(len(machine.tree.cpus), machine.socket)))
+    notes = ["PCIe generation and width are those of the GPU's socket, also for switches and NICs: the matrix does not show them."]
+    return Drawing(name, ORIGIN, gpus, (machine.gpu.name,), vertices, wires, notes=notes if machine.pcie == machine.gpu.device.pcie else [])
 
 
 def _interfaces(machine: _Machine, group: tuple[int, ...]) -> str:

@@ -1,0 +1,52 @@
+"""What all commands share: how they print, the options they have in common."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parsim.errors import Finding, ScenarioError
+
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
+
+
+class ReaderGone(Exception):  # noqa: N818 - no error of ours
+    """Nobody reads our stdout any more."""
+
+
+def say(text: str) -> None:
+    """Print on stdout; raises `ReaderGone` if nobody listens (``parsim list | head -1``)."""
+    try:
+        sys.stdout.write(text.rstrip("\n") + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # the interpreter flushes stdout once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise ReaderGone from None
+
+
+def say_json(document: dict[str, Any]) -> None:
+    """Print a document on stdout."""
+    say(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def create(path: Path, text: str) -> None:
+    """Write a file that is not there yet.
+
+    Raises:
+        ScenarioError: it is there, or cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        suggestion = "choose another name"
+        raise ScenarioError(Finding("exists and is not overwritten", value=path.name, suggestion=suggestion, file=str(path))) from None
+    except OSError as error:
+        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=path.name, file=str(path))) from None
