@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parsim import cli_network
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
+from parsim.terminal import Debug, Json, ReaderGone, create, say, say_json
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -39,13 +41,7 @@ Overrides = Annotated[
 Named = Annotated[
     list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides; NAME,NAME for several.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 Unfolded = Annotated[bool, typer.Option("--unfolded", help="Simulate every rank, also where symmetric ranks could be simulated once.")]
-
-
-class _ReaderGone(Exception):  # noqa: N818 - no error of ours
-    """Nobody reads our stdout any more."""
 
 
 @app.callback(invoke_without_command=True)
@@ -54,7 +50,7 @@ def parsim(version: Annotated[bool, typer.Option("--version", help="Print the ve
     if version:
         from parsim import __version__
 
-        _say(f"parsim {__version__}")
+        say(f"parsim {__version__}")
         raise typer.Exit
 
 
@@ -81,10 +77,10 @@ def run(
     directory = out if out is not None else None if as_json else OUT / Path(file).stem
     written = _write(report, directory, pictures=not no_pictures) if directory is not None else []
     if as_json:
-        _say_json(report.document())
+        say_json(report.document())
     elif not quiet:
         _say_report(report)
-        _say(f"Wrote {directory}{os.sep}: {', '.join(path.name for path in written)}")
+        say(f"Wrote {directory}{os.sep}: {', '.join(path.name for path in written)}")
     if not report.fits and not allow_oom:
         raise typer.Exit(3)
 
@@ -120,10 +116,10 @@ def fit(
     question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, infer)
     answer = answer_to(question, maximum=maximum)
     if save is not None:
-        _create(save, yaml(answer))
-    _say_json(document(answer)) if as_json else _say(text(answer, explain=explain_))
+        create(save, yaml(answer))
+    say_json(document(answer)) if as_json else say(text(answer, explain=explain_))
     if save is not None and not as_json:
-        _say(f"Wrote {save}. Next: parsim run {save}")
+        say(f"Wrote {save}. Next: parsim run {save}")
     if not answer.fits and not allow_oom:
         raise typer.Exit(3)
 
@@ -139,9 +135,9 @@ def check(file: File, overrides: Overrides = None, override: Named = None, as_js
         built = build(scenario)
         plan_of(built, clock_of(built))
     if as_json:
-        _say_json({"parsim": 1, "valid": True, "file": file, "warnings": [finding.as_dict() for finding in built.warnings]})
+        say_json({"parsim": 1, "valid": True, "file": file, "warnings": [finding.as_dict() for finding in built.warnings]})
     else:
-        _say("\n".join([f"{file}: valid", built.batch_arithmetic, *(f"warning: {finding}" for finding in built.warnings)]))
+        say("\n".join([f"{file}: valid", built.batch_arithmetic, *(f"warning: {finding}" for finding in built.warnings)]))
 
 
 @app.command()
@@ -160,9 +156,9 @@ def show(
         with _placed(scenario):
             _show_program(scenario, as_json=as_json)
     elif as_json:
-        _say_json({"parsim": 1, "scenario": dict(scenario.written) if written else scenario.document()})
+        say_json({"parsim": 1, "scenario": dict(scenario.written) if written else scenario.document()})
     else:
-        _say(scenario.show(defaults=not written))
+        say(scenario.show(defaults=not written))
 
 
 @app.command(name="list")
@@ -176,11 +172,11 @@ def list_(
         raise ScenarioError(Finding(f"there is no list of {kind!r}", value=kind, suggestion=f"choose from {', '.join(LISTED)}"))
     known = {name: _names(name) for name in LISTED if kind in (None, name)}
     if as_json:
-        _say_json({"parsim": 1, **known})
+        say_json({"parsim": 1, **known})
     elif kind is not None:
-        _say("\n".join(known[kind]))
+        say("\n".join(known[kind]))
     else:
-        _say("\n".join(f"{name} ({len(items)})\n{_wrapped(items)}\n" for name, items in known.items()).rstrip("\n"))
+        say("\n".join(f"{name} ({len(items)})\n{_wrapped(items)}\n" for name, items in known.items()).rstrip("\n"))
 
 
 @app.command()
@@ -199,11 +195,11 @@ def new(
     path = Path(name) if Path(name).suffix in (".yaml", ".yml") else Path(f"{name}.yaml")
     lines = find("scenarios", example).read_text(encoding="utf-8").splitlines(keepends=True)
     text = "".join(line for line in lines if "yaml-language-server" not in line)
-    _create(path, text)
+    create(path, text)
     if as_json:
-        _say_json({"parsim": 1, "file": str(path)})
+        say_json({"parsim": 1, "file": str(path)})
     else:
-        _say(f"Wrote {path}. Next: parsim run {path}")
+        say(f"Wrote {path}. Next: parsim run {path}")
 
 
 @app.command()
@@ -211,7 +207,7 @@ def schema(as_json: Json = False, debug: Debug = False) -> None:
     """Print the JSON Schema of scenario files, for completion in an editor."""
     from parsim.scenario.json_schema import schema as scenario_schema
 
-    _say_json(scenario_schema())
+    say_json(scenario_schema())
 
 
 @app.command()
@@ -227,22 +223,13 @@ def explain(
     from parsim.report.definitions import explain as define
 
     if metric is None:
-        _say_json({"parsim": 1, "metrics": list(DEFINITIONS)}) if as_json else _say("\n".join(DEFINITIONS))
+        say_json({"parsim": 1, "metrics": list(DEFINITIONS)}) if as_json else say("\n".join(DEFINITIONS))
         return
     definition = define(metric)
-    _say_json({"parsim": 1, **asdict(definition)}) if as_json else _say(str(definition))
+    say_json({"parsim": 1, **asdict(definition)}) if as_json else say(str(definition))
 
 
-def _create(path: Path, text: str) -> None:
-    """Write a file that is not there yet."""
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        suggestion = "choose another name"
-        raise ScenarioError(Finding("exists and is not overwritten", value=path.name, suggestion=suggestion, file=str(path))) from None
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=path.name, file=str(path))) from None
+cli_network.register(app)
 
 
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None) -> Scenario:
@@ -290,7 +277,7 @@ def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[N
         if not as_json:
             raise
         sys.stderr.write(f"{error}\n")
-        _say_json(deadlock_document(scenario.document(), str(error), command))
+        say_json(deadlock_document(scenario.document(), str(error), command))
         raise typer.Exit(error.exit_code) from None
 
 
@@ -318,15 +305,15 @@ def _show_program(scenario: Scenario, *, as_json: bool) -> None:
     built = build(scenario)
     clock = clock_of(built)
     plan = plan_of(built, clock)
-    _, lowering = fold(plan, Interconnect(built.cluster, plan.gpus), clock)
+    _, lowering = fold(plan, Interconnect(built.cluster, plan.gpus, built.collectives), clock)
     program = lowering.program
     if as_json:
-        _say_json({"parsim": 1, "program": to_text(program)})
+        say_json({"parsim": 1, "program": to_text(program)})
         return
     schedule = [f"rank {rank} | {' '.join(str(slot) for slot in slots)}" for rank, slots in program.slots.items()]
     others = "; the others do the same" if len(schedule) < built.used_gpus else ""
     head = f"Schedule of {len(schedule)} of {built.used_gpus} ranks{others}"
-    _say("\n".join([head, *schedule, "", "What runs in each lane, in order", grid(program)]))
+    say("\n".join([head, *schedule, "", "What runs in each lane, in order", grid(program)]))
 
 
 def _write(report: Report, directory: Path, *, pictures: bool) -> list[Path]:
@@ -348,22 +335,7 @@ def _say_report(report: Report) -> None:
     console = Console()
     with console.capture() as captured:
         print_report(report, console)
-    _say("\n".join(line.rstrip() for line in captured.get().splitlines()))
-
-
-def _say(text: str) -> None:
-    """Print on stdout; raises `_ReaderGone` if nobody listens (``parsim list | head -1``)."""
-    try:
-        sys.stdout.write(text.rstrip("\n") + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # the interpreter flushes stdout once more at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise _ReaderGone from None
-
-
-def _say_json(document: dict[str, Any]) -> None:
-    _say(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    say("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -380,7 +352,7 @@ def execute(arguments: Sequence[str]) -> int:
     options = set(arguments)
     try:
         return typer.main.get_command(app).main(args=arguments, prog_name="parsim", standalone_mode=False) or 0
-    except _ReaderGone:
+    except ReaderGone:
         return 141
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("Interrupted.\n")
@@ -408,8 +380,8 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
     if as_json:
         document: dict[str, Any] = {"parsim": 1, "errors": [finding.as_dict() for finding in findings]}
         try:
-            _say(json.dumps(document, indent=2, ensure_ascii=False, default=str))
-        except _ReaderGone:
+            say(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+        except ReaderGone:
             return 141
     return code
 

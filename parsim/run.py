@@ -8,8 +8,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from parsim.errors import InputError
+from parsim.errors import Finding, InputError
 from parsim.hardware.interconnect import Interconnect
+from parsim.hardware.interference import MODELS, DeviceInterference
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan, plan
@@ -42,7 +43,7 @@ def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: st
     try:
         run = execute(built, unfolded=unfolded or not built.report.fold)
     except InputError as error:
-        raise type(error)(scenario.findings_at(error.findings)) from None
+        raise type(error)(scenario.findings_at(map(_in_scenario, error.findings))) from None
     return Report(
         assemble(
             replace(run, wall=perf_counter() - began),
@@ -61,20 +62,32 @@ def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: st
     )
 
 
+def _in_scenario(finding: Finding) -> Finding:
+    """The key of a finding as the scenario spells it."""
+    return replace(finding, path=f"cluster.{finding.path}") if finding.path.startswith("collectives.") else finding
+
+
 def execute(built: Built, *, unfolded: bool = False) -> Run:
     """Plan, lower and run; the garbage collector rests meanwhile."""
     with collector_paused():
         clock = clock_of(built)
         job = plan_of(built, clock)
-        wires = Interconnect(built.cluster, job.gpus)
+        wires = Interconnect(built.cluster, job.gpus, built.collectives)
+        beside = interference_of(built, wires)
         classes, lowering = fold(job, wires, clock)
         if unfolded:
             lowering = Lowering(job, clock)
             lowering.run()
-            trace = Engine(lowering.program, wires).run()
+            trace = Engine(lowering.program, wires, interference=beside).run()
         else:
-            trace = Engine(lowering.program, FoldedInterconnect(wires, classes)).run()
+            trace = Engine(lowering.program, FoldedInterconnect(wires, classes), interference=beside).run()
         return Run(job, lowering, trace, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0)
+
+
+def interference_of(built: Built, wires: Interconnect) -> DeviceInterference | None:
+    """How compute and communication slow each other down; None for off."""
+    model = MODELS[built.interference]
+    return None if model is None else DeviceInterference(model, wires.cost, built.cluster, built.gpus)
 
 
 def plan_of(built: Built, clock: Callable[[Kernel], float]) -> Plan:

@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from parsim.hardware.cluster import Cluster
-from parsim.hardware.collectives import NCCL_SIMPLE, Latencies, collective_cost
+from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.flows import CollectiveCost
+from parsim.hardware.nccl.cost import collective_cost as nccl_cost
+from parsim.hardware.nccl.inputs import Settings
+
+
+TINY = 16 * 1024
+"""Messages of up to this many bytes are latency and occupy no link: a scalar all-reduce over a tree would otherwise make every
+node of the tree a class of its own, for a load that nobody can measure."""
 
 
 class Transfer(Protocol):
@@ -29,10 +36,11 @@ class Transfer(Protocol):
 class Interconnect:
     """Costs of collectives among ranks that sit on the GPUs of `placement`; equal questions are answered once."""
 
-    def __init__(self, cluster: Cluster, placement: Sequence[int], latencies: Latencies = NCCL_SIMPLE) -> None:
+    def __init__(self, cluster: Cluster, placement: Sequence[int], settings: Settings | None = None) -> None:
         self.cluster = cluster
         self.placement = tuple(placement)
-        self.latencies = latencies
+        self.settings = settings
+        """profile, algorithm and protocol of NCCL's model; None: rings and trees on the graph's capacities"""
         self._costs: dict[tuple[str, tuple[int, ...], int], CollectiveCost] = {}
         self._known: dict[int, tuple[Transfer, CollectiveCost]] = {}
 
@@ -49,9 +57,17 @@ class Interconnect:
         found = self._costs.get(key)
         if found is None:
             group = tuple(self.placement[rank] for rank in collective.group)
-            found = self._costs[key] = collective_cost(self.cluster, group, collective.kind, collective.bytes, self.latencies)
+            found = self._costs[key] = self._price(group, collective.kind, collective.bytes)
         self._known[id(collective)] = (collective, found)
         return found
+
+    def _price(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
+        if self.settings is None:
+            return ring_cost(self.cluster, group, kind, size)
+        found = nccl_cost(self.cluster, group, kind, size, self.settings)
+        if size > TINY:
+            return found
+        return CollectiveCost(found.time, (), found.algorithm, found.protocol)
 
     def capacity(self, link: int) -> float:
         """Effective bandwidth of a link [B/s]."""

@@ -150,10 +150,9 @@ class _Incidence:
         link_flow: list[int] = []
         flow_group: list[int] = []
         flow_own: list[int] = []
-        for key, family, size in _groups(plan, lowering):
+        for key, family, cost in _groups(plan, interconnect, lowering):
             number = len(self.keys)
             self.keys.append(key)
-            cost = interconnect.cost(Collective(*key, size))
             members += key[2]
             member_group += [number] * len(key[2])
             own.append(hash((family, cost.latency, len(key[2]))))
@@ -202,20 +201,28 @@ class _Incidence:
         return total
 
 
-def _groups(plan: Plan, lowering: Lowering) -> Iterator[tuple[tuple[str, str, Ranks], tuple[object, ...], int]]:
-    """Every group of the whole cluster that makes a transfer: (kind, breakdown axis, ranks), its family, its size."""
+def _groups(
+    plan: Plan, interconnect: Interconnect, lowering: Lowering
+) -> Iterator[tuple[tuple[str, str, Ranks], tuple[object, ...], CollectiveCost]]:
+    """Every group of the whole cluster that makes a transfer: (kind, breakdown axis, ranks), its family, its cost.
+
+    Sizes of one family for which the library chooses different algorithms cross different links: one of each is looked at.
+    """
     mesh = plan.mesh
-    for (kind, axis, source, target), size in lowering.families.items():
-        family = (kind, axis, source, target)
-        seen: set[Ranks] = set()
+    for (kind, axis, source, target), sizes in lowering.families.items():
+        whole = lowering.breakdown_axis(axis)
+        groups: dict[Ranks, None] = {}
         along = {axis: 0} if axis in mesh.order and kind != "send" else {}
         for rank in mesh.at(pipeline=source, **along):
-            group = (rank, mesh.move(rank, "pipeline", target)) if kind == "send" else lowering.group(axis, rank)
-            if along or group not in seen:
-                seen.add(group)
-                yield (kind, lowering.breakdown_axis(axis), group), family, size
+            groups[(rank, mesh.move(rank, "pipeline", target)) if kind == "send" else lowering.group(axis, rank)] = None
             if axis == "world":
                 break
+        first = next(iter(groups))
+        chosen = {interconnect.cost(Collective(kind, whole, first, size)).algorithm: size for size in sorted(sizes)}
+        for algorithm, size in chosen.items():
+            family = (kind, axis, source, target, algorithm)
+            for group in groups:
+                yield (kind, whole, group), family, interconnect.cost(Collective(kind, whole, group, size))
 
 
 def _first_of_each(colours: Colours) -> NDArray[np.int64]:

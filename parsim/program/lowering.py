@@ -65,8 +65,8 @@ class Lowering:
         self._lanes: dict[tuple[int, tuple[str, ...]], tuple[Lane, ...]] = {}
         self._send_lanes: dict[tuple[int, int, str], tuple[Lane, ...]] = {}
         self._shared_lanes: dict[tuple[Ranks, tuple[str, ...]], tuple[Lane, ...]] = {}
-        self.families: dict[tuple[str, str, int, int], int] = {}
-        """(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> largest size [B]: every kind of transfer in the program"""
+        self.families: dict[tuple[str, str, int, int], dict[int, None]] = {}
+        """(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> sizes [B]: every kind of transfer in the program"""
 
     def passes_of(self, pipeline_rank: int) -> StagePasses:
         """The passes of one pipeline rank (of any role)."""
@@ -358,7 +358,7 @@ class Lowering:
 
     def _note(self, kind: str, axis: str, source: int, target: int, size: int) -> None:
         key = (kind, axis, source, target)
-        self.families[key] = max(size, self.families.get(key, 0))
+        self.families.setdefault(key, {})[size] = None
 
     # -- groups ---------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioEr
 from parsim.parallel.settings import Runtime, Training
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
+from parsim.scenario.collectives import collective_settings
 from parsim.scenario.capability import attention_findings, attention_kernel, precision_findings, preset_for
 from parsim.scenario.places import machine_findings
 from parsim.scenario.precision import PRESETS, resolve, sum_text
@@ -93,6 +94,8 @@ class _Builder:
             warnings=tuple(self.scenario.findings_at(self.warnings)),
             economics=self.settings.economics,
             report=self.settings.report,
+            collectives=collective_settings(self.settings.cluster.collectives),
+            interference=self.settings.cluster.interference,
             seed=self.settings.variability.seed,
         )
 

@@ -12,6 +12,7 @@ from parsim.scenario.schema import EconomicsSection, ReportSection
 from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:
+    from parsim.hardware.nccl.inputs import Settings
     from parsim.hardware.cluster import Cluster
     from parsim.model.model import Model
     from parsim.scenario.scenario import Scenario
@@ -41,6 +42,10 @@ class Built:
     warnings: tuple[Finding, ...]
     economics: EconomicsSection
     report: ReportSection
+    collectives: Settings | None = None
+    """how NCCL's model prices collectives; None: rings and trees on the graph's capacities"""
+    interference: str = "off"
+    """off | simple | full"""
     seed: int = 0
 
     @property

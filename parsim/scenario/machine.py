@@ -47,12 +47,15 @@ class FabricSection(Section):
 class CollectivesSection(Section):
     """How collective operations are run."""
 
-    profile: Annotated[str, Choice(("ring", "measured", "nccl"))] = "ring"
-    """ring: latency and bandwidth of rings and trees on the effective capacities of the graph"""
-    algorithm: Annotated[str, Choice(("auto", "ring", "tree", "nvls", "collnet"))] = "auto"
-    """collective algorithm"""
+    profile: Annotated[str, Choice(("measured", "nccl", "ring"))] = "measured"
+    """measured: NCCL's tuning model corrected by measurements per fabric; nccl: the library's own prediction; ring: latency and
+    bandwidth of rings and trees on the effective capacities of the graph"""
+    algorithm: Annotated[
+        str, Choice(("auto", "ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat"))
+    ] = "auto"
+    """algorithm of the collectives that know it (NCCL_ALGO); auto: the fastest by NCCL's prediction"""
     protocol: Annotated[str, Choice(("auto", "simple", "ll", "ll128"))] = "auto"
-    """wire protocol"""
+    """protocol (NCCL_PROTO); auto: the fastest by NCCL's prediction"""
 
 
 class ClusterSection(Section):
@@ -72,7 +75,7 @@ class ClusterSection(Section):
     """changes to the device and topology files, same keys; x2 multiplies"""
     collectives: CollectivesSection = CollectivesSection()
     """collective operations"""
-    interference: Annotated[str, Choice(("off", "simple", "full"))] = "off"
+    interference: Annotated[str, Choice(("off", "simple", "full"))] = "simple"
     """how compute and communication slow each other down"""
     memory_reserve: Annotated[int, Quantity("bytes", TERABYTE)] = Field(default="0 B")  # type: ignore[assignment]
     """memory of every device that must stay free"""

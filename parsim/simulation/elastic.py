@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class ElasticRun(Run):
-    """As `Run`, but kernels of ranks that ever overlap with collectives are flows over a private link; see `Overlap`."""
+    """As `Run`, but kernels of ranks that ever overlap with collectives have a rate that changes; see `Overlap`."""
 
     stretches = True
 
     def __init__(self, engine: Engine, interference: Interference) -> None:
         super().__init__(engine)
-        self.overlap = Overlap(self.program, interference, self.network)
+        self.overlap = Overlap(self.program, interference, self.network, self.env, self._end)
         self._bundles: dict[tuple[int, int], tuple[float, tuple[tuple[Bundle, float], ...]]] = {}
 
     def _capacity(self, link: int) -> float:
@@ -35,22 +35,22 @@ class ElasticRun(Run):
                 super()._begin(op)
                 return
             self.start[op.index] = self.env.now
-            bundle = self.network.bundle(self.overlap.kernel_path(rank), 1.0)
             self.overlap.kernel_begins(op, rank)
-            self.network.start(bundle, op.duration, self._kernel_over, (op, rank))
             return
         if not self.overlap.beside(op):
             super()._begin(op)
             return
         self.start[op.index] = self.env.now
         self.overlap.collective_begins(op)
+        if not self.overlap.slows_wires and (serial := self._serial.get(id(op.collective))) is not None:
+            serial.runs += 1
+            self.env.timeout(op.duration + serial.time, op).callbacks.append(self._alone)
+            return
         latency, flows = self._flows(op)
         self.env.timeout(op.duration + latency, op).callbacks.append(partial(self._carry, flows))
 
-    def _kernel_over(self, what: tuple[Op, int]) -> None:
-        op, rank = what
-        self.overlap.kernel_ends(rank)
-        self._end(op)
+    def _alone(self, event: Any) -> None:
+        self._collective_over(event.value)
 
     def _flows(self, op: Op) -> tuple[float, tuple[tuple[Bundle, float], ...]]:
         key = (id(op.collective), id(op.lanes))

@@ -1,20 +1,22 @@
 """Compute and communication that slow each other down on a rank while they overlap.
 
-A kernel is a flow of `duration` "bytes" at cap 1 over a private link of its rank, whose capacity falls while
-collectives run beside it; a collective that leaves the compute lane free crosses one more private link per rank, whose
-capacity falls while a kernel runs. The network then does the rest, also when things change halfway through.
+A rank runs one kernel at a time, so its progress is one number: work left [s], at a rate that falls while collectives run
+beside it. When the rate changes the kernel's end is put on the clock again. A collective that is slowed by kernels crosses
+one private link per rank, whose capacity falls while a kernel runs; the network does the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
+
+import simpy
 
 from parsim.program.program import COMPUTE, Collective, Op, Program
 from parsim.simulation.network import Network
 
 _LANE = 10**9
-"""private links have negative ids: -1 - rank for compute, this much lower for each lane of collectives"""
+"""private links have negative ids: -1 - rank, this much lower for each lane of collectives"""
 
 
 class Interference(Protocol):
@@ -35,21 +37,39 @@ def private(link: int) -> bool:
     return link < 0
 
 
-class Overlap:
-    """Keeps the private links' capacities in step with what runs."""
+class Kernel:
+    """The kernel that a rank runs now."""
 
-    def __init__(self, program: Program, interference: Interference, network: Network) -> None:
+    __slots__ = ("left", "memory_bound", "op", "rate", "since")
+
+    def __init__(self, op: Op, memory_bound: float, now: float) -> None:
+        self.op = op
+        self.memory_bound = memory_bound
+        self.left = op.duration
+        self.rate = 0.0
+        self.since = now
+
+
+class Overlap:
+    """Keeps kernels and private links in step with what runs beside them. `then` is called with a kernel's op at its end."""
+
+    def __init__(
+        self, program: Program, interference: Interference, network: Network, env: simpy.Environment, then: Callable[[Op], None]
+    ) -> None:
         self._interference = interference
         self._network = network
+        self._env = env
+        self._then = then
         self._memory_bound = program.memory_bound
         self._loads: dict[int, Any] = {}
         self._beside: dict[int, tuple[int, ...]] = {}
         self.ranks = self._overlapping(program)
         self._active: dict[int, dict[int, tuple[Any, int]]] = {rank: {} for rank in self.ranks}
         """rank -> op index -> (load, private link of its lane)"""
+        self._kernel: dict[int, Kernel] = {}
+        self._rates: dict[tuple[Any, ...], float] = {}
         self._lanes: dict[str, int] = {}
         self.slows_wires = interference.communication_rate(1.0) < 1
-        self._kernel: dict[int, float] = {}
 
     def _overlapping(self, program: Program) -> frozenset[int]:
         ranks: set[int] = set()
@@ -69,12 +89,66 @@ class Overlap:
     def elastic(self, op: Op) -> int | None:
         """The rank of a kernel that a collective may slow; None for ops that nothing disturbs."""
         lane = op.lanes[0]
-        return lane.rank if lane.name == COMPUTE and lane.rank in self.ranks and op.duration > 0 else None
+        return lane.rank if lane.name == COMPUTE and op.duration > 0 and lane.rank in self.ranks else None
 
-    @staticmethod
-    def kernel_path(rank: int) -> tuple[tuple[int, float], ...]:
-        """Path of a kernel's flow."""
-        return ((-1 - rank, 1.0),)
+    # -- kernels --------------------------------------------------------------------------------------------------
+
+    def kernel_begins(self, op: Op, rank: int) -> None:
+        """Start a kernel; its end comes through `then`."""
+        kernel = self._kernel[rank] = Kernel(op, self._memory_bound.get(op.name, 0.0), self._env.now)
+        self._pace(rank, kernel)
+        if self.slows_wires:
+            self._wires(rank)
+
+    def _pace(self, rank: int, kernel: Kernel) -> None:
+        """Give the kernel the rate that the collectives beside it leave, and put its end on the clock if that changed it."""
+        loads = tuple([load for load, _ in self._active[rank].values()])
+        key = (kernel.memory_bound, *loads)
+        if (rate := self._rates.get(key)) is None:
+            rate = self._rates[key] = self._interference.compute_rate(loads, kernel.memory_bound)
+        if rate == kernel.rate:
+            return
+        now = self._env.now
+        kernel.left -= kernel.rate * (now - kernel.since)
+        kernel.rate, kernel.since = rate, now
+        self._env.timeout(max(0.0, kernel.left / rate), (rank, kernel, now, rate)).callbacks.append(self._due)
+
+    def _due(self, event: Any) -> None:
+        rank, since, rate = event.value[0], event.value[2], event.value[3]
+        kernel: Kernel = event.value[1]
+        if self._kernel.get(rank) is not kernel or (kernel.since, kernel.rate) != (since, rate):
+            return  # paced anew meanwhile
+        del self._kernel[rank]
+        if self.slows_wires:
+            self._wires(rank)
+        self._then(kernel.op)
+
+    # -- collectives ----------------------------------------------------------------------------------------------
+
+    def collective_begins(self, op: Op) -> None:
+        """From now on it loads its ranks."""
+        collective = op.collective
+        if collective is None:
+            return
+        if (load := self._loads.get(id(collective))) is None:
+            load = self._loads[id(collective)] = self._interference.load(collective)
+        for rank in self.beside(op):
+            self._active[rank][op.index] = (load, self._wire(op, rank) if self.slows_wires else 0)
+            self._changed(rank)
+
+    def collective_ends(self, op: Op) -> None:
+        """It has gone."""
+        for rank in self.beside(op):
+            del self._active[rank][op.index]
+            self._changed(rank)
+
+    def _changed(self, rank: int) -> None:
+        if (kernel := self._kernel.get(rank)) is not None:
+            self._pace(rank, kernel)
+        if self.slows_wires:
+            self._wires(rank)
+
+    # -- private links --------------------------------------------------------------------------------------------
 
     def _wire(self, op: Op, rank: int) -> int:
         """The private link of a collective's lane: collectives of one lane never overlap, those of others may."""
@@ -85,36 +159,8 @@ class Overlap:
         """What each of the `flows` of a collective crosses besides its links; all together at their caps fill it."""
         return tuple((self._wire(op, rank), 1.0 / (cap * flows)) for rank in self.beside(op)) if self.slows_wires else ()
 
-    def kernel_begins(self, op: Op, rank: int) -> None:
-        self._kernel[rank] = self._memory_bound.get(op.name, 0.0)
-        self._settle(rank)
-
-    def kernel_ends(self, rank: int) -> None:
-        del self._kernel[rank]
-        if self._active[rank]:
-            self._settle(rank)
-
-    def collective_begins(self, op: Op) -> None:
-        collective = op.collective
-        if collective is None:
-            return
-        if (load := self._loads.get(id(collective))) is None:
-            load = self._loads[id(collective)] = self._interference.load(collective)
-        for rank in self.beside(op):
-            self._active[rank][op.index] = (load, self._wire(op, rank))
-            self._settle(rank)
-
-    def collective_ends(self, op: Op) -> None:
-        for rank in self.beside(op):
-            del self._active[rank][op.index]
-            self._settle(rank)
-
-    def _settle(self, rank: int) -> None:
-        memory_bound = self._kernel.get(rank)
-        active = self._active[rank].values()
-        if memory_bound is not None:
-            self._network.set_capacity(-1 - rank, self._interference.compute_rate([load for load, _ in active], memory_bound))
-        if active and self.slows_wires:
-            rate = 1.0 if memory_bound is None else self._interference.communication_rate(memory_bound)
-            for _, wire in active:
-                self._network.set_capacity(wire, rate)
+    def _wires(self, rank: int) -> None:
+        kernel = self._kernel.get(rank)
+        rate = 1.0 if kernel is None else self._interference.communication_rate(kernel.memory_bound)
+        for _, wire in self._active[rank].values():
+            self._network.set_capacity(wire, rate)

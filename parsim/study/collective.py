@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import median
+from typing import Any, Literal
 
 from parsim.errors import Finding, ScenarioError
 from parsim.hardware.cluster import Cluster
@@ -177,20 +178,29 @@ def document(rows: Sequence[Row], compared: Sequence[Comparison], about: dict[st
     return result
 
 
+def picture(rows: Sequence[Row], compared: Sequence[Comparison], title: str, kind: Literal["svg", "png"] = "svg") -> bytes:
+    """Time and bus bandwidth over size, with the measurements."""
+    from parsim.report.plots.collective import Dot, Mark, collective_figure
+    from parsim.report.plots.figure import save
+
+    dots = [Dot(row.bytes, row.time, row.busbw, row.algorithm, row.protocol) for row in rows]
+    marks = [Mark(one.row.bytes, one.measured, one.row.busbw * one.row.time / one.measured, one.in_place) for one in compared]
+    return save(collective_figure(dots, marks, title=title), kind)
+
+
 def text(rows: Sequence[Row], compared: Sequence[Comparison], title: str) -> str:
     """The answer as nccl-tests prints it; with a comparison, measured times and errors beside."""
     lines = [f"# {title}", f"# {'size':>14}  {'algorithm':>14}  {'protocol':>8}  {'time':>12}  {'algbw':>8}  {'busbw':>8}"]
     lines.append(f"# {'(B)':>14}  {'':>14}  {'':>8}  {'(us)':>12}  {'(GB/s)':>8}  {'(GB/s)':>8}")
     lines += [f"  {_cells(row)}" for row in rows]
     if compared:
-        lines += ["", f"# compared with {len(compared)} measurements", f"# {'size':>14}  {'algorithm':>14}  {'protocol':>8}  {'time':>12}  "
-                  f"{'algbw':>8}  {'busbw':>8}  {'measured':>12}  {'error':>8}"]  # fmt: skip
+        lines += ["", f"# compared with {len(compared)} measurements", f"{lines[1]}  {'measured':>12}  {'error':>8}"]
         lines += [
             f"  {_cells(one.row)}  {one.measured * 1e6:>12.2f}  {100 * one.error:>+7.1f}%{'  in place' if one.in_place else ''}"
             for one in compared
         ]
-        errors = sorted(abs(one.error) for one in compared)
-        lines.append(f"# median |error| {100 * errors[len(errors) // 2]:.1f} %, largest {100 * errors[-1]:.1f} %")
+        errors = [abs(one.error) for one in compared]
+        lines.append(f"# median |error| {100 * median(errors):.1f} %, largest {100 * max(errors):.1f} %")
     return "\n".join(lines)
 
 

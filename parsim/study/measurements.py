@@ -8,17 +8,19 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parsim.errors import Finding, ScenarioError
 from parsim.hardware.cluster import Cluster
-from parsim.scenario.files import data_root, read, read_text
+from parsim.scenario.files import Document, data_root, read, read_text
 from parsim.study.collective import bus_factor
 from parsim.study.machines import machines
 from parsim.units import parse
+
+Thing = TypeVar("Thing")
 
 DRIVERS = ("nccl-tests", "python", "python-synchronous")
 _SYSTEM_KEYS = ("title", "class", "topology", "fabric", "set", "network", "driven_from", "inferred", "misses")
@@ -138,30 +140,54 @@ def measurements(directory: str | Path | None = None) -> Measurements:
     folder = data_root() / "validation" / "nccl" if directory is None else Path(directory)
     about = read(folder / "systems.yaml")
     findings: list[Finding] = []
-    bands = {
-        name: Band(str(tree["what"]), *(None if tree[side] is None else tuple(map(float, tree[side])) for side in ("low", "high")))
-        for name, tree in about.tree["bands"].items()
-    }
-    systems = {}
-    for name, tree in about.tree["systems"].items():
-        where = about.locate(f"systems.{name}")
-        for key in tree:
-            if key not in _SYSTEM_KEYS:
-                findings.append(Finding("unknown key", f"systems.{name}.{key}", suggestion=f"known: {', '.join(_SYSTEM_KEYS)}").at(*where))
-        if tree.get("driven_from") not in DRIVERS or tree.get("class") not in bands:
-            findings.append(Finding(f"needs a class and driven_from ({', '.join(DRIVERS)})", f"systems.{name}").at(*where))
-        else:
-            systems[name] = _system(name, tree)
+    bands: dict[str, Band] = _each(about, "bands", _band, findings)
+    systems: dict[str, System] = _each(about, "systems", _system, findings)
+    wire: dict[str, float] = _each(about, "wire", lambda _, tree: float(parse(tree["rate"], "rate")), findings)
+    findings += [
+        Finding(f"unknown class {system.band!r}", f"systems.{name}.class", system.band, f"known: {', '.join(bands)}").at(
+            *about.locate(f"systems.{name}.class")
+        )
+        for name, system in systems.items()
+        if system.band not in bands
+    ]
+    try:
+        low, middle, high = (int(parse(text, "bytes")) for text in about.tree.get("sizes", ()))
+    except ValueError as error:
+        findings.append(Finding(f"expected three sizes: {error}", "sizes").at(*about.locate("sizes")))
     path = folder / "measurements.csv"
     points = _points(read_text(path), str(path), systems, findings)
     if findings:
         raise ScenarioError(findings)
-    low, middle, high = (int(parse(text, "bytes")) for text in about.tree["sizes"])
-    wire = {kind: float(parse(tree["rate"], "rate")) for kind, tree in about.tree["wire"].items()}
     return Measurements(points, systems, bands, (low, middle, high), wire)
 
 
+def _each(about: Document, section: str, make: Callable[[str, Any], Thing], findings: list[Finding]) -> dict[str, Thing]:
+    """What `make` makes of every entry of a section; what it cannot use is a finding."""
+    made: dict[str, Thing] = {}
+    for name, tree in (about.tree.get(section) or {}).items():
+        try:
+            made[name] = make(name, tree)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            findings.append(Finding(problem, f"{section}.{name}").at(*about.locate(f"{section}.{name}")))
+    if not made and not findings:
+        findings.append(Finding("missing", section, file=about.path))
+    return made
+
+
+def _band(_: str, tree: Mapping[str, Any]) -> Band:
+    sides = [None if tree[side] is None else tuple(map(float, tree[side])) for side in ("low", "high")]
+    if any(side is not None and len(side) != 4 for side in sides):
+        raise ValueError("needs a limit for each of four classes of sizes")
+    return Band(str(tree["what"]), *sides)
+
+
 def _system(name: str, tree: Mapping[str, Any]) -> System:
+    for key in tree:
+        if key not in _SYSTEM_KEYS:
+            raise ValueError(f"unknown key {key!r}; known: {', '.join(_SYSTEM_KEYS)}")
+    if tree["driven_from"] not in DRIVERS:
+        raise ValueError(f"driven_from is one of {', '.join(DRIVERS)}, not {tree['driven_from']!r}")
     reasons = tuple(
         Reason(
             str(entry["text"]),

@@ -208,8 +208,8 @@ def document(validation: Validation) -> dict[str, Any]:
         "parsim": 1,
         "points": len(measured.points),
         "systems": [
-            {"system": name, "title": measured.systems[name].title, "class": band, "sizes": SIZES[number], "inferred": measured.systems[name].inferred,
-             **{profile: one.document() for profile, one in summaries.items()}}
+            {"system": name, "title": measured.systems[name].title, "class": band, "inferred": measured.systems[name].inferred,
+             "sizes": SIZES[number], **{profile: one.document() for profile, one in summaries.items()}}
             for name, band, number, summaries in _tables(validation)
         ],
         "classes": [
@@ -242,8 +242,8 @@ def text(validation: Validation) -> str:
     measured = validation.measured
     profiles = validation.profiles
     lines = [
-        f"{len(measured.points)} published measurements of {len(measured.systems)} systems. Error: predicted over measured time, less one [%],",
-        "as mean / median of the size / 90th percentile of the size.",
+        f"{len(measured.points)} published measurements of {len(measured.systems)} systems. Error: predicted over measured time, less one,",
+        "in percent, as mean / median of the size / 90th percentile of the size.",
         "",
         f"{'system':<58} {'size':<12} {'points':>6}" + "".join(f"  {profile:>22}" for profile in profiles),
     ]

@@ -48,7 +48,7 @@ def test_lower_and_run(case, capsys):
         began = process_time()
         clock = clock_of(built)
         plan = plan_of(built, clock)
-        wires = Interconnect(built.cluster, plan.gpus)
+        wires = Interconnect(built.cluster, plan.gpus, built.collectives)
         if "unfolded" in case:
             lowering = Lowering(plan, clock)
             lowering.run()

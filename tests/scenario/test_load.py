@@ -165,7 +165,7 @@ parallel:
 cluster:
   topology: four.yaml
   memory_reserve: 400 Gb/s
-  interference: simple
+  interference: strong
 micro_batch: 3
 zero_optimization: {stage: 2}
 """
@@ -195,7 +195,7 @@ bad.yaml:19:10  parallel.data.strategy  'dp' is not one of none, torch-data-para
 bad.yaml:19:24  parallel.data.bucket  25 has no unit; write for example "25 MiB" or "25 elements"
 bad.yaml:19:36  parallel.data.micro_batch  unknown key; it belongs under training
 bad.yaml:22:3  cluster.memory_reserve  "400 Gb/s" is a bandwidth in B/s, expected a size in B; write for example "400 Gb"
-bad.yaml:23:3  cluster.interference  not supported yet: interference of compute and communication; use off
+bad.yaml:23:3  cluster.interference  'strong' is not one of off, simple, full
 bad.yaml:24:1  micro_batch  unknown key; it belongs under training
 bad.yaml:25:1  zero_optimization  unknown key; the name in DeepSpeed; write parallel.data.strategy: zero1, zero2 or zero3""".replace(
         "FOLDER", str(folder)

@@ -189,10 +189,13 @@ LEAVES: dict[str, Leaf] = {
     "cluster.set": leaf(
         {"device": {"memory": {"bandwidth": "x0.5"}}}, {"links": {"nvlink3": {"per_direction": "x0.5"}}}, {"node": {"p2p": False}}
     ),
-    "cluster.collectives.profile": leaf("measured", "nccl", same={"ring": None}),
-    "cluster.collectives.algorithm": leaf("ring", "tree", "nvls", "collnet", same=AUTO),
+    "cluster.collectives.profile": leaf("nccl", "ring", same={"measured": None}),
+    "cluster.collectives.algorithm": leaf(
+        "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat",
+        same={"auto": None, "ring": None}, parallel__data__strategy="zero1",
+    ),
     "cluster.collectives.protocol": leaf("simple", "ll", "ll128", same=AUTO),
-    "cluster.interference": leaf("simple", "full", same={"off": None}),
+    "cluster.interference": leaf("off", "full", same={"simple": None}),
     "cluster.memory_reserve": leaf("1 GiB"),
     "cluster.background": leaf([{"from": "gpu0", "to": "gpu1"}]),
     "software.profile": leaf("megatron-core", "deepspeed", same={"auto": None, "pytorch-2": None}),

@@ -33,7 +33,11 @@ class Group:
     """by algorithm, and kind where it matters"""
 
 
+_Question = tuple[str, str, float, tuple[int, ...]]
+"""kind, profile, limit of a connection, group"""
 _GROUPS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], Group]] = WeakKeyDictionary()
+_PAIRS: WeakKeyDictionary[Cluster, dict[_Question, tuple[float, LinkPath, float]]] = WeakKeyDictionary()
+"""latency, path and rate of exchanges"""
 
 
 def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC) -> CollectiveCost:
@@ -138,8 +142,8 @@ def _channels(cluster: Cluster, about: Group, algorithm: str, kind: str) -> list
     )
 
 
-def _way(cluster: Cluster, source: int, target: int, used: Profile) -> tuple[p2p.Way, LinkPath, float]:
-    """How a message travels, the links it crosses and the rate limit besides them."""
+def _way(cluster: Cluster, source: int, target: int, used: Profile) -> tuple[p2p.Way, LinkPath]:
+    """How a message travels, and the links it crosses."""
     route = cluster.route(source, target)
     node, other = cluster.node_of(source), cluster.node_of(target)
     path = tuple(zip(route.links, route.coefficients, strict=True))
@@ -150,14 +154,14 @@ def _way(cluster: Cluster, source: int, target: int, used: Profile) -> tuple[p2p
         local = local_wire(cluster, node, inside)
     waiting = message_latency(cluster, used, network_kind(cluster)) if crosses else 0.0
     bandwidth = route.bottleneck(cluster.capacity)
-    return p2p.Way(bandwidth, route.latency, local, crosses, machine.cpu, waiting), path, route.cap
+    return p2p.Way(bandwidth, route.latency, local, crosses, machine.cpu, waiting), path
 
 
 def _send(cluster: Cluster, source: int, target: int, size: int, settings: Settings) -> CollectiveCost:
     if source == target:
         return CollectiveCost(0.0, (), "none", "none")
     used = profile(settings.profile)
-    way, path, _ = _way(cluster, source, target, used)
+    way, path = _way(cluster, source, target, used)
     latency = p2p.send_latency(way)
     if not size:
         return CollectiveCost(latency, (), "direct")
@@ -166,21 +170,30 @@ def _send(cluster: Cluster, source: int, target: int, size: int, settings: Setti
 
 def _pairwise(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings) -> CollectiveCost:
     """Shards of size / n between every two members, or between the root and the others."""
+    known = _PAIRS.setdefault(cluster, {})
+    key = (kind, settings.profile, settings.connection_cap, group)
+    if key not in known:
+        known[key] = _exchange(cluster, group, kind, settings)
+    latency, path, rate = known[key]
+    if not size:
+        return CollectiveCost(latency, (), "direct")
+    return CollectiveCost(latency, (Flow(path, size / len(group), rate),), "direct")
+
+
+def _exchange(cluster: Cluster, group: tuple[int, ...], kind: str, settings: Settings) -> tuple[float, LinkPath, float]:
+    """Latency, path and the rate of every pair of an exchange."""
     used = profile(settings.profile)
     found = exchange(cluster, kind, group)
-    nodes: dict[int, int] = {}
+    members: dict[int, int] = {}
     for gpu in group:
-        nodes[cluster.node_of(gpu)] = nodes.get(cluster.node_of(gpu), 0) + 1
-    most = max(nodes.values())
-    node = next(node for node, members in nodes.items() if members == most)
+        members[cluster.node_of(gpu)] = members.get(cluster.node_of(gpu), 0) + 1
+    most = max(members.values())
+    node = next(node for node, count in members.items() if count == most)
     waiting = message_latency(cluster, used, network_kind(cluster)) if found.between_machines else 0.0
     way = p2p.Way(math.inf, found.latency, _wire(cluster, group, node), found.between_machines, cluster.machine(node).cpu, waiting)
     latency = p2p.exchange_latency(len(group), most, way, used)
-    if not size:
-        return CollectiveCost(latency, (), "direct")
     share = p2p.local_share(used, way.local, most)
-    rate = min(found.rate, _least(cluster, found.path, share, settings.connection_cap))
-    return CollectiveCost(latency, (Flow(found.path, size / len(group), rate),), "direct")
+    return latency, found.path, min(found.rate, _least(cluster, found.path, share, settings.connection_cap))
 
 
 def _wire(cluster: Cluster, group: tuple[int, ...], node: int) -> str:

@@ -9,10 +9,14 @@ from parsim.hardware.nccl.profiles import Profile
 from parsim.hardware.nccl.rings import Rings, port_rates
 from parsim.hardware.routes import TIER_SWITCH, Route
 from parsim.hardware.search import nvls_heads
-from parsim.hardware.search.speeds import largest_product, speed_list
+from parsim.hardware.search.speeds import head_speed, speed_list
 
 _LOCAL: tuple[Local, ...] = ("nvlink2", "nvlink3", "nvlink4", "nvlink5", "xgmi")
 _NETWORK: dict[str, Network] = {"ib": "ib", "infiniband": "ib", "efa": "efa", "roce": "roce", "ethernet": "tcp", "tcp": "tcp"}
+_MOST_HEADS = 8
+"""a larger NVLink domain adds no faster than eight GPUs: 835 to 847 GB/s on 72 (NVIDIA/nccl-tests pull request 43), 838 on 8"""
+_SLOW_ETHERNET = 25e9 / 8
+"""line rate up to which TCP keeps up [B/s]"""
 _OTHER_VENDORS = 8.0
 """compute capability in whose row of the tables GPUs of other makers are looked up (assumption)"""
 
@@ -64,14 +68,15 @@ def _heads(cluster: Cluster, over: Rings) -> Heads | None:
     if any(one is None for one in found):
         return None
     heads = [one for one in found if one is not None]
-    least = min(heads, key=lambda one: one.unquantised)
+    count = min(*sizes, _MOST_HEADS)
+    bandwidth = min(one.unquantised * (one.count + 1) for one in heads)
+    capability = min(cluster.device(gpu).compute_capability for gpu in over.channels[0].order)
+    share = bandwidth / (count + 1)
+    inside = head_speed(bandwidth, count, speed_list(capability, network=len(over.nodes) > 1))
     if len(over.nodes) == 1:
-        return Heads(least.count, least.speed, unquantised=least.unquantised)
-    capability = min(cluster.device(channel).compute_capability for channel in over.channels[0].order)
-    speeds = speed_list(capability, network=True)
-    _, inside = largest_product(least.unquantised, [speed for speed in speeds if speed <= least.unquantised * (1 + 1e-9)])
-    between = min(sum(port_rates(cluster, node).values()) for node in kinds.values()) / least.count
-    return Heads(least.count, inside, inter=min(inside, between))
+        return Heads(count, inside, unquantised=share)
+    between = min(sum(port_rates(cluster, node).values()) for node in kinds.values()) / count
+    return Heads(count, inside, inter=min(inside, between))
 
 
 def _cpu(cluster: Cluster, over: Rings) -> str:
@@ -108,7 +113,10 @@ def network_kind(cluster: Cluster) -> Network:
         return ""
     names = [link.kind for link in fabric.links] if isinstance(fabric, GraphFabric) else [fabric.link_kind.name]
     kinds = {_NETWORK.get(name.split("-")[0], "") for name in names}
-    return kinds.pop() if len(kinds) == 1 else ""
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    if kind == "tcp" and not isinstance(fabric, GraphFabric) and fabric.link_kind.capacity <= _SLOW_ETHERNET:
+        return "ethernet"
+    return kind
 
 
 def message_latency(cluster: Cluster, used: Profile, network: str) -> float:

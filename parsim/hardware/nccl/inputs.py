@@ -15,7 +15,8 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduc
 """those for which the library chooses an algorithm"""
 
 Local = Literal["", "nvlink2", "nvlink3", "nvlink4", "nvlink5", "xgmi", "pcie"]
-Network = Literal["", "ib", "efa", "roce", "tcp"]
+Network = Literal["", "ib", "efa", "roce", "tcp", "ethernet"]
+"""ethernet: TCP at up to 25 Gb/s"""
 Path = Literal["nvlink", "pcie"]
 
 

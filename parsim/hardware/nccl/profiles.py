@@ -11,7 +11,8 @@ head's share of the NVLinks comes to, not the next lower entry of the library's 
 Sources of the measured profile, by name below:
 vtrain: VIA-Research/vTrain, V100 profile (cube mesh, 2 to 8 GPUs); ml-engineering: stas00/ml-engineering network/README.md (A100,
 H200, B200 sweeps); vidur: microsoft/vidur data/profiling/network; awslabs: awslabs/awsome-distributed-training
-micro-benchmarks/nccl-tests (p5, EFA); nccl-tests: NVIDIA/nccl-tests issues 119, 152, 252.
+micro-benchmarks/nccl-tests (p5, EFA); nccl-tests: NVIDIA/nccl-tests issues 119, 152, 252; Hetu-Galvatron: PKU-DAIR/Hetu-Galvatron
+galvatron/profile_hardware (all_to_all on a node of A100).
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ MEASURED = Profile(
         "roce": Pace(by_generation={"ampere": 0.985}, source="like InfiniBand; two systems"),
         "efa": Pace(1.0, 0.0, 240e-6, 25e6, source="awslabs"),
         "tcp": Pace(0.6, 0.0, 200e-6, 20e6, source="assumption: sockets reach 0.35 to 0.8 of the line rate"),
+        "ethernet": Pace(1.0, 0.0, 200e-6, 20e6, source="assumption: TCP fills links of up to 25 Gb/s"),
     },
     local_nvls={
         "nvlink4": Pace(0.972, 0.0, 65e-6, 8e6, source="ml-engineering: H200, 5 to 8 GPUs"),
@@ -122,11 +124,13 @@ MEASURED = Profile(
     },
     pairs={
         "nvlink2": Pairs(0.93, 0.83, 0.646, 15e-6, 6e-6, "assumption: as nvlink3"),
-        "nvlink3": Pairs(0.93, 0.83, 0.646, 15e-6, 6e-6, "vidur: 223 of 240 GB/s; ml-engineering: 199, 155 between two; 75, 80, 110 us"),
+        "nvlink3": Pairs(
+            0.93, 0.83, 0.646, 15e-6, 6e-6, "vidur: 223 of 240 GB/s; Hetu-Galvatron: 199 GB/s, 155 between two; 75, 80, 110 us"
+        ),
         "nvlink4": Pairs(0.976, 0.83, 0.646, 15e-6, 6e-6, "vidur: 362 of 370.8 GB/s; exchange: assumption, as nvlink3"),
         "nvlink5": Pairs(0.955, 0.745, 0.646, 15e-6, 6e-6, "MooreThreads/SimuMax configs/system: 0.597 of 900 GB/s; else assumption"),
     },
-    network_latency={"tcp": 25e-6},
+    network_latency={"tcp": 25e-6, "ethernet": 25e-6},
     network_nvls={
         "ib": Pace(1.0, 0.0, 100e-6, 20e6, source="assumption"),
         "roce": Pace(1.0, 0.0, 100e-6, 20e6, source="assumption: as InfiniBand"),

@@ -1,7 +1,7 @@
 """Constants of NCCL's tuning model, by version of the library.
 
-Latencies, caps and factors: NVIDIA/nccl src/graph/tuning.cc; rates per NVLink and between sockets: src/graph/topo.h; all at
-the tags named in `Constants.source`. A version between two tables uses the older one. SI units [s, B/s].
+Latencies, caps and factors: NVIDIA/nccl src/graph/tuning.cc at the tags named in `Constants.source`. A version between two tables
+uses the older one. SI units [s, B/s].
 """
 
 from __future__ import annotations
@@ -81,10 +81,6 @@ class Constants:
     """the Simple row applies to NVLS Tree too, on Blackwell with x86 CPUs"""
     ll128_capabilities: tuple[float, ...] | None = None
     """compute capabilities that may use LL128; None: 7.0 and above"""
-    nvlink: Mapping[str, float] | None = None
-    """rate of one NVLink by generation of the link [B/s]"""
-    socket: Mapping[str, float] | None = None
-    """rate between two sockets [B/s]"""
 
 
 def constants(version: str = DEFAULT_VERSION) -> Constants:
@@ -132,12 +128,6 @@ def _gb(*rows: Triple) -> Rows:
     return (scaled[0], scaled[1], scaled[2], scaled[3])
 
 
-def _rates(**rates: float) -> dict[str, float]:
-    return {name.replace("_", "-"): rate * 1e9 for name, rate in rates.items()}
-
-
-_LINKS_2_18 = _rates(nvlink1=18, nvlink2=20, nvlink3=20, nvlink3_rtx=12, nvlink4=20)
-_SOCKETS_2_18 = _rates(socket_broadwell=6, socket_skylake=10, socket_power9=32, socket_arm=6)
 _VOLTA_LL: Triple = (39.0, 39.0, 20.4)
 _AMPERE_LL: Triple = (87.7, 22.5, 19.0)
 _VOLTA_TREE: Triple = (26.5, 18.5, 10.0)
@@ -200,7 +190,7 @@ def _twelve() -> Constants:
     rest: dict[Algorithm, Triple] = {"collnet_chain": _NONE, "nvls": _NONE, "nvls_tree": _NONE, "pat": _NONE}
     return Constants(
         version="2.12",
-        source="NVIDIA/nccl v2.12.12-1 src/graph/tuning.cc, topo.h (2.7 to 2.11 differ in caps and in the network latency of Simple)",
+        source="NVIDIA/nccl v2.12.12-1 src/graph/tuning.cc (2.7 to 2.11 differ in caps and in the network latency of Simple)",
         base={"tree": collnet, "ring": _us(3.6, 10.0, 8.4), "collnet_direct": collnet, **rest},
         step={path: {"tree": tree[path], "ring": ring[path], "collnet_direct": direct[path], **rest} for path in ring},
         ll_cap=_gb(_VOLTA_LL, _AMPERE_LL, _VOLTA_LL, _VOLTA_LL),
@@ -224,8 +214,6 @@ def _twelve() -> Constants:
         tree_correction=tuple(row[:23] for row in _CORRECTION),
         nvls_tree_corrected=False,
         ll128_capabilities=(7.0, 8.0),
-        nvlink=_rates(nvlink1=18, nvlink2=22, nvlink3=22, nvlink3_rtx=12),
-        socket=_rates(socket_broadwell=6, socket_skylake=9, socket_power9=32, socket_arm=6),
     )
 
 
@@ -233,7 +221,7 @@ def _eighteen() -> Constants:
     steps = _steps(_tree_steps(4, 6, 14), (8.0, 8.0, 10.7), (4.75, 8.0, 14.0), (0.0, 18.0), (0.0, 19.0))
     return Constants(
         version="2.18",
-        source="NVIDIA/nccl v2.18.3-1 src/graph/tuning.cc, topo.h",
+        source="NVIDIA/nccl v2.18.3-1 src/graph/tuning.cc",
         base=_bases(_us(6.8, 14, 0), _us(6.8, 14, 0), _simple(23)),
         step=steps,
         ll_cap=_gb(_VOLTA_LL, _AMPERE_LL),
@@ -251,15 +239,13 @@ def _eighteen() -> Constants:
         tree_correction=tuple(row[:23] for row in _CORRECTION),
         nvls_tree_corrected=False,
         ll128_capabilities=(7.0, 8.0, 9.0),
-        nvlink=_LINKS_2_18,
-        socket=_SOCKETS_2_18,
     )
 
 
 def _twenty() -> Constants:
     return Constants(
         version="2.20",
-        source="NVIDIA/nccl v2.20.3-1 src/graph/tuning.cc, topo.h",
+        source="NVIDIA/nccl v2.20.3-1 src/graph/tuning.cc",
         base=_bases(_us(6.8, 14, 0)),
         step=_steps(_tree_steps(28, 28, 28), _DIRECT, _CHAIN, (23.0, 18.0), (23.0, 14.0)),
         ll_cap=_gb(_VOLTA_LL, _AMPERE_LL),
@@ -276,15 +262,13 @@ def _twenty() -> Constants:
         tree_correction=tuple(row[:23] for row in _CORRECTION),
         nvls_tree_corrected=False,
         ll128_capabilities=(7.0, 8.0, 9.0),
-        nvlink=_LINKS_2_18 | _rates(nvlink4=20.6),
-        socket=_SOCKETS_2_18 | _rates(socket_amd=16),
     )
 
 
 def _twenty_three() -> Constants:
     return Constants(
         version="2.23",
-        source="NVIDIA/nccl v2.23.4-1 src/graph/tuning.cc, topo.h",
+        source="NVIDIA/nccl v2.23.4-1 src/graph/tuning.cc",
         base=_bases(_us(6.8, 14, 8.4)),
         step=_steps(_tree_steps(4, 4, 14), _DIRECT, _CHAIN, (25.0, 18.0), (25.0, 14.0)),
         ll_cap=_gb(_VOLTA_LL, _AMPERE_LL, (141.0, 45.0, 35.0)),
@@ -297,15 +281,13 @@ def _twenty_three() -> Constants:
         tree_correction=tuple(row[:23] for row in _CORRECTION),
         nvls_tree_corrected=False,
         ll128_capabilities=(7.0, 8.0, 9.0),
-        nvlink=_LINKS_2_18 | _rates(nvlink4=20.6),
-        socket=_SOCKETS_2_18 | _rates(socket_amd=16),
     )
 
 
 def _thirty() -> Constants:
     return Constants(
         version="2.30",
-        source="NVIDIA/nccl v2.30.7-1 src/graph/tuning.cc, topo.h",
+        source="NVIDIA/nccl v2.30.7-1 src/graph/tuning.cc",
         base=_bases(_us(6.8, 14, 8.4)),
         step=_steps(_tree_steps(4, 4, 14), _DIRECT, _CHAIN, (25.0, 18.0), (25.0, 20.9)),
         ll_cap=_gb(_VOLTA_LL, _AMPERE_LL, (141.0, 45.0, 35.0), (282.0, 90.0, 70.0)),
@@ -314,8 +296,6 @@ def _thirty() -> Constants:
         tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, _HOPPER_TREE, (70.0, 42.8, 24.0)),
         nvls_tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, (0.0, 57.7, 45.5), (0.0, 96.0, 80.0)),
         tree_correction=_CORRECTION,
-        nvlink=_LINKS_2_18 | _rates(nvlink4=20.6, nvlink5=40.1),
-        socket=_SOCKETS_2_18 | _rates(socket_amd=16, socket_sapphire_rapids=22, socket_emerald_rapids=40),
     )
 
 

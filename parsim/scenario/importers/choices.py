@@ -1,4 +1,4 @@
-"""What a description of wires leaves open: which GPU it is, which CPU, which NICs. Taken from the user, else the usual one and a warning."""
+"""What a description of wires leaves open: which GPU, CPU and NICs. The user's word, else the usual one and a warning."""
 
 from __future__ import annotations
 
@@ -63,33 +63,24 @@ class Choices:
         """Note something that the reader should check."""
         self.findings.append(Finding(message, path, suggestion=suggestion))
 
-    def gpu(self, wiring: Wiring, nvlinks: int) -> Gpu:
-        """The GPU: the user's, else one that has that many NVLinks and is wired like that.
+    def gpu(self, wiring: Wiring, nvlinks: int, capability: int = 0) -> Gpu:
+        """The GPU: the user's, else the usual one with that many NVLinks, wired like that, of that compute capability (90 for 9.0).
 
         Raises:
             TopologyError: nothing tells which GPU it is.
         """
         if self.device is not None:
             return gpu_named(self.device)
-        fitting = _fitting(wiring, nvlinks)
+        fitting = _fitting(wiring, nvlinks) if nvlinks else _capable(capability) if capability else ()
+        if capability:
+            fitting = tuple(name for name in fitting if name in _capable(capability))
+        seen = [f"{nvlinks} NVLinks ({wiring})" if nvlinks else "no NVLink", *([f"sm {capability}"] if capability else [])]
+        evidence = " and ".join(seen)
         if not fitting:
-            seen = f"GPUs with {nvlinks} NVLinks ({wiring})" if nvlinks else "GPUs without NVLink"
             repair = f"name it: --device NAME, one of {', '.join(files.names('devices'))}, or a device file"
-            raise TopologyError(Finding(f"the description shows {seen}, not which GPU it is", "device", suggestion=repair))
-        if len(fitting) > 1:
-            others = ", ".join(fitting[1:])
-            self.assume(f"{fitting[0]} is assumed; {nvlinks} NVLinks also fit {others}", "device", "say which it is: --device NAME")
-        else:
-            self.assume(f"{fitting[0]} is assumed from {nvlinks} NVLinks per GPU", "device", "if it is another: --device NAME")
-        return gpu_named(fitting[0])
-
-    def gpu_of_capability(self, capability: int) -> Gpu | None:
-        """The usual GPU of a compute capability (80 for 8.0), with a warning; None where the catalogue has none."""
-        fitting = _capable(capability)
-        if not fitting:
-            return None
-        others = f"; {', '.join(fitting[1:])} are too" if len(fitting) > 1 else ""
-        self.assume(f"{fitting[0]} is assumed, being sm {capability}{others}", "device", "say which it is: --device NAME")
+            raise TopologyError(Finding(f"the description shows GPUs with {evidence}, not which they are", "device", suggestion=repair))
+        others = f"; {', '.join(fitting[1:])} would look the same" if len(fitting) > 1 else ""
+        self.assume(f"{fitting[0]} is assumed from {evidence}{others}", "device", "say which it is: --device NAME")
         return gpu_named(fitting[0])
 
     def socket(self, cpus: int) -> tuple[str, str]:

@@ -51,7 +51,7 @@ class XmlNvlinks:
         for device, part, links, host in zip(devices, gpus, self.per_gpu, self.to_cpu, strict=True):
             if links + host > device.nvlinks:
                 terms = f"{links} NVLinks to GPUs and switches" + (f" + {host} to the CPU" if host else "")
-                problem = f"{part.name} has {terms}, more than the {device.nvlinks} of a {device.name}"
+                problem = f"{part.name} has {terms}, more than the {device.nvlinks} of {device.name}"
                 problems.append(Finding(problem, where(part), suggestion="is it another GPU? say which: --device NAME"))
         if problems:
             raise TopologyError(problems)
@@ -94,6 +94,7 @@ def read_nvlinks(gpus: list[Part], findings: list[Finding]) -> XmlNvlinks:
     links = XmlNvlinks([0] * len(gpus), [0] * len(gpus))
     seen: dict[tuple[int, int], int] = {}
     problems: list[Finding] = []
+    selfish: list[str] = []
     for position, part in enumerate(gpus):
         for entry in (*part.element.findall("gpu/nvlink"), *part.element.findall("gpu/xgmi")):
             count = number(entry, "count", 1, where(part), problems)
@@ -101,9 +102,7 @@ def read_nvlinks(gpus: list[Part], findings: list[Finding]) -> XmlNvlinks:
                 problems.append(Finding("an NVLink count is at least 1", where(part), count))
             target, code = entry.get("target", "").lower(), entry.get("tclass", "").lower()
             if target == part.bus:
-                findings.append(
-                    Finding(f"{count} NVLinks from {part.name} to itself are left out: typical of a virtual machine", where(part))
-                )
+                selfish.append(part.name)
             elif code.startswith("0x068001"):
                 links.to_cpu[position] += count
             elif target in place:
@@ -111,11 +110,13 @@ def read_nvlinks(gpus: list[Part], findings: list[Finding]) -> XmlNvlinks:
             elif code.startswith("0x0680"):
                 links.switched[position] += count
             else:
-                findings.append(
-                    Finding(f"{count} NVLinks from {part.name} to {target or '?'}, which is no GPU of the file, are left out", where(part))
-                )
+                problem = f"{count} NVLinks from {part.name} to {target or '?'}, which is no GPU of the file, are left out"
+                findings.append(Finding(problem, where(part)))
     if problems:
         raise TopologyError(problems)
+    if selfish:
+        problem = f"NVLinks of {', '.join(dict.fromkeys(selfish))} lead to the GPU itself, as in virtual machines, and are left out"
+        findings.append(Finding(problem, "nvlink", suggestion="nvidia-smi topo -m shows the real ones"))
     for (a, b), count in seen.items():
         back = seen.get((b, a), 0)
         if a < b or not back:

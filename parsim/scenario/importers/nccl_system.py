@@ -131,6 +131,8 @@ def read_system(text: str) -> System:
         for child in element:
             _attach(child, cpu, system, problems)
         system.cpus.append(cpu)
+    buses = [part.bus for part in system.parts("gpu")]
+    problems += [Finding("two GPUs have this bus id, or none", bus or "gpu") for bus in dict.fromkeys(buses) if buses.count(bus) > 1]
     if problems:
         raise TopologyError(problems)
     _same_nic_twice(system)

@@ -12,7 +12,7 @@ from parsim.scenario.importers.drawing import NVLINK_HEADINGS, SOURCES, Drawing,
 from parsim.scenario.importers.finish import finish, nics_used
 from parsim.scenario.importers.imported import Facts, Imported
 from parsim.scenario.importers.nccl_links import XmlNvlinks, read_nvlinks
-from parsim.scenario.importers.nccl_system import Part, System, bus_order, hexadecimal, number, read_system, where
+from parsim.scenario.importers.nccl_system import Part, Role, System, bus_order, hexadecimal, number, read_system, where
 from parsim.scenario.importers.topo_matrix import LARGEST
 
 ORIGIN = "an NCCL topology XML"
@@ -21,6 +21,7 @@ _LANE = 0.75e9 / 60
 _SLOW = 3e9
 """uplinks of a PCIe switch below this [B/s] are doubtful: PCIe 3 x4"""
 _LOCAL = "local"
+_INNER: dict[Role, str] = {"cpu": "cpu", "pcie": "pcie", "card": "pcie-card"}
 _RDMA = ("mlx", "roce", "bnxt", "irdma", "rxe")
 
 
@@ -86,8 +87,8 @@ def _by_number(parts: list[Part], tag: str) -> list[Part]:
 
 
 def _give_names(machine: _Machine) -> None:
-    for role, prefix in (("cpu", "cpu"), ("pcie", "pcie"), ("card", "pcie-card")):
-        for position, part in enumerate(machine.system.parts(role)):  # type: ignore[arg-type]
+    for role, prefix in _INNER.items():
+        for position, part in enumerate(machine.system.parts(role)):
             part.name = f"{prefix}{position}"
     for parts, prefix in ((machine.gpus, "gpu"), (machine.nics, "nic")):
         for position, part in enumerate(parts):
@@ -100,16 +101,17 @@ def _models(machine: _Machine, links: XmlNvlinks) -> list[Gpu]:
     if choices.device is not None:
         return [gpu_named(choices.device)] * len(machine.gpus)
     known = [PCI_DEVICES.get(hexadecimal(part.element, "vendor") << 16 | hexadecimal(part.element, "device"), "") for part in machine.gpus]
-    guess: Gpu | None = None
     if not all(known):
         problems: list[Finding] = []
         part = machine.gpus[known.index("")]
         entry = part.element.find("gpu")
         capability = number(entry, "sm", 0, where(part), problems) if entry is not None else 0
-        guess = choices.gpu_of_capability(capability) if capability and not links.any else None
-        guess = guess or choices.gpu(links.wiring, max(links.per_gpu))
-    found = {name: gpu_named(name) for name in known if name}
-    return [found[name] if name else guess for name in known if name or guess is not None]  # type: ignore[misc]
+        if problems:
+            raise TopologyError(problems)
+        guess = choices.gpu(links.wiring, max(links.per_gpu), capability).name
+        known = [name or guess for name in known]
+    found = {name: gpu_named(name) for name in known}
+    return [found[name] for name in known]
 
 
 def _left_out(machine: _Machine) -> tuple[int, ...]:
@@ -224,8 +226,8 @@ def _draw(machine: _Machine, links: XmlNvlinks, socket: str, name: str) -> Drawi
     """Vertices and edges, from NVLink down to the CPUs."""
     system = machine.system
     vertices = ["nvswitch"] if any(links.switched) else []
-    for role in ("cpu", "pcie", "card"):
-        vertices += [part.name for part in system.parts(role)]  # type: ignore[arg-type]
+    for role in _INNER:
+        vertices += [part.name for part in system.parts(role)]
     vertices += [part.name for part in machine.nics]
     wires = [(NVLINK_HEADINGS[links.wiring], links.wires([model.device.nvlink for model in machine.models]))]
     direct = _host_links(machine, links)

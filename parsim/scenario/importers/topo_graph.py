@@ -71,7 +71,7 @@ def nvlinks(matrix: Matrix, limit: int, device: str = "") -> Nvlinks:
             continue
         worst = max(group, key=lambda gpu: sums[gpu])
         if sums[worst] > limit:
-            raise TopologyError(_too_many(matrix, worst, limit, device))
+            raise TopologyError(_too_many(matrix, worst, limit, device, counts))
         edges += [(*pair, links[pair]) for pair in combinations(group, 2) if pair in links]
         kinds["bridges" if len(group) == 2 else "mesh"] = None
         per_gpu = [sums.get(gpu, count) for gpu, count in enumerate(per_gpu)]
@@ -79,13 +79,16 @@ def nvlinks(matrix: Matrix, limit: int, device: str = "") -> Nvlinks:
     return Nvlinks(wiring, tuple(edges), tuple(switched), tuple(per_gpu))
 
 
-def _too_many(matrix: Matrix, gpu: int, limit: int, device: str) -> Finding:
+def _too_many(matrix: Matrix, gpu: int, limit: int, device: str, counts: set[int]) -> Finding:
     """The arithmetic of a GPU that shows more NVLinks than it can have."""
     shown = {next(other for other in pair if other != gpu): count for pair, count in sorted(matrix.nvlinks.items()) if gpu in pair}
     terms = " + ".join(f"{count} ({matrix.gpus[other]})" for other, count in shown.items())
-    owner = f"a {device}" if device else "any GPU"
+    owner = device or "any GPU"
     repair = "is it another GPU? say which: --device NAME" if device else "is the matrix complete?"
-    return Finding(f"NVLinks {terms} = {sum(shown.values())}, more than the {limit} of {owner}", matrix.gpus[gpu], suggestion=repair)
+    problem = f"NVLinks {terms} = {sum(shown.values())}, more than the {limit} of {owner}"
+    if len(counts) > 1:
+        problem += f"; behind switches all pairs would show the same, not {' and '.join(map(str, sorted(counts)))}"
+    return Finding(problem, matrix.gpus[gpu], suggestion=repair)
 
 
 def pcie_tree(matrix: Matrix) -> PcieTree:

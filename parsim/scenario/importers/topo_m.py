@@ -60,7 +60,8 @@ def import_topo(text: str, *, device: str | None, nic: str | None, pcie: str | N
     links = nvlinks(matrix, gpu.device.nvlinks, gpu.device.name)
     if links.wiring != "none" and max(links.per_gpu) < gpu.device.nvlinks and device is not None:
         shown = max(links.per_gpu)
-        choices.assume(f"a {gpu.device.name} has {gpu.device.nvlinks} NVLinks, the matrix shows {shown}", "device", "is it another GPU?")
+        problem = f"{gpu.device.name} has {gpu.device.nvlinks} NVLinks, the matrix shows {shown}"
+        choices.assume(problem, "device", "is it another GPU, or are some not visible?")
     tree = pcie_tree(matrix)
     choices.findings += tree.findings
     kind, maker = choices.socket(len(tree.cpus))
