@@ -221,10 +221,10 @@ def _points(text: str, name: str, systems: Mapping[str, System], findings: list[
             bus = bus_factor(kind, gpus)
             time = float(row["time_us"]) * 1e-6 if row["time_us"] else size * bus / (float(row["busbw_GBps"]) * 1e9)
             point = Point(row["system"], kind, gpus, int(row["nodes"]), size, time, row["algorithm"], row["source"], row["note"])
-        except (KeyError, ValueError, ZeroDivisionError) as error:
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             findings.append(Finding(f"cannot be read: {error}", file=name, line=line))
             continue
-        if point.system not in systems:
+        if point.system not in systems and not any(finding.path == f"systems.{point.system}" for finding in findings):
             findings.append(Finding("unknown system", "system", point.system, file=name, line=line))
         points.append(point)
     return tuple(points)

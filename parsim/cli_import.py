@@ -1,0 +1,54 @@
+"""Commands that turn what other tools print into files that parsim reads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parsim.errors import InputError
+from parsim.terminal import Debug, Json, create, say, say_json
+
+imports = typer.Typer(name="import", help="Turn foreign files into YAML to read and edit.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Put the commands of this file on the command line."""
+    app.add_typer(imports)
+
+
+@imports.command()
+def topo(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Text of `nvidia-smi topo -m`, or NCCL's topology XML; - is standard input.")],
+    device: Annotated[str | None, typer.Option(help="The GPU (`parsim list devices`); default: inferred, with a warning.")] = None,
+    nic: Annotated[str | None, typer.Option(help="Link kind of the NICs, for example ib-hdr.")] = None,
+    pcie: Annotated[str | None, typer.Option(help="Link kind of the PCIe slots, for example pcie4-x16.")] = None,
+    cpu: Annotated[str | None, typer.Option(help="amd | intel, or a socket link kind.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it; default: the file's name.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the topology here instead of to standard output.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Read a machine's topology and write it as a topology file; what is ambiguous is said, not guessed silently."""
+    from parsim.scenario.files import read_text
+    from parsim.scenario.importers.nccl_xml import import_nccl_xml
+    from parsim.scenario.importers.topo_m import import_topo
+
+    text = sys.stdin.read() if file == "-" else read_text(Path(file))
+    read = import_nccl_xml if text.lstrip().startswith("<") else import_topo
+    called = name or ("imported" if file == "-" else Path(file).stem)
+    try:
+        imported = read(text, device=device, nic=nic, pcie=pcie, cpu=cpu, name=called)
+    except InputError as error:
+        raise type(error)([finding if finding.file else finding.at(file, finding.line, finding.column) for finding in error.findings]) from None
+    for finding in imported.warnings:
+        sys.stderr.write(f"warning: {finding}\n")
+    if out is not None:
+        create(out, imported.yaml)
+    if as_json:
+        warnings = [finding.as_dict() for finding in imported.warnings]
+        say_json({"parsim": 1, "topology": imported.tree, "warnings": warnings, "file": None if out is None else str(out)})
+    else:
+        say(imported.yaml if out is None else f"Wrote {out}. Next: parsim topology show {out}")
