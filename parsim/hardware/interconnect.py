@@ -9,7 +9,8 @@ from parsim.hardware.cluster import Cluster
 from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.flows import CollectiveCost
 from parsim.hardware.nccl.cost import collective_cost as nccl_cost
-from parsim.hardware.nccl.inputs import Settings
+from parsim.hardware.nccl.cost import collective_estimate
+from parsim.hardware.nccl.inputs import COLLECTIVES, Settings
 
 
 TINY = 16 * 1024
@@ -64,9 +65,12 @@ class Interconnect:
     def _price(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
         if self.settings is None:
             return ring_cost(self.cluster, group, kind, size)
-        found = nccl_cost(self.cluster, group, kind, size, self.settings)
         if size > TINY:
-            return found
+            return nccl_cost(self.cluster, group, kind, size, self.settings)
+        if kind in COLLECTIVES and len(group) > 1:
+            one = collective_estimate(self.cluster, group, kind, size, self.settings)
+            return CollectiveCost(one.time, (), one.choice.algorithm, one.choice.protocol)
+        found = nccl_cost(self.cluster, group, kind, size, self.settings)
         return CollectiveCost(found.time, (), found.algorithm, found.protocol)
 
     def capacity(self, link: int) -> float:

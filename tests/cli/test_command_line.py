@@ -390,3 +390,16 @@ def test_a_deadlock_has_a_document_and_its_own_exit_code(tmp_path, capsys):
     assert set(json.loads(capsys.readouterr().out)) == set(document) - {"deadlock"}
     assert execute(["run", str(scenario), "--out", str(tmp_path / "out")]) == 4
     assert not (tmp_path / "out").exists()
+
+
+def test_import_topo_writes_a_topology_that_runs(tmp_path, capsys):
+    sample = Path(__file__).parent.parent / "data" / "topo-m" / "06-hgx-h100-8gpu-8nic.txt"
+    out = tmp_path / "mine.yaml"
+    assert execute(["import", "topo", str(sample), "--device", "h100", "--nic", "ib-ndr", "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert execute(["run", EXAMPLE, f"cluster.topology={out}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"]["total"] == 4
+    assert execute(["import", "topo", str(sample), "--out", str(out)]) == 2
+    (tmp_path / "nonsense.txt").write_text("no matrix here")
+    assert execute(["import", "topo", str(tmp_path / "nonsense.txt")]) == 2
+    assert "nonsense.txt" in capsys.readouterr().err
