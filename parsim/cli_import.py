@@ -42,7 +42,9 @@ def topo(
     try:
         imported = read(text, device=device, nic=nic, pcie=pcie, cpu=cpu, name=called)
     except InputError as error:
-        raise type(error)([finding if finding.file else finding.at(file, finding.line, finding.column) for finding in error.findings]) from None
+        raise type(error)(
+            [finding if finding.file else finding.at(file, finding.line, finding.column) for finding in error.findings]
+        ) from None
     for finding in imported.warnings:
         sys.stderr.write(f"warning: {finding}\n")
     if out is not None:

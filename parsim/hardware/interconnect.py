@@ -12,7 +12,6 @@ from parsim.hardware.nccl.cost import collective_cost as nccl_cost
 from parsim.hardware.nccl.cost import collective_estimate
 from parsim.hardware.nccl.inputs import COLLECTIVES, Settings
 
-
 TINY = 16 * 1024
 """Messages of up to this many bytes are latency and occupy no link: a scalar all-reduce over a tree would otherwise make every
 node of the tree a class of its own, for a load that nobody can measure."""

@@ -11,8 +11,8 @@ from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioEr
 from parsim.parallel.settings import Runtime, Training
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
-from parsim.scenario.collectives import collective_settings
 from parsim.scenario.capability import attention_findings, attention_kernel, precision_findings, preset_for
+from parsim.scenario.collectives import collective_settings
 from parsim.scenario.places import machine_findings
 from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.recipe import optimizer_settings

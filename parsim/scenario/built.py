@@ -12,8 +12,8 @@ from parsim.scenario.schema import EconomicsSection, ReportSection
 from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:
-    from parsim.hardware.nccl.inputs import Settings
     from parsim.hardware.cluster import Cluster
+    from parsim.hardware.nccl.inputs import Settings
     from parsim.model.model import Model
     from parsim.scenario.scenario import Scenario
 

@@ -50,9 +50,7 @@ class CollectivesSection(Section):
     profile: Annotated[str, Choice(("measured", "nccl", "ring"))] = "measured"
     """measured: NCCL's tuning model corrected by measurements per fabric; nccl: the library's own prediction; ring: latency and
     bandwidth of rings and trees on the effective capacities of the graph"""
-    algorithm: Annotated[
-        str, Choice(("auto", "ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat"))
-    ] = "auto"
+    algorithm: Annotated[str, Choice(("auto", "ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat"))] = "auto"
     """algorithm of the collectives that know it (NCCL_ALGO); auto: the fastest by NCCL's prediction"""
     protocol: Annotated[str, Choice(("auto", "simple", "ll", "ll128"))] = "auto"
     """protocol (NCCL_PROTO); auto: the fastest by NCCL's prediction"""

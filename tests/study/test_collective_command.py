@@ -52,7 +52,7 @@ def test_an_algorithm_can_be_forced():
 def test_measured_peaks_of_an_h200():
     # stas00/ml-engineering network/README.md: 8 GiB, 4 to 8 GPUs
     for gpus, busbw in ((4, 363.3), (5, 414.2), (6, 435.6), (7, 460.0), (8, 473.1)):
-        assert one("hgx-h200", 8 * GIB, gpus, settings=Settings()).busbw / 1e9 == pytest.approx(busbw, rel=0.015)
+        assert one("hgx-h200", 8 * GIB, gpus, settings=Settings()).busbw / 1e9 == pytest.approx(busbw, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,7 +76,8 @@ def test_sizes():
 
 
 def test_spellings():
-    assert [collective.kind_of(name) for name in ("all-reduce", "AllReduce", "all_reduce_perf", "alltoall", "sendrecv", "reduce-scatter")] == [
+    spelled = ("all-reduce", "AllReduce", "all_reduce_perf", "alltoall", "sendrecv", "reduce-scatter")
+    assert [collective.kind_of(name) for name in spelled] == [
         "all_reduce", "all_reduce", "all_reduce", "all_to_all", "send", "reduce_scatter",
     ]  # fmt: skip
     with pytest.raises(ScenarioError, match="all-gather"):

@@ -169,7 +169,9 @@ def test_own_data(tmp_path, capsys):
     assert execute(["validate", "nccl", "--data", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["points"] == 2
     (tmp_path / "measurements.csv").write_text("\n".join([rows[0], "nobody,all_reduce,2,1,8,1,,auto,s,", "x,y"]), encoding="utf-8")
-    (tmp_path / "systems.yaml").write_text(systems.replace("class: pcie", "class: fast").replace("title: MI355X", "name: MI355X"), encoding="utf-8")
+    (tmp_path / "systems.yaml").write_text(
+        systems.replace("class: pcie", "class: fast").replace("title: MI355X", "name: MI355X"), encoding="utf-8"
+    )
     with pytest.raises(ScenarioError) as error:
         measurements(tmp_path)
     messages = " | ".join(map(str, error.value.findings))
