@@ -18,6 +18,8 @@ from parsim.scenario.files import find, names, read
 from parsim.scenario.shortforms import box
 
 Tree = dict[str, Any]
+Candidate = tuple[str, str, tuple[str, ...]]
+"""(family, change in words, overrides); once enough of a family fit, the rest of it is not tried"""
 MAXIMA = ("micro_batch", "sequence_length", "parameters")
 _LONGEST = 4_194_304
 _SEQUENCE = 2048
@@ -148,15 +150,19 @@ def fit(question: Question, *, maximum: str | None = None, alternatives: bool = 
 
 def _alternatives(question: Question, tree: Tree, report: Report, refused: list[str], most: int = 5) -> Iterator[Alternative]:
     """Changes that fit, cheapest first: same hardware before more of it before other hardware, then by speed."""
-    for candidates in (_same_hardware(question, tree), _more_gpus(question), _other_devices(report)):
-        found = []
-        for change, overrides in candidates:
+    for candidates, enough in ((_same_hardware(question, tree), most), (_more_gpus(question), 1), (_other_devices(report), 3)):
+        found: list[Alternative] = []
+        satisfied: dict[str, int] = {}
+        for family, change, overrides in candidates:
+            if satisfied.get(family, 0) >= enough:
+                continue
             try:
                 other = simulate(load(tree, *overrides))
             except InputError as error:
                 refused.append(f"{change}: {error.findings[0].message}")
                 continue
             if other.fits:
+                satisfied[family] = satisfied.get(family, 0) + 1
                 found.append(Alternative(change, overrides, other, _slowdown(report, other)))
         found.sort(key=lambda alternative: (alternative.report.measured.ranks.total, alternative.slowdown or 1.0))
         yield from found[:most]
@@ -167,46 +173,49 @@ def _slowdown(before: Report, after: Report) -> float | None:
     return old / new if old and new else None
 
 
-def _same_hardware(question: Question, tree: Tree) -> list[tuple[str, tuple[str, ...]]]:
+def _same_hardware(question: Question, tree: Tree) -> list[Candidate]:
     """Changes of recipe and strategy on the GPUs at hand."""
     recompute = () if question.recompute in ("full", "true") else ("training.recompute=full",)
     eight_bit = ("training.optimizer=adam-8bit",)
-    candidates: list[tuple[str, tuple[str, ...]]] = []
+    candidates: list[Candidate] = []
     if recompute:
-        candidates.append(("full recomputation", recompute))
+        candidates.append(("recipe", "full recomputation", recompute))
     if question.micro_batch > 1:
-        candidates.append(("micro-batch 1", ("training.micro_batch=1",)))
-        candidates.append(("micro-batch 1 + full recomputation", ("training.micro_batch=1", *recompute)))
+        candidates.append(("recipe", "micro-batch 1", ("training.micro_batch=1",)))
+        candidates.append(("recipe", "micro-batch 1 + full recomputation", ("training.micro_batch=1", *recompute)))
     if question.zero is not None and question.zero < 3:
-        candidates += [(f"ZeRO-{stage}", (f"parallel.data.strategy=zero{stage}",)) for stage in range(question.zero + 1, 4)]
-        candidates.append(("ZeRO-3 + full recomputation", ("parallel.data.strategy=zero3", *recompute)))
+        candidates += [("recipe", f"ZeRO-{stage}", (f"parallel.data.strategy=zero{stage}",)) for stage in range(question.zero + 1, 4)]
+        candidates.append(("recipe", "ZeRO-3 + full recomputation", ("parallel.data.strategy=zero3", *recompute)))
     if question.optimizer is None:
-        candidates.append(("8-bit Adam", eight_bit))
-        candidates.append(("8-bit Adam + full recomputation", (*eight_bit, *recompute)))
-        candidates.append(("Adafactor + full recomputation", ("training.optimizer=adafactor", *recompute)))
+        candidates.append(("recipe", "8-bit Adam", eight_bit))
+        candidates.append(("recipe", "8-bit Adam + full recomputation", (*eight_bit, *recompute)))
+        candidates.append(("recipe", "Adafactor + full recomputation", ("training.optimizer=adafactor", *recompute)))
     if question.precision is None:
-        candidates.append(("pure bf16 states (2+2+4 B/parameter) + full recomputation", ("training.precision=pure-bf16", *recompute)))
+        candidates.append(
+            ("recipe", "pure bf16 states (2+2+4 B/parameter) + full recomputation", ("training.precision=pure-bf16", *recompute))
+        )
     half = tree["training"].get("sequence_length", 0) // 2
     if half >= 128:
-        candidates.append((f"sequence length {half} + full recomputation", (f"training.sequence_length={half}", *recompute)))
+        candidates.append(("recipe", f"sequence length {half} + full recomputation", (f"training.sequence_length={half}", *recompute)))
     return candidates
 
 
-def _more_gpus(question: Question) -> list[tuple[str, tuple[str, ...]]]:
-    """More GPUs of the same kind: a larger box, or a shipped machine with this device, in growing numbers."""
+def _more_gpus(question: Question) -> list[Candidate]:
+    """More GPUs of the same kind: a larger box, or a shipped machine with this device, in growing numbers until one fits."""
     count, device = _box(question.on)
-    candidates = []
+    candidates: list[Candidate] = []
     for label, extra in (("", ()), (" + full recomputation", ("training.recompute=full",))):
         for factor in (2, 4, 8):
             if not device:
                 nodes = question.nodes * factor
-                candidates.append((f"{nodes} nodes of {question.on}{label}", (f"cluster.nodes={nodes}", *extra)))
+                candidates.append((f"nodes{label}", f"{nodes} nodes of {question.on}{label}", (f"cluster.nodes={nodes}", *extra)))
             elif count * factor <= 8:
-                candidates.append((f"{count * factor}x {device}{label}", (f"cluster.topology={count * factor}x {device}", *extra)))
+                box = f"{count * factor}x {device}"
+                candidates.append((f"box{label}", f"{box}{label}", (f"cluster.topology={box}", *extra)))
         for name in _machines(device) if device else ():
             for nodes in (1, 2, 4):
-                change = f"{nodes} x {name}{label}"
-                candidates.append((change, (f"cluster.topology={name}", f"cluster.nodes={nodes}", *extra)))
+                overrides = (f"cluster.topology={name}", f"cluster.nodes={nodes}", *extra)
+                candidates.append((f"{name}{label}", f"{nodes} x {name}{label}", overrides))
     return candidates
 
 
@@ -217,10 +226,10 @@ def _machines(device: str) -> list[str]:
     return [name for name, node in trees.items() if node.get("device") == stem and node.get("gpus", 1) > 1]
 
 
-def _other_devices(report: Report) -> list[tuple[str, tuple[str, ...]]]:
-    """As many GPUs of kinds with more memory."""
+def _other_devices(report: Report) -> list[Candidate]:
+    """As many GPUs of kinds with more memory, the smallest first."""
     total = report.measured.ranks.total
-    return [(f"{total}x {name}", (f"cluster.topology={total}x {name}",)) for name in _DEVICES if total <= 16]
+    return [("device", f"{total}x {name}", (f"cluster.topology={total}x {name}",)) for name in _DEVICES if total <= 16]
 
 
 def _box(on: str) -> tuple[int, str]:
