@@ -52,6 +52,9 @@ _MEMORY_ADVICE = {
     "fragmentation": "the expandable-segments allocator",
 }
 
+_SHARDED_FROM = {"optimizer": 1, "gradients": 2, "parameters": 3}
+"""ZeRO stage from which a category is sharded"""
+
 _MEMORY_WORDS = {"optimizer": "optimizer states", "workspace": "workspaces", "context": "driver contexts", "fragmentation": "fragments"}
 
 _NOTABLE = 0.01
@@ -122,11 +125,20 @@ def limiter(measured: Measured, timeline: Timeline, path: CriticalPath, kind: st
     return f"{WORDS[kind]}: {share} of the critical path ({seconds(spent)} of {seconds(answers.step_time)}){place}{name}{reason}"
 
 
+def _stage(measured: Measured) -> int:
+    """ZeRO stage of the run's strategy; 0 for plain replicas."""
+    parallel = measured.scenario.get("parallel", {})
+    strategy = str(parallel.get("data", {}).get("strategy", "")) if isinstance(parallel, dict) else ""
+    return {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}.get(strategy, 0)
+
+
 def lever(measured: Measured, answers: Answers) -> str:
     """What would help most, with the most it can bring: the largest part of the step that is not compute."""
     if answers.headroom < 0 and answers.worst is not None:
         category, volume = _largest_category(answers.worst)
         advice = _MEMORY_ADVICE.get(category, "smaller reserves, or larger devices")
+        if category in _SHARDED_FROM and _stage(measured) >= _SHARDED_FROM[category]:
+            advice = "sharded already: more GPUs, a smaller optimizer (8-bit, Adafactor), or GPUs with more memory"
         return f"{_MEMORY_WORDS.get(category, category)}, {gib(volume)} GiB of the peak: {advice}"
     parts = {key: answers.critical[key] for key in KEYS if key not in ("compute", "bubble")}
     parts["bubble"] = (answers.bubble_fraction or 0.0) * answers.step_time
