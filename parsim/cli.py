@@ -306,7 +306,7 @@ def _show_program(scenario: Scenario, *, as_json: bool) -> None:
     built = build(scenario)
     clock = clock_of(built)
     plan = plan_of(built, clock)
-    _, lowering = fold(plan, Interconnect(built.cluster, plan.gpus, built.collectives), clock)
+    _, lowering = fold(plan, Interconnect(built.cluster, plan.gpus, built.collectives), clock, built.background)
     program = lowering.program
     if as_json:
         say_json({"parsim": 1, "program": to_text(program)})

@@ -74,13 +74,15 @@ def execute(built: Built, *, unfolded: bool = False) -> Run:
         job = plan_of(built, clock)
         wires = Interconnect(built.cluster, job.gpus, built.collectives)
         beside = interference_of(built, wires)
-        classes, lowering = fold(job, wires, clock)
+        others = built.background
+        classes, lowering = fold(job, wires, clock, others)
         if unfolded:
             lowering = Lowering(job, clock)
             lowering.run()
-            trace = Engine(lowering.program, wires, interference=beside).run()
+            trace = Engine(lowering.program, wires, interference=beside, background=others).run()
         else:
-            trace = Engine(lowering.program, FoldedInterconnect(wires, classes), interference=beside).run()
+            folded = FoldedInterconnect(wires, classes)
+            trace = Engine(lowering.program, folded, interference=beside, background=map(folded.background, others)).run()
         return Run(job, lowering, trace, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0)
 
 

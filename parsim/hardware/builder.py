@@ -21,7 +21,7 @@ from parsim.hardware.tree import Tree, closest
 FABRICS = ("single-switch", "fat-tree", "rail-optimised", "torus", "full-mesh")
 
 
-def build_cluster(
+def build_cluster(  # noqa: PLR0913
     tree: Mapping[str, Any] | str,
     *,
     device_lookup: Callable[[str], Mapping[str, Any]],
@@ -31,6 +31,7 @@ def build_cluster(
     fabric: Mapping[str, Any] | str | None = None,
     overrides: Mapping[str, Any] | None = None,
     p2p: bool | None = None,
+    seed: int = 0,
 ) -> Cluster:
     """The cluster a scenario asks for.
 
@@ -42,6 +43,7 @@ def build_cluster(
         placement: where ranks go: packed, scattered, or the GPU of each rank.
         fabric: keys that replace those of the topology's fabric; None or "default" keeps it.
         overrides: the scenario's ``cluster.set``: changes under device, node and links, ``xF`` multiplies.
+        seed: of the hash that spreads flows over uplinks (``routing: ecmp``).
         p2p: whether GPUs exchange data over PCIe directly; None takes the machine's or the device's word.
 
     Raises:
@@ -62,7 +64,7 @@ def build_cluster(
     topology = read_topology(top, device_of, p2p)
     count = _node_count(nodes, topology, findings)
     machines = [(node, 1) for node in topology.nodes] if topology.explicit else [(topology.nodes[0], count)]
-    built = _graph_fabric(topology) if topology.explicit else _fabric(topology, count, findings)
+    built = _graph_fabric(topology) if topology.explicit else _fabric(topology, count, findings, seed)
     top.stop()
     wanted = None if gpus in (None, "all") else gpus
     if wanted is not None and (isinstance(wanted, (bool, str)) or not isinstance(wanted, int)):
@@ -133,7 +135,7 @@ def _node_count(nodes: int | list[Any], topology: Topology, findings: list[Findi
     return nodes
 
 
-def _fabric(topology: Topology, nodes: int, findings: list[Finding]) -> Fabric | None:
+def _fabric(topology: Topology, nodes: int, findings: list[Finding], seed: int) -> Fabric | None:
     """The fabric of `nodes` equal machines; None for a single machine."""
     tree = topology.fabric
     node = topology.nodes[0]
@@ -143,8 +145,7 @@ def _fabric(topology: Topology, nodes: int, findings: list[Finding]) -> Fabric |
     routing = tree.text("routing", "spray")
     if routing not in ("spray", "ecmp"):
         tree.fail("routing", f"unknown routing {routing!r}", closest(routing, ("spray", "ecmp")))
-    elif routing == "ecmp":
-        tree.fail("routing", "hashed routing (ecmp) is not supported yet", "use routing: spray")
+    hashed = routing == "ecmp"
     name = tree.text("link", "")
     leaf_ports = tree.whole("leaf_ports", 32)
     oversubscription = tree.number("oversubscription", 1.0, 0.01, 1000.0)
@@ -153,6 +154,8 @@ def _fabric(topology: Topology, nodes: int, findings: list[Finding]) -> Fabric |
     tree.close()
     if kind in ("single-switch", "torus", "full-mesh") and oversubscription != 1.0:
         tree.fail("oversubscription", f"a {kind} fabric has no trunks to oversubscribe", "use kind: fat-tree or rail-optimised")
+    if hashed:
+        _hashable(tree, kind, leaf_ports, oversubscription)
     link = topology.kind(name) if name else None
     if nodes == 1:
         return None
@@ -170,10 +173,23 @@ def _fabric(topology: Topology, nodes: int, findings: list[Finding]) -> Fabric |
     if findings:
         return None
     if kind == "fat-tree":
-        return FatTree(link, blocks, leaf_ports, oversubscription)
+        return FatTree(link, blocks, leaf_ports, oversubscription, hashed=hashed, seed=seed)
     if kind == "rail-optimised":
-        return RailOptimised(link, blocks, leaf_ports, oversubscription)
+        return RailOptimised(link, blocks, leaf_ports, oversubscription, hashed=hashed, seed=seed)
     return FullMesh(link, blocks) if kind == "full-mesh" else Fabric(link, blocks)
+
+
+def _hashable(tree: Tree, kind: str, leaf_ports: int, oversubscription: float) -> None:
+    """Hashing needs a whole number of equal paths between two leaves."""
+    if kind not in ("fat-tree", "rail-optimised"):
+        tree.fail("routing", f"a {kind} fabric has no equal paths to hash over", "use kind: fat-tree or rail-optimised, or routing: spray")
+        return
+    uplinks = leaf_ports / oversubscription
+    if uplinks < 1 or abs(uplinks - round(uplinks)) > 1e-9 * uplinks:
+        text = f"{leaf_ports} leaf ports / oversubscription {oversubscription:g} = {uplinks:g} uplinks; ecmp needs a whole number of them"
+        fitting = [number for number in range(1, leaf_ports + 1) if leaf_ports % number == 0]
+        nearest = min(fitting, key=lambda number: (abs(number - oversubscription), number))
+        tree.fail("oversubscription", text, f"use oversubscription {nearest}, other leaf_ports, or routing: spray")
 
 
 def _torus(tree: Tree, link: LinkKind, blocks: list[tuple[int, int]], dims: object) -> Fabric | None:

@@ -1,8 +1,9 @@
 """Networks between machines. Link ids are arithmetic: nothing is stored per link or per port.
 
 Port p = (machine, port of the machine) has link 2p into the network and 2p + 1 out of it; trunks follow. Switches above
-the leaves are non-blocking, and traffic is sprayed over the trunk of a leaf, so a trunk is one link each way with the
-summed capacity of its cables (adaptive routing, packet spraying, SRD).
+the leaves are non-blocking. Traffic is sprayed over the trunk of a leaf, so a trunk is one link each way with the summed
+capacity of its cables (adaptive routing, packet spraying, SRD); or it is hashed (ECMP): each cable is a link, and a pair of
+ports keeps to one of them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 
 TRUNK_LATENCY = 0.3e-6
 """one more switch hop [s]; InfiniBand switches forward in 0.2-0.3 us"""
+
+
+_WORD = (1 << 64) - 1
+
+
+def _mixed(value: int) -> int:
+    """splitmix64's finaliser."""
+    value = (value + 0x9E3779B97F4A7C15) & _WORD
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _WORD
+    return value ^ (value >> 31)
 
 
 class Port(NamedTuple):
@@ -120,11 +132,24 @@ class Fabric:
 
 
 class FatTree(Fabric):
-    """Leaf switches of `leaf_ports` plugs under a non-blocking core; trunks thinner by `oversubscription`."""
+    """Leaf switches of `leaf_ports` plugs under a non-blocking core; trunks thinner by `oversubscription`.
+
+    `hashed`: every leaf has ``leaf_ports / oversubscription`` cables, cable u to spine switch u, and all that goes from one port
+    to another takes the same spine switch, chosen by a hash of both and `seed` (RFC 2992: a flow keeps its path).
+    """
 
     kind = "fat-tree"
 
-    def __init__(self, link: LinkKind, blocks: Sequence[tuple[int, int]], leaf_ports: int, oversubscription: float) -> None:
+    def __init__(
+        self,
+        link: LinkKind,
+        blocks: Sequence[tuple[int, int]],
+        leaf_ports: int,
+        oversubscription: float,
+        *,
+        hashed: bool = False,
+        seed: int = 0,
+    ) -> None:
         super().__init__(link, blocks)
         self.leaf_ports = leaf_ports
         self.oversubscription = oversubscription
@@ -132,30 +157,47 @@ class FatTree(Fabric):
         self.nodes_per_leaf = leaf_ports // widest
         self.leaves = math.ceil(self.nodes / self.nodes_per_leaf) if self.nodes_per_leaf else math.ceil(self.ports / leaf_ports)
         self.trunk_capacity = leaf_ports * link.capacity / oversubscription
+        self.hashed = hashed
+        self.seed = seed
+        self.uplinks = round(leaf_ports / oversubscription) if hashed else 1
+        """links of a leaf to the core, each way"""
+        self.uplink_capacity = link.capacity if hashed else self.trunk_capacity
 
     @property
     def link_count(self) -> int:
-        return 2 * self.ports + 2 * self.leaves
+        return 2 * self.ports + 2 * self.leaves * self.uplinks
 
     def leaf_of(self, port: Port) -> int:
         return port.node // self.nodes_per_leaf if self.nodes_per_leaf else self.index(port) // self.leaf_ports
+
+    def uplink(self, source: Port, target: Port) -> int:
+        """Which of the leaf's uplinks carries what `source` sends to `target`."""
+        if self.uplinks == 1:
+            return 0
+        return _mixed(_mixed(_mixed(self.seed) ^ self.index(source)) ^ self.index(target)) % self.uplinks
 
     def _across(self, source: Port, target: Port) -> tuple[int, ...]:
         up, down = self.leaf_of(source), self.leaf_of(target)
         if up == down:
             return ()
-        return (2 * self.ports + 2 * up, 2 * self.ports + 2 * down + 1)
+        spine, first = self.uplink(source, target), 2 * self.ports
+        return (first + 2 * (up * self.uplinks + spine), first + 2 * (down * self.uplinks + spine) + 1)
+
+    def _trunk_ends(self, trunk: int) -> tuple[str, str]:
+        """Leaf and spine of a link above the leaves, counted from the first of them."""
+        leaf, spine = divmod(trunk // 2, self.uplinks)
+        return self._leaf_name(leaf), f"spine{spine}" if self.hashed else "spine"
 
     def link(self, local: int) -> Link:
         trunk = local - 2 * self.ports
         if trunk < 0:
             return super().link(local)
-        leaf = self._leaf_name(trunk // 2)
-        name = f"{leaf}->spine" if trunk % 2 == 0 else f"spine->{leaf}"
-        return Link(f"{self.link_kind.name}-trunk", self.trunk_capacity, TRUNK_LATENCY, name)
+        leaf, spine = self._trunk_ends(trunk)
+        name = f"{leaf}->{spine}" if trunk % 2 == 0 else f"{spine}->{leaf}"
+        return Link(f"{self.link_kind.name}-{'uplink' if self.hashed else 'trunk'}", self.uplink_capacity, TRUNK_LATENCY, name)
 
     def capacity(self, local: int) -> float:
-        return self.link_kind.capacity if local < 2 * self.ports else self.trunk_capacity
+        return self.link_kind.capacity if local < 2 * self.ports else self.uplink_capacity
 
     def latency(self, local: int) -> float:
         return self.link_kind.latency if local < 2 * self.ports else TRUNK_LATENCY
@@ -163,14 +205,15 @@ class FatTree(Fabric):
     def link_class(self, local: int) -> str:
         if local < 2 * self.ports:
             return super().link_class(local)
-        return "leaf->spine" if local % 2 == 0 else "spine->leaf"
+        name = "leaf->spine" if local % 2 == 0 else "spine->leaf"
+        return f"{name} (one cable)" if self.hashed else name
 
     def ends(self, local: int) -> tuple[str, str]:
         trunk = local - 2 * self.ports
         if trunk < 0:
             return super().ends(local)
-        ends = (self._leaf_name(trunk // 2), "spine")
-        return ends if trunk % 2 == 0 else (ends[1], ends[0])
+        leaf, spine = self._trunk_ends(trunk)
+        return (leaf, spine) if trunk % 2 == 0 else (spine, leaf)
 
 
 class RailOptimised(FatTree):
@@ -179,8 +222,17 @@ class RailOptimised(FatTree):
     kind = "rail-optimised"
     rail_bound = True
 
-    def __init__(self, link: LinkKind, blocks: Sequence[tuple[int, int]], leaf_ports: int, oversubscription: float) -> None:
-        super().__init__(link, blocks, leaf_ports, oversubscription)
+    def __init__(
+        self,
+        link: LinkKind,
+        blocks: Sequence[tuple[int, int]],
+        leaf_ports: int,
+        oversubscription: float,
+        *,
+        hashed: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(link, blocks, leaf_ports, oversubscription, hashed=hashed, seed=seed)
         self.rails = max(ports for _, ports in self.blocks)
         self.pods = math.ceil(self.nodes / leaf_ports)
         self.leaves = self.rails * self.pods

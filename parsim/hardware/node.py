@@ -159,8 +159,9 @@ class Node:
     def way_out(self, local: int, rail: int | None) -> tuple[int, Route]:
         """The port by which a GPU's bytes leave, and the route to it.
 
-        Bytes that must land on `rail` leave by that port if the GPU owns it, or hop over NVLink to a GPU nearer to it (PXN);
-        else, and without a rail, by the GPU's first port. A port beyond a CPU is also reached over NVLink where that is shorter.
+        Bytes that must land on `rail` leave by that port if the GPU owns it, or hop over NVLink to a GPU nearer to it (PXN), if
+        possible to its owner; else, and without a rail, by the GPU's first port. A port beyond a CPU is also reached over NVLink
+        where that is shorter.
         """
         key = (local, rail)
         if key not in self._exits:
@@ -172,7 +173,9 @@ class Node:
         far = self.distance(local, own[0]) >= 100 * TIER_HOST
         wanted = own[0] if rail is None or rail >= len(self.ports) else rail
         if wanted not in own or far:
-            for owner in self.nearest_gpus(wanted, range(self.gpus)):
+            near = self.nearest_gpus(wanted, range(self.gpus))
+            # owners first: where several GPUs are equally near, the first would otherwise forward for all rails of its switch
+            for owner in sorted(near, key=lambda gpu: wanted not in self.owned_ports[gpu]):
                 hop = self.finder.nvlink(self.gpu_names[local], self.gpu_names[owner]) if owner != local else None
                 if hop is not None and self.distance(owner, wanted) < self.distance(local, wanted):
                     return wanted, join((hop, self.to_port(owner, wanted)))

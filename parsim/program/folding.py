@@ -13,13 +13,14 @@ refinement; equitable partitions of linear programs: Grohe, Kersting, Mladenov, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parsim.hardware.background import Background
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
@@ -80,11 +81,7 @@ class FoldedInterconnect:
         count = self._classes.group_counts[collective.kind, collective.axis, collective.group]
         merged: dict[tuple[tuple[tuple[int, float], ...], float, float, float], int] = {}
         for flow in cost.flows:
-            sums: dict[int, float] = {}
-            for link, coefficient in flow.path:
-                representative = self._classes.links[link]
-                sums[representative] = sums.get(representative, 0.0) + coefficient
-            path = tuple((link, count * total / self._classes.link_counts[link]) for link, total in sorted(sums.items()))
+            path = self._path(flow.path, count)
             key = (path, flow.volume, flow.cap, flow.weight)
             merged[key] = merged.get(key, 0) + 1
         flows = tuple(
@@ -93,9 +90,25 @@ class FoldedInterconnect:
         )
         return CollectiveCost(cost.latency, flows, cost.algorithm, cost.protocol)
 
+    def background(self, stream: Background) -> Background:
+        """Another job's traffic, which is a class of its own, on the representative links."""
+        return replace(stream, path=self._path(stream.path, 1))
 
-def fold(plan: Plan, interconnect: Interconnect, clock: Callable[[Kernel], float]) -> tuple[Classes, Lowering]:
+    def _path(self, path: Sequence[tuple[int, float]], count: int) -> tuple[tuple[int, float], ...]:
+        """The path of `count` equal flows on the links that stand for theirs."""
+        sums: dict[int, float] = {}
+        for link, coefficient in path:
+            representative = self._classes.links[link]
+            sums[representative] = sums.get(representative, 0.0) + coefficient
+        return tuple((link, count * total / self._classes.link_counts[link]) for link, total in sorted(sums.items()))
+
+
+def fold(
+    plan: Plan, interconnect: Interconnect, clock: Callable[[Kernel], float], background: Sequence[Background] = ()
+) -> tuple[Classes, Lowering]:
     """The classes of a plan's ranks, and the finished lowering of their representatives.
+
+    `background` is traffic of other jobs, which makes ranks unequal whose links it crosses.
 
     Starts from "one class per stage, role and speed", lowers that, looks at which transfers it makes, refines, and
     lowers again if the refinement split a class.
@@ -108,15 +121,17 @@ def fold(plan: Plan, interconnect: Interconnect, clock: Callable[[Kernel], float
     while True:
         lowering = Lowering(plan, clock, tuple(dict.fromkeys(represents.values())), represents)
         lowering.run()
-        classes = refine(plan, interconnect, lowering, represents)
+        classes = refine(plan, interconnect, lowering, represents, background)
         if len(classes.representatives) == len(set(represents.values())):
             return classes, lowering
         represents = dict(classes.represents)
 
 
-def refine(plan: Plan, interconnect: Interconnect, lowering: Lowering, represents: Mapping[int, int]) -> Classes:
+def refine(
+    plan: Plan, interconnect: Interconnect, lowering: Lowering, represents: Mapping[int, int], background: Sequence[Background] = ()
+) -> Classes:
     """The coarsest equitable partition at least as fine as `represents`, for the transfers the program makes."""
-    incidence = _Incidence(plan, interconnect, lowering)
+    incidence = _Incidence(plan, interconnect, lowering, background)
     seed = np.array([represents[rank] for rank in range(plan.mesh.ranks)], dtype=np.uint64)
     ranks, links, groups = incidence.colour(_mix(seed))
     representative_of = _first_of_each(ranks)
@@ -140,7 +155,7 @@ def refine(plan: Plan, interconnect: Interconnect, lowering: Lowering, represent
 class _Incidence:
     """Which groups hold which ranks and cross which links, as flat arrays."""
 
-    def __init__(self, plan: Plan, interconnect: Interconnect, lowering: Lowering) -> None:
+    def __init__(self, plan: Plan, interconnect: Interconnect, lowering: Lowering, background: Sequence[Background]) -> None:
         self.keys: list[tuple[str, str, Ranks]] = []
         members: list[int] = []
         member_group: list[int] = []
@@ -162,6 +177,13 @@ class _Incidence:
                 weights += [coefficient for _, coefficient in flow.path]
                 link_flow += [len(flow_group)] * len(flow.path)
                 flow_group.append(number)
+        for number, stream in enumerate(background):  # each is a group of its own, without ranks
+            flow_own.append(hash((stream.cap, stream.volume)))
+            links += [link for link, _ in stream.path]
+            weights += [coefficient for _, coefficient in stream.path]
+            link_flow += [len(flow_group)] * len(stream.path)
+            flow_group.append(len(own))
+            own.append(hash(("background", number)))
         self._members = np.array(members, dtype=np.int64)
         self._member_group = np.array(member_group, dtype=np.int64)
         self._group_own = _unsigned(own)

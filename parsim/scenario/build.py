@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
 from parsim.parallel.settings import Runtime, Training
+from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
 from parsim.scenario.capability import attention_findings, attention_kernel, precision_findings, preset_for
@@ -55,6 +56,7 @@ class _Builder:
 
     def built(self) -> Built:
         cluster = self._try(self._cluster)
+        others = self._try(lambda: background_traffic(cluster, self.settings.cluster.background)) if cluster is not None else None
         model = self._try(self._model)
         gpus = self._try(lambda: self._gpus(cluster)) if cluster is not None else None
         split = self._try(lambda: parallelism(self.scenario, cluster, gpus)) if cluster is not None and gpus is not None else None
@@ -97,6 +99,7 @@ class _Builder:
             collectives=collective_settings(self.settings.cluster.collectives),
             interference=self.settings.cluster.interference,
             seed=self.settings.variability.seed,
+            background=others or (),
         )
 
     # collecting
@@ -144,6 +147,7 @@ class _Builder:
                     placement=section.placement,
                     fabric=fabric or None,
                     overrides=section.set or None,
+                    seed=self.settings.variability.seed,
                 )
         except (TopologyError, ScenarioError) as error:  # the latter for an unknown device
             raise TopologyError(machine_findings(error.findings, section, tree, devices)) from None

@@ -12,6 +12,7 @@ from parsim.scenario.schema import EconomicsSection, ReportSection
 from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:
+    from parsim.hardware.background import Background
     from parsim.hardware.cluster import Cluster
     from parsim.hardware.nccl.inputs import Settings
     from parsim.model.model import Model
@@ -47,6 +48,8 @@ class Built:
     interference: str = "off"
     """off | simple | full"""
     seed: int = 0
+    background: tuple[Background, ...] = ()
+    """traffic of other jobs"""
 
     @property
     def used_gpus(self) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from parsim.hardware.background import SHORTEST_PERIOD
 from parsim.scenario.section import Section
-from parsim.scenario.values import Anything, Choice, Flag, ListOf, Number, Quantity, Text, Whole
+from parsim.scenario.values import Anything, Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Text, Whole, shown
 
 FABRICS = ("default", "single-switch", "fat-tree", "rail-optimised", "torus", "full-mesh")
 TERABYTE = 10**12
@@ -25,6 +27,20 @@ class NodesKind(Whole):
         if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
             return value
         return super().check(value)
+
+
+@dataclass(frozen=True)
+class Gpu(Kind):
+    """A GPU of the cluster, ``gpu9``; machines follow each other."""
+
+    def check(self, value: Any) -> Any:
+        if isinstance(value, str) and (match := re.fullmatch(r"gpu([0-9]{1,7})", value)):
+            return int(match[1])
+        hint = f"; write gpu{value}" if type(value) is int and value >= 0 else ""
+        raise ValueError(f'{shown(value)} is not a GPU such as "gpu9"{hint}')
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": "string", "pattern": "^gpu[0-9]{1,7}$", "examples": ["gpu0", "gpu9"]}
 
 
 class FabricSection(Section):
@@ -56,6 +72,37 @@ class CollectivesSection(Section):
     """protocol (NCCL_PROTO); auto: the fastest by NCCL's prediction"""
 
 
+class BackgroundSection(Section):
+    """Traffic of another job: a stream of at most `rate` for the whole step, or transfers of `bytes`."""
+
+    source: Annotated[int, Gpu()] = Field(alias="from")
+    """GPU that sends"""
+    target: Annotated[int, Gpu()] = Field(alias="to")
+    """GPU that receives"""
+    rate: Annotated[Any, Quantity("rate", optional=True)] = None
+    """stream for the whole step, at most this fast"""
+    bytes: Annotated[Any, Quantity("bytes", 10**6 * TERABYTE, optional=True)] = None
+    """size of a transfer"""
+    at: Annotated[Any, Quantity("time", 86400.0, optional=True)] = None
+    """when the first transfer begins, from the begin of the step on; default 0 s"""
+    every: Annotated[Any, Quantity("time", 86400.0, optional=True)] = None
+    """time from the begin of one transfer to that of the next, longer if a transfer takes longer; left out: only one"""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> BackgroundSection:
+        if self.source == self.target:
+            raise ValueError(f"gpu{self.source} sends to itself; name two GPUs")
+        if (self.rate is None) == (self.bytes is None):
+            raise ValueError("either rate (a stream) or bytes (transfers); for example {from: gpu0, to: gpu9, rate: 10 GB/s}")
+        if self.rate is not None and (self.at is not None or self.every is not None):
+            raise ValueError("a stream of a rate lasts for the whole step; at and every go with bytes")
+        if self.rate == 0 or self.bytes == 0:
+            raise ValueError("it sends nothing; leave it out")
+        if self.every is not None and self.every < SHORTEST_PERIOD:
+            raise ValueError("every is less than 1 us; write a rate for traffic without gaps")
+        return self
+
+
 class ClusterSection(Section):
     """The machine; a name or "4x v100-32gb" alone stands for ``{topology: ...}``."""
 
@@ -77,8 +124,8 @@ class ClusterSection(Section):
     """how compute and communication slow each other down"""
     memory_reserve: Annotated[int, Quantity("bytes", TERABYTE)] = Field(default="0 B")  # type: ignore[assignment]
     """memory of every device that must stay free"""
-    background: Annotated[tuple[Any, ...], ListOf(Anything((dict,), "a mapping"))] = ()
-    """other traffic on the links"""
+    background: tuple[BackgroundSection, ...] = ()
+    """traffic of other jobs: [{from: gpu0, to: gpu9, rate: 10 GB/s}], or {..., bytes: 1 GiB, at: 0 s, every: 50 ms}"""
 
 
 class HostSection(Section):

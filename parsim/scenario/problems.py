@@ -97,7 +97,7 @@ def known_keys() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for section, model in sections(ScenarioSchema, ""):
         short = tuple(name.rpartition(".")[2] for name in SHORT if name.rpartition(".")[0] == section)
-        found[section] = (*model.model_fields, *short)
+        found[section] = (*(info.alias or name for name, info in model.model_fields.items()), *short)
     return found
 
 

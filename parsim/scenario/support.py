@@ -81,9 +81,7 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit("report.flop_convention", _only("palm"), "another FLOP convention", "use palm"),
     Limit("report.ranks", _only("auto"), "the choice of ranks", "use auto"),
-    Limit("cluster.fabric.routing", lambda value: value != "ecmp", "hashed routing", "use spray"),
     Limit("cluster.collectives.algorithm", lambda value: not str(value).startswith("collnet"), "switches that reduce (SHARP)", "use auto"),
-    Limit("cluster.background", _empty, "background traffic"),
     Limit(
         "software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2, deepspeed, megatron-core or auto"
     ),

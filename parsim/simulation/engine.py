@@ -18,10 +18,12 @@ from typing import Any, Protocol
 import simpy
 
 from parsim.errors import DeadlockError, ParsimError
+from parsim.hardware.background import Background
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective, Op, Program
 from parsim.simulation.deadlock import explain
 from parsim.simulation.network import Network
+from parsim.simulation.others import OtherTraffic
 from parsim.simulation.overlap import Interference
 from parsim.simulation.serial import Serial, add_uses, serial_collectives
 from parsim.simulation.sharing import Bundle
@@ -66,6 +68,7 @@ class Engine:
     interference: how compute and communication slow each other down while they overlap; None: they do not.
     pause_collector: switch the cyclic garbage collector off during the run.
     capacity_changes: (time [s], link id, new capacity [B/s]) of links that change during the run.
+    background: traffic of other jobs on the links; it is there from time 0 until the last op has ended.
     """
 
     def __init__(
@@ -76,12 +79,14 @@ class Engine:
         interference: Interference | None = None,
         pause_collector: bool = True,
         capacity_changes: Iterable[tuple[float, int, float]] = (),
+        background: Iterable[Background] = (),
     ) -> None:
         self.program = program
         self.interconnect = interconnect
         self.interference = interference
         self.pause_collector = pause_collector
         self.capacity_changes = tuple(capacity_changes)
+        self.background = tuple(background)
 
     def run(self) -> Trace:
         """Run the program from time 0 to the end of its last op.
@@ -120,7 +125,12 @@ class Run:
         self._transfers: dict[int, tuple[float, tuple[tuple[Bundle, float, int], ...]]] = {}
         """id of a collective (kept alive by the program) -> latency [s], (bundle, bytes, equal flows) of its flows"""
         self._costs: dict[int, CollectiveCost] = {}
-        self._serial: dict[int, Serial] = {} if self.changes else serial_collectives(self.program, self._cost, engine.interconnect.capacity)
+        self._others = OtherTraffic(engine.background, self.network, self.env)
+        self._serial: dict[int, Serial] = (
+            {} if self.changes else serial_collectives(self.program, self._cost, engine.interconnect.capacity, shared=self._others.links)
+        )
+        self._ended = 0
+        """ops with smaller indices have ended"""
         self._pending: dict[int, int] = {}
         """op index -> flows still under way"""
 
@@ -136,15 +146,31 @@ class Run:
             if not 0 <= time < inf:
                 raise ParsimError(f"time of the change of link {link} (={time}) must be finite and >= 0 [s]")
             self.env.timeout(time, (link, capacity)).callbacks.append(self._change)
+        self._others.begin()
         for op in ops:
             if not blockers[op.index]:
                 self._begin(op)
-        self.env.run()
+        if self._others.repeats:
+            self._others.run(self._over)
+        else:
+            self.env.run()
         if any(map(isnan, self.end)):
             raise DeadlockError(explain(self.program, self.start, self.end, self._stuck()))
         makespan = max(self.end, default=0.0)
         events = len(ops) + len(self.changes) + self.network.events
         return Trace(self.program, self.start, self.end, self._uses(makespan), events, self.stretches)
+
+    def _over(self, thorough: bool) -> bool:
+        """Whether no op will ever end any more; only if `thorough` those are found that cannot."""
+        ops, end = self.program.ops, self.end
+        while self._ended < len(ops) and not isnan(end[self._ended]):
+            self._ended += 1
+        if self._ended == len(ops) or not thorough:
+            return self._ended == len(ops)
+        if any(time > self.env.now for time, _, _ in self.changes):
+            return False
+        stuck = self._stuck()
+        return all(isnan(start) or index in stuck for index, start in enumerate(self.start) if isnan(end[index]))
 
     def _uses(self, makespan: float) -> dict[int, LinkUse]:
         return add_uses(dict(self.network.use(until=makespan)), self._serial)
@@ -226,5 +252,5 @@ class Run:
         for bundle, ops in self.network.stuck():
             dead = [link.identity for link, _ in bundle.path if not link.capacity]
             why = f"capacity of link {', '.join(map(str, dead))} (=0 B/s)" if dead else f"rate of a flow (=0 B/s, cap {bundle.cap:g})"
-            reasons.update((op.index, why) for op in ops)
+            reasons.update((op.index, why) for op in ops if isinstance(op, Op))
         return reasons

@@ -52,6 +52,8 @@ class Network:
         self._capacity = capacity
         self._links: dict[int, Link] = {}
         self._bundles: dict[tuple[tuple[tuple[int, float], ...], float, float], Bundle] = {}
+        self._endless: list[tuple[Bundle, int, float]] = []
+        """flows without an end: (bundle, how many, what it had served to each member before)"""
         self._serial = count(1)
         self._promises: list[tuple[float, int, Bundle]] = []
         self._compact_at = 1024
@@ -84,7 +86,7 @@ class Network:
     def start(self, bundle: Bundle, volume: float, then: Callable[[Any], None], argument: Any = None, *, members: int = 1) -> None:
         """Begin `members` equal flows of `volume` bytes each; `then(argument)` is called once, when they have all ended.
 
-        Flows without bytes end at once and never enter the network.
+        Flows without bytes end at once and never enter the network; those of infinite volume never end, and keep no clock running.
         """
         if volume <= 0:
             then(argument)
@@ -96,7 +98,10 @@ class Network:
         bundle.serve(now)
         heappush(bundle.members, (bundle.served + volume, next(self._serial), members, then, argument))
         bundle.size += members
-        bundle.carried += volume * members
+        if volume == inf:
+            self._endless.append((bundle, members, bundle.served))
+        else:
+            bundle.carried += volume * members
         demand = bundle.cap * members
         tight = nearly = False
         for link, coefficient in bundle.path:
@@ -137,13 +142,18 @@ class Network:
         return bundle.rate if bundle.size else 0.0
 
     def use(self, until: float | None = None) -> dict[int, LinkUse]:
-        """What each link carried so far, by link id; `until` is the time up to which saturation counts (default: now)."""
+        """What each link carried so far, by link id; `until` is the time up to which it counts (default: now)."""
         now = self.env.now if until is None else until
         carried: dict[Link, float] = {}
         for bundle in self._bundles.values():
-            if bundle.carried:
+            moved = bundle.carried
+            if bundle.size:
+                served = bundle.served + bundle.rate * (now - bundle.since)
+                moved -= sum(members * max(0, end - served) for end, _, members, *_ in bundle.members if end < inf)
+                moved += sum(members * (served - before) for other, members, before in self._endless if other is bundle)
+            if moved or bundle.size:
                 for link, coefficient in bundle.path:
-                    carried[link] = carried.get(link, 0) + coefficient * bundle.carried
+                    carried[link] = carried.get(link, 0) + coefficient * moved
         return {
             link.identity: LinkUse(total, link.saturated + (now - link.full_since if link.full else 0)) for link, total in carried.items()
         }

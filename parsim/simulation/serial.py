@@ -7,7 +7,7 @@ Tensor-parallel groups inside an NVSwitch are the common case, and most of a lar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from parsim.hardware.flows import CollectiveCost
@@ -30,14 +30,17 @@ class Serial:
 
 
 def serial_collectives(
-    program: Program, cost: Callable[[Collective], CollectiveCost], capacity: Callable[[int], float]
+    program: Program, cost: Callable[[Collective], CollectiveCost], capacity: Callable[[int], float], shared: Iterable[int] = ()
 ) -> dict[int, Serial]:
-    """id of a collective -> its time and loads, for the collectives that never share a link."""
+    """id of a collective -> its time and loads, for the collectives that never share a link.
+
+    `shared` are links that carry other traffic as well.
+    """
     users: dict[tuple[int, int], tuple[Collective, tuple[Lane, ...]]] = {}
     for op in program.ops:
         if op.collective is not None:
             users.setdefault((id(op.collective), id(op.lanes)), (op.collective, op.lanes))
-    common: dict[int, set[Lane]] = {}
+    common: dict[int, set[Lane]] = {link: set() for link in shared}
     collectives: dict[int, Collective] = {}
     links: dict[int, frozenset[int]] = {}
     for collective, lanes in users.values():

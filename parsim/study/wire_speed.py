@@ -7,10 +7,12 @@ second trip of an all-reduce.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric import GraphFabric
 
 _REDUCING_SWITCHES = 9.0
 """compute capability from which NVSwitches add (NVLink SHARP)"""
@@ -95,7 +97,12 @@ def _joined(cluster: Cluster, members: list[int]) -> bool:
 
 def _plugs(cluster: Cluster, node: int, wire: Mapping[str, float]) -> float:
     """Signalling rate of all NICs of a machine [B/s]."""
-    return len(cluster.machine(node).ports) * _rate(wire, cluster.network.link_kind.name)
+    fabric = cluster.network
+    if not isinstance(fabric, GraphFabric):
+        return len(cluster.machine(node).ports) * _rate(wire, fabric.link_kind.name)
+    cables = [data for name in fabric.port_names[node] for data in fabric.finder.graph.adj[name].values()]
+    rates = [_rate(wire, data["link_kind"].name) * data["link"].capacity / data["link_kind"].capacity for data in cables]
+    return math.fsum(rates)
 
 
 def _rate(wire: Mapping[str, float], kind: str) -> float:

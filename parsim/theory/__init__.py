@@ -32,6 +32,7 @@ from parsim.theory.communication import (
     ring_all_reduce_time,
     ring_reduce_scatter_time,
     send_time,
+    tcp_flow_time,
     tree_all_reduce_time,
 )
 from parsim.theory.parameters import (
@@ -162,6 +163,7 @@ __all__ = [
     "send_time",
     "slowest_of",
     "state_bytes",
+    "tcp_flow_time",
     "time_to_train",
     "tokens_time",
     "transformer_forward_flops",

@@ -14,6 +14,32 @@ def send_time(size: float, bandwidth: float, latency: float = 0.0) -> float:
     return latency + size / bandwidth
 
 
+def tcp_flow_time(
+    size: float,
+    bandwidth: float,
+    latency: float,
+    *,
+    latency_factor: float = 13.01,
+    bandwidth_factor: float = 0.97,
+    cross_traffic: float = 0.05,
+    window: float = 4_194_304.0,
+) -> float:
+    """One TCP flow alone on its route [s], as SimGrid's fluid model LV08 has it (Velho and Legrand, SIMUTools 2009).
+
+    f_l latency + S / min(f_b B / (1 + x), window / (2 latency)): slow start and handshake stretch the latency, headers take a
+    share of the bandwidth, acknowledgements add `cross_traffic`, and the congestion window bounds the rate. The defaults are
+    SimGrid's (docs, "Configuring SimGrid": network/latency-factor, network/bandwidth-factor, network/crosstraffic,
+    network/TCP-gamma). For RDMA and NVLink all of this is neutral: see `send_time`.
+
+    >>> round(tcp_flow_time(100e3, 1e6 / 8, 10e-3), 6)
+    0.996079
+    """
+    rate = bandwidth_factor * bandwidth / (1 + cross_traffic)
+    if latency > 0:
+        rate = min(rate, window / (2 * latency))
+    return latency_factor * latency + size / rate
+
+
 def ring_all_reduce_bytes(ranks: int, size: float) -> float:
     """Bytes that each rank sends (and receives) in a ring all-reduce of `size` bytes: 2 (n - 1)/n S (Patarasuk and Yuan 2009).
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from parsim.hardware.builder import build_cluster
 from parsim.hardware.cluster import Cluster
 from parsim.hardware.device import Device, device_from_tree
+from parsim.hardware.flows import CollectiveCost
+from parsim.hardware.interconnect import Interconnect
+from parsim.hardware.nccl.inputs import Settings
+from parsim.program.program import Collective, Lane, Program
 from parsim.scenario.files import find, names, read
+from parsim.simulation.engine import Engine
 
 CHIP: dict[str, Any] = {
     "name": "chip",
@@ -89,9 +96,80 @@ def leaf_spine(spine: bool = True) -> Cluster:
     )
 
 
+def pcie_and_nic_chain() -> Cluster:
+    """Oracle: two machines, GPU to NIC over PCIe of 24, NICs of 25 on one switch; hop latencies add up to 3.3 us."""
+    edges = [{"from": f"{end}{side}", "to": to, "kind": f"{kind}{side}"} for side in (0, 1) for end, to, kind in (
+        ("gpu", f"nic{side}", "bus"), ("nic", "leaf", "net"))]  # fmt: skip
+    buses = {f"bus{side}": wire(24.0, "pcie", latency="0.5 us") for side in (0, 1)}
+    nets = {f"net{side}": wire(25.0, latency="1.15 us") for side in (0, 1)}
+    vertices = ["gpu0", "gpu1", "cpu0", "cpu1", "nic0", "nic1", "leaf"]
+    return build({"name": "chain", "device": "chip", "vertices": vertices, "edges": edges, "links": {**buses, **nets}})
+
+
+def hashed(counts: tuple[int, ...], rate: float = 50.0) -> Cluster:
+    """Oracle: as many senders on each uplink as a hash put there, ports and uplinks of `rate`; GPU k sends to GPU n + k."""
+    senders = sum(counts)
+    leaf = [number for number, count in enumerate(counts) for _ in range(count)]
+    edges = [{"from": f"gpu{gpu}", "to": f"leaf{up}", "kind": "nic"} for gpu, up in enumerate(leaf)]
+    edges += [{"from": f"leaf{up}", "to": "spine", "kind": "nic"} for up in range(len(counts))]
+    edges += [{"from": "spine", "to": f"gpu{gpu}", "kind": "nic"} for gpu in range(senders, 2 * senders)]
+    vertices = [f"gpu0..{2 * senders - 1}", f"leaf0..{len(counts) - 1}", "spine"]
+    return build({"name": "hashed", "device": "chip", "vertices": vertices, "edges": edges, "links": {"nic": wire(rate)}})
+
+
+def pcie_switch() -> Cluster:
+    """Oracle: two GPUs (24) and a NIC (25) below a PCIe switch with one upstream port of 24; a third GPU beyond the network."""
+    edges = [
+        {"from": "gpu0", "to": "pcie0", "kind": "bus"},
+        {"from": "gpu1", "to": "pcie0", "kind": "bus"},
+        {"from": "cpu0", "to": "pcie0", "kind": "bus"},
+        {"from": "nic0", "to": "pcie0", "kind": "wide"},
+        {"from": "nic0", "to": "leaf", "kind": "net"},
+        {"from": "gpu2", "to": "leaf", "kind": "far"},
+    ]
+    links = {"bus": wire(24.0, "pcie"), "wide": wire(25.0, "pcie"), "net": wire(25.0), "far": wire(100.0)}
+    vertices = ["gpu0..2", "pcie0", "cpu0", "nic0", "leaf"]
+    return build({"name": "pcie-switch", "device": "chip", "vertices": vertices, "edges": edges, "links": links})
+
+
 def two_sockets(socket: float = 10.0, port: float = 24.0) -> Cluster:
     """Oracle: eight GPUs on ports of 24, four per socket, a socket link of 10 in each direction."""
     edges = [{"from": f"gpu{gpu}", "to": f"cpu{gpu // 4}", "kind": "port"} for gpu in range(8)]
     edges.append({"from": "cpu0", "to": "cpu1", "kind": "sys"})
     node = {"gpus": 8, "device": "chip", "vertices": ["cpu0..1"], "edges": edges}
     return build({"name": "two-sockets", "node": node, "links": {"port": wire(port, "pcie"), "sys": wire(socket, "socket")}})
+
+
+# what happens when collectives meet
+
+
+class Quiet(Interconnect):
+    """Costs without their latencies: only bytes take time. `weights` are by kind."""
+
+    def __init__(self, cluster: Cluster, settings: Settings | None = None, **weights: float) -> None:
+        super().__init__(cluster, range(cluster.gpus), settings)
+        self.weights = weights
+
+    def cost(self, collective: Any) -> CollectiveCost:
+        found = super().cost(collective)
+        weight = self.weights.get(collective.kind, 1.0)
+        return replace(found, latency=0.0, flows=tuple(replace(flow, weight=weight) for flow in found.flows))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A collective that starts at a time [s]."""
+
+    kind: str
+    group: tuple[int, ...]
+    bytes: int
+    at: float = 0.0
+
+
+def ends(interconnect: Any, jobs: Iterable[Job]) -> list[float]:
+    """When each job ends if they share the fabric [s], by the simulation."""
+    program = Program()
+    for number, job in enumerate(jobs):
+        lane = (Lane(job.group[0], f"job {number}"),)
+        program.add(job.kind, "data_comm", lane, duration=job.at, collective=Collective(job.kind, "data", job.group, job.bytes))
+    return list(Engine(program, interconnect).run().end)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
-from hardware_graphs import build, leaf_spine, nodes_on_rails, shipped, switched, two_sockets, wire
+from hardware_graphs import leaf_spine, nodes_on_rails, pcie_and_nic_chain, shipped, switched, two_sockets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,24 +46,7 @@ def test_all_to_all_on_a_switch():
 
 
 def test_send_over_pcie_and_nics():
-    tree = {
-        "name": "chain",
-        "device": "chip",
-        "vertices": ["gpu0", "gpu1", "cpu0", "cpu1", "nic0", "nic1", "leaf"],
-        "edges": [
-            {"from": "gpu0", "to": "nic0", "kind": "bus0"},
-            {"from": "gpu1", "to": "nic1", "kind": "bus1"},
-            {"from": "nic0", "to": "leaf", "kind": "net0"},
-            {"from": "nic1", "to": "leaf", "kind": "net1"},
-        ],
-        "links": {
-            "bus0": wire(24.0, "pcie", latency="0.5 us"),
-            "bus1": wire(24.0, "pcie", latency="0.5 us"),
-            "net0": wire(25.0, latency="1.15 us"),
-            "net1": wire(25.0, latency="1.15 us"),
-        },
-    }
-    cluster = build(tree)
+    cluster = pcie_and_nic_chain()
     assert cluster.route(0, 1).latency == pytest.approx(3.3e-6)
     cost = collective_cost(cluster, (0, 1), "send", GB, NONE)
     assert cost.time == pytest.approx(1e9 / 24e9 + 3.3e-6, rel=1e-12)

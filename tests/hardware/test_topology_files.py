@@ -146,8 +146,6 @@ def test_ambiguous_wildcards_are_refused():
 def test_not_supported_yet():
     with pytest.raises(TopologyError, match="not supported yet"):
         shipped("hgx-h100", nodes=[{"use": "hgx-h100", "count": 2}])
-    with pytest.raises(TopologyError, match="not supported yet"):
-        shipped("hgx-h100", nodes=2, fabric={"routing": "ecmp"})
 
 
 def test_wrong_numbers():

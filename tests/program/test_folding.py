@@ -47,6 +47,11 @@ H100, P4D = "hgx-h100", "aws-p4d"
 TWO_PER_LEAF = {"fabric": {"leaf_ports": 2}}
 NARROW_RAILS = {"fabric": {"leaf_ports": 2, "oversubscription": 2}}
 OVERSUBSCRIBED = {"fabric": {"kind": "fat-tree", "leaf_ports": 16, "oversubscription": 3}}
+HASHED = {"fabric": {"kind": "fat-tree", "leaf_ports": 8, "oversubscription": 2, "routing": "ecmp"}}
+STREAM = [{"from": "gpu0", "to": "gpu9", "rate": "20 GB/s"}]
+TRANSFERS = [{"from": "gpu3", "to": "gpu20", "bytes": "30 MB", "at": "1 ms", "every": "2 ms"}]
+TRANSFERS += [{"from": "gpu4", "to": "gpu5", "bytes": "1 GB"}]
+BESIDE = [{"from": "gpu17", "to": "gpu2", "rate": "1 TB/s"}, {"from": "gpu17", "to": "gpu9", "bytes": "50 MB", "every": "3 ms"}]
 CASES = {
     # one machine: PCIe trees, where groups share links
     **{
@@ -93,6 +98,24 @@ CASES = {
     "oversubscribed rails": (1, scenario(H100, 4, {"tp": 4, "strategy": "fsdp"}, cluster=NARROW_RAILS)),
     "oversubscribed fat tree on 64 ranks": (
         2, scenario(H100, 8, {"tp": 8, "pp": 2, "strategy": "zero1"}, cluster=OVERSUBSCRIBED, model="opt-1.3b"),
+    ),
+    # pairs of ports hashed on uplinks: paths of many kinds
+    "hashed uplinks": (1, scenario(H100, 4, {"strategy": "fsdp"}, cluster=HASHED)),
+    "tp4 pp2 on hashed uplinks": (
+        32, scenario(H100, 4, {"tp": 4, "pp": 2, "strategy": "zero1"}, cluster={**HASHED, "collectives": "ring"}),
+    ),
+    # traffic of other jobs: whoever meets it is a class of its own
+    "a stream between two machines": (
+        4, scenario(H100, 4, {"tp": 8, "strategy": "fsdp"}, model="opt-1.3b", cluster={"background": STREAM}),
+    ),
+    "a stream beside tensor groups": (
+        4, scenario(H100, 2, {"tp": 4}, cluster={"background": [{"from": "gpu0", "to": "gpu1", "rate": "300 GB/s"}]}),
+    ),
+    "streams and transfers through an oversubscribed fat tree": (
+        28, scenario(H100, 4, {"tp": 2, "pp": 2}, cluster={**OVERSUBSCRIBED, "background": [*STREAM, *TRANSFERS]}),
+    ),
+    "other jobs on machines that are idle": (
+        2, scenario(H100, 4, {"tp": 2}, cluster={**HASHED, "gpus": 16, "background": [*STREAM, *BESIDE]}),
     ),
     # NICs that GPUs share
     "two GPUs per NIC": (1, scenario(P4D, 2)),

@@ -81,6 +81,8 @@ WHOLE: dict[Any, Any] = {"fp32": None, "tf32": None, 4: None, "fp16": "bf16", 2:
 PLACES = ("cpu", "nvme")
 BOXES = {"topology": {**BOX, "nics": 1}, "nodes": 8, "gpus": "all"}
 FOUR_NODES = {"nodes": 4, "gpus": "all"}
+STREAM = [{"from": "gpu0", "to": "gpu1", "rate": "200 GB/s"}]
+TRANSFERS = [{"from": "gpu0", "to": "gpu1", "bytes": "20 MB", "every": "1 ms"}]
 PCIE = {"topology": "8x-rtx-4090-pcie"}
 
 LEAVES: dict[str, Leaf] = {
@@ -180,7 +182,9 @@ LEAVES: dict[str, Leaf] = {
     "cluster.fabric.oversubscription": leaf(
         4, same={"default": None, 1: None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "leaf_ports": 8}}
     ),
-    "cluster.fabric.routing": leaf("ecmp", same={"default": None, "spray": None}, cluster=FOUR_NODES),
+    "cluster.fabric.routing": leaf(
+        "ecmp", same={"default": None, "spray": None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "leaf_ports": 8}}
+    ),
     "cluster.fabric.link": leaf("ib-ndr", cluster=FOUR_NODES),
     "cluster.fabric.leaf_ports": leaf(
         8, same={"default": None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "oversubscription": 4}}
@@ -197,7 +201,12 @@ LEAVES: dict[str, Leaf] = {
     "cluster.collectives.protocol": leaf("simple", "ll", "ll128", same=AUTO),
     "cluster.interference": leaf("off", "full", same={"simple": None}),
     "cluster.memory_reserve": leaf("1 GiB"),
-    "cluster.background": leaf([{"from": "gpu0", "to": "gpu1"}]),
+    "cluster.background.from": leaf("gpu8", cluster={"nodes": 2, "gpus": "all", "background": STREAM}),
+    "cluster.background.to": leaf("gpu8", cluster={"nodes": 2, "gpus": "all", "background": STREAM}),
+    "cluster.background.rate": leaf("50 GB/s", "150 GB/s", cluster__background=STREAM),
+    "cluster.background.bytes": leaf("10 MB", "1 GiB", cluster__background=TRANSFERS),
+    "cluster.background.at": leaf("1 ms", "2 ms", same={"0 s": None}, cluster__background=TRANSFERS),
+    "cluster.background.every": leaf("2 ms", "10 s", cluster__background=TRANSFERS),
     "software.profile": leaf("megatron-core", "deepspeed", same={"auto": None, "pytorch-2": None}),
     "software.fusion": leaf("fused", "compiled", same={"auto": None, "eager": None}),
     "software.gradient_accumulation_fusion": leaf(True, same={"auto": None}),
@@ -296,8 +305,9 @@ def written(path: str, value: Any, where: Mapping[str, Any]) -> dict[str, Any]:
     """The base scenario, changed to `where` the leaf matters, with the leaf set."""
     base = laid(BASE, where)
     section, _, key = path.rpartition(".")
-    if section == "variability.slow":
-        base["variability"]["slow"][0][key] = value
+    if section in ("variability.slow", "cluster.background"):
+        holder, _, entries = section.partition(".")
+        base[holder][entries][0][key] = value
         return base
     if section == "training.recompute":
         return laid(base, {"training": {"recompute": {key: value}}})

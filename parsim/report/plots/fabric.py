@@ -76,7 +76,8 @@ def _draw_tiers(ax: Axes, cluster: Cluster, fabric: Fabric) -> dict[str, str]:
     place = {leaf: WIDTH * (number + 0.5 + 2 * (left_out > 0 and leaf in groups[-1].leaves)) / places for number, leaf in enumerate(order)}
     width = min(8.0, 0.82 * WIDTH / places)
     if trunks and isinstance(fabric, FatTree):
-        labels[f"trunk of a leaf, {rate(fabric.trunk_capacity)} each way"] = style.INK
+        trunk = f"{fabric.uplinks} hashed uplinks of a leaf, together" if fabric.hashed else "trunk of a leaf,"
+        labels[f"{trunk} {rate(fabric.trunk_capacity)} each way"] = style.INK
         _bar(ax, _CORE, "core (does not block)", style.INK)
     if len(order) == 1:
         _bar(ax, _LEAF, "one switch (does not block)", _LEAVES)
