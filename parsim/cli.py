@@ -71,7 +71,7 @@ def run(
     from parsim.run import simulate
 
     scenario = _load(file, overrides, override)
-    command = _command(file, overrides, override, unfolded=unfolded)
+    command = _command(file, overrides, override)
     with _placed(scenario), _deadlocks(scenario, command, as_json=as_json):
         report = _signed(simulate(scenario, unfolded=unfolded), command)
     directory = out if out is not None else None if as_json else OUT / Path(file).stem
@@ -282,12 +282,12 @@ def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[N
         raise typer.Exit(error.exit_code) from None
 
 
-def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, *, unfolded: bool) -> str:
-    """The command that gives the same report: what was asked, without how to show it."""
+def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | None) -> str:
+    """The command that gives the same report: what was asked, not how to show it; folded or not is in ``simulation``."""
     from shlex import join
 
     blocks = [word for name in named or () for word in ("--override", name)]
-    return join(["parsim", "run", file, *(overrides or ()), *blocks, *(["--unfolded"] if unfolded else [])])
+    return join(["parsim", "run", file, *(overrides or ()), *blocks])
 
 
 def _signed(report: Report, command: str) -> Report:
