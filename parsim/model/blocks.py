@@ -28,7 +28,7 @@ from parsim.model.operators import (
     mixture_of_experts,
 )
 from parsim.model.row import Row, norm
-from parsim.model.transformer import TransformerConfig
+from parsim.model.transformer import Experts, TransformerConfig
 
 
 def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, loss: str = "auto") -> Model:
@@ -188,8 +188,8 @@ def _query_key_value(config: TransformerConfig, row: Row) -> None:
 def _mlp(config: TransformerConfig, mixture: bool, row: Row, source: str) -> str:
     """Dense MLP or experts, up to what joins the residual stream."""
     row.last = source
-    if mixture:
-        row.add(*_experts(config, source))
+    if mixture and config.experts is not None:
+        row.add(*_experts(config, config.experts, source))
         return _leave(config, row, "mlp")
     widths: tuple[int, ...] = (config.mlp, config.mlp) if config.gated else (config.mlp,)
     names: tuple[str, ...] = ("gate", "up") if config.gated else ()
@@ -204,9 +204,7 @@ def _mlp(config: TransformerConfig, mixture: bool, row: Row, source: str) -> str
     return _leave(config, row, "mlp")
 
 
-def _experts(config: TransformerConfig, source: str) -> tuple[Operator, ...]:
-    experts = config.experts
-    assert experts is not None  # the caller asked config.is_mixture
+def _experts(config: TransformerConfig, experts: Experts, source: str) -> tuple[Operator, ...]:
     return mixture_of_experts(
         "mixture",
         source,

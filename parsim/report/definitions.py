@@ -177,7 +177,7 @@ _ALL = (
     Definition(
         "links",
         "rows",
-        "One row per direction and class of link; where members differ, the busiest. saturated_s = time at >= 99.9 % of capacity.",
+        "One row per direction and class of link (of unequal ones the busiest); background counts. saturated_s = at >= 99.9 % of capacity.",
         "utilisation = bytes / (capacity x step_time_s)",
         _PARSIM,
     ),

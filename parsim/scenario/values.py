@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,16 +30,16 @@ _PATTERNS = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class Kind(ABC):
     """A value kind; subclasses say what `check` returns (or raises `ValueError`) and what `json_schema` offers."""
 
+    @abstractmethod
     def check(self, value: Any) -> Any:
         """The typed value; raises `ValueError` with the rule it breaks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def json_schema(self) -> JsonSchema:
         """The JSON Schema of what a user may write."""
-        raise NotImplementedError
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(self.check)
