@@ -138,6 +138,22 @@ class Parallelism:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """The CPU thread that launches kernels: a block's pass takes no less than launching it."""
+
+    per_layer_forward: float = 0.0
+    """floor under one layer's forward, and under its recomputation [s]"""
+    per_layer_backward: float = 0.0
+    """floor under one layer's backward [s]"""
+    per_collective: float = 0.0
+    """added to the floor for each collective between a block's operators [s]"""
+    per_kernel_forward: float = 0.0
+    """added for each kernel of any block's forward: interpreter, dispatcher and launch [s]"""
+    per_kernel_backward: float = 0.0
+    """the same in backward, which autograd issues without the interpreter [s]"""
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime:
     """The `software` section that costs memory or time outside kernels."""
 
@@ -154,6 +170,8 @@ class Runtime:
     gradient_accumulation_fusion: bool = True
     fused: bool = False
     """fused norm and activation kernels (software.fusion)"""
+    host: Host = field(default_factory=Host)
+    """launch floor; all zero with CUDA graphs"""
     step_constant: float = 0.0
     """seconds added to every step"""
     boundary: float = 0.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
-from parsim.parallel.settings import Runtime, Training
+from parsim.parallel.settings import Host, Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
@@ -19,8 +19,9 @@ from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
-from parsim.scenario.software import Assumption, Profile, automatic, read_profile
+from parsim.scenario.software import HOST_TIMES, Assumption, Profile, automatic, read_profile
 from parsim.scenario.strategy import parallelism, with_schedule
+from parsim.units import format_time
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
@@ -313,9 +314,23 @@ class _Builder:
             allocator=cast(Literal["segments", "expandable", "exact"], memory.allocator),
             gradient_accumulation_fusion=accumulate,
             fused=fusion == "fused",
+            host=self._host(profile),
             step_constant=section.step_constant,
             boundary=section.boundary,
         )
+
+    def _host(self, profile: Profile) -> Host:
+        """The launch floor; one that comes from the profile is an assumption."""
+        section = self.settings.software.host
+        if section.graphs:
+            return Host()
+        times = {key: getattr(section, key) for key in HOST_TIMES}
+        for key, value in times.items():
+            if value == "auto":
+                times[key] = profile.host[key]
+                if times[key]:
+                    self.assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
+        return Host(**times)
 
 
 def _listed(value: Any) -> Any:

@@ -14,6 +14,10 @@ from parsim.scenario.training import ATTENTIONS
 from parsim.scenario.values import Choice, Flag, Quantity, did_you_mean
 
 
+HOST_TIMES = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
+"""keys of software.host that are times"""
+
+
 @dataclass(frozen=True, slots=True)
 class Assumption:
     """A value that nobody stated: its name under ``assumptions:``, what it is, who says so and where that stands."""
@@ -36,6 +40,8 @@ class Profile:
     loss: str
     optimizer: str
     gradient_accumulation_fusion: bool
+    host: Mapping[str, float]
+    """what launching takes, by the keys of software.host [s]"""
     context: int
     """[B]"""
     workspace: int
@@ -84,6 +90,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         loss=reader.get("kernels.loss", Choice(("eager", "fused", "vocab-parallel")), "eager"),
         optimizer=reader.get("kernels.optimizer", Choice(("fused", "foreach", "loop")), "foreach"),
         gradient_accumulation_fusion=reader.get("kernels.gradient_accumulation_fusion", Flag(), default=False),
+        host={key: reader.get(f"host.{key}", Quantity("time", 1.0), "0 s") for key in HOST_TIMES},
         context=reader.get("memory.context", Quantity("bytes", 10**12), "0.5 GiB"),
         workspace=reader.get("memory.workspace", Quantity("bytes", 10**12), "8519680 B"),
         workspace_sm90=reader.get("memory.workspace_sm90", Quantity("bytes", 10**12), "32 MiB"),

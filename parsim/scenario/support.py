@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parsim import units
 from parsim.errors import Finding
 from parsim.parallel.schedules import NAMES
 
@@ -33,13 +32,6 @@ def _only(*values: Any) -> Callable[[Any], bool]:
             and value in [v for v in values if not isinstance(v, (bool, str))]
         )
     )
-
-
-def _zero_time(value: Any) -> bool:
-    try:
-        return units.parse(value, "time") == 0
-    except ValueError:
-        return True  # the schema has said what is wrong
 
 
 def _empty(value: Any) -> bool:
@@ -86,10 +78,6 @@ LIMITS: tuple[Limit, ...] = (
         "software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2, deepspeed, megatron-core or auto"
     ),
     Limit("software.fusion", lambda value: value != "compiled", "compiled kernels", "use eager or fused"),
-    Limit("software.host.per_layer_forward", _zero_time, "the launch floor of the host"),
-    Limit("software.host.per_layer_backward", _zero_time, "the launch floor of the host"),
-    Limit("software.host.per_collective", _zero_time, "the launch floor of the host"),
-    Limit("software.host.graphs", lambda value: value is not True, "CUDA graphs"),
     Limit("variability.runs", _only(1), "repeated runs"),
     Limit("variability.jitter", _only(0.0), "jitter"),
     Limit("variability.faults", _empty, "faults"),
