@@ -47,7 +47,7 @@ _LATER_SCHEDULES = (
     "pipedream-2bw", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zero-bubble", "dualpipe", "dualpipev", "chimera", "hanayo",
     "looped-bfs",
 )  # fmt: skip
-_LATER_PROFILES = ("pytorch-compile", "megatron-2021", "megatron-2022", "llm-foundry-2023")
+_LATER_PROFILES = ("pytorch-compile",)
 
 LIMITS: tuple[Limit, ...] = (
     Limit("parallel.tensor.overlap", lambda value: value != "full", "overlap of the tensor-parallel forward", "use backward"),
@@ -75,7 +75,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit("report.ranks", _only("auto"), "the choice of ranks", "use auto"),
     Limit("cluster.collectives.algorithm", lambda value: not str(value).startswith("collnet"), "switches that reduce (SHARP)", "use auto"),
     Limit(
-        "software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2, deepspeed, megatron-core or auto"
+        "software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2, deepspeed, megatron-core, megatron-2021, megatron-2022, llm-foundry-2023 or auto"
     ),
     Limit("software.fusion", lambda value: value != "compiled", "compiled kernels", "use eager or fused"),
     Limit("variability.runs", _only(1), "repeated runs"),
