@@ -30,7 +30,11 @@ class Workload:
     batch: int
     """samples per micro-batch (b)"""
     sequence: int = 1
-    """tokens per sample (s); 1 for models without sequences"""
+    """tokens of a sample on this rank (s / c); 1 for models without sequences"""
+    context: int = 1
+    """context-parallel size (c): ranks that share the tokens of a sample"""
+    context_method: str = "ring"
+    """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
     tensor: int = 1
     """tensor-parallel size (t)"""
     sequence_parallel: bool = False
@@ -59,7 +63,7 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """T = b*s."""
+        """T = b*s/c: the tokens of this rank, before sequence parallelism."""
         return self.batch * self.sequence
 
     @property

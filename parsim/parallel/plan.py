@@ -15,6 +15,7 @@ from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
 from parsim.model.linear import Embedding
 from parsim.model.model import Model, Workload
+from parsim.parallel.context import context_findings
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.hooks import Unit, Weight
@@ -72,6 +73,11 @@ class Plan:
     def stages(self) -> int:
         """Global virtual stages."""
         return len(self.chunks)
+
+    @property
+    def replicas(self) -> int:
+        """Ranks with the same parameters, over which gradients are reduced and model states are sharded: data x context."""
+        return self.mesh.size("data") * self.mesh.size("context")
 
     @property
     def asynchronous(self) -> bool:
@@ -148,7 +154,7 @@ class Plan:
 
     def sharding(self, chunk: Chunk, role: str) -> Replicated:
         """The data-parallel strategy of a chunk, with its own buckets and state."""
-        size = self.mesh.size("data")
+        size = self.replicas
         common = (self.weights(chunk), self.training, self.parallelism.data, self.runtime, size)
         strategy = self.parallelism.data.strategy
         alone = size == 1 or strategy == "none"
@@ -193,14 +199,16 @@ def plan(
     `clock` gives a kernel's seconds, for `pipeline.split: balanced`. Raises `PlanError` with every finding.
     """
     model = _repeat_profiled(model, parallelism)
-    sizes = {"tensor": parallelism.tensor.size, "context": 1, "data": parallelism.data.size, "pipeline": parallelism.pipeline.size}
+    sizes = {axis: getattr(parallelism, axis).size for axis in parallelism.order}
     mesh = Mesh(parallelism.order, tuple(sizes[axis] for axis in parallelism.order))
     findings = _check(model, machine, training, parallelism, mesh, gpus, slow or {})
     if findings:
         raise PlanError(findings)
     workload = Workload(
         batch=training.micro_batch,
-        sequence=training.sequence_length if model.sequence else 1,
+        sequence=training.sequence_length // parallelism.context.size if model.sequence else 1,
+        context=parallelism.context.size,
+        context_method=parallelism.context.method,
         tensor=parallelism.tensor.size,
         sequence_parallel=parallelism.tensor.sequence_parallel,
         element=training.precision.activations,
@@ -251,18 +259,21 @@ def _check(
         text = f"{' x '.join(mesh.order)} = {product} = {mesh.ranks} ranks, but {len(gpus)} GPUs are used"
         findings.append(Finding(text, "parallel", mesh.ranks, "change a size, cluster.nodes or cluster.gpus"))
     findings += _tensor_findings(model, training, parallelism)
+    findings += context_findings(model, training, parallelism)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))
     strategy = parallelism.data.strategy
-    if strategy == "none" and parallelism.data.size > 1:
-        text = f"{parallelism.data.size} replicas need a strategy"
+    replicas = parallelism.data.size * parallelism.context.size
+    if strategy == "none" and replicas > 1:
+        split = f" (data {parallelism.data.size} x context {parallelism.context.size})" if parallelism.context.size > 1 else ""
+        text = f"{replicas} replicas of the parameters{split} need a strategy" if split else f"{replicas} replicas need a strategy"
         findings.append(Finding(text, "parallel.data.strategy", "none", "one of ddp, zero1, zero2, zero3, fsdp"))
-    if strategy in CENTRAL and parallelism.data.size > 1:
+    if strategy in CENTRAL and replicas > 1:
         if len({machine.node_of(gpu) for gpu in gpus}) > 1 and strategy == "torch-data-parallel":
             findings.append(Finding("DataParallel is one process on one node", "parallel.data.strategy", strategy, "use ddp across nodes"))
         if mesh.ranks != parallelism.data.size:
-            text = f"{strategy} cannot be combined with tensor or pipeline parallelism"
+            text = f"{strategy} cannot be combined with tensor, context or pipeline parallelism"
             findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
     if parallelism.pipeline.size == 1 and parallelism.pipeline.virtual_stages > 1:
         text = f"{parallelism.pipeline.virtual_stages} virtual stages on 1 pipeline rank: there is nothing to interleave"
@@ -295,7 +306,7 @@ def _tensor_findings(model: Model, training: Training, parallelism: Parallelism)
             nearest = sorted(legal, key=lambda d: abs(d - size))[:2]
             text = f"{count} {name} / tensor size {size} = {count / size:g} is not whole"
             findings.append(Finding(text, path, size, f"use {' or '.join(map(str, sorted(nearest)))}"))
-    if parallelism.tensor.sequence_parallel and training.sequence_length % size:
+    if parallelism.tensor.sequence_parallel and parallelism.context.size == 1 and training.sequence_length % size:
         tokens = training.sequence_length
         text = f"sequence parallelism shards {tokens} tokens over {size} ranks = {tokens / size:g} is not whole"
         findings.append(Finding(text, "parallel.tensor.sequence_parallel", True, "pad the sequence length"))

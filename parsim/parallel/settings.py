@@ -90,6 +90,14 @@ class TensorParallel:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextParallel:
+    """The `parallel.context` section."""
+
+    size: int = 1
+    method: Literal["ring", "all-gather", "ulysses"] = "ring"
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineParallel:
     """The `parallel.pipeline` section."""
 
@@ -133,6 +141,7 @@ class Parallelism:
 
     order: tuple[str, ...] = ("tensor", "context", "data", "pipeline")
     tensor: TensorParallel = field(default_factory=TensorParallel)
+    context: ContextParallel = field(default_factory=ContextParallel)
     pipeline: PipelineParallel = field(default_factory=PipelineParallel)
     data: DataParallel = field(default_factory=DataParallel)
 

@@ -102,7 +102,8 @@ class Lowering:
     def _check_size(self) -> None:
         plan = self.plan
         layers = {p: max(len(chunk.blocks) for chunk in plan.of_rank(p)) for p in range(len(plan.slots))}
-        ops = sum(_OPS_PER_LAYER * len(row) * layers[p] * len(self._stage_ranks[p]) for p, row in enumerate(plan.slots))
+        each = _OPS_PER_LAYER + 2 * plan.mesh.size("context") * (plan.mesh.size("context") > 1)
+        ops = sum(each * len(row) * layers[p] * len(self._stage_ranks[p]) for p, row in enumerate(plan.slots))
         if ops > MOST_OPS:
             size = f"{plan.training.micro_batches:,} micro-batches, {len(self._roles):,} ranks simulated"
             text = f"about {ops:,.0f} ops ({size}); at most {MOST_OPS:,}"
@@ -368,16 +369,21 @@ class Lowering:
         if axis.startswith("tied"):
             return "pipeline"
         if axis == "world":
-            return "data" if mesh.size("data") > 1 else self.breakdown_axis("model")
+            return "data" if self.plan.replicas > 1 else self.breakdown_axis("model")
         if axis == "model":
             return "pipeline" if mesh.size("pipeline") > 1 else "tensor"
         return axis
 
     def group(self, axis: str, rank: int) -> Ranks:
-        """The ranks that meet `rank` in a collective along `axis`: a mesh axis, model (one replica), world, tied-A-B."""
+        """The ranks that meet `rank` in a collective along `axis`: a mesh axis, model (one replica), world, tied-A-B.
+
+        Context ranks hold the same parameters, so what is done for parameters along data is done along context too.
+        """
         mesh = self.plan.mesh
         if axis == "model":
-            return mesh.group(rank, "tensor", "context", "pipeline")
+            return mesh.group(rank, "tensor", "pipeline")
+        if axis == "data":
+            return mesh.group(rank, "data", "context")
         if axis == "world":
             return tuple(range(mesh.ranks))
         if axis.startswith("tied-"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules import NAMES, Schedule, check, schedule
 from parsim.parallel.schedules.custom import from_function, from_text, load_function
-from parsim.parallel.settings import DataParallel, Parallelism, PipelineParallel, TensorParallel
+from parsim.parallel.settings import ContextParallel, DataParallel, Parallelism, PipelineParallel, TensorParallel
 from parsim.scenario import files
 from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection
 from parsim.scenario.references import folder, schedule_file
@@ -38,6 +38,7 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         tensor=TensorParallel(
             section.tensor.size, section.tensor.sequence_parallel, cast(Literal["none", "backward", "full"], section.tensor.overlap)
         ),
+        context=ContextParallel(section.context.size, cast(Literal["ring", "all-gather", "ulysses"], section.context.method)),
         pipeline=_pipeline(section.pipeline, scenario),
         data=_data(section.data, size),
     )

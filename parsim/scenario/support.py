@@ -59,8 +59,6 @@ _LATER_PROFILES = ("pytorch-compile", "megatron-2021", "megatron-2022", "llm-fou
 
 LIMITS: tuple[Limit, ...] = (
     Limit("parallel.tensor.overlap", lambda value: value != "full", "overlap of the tensor-parallel forward", "use backward"),
-    Limit("parallel.context.size", _only(1), "context parallelism", "use context.size 1"),
-    Limit("parallel.context.method", _only("ring"), "context parallelism"),
     Limit("parallel.expert.size", _only(1), "expert parallelism", "use expert.size 1: every rank holds all experts"),
     Limit("parallel.expert.imbalance", _only(1.0), "expert imbalance"),
     Limit("parallel.expert.capacity_factor", _empty, "expert capacity"),
