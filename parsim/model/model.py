@@ -31,10 +31,6 @@ class Workload:
     """samples per micro-batch (b)"""
     sequence: int = 1
     """tokens of a sample on this rank (s / c); 1 for models without sequences"""
-    context: int = 1
-    """context-parallel size (c): ranks that share the tokens of a sample"""
-    context_method: str = "ring"
-    """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
     tensor: int = 1
     """tensor-parallel size (t)"""
     sequence_parallel: bool = False
@@ -60,6 +56,10 @@ class Workload:
     """tokens of the busiest expert rank over the mean"""
     backward: bool = True
     """False: nothing is saved for backward"""
+    context: int = 1
+    """context-parallel size (c): ranks that share the tokens of a sample"""
+    context_method: str = "ring"
+    """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
 
     @property
     def tokens(self) -> int:

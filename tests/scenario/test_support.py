@@ -15,8 +15,6 @@ MINIMAL = {"model": "gpt2", "cluster": "4x v100-32gb", "training": {"sequence_le
 
 REFUSED: dict[str, tuple[Any, ...]] = {
     "parallel.tensor.overlap": ("full",),
-    "parallel.context.size": (2, 8),
-    "parallel.context.method": ("all-gather", "ulysses"),
     "parallel.expert.size": (2,),
     "parallel.expert.imbalance": (1.5,),
     "parallel.expert.capacity_factor": (1.25,),

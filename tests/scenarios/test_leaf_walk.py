@@ -150,7 +150,7 @@ LEAVES: dict[str, Leaf] = {
         False, parallel__pipeline__size=2, parallel__tensor__size=8, cluster={"nodes": 2, "gpus": "all"}, model__heads=8
     ),
     "parallel.context.size": leaf(2),
-    "parallel.context.method": leaf("all-gather", "ulysses", same={"ring": None}),
+    "parallel.context.method": leaf("all-gather", "ulysses", same={"ring": None}, parallel__context__size=2),
     "parallel.expert.size": leaf(2),
     "parallel.expert.imbalance": leaf(1.5),
     "parallel.expert.capacity_factor": leaf(1.25),
@@ -359,7 +359,7 @@ def test_words_that_mean_the_same_give_the_same_report(path: str) -> None:
 
 @pytest.mark.parametrize(("short", "long"), SHORT.items())
 def test_short_forms_say_the_same_as_long_ones(short: str, long: str) -> None:
-    values = {"parallel.zero": (1, "zero1"), "training.gbs": (32, 32), "parallel.dp": (4, 4), "parallel.cp": (1, 1), "parallel.ep": (1, 1)}
+    values = {"parallel.zero": (1, "zero1"), "training.gbs": (32, 32), "parallel.dp": (4, 4), "parallel.ep": (1, 1)}
     value, meant = values.get(short, (2, 2))
     base = laid(BASE, {"training": {"gradient_accumulation": "auto"}} if short == "training.gbs" else {})
     section, _, key = long.rpartition(".")
