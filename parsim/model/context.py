@@ -107,9 +107,7 @@ def _ring(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) -> Sp
         added = sizes.key_value if last else seen
         passes = 3.0 if step else 2.0
         kernels = (own_backward,) if last else (*pick, block(True))
-        backward.append(
-            Block(((join,) if not step else ()) + kernels, (Memory(passes * sizes.query), Memory(passes * added, launches=2)))
-        )
+        backward.append(Block(((join,) if not step else ()) + kernels, (Memory(passes * sizes.query), Memory(passes * added, launches=2))))
     return Spread(
         tuple(forward),
         tuple(backward),

@@ -17,8 +17,9 @@ s/c tokens; parameters are replicated over the c ranks, so gradients are reduced
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 
 from parsim.errors import Finding
 from parsim.kernel import Kernel
@@ -124,7 +125,7 @@ def _length_findings(model: Model, training: Training, parallelism: Parallelism)
     causal = bool(model.facts.get("causal", True)) and parallelism.context.method != "ulysses"
     parts = 2 * size if causal else size
     sharded = parallelism.tensor.size if parallelism.tensor.sequence_parallel else 1
-    unit = parts if parts % (size * sharded) == 0 else size * sharded * (2 if causal and sharded % 2 else 1)
+    unit = lcm(parts, size * sharded)
     if tokens % unit == 0:
         return []
     factors = ["2"] * causal + [f"context {size}"]
@@ -132,7 +133,8 @@ def _length_findings(model: Model, training: Training, parallelism: Parallelism)
     if tokens % parts == 0:
         factors = [f"context {size}", f"tensor {sharded} (sequence parallel)"]
         parts, reason = size * sharded, ""
-    text = f"{tokens} tokens / ({' x '.join(factors)}) = {tokens} / {parts} = {tokens / parts:.6g} is not whole{reason}"
+    product = f"({' x '.join(factors)}) = {tokens} / {parts}" if len(factors) > 1 else factors[0]
+    text = f"{tokens} tokens / {product} = {tokens / parts:.6g} is not whole{reason}"
     nearest = [n * unit for n in (tokens // unit, tokens // unit + 1) if n]
     return [Finding(text, _SIZE, size, f"use sequence_length {' or '.join(map(str, nearest))}, or another context.size")]
 
@@ -151,15 +153,15 @@ def _head_findings(model: Model, parallelism: Parallelism) -> list[Finding]:
 
 def _core_findings(model: Model, training: Training, method: str) -> list[Finding]:
     """What ring and all-gather cannot do, for they compute attention in blocks."""
-    reasons: list[tuple[Callable[[], bool], str]] = [
-        (lambda: training.attention == "eager", "eager attention keeps no log-sum-exp of its rows by which blocks could be merged"),
-        (
-            lambda: 0 < int(str(model.facts.get("attention_window", 0) or 0)) < training.sequence_length,
-            f"a sliding window of {model.facts.get('attention_window')} of {training.sequence_length} tokens, whose blocks are uneven",
-        ),
-        (lambda: model.facts.get("position") == "alibi", "ALiBi, whose bias depends on where in the sample a block stands"),
-    ]
+    window, tokens = int(str(model.facts.get("attention_window", 0) or 0)), training.sequence_length
+    reasons = []
+    if training.attention == "eager":
+        reasons.append("eager attention, which keeps no log-sum-exp of its rows to merge blocks by")
+    if 0 < window < tokens:
+        reasons.append(f"a sliding window of {window} of {tokens} tokens, whose blocks are uneven")
+    if model.facts.get("position") == "alibi":
+        reasons.append("ALiBi, whose bias depends on where in the sample a block stands")
     hint = "use context.method ulysses, where every rank sees whole samples"
     if training.attention == "eager":
         hint = f"use a fused training.attention such as flash2, or {hint[4:]}"
-    return [Finding(f"not supported yet: {method} with {why}", _METHOD, method, hint) for applies, why in reasons if applies()]
+    return [Finding(f"not supported yet: {method} with {why}", _METHOD, method, hint) for why in reasons]

@@ -136,7 +136,11 @@ def test_programs_are_sound(method):
 
 def test_gradients_are_reduced_over_data_and_context():
     """Two data x four context ranks hold the same parameters: one group of eight, one copy of the states among them."""
-    for strategy, kinds in (("ddp", {"all_reduce"}), ("zero1", {"reduce_scatter", "all_gather"}), ("fsdp", {"all_gather", "reduce_scatter"})):
+    for strategy, kinds in (
+        ("ddp", {"all_reduce"}),
+        ("zero1", {"reduce_scatter", "all_gather"}),
+        ("fsdp", {"all_gather", "reduce_scatter"}),
+    ):
         run = job("gpt2", context=4, data=2, sequence_length=1024, attention="flash2", data_settings={"strategy": strategy})
         alone = job("gpt2", data=8, sequence_length=1024, attention="flash2", data_settings={"strategy": strategy})
         groups = {op.collective.group for op in run.collectives(axis="data") if op.collective.bytes > 4}
@@ -182,47 +186,54 @@ ULYSSES = {"method": "ulysses"}
 REFUSED = {
     "two chunks per rank": (
         ("gpt2", {"context": 3}),
-        f"parallel.context.size: 1024 tokens / (2 x context 3) = 1024 / 6 = 170.667 is not whole{BALANCE}; "
-        "use sequence_length 1020 or 1026, or another context.size",
+        (f"parallel.context.size: 1024 tokens / (2 x context 3) = 1024 / 6 = 170.667 is not whole{BALANCE}; "
+        "use sequence_length 1020 or 1026, or another context.size"),
     ),
     "a shorter sample than chunks": (
         ("gpt2", {"context": 4, "sequence_length": 4}),
-        f"parallel.context.size: 4 tokens / (2 x context 4) = 4 / 8 = 0.5 is not whole{BALANCE}; use sequence_length 8, or another context.size",
+        f"4 tokens / (2 x context 4) = 4 / 8 = 0.5 is not whole{BALANCE}; use sequence_length 8, or another context.size",
     ),
     "one part per rank": (
         ("gpt2", {"context": 3, "context_settings": ULYSSES}),
-        "parallel.context.size: 1024 tokens / (context 3) = 1024 / 3 = 341.333 is not whole; "
-        "use sequence_length 1023 or 1026, or another context.size",
+        ("parallel.context.size: 1024 tokens / context 3 = 341.333 is not whole; "
+        "use sequence_length 1023 or 1026, or another context.size"),
     ),
     "tokens of sequence parallelism": (
         ("llama-3-8b", {"context": 2, "tensor": 8, "tensor_settings": {"sequence_parallel": True}, "sequence_length": 1028}),
-        "parallel.context.size: 1028 tokens / (context 2 x tensor 8 (sequence parallel)) = 1028 / 16 = 64.25 is not whole; "
-        "use sequence_length 1024 or 1040, or another context.size",
+        ("parallel.context.size: 1028 tokens / (context 2 x tensor 8 (sequence parallel)) = 1028 / 16 = 64.25 is not whole; "
+        "use sequence_length 1024 or 1040, or another context.size"),
     ),
     "heads": (
         ("gpt2", {"context": 4, "tensor": 2, "context_settings": ULYSSES}),
-        "parallel.context.size: 12 heads / (context 4 x tensor 2) = 12 / 8 = 1.5 is not whole: ulysses gives every rank whole heads; "
-        "use context.size 1 or 2 or 3 or 6, or method ring or all-gather",
+        ("parallel.context.size: 12 heads / (context 4 x tensor 2) = 12 / 8 = 1.5 is not whole: ulysses gives every rank whole heads; "
+        "use context.size 1 or 2 or 3 or 6, or method ring or all-gather"),
     ),
     "key-value heads": (
         ("llama-3-8b", {"context": 16, "context_settings": ULYSSES}),
-        "parallel.context.size: 8 key-value heads / (context 16 x tensor 1) = 8 / 16 = 0.5 is not whole: ulysses gives every rank whole "
-        "heads; use context.size 1 or 2 or 4 or 8, or method ring or all-gather",
+        ("parallel.context.size: 8 key-value heads / (context 16 x tensor 1) = 8 / 16 = 0.5 is not whole: ulysses gives every rank whole "
+        "heads; use context.size 1 or 2 or 4 or 8, or method ring or all-gather"),
     ),
     "images": (("resnet50", {"context": 2, "sequence_length": 1}), "has no sequences whose tokens 2 ranks could share"),
     "a pooled token": (("vit-base", {"context": 2, "sequence_length": 197}), "whose head needs one token of the whole sample"),
-    "eager attention": (("gpt2", {"context": 2, "attention": "eager"}), "not supported yet: ring with eager attention keeps no log-sum-exp"),
+    "eager attention": (
+        ("gpt2", {"context": 2, "attention": "eager"}),
+        ("not supported yet: ring with eager attention, which keeps no log-sum-exp of its rows to merge blocks by; "
+        "use a fused training.attention such as flash2, or context.method ulysses, where every rank sees whole samples"),
+    ),
     "ALiBi": (("mpt-7b", {"context": 2}), "not supported yet: ring with ALiBi"),
     "a window": (
         ("mistral-7b", {"context": 2, "sequence_length": 8192, "context_settings": {"method": "all-gather"}}),
-        "parallel.context.method: not supported yet: all-gather with a sliding window of 4096 of 8192 tokens, whose blocks are uneven; "
-        "use context.method ulysses, where every rank sees whole samples",
+        ("parallel.context.method: not supported yet: all-gather with a sliding window of 4096 of 8192 tokens, whose blocks are uneven; "
+        "use context.method ulysses, where every rank sees whole samples"),
     ),
     "no strategy": (
         ("gpt2", {"context": 2, "data_settings": {"strategy": "none"}}),
         "parallel.data.strategy: 2 replicas of the parameters (data 1 x context 2) need a strategy",
     ),
-    "one process": (("gpt2", {"context": 2, "data_settings": {"strategy": "torch-data-parallel"}}), "cannot be combined with tensor, context"),
+    "one process": (
+        ("gpt2", {"context": 2, "data_settings": {"strategy": "torch-data-parallel"}}),
+        "torch-data-parallel cannot be combined with tensor, context or pipeline parallelism; use ddp",
+    ),
 }  # fmt: skip
 
 

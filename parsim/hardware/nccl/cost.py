@@ -45,7 +45,8 @@ def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: i
 
     Sizes follow nccl-tests (doc/PERFORMANCE.md): all_reduce, broadcast, reduce: buffer per rank; all_gather, reduce_scatter,
     gather, scatter: total buffer; all_to_all: send buffer per rank; send: the message; sendrecv: what each member sends to the
-    next, the last to the first. The root of broadcast, reduce, gather and scatter is the first member. Without bytes the latency remains. What is found out about a group is kept with the cluster.
+    next, the last to the first. The root of broadcast, reduce, gather and scatter is the first member. Without bytes the latency
+    remains. What is found out about a group is kept with the cluster.
 
     Args:
         cluster: where the GPUs are.
