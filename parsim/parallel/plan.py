@@ -27,7 +27,7 @@ from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.zero import ZeroOptimizer
 
-SHARDED = ("zero3", "fsdp")
+SHARDED = ("zero3", "fsdp", "hsdp")
 CENTRAL = ("torch-data-parallel", "parameter-server")
 
 
@@ -78,6 +78,11 @@ class Plan:
     def replicas(self) -> int:
         """Ranks with the same parameters, over which gradients are reduced and model states are sharded: data x context."""
         return self.mesh.size("data") * self.mesh.size("context")
+
+    @property
+    def shard_size(self) -> int:
+        """Ranks that share one copy of the model states under a sharded strategy."""
+        return self.parallelism.data.shard_size or self.replicas
 
     @property
     def asynchronous(self) -> bool:
@@ -165,7 +170,8 @@ class Plan:
         if strategy in ("zero1", "zero2"):
             return ZeroOptimizer(*common, stage=int(strategy[-1]))
         if strategy in SHARDED:
-            return FullyShardedDataParallel(*common, units=tuple(u for u in self.units(chunk) if u.weights))
+            units = tuple(u for u in self.units(chunk) if u.weights)
+            return FullyShardedDataParallel(*common[:-1], self.shard_size, units=units, copies=size // self.shard_size)
         central = DataParallelModule if strategy == "torch-data-parallel" else ParameterServer
         outputs, inputs = self._boundary_bytes()
         return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
@@ -269,6 +275,7 @@ def _check(
         split = f" (data {parallelism.data.size} x context {parallelism.context.size})" if parallelism.context.size > 1 else ""
         text = f"{replicas} replicas of the parameters{split} need a strategy" if split else f"{replicas} replicas need a strategy"
         findings.append(Finding(text, "parallel.data.strategy", "none", "one of ddp, zero1, zero2, zero3, fsdp"))
+    findings += _shard_findings(parallelism, replicas)
     if strategy in CENTRAL and replicas > 1:
         if len({machine.node_of(gpu) for gpu in gpus}) > 1 and strategy == "torch-data-parallel":
             findings.append(Finding("DataParallel is one process on one node", "parallel.data.strategy", strategy, "use ddp across nodes"))
@@ -289,6 +296,22 @@ def _check(
         if speed <= 0:
             findings.append(Finding(f"a speed must be > 0, got {speed}", "variability.slow", speed))
     return findings
+
+
+def _shard_findings(parallelism: Parallelism, replicas: int) -> list[Finding]:
+    """Shard groups of hybrid sharding: equal parts of the replicas."""
+    shard, strategy, path = parallelism.data.shard_size, parallelism.data.strategy, "parallel.data.shard_size"
+    if not shard or replicas == 1:
+        return []
+    if strategy != "hsdp":
+        return [Finding(f"{strategy} has no shard groups", path, shard, "leave it out, or use strategy hsdp")]
+    legal = [str(n) for n in range(2, replicas + 1) if replicas % n == 0]
+    if replicas % shard:
+        text = f"{replicas} replicas (data x context) / shard_size {shard} = {replicas / shard:.4g} is not whole"
+        return [Finding(text, path, shard, f"use {' or '.join(legal)}")]
+    if shard == 1:
+        return [Finding("a shard group of 1 rank shards nothing", path, shard, f"use strategy ddp, or shard_size {' or '.join(legal)}")]
+    return []
 
 
 def _tensor_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:

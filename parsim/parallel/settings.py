@@ -118,7 +118,9 @@ class DataParallel:
 
     size: int = 1
     strategy: str = "ddp"
-    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp"""
+    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp | hsdp"""
+    shard_size: int = 0
+    """hsdp: ranks of a shard group; 0: all replicas"""
     bucket: tuple[float, Literal["bytes", "elements"]] | None = None
     """None: the strategy's own rule (DDP 25 MiB; DeepSpeed 5e8 elements)"""
     first_bucket: int | None = None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
+from parsim.parallel.fsdp import REPLICA, SHARD
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
 from parsim.parallel.schedules.slot import Slot
@@ -368,6 +369,8 @@ class Lowering:
         mesh = self.plan.mesh
         if axis.startswith("tied"):
             return "pipeline"
+        if axis in (SHARD, REPLICA):
+            return "data"
         if axis == "world":
             return "data" if self.plan.replicas > 1 else self.breakdown_axis("model")
         if axis == "model":
@@ -375,15 +378,19 @@ class Lowering:
         return axis
 
     def group(self, axis: str, rank: int) -> Ranks:
-        """The ranks that meet `rank` in a collective along `axis`: a mesh axis, model (one replica), world, tied-A-B.
+        """The ranks that meet `rank` in a collective along `axis`: a mesh axis, model (one replica), world, tied-A-B, and the
+        shard and replica groups of sharded data parallelism.
 
         Context ranks hold the same parameters, so what is done for parameters along data is done along context too.
         """
         mesh = self.plan.mesh
         if axis == "model":
             return mesh.group(rank, "tensor", "pipeline")
-        if axis == "data":
-            return mesh.group(rank, "data", "context")
+        if axis in ("data", SHARD, REPLICA):
+            replicas, size = mesh.group(rank, "data", "context"), self.plan.shard_size
+            at = replicas.index(rank)
+            first = at - at % size
+            return {SHARD: replicas[first : first + size], REPLICA: replicas[at % size :: size]}.get(axis, replicas)
         if axis == "world":
             return tuple(range(mesh.ranks))
         if axis.startswith("tied-"):

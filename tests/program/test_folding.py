@@ -75,6 +75,11 @@ CASES = {
     "sequence parallel over two nodes": (4, scenario(H100, 2, {"tp": 4, "pp": 4, "tensor": {"sequence_parallel": True}})),
     "tp8 pp2 zero1 over four nodes": (2, scenario(H100, 4, {"tp": 8, "pp": 2, "strategy": "zero1"}, model="opt-1.3b")),
     "three nodes": (1, scenario(H100, 3, {"strategy": "zero2"})),
+    "hsdp on two nodes": (1, scenario(H100, 2, {"strategy": "hsdp"})),
+    "hsdp with context ranks": (
+        1, scenario(H100, 4, {"tp": 2, "context": {"size": 2}, "data": {"strategy": "hsdp", "shard_size": 8}}),
+    ),
+    "hsdp in halves of a PCIe box": (1, scenario(BOX, parallel={"data": {"strategy": "hsdp", "shard_size": 4}})),
     "fsdp on 64 ranks": (1, scenario(H100, 8, {"strategy": "fsdp"})),
     "gathers under forward": (
         4,

@@ -18,8 +18,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "parallel.expert.size": (2,),
     "parallel.expert.imbalance": (1.5,),
     "parallel.expert.capacity_factor": (1.25,),
-    "parallel.data.strategy": ("hsdp",),
-    "parallel.data.shard_size": (8,),
     "parallel.pipeline.schedule": ("zb-h1", "ZB_H2", "dualpipe", "pipedream-2bw", "hanayo"),
     "training.offload.parameters": ("cpu", "nvme"),
     "training.offload.gradients": ("cpu",),

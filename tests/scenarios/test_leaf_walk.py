@@ -156,9 +156,9 @@ LEAVES: dict[str, Leaf] = {
     "parallel.expert.capacity_factor": leaf(1.25),
     "parallel.data.size": leaf(2, same={"auto": None, 4: None}),
     "parallel.data.strategy": leaf(
-        "none", "torch-data-parallel", "parameter-server", "zero1", "zero2", "zero3", "fsdp", "hsdp", same={"ddp": None}
+        "none", "torch-data-parallel", "parameter-server", "zero1", "zero2", "zero3", "fsdp", same={"ddp": None, "hsdp": "fsdp"}
     ),
-    "parallel.data.shard_size": leaf(2, same=AUTO),
+    "parallel.data.shard_size": leaf(1, 2, 3, same={"auto": None, 4: None}, parallel__data__strategy="hsdp"),
     "parallel.data.bucket": leaf("1 MiB", "100000 elements", same=AUTO),
     "parallel.data.first_bucket": leaf("4 MiB", same=AUTO),
     "parallel.data.bucket_view": leaf(True),
