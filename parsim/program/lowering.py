@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
-from parsim.parallel.fsdp import REPLICA, SHARD
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
 from parsim.parallel.schedules.slot import Slot
+from parsim.program.groups import breakdown_axis
+from parsim.program.groups import group as members_of
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE, Collective, Effect, Lane, Op, Program, Stamp
 from parsim.program.stage import StagePasses
@@ -365,38 +366,12 @@ class Lowering:
     # -- groups ---------------------------------------------------------------------------------------------------
 
     def breakdown_axis(self, axis: str) -> str:
-        """The axis whose time a collective counts as."""
-        mesh = self.plan.mesh
-        if axis.startswith("tied"):
-            return "pipeline"
-        if axis in (SHARD, REPLICA):
-            return "data"
-        if axis == "world":
-            return "data" if self.plan.replicas > 1 else self.breakdown_axis("model")
-        if axis == "model":
-            return "pipeline" if mesh.size("pipeline") > 1 else "tensor"
-        return axis
+        """See `parsim.program.groups`."""
+        return breakdown_axis(self.plan, axis)
 
     def group(self, axis: str, rank: int) -> Ranks:
-        """The ranks that meet `rank` in a collective along `axis`: a mesh axis, model (one replica), world, tied-A-B, and the
-        shard and replica groups of sharded data parallelism.
-
-        Context ranks hold the same parameters, so what is done for parameters along data is done along context too.
-        """
-        mesh = self.plan.mesh
-        if axis == "model":
-            return mesh.group(rank, "tensor", "pipeline")
-        if axis in ("data", SHARD, REPLICA):
-            replicas, size = mesh.group(rank, "data", "context"), self.plan.shard_size
-            at = replicas.index(rank)
-            first = at - at % size
-            return {SHARD: replicas[first : first + size], REPLICA: replicas[at % size :: size]}.get(axis, replicas)
-        if axis == "world":
-            return tuple(range(mesh.ranks))
-        if axis.startswith("tied-"):
-            owner, copy = (int(part) for part in axis.split("-")[1:])
-            return tuple(sorted((mesh.move(rank, "pipeline", owner), mesh.move(rank, "pipeline", copy))))
-        return mesh.group(rank, axis)
+        """See `parsim.program.groups`."""
+        return members_of(self.plan, axis, rank)
 
     def groups(self, axis: str, rank: int) -> tuple[tuple[Ranks, Ranks], ...]:
         """Groups along `axis` that touch the lowered ranks of `rank`'s stage: (true members, lowered ranks that stand for them)."""
