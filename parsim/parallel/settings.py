@@ -90,6 +90,14 @@ class TensorParallel:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextParallel:
+    """The `parallel.context` section."""
+
+    size: int = 1
+    method: Literal["ring", "all-gather", "ulysses"] = "ring"
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineParallel:
     """The `parallel.pipeline` section."""
 
@@ -110,7 +118,9 @@ class DataParallel:
 
     size: int = 1
     strategy: str = "ddp"
-    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp"""
+    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp | hsdp"""
+    shard_size: int = 0
+    """hsdp: ranks of a shard group; 0: all replicas"""
     bucket: tuple[float, Literal["bytes", "elements"]] | None = None
     """None: the strategy's own rule (DDP 25 MiB; DeepSpeed 5e8 elements)"""
     first_bucket: int | None = None
@@ -133,6 +143,7 @@ class Parallelism:
 
     order: tuple[str, ...] = ("tensor", "context", "data", "pipeline")
     tensor: TensorParallel = field(default_factory=TensorParallel)
+    context: ContextParallel = field(default_factory=ContextParallel)
     pipeline: PipelineParallel = field(default_factory=PipelineParallel)
     data: DataParallel = field(default_factory=DataParallel)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from parsim.model.loss import Loss
 from parsim.model.model import Operator
 from parsim.model.tape import Step
+from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.hooks import Unit, Weight
 from parsim.parallel.plan import Chunk
 from parsim.parallel.recompute import checkpoint_groups
@@ -46,6 +47,7 @@ class Walk:
         self.tensor = passes.tensor_hooks(stage) if self.plan.mesh.size("tensor") > 1 else None
         if self.tensor is not None:
             self.tensor.split = split
+        self.context = ContextParallelHooks(self.plan.workload) if self.plan.mesh.size("context") > 1 else None
         self.groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunk.blocks)
         self._group_of = {block: group for group in self.groups for block in group.blocks}
         self._unit_of = {block: unit for unit in self.units for block in unit.blocks}
@@ -145,9 +147,16 @@ class Walk:
             if self.tensor is not None:
                 self.tensor.before_forward(step.operator, self.at)
             allocates = [name for name in self._names(block, step.allocates) if not (recomputes and name == self._result)]
-            self.at.compute("", "recompute" if recomputes else COMPUTE, step.kernels, allocates, frees)
+            self._run(step, "recompute" if recomputes else COMPUTE, allocates, frees)
             if self.tensor is not None:
                 self.tensor.after_forward(step.operator, self.at)
+
+    def _run(self, step: Step, kind: str, allocates: Sequence[str], frees: Sequence[str]) -> None:
+        """The kernels of a step, with the messages of context parallelism between them."""
+        if self.context is not None and self.context.splits(step.operator):
+            self.context.run(step, kind, self.at, allocates, frees)
+        else:
+            self.at.compute("", kind, step.kernels, allocates, frees)
 
     def _kept_by_producer(self, block: int) -> bool:
         """The block before keeps its own output (a ReLU) and will free it, later in backward than this block could."""
@@ -250,7 +259,7 @@ class Walk:
         kind = "recompute" if step.phase == "recompute" else COMPUTE
         if self.tensor is not None and kind == COMPUTE:
             self.tensor.before_input(step.operator, self.at)
-        self.at.compute("", kind, step.kernels, self._names(block, step.allocates), frees)
+        self._run(step, kind, self._names(block, step.allocates), frees)
         if self.tensor is not None and kind == COMPUTE:
             self.tensor.after_input(step.operator, self.at)
 

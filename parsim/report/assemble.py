@@ -80,6 +80,7 @@ def ranks_of(run: Run, hardware: Hardware) -> Ranks:
     return Ranks(
         total=mesh.ranks,
         tensor=mesh.size("tensor"),
+        context=mesh.size("context"),
         data=mesh.size("data"),
         pipeline=mesh.size("pipeline"),
         micro_batches=run.micro_batches,
@@ -138,11 +139,11 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float]) -> 
 
 
 def _recomputed_flop(run: Run) -> float:
-    """Matrix-product FLOP that one micro-batch recomputes over all stages, of the whole model (all tensor ranks)."""
+    """Matrix-product FLOP that one micro-batch recomputes over all stages, of the whole model (all tensor and context ranks)."""
     total = 0.0
     for passes in run.lowering.all_passes():
         total += passes.recomputed_flop()
-    return total * run.plan.mesh.size("tensor")
+    return total * run.plan.mesh.size("tensor") * run.plan.mesh.size("context")
 
 
 def _memory_bound(run: Run, clock: Callable[[Kernel], float]) -> float | None:

@@ -62,9 +62,10 @@ class Profile:
 def automatic(settings: ScenarioSchema, *, transformer: bool) -> tuple[str, str]:
     """The profile that ``auto`` means for a strategy, and why."""
     strategy = settings.parallel.data.strategy
-    model_parallel = settings.parallel.tensor.size > 1 or settings.parallel.pipeline.size > 1
-    if transformer and model_parallel and strategy not in ("fsdp", "zero3"):
-        return "megatron-core", "tensor or pipeline parallelism of a transformer is usually run with Megatron-Core"
+    sizes = settings.parallel.tensor.size, settings.parallel.context.size, settings.parallel.pipeline.size
+    model_parallel = max(sizes) > 1
+    if transformer and model_parallel and strategy not in ("fsdp", "hsdp", "zero3"):
+        return "megatron-core", "tensor, context or pipeline parallelism of a transformer is usually run with Megatron-Core"
     if strategy in ("zero1", "zero2", "zero3"):
         return "deepspeed", f"{strategy} is usually run with DeepSpeed"
     return "pytorch-2", f"{strategy} is part of PyTorch" if strategy != "none" else "one process is plain PyTorch"

@@ -51,13 +51,9 @@ _LATER_PROFILES = ("pytorch-compile",)
 
 LIMITS: tuple[Limit, ...] = (
     Limit("parallel.tensor.overlap", lambda value: value != "full", "overlap of the tensor-parallel forward", "use backward"),
-    Limit("parallel.context.size", _only(1), "context parallelism", "use context.size 1"),
-    Limit("parallel.context.method", _only("ring"), "context parallelism"),
     Limit("parallel.expert.size", _only(1), "expert parallelism", "use expert.size 1: every rank holds all experts"),
     Limit("parallel.expert.imbalance", _only(1.0), "expert imbalance"),
     Limit("parallel.expert.capacity_factor", _empty, "expert capacity"),
-    Limit("parallel.data.strategy", lambda value: value != "hsdp", "hybrid sharding", "use fsdp or zero3"),
-    Limit("parallel.data.shard_size", _only("auto"), "hybrid sharding"),
     Limit("parallel.pipeline.schedule", _known_schedule, "this schedule", f"use {', '.join(NAMES)}, or give the order in a schedule file"),
     Limit("training.offload.parameters", _only("none"), "offloading"),
     Limit("training.offload.gradients", _only("none"), "offloading"),

@@ -15,13 +15,9 @@ MINIMAL = {"model": "gpt2", "cluster": "4x v100-32gb", "training": {"sequence_le
 
 REFUSED: dict[str, tuple[Any, ...]] = {
     "parallel.tensor.overlap": ("full",),
-    "parallel.context.size": (2, 8),
-    "parallel.context.method": ("all-gather", "ulysses"),
     "parallel.expert.size": (2,),
     "parallel.expert.imbalance": (1.5,),
     "parallel.expert.capacity_factor": (1.25,),
-    "parallel.data.strategy": ("hsdp",),
-    "parallel.data.shard_size": (8,),
     "parallel.pipeline.schedule": ("zb-h1", "ZB_H2", "dualpipe", "pipedream-2bw", "hanayo"),
     "training.offload.parameters": ("cpu", "nvme"),
     "training.offload.gradients": ("cpu",),
