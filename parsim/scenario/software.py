@@ -13,7 +13,6 @@ from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.training import ATTENTIONS
 from parsim.scenario.values import Choice, Flag, Quantity, did_you_mean
 
-
 HOST_TIMES = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
 """keys of software.host that are times"""
 

@@ -70,9 +70,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit("report.flop_convention", _only("palm"), "another FLOP convention", "use palm"),
     Limit("report.ranks", _only("auto"), "the choice of ranks", "use auto"),
     Limit("cluster.collectives.algorithm", lambda value: not str(value).startswith("collnet"), "switches that reduce (SHARP)", "use auto"),
-    Limit(
-        "software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2, deepspeed, megatron-core, megatron-2021, megatron-2022, llm-foundry-2023 or auto"
-    ),
+    Limit("software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2 with software.fusion: compiled"),
     Limit("software.fusion", lambda value: value != "compiled", "compiled kernels", "use eager or fused"),
     Limit("variability.runs", _only(1), "repeated runs"),
     Limit("variability.jitter", _only(0.0), "jitter"),
