@@ -33,6 +33,20 @@ class Convention:
 
 
 @dataclass(frozen=True, slots=True)
+class Again:
+    """Forward work that recomputation executes a second time [FLOP]."""
+
+    products: float
+    """of weights"""
+    core: float
+    """of attention cores, as executed (causal ones by half)"""
+    square: float
+    """of attention cores, all pairs of positions counted"""
+    layers: float
+    """what all layers execute in one forward: recomputation of everything would be products + core = layers"""
+
+
+@dataclass(frozen=True, slots=True)
 class PassFlop:
     """FLOP of one block for one sample, per pass."""
 
@@ -63,6 +77,37 @@ def flop_per_token(model: Model, sequence: int = 1, convention: str = "exact", r
 def flop_per_step(model: Model, sequence: int, global_batch: int, convention: str = "exact", recompute: Recompute = "none") -> float:
     """FLOP of one optimizer step over `global_batch` samples; see `flop_per_token`."""
     return flop_per_token(model, sequence, convention, recompute) * global_batch * (sequence if model.sequence else 1)
+
+
+def repeated_flop(convention: str, model_flop: float, again: Again) -> float:
+    """What HFU adds to `model_flop` under `convention` when the work `again` is repeated [FLOP].
+
+    Attention counts as the convention counts it in the model's work: as all pairs where the published formula of the
+    convention's hardware FLOP does so (Megatron's 96 for 72), not at all where it leaves attention out (6n); otherwise as
+    executed. llm-foundry multiplies by 4/3 when all layers are recomputed.
+    """
+    if convention in _SQUARE:
+        return again.products + again.square
+    if convention in _WITHOUT_ATTENTION:
+        return again.products
+    if convention == "llm-foundry":
+        return model_flop / 3 * (again.products + again.core) / again.layers if again.layers else 0.0
+    return again.products + again.core
+
+
+def repeated_work(model: Model, sequence: int, recompute: Recompute) -> Again:
+    """What `recompute` of every layer repeats per token (full: the layers' forward; selective: the attention core)."""
+    products = core = square = 0.0
+    for block in model.blocks:
+        if block.kind in ("embedding", "head"):
+            continue
+        whole, half = block_flop(block, sequence).forward, _core(block, sequence)
+        products, core, square = products + whole - half, core + half, square + _core(block, sequence, causal=False)
+    tokens = sequence if model.sequence else 1
+    layers = (products + core) / tokens
+    if recompute == "none":
+        return Again(0.0, 0.0, 0.0, layers)
+    return Again(products / tokens if recompute == "full" else 0.0, core / tokens, square / tokens, layers)
 
 
 def block_flop(block: Block, sequence: int = 1) -> PassFlop:
@@ -109,14 +154,19 @@ def _forward(model: Model, sequence: int) -> list[float]:
     return [known[id(block)] for block in model.blocks]
 
 
-def _core(block: Block, sequence: int) -> float:
-    """Forward FLOP of the attention core of one sample."""
+def _core(block: Block, sequence: int, *, causal: bool = True) -> float:
+    """Forward FLOP of the attention core of one sample; `causal` False counts masked pairs too."""
     works = (operator.work(_workload(sequence)) for operator in block.operators)
-    return sum(_useful(kernel) for work in works for kernel in work.forward if isinstance(kernel, Attention))
+    return sum(_useful(kernel, causal=causal) for work in works for kernel in work.forward if isinstance(kernel, Attention))
 
 
 def _exact(model: Model, sequence: int, _: Recompute) -> float:
     return 3.0 * forward_flop(model, sequence)
+
+
+def _exact_full(model: Model, sequence: int, _: Recompute) -> float:
+    masked = sum(_core(block, sequence, causal=False) - _core(block, sequence) for block in model.blocks)
+    return 3.0 * (forward_flop(model, sequence) + masked / (sequence if model.sequence else 1))
 
 
 def _hfu(model: Model, sequence: int, recompute: Recompute) -> float:
@@ -178,6 +228,7 @@ CONVENTIONS: dict[str, Convention] = {
     c.name: c
     for c in (
         Convention("exact", "3 x the matrix products of the forward pass, causal attention halved", _exact, lambda _: True),
+        Convention("exact-full", "exact with attention not halved (NeMo's tables, torchtitan up to norms)", _exact_full),
         Convention("palm", "6 N + 12 L h s; N active parameters, attention not halved (PaLM's MFU)", _palm),
         Convention("llm-foundry", "3 (2 N + 4 L h s); the same number as palm", _palm),
         Convention("6n", "6 N; N active parameters, attention left out", _six_n),
@@ -189,3 +240,9 @@ CONVENTIONS: dict[str, Convention] = {
     )
 }
 """Name -> convention, in the order in which reports print them."""
+
+HARDWARE_CONVENTIONS = ("megatron-hardware", "hfu")
+MODEL_CONVENTIONS = tuple(name for name in CONVENTIONS if name not in HARDWARE_CONVENTIONS)
+"""those of model FLOP, which MFU may use"""
+_SQUARE = ("megatron", "exact-full")
+_WITHOUT_ATTENTION = ("6n", "6n-non-embedding")
