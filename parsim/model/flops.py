@@ -16,7 +16,8 @@ from typing import Literal
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Attention, Gemm, Kernel
 from parsim.model.counts import active_parameter_count, layer_parameter_count
-from parsim.model.model import Block, Model, Workload
+from parsim.model.mixture import GroupedLinear
+from parsim.model.model import Block, Model, Operator, Workload
 
 Recompute = Literal["none", "selective", "full"]
 
@@ -116,14 +117,24 @@ def block_flop(block: Block, sequence: int = 1) -> PassFlop:
     Attention's backward counts its 4 products (2 x forward, none of them a weight gradient), not what a fused kernel
     recomputes.
     """
-    forward = backward_input = backward_weight = 0.0
-    for operator in block.operators:
-        work = operator.work(_workload(sequence))
-        attention = sum(_useful(kernel) for kernel in work.forward if isinstance(kernel, Attention))
-        forward += attention + _gemm(work.forward)
-        backward_input += 2 * attention + _gemm(work.backward_input)
-        backward_weight += _gemm(work.backward_weight)
-    return PassFlop(forward, backward_input, backward_weight)
+    at = _workload(sequence)
+    found = [operator_flop(operator, at) for operator in block.operators]
+    return PassFlop(
+        sum(passes.forward for passes in found),
+        sum(passes.backward_input for passes in found),
+        sum(passes.backward_weight for passes in found),
+    )
+
+
+def operator_flop(operator: Operator, at: Workload) -> PassFlop:
+    """Matrix-product FLOP of one operator on the whole workload, as `block_flop` counts them (fused attention only)."""
+    work = operator.work(at)
+    attention = sum(_useful(kernel) for kernel in work.forward if isinstance(kernel, Attention))
+    forward, backward_input, backward_weight = map(_gemm, (work.forward, work.backward_input, work.backward_weight))
+    if isinstance(operator, GroupedLinear):  # experts run on equal whole numbers of rows: what fills them up is no work
+        share = operator.filled(at)
+        forward, backward_input, backward_weight = forward * share, backward_input * share, backward_weight * share
+    return PassFlop(attention + forward, 2 * attention + backward_input, backward_weight)
 
 
 def _workload(sequence: int) -> Workload:
