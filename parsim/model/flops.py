@@ -188,14 +188,14 @@ def _hfu(model: Model, sequence: int, recompute: Recompute) -> float:
     return total / (sequence if model.sequence else 1)
 
 
-def _attention_width(model: Model) -> float:
+def attention_width(model: Model) -> float:
     """a*d, or its mean over queries/keys and values where they differ (MLA)."""
     value_dim = model.facts.get("value_dim") or model.head_dim
     return model.heads * (model.head_dim + int(str(value_dim))) / 2
 
 
 def _palm(model: Model, sequence: int, _: Recompute) -> float:
-    return 6.0 * active_parameter_count(model) + 12.0 * model.layers * _attention_width(model) * sequence
+    return 6.0 * active_parameter_count(model) + 12.0 * model.layers * attention_width(model) * sequence
 
 
 def _six_n(model: Model, _sequence: int, _: Recompute) -> float:
@@ -245,7 +245,7 @@ CONVENTIONS: dict[str, Convention] = {
         Convention("6n", "6 N; N active parameters, attention left out", _six_n),
         Convention("6n-non-embedding", "6 N without embeddings and LM head (Kaplan)", _kaplan, _is_dense),
         Convention("megatron", "72 L h^2 (1 + s/6h + V/12Lh); model FLOPs of 2205.05198", _megatron_model, _is_gpt),
-        Convention("megatron-hardware", "96 L h^2 (1 + s/6h + V/16Lh) with full recomputation (2104.04473)", _megatron, _is_gpt),
+        Convention("megatron-hardware", "96 L h^2 (1 + s/6h + V/16Lh) of 2104.04473", _megatron, _is_gpt),
         Convention("megatron-lm", "exact without routers: what Megatron-LM's training loop prints today", _megatron_today),
         Convention("hfu", "exact plus what recomputation executes again", _hfu, lambda _: True),
     )
