@@ -11,7 +11,9 @@ from parsim.terminal import Debug, Json, say, say_json
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, or a path to its YAML or config.json.")]
 Sequence = Annotated[
     int | None,
-    typer.Option("--sequence-length", "--seq", min=1, max=2**30, help="Tokens per sample; default: 2048, or what the model has positions for."),
+    typer.Option(
+        "--sequence-length", "--seq", min=1, max=2**30, help="Tokens per sample; default: 2048, or what the model has positions for."
+    ),
 ]
 Tokens = Annotated[str | None, typer.Option(help="Tokens of the whole training, for example 2T: how long does it take?")]
 Dtype = Annotated[str | None, typer.Option(help="bf16 | fp16 | tf32 | fp32 | fp8; default: bf16, or fp16 on a GPU without it.")]
@@ -34,7 +36,9 @@ def flops(
     mfu: Annotated[str | None, typer.Option(help="Model FLOP utilisation of the training, 0.4 or 40%; default: 0.4.")] = None,
     convention: Annotated[str | None, typer.Option(help="What the MFU counts: palm | 6n | megatron | exact | ...; default: palm.")] = None,
     dtype: Dtype = None,
-    fused: Annotated[bool, typer.Option("--fused", help="Count the bytes of fused norms and activations instead of eager PyTorch's.")] = False,
+    fused: Annotated[
+        bool, typer.Option("--fused", help="Count the bytes of fused norms and activations instead of eager PyTorch's.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -52,7 +56,9 @@ def mfu(
     gpus: Annotated[int, typer.Option(min=1, max=2**30, help="How many of them.")] = 1,
     tokens_per_s: Annotated[float | None, typer.Option(help="How fast the whole job is [tokens/s].")] = None,
     samples_per_s: Annotated[float | None, typer.Option(help="The same [samples/s].")] = None,
-    step_time: Annotated[str | None, typer.Option(help="The same: time of one optimizer step, for example 24.8s; with --global-batch.")] = None,
+    step_time: Annotated[
+        str | None, typer.Option(help="The same: time of one optimizer step, for example 24.8s; with --global-batch.")
+    ] = None,
     global_batch: Annotated[str | None, typer.Option(help='Samples of one step, whole job; "4M tokens" is legal.')] = None,
     tflops: Annotated[float | None, typer.Option(help="The same: what a log prints per GPU [TFLOP/s].")] = None,
     sequence_length: Sequence = None,

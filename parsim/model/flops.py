@@ -9,6 +9,7 @@ Korthikanti et al. (2205.05198, appendix A), mosaicml/llm-foundry ``scripts/trai
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -58,7 +59,8 @@ class PassFlop:
 
 def forward_flop(model: Model, sequence: int = 1) -> float:
     """Matrix-product FLOP of one token's forward pass, averaged over a sample of `sequence` tokens; causal attention halved."""
-    return sum(_forward(model, sequence)) / (sequence if model.sequence else 1)
+    whole = sum(count * block_flop(block, sequence).forward for block, count in _distinct(model))
+    return whole / (sequence if model.sequence else 1)
 
 
 def flop_per_token(model: Model, sequence: int = 1, convention: str = "exact", recompute: Recompute = "none") -> float:
@@ -99,11 +101,11 @@ def repeated_flop(convention: str, model_flop: float, again: Again) -> float:
 def repeated_work(model: Model, sequence: int, recompute: Recompute) -> Again:
     """What `recompute` of every layer repeats per token (full: the layers' forward; selective: the attention core)."""
     products = core = square = 0.0
-    for block in model.blocks:
+    for block, count in _distinct(model):
         if block.kind in ("embedding", "head"):
             continue
-        whole, half = block_flop(block, sequence).forward, _core(block, sequence)
-        products, core, square = products + whole - half, core + half, square + _core(block, sequence, causal=False)
+        whole, half = count * block_flop(block, sequence).forward, count * _core(block, sequence)
+        products, core, square = products + whole - half, core + half, square + count * _core(block, sequence, causal=False)
     tokens = sequence if model.sequence else 1
     layers = (products + core) / tokens
     if recompute == "none":
@@ -156,13 +158,10 @@ def _useful(kernel: Attention, *, causal: bool = True) -> float:
     return 2.0 * pairs * kernel.batch * kernel.heads * (kernel.head_dim + (kernel.value_dim or kernel.head_dim))
 
 
-def _forward(model: Model, sequence: int) -> list[float]:
-    """Forward FLOP of one sample, per block."""
-    known: dict[int, float] = {}
-    for block in model.blocks:
-        if id(block) not in known:
-            known[id(block)] = block_flop(block, sequence).forward
-    return [known[id(block)] for block in model.blocks]
+def _distinct(model: Model) -> list[tuple[Block, int]]:
+    """Blocks that are not the same object, and how often each stands in the model."""
+    counts = Counter(map(id, model.blocks))
+    return [(block, counts[number]) for number, block in {id(block): block for block in model.blocks}.items()]
 
 
 def _core(block: Block, sequence: int, *, causal: bool = True) -> float:
@@ -176,16 +175,13 @@ def _exact(model: Model, sequence: int, _: Recompute) -> float:
 
 
 def _exact_full(model: Model, sequence: int, _: Recompute) -> float:
-    masked = sum(_core(block, sequence, causal=False) - _core(block, sequence) for block in model.blocks)
+    masked = sum(count * (_core(block, sequence, causal=False) - _core(block, sequence)) for block, count in _distinct(model))
     return 3.0 * (forward_flop(model, sequence) + masked / (sequence if model.sequence else 1))
 
 
 def _hfu(model: Model, sequence: int, recompute: Recompute) -> float:
-    total = 3.0 * sum(_forward(model, sequence))
-    for block, forward in zip(model.blocks, _forward(model, sequence), strict=True):
-        if block.kind not in ("embedding", "head"):
-            total += {"none": 0.0, "full": forward, "selective": _core(block, sequence) if recompute == "selective" else 0.0}[recompute]
-    return total / (sequence if model.sequence else 1)
+    again = repeated_work(model, sequence, recompute)
+    return 3.0 * forward_flop(model, sequence) + again.products + again.core
 
 
 def attention_width(model: Model) -> float:

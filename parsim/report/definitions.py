@@ -109,7 +109,11 @@ _ALL = (
         _PARSIM,
     ),
     Definition(
-        "gpu_hours", "h", "Hours of all GPUs in use over that time; idle ones are not in it.", "time_to_train_s x ranks.total / 3600", _PARSIM
+        "gpu_hours",
+        "h",
+        "Hours of all GPUs in use over that time; idle ones are not in it.",
+        "time_to_train_s x ranks.total / 3600",
+        _PARSIM,
     ),
     Definition(
         "bubble_fraction",

@@ -277,7 +277,12 @@ def _parts(answer: Answer) -> Iterator[str]:
         rows.append(row)
     for before, row in zip([row[0] for row in rows][-2::-1], rows[:0:-1], strict=True):
         row[0] = "" if row[0] == before else row[0]
-    total = ["all", "", f"{answer.of.parameters:,}", *(_cell(sum(part.flop[key] for part in answer.parts) / scale) for key in answer.passes)]
+    total = [
+        "all",
+        "",
+        f"{answer.of.parameters:,}",
+        *(_cell(sum(part.flop[key] for part in answer.parts) / scale) for key in answer.passes),
+    ]
     moved = sum(map(answer.bytes, answer.parts))
     total += [_cell(moved / 1e9), _cell(answer.total / moved if moved else 0.0), "100.00"]
     if answer.device is not None:
@@ -313,7 +318,8 @@ def _conventions(answer: Answer) -> Iterator[str]:
 
 
 def _time(time: TrainingTime, unit: str, *, training: bool) -> Iterator[str]:
-    yield f"Time of {time.units:,.15g} {unit}s at an MFU of {100 * time.mfu:.4g} %{'' if time.stated else ' (assumed; give yours with --mfu)'}"
+    assumed = "" if time.stated else " (assumed; give yours with --mfu)"
+    yield f"Time of {time.units:,.15g} {unit}s at an MFU of {100 * time.mfu:.4g} %{assumed}"
     yield f"  work  {time.flop_per_unit:,.15g} FLOP/{unit} ({time.convention}) x {time.units:.4g} = {time.flop:.4e} FLOP"
     share = f"{time.gpus:,} x {format_flops(time.peak)} x {time.mfu:.4g}"
     yield f"  time  {time.flop:.4e} / ({share}) = {time.seconds:.4e} s = {format_time(time.seconds)}"

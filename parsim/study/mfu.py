@@ -328,4 +328,3 @@ def _published_document(answer: Answer, row: Published) -> dict[str, Any]:
         "recompute": row.recompute or None, "tokens_per_s_per_gpu": row.tokens_per_s_per_gpu, "utilisation": value, "from": how,
         "convention": row.compared or None, "yours": answer.yours(row), "note": row.note,
     }  # fmt: skip
-

@@ -11,8 +11,8 @@ from parsim.model.flops import MODEL_CONVENTIONS
 from parsim.report import Report
 from parsim.report.definitions import explain
 from parsim.run import simulate
-from parsim.scenario.build import build
 from parsim.scenario import load
+from parsim.scenario.build import build
 from parsim.scenario.schema import FLOP_CONVENTIONS
 
 PEAK = 312e12
