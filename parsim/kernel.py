@@ -68,6 +68,12 @@ class Attention:
         value_dim = self.value_dim or self.head_dim
         return 2.0 * pairs * self.batch * self.heads * (self.head_dim + value_dim) * (2.5 if self.backward else 1.0)
 
+    @property
+    def bytes(self) -> float:
+        """Queries, keys, values and output of two bytes each, once; backward also their gradients [B]."""
+        width = self.head_dim + (self.value_dim or self.head_dim)
+        return 2.0 * self.batch * (self.heads * self.queries + self.kv_heads * self.keys) * width * (2 if self.backward else 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:

@@ -118,10 +118,8 @@ def attention_time(device: Device, attention: Attention) -> float:
         efficiency *= table.d64
     blocks = attention.batch * attention.heads * math.ceil(attention.queries / 128)
     occupancy = min(1.0, blocks / device.sms)
-    moved = 2.0 * attention.batch * (attention.heads * attention.queries + attention.kv_heads * attention.keys)
-    moved *= (attention.head_dim + (attention.value_dim or attention.head_dim)) * (2 if attention.backward else 1)
     stream = device.bandwidth * device.memory_efficiency
-    return max(attention.flop / (peak * efficiency * occupancy), moved / stream) + device.kernel_latency
+    return max(attention.flop / (peak * efficiency * occupancy), attention.bytes / stream) + device.kernel_latency
 
 
 def memory_time(device: Device, kernel: Memory) -> float:

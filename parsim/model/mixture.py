@@ -112,6 +112,12 @@ class GroupedLinear:
         bias = Parameter(f"{name}_bias", (self.experts, self.out_features), 1 if column else None, trainable=self.trainable, expert=True)
         return (weight, bias) if self.bias else (weight,)
 
+    def filled(self, at: Workload) -> float:
+        """Share of the executed rows that are tokens: every expert runs on the same whole number of rows."""
+        local = -(-self.experts // at.expert)
+        copies = dispatched(at, self.top_k)
+        return copies / (-(-copies // local) * local) if copies else 1.0
+
     def work(self, at: Workload) -> Work:
         """As `Linear`, on top_k copies of each token."""
         local = -(-self.experts // at.expert)

@@ -160,6 +160,18 @@ class Report:
         """Hardware FLOP utilisation: the same with recomputed forward work."""
         return self._utilisation(self.measured.model.hardware_flop_per_step)
 
+    @property
+    def time_to_train(self) -> float | None:
+        """Time for the tokens of the whole training at this rate [s]; None where nobody asked."""
+        tokens, rate = self.measured.training_tokens, self.tokens_per_s
+        return None if tokens is None or not rate else tokens / rate
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """The same times the GPUs in use [h]."""
+        seconds = self.time_to_train
+        return None if seconds is None else seconds * self.measured.ranks.total / 3600.0
+
     # memory ----------------------------------------------------------------------------------------------------
 
     def capacity(self, device: DeviceMemory) -> int:
@@ -297,8 +309,8 @@ class Report:
             "confidence": dict(measured.confidence or _UNKNOWN_CONFIDENCE),
             "cost": measured.cost,
             "energy_J": measured.energy_J,
-            "time_to_train_s": measured.time_to_train_s,
-            "gpu_hours": measured.gpu_hours,
+            "time_to_train_s": self.time_to_train,
+            "gpu_hours": self.gpu_hours,
             "goodput": measured.goodput,
             "assumptions": [asdict(assumption) for assumption in measured.assumptions],
             "warnings": [{"path": finding.path, "message": _message(finding)} for finding in self.warnings],

@@ -78,6 +78,7 @@ class _Builder:
         if training is not None:
             recipe = training[0]
             split = self._try(lambda: with_schedule(placed, self.scenario, recipe.micro_batches))
+        self._counting(model)
         self._stop()
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
@@ -100,6 +101,7 @@ class _Builder:
             collectives=collective_settings(self.settings.cluster.collectives),
             interference=self.settings.cluster.interference,
             seed=self.settings.variability.seed,
+            tokens=self.settings.training.tokens,
             background=others or (),
         )
 
@@ -195,6 +197,19 @@ class _Builder:
         if not model.sequence and length is not None:
             raise ModelError(Finding(f"{name} has samples without sequences", "training.sequence_length", length, "leave it out"))
         return model
+
+    def _counting(self, model: Model) -> None:
+        """What the report is to count must be there to be counted."""
+        from parsim.model.flops import CONVENTIONS
+
+        convention, tokens = self.settings.report.flop_convention, self.settings.training.tokens
+        if convention != "palm" and not CONVENTIONS[convention].applies(model):
+            text = f"{CONVENTIONS[convention].meaning} does not describe {model.name}"
+            hint = "use palm or exact" if model.sequence else "use exact"
+            self._fail(ModelError, [Finding(text, "report.flop_convention", convention, hint)])
+        if tokens is not None and not model.sequence:
+            hint = "leave it out; samples_per_s gives the time"
+            self._fail(ModelError, [Finding(f"{model.name} has samples without tokens", "training.tokens", tokens, hint)])
 
     # software
 

@@ -60,14 +60,12 @@ LIMITS: tuple[Limit, ...] = (
     Limit("training.offload.optimizer", _only("none"), "offloading"),
     Limit("training.offload.activations", _only("none"), "offloading"),
     Limit("training.finetune", lambda value: value is None, "fine-tuning of a part of the parameters"),
-    Limit("training.tokens", lambda value: value is None, "time to train", "multiply step_time_s by the number of steps"),
     Limit("training.mean_sequence_length", _only("auto"), "samples shorter than sequence_length"),
     Limit("training.partial_micro_batch", lambda value: value is not True, "a smaller last micro-batch"),
     Limit("training.loss.chunks", _only(1), "chunked loss"),
     Limit(
         "cluster.nodes", lambda value: not isinstance(value, list), "mixed nodes", "describe them as an explicit graph in a topology file"
     ),
-    Limit("report.flop_convention", _only("palm"), "another FLOP convention", "use palm"),
     Limit("report.ranks", _only("auto"), "the choice of ranks", "use auto"),
     Limit("cluster.collectives.algorithm", lambda value: not str(value).startswith("collnet"), "switches that reduce (SHARP)", "use auto"),
     Limit("software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2 with software.fusion: compiled"),

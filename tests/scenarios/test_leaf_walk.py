@@ -233,7 +233,9 @@ LEAVES: dict[str, Leaf] = {
     "economics.pue": leaf(1.5),
     "economics.mtbf_per_gpu": leaf("50000 h"),
     "economics.checkpoint_time": leaf("60 s"),
-    "report.flop_convention": leaf("6n", "megatron", "exact", same={"palm": None}),
+    "report.flop_convention": leaf(
+        "llm-foundry", "6n", "6n-non-embedding", "megatron", "megatron-lm", "exact", "exact-full", same={"palm": None}
+    ),
     "report.fold": leaf(False),
     "report.ranks": leaf([0, 1], same=AUTO),
 }  # fmt: skip
