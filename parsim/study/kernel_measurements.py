@@ -40,6 +40,11 @@ class Product:
     note: str
 
     @property
+    def kernel(self) -> Gemm:
+        """What was computed."""
+        return self.gemm
+
+    @property
     def large(self) -> bool:
         """Whether no side is below 512, so that neither launch nor a skinny side matters."""
         return min(self.gemm.m, self.gemm.n, self.gemm.k) >= 512
@@ -56,14 +61,20 @@ class Attended:
     source: str
     note: str
 
+    @property
+    def kernel(self) -> Attention:
+        """What was computed."""
+        return self.attention
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Parameters of a device that are fitted together to some of its products."""
+    """Parameters of a device that are fitted together to some of its kernels."""
 
-    dtype: str
+    of: str
+    """type of the products, or implementation of the attention"""
     rows: str
-    """large (no side below 512) | rest | all, each above 1 GFLOP | everything"""
+    """products: large (above 1 GFLOP, no side below 512) | rest (the others) | all (above 1 GFLOP); or attention"""
     parameters: Mapping[str, tuple[float, float, float]]
     """name: (lower bound, upper bound, start)"""
 
@@ -75,7 +86,7 @@ class Entry:
     name: str
     title: str
     fitted: Mapping[str, str]
-    """dtype or `attention`: what of the device file was fitted to these rows"""
+    """dtype: what of the device file was fitted to these rows; for attention see `fits`"""
     pad: Mapping[str, int]
     """dtype: multiple to which the library pads every side"""
     fits: tuple[Fit, ...]
@@ -150,9 +161,9 @@ def _fit(tree: Mapping[str, Any]) -> Fit:
         if not low <= start <= high:
             raise ValueError(f"{name} starts at {start:g}, outside {low:g} to {high:g}")
         parameters[str(name)] = (low, high, start)
-    if tree["rows"] not in ("large", "rest", "all", "everything"):
-        raise ValueError(f"rows is one of large, rest, all, everything, not {tree['rows']!r}")
-    return Fit(str(tree["dtype"]), str(tree["rows"]), parameters)
+    if tree["rows"] not in ("large", "rest", "all", "attention"):
+        raise ValueError(f"rows is one of large, rest, all, attention, not {tree['rows']!r}")
+    return Fit(str(tree["of"]), str(tree["rows"]), parameters)
 
 
 def _rows(path: Path, make: Callable[[dict[str, str]], Row], findings: list[Finding]) -> tuple[Row, ...]:

@@ -26,7 +26,7 @@ class Predicted:
     @property
     def kernel(self) -> Gemm | Attention:
         """What was computed."""
-        return self.row.gemm if isinstance(self.row, Product) else self.row.attention
+        return self.row.kernel
 
     @property
     def error(self) -> float:
@@ -101,9 +101,7 @@ def _predict(measured: KernelMeasurements, rows: Iterable[Product | Attended]) -
     """By device, in the order of their description."""
     order = list(measured.entries)
     known = sorted((row for row in rows if row.device), key=lambda row: order.index(row.device))
-    return tuple(
-        Predicted(row, kernel_time(measured.devices[row.device], row.gemm if isinstance(row, Product) else row.attention)) for row in known
-    )
+    return tuple(Predicted(row, kernel_time(measured.devices[row.device], row.kernel)) for row in known)
 
 
 def errors(predictions: Sequence[Predicted]) -> Errors:
@@ -113,15 +111,15 @@ def errors(predictions: Sequence[Predicted]) -> Errors:
 
 
 def _tables(predictions: Sequence[Predicted], shapes: Sequence[str]) -> list[tuple[tuple[str, str, str], str, Errors]]:
-    """(group, class of shapes, its errors), where a class holds some kernels and not the same as the class before."""
+    """(group, class of shapes, its errors), where a class holds some kernels, and not those of a class before it."""
     found = []
     for group in dict.fromkeys(one.group for one in predictions):
-        before = -1
+        before: list[list[Predicted]] = []
         for name in shapes:
             chosen = [one for one in predictions if one.group == group and SHAPES[name](one)]
-            if chosen and len(chosen) != before:
+            if chosen and chosen not in before:
                 found.append((group, name, errors(chosen)))
-            before = len(chosen)
+                before.append(chosen)
     return found
 
 
@@ -129,13 +127,12 @@ def _fitted(measured: KernelMeasurements, group: tuple[str, str, str], *, attent
     """What of the device was fitted to the rows of a group."""
     device, dtype, what = group
     fitted = measured.entries[device].fitted
-    if attention:
-        implementations, _, direction = fitted.get("attention", "").partition(", forward")
-        known = dtype in implementations.split(", ") and not (_ == ", forward" and not direction and what.startswith("backward"))
-        return "forward, backward, tails, s_half or d256" if known else ""
-    if what == WHAT["grouped"]:
-        return ""
-    return fitted.get(dtype, "")
+    if not attention:
+        return "" if what == WHAT["grouped"] else fitted.get(dtype, "")
+    numbers = [fit.parameters for fit in measured.entries[device].fits if fit.of == dtype and fit.rows == "attention"]
+    names = [key.partition(".")[2] for parameters in numbers for key in parameters]
+    direction = what.partition(",")[0]
+    return ", ".join(names) if direction in names else ""
 
 
 def document(validation: KernelValidation) -> dict[str, Any]:
@@ -184,8 +181,8 @@ def text(validation: KernelValidation) -> str:
     measured = validation.measured
     predicted = (*validation.products, *validation.attention)
     lines = [
-        f"{len(predicted)} published kernel times of {len({one.row.device for one in predicted})} devices, launch included, at the clock of a"
-        " kernel benchmark.",
+        f"{len(predicted)} published kernel times of {len({one.row.device for one in predicted})} devices, launch included.",
+        "Predicted at the clock of a kernel benchmark; a training step runs at the device's clock_derate of it.",
         "Error: predicted over measured time, less one, in percent: median, 90th percentile and largest of its size; bias is its mean.",
         "",
         f"{'device':<18}{'type':<6}{'what':<17}{'shapes':<25}{_HEAD}",
@@ -196,8 +193,8 @@ def text(validation: KernelValidation) -> str:
     lines += [
         "",
         "Grouped products were timed as one library call per group from the host, which parsim counts apart (software.host): large errors",
-        "there are launch time. On the B200 one product in seven ran near 1400 TFLOP/s, the rest near 1090: of the kernels under 0.1 ms nearly",
-        "half, of those over 1 ms one in a hundred. Short benchmarks end before the power limit takes hold; a training step does not.",
+        "there are launch time. On the B200 one product in seven ran near 1400 TFLOP/s, the rest near 1090: nearly half of the kernels under",
+        "0.1 ms, one in a hundred over 1 ms. Short benchmarks end before the power limit takes hold; a training step does not.",
         f"{validation.skipped} rows are of devices that parsim has no file for.",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Refit the matrix-product parameters of device files to measurements.csv: python validation/gemm/fit.py [--write] [DEVICE ...].
+"""Refit the kernel parameters of device files to the measurements here: python validation/gemm/fit.py [--write] [DEVICE ...].
 
 Prints the fit beside the numbers in the device file. --write puts it there, except where devices.yaml says why they stay.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from parsim.study.fit_gemm import refit, write
+from parsim.study.fit_kernels import refit, write
 from parsim.study.kernel_measurements import kernel_measurements
 
 
@@ -24,8 +24,8 @@ def main() -> None:
         sys.stdout.write(f"{name}\n")
         for key, value in found.fitted.items():
             sys.stdout.write(f"  {key:<20} fitted {value:<10g} in the file {found.written[key]:g}\n")
-        for dtype, (fitted, written) in found.errors.items():
-            sys.stdout.write(f"  mean |error|, {dtype:<6} fitted {100 * fitted:.2f} %, the file {100 * written:.2f} %\n")
+        for of, (fitted, written) in found.errors.items():
+            sys.stdout.write(f"  mean |error|, {of:<6} fitted {100 * fitted:.2f} %, the file {100 * written:.2f} %\n")
         if found.entry.keep:
             sys.stdout.write(f"  kept: {found.entry.keep}\n")
         elif chosen.write:
