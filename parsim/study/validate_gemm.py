@@ -193,8 +193,8 @@ def text(validation: KernelValidation) -> str:
     lines += [
         "",
         "Grouped products were timed as one library call per group from the host, which parsim counts apart (software.host): large errors",
-        "there are launch time. On the B200 one product in seven ran near 1400 TFLOP/s, the rest near 1090: nearly half of the kernels under",
-        "0.1 ms, one in a hundred over 1 ms. Short benchmarks end before the power limit takes hold; a training step does not.",
+        "there are launch time. On the B200 one product in seven ran near 1400 TFLOP/s, the rest near 1090: nearly half of the kernels",
+        "under 0.1 ms, one in a hundred over 1 ms. Short benchmarks end before the power limit takes hold; a training step does not.",
         f"{validation.skipped} rows are of devices that parsim has no file for.",
     ]
     return "\n".join(lines)

@@ -41,7 +41,7 @@ def test_datasheet_figures():
 @pytest.mark.parametrize(
     ("name", "fp32", "sixteen_bit", "fp8", "gibibytes", "bandwidth", "tdp"),
     [
-        # dense TFLOP/s, GiB, GB/s, W: stas00/ml-engineering compute/accelerator/README.md; mli/transformers-benchmarks for RTX cards and V100
+        # dense; TFLOP/s, GiB, GB/s, W: stas00/ml-engineering compute/accelerator/README.md; RTX cards and V100: mli/transformers-benchmarks
         ("gb200-186gb", 80, 2500, 5000, 186, 8000, 1200),
         ("b300-sxm-288gb", 80, 2250, 4500, 288, 8000, 1000),
         ("b200-sxm-180gb", 80, 2250, 4500, 180, 8000, 1000),
