@@ -144,6 +144,24 @@ def nccl(
     say_json(document(found)) if as_json else say(text(found))
 
 
+@validations.command()
+def gemm(
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own measurements.csv, attention.csv and devices.yaml.")] = None,
+    as_json: Json = False,
+    plot: Figure = None,
+    debug: Debug = False,
+) -> None:
+    """Compare predicted with published times of matrix products and fused attention, by device and type."""
+    from parsim.study.kernel_measurements import kernel_measurements
+    from parsim.study.validate_gemm import document, picture, text, validate
+
+    suffix = None if plot is None else _suffix(plot)
+    found = validate(kernel_measurements(data))
+    if plot is not None and suffix is not None:
+        _draw(plot, picture(found, suffix))
+    say_json(document(found)) if as_json else say(text(found) + (f"\nWrote {plot}" if plot is not None else ""))
+
+
 def _suffix(path: Path) -> Literal["svg", "png"]:
     """The kind of picture that a file's name asks for."""
     match path.suffix.lower():

@@ -24,6 +24,9 @@ class Gemm:
     """bytes of an operand element in memory [B]"""
     weight_gradient: bool = False
     """accumulates into a gradient; slower than the plain product (see the device's `gemm.weight_gradient`)"""
+    layout: str = "TN"
+    """how the operands lie in memory, as transA and transB of the column-major library call: TN (forward) both operands are
+    contiguous along K, NN (gradient of the input) only the [m, k] one, NT (gradient of the weight) neither"""
 
     @property
     def flop(self) -> float:
@@ -34,6 +37,11 @@ class Gemm:
     def bytes(self) -> float:
         """Operands read once and the result written once [B]."""
         return float(self.element) * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+    @property
+    def along_k(self) -> tuple[bool, bool]:
+        """Whether the [m, k] and the [k, n] operand are contiguous along K."""
+        return self.layout[1] == "N", self.layout[0] == "T"
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,8 @@ class AttentionCore:
         scores, drop, upcast = heads * s * s, bool(self.dropout and at.dropout), self.upcast_softmax and e < 4 and not at.fused
 
         def gemm(n: int, k: int) -> Gemm:
-            return Gemm(s, n, k, heads, "bf16" if at.dtype == "fp8" else at.dtype, e)
+            # Q K^T and dO V^T reduce over the head size, along which both operands lie; the other products read V, K or Q across
+            return Gemm(s, n, k, heads, "bf16" if at.dtype == "fp8" else at.dtype, e, layout="TN" if n == s else "NN")
 
         softmax_element = 4 if upcast else e
         saved = softmax_element + (e if upcast or drop else 0) + drop
