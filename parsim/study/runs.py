@@ -121,10 +121,8 @@ def published(directory: str | Path | None = None, names: Sequence[str] = ()) ->
     """
     folder = _folder(directory)
     about = read(folder / "sources.yaml")
-    findings: list[Finding] = []
-    for name in names:
-        if name not in about.tree:
-            findings.append(Finding(f"unknown source {name!r}", "--source", name, f"known: {', '.join(map(str, about.tree))}"))
+    known = ", ".join(map(str, about.tree))
+    findings = [Finding(f"unknown source {name!r}", "--source", name, f"known: {known}") for name in names if name not in about.tree]
     sources = [_source(str(name), folder, about, findings) for name in about.tree if not names or name in names]
     if findings:
         raise ScenarioError(findings)
@@ -188,13 +186,13 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
         for one in {**left_out, **no_memory}
         if one not in known and ".." not in one
     ]
-    constants = tuple(
-        Constant(
-            str(key), str(entry["key"]), str(entry.get("unit", "")), str(entry["meaning"]), *(float(entry[k]) for k in ("start", "from", "to"))
-        )
-        for key, entry in (tree.get("constants") or {}).items()
-    )
+    constants = tuple(_constant(str(key), entry) for key, entry in (tree.get("constants") or {}).items())
     return Source(name, str(tree["title"]), str(tree["source"]), str(tree["gpu"]), str(tree.get("inferred", "")), constants, tuple(rows))
+
+
+def _constant(name: str, entry: Mapping[str, Any]) -> Constant:
+    start, least, most = (float(entry[key]) for key in ("start", "from", "to"))
+    return Constant(name, str(entry["key"]), str(entry.get("unit", "")), str(entry["meaning"]), start, least, most)
 
 
 def _row(

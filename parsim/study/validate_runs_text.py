@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from parsim.study.runs import Source
-from parsim.study.validate_runs import GRADES, Errors, Prediction, Validation
+from parsim.study.validate_runs import Errors, Prediction, Validation
 
 _HEADINGS = f"{'rows':>5} {'mean':>6} {'median':>6} {'p90':>6} {'worst':>7} {'bias':>6}"
 
@@ -86,18 +86,17 @@ def _fitted(validation: Validation) -> list[str]:
 
 
 def picture(validation: Validation, kind: Literal["svg", "png"]) -> bytes:
-    """Predicted over measured step times, one panel per grade."""
+    """Predicted over measured step times, one panel per grade; the shade is 10 % to either side."""
     from parsim.report.plots.figure import save
-    from parsim.report.plots.scatter import Dots, scatter_figure
+    from parsim.report.plots.scatter import Point, scatter_figure
 
-    panels = {}
-    for grade in [grade for grade in GRADES if grade in validation.grades]:
-        dots = []
+    panels: dict[str, list[Point]] = {}
+    for grade in validation.grades:
+        panels[grade] = []
         for source in validation.sources:
             chosen = [one for one in validation.of(source.name, grade) if one.seconds is not None and not one.row.left_out]
             found = validation.times(source.name, grade)
-            if chosen and found is not None:
-                label = f"{source.name} ({100 * found.mean:.1f} %)"
-                dots.append(Dots(label, [(one.row.measured["step_time_s"], one.seconds or 0.0) for one in chosen]))
-        panels[grade] = dots
-    return save(scatter_figure(panels, "step time", "s"), kind)
+            if found is not None:
+                label = f"{source.name}, {100 * found.mean:.1f} %,"
+                panels[grade] += [Point(label, one.row.measured["step_time_s"], one.seconds) for one in chosen if one.seconds is not None]
+    return save(scatter_figure({grade: points for grade, points in panels.items() if points}, "s per step", 0.1), kind)

@@ -1,4 +1,4 @@
-"""Predicted over measured rate of kernels, both logarithmic: a panel for each device."""
+"""Predicted over measured values, both logarithmic: a panel for each device or grade."""
 
 from __future__ import annotations
 
@@ -19,44 +19,41 @@ if TYPE_CHECKING:
 _COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY)
 _MARKERS = ("o", "D", "^", "s", "v", "P")
 _COLUMNS = 3
-_BAND = 0.2
 
 
 class Point(NamedTuple):
-    """One kernel."""
+    """One measurement and its prediction."""
 
     series: str
     measured: float
-    """[FLOP/s]"""
     predicted: float
-    """[FLOP/s]"""
 
 
-def kernels_figure(panels: Mapping[str, Sequence[Point]]) -> Figure:
-    """A scatter plot per device. The line is a perfect prediction, the band 20 % to either side; above it predictions are too fast."""
+def scatter_figure(panels: Mapping[str, Sequence[Point]], unit: str, band: float) -> Figure:
+    """A scatter plot per panel, in `unit`. The line is a perfect prediction, the shade a share `band` to either side."""
     columns = max(1, min(_COLUMNS, len(panels)))
     rows = max(1, math.ceil(len(panels) / columns))
     with fonts():
         figure = new_figure(4.2 * columns, 4.2 * rows + 0.4)
         axes = figure.subplots(rows, columns, squeeze=False)
         for ax, (title, points) in zip(axes.flat, panels.items(), strict=False):
-            _panel(ax, title, points)
+            _panel(ax, title, points, unit, band)
         for ax in list(axes.flat)[len(panels) :]:
             ax.set_visible(False)
     return figure
 
 
-def _panel(ax: Axes, title: str, points: Sequence[Point]) -> None:
-    rates = [rate / 1e12 for point in points for rate in point[1:]]
-    low, high = min(rates) / 1.3, max(rates) * 1.3
+def _panel(ax: Axes, title: str, points: Sequence[Point], unit: str, band: float) -> None:
+    values = [value for point in points for value in point[1:]]
+    low, high = min(values) / 1.3, max(values) * 1.3
     ax.set_xscale("log")
     ax.set_yscale("log")
-    ax.fill_between([low, high], [low / (1 + _BAND), high / (1 + _BAND)], [low * (1 + _BAND), high * (1 + _BAND)], color=style.BUBBLE, lw=0)
+    ax.fill_between([low, high], [low / (1 + band), high / (1 + band)], [low * (1 + band), high * (1 + band)], color=style.BUBBLE, lw=0)
     ax.plot([low, high], [low, high], color=style.INK, lw=0.8)
     for place, series in enumerate(dict.fromkeys(point.series for point in points)):
         chosen = [point for point in points if point.series == series]
         ax.plot(
-            [point.measured / 1e12 for point in chosen], [point.predicted / 1e12 for point in chosen], linestyle="none",
+            [point.measured for point in chosen], [point.predicted for point in chosen], linestyle="none",
             marker=_MARKERS[place % len(_MARKERS)], color=_COLOURS[place % len(_COLOURS)], markersize=3.5, markeredgewidth=0, alpha=0.7,
             label=f"{series} ({len(chosen)})",
         )  # fmt: skip
@@ -71,6 +68,6 @@ def _panel(ax: Axes, title: str, points: Sequence[Point]) -> None:
     ax.set_axisbelow(True)
     dress(ax)
     ax.set_title(title, loc="left", color=style.INK, fontsize="medium")
-    ax.set_xlabel("measured [TFLOP/s]", fontsize="small")
-    ax.set_ylabel("predicted [TFLOP/s]", fontsize="small")
-    ax.legend(frameon=False, fontsize="small", labelcolor=style.INK, loc="upper left")
+    ax.set_xlabel(f"measured [{unit}]", fontsize="small")
+    ax.set_ylabel(f"predicted [{unit}]", fontsize="small")
+    ax.legend(frameon=False, fontsize="small", labelcolor=style.INK, loc="upper left", markerscale=1.5, handletextpad=0.2)
