@@ -168,45 +168,52 @@ def test_without_tables_nothing_changes():
 
 GOOD_ROW = {"m": 512, "n": 512, "k": 512, "dtype": "bf16", "time": "10 us"}
 WRONG = {
-    "an unknown table": ({"gem": []}, "device.measured.gem", "unknown key", "did you mean 'gemm'?"),
-    "no list": ({"gemm": {"m": 1}}, "device.measured.gemm", "expected a list of rows", "lines of their own"),
-    "no mapping": ({"gemm": [GOOD_ROW, 7]}, "device.measured.gemm.1", "one measured row", ""),
-    "no time": ({"gemm": [{**GOOD_ROW, "time": None}]}, "device.measured.gemm.0.time", "missing", ""),
-    "no unit": ({"gemm": [{**GOOD_ROW, "time": 12}]}, "device.measured.gemm.0.time", "has no unit", "write the unit"),
-    "no size": ({"gemm": [{**GOOD_ROW, "k": 0}]}, "device.measured.gemm.0.k", "whole number from 1", ""),
-    "a type without a peak": ({"gemm": [{**GOOD_ROW, "dtype": "fp16"}]}, "device.measured.gemm.0.dtype", "not one of fp32, bf16", "compute.peak"),
-    "an unknown pass": ({"gemm": [{**GOOD_ROW, "pass": "forwards"}]}, "device.measured.gemm.0.pass", "not one of", "did you mean 'forward'?"),
+    "an unknown table": ({"gem": []}, "gem", "unknown key", "did you mean 'gemm'?"),
+    "no list": ({"gemm": {"m": 1}}, "gemm", "expected a list of rows", "lines of their own"),
+    "no mapping": ({"gemm": [GOOD_ROW, 7]}, "gemm.1", "one measured row", ""),
+    "no time": ({"gemm": [{**GOOD_ROW, "time": None}]}, "gemm.0.time", "missing", ""),
+    "no unit": ({"gemm": [{**GOOD_ROW, "time": 12}]}, "gemm.0.time", "has no unit", "write the unit"),
+    "no size": ({"gemm": [{**GOOD_ROW, "k": 0}]}, "gemm.0.k", "whole number from 1", ""),
+    "a type without a peak": ({"gemm": [{**GOOD_ROW, "dtype": "fp16"}]}, "gemm.0.dtype", "not one of fp32, bf16", "compute.peak"),
+    "an unknown pass": ({"gemm": [{**GOOD_ROW, "pass": "forwards"}]}, "gemm.0.pass", "not one of", "did you mean 'forward'?"),
     "too fast": (
         {"gemm": [{**GOOD_ROW, "time": "10 ns"}]},
-        "device.measured.gemm.0.time",
+        "gemm.0.time",
         "2.684e+08 FLOP / 1e-08 s = 26.84 PFLOP/s, above the device's bf16 peak of 100 TFLOP/s",
         "is the unit right?",
     ),
-    "twice": ({"gemm": [GOOD_ROW, {**GOOD_ROW, "time": "11 us"}]}, "device.measured.gemm.1", "same shape as device.measured.gemm.0", "keep one"),
+    "twice": ({"gemm": [GOOD_ROW, {**GOOD_ROW, "time": "11 us"}]}, "gemm.1", "same shape as", "keep one"),
     "attention without an efficiency": (
         {"attention": [{"heads": 4, "queries": 64, "head_dim": 64, "implementation": "cudnn", "dtype": "bf16", "time": "9 us"}]},
-        "device.measured.attention.0.implementation",
+        "attention.0.implementation",
         "'cudnn' is not one of flash2",
         "describe it under attention",
     ),
     "uneven heads": (
-        {"attention": [{"heads": 4, "kv_heads": 3, "queries": 9, "head_dim": 64, "implementation": "flash2", "dtype": "bf16", "time": "9 us"}]},
-        "device.measured.attention.0.kv_heads",
+        {
+            "attention": [
+                {"heads": 4, "kv_heads": 3, "queries": 9, "head_dim": 64, "implementation": "flash2", "dtype": "bf16", "time": "9 us"}
+            ]
+        },
+        "attention.0.kv_heads",
         "4 % 3 = 1",
         "",
     ),
     "a copy beyond any cache": (
         {"copy": [{"bytes": "1 GiB", "time": "1 us"}]},
-        "device.measured.copy.0.time",
+        "copy.0.time",
         "1.074e+09 B / 1e-06 s = 1.074 PB/s, 1074 times the memory's 1 TB/s",
         "is the unit right?",
     ),
-    "a copy twice": ({"copy": [{"bytes": "1 MiB", "time": "3 us"}] * 2}, "device.measured.copy.1", "same size", "keep one"),
+    "a copy twice": ({"copy": [{"bytes": "1 MiB", "time": "3 us"}] * 2}, "copy.1", "same size", "keep one"),
     "an unknown step": (
-        {"optimizer": [{"bytes": "1 MiB", "time": "3 us", "kernels": "loop"}]}, "device.measured.optimizer.0.kernels", "not one of fused, foreach", "",
+        {"optimizer": [{"bytes": "1 MiB", "time": "3 us", "kernels": "loop"}]},
+        "optimizer.0.kernels",
+        "not one of fused, foreach",
+        "",
     ),
-    "launch without a kernel": ({"launch": {"issue": "3 us"}}, "device.measured.launch.kernel", "missing", ""),
-}  # fmt: skip
+    "launch without a kernel": ({"launch": {"issue": "3 us"}}, "launch.kernel", "missing", ""),
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -215,7 +222,7 @@ def test_wrong_tables_are_findings(name):
     with pytest.raises(TopologyError) as caught:
         device_from_tree(PLAIN | {"measured": tables})
     (finding,) = caught.value.findings
-    assert finding.path == path
+    assert finding.path == f"device.measured.{path}"
     assert message in finding.message
     assert suggestion in finding.suggestion
 
@@ -244,7 +251,7 @@ def test_findings_stand_at_their_place_in_the_device_file(tmp_path: Path):
     with pytest.raises(TopologyError) as caught:
         simulate(tmp_path / "job.yaml")
     found = [(Path(finding.file).name, finding.line, finding.column, finding.path) for finding in caught.value.findings]
-    assert found == [("mine.yaml", 8, 46, "measured.gemm.1.time"), ("mine.yaml", 9, 32, "measured.gemm.2.dtype")]
+    assert found == [("mine.yaml", 8, 46, "measured.gemm.1.time"), ("mine.yaml", 9, 33, "measured.gemm.2.dtype")]
 
 
 def test_a_measured_product_moves_the_step_time(tmp_path: Path):
