@@ -8,7 +8,7 @@ r_i = measured / analytic time of that row,
 
 the modified Shepard weights of Franke and Nielson (Int. J. Numer. Methods Eng. 15, 1980, 1691-1704). R = 2: rows beyond a
 factor of four in one dimension do not count. T = min(1, (R - d) / (R - 1)) with d the distance to the nearest row lets the
-ratio fade to 1 where nothing near was measured, so that there is no jump. The ratio stays within 1/4 ... 4, and no
+ratio fade to 1 where nothing near was measured, so that there is no jump. The ratio stays within 1/8 ... 8, and no
 interpolated time beats the dense peak. Far shapes take the analytic time. Rows are compared only with kernels of their own
 kind: data type, forward or weight gradient, implementation, causal or not.
 
@@ -27,7 +27,7 @@ from parsim.kernel import Attention, Gemm
 
 REACH = 2.0
 """distance from which on a measured shape says nothing about another [octaves]"""
-LARGEST_RATIO = 4.0
+LARGEST_RATIO = 8.0
 """bound of measured / analytic time, and of its inverse, for shapes that were not measured themselves"""
 _SAME = 1e-9
 
