@@ -46,7 +46,8 @@ def starting_tree(facts: Facts, tables: Tables, base: Mapping[str, Any] | None) 
             "source": "peak: the fastest measured product, no datasheet; utilisation is relative to it",
         },
         "gemm": {"efficiency": 0.8, "tile_128": 1.0, "source": "start of the fit"},
-        "attention": _missing_kernels(tables, {}),
+        # a CPU's fused attention computes in fp32 whatever the type of its operands
+        "attention": {name: entry | ({} if facts.vendor else {"dtype": "fp32"}) for name, entry in _missing_kernels(tables, {}).items()},
         "features": features + [name for name in _missing_kernels(tables, {}) if name in _KERNEL_FEATURES],
         "assumptions": ["compute.peak", "memory.bandwidth"],
     }
