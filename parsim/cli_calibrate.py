@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, create, say, say_json
+from parsim.terminal import Debug, Json, create, say, say_json, write_collectives
 
 
 def register(app: typer.Typer) -> None:
@@ -45,20 +45,6 @@ def calibrate(
     say(f"Wrote {path}. Use it: cluster: {{topology: {{gpu: {_relative(path)}, count: {result.facts.count}}}}}")
     if written is not None:
         say(f"Wrote {written}; the network model takes no tables, compare: parsim validate nccl --data {written}")
-
-
-def write_collectives(device: Path, texts: dict[str, str]) -> str | None:
-    """Write the folder of measured collectives beside the device file; its name, or None where nothing was measured."""
-    if not texts:
-        return None
-    folder = device.with_name(f"{device.stem}-collectives")
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be made: {error.strerror}", value=folder.name, file=str(folder))) from None
-    for file, text in texts.items():
-        create(folder / file, text)
-    return str(folder)
 
 
 def _free(path: Path) -> None:

@@ -2,9 +2,10 @@
 
 Least squares of log(predicted / measured): a miss by a factor counts the same for short and long kernels. Misses beyond
 `TOLERATED` count linearly (Huber's rule), so that a regime which the formula does not describe, such as products with a
-single row on a CPU, does not bend the parameters of all others. Every parameter stays inside its physical bounds, and one that the rows do not tell stays where it was: a weak prior holds it there (one
-scale away from the start costs as much as one row that misses by `PRIOR`). The search goes along one parameter after the
-other by golden section; the model is cheap and nearly separable in its logarithm.
+single row on a CPU, does not bend the parameters of all others. Every parameter stays inside its physical bounds, and one
+that the rows do not tell stays where it was: a weak prior holds it there (one scale away from the start costs as much as
+one row that misses by `PRIOR`). The search goes along one parameter after the other by golden section; the model is cheap
+and nearly separable in its logarithm.
 """
 
 from __future__ import annotations
