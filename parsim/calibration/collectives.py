@@ -21,6 +21,7 @@ from typing import Any
 
 from parsim.calibration.stopwatch import torch_module
 from parsim.calibration.tables import CollectiveTime, Timing, timing
+from parsim.scenario import files
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 _TIMEOUT = 300
@@ -130,19 +131,20 @@ def measurements_csv(rows: list[CollectiveTime], system: str, source: str) -> st
 
 def systems_yaml(system: str, title: str, device: str, ranks: int) -> str:
     """The machine behind the rows, in the format of validation/nccl/systems.yaml: a box of such devices; no band is claimed."""
-    quoted = json.dumps(device)
+    wires = files.read(files.data_root() / "validation" / "nccl" / "systems.yaml").tree["wire"]
+    table = "\n".join(f"  {kind}: {{rate: {entry['rate']}, source: {json.dumps(entry['source'])}}}" for kind, entry in wires.items())
     return f"""\
 # The machine behind measurements.csv. Put the name of a topology file in place of the box if it is wired in another way.
 sizes: [1 MiB, 128 MiB, 512 MiB]
 bands:
   own-machine: {{low: null, high: null, what: "a machine of one's own: nothing is claimed"}}
 wire:
-  pcie4-x16: {{rate: 31.5 GB/s, source: "PCI Express 4.0: 16 GT/s x 16 x 128/130"}}
+{table}
 systems:
   {system}:
     title: {json.dumps(title)}
     class: own-machine
-    topology: {{gpu: {quoted}, count: {max(2, ranks)}}}
+    topology: {{gpu: {json.dumps(device)}, count: {max(2, ranks)}}}
     driven_from: python-synchronous
     inferred: "how the devices are wired"
 """

@@ -4,8 +4,7 @@ Least squares of log(predicted / measured): a miss by a factor counts the same f
 `TOLERATED` count linearly (Huber's rule), so that a regime which the formula does not describe, such as products with a
 single row on a CPU, does not bend the parameters of all others. Every parameter stays inside its physical bounds, and one
 that the rows do not tell stays where it was: a weak prior holds it there (one scale away from the start costs as much as
-one row that misses by `PRIOR`). The search goes along one parameter after the other by golden section; the model is cheap
-and nearly separable in its logarithm.
+one row that misses by `PRIOR`). Levenberg-Marquardt with differences for derivatives, rows reweighted at every step.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 from parsim.calibration.tables import Core, Product, Tables, streaming_rate
 from parsim.hardware.device import AttentionEfficiency, Device
@@ -23,9 +23,8 @@ from parsim.hardware.measured import Shape, Table
 PRIOR = 0.1
 TOLERATED = 0.25
 """logarithm of a ratio from which on a miss counts linearly"""
-_GOLDEN = (math.sqrt(5) - 1) / 2
-_ROUNDS, _STEPS = 3, 22
-_EFFICIENCY = (0.01, 1.0, 0.5)
+_STEPS = 60
+_EFFICIENCY = (0.01, 1.0, 0.3)
 _GEMM = {"k_half": (0.0, 1024.0, 150.0), "wave_quantisation": (0.0, 1.0, 0.5), "tile_128": (0.3, 1.0, 0.3),
          "weight_gradient": (0.3, 1.0, 0.1)}  # fmt: skip
 """parameter -> lower bound, upper bound, scale of the prior"""
@@ -102,9 +101,9 @@ def _fit_gemm(device: Device, rows: Sequence[Product], bounds: list[str]) -> Dev
         # data types that were not measured keep their own efficiency, or get the one of the training type
         return replace(device, gemm=replace(device.gemm, efficiency=by_dtype[first], by_dtype=by_dtype, **rest))
 
-    def misses(values: dict[str, float]) -> float:
+    def misses(values: dict[str, float]) -> list[float]:
         card = with_(values)
-        return math.fsum(_huber(math.log(gemm_time(card, row.shape) / row.time.seconds)) for row in rows)
+        return [math.log(gemm_time(card, row.shape) / row.time.seconds) for row in rows]
 
     best = _search(start, limits, misses)
     bounds += [f"gemm.{name}" for name in _stuck(best, limits)]
@@ -124,50 +123,61 @@ def _fit_attention(device: Device, name: str, rows: Sequence[Core], bounds: list
     def with_(values: dict[str, float]) -> Device:
         return replace(device, attention={**device.attention, name: replace(table, **values)})  # type: ignore[arg-type]
 
-    def misses(values: dict[str, float]) -> float:
+    def misses(values: dict[str, float]) -> list[float]:
         card = with_(values)
-        return math.fsum(_huber(math.log(attention_time(card, row.shape) / row.time.seconds)) for row in rows)
+        return [math.log(attention_time(card, row.shape) / row.time.seconds) for row in rows]
 
     best = _search({key: getattr(table, key) for key in limits}, limits, misses)
     bounds += [f"attention.{name}.{key}" for key in _stuck(best, limits)]
     return with_(best)
 
 
-def _huber(miss: float) -> float:
-    return miss * miss if abs(miss) < TOLERATED else TOLERATED * (2 * abs(miss) - TOLERATED)
-
-
 def _search(
-    start: dict[str, float], limits: dict[str, tuple[float, float, float]], misses: Callable[[dict[str, float]], float]
+    start: dict[str, float], limits: dict[str, tuple[float, float, float]], misses: Callable[[dict[str, float]], list[float]]
 ) -> dict[str, float]:
-    """The values within their limits with the least misses plus prior."""
+    """The values within their limits with the least misses plus prior; `misses` are logarithms of ratios."""
+    import numpy as np
 
-    def cost(values: dict[str, float]) -> float:
-        away = math.fsum(((values[name] - start[name]) / limits[name][2]) ** 2 for name in values if not name.startswith("efficiency"))
-        return misses(values) + PRIOR**2 * away
+    names = list(limits)
+    low, high, scale = (np.array([limits[name][column] for name in names]) for column in range(3))
+    first = np.array([start[name] for name in names])
+    held = np.array([0.0 if name.startswith("efficiency") else PRIOR for name in names])
 
-    best = dict(start)
-    for _ in range(_ROUNDS):
-        for name, (low, high, _) in limits.items():
-            best[name] = _golden(lambda value, name=name: cost({**best, name: value}), low, high)  # type: ignore[misc]
-    return best
+    def residuals(point: Any) -> Any:
+        return np.concatenate([misses(dict(zip(names, point.tolist(), strict=True))), held * (point - first) / scale])
 
+    def cost(residual: Any) -> float:
+        size = np.abs(residual)
+        return float(np.sum(np.where(size < TOLERATED, size**2, TOLERATED * (2 * size - TOLERATED))))
 
-def _golden(cost: Callable[[float], float], low: float, high: float) -> float:
-    """Where `cost` is least between `low` and `high`; the bounds themselves are tried, so that they can be reached."""
-    ends = [(cost(low), low), (cost(high), high)]
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = cost(left), cost(right)
+    point = np.clip(first, low, high)
+    residual = residuals(point)
+    damping = 1e-3
     for _ in range(_STEPS):
-        if at_left < at_right:
-            high, right, at_right = right, left, at_left
-            left = high - _GOLDEN * (high - low)
-            at_left = cost(left)
+        step = np.where(point + 1e-4 * scale <= high, 1e-4, -1e-4) * scale
+        slopes = np.array([residuals(point + step * unit) - residual for unit in np.eye(len(names))]).T / step * scale
+        weight = np.minimum(1.0, TOLERATED / np.maximum(np.abs(residual), 1e-12))
+        normal = slopes.T @ (slopes * weight[:, None])
+        pull = slopes.T @ (weight * residual)
+        # a parameter on its bound that is pulled outwards stays there
+        free = ~(((point <= low) & (pull > 0)) | ((point >= high) & (pull < 0)))
+        if not free.any():
+            break
+        inner = normal[np.ix_(free, free)]
+        move = np.zeros(len(names))
+        move[free] = -np.linalg.solve(inner + damping * np.diag(np.diag(inner) + 1e-9), pull[free])
+        candidate = np.clip(point + move * scale, low, high)
+        tried = residuals(candidate)
+        if cost(tried) < cost(residual):
+            done = cost(residual) - cost(tried) < 1e-9
+            point, residual, damping = candidate, tried, damping / 5
+            if done:
+                break
         else:
-            low, left, at_left = left, right, at_right
-            right = low + _GOLDEN * (high - low)
-            at_right = cost(right)
-    return min([(at_left, left), (at_right, right), *ends])[1]
+            damping *= 5
+            if damping > 1e9:
+                break
+    return dict(zip(names, point.tolist(), strict=True))
 
 
 def _stuck(values: dict[str, float], limits: dict[str, tuple[float, float, float]]) -> list[str]:

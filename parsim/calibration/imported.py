@@ -67,15 +67,19 @@ def import_profile(path: str, *, device: str | None = None, name: str | None = N
         return Profile(name or facts.name or "device", tree, to_yaml(tree, [*head, *tables.notes]), tables, whole=False, base="")
     document = files.read(files.find("devices", base))
     called = name or f"{document.tree.get('name', base)}, measured"
-    start = starting_tree(facts, tables, document.tree)
-    if not facts.memory:
-        start["memory"] = document.tree["memory"]
-    peaks = start["compute"]["peak"]
+    recorded = catalogue_name(facts.name, facts.memory, facts.sms) if facts.name else None
+    other = facts.name and files.find("devices", base) != (files.find("devices", recorded) if recorded else None)
+    if other:
+        tables.notes.append(f"the trace was recorded on {facts.name}, its times are put on {document.tree.get('name', base)}")
+    peaks = dict(document.tree.get("compute") or {}).get("peak") or {}
     lacking = tuple(dtype for dtype in tables.dtypes if dtype not in peaks)
     if lacking:
-        tables.notes.append(f"left out: products in {', '.join(lacking)}: {document.tree.get('name')} has no such peak")
-        tables.gemm = [row for row in tables.gemm if row.shape.dtype in peaks]
+        tables.notes.append(f"left out: kernels in {', '.join(lacking)}: {document.tree.get('name', base)} has no such peak")
+    tables.gemm = [row for row in tables.gemm if row.shape.dtype in peaks]
     tables.attention = [row for row in tables.attention if row.shape.dtype in peaks]
+    start = starting_tree(facts, tables, document.tree)
+    if other or not facts.memory:
+        start["memory"] = document.tree["memory"]
     tree = {key: value for key, value in start.items() if key != "measured"} | {"name": called}
     tree["measured"] = {**dict(document.tree.get("measured") or {}), **measured_tree(tables)}
     head = [f"{called}: {base} with the times of {Path(path).name}", *tables.notes]

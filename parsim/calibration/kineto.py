@@ -43,8 +43,9 @@ class Operation:
         """Shape of an input; empty where it is not recorded."""
         listed = self.args.get("Input Dims", self.args.get("Input dims"))
         found = listed[index] if isinstance(listed, list) and len(listed) > index else None
-        right = isinstance(found, list) and all(type(size) is int and size > 0 for size in found)
-        return tuple(found) if right else ()
+        if not isinstance(found, list) or not all(type(size) is int and size > 0 for size in found):
+            return ()
+        return tuple(found)
 
     def above(self) -> Iterable[Operation]:
         """The operations that enclose this one, innermost first."""

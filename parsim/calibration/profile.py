@@ -112,6 +112,9 @@ def _number(operation: Operation) -> int | None:
 
 
 def _in_backward(operation: Operation) -> bool:
+    """Whether an operation computes a gradient; one with a number of its own is a forward that is computed again."""
+    if _number(operation) is not None:
+        return False
     return any(above.name.startswith("autograd::engine") or "Backward" in above.name for above in operation.above())
 
 
