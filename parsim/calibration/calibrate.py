@@ -6,19 +6,19 @@ import datetime as dt
 import platform
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import parsim
 from parsim.calibration.collectives import collectives, measurements_csv, systems_yaml
-from parsim.calibration.document import checked, device_tree, starting_tree, summary, to_yaml
+from parsim.calibration.document import checked, device_tree, measured_tree, starting_tree, summary, to_yaml
 from parsim.calibration.facts import Facts, catalogue_name, cpu_facts, cuda_facts
 from parsim.calibration.fit import Fit, fit
 from parsim.calibration.stopwatch import Stopwatch, torch_module
 from parsim.calibration.sweeps import Sweeper, extent
 from parsim.calibration.tables import Tables
-from parsim.errors import Finding, ScenarioError
+from parsim.errors import Finding, ScenarioError, TopologyError
 from parsim.hardware.device import device_from_tree
 from parsim.scenario import files
 
@@ -85,6 +85,7 @@ def calibrate(
 def described(facts: Facts, tables: Tables, name: str) -> Calibration:
     """The device file for what was measured."""
     known = catalogue_name(facts.name, facts.memory, facts.sms)
+    tables = _believable(facts, tables, known)
     base = None if known is None else files.read(files.find("devices", known)).tree
     start = starting_tree(facts, tables, base) | {"name": name}
     fitted = fit(device_from_tree(start, "device"), tables)
@@ -102,6 +103,29 @@ def described(facts: Facts, tables: Tables, name: str) -> Calibration:
     text = to_yaml(tree, head)
     checked(text, "the calibrated device")
     return Calibration(name, tree, text, fitted, tables, facts, tuple(lines))
+
+
+def _believable(facts: Facts, tables: Tables, known: str | None) -> Tables:
+    """The tables without rows that a device file refuses (faster than the datasheet allows, no such peak), which are noted."""
+    base = None if known is None else files.read(files.find("devices", known)).tree
+    start = starting_tree(facts, tables, base)
+    try:
+        device_from_tree({**start, "measured": measured_tree(tables)}, "")
+    except TopologyError as error:
+        refused: dict[str, set[int]] = {}
+        for finding in error.findings:
+            section, _, rest = finding.path.partition(".")
+            table, _, row = rest.partition(".")
+            number = row.partition(".")[0]
+            if section != "measured" or not number.isdigit():
+                raise
+            refused.setdefault(table, set()).add(int(number))
+            tables.notes.append(f"left out: {finding.path}: {finding.message}")
+        kept: dict[str, Any] = {
+            name: [row for index, row in enumerate(getattr(tables, name)) if index not in rows] for name, rows in refused.items()
+        }
+        return replace(tables, **kept)
+    return tables
 
 
 def versions(torch: Any) -> dict[str, str]:

@@ -154,6 +154,20 @@ def test_a_gpu_of_the_catalogue_keeps_its_datasheet():
     assert 2 * 8192**3 / (312e12 * device.gemm.efficiency) < 4.4e-3
 
 
+def test_rows_that_cannot_be_true_are_left_out_and_said():
+    gpu = Facts("NVIDIA A100-SXM4-80GB", 85094039552, 108, 40 * 2**20, 8.0, "NVIDIA", ("bf16",))
+    right = Product(Gemm(8192, 8192, 8192), "forward", Timing(4.4e-3))
+    fast = Product(Gemm(4096, 8192, 8192), "forward", Timing(1.0e-3))
+    tables = Tables(gemm=[fast, right], copy=[Copy(2**30, Timing(1e-6))], date="2026-01-02", source="here")
+    result = described(gpu, tables, "A100")
+    assert result.tables.gemm == [right]
+    assert result.tables.copy == []
+    assert len(result.tables.notes) == 2
+    # 2 x 4096 x 8192 x 8192 FLOP in 1 ms
+    assert "5.498e+11 FLOP / 0.001 s = 549.8 TFLOP/s, above the device's bf16 peak of 312 TFLOP/s" in result.yaml
+    assert checked(result.yaml, "x.yaml").peak["bf16"] == 312e12
+
+
 @pytest.mark.parametrize(
     ("name", "memory", "sms", "expected"),
     [
