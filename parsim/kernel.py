@@ -93,6 +93,19 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class AdamStep(Memory):
+    """The update of one Adam or AdamW step; a device whose optimizer step was measured knows its time.
+
+    `Memory.bytes` is what the step moves by the book of its implementation, `needed` what any implementation must move.
+    """
+
+    implementation: str = "fused"
+    """fused | foreach"""
+    needed: float = 0.0
+    """gradient, weight and moments read once, the latter two written once [B]"""
+
+
+@dataclass(frozen=True, slots=True)
 class Fixed:
     """Work whose duration the user measured."""
 

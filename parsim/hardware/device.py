@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parsim.errors import Finding
+from parsim.hardware.measured import Measured
+from parsim.hardware.measured_file import read_measured
 from parsim.hardware.tree import Tree, closest
 from parsim.units import format_flops
 
@@ -118,6 +120,8 @@ class Device:
     """CUDA compute capability, e.g. 8.0; 0 = not an NVIDIA GPU, or unknown"""
     assumptions: tuple[str, ...] = ()
     """dotted keys whose values are guesses"""
+    measured: Measured | None = None
+    """times that were measured on such a device; they win over the model"""
 
     def has(self, feature: str) -> bool:
         """Whether the device can do `feature` (one of `FEATURES`)."""
@@ -160,7 +164,9 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     compute.close()
     gemm = _gemm(top.child("gemm"))
     attention = {key: _attention(key, child, top) for key, child in top.children("attention").items()}
-    latency = top.quantity("kernel_latency", "time", 2e-6, positive=False)
+    measured = read_measured(top.child("measured"), peak, bandwidth, tuple(attention))
+    launch = measured.launch.kernel if measured is not None and measured.launch is not None else 2e-6
+    latency = top.quantity("kernel_latency", "time", launch, positive=False)
     power = top.child("power")
     tdp = power.quantity("tdp", "power", 0.0, positive=False)
     idle = power.quantity("idle", "power", 0.15 * tdp, positive=False)
@@ -185,7 +191,7 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
         attention=attention, kernel_latency=latency, tdp=tdp, idle_power=idle, features=frozenset(features),
         interconnect=interconnect, nvlink=nvlink, nvlinks=nvlinks, pcie=pcie, aliases=aliases,
         compute_capability=written if compute.has("compute_capability") else _capability(vendor, nvlink, peak),
-        assumptions=tuple(map(str, assumptions)),
+        assumptions=tuple(map(str, assumptions)), measured=measured,
     )  # fmt: skip
 
 

@@ -5,7 +5,8 @@ last wave costs between its share and a full wave, and K has a ramp for prologue
 efficiency per implementation with a ramp in the sequence length and the blocks of a causal kernel, which are unequal, are
 scheduled over the multiprocessors; everything else moves bytes.
 Alignment rules: NVIDIA, "Matrix Multiplication Background User's Guide"; Anthony et al., arXiv:2401.14489.
-The parameters stand in the device files; `parsim validate gemm` compares with published kernel times.
+The parameters stand in the device files; `parsim validate gemm` compares with published kernel times. A device with
+measured tables answers from them what they reach (`parsim.hardware.measured`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import lru_cache
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import AttentionEfficiency, Device
-from parsim.kernel import Attention, Fixed, Gemm, Kernel, Memory
+from parsim.kernel import AdamStep, Attention, Fixed, Gemm, Kernel, Memory
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32))
 """output tiles (m, n) a GEMM library chooses from"""
@@ -40,14 +41,32 @@ def kernel_time(device: Device, kernel: Kernel) -> float:
         TopologyError: the device has no peak for the kernel's dtype or no such attention implementation.
     """
     match kernel:
-        case Gemm():
-            return gemm_time(device, kernel)
-        case Attention():
-            return attention_time(device, kernel)
+        case Gemm() | Attention():
+            return shape_time(device, kernel)
+        case AdamStep():
+            return step_time(device, kernel)
         case Memory():
             return memory_time(device, kernel)
         case Fixed():
             return kernel.seconds
+
+
+def shape_time(device: Device, kernel: Gemm | Attention) -> float:
+    """Time of a matrix product or an attention core [s]: measured, interpolated between measured ones, or analytic."""
+
+    def analytic(shape: Gemm | Attention) -> float:
+        return gemm_time(device, shape) if isinstance(shape, Gemm) else attention_time(device, shape)
+
+    if device.measured is None:
+        return analytic(kernel)
+    least = kernel.flop / peak_of(device, kernel.dtype)
+    return device.measured.table(kernel).time(kernel, analytic, least)
+
+
+def step_time(device: Device, step: AdamStep) -> float:
+    """Time of an Adam step [s]: as measured for this implementation, else that of its bytes."""
+    curve = device.measured.optimizer.get(step.implementation) if device.measured is not None else None
+    return curve.time(step.needed, device.kernel_latency) if curve is not None else memory_time(device, step)
 
 
 def tiles(m: int, n: int, batch: int, tile: tuple[int, int]) -> int:
@@ -184,10 +203,15 @@ def memory_time(device: Device, kernel: Memory) -> float:
 
     The fixed time of a launch is the bandwidth ramp of small kernels as well: x bytes in x / rate + t are a rate of
     x / (x + t rate), so that 2 us make 3.2 MiB the size at which an A100 reaches half of its streaming rate.
+    Where copies were measured, every launch takes as long as a copy of its bytes.
     """
     if not kernel.launches and not kernel.bytes:
         return 0.0
     launches = max(kernel.launches, 1)
+    if device.measured is not None and device.measured.copy is not None:
+        each = device.measured.copy.time(kernel.bytes / launches, device.kernel_latency)
+        # work without a launch of its own is part of another kernel
+        return launches * max(each, device.kernel_latency) - (launches - kernel.launches) * device.kernel_latency
     fixed = max(device.kernel_latency, device.half_size / (device.bandwidth * device.memory_efficiency))
     return kernel.bytes / memory_rate(device, kernel.bytes / launches) + kernel.launches * fixed
 

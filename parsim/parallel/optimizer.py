@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from parsim.errors import Finding, PlanError
-from parsim.kernel import Memory
+from parsim.kernel import AdamStep, Memory
 from parsim.parallel.settings import Optimizer, Precision
 
 MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adam": 2, "adamw": 2}
@@ -79,14 +79,16 @@ def step_kernels(optimizer: Optimizer, precision: Precision, count: int, state_b
     moments = state_bytes - master
     weight = precision.parameters * count
     bytes_moved = precision.gradients * count + 2 * (master or weight) + 2 * moments + (weight if master else 0)
-    kernels = []
+    kernels: list[Memory] = []
     if optimizer.clip_gradients:
         kernels.append(Memory(bytes=3.0 * precision.gradients * count, flop=3.0 * count, launches=3))
-    if optimizer.implementation == "fused":
-        kernels.append(Memory(bytes=float(bytes_moved), flop=12.0 * count, launches=1))
+    fused, foreach = optimizer.implementation == "fused", optimizer.implementation == "foreach"
+    moved = float(bytes_moved) if fused else FOREACH_TRAFFIC * bytes_moved
+    launches = 1 if fused else 12 if foreach else 12 * tensors
+    if optimizer.name in ("adam", "adamw") and (fused or foreach):
+        kernels.append(AdamStep(moved, 12.0 * count, launches, optimizer.implementation, float(bytes_moved)))
     else:
-        launches = 12 if optimizer.implementation == "foreach" else 12 * tensors
-        kernels.append(Memory(bytes=FOREACH_TRAFFIC * bytes_moved, flop=12.0 * count, launches=launches))
+        kernels.append(Memory(moved, 12.0 * count, launches))
     return kernels
 
 
