@@ -305,8 +305,12 @@ class _Versions:
 
 
 def _extend(items: list[Item], more: Sequence[Item]) -> None:
-    """Append items whose `needs` count from their own beginning."""
+    """Append items whose `needs` count from their own beginning, and whose start is the end of what compute did before them."""
     shift = len(items)
+    computed = next((place for place in reversed(range(shift)) if items[place].lanes[0] == COMPUTE), None)
     for item in more:
         item.needs = [need + shift for need in item.needs]
+        if computed is not None and COMPUTE in item.tails:
+            item.tails.remove(COMPUTE)
+            item.needs.append(computed)
     items.extend(more)
