@@ -19,6 +19,7 @@ from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.hooks import Unit, Weight
 from parsim.parallel.mesh import Mesh
+from parsim.parallel.offload import offload_findings
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.schedules import Schedule, placement, schedule
 from parsim.parallel.settings import Parallelism, Runtime, Training
@@ -152,6 +153,10 @@ class Plan:
         common = (self.weights(chunk), self.training, self.parallelism.data, self.runtime, size)
         strategy = self.parallelism.data.strategy
         alone = size == 1 or strategy == "none"
+        if alone and self.training.offload.states:  # the optimizer's host side is a shard of one
+            if strategy in SHARDED:
+                return FullyShardedDataParallel(*common, units=tuple(u for u in self.units(chunk) if u.weights))
+            return ZeroOptimizer(*common, stage=1 if strategy == "zero1" else 2)
         if alone and not self.runtime.megatron:
             return Replicated(*common)
         if alone or strategy == "ddp":
@@ -195,7 +200,7 @@ def plan(
     model = _repeat_profiled(model, parallelism)
     sizes = {"tensor": parallelism.tensor.size, "context": 1, "data": parallelism.data.size, "pipeline": parallelism.pipeline.size}
     mesh = Mesh(parallelism.order, tuple(sizes[axis] for axis in parallelism.order))
-    findings = _check(model, machine, training, parallelism, mesh, gpus, slow or {})
+    findings = _check(model, machine, training, parallelism, runtime, mesh, gpus, slow or {})
     if findings:
         raise PlanError(findings)
     workload = Workload(
@@ -241,6 +246,7 @@ def _check(
     machine: Machine,
     training: Training,
     parallelism: Parallelism,
+    runtime: Runtime,
     mesh: Mesh,
     gpus: tuple[int, ...],
     slow: Mapping[int, float],
@@ -251,6 +257,7 @@ def _check(
         text = f"{' x '.join(mesh.order)} = {product} = {mesh.ranks} ranks, but {len(gpus)} GPUs are used"
         findings.append(Finding(text, "parallel", mesh.ranks, "change a size, cluster.nodes or cluster.gpus"))
     findings += _tensor_findings(model, training, parallelism)
+    findings += offload_findings(training, parallelism, runtime)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))

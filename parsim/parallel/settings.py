@@ -55,6 +55,22 @@ class Recompute:
 
 
 @dataclass(frozen=True, slots=True)
+class Offload:
+    """Where model states and stored activations live: none (the device) | cpu (host memory) | nvme (drives, through host memory)."""
+
+    parameters: str = "none"
+    gradients: str = "none"
+    """where the optimizer is, if that is off the device: they are what it reads"""
+    optimizer: str = "none"
+    activations: str = "none"
+
+    @property
+    def states(self) -> bool:
+        """Some model state is off the device."""
+        return (self.parameters, self.gradients, self.optimizer) != ("none", "none", "none")
+
+
+@dataclass(frozen=True, slots=True)
 class Training:
     """The training recipe, batch arithmetic done: global_batch = micro_batch x micro_batches x data size."""
 
@@ -78,6 +94,7 @@ class Training:
     recompute: Recompute = field(default_factory=Recompute)
     data_loading: float = 0.0
     """seconds per micro-batch"""
+    offload: Offload = field(default_factory=Offload)
 
 
 @dataclass(frozen=True, slots=True)

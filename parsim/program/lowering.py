@@ -16,7 +16,7 @@ from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
 from parsim.parallel.schedules.slot import Slot
 from parsim.program.passes import Item
-from parsim.program.program import COMPUTE, Collective, Effect, Lane, Op, Program, Stamp
+from parsim.program.program import COMPUTE, OFFLOAD, Collective, Effect, Lane, Op, Program, Stamp
 from parsim.program.stage import StagePasses
 from parsim.program.stamping import Stamping
 
@@ -296,10 +296,10 @@ class Lowering:
             if item.collective is not None:
                 what, axis, size = item.collective
                 group, members = self.groups(axis, rank)[0]
-                if members != (rank,) or len(group) == 1:
+                if members != (rank,) or (len(group) == 1 and axis != OFFLOAD):
                     return None
                 whole = self.breakdown_axis(axis)
-                kind = f"{whole}_comm"
+                kind = item.kind if axis == OFFLOAD else f"{whole}_comm"
                 collective = self._collective(what, whole, group, size)
                 self._note(what, axis, self.plan.mesh.coordinate(rank, "pipeline"), -1, size)
             effects: tuple[tuple[int, tuple[Effect, ...]], ...] = ()
@@ -325,7 +325,7 @@ class Lowering:
         """One collective op for the stamps that stand at it; ranks of other stages join the op later."""
         item = stamps[0].item
         kind, axis, size = item.collective  # type: ignore[misc]
-        if len(group) == 1:
+        if len(group) == 1 and axis != OFFLOAD:
             for stamp in stamps:
                 stamp.skip()
             return
@@ -344,7 +344,8 @@ class Lowering:
         else:
             collective = self._collective(kind, whole, group, size)
             self._note(kind, axis, self.plan.mesh.coordinate(stamps[0].rank, "pipeline"), -1, size)
-            op = self.program.add(item.name, f"{whole}_comm", lanes, needs, 0.0, collective, effects, stamps[0].instance)
+            whose = item.kind if axis == OFFLOAD else f"{whole}_comm"
+            op = self.program.add(item.name, whose, lanes, needs, 0.0, collective, effects, stamps[0].instance)
             if len(members) > len(stamps):
                 self._joint[joint] = op
         for stamp in stamps:
@@ -380,6 +381,8 @@ class Lowering:
             return mesh.group(rank, "tensor", "context", "pipeline")
         if axis == "world":
             return tuple(range(mesh.ranks))
+        if axis == OFFLOAD:
+            return (rank,)
         if axis.startswith("tied-"):
             owner, copy = (int(part) for part in axis.split("-")[1:])
             return tuple(sorted((mesh.move(rank, "pipeline", owner), mesh.move(rank, "pipeline", copy))))

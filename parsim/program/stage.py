@@ -196,6 +196,10 @@ class StagePasses:
                 return (None, tuple(Effect(measured, n, allocate=False) for n in released), measured)
         return (self.message(size), tuple(Effect(inf, n, allocate=False) for n in released), 0.0)
 
+    def moved(self, size: int) -> int:
+        """Bytes of a `size`-byte activation that are copied or sent on average: tensors are made for the longest sample."""
+        return size
+
     def _keeps_output(self, chunk: Chunk) -> bool:
         """The chunk's last operator needs its own output in backward (a ReLU), so sending does not release it."""
         groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, chunk.blocks)

@@ -23,6 +23,7 @@ from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.replicated import Replicated
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE
+from parsim.program.stored import Stored
 
 if TYPE_CHECKING:
     from parsim.program.stage import StagePasses
@@ -51,6 +52,7 @@ class Walk:
         self._opened: set[str] = set()
         self._left: dict[str, int] = {}
         self._written: set[str] = set()
+        self.stored = Stored(self)
 
     def finish(self) -> list[Item]:
         """The items of the pass."""
@@ -79,6 +81,10 @@ class Walk:
     def _name(self, block: int, tensor: str) -> str:
         boundary = {"input": f"x{block}", "output": f"x{block + 1}", "grad_input": f"dx{block}", "grad_output": f"dx{block + 1}"}
         return boundary.get(tensor) or f"{self.plan.model.block_names[block]}.{tensor}"
+
+    def boundary(self, block: int) -> str:
+        """The input of a block."""
+        return self._name(block, "input")
 
     def _declare(self, block: int) -> None:
         categories = {"activations": "activations", "gradients": "temporaries", "temporaries": "temporaries"}
@@ -121,6 +127,7 @@ class Walk:
                 keep = group.checkpoint and block == group.blocks[0] and plan.training.backward
                 self._forward_block(block, saved=saved, keep_input=keep)
                 self._leave(block, backward=False)
+            self.stored.after_forward(group)
         self.sharding.pass_ends(at, backward=False)
         if not plan.training.backward:
             self._drop_pass()
@@ -129,7 +136,7 @@ class Walk:
         """Run a block's forward. `keep_input`: a checkpoint holds the input for recomputation."""
         taped = self.passes.tape(block)
         steps = taped.forward if saved else taped.forward_unsaved
-        kept = saved and (taped.input_saved or self._kept_by_producer(block))
+        kept = saved and (taped.input_saved or self.kept_by_producer(block))
         free_input = not (keep_input or kept or self._external(block))
         for index, step in enumerate(steps):
             frees = self._names(block, step.frees)
@@ -142,7 +149,7 @@ class Walk:
             if self.tensor is not None:
                 self.tensor.after_forward(step.operator, self.at)
 
-    def _kept_by_producer(self, block: int) -> bool:
+    def kept_by_producer(self, block: int) -> bool:
         """The block before keeps its own output (a ReLU) and will free it, later in backward than this block could."""
         if not self.plan.training.backward or block == self.chunk.blocks[0] or not self.passes.tape(block - 1).output_saved:
             return False
@@ -180,6 +187,7 @@ class Walk:
             self._begin_backward()
         for group in reversed(self.groups):
             if group.checkpoint and inputs:
+                self.stored.before_recompute(group)
                 self._recompute(group.blocks)
             for block in reversed(group.blocks):
                 if not group.checkpoint and inputs:
@@ -203,6 +211,7 @@ class Walk:
         else:
             self._receive("dx", last + 1)
         self._allocate_workspace("backward")
+        self.stored.begin_backward()
         self.sharding.pass_begins(list(reversed(self.units)), at, backward=True)
 
     def _recompute(self, blocks: Sequence[int]) -> None:
@@ -221,7 +230,7 @@ class Walk:
             if not (weights if weight_step else inputs):
                 continue
             frees = [name for name in self._names(block, step.frees) if name != self._root_gradient]
-            mine = taped.input_saved and not (self._external(block) or self._kept_by_producer(block))
+            mine = taped.input_saved and not (self._external(block) or self.kept_by_producer(block))
             if mine and index == taped.input_last_backward:
                 frees.append(self._name(block, "input"))
             if taped.output_saved and index == taped.output_last_backward:

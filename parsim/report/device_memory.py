@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from parsim.parallel.plan import Plan
+from parsim.program.program import OFFLOAD
+from parsim.report.host_memory import Machines, host_memory
 from parsim.report.measured import AT_PEAK, DeviceMemory, MemoryCurve, MemoryFacts
 from parsim.simulation.ledger import Ledger, MemoryTimeline
 
@@ -24,7 +26,7 @@ REPLAYED_EVENTS = 600_000
 """allocations and releases that are replayed through the allocator at most, those of the fullest classes first"""
 
 
-class Memories(Protocol):
+class Memories(Machines, Protocol):
     """What this file asks of a cluster."""
 
     def device(self, gpu: int) -> Visible: ...
@@ -64,7 +66,8 @@ def memory_of(run: Run, hardware: Memories, *, reserve: int, bytes_per_parameter
         devices[rank] = _device(run, rank, curve, size, fixed, keep=place < CURVES)
     capacity = min(hardware.device(plan.gpus[rank]).visible_memory for rank in representatives)
     ordered = tuple(devices[rank] for rank in representatives)
-    return MemoryFacts(capacity, ordered, reserve, 0, at_save(run, ordered), bytes_per_parameter)
+    host = host_memory(run, hardware)
+    return MemoryFacts(capacity, ordered, reserve, 0 if host is None else host.bytes, at_save(run, ordered), bytes_per_parameter, host)
 
 
 def _buffers(stated: int | None, groups: int) -> int:
@@ -93,7 +96,7 @@ def communicators(run: Run) -> dict[int, int]:
     seen: set[int] = set()
     for op in run.trace.program.ops:
         collective = op.collective
-        if collective is None or id(collective) in seen:
+        if collective is None or collective.axis == OFFLOAD or id(collective) in seen:
             continue
         seen.add(id(collective))
         for lane in op.lanes:

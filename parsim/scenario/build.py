@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
-from parsim.parallel.settings import Runtime, Training
+from parsim.parallel.settings import Offload, Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
@@ -148,6 +148,7 @@ class _Builder:
                     fabric=fabric or None,
                     overrides=section.set or None,
                     seed=self.settings.variability.seed,
+                    host=self._host(),
                 )
         except (TopologyError, ScenarioError) as error:  # the latter for an unknown device
             raise TopologyError(machine_findings(error.findings, section, tree, devices)) from None
@@ -262,8 +263,24 @@ class _Builder:
             attention=attention,
             recompute=section.recompute,
             data_loading=section.data_loading,
+            offload=self._offload(),
         )
         return training, batch.arithmetic
+
+    def _offload(self) -> Offload:
+        """What leaves the device; gradients go where the optimizer is unless something else is written."""
+        section = self.settings.training.offload
+        gradients = section.gradients
+        if gradients == "none" and section.optimizer != "none":
+            gradients = section.optimizer
+            self._assume("offloaded_gradients", gradients, "they are what the optimizer reads", "training.offload.optimizer")
+        return Offload(section.parameters, gradients, section.optimizer, section.activations)
+
+    def _host(self) -> Literal["", "memory", "nvme"]:
+        """What of the machine beyond its GPUs the job works with."""
+        section = self.settings.training.offload
+        places = (section.parameters, section.gradients, section.optimizer, section.activations)
+        return "nvme" if "nvme" in places else "memory" if "cpu" in places else ""
 
     def _loss_kernel(self, model: Model, profile: Profile) -> str:
         kernel = self.settings.training.loss.kernel
