@@ -169,18 +169,31 @@ class Plan:
         outputs, inputs = self._boundary_bytes()
         return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
 
-    def _boundary_bytes(self) -> tuple[int, int]:
-        samples = self.workload.batch
+    def partial(self, micro_batch: int) -> bool:
+        """This micro-batch is the smaller last one."""
+        return bool(self.training.last_micro_batch) and micro_batch == self.training.micro_batches - 1
+
+    def sized(self, partial: bool = False) -> Workload:
+        """The workload that tensors are made for, of a whole micro-batch or of the smaller last one."""
+        return replace(self.workload, batch=self.training.last_micro_batch) if partial else self.workload
+
+    def timed(self, partial: bool = False) -> Workload:
+        """The workload that takes the time of an average micro-batch."""
+        sized = self.sized(partial)
+        return replace(sized, sequence=self.training.mean_length) if self.training.mean_sequence_length else sized
+
+    def _boundary_bytes(self, partial: bool = False) -> tuple[int, int]:
+        at = self.sized(partial)
+        samples = at.batch
         if self.model.sequence:
-            tokens = self.workload.tokens
+            tokens = at.tokens
             return tokens * self.model.vocabulary * self.workload.element, 8 * tokens
         outputs, inputs = (_elements(self.model.facts.get(key)) for key in ("output_shape", "input_shape"))
         return samples * outputs * self.workload.element, samples * inputs * self.workload.element
 
-    @property
-    def input_bytes(self) -> int:
+    def input_bytes(self, partial: bool = False) -> int:
         """The batch of one micro-batch as the script holds it: int64 token ids, or images and features [B]."""
-        return self._boundary_bytes()[1]
+        return self._boundary_bytes(partial)[1]
 
 
 def plan(
@@ -223,7 +236,8 @@ def plan(
     homes = placement(pipeline.schedule, pipeline.size, virtual)
     if not training.backward:
         slots = tuple(tuple(slot for slot in row if slot.kind == "F") for row in slots)
-    blocks = split_blocks(model, workload, pipeline.size, virtual, pipeline.split, clock)
+    mean = replace(workload, sequence=training.mean_length) if model.sequence else workload
+    blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock)
     chunks = tuple(Chunk(stage, homes[stage], blocks[stage]) for stage in range(len(blocks)))
     return Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, gpus, dict(slow or {}))
 
@@ -257,6 +271,7 @@ def _check(
         text = f"{' x '.join(mesh.order)} = {product} = {mesh.ranks} ranks, but {len(gpus)} GPUs are used"
         findings.append(Finding(text, "parallel", mesh.ranks, "change a size, cluster.nodes or cluster.gpus"))
     findings += _tensor_findings(model, training, parallelism)
+    findings += _uneven_findings(model, training, parallelism)
     findings += offload_findings(training, parallelism, runtime)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
@@ -284,6 +299,26 @@ def _check(
             findings.append(Finding(f"rank {rank} does not exist (0 to {mesh.ranks - 1})", "variability.slow", rank))
         if speed <= 0:
             findings.append(Finding(f"a speed must be > 0, got {speed}", "variability.slow", speed))
+    return findings
+
+
+def _uneven_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    """What unequal samples or micro-batches do not go with."""
+    findings = []
+    mean, longest = training.mean_sequence_length, training.sequence_length
+    if mean > longest:
+        text = f"the mean of {mean} tokens is longer than the longest sample, {longest}"
+        findings.append(Finding(text, "training.mean_sequence_length", mean, f"use at most {longest}"))
+    uneven = [("training.mean_sequence_length", mean), ("training.partial_micro_batch", bool(training.last_micro_batch))]
+    for path, value in uneven:
+        if value and parallelism.data.strategy == "torch-data-parallel":
+            findings.append(Finding("DataParallel scatters equal parts", path, value, "use ddp"))
+    if training.last_micro_batch and parallelism.pipeline.schedule == "pipedream":
+        text = "pipedream never ends a step, hence has no last micro-batch"
+        findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
+    if training.last_micro_batch and model.facts.get("family") == "stages":
+        text = "measured stage times are those of a whole micro-batch"
+        findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
     return findings
 
 

@@ -75,6 +75,9 @@ class Training:
     """The training recipe, batch arithmetic done: global_batch = micro_batch x micro_batches x data size."""
 
     sequence_length: int = 1
+    """tokens of the longest sample: what memory is made for"""
+    mean_sequence_length: int = 0
+    """tokens of a sample on average: what takes time; 0 = all are equally long"""
     micro_batch: int = 1
     micro_batches: int = 1
     """m: micro-batches per optimizer step and model replica (= gradient accumulation)"""
@@ -95,6 +98,11 @@ class Training:
     data_loading: float = 0.0
     """seconds per micro-batch"""
     offload: Offload = field(default_factory=Offload)
+
+    @property
+    def mean_length(self) -> int:
+        """Tokens of a sample on average."""
+        return self.mean_sequence_length or self.sequence_length
 
 
 @dataclass(frozen=True, slots=True)

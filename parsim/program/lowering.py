@@ -180,7 +180,8 @@ class Lowering:
         first = count == 1 or self.plan.asynchronous
         last = count == self.plan.training.micro_batches or self.plan.asynchronous
         ranks = self._stage_ranks[p]
-        templates = {role: passes.template(slot.kind, slot.stage, first, last) for role, passes in self._passes[p].items()}
+        partial = self.plan.partial(slot.micro_batch)
+        templates = {role: passes.template(slot.kind, slot.stage, first, last, partial) for role, passes in self._passes[p].items()}
         waits: dict[int, list[Op]] = {rank: self._holds.pop(rank, []) for rank in ranks}
         source = self._source(slot)
         if source is not None and source in self._arrivals:
@@ -217,7 +218,7 @@ class Lowering:
         other = mesh.move(rank, "pipeline", target)
         receiver = self._standing_for(other)
         passes = self._passes[mesh.coordinate(rank, "pipeline")][self._roles[rank]]
-        size, held, duration = passes.sends(slot.kind, slot.stage)
+        size, held, duration = passes.sends(slot.kind, slot.stage, self.plan.partial(slot.micro_batch))
         collective = None if size is None else self._collective("send", "pipeline", (rank, other), size)
         if size is not None:
             self._note("send", "pipeline", mesh.coordinate(rank, "pipeline"), target, size)

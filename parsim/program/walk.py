@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from parsim.model.loss import Loss
 from parsim.model.model import Operator
-from parsim.model.tape import Step
+from parsim.model.tape import Step, Tape
 from parsim.parallel.hooks import Unit, Weight
 from parsim.parallel.plan import Chunk
 from parsim.parallel.recompute import checkpoint_groups
@@ -35,15 +35,17 @@ HOST = "host"
 class Walk:
     """One pass while it is being written."""
 
-    def __init__(self, passes: StagePasses, stage: int, *, first: bool, last: bool, split: bool) -> None:
+    def __init__(self, passes: StagePasses, stage: int, *, first: bool, last: bool, split: bool, partial: bool = False) -> None:
         self.passes = passes
         self.plan = passes.plan
         self.stage = stage
+        self.partial = partial
+        self._mark = passes.mark(partial)
         self.chunk: Chunk = passes.chunks[stage]
         self.at = passes.builder(stage, first=first, last=last)
         self.sharding: Replicated = passes.sharding[stage]
         self.units = passes.units[stage]
-        self.tensor = passes.tensor_hooks(stage) if self.plan.mesh.size("tensor") > 1 else None
+        self.tensor = passes.tensor_hooks(stage, partial) if self.plan.mesh.size("tensor") > 1 else None
         if self.tensor is not None:
             self.tensor.split = split
         self.groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunk.blocks)
@@ -69,18 +71,22 @@ class Walk:
     @property
     def _root_gradient(self) -> str:
         """The gradient of the loss, which the caller of ``backward()`` holds until it returns."""
-        return f"dx{len(self.plan.model.blocks)}"
+        return f"{self._mark}dx{len(self.plan.model.blocks)}"
 
     @property
     def _result(self) -> str:
         """The output of the model, which the script holds until the micro-batch is done."""
-        return f"x{len(self.plan.model.blocks)}"
+        return f"{self._mark}x{len(self.plan.model.blocks)}"
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
     def _name(self, block: int, tensor: str) -> str:
         boundary = {"input": f"x{block}", "output": f"x{block + 1}", "grad_input": f"dx{block}", "grad_output": f"dx{block + 1}"}
-        return boundary.get(tensor) or f"{self.plan.model.block_names[block]}.{tensor}"
+        return self._mark + (boundary.get(tensor) or f"{self.plan.model.block_names[block]}.{tensor}")
+
+    def tape(self, block: int) -> Tape:
+        """The tape of a block in this pass."""
+        return self.passes.tape(block, self.partial)
 
     def boundary(self, block: int) -> str:
         """The input of a block."""
@@ -88,7 +94,7 @@ class Walk:
 
     def _declare(self, block: int) -> None:
         categories = {"activations": "activations", "gradients": "temporaries", "temporaries": "temporaries"}
-        for name, row in self.passes.tape(block).tensors.items():
+        for name, row in self.tape(block).tensors.items():
             self.at.tensor(self._name(block, name), row.bytes, categories[row.category], per_micro_batch=True)
 
     def _names(self, block: int, tensors: Sequence[str]) -> list[str]:
@@ -98,10 +104,11 @@ class Walk:
         """What the script holds for a micro-batch on this stage: the input on the first, the labels on the last."""
         held = []
         if self._is_first:
-            held.append(self.at.tensor("x0", self.plan.input_bytes, "activations", per_micro_batch=True))
+            held.append(self.at.tensor(f"{self._mark}x0", self.plan.input_bytes(self.partial), "activations", per_micro_batch=True))
         loss = [operator for operator in self.plan.model.blocks[-1].operators if isinstance(operator, Loss)]
         if self._is_last and any(operator.shifted for operator in loss):
-            held.append(self.at.tensor("labels", 8 * self.plan.workload.tokens, "activations", per_micro_batch=True))
+            size = 8 * self.plan.sized(self.partial).tokens
+            held.append(self.at.tensor(f"{self._mark}labels", size, "activations", per_micro_batch=True))
         return [name for name in held if self.passes.table.rows[self.at.number(name)].bytes]
 
     # -- forward --------------------------------------------------------------------------------------------------
@@ -134,7 +141,7 @@ class Walk:
 
     def _forward_block(self, block: int, *, saved: bool, keep_input: bool, recomputes: bool = False) -> None:
         """Run a block's forward. `keep_input`: a checkpoint holds the input for recomputation."""
-        taped = self.passes.tape(block)
+        taped = self.tape(block)
         steps = taped.forward if saved else taped.forward_unsaved
         kept = saved and (taped.input_saved or self.kept_by_producer(block))
         free_input = not (keep_input or kept or self._external(block))
@@ -151,7 +158,7 @@ class Walk:
 
     def kept_by_producer(self, block: int) -> bool:
         """The block before keeps its own output (a ReLU) and will free it, later in backward than this block could."""
-        if not self.plan.training.backward or block == self.chunk.blocks[0] or not self.passes.tape(block - 1).output_saved:
+        if not self.plan.training.backward or block == self.chunk.blocks[0] or not self.tape(block - 1).output_saved:
             return False
         return not self._group_of[block - 1].checkpoint or block in self._group_of[block - 1].blocks
 
@@ -163,12 +170,13 @@ class Walk:
         """Buffer for what another stage sends, and the gather of a scattered message."""
         if boundary in (0, len(self.plan.model.blocks)):
             return
-        size = self.passes.tape(boundary - 1).tensors["output"].bytes
-        name = self.at.tensor(f"{prefix}{boundary}", size, "activations" if prefix == "x" else "temporaries", per_micro_batch=True)
+        size = self.tape(boundary - 1).tensors["output"].bytes
+        category = "activations" if prefix == "x" else "temporaries"
+        name = self.at.tensor(f"{self._mark}{prefix}{boundary}", size, category, per_micro_batch=True)
         if self.passes.message(size) == size:
             self.at.compute("", COMPUTE, (), allocates=[name])
         else:
-            self.at.collective("all_gather", "tensor", size, f"received {prefix}", blocking=True, allocates=[name])
+            self.at.collective("all_gather", "tensor", self.passes.moved(size), f"received {prefix}", blocking=True, allocates=[name])
 
     def _allocate_workspace(self, way: str) -> None:
         if (number := self.passes.first_use(way)) is not None:
@@ -196,7 +204,7 @@ class Walk:
                 self._backward_block(block, inputs=inputs, weights=weights)
                 if weights:
                     self._leave(block, backward=True)
-        if inputs and self._is_first and "grad_input" in self.passes.tape(0).tensors:
+        if inputs and self._is_first and "grad_input" in self.tape(0).tensors:
             at.compute("", COMPUTE, (), frees=[self._name(0, "grad_input")])
         if weights:
             self.sharding.pass_ends(at, backward=True)
@@ -206,8 +214,8 @@ class Walk:
         at = self.at
         last = self.chunk.blocks[-1]
         if self._is_last:
-            size = self.passes.tape(last).tensors["output"].bytes
-            at.compute("", COMPUTE, (), allocates=[at.tensor(f"dx{last + 1}", size, "temporaries", per_micro_batch=True)])
+            size = self.tape(last).tensors["output"].bytes
+            at.compute("", COMPUTE, (), allocates=[at.tensor(self._root_gradient, size, "temporaries", per_micro_batch=True)])
         else:
             self._receive("dx", last + 1)
         self._allocate_workspace("backward")
@@ -220,11 +228,11 @@ class Walk:
             self.at.label(f"R{self.stage} {self.plan.model.block_names[block]}", "recompute")
             self._forward_block(block, saved=True, keep_input=False, recomputes=True)
         output = self._name(blocks[-1], "output")
-        if output != self._result and not self.passes.tape(blocks[-1]).output_saved:
+        if output != self._result and not self.tape(blocks[-1]).output_saved:
             self.at.compute("", "recompute", (), frees=[output])
 
     def _backward_block(self, block: int, *, inputs: bool, weights: bool) -> None:
-        taped = self.passes.tape(block)
+        taped = self.tape(block)
         for index, step in enumerate(taped.backward):
             weight_step = step.phase == "weight"
             if not (weights if weight_step else inputs):
@@ -282,7 +290,7 @@ class Walk:
         names = [self._root_gradient] if self.plan.training.backward and self._is_last else []
         names += self._batch()
         for block in self.chunk.blocks:
-            taped = self.passes.tape(block)
+            taped = self.tape(block)
             if self.plan.training.backward:
                 names += self._names(block, taped.held)
         if self._is_last:

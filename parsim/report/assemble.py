@@ -118,7 +118,7 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float]) -> 
     samples = training.global_batch
     profiled = model.facts.get("family") == "stages"
     convention = "palm" if CONVENTIONS["palm"].applies(model) else "exact"
-    sequence = training.sequence_length if model.sequence else 1
+    sequence = training.mean_length if model.sequence else 1
     share = 1.0 if training.backward else 1 / 3
     flop = 0.0 if profiled else share * flop_per_step(model, sequence, samples, convention)
     repeated = 0.0

@@ -194,6 +194,9 @@ class _Builder:
             raise ModelError(Finding(f"required: {name} works on sequences", "training.sequence_length", None, hint))
         if not model.sequence and length is not None:
             raise ModelError(Finding(f"{name} has samples without sequences", "training.sequence_length", length, "leave it out"))
+        mean = settings.training.mean_sequence_length
+        if not model.sequence and mean != "auto":
+            raise ModelError(Finding(f"{name} has samples without sequences", "training.mean_sequence_length", mean, "leave it out"))
         return model
 
     # software
@@ -248,6 +251,8 @@ class _Builder:
         self.warnings += batch.warnings
         training = Training(
             sequence_length=section.sequence_length or 1,
+            mean_sequence_length=0 if section.mean_sequence_length == "auto" else int(section.mean_sequence_length),
+            last_micro_batch=batch.last_micro_batch,
             micro_batch=batch.micro_batch,
             micro_batches=batch.micro_batches,
             global_batch=batch.global_batch,

@@ -241,7 +241,8 @@ class Ledger:
         passed = offsets[row]
         if self.trace.stretched:  # kernels slowed by communication reach everything in proportion
             nominal = np.array([0.0 if (o := self.program.ops[i]).collective else o.duration for i in ops.index])[place]
-            passed = np.where(nominal > 0, passed * (end - start) / np.where(nominal > 0, nominal, 1.0), passed)
+            kernel = nominal > 0
+            passed[kernel] = passed[kernel] * (end - start)[kernel] / nominal[kernel]
         time = np.clip(start + passed, start, end)
         order = np.lexsort((start, time))  # stable: ties keep the order of ops and of their effects
         resident = np.array(self.program.resident.get(rank, ()), dtype=np.int64)
