@@ -172,13 +172,14 @@ def verdict(measured: Measured, answers: Answers) -> str:
     if answers.worst is not None:
         used = answers.worst.device_used_bytes
         room = f"{gib(used)} of {gib(answers.capacity)} GiB ({used / 1e9:,.1f} GB)"
-        if answers.headroom >= 0:
+        if answers.host_lacks:
+            parts.append(f"does not fit: {_host_words(measured)}")
+            parts.append(f"devices: {room}")
+        elif answers.headroom >= 0:
             parts.append(f"fits: {room}")
         else:
             where = _where(measured, answers.worst.rank)
             parts.append(f"does not fit: {room}, {gib(-answers.headroom)} GiB too much on {where}")
-    if answers.host_lacks:
-        parts.append(f"does not fit: {_host_words(measured)}")
     parts.append(f"step {seconds(answers.step_time)}")
     share = answers.exposed_communication / answers.step_time if answers.step_time > 0 else 0.0
     parts.append(f"{percent(answers.bubble_fraction)} bubble, {percent(share)} exposed communication")
