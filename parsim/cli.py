@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import cli_import, cli_network
+from parsim import cli_fit, cli_import, cli_network
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, say, say_json
 
@@ -99,9 +99,24 @@ def fit(
     precision: Annotated[str | None, typer.Option(help="A precision preset, for example bf16 or pure-bf16.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="adamw, adam-8bit, adafactor, lion, momentum, sgd")] = None,
     recompute: Annotated[str | None, typer.Option(help="none | full | selective")] = None,
-    offload: Annotated[str | None, typer.Option(help="cpu | nvme")] = None,
-    infer: Annotated[bool, typer.Option("--infer", help="Inference instead of training.")] = False,
-    maximum: Annotated[str | None, typer.Option("--max", metavar="WHAT", help="micro_batch, sequence_length or parameters.")] = None,
+    offload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT", help="To the host: optimizer, parameters, activations or all, with commas; optimizer:nvme for drives."
+        ),
+    ] = None,
+    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each machine's CPUs, for example 512GiB.")] = None,
+    inference: Annotated[bool, typer.Option("--inference", "--infer", help="Inference instead of training.")] = False,
+    batch: cli_fit.Batch = None,
+    context_length: cli_fit.ContextLength = None,
+    paged_block: cli_fit.PagedBlock = None,
+    beams: cli_fit.Beams = None,
+    kv_dtype: cli_fit.CacheType = None,
+    prefill_tokens: cli_fit.PrefillTokens = None,
+    maximum: Annotated[
+        str | None,
+        typer.Option("--max", metavar="WHAT", help="micro_batch, sequence_length or parameters; of inference batch or context-length."),
+    ] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario, to continue with `parsim run`.")] = None,
     explain_: Annotated[bool, typer.Option("--explain", help="Show how the numbers come about.")] = False,
     as_json: Json = False,
@@ -113,7 +128,18 @@ def fit(
     from parsim.study.fit import fit as answer_to
     from parsim.study.fit_text import document, text, yaml
 
-    question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, infer)
+    decoding = cli_fit.Decoding(batch, context_length, paged_block, beams, kv_dtype, prefill_tokens)
+    if inference:
+        others = {"--zero": zero, "--optimizer": optimizer, "--recompute": recompute, "--offload": offload, "--save": save, "--seq": seq}
+        others |= {"--host-memory": host_memory, "--pp": None if pp == 1 else pp, "--mbs": None if mbs == 1 else mbs}
+        others |= {"--nodes": None if nodes == 1 else nodes, "--train": None if train == "full" else train}
+        common = cli_fit.Common(model, on, tp, precision)
+        code = cli_fit.infer(common, decoding, others, maximum=maximum, explain=explain_, as_json=as_json)
+        if code and not allow_oom:
+            raise typer.Exit(code)
+        return
+    decoding.refuse()
+    question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, host_memory)
     answer = answer_to(question, maximum=maximum)
     if save is not None:
         create(save, yaml(answer))

@@ -65,6 +65,18 @@ DeviceOf = Callable[[str], Device]
 Host = Literal["", "memory", "nvme"]
 
 
+@dataclass(frozen=True, slots=True)
+class HostSide:
+    """A machine beyond its GPUs, as far as its file says."""
+
+    cpu: str = ""
+    """maker of the CPUs"""
+    memory: int | None = None
+    """of all of them [B]"""
+    used: Host = ""
+    """what something is offloaded to"""
+
+
 def read_topology(top: Tree, device_of: DeviceOf, p2p: bool | None, host: Host = "") -> Topology:
     """Read a topology tree whose inline boxes and overrides are already resolved; findings go to `top.findings`.
 
@@ -88,13 +100,12 @@ def read_topology(top: Tree, device_of: DeviceOf, p2p: bool | None, host: Host =
         devices = _devices(machine, vertices, device_of)
         ports = _ports(machine, fabric, vertices)
         wants = machine.flag("p2p", devices[0].has("p2p") if devices else True)
-        cpu = _cpu(machine)
-        size = _host_memory(machine)
+        beside = HostSide(_cpu(machine), _host_memory(machine), host)
         machine.close()
         top.close()
         top.stop()
         node_p2p = wants if p2p is None else p2p
-        topology.nodes.append(make_node(name, vertices, edges, devices, ports, node_p2p, topology, cpu, host, size))
+        topology.nodes.append(make_node(name, vertices, edges, devices, ports, node_p2p, topology, beside))
     else:
         _explicit(top, topology, device_of, p2p, host)
     return topology
@@ -108,25 +119,24 @@ def make_node(
     ports: tuple[str, ...],
     p2p: bool,
     topology: Topology,
-    cpu: str = "",
-    host: Host = "",
-    host_memory: int | None = None,
+    host: HostSide | None = None,
 ) -> Node:
     """A machine; without peer-to-peer every CPU gets a host memory, through which transfers are staged.
 
-    `host` memory: it gets one where anything is offloaded too; nvme: and a drive beside each, unless the file draws them.
+    Where something is offloaded it gets one too, and for drives one beside each, unless the file draws them.
     """
+    host = host or HostSide()
     cpus = [vertex for vertex, kind in vertices.items() if kind == "cpu"]
-    if (not p2p or host) and "memory" not in vertices.values():
+    if (not p2p or host.used) and "memory" not in vertices.values():
         memory = topology.kind("host-memory") or STANDARD["host-memory"]
         vertices = vertices | {f"memory-{cpu}": "memory" for cpu in cpus}
         edges = edges + [Edge(cpu, f"memory-{cpu}", memory) for cpu in cpus]
-    if host == "nvme" and "nvme" not in vertices.values():
+    if host.used == "nvme" and "nvme" not in vertices.values():
         read, write = (topology.kind(name) or STANDARD[name] for name in ("nvme-read", "nvme-write"))
         vertices = vertices | {f"nvme-{cpu}": "nvme" for cpu in cpus}
         edges = edges + [Edge(f"nvme-{cpu}", cpu, read, both_ways=False) for cpu in cpus]
         edges = edges + [Edge(cpu, f"nvme-{cpu}", write, both_ways=False) for cpu in cpus]
-    return Node(name, vertices, edges, devices, ports, p2p, cpu, host_memory)
+    return Node(name, vertices, edges, devices, ports, p2p, host.cpu, host.memory)
 
 
 def _host_memory(tree: Tree) -> int | None:
@@ -295,8 +305,7 @@ def _explicit(top: Tree, topology: Topology, device_of: DeviceOf, p2p: bool | No
     edges = read_edges(top, "edges", vertices, topology)
     devices = _devices(top, vertices, device_of)
     wants = top.flag("p2p", devices[0].has("p2p") if devices else True)
-    cpu = _cpu(top)
-    size = _host_memory(top)
+    beside = HostSide(_cpu(top), _host_memory(top), host)
     if not any(kind == "gpu" for kind in vertices.values()):
         top.fail("vertices", "there is no GPU")
     top.close()
@@ -318,7 +327,7 @@ def _explicit(top: Tree, topology: Topology, device_of: DeviceOf, p2p: bool | No
         own = [edge for edge in inner if edge.source in part]
         node_p2p = wants if p2p is None else p2p
         topology.nodes.append(
-            make_node(f"{topology.name}.{number}", part, own, tuple(device[gpu] for gpu in gpus), ports, node_p2p, topology, cpu, host, size)
+            make_node(f"{topology.name}.{number}", part, own, tuple(device[gpu] for gpu in gpus), ports, node_p2p, topology, beside)
         )
     ends = dict.fromkeys(end for edge in outer for end in (edge.source, edge.target))
     topology.network_vertices = {vertex: kind for vertex, kind in vertices.items() if vertex in ends}

@@ -149,9 +149,7 @@ class FullyShardedDataParallel(Replicated):
         staged = at.tensor(f"{unit.name}.fetched", share, "buffers")
         here = at.copy("h2d", share, f"{unit.name} weights", after=after, allocates=[staged])
         whole = self._whole(unit, at)
-        return at.collective(
-            "all_gather", AXIS, size, f"{unit.name} weights", lane=LANE, after=[here], allocates=[whole], frees=[staged]
-        )
+        return at.collective("all_gather", AXIS, size, f"{unit.name} weights", lane=LANE, after=[here], allocates=[whole], frees=[staged])
 
     def _after(self, position: int, live: int) -> list[int]:
         """A gather may start once the unit `live` places before it is done (its memory is free again)."""

@@ -74,7 +74,7 @@ class Emitter(Protocol):
         """
         ...
 
-    def copy(  # noqa: PLR0913
+    def copy(
         self,
         kind: str,
         size: int,

@@ -150,7 +150,7 @@ def _activations(training: Training, strategy: str) -> list[Finding]:
     if training.recompute.mode in ("none", "selective"):
         text = f"what is offloaded are checkpoints, the inputs of recomputed layers, and recompute is {training.recompute.mode}"
         return [Finding(text, path, "cpu", "add training.recompute: full, or {every: k}")]
-    if strategy in ("torch-data-parallel",):
+    if strategy == "torch-data-parallel":
         return [Finding(f"{strategy} is one process whose threads share one host", path, "cpu", "use ddp")]
     return []
 

@@ -150,7 +150,7 @@ class PassBuilder:
             self._last_compute = len(self.items) - 1
         return len(self.items) - 1
 
-    def copy(  # noqa: PLR0913
+    def copy(
         self,
         kind: str,
         size: int,

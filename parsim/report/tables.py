@@ -147,7 +147,9 @@ def _breakdown(report: Report) -> RenderableType:
 def _host(host: HostMemory) -> str:
     """``Host memory of node 0: 100.4 GiB (optimizer 75.3, gradients 25.1) of 1,862.6 GiB``."""
     parts = ", ".join(f"{name} {gib(held)}" for name, held in host.at_peak.items())
-    whole = "; the topology does not say what it has (host_memory)" if host.capacity_bytes is None else f" of {gib(host.capacity_bytes)} GiB"
+    whole = (
+        "; the topology does not say what it has (host_memory)" if host.capacity_bytes is None else f" of {gib(host.capacity_bytes)} GiB"
+    )
     drives = f", and {gib(host.nvme_bytes)} GiB on drives" if host.nvme_bytes else ""
     return f"Host memory of node {host.node}: {gib(host.bytes)} GiB ({parts}){whole}{drives}"
 

@@ -66,9 +66,7 @@ def resolve_batch(training: TrainingSection, data_size: int, *, sequence: bool) 
     raise PlanError(Finding(text, "training", None, f"add for example {missing}"))
 
 
-def _partial(
-    total: int, micro: int, accumulation: int | None, data_size: int, note: str, warnings: tuple[Finding, ...]
-) -> BatchSizes:
+def _partial(total: int, micro: int, accumulation: int | None, data_size: int, note: str, warnings: tuple[Finding, ...]) -> BatchSizes:
     """A batch whose last micro-batch is smaller: every replica has global_batch / data samples, micro_batch of them at a time."""
     each = _divide(total, data_size, f"global_batch {total} / data {data_size}", "training.global_batch")
     count, rest = divmod(each, micro)

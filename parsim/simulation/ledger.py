@@ -31,7 +31,6 @@ def held_in(category: str) -> Where:
     return "host" if category.startswith("host ") else "nvme" if category.startswith("nvme ") else "device"
 
 
-
 class LedgerError(ParsimError):
     """An op releases a tensor that is not live, or allocates one that is: an error in the program's construction."""
 

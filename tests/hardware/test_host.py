@@ -71,7 +71,11 @@ def test_drives_and_memory_of_the_file_are_taken():
     tree["links"] = tree["links"] | {"raid": {"medium": "storage", "per_direction": "25 GB/s"}}
     node = tree["node"]
     node = node | {"vertices": [*node["vertices"], "memory0", "nvme0"], "host_memory": "1 TiB"}
-    node["edges"] = [*node["edges"], {"from": "memory0", "to": "cpu0", "kind": "host-memory"}, {"from": "nvme0", "to": "cpu0", "kind": "raid"}]
+    node["edges"] = [
+        *node["edges"],
+        {"from": "memory0", "to": "cpu0", "kind": "host-memory"},
+        {"from": "nvme0", "to": "cpu0", "kind": "raid"},
+    ]
     one = build_cluster(tree | {"node": node}, device_lookup=device, host="nvme")
     assert host_cost(one, 0, "nvme_write", 10**9).flows[0].cap == 25e9
     assert one.machine(0).host_memory == 2**40

@@ -207,7 +207,9 @@ def test_too_little_host_memory_does_not_fit():
     assert not report.fits
     assert report.host_lacks == 16 * P - 100 * 10**9
     assert report.limiter_kind == "memory"
-    assert report.verdict.startswith("does not fit: node 0 needs 100.4 GiB of host memory for what is offloaded, and has 93.1 GiB; devices: ")
+    assert report.verdict.startswith(
+        "does not fit: node 0 needs 100.4 GiB of host memory for what is offloaded, and has 93.1 GiB; devices: "
+    )
     assert report.document()["memory"]["host"]["fits"] is False
 
 
