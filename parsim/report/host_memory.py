@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -51,6 +51,16 @@ class HostMemory:
     def headroom(self) -> int | None:
         """Bytes left; negative: it does not fit; None if nobody knows."""
         return None if self.capacity_bytes is None else self.capacity_bytes - self.bytes
+
+    @property
+    def lacks(self) -> int:
+        """Bytes too few; 0 if it fits or nobody knows."""
+        return 0 if self.headroom is None else max(0, -self.headroom)
+
+    def document(self) -> dict[str, Any]:
+        """As the report's JSON has it."""
+        fits = None if self.headroom is None else self.headroom >= 0
+        return {**asdict(self), "fits": fits, "headroom_bytes": self.headroom}
 
 
 def host_memory(run: Run, machines: Machines) -> HostMemory | None:

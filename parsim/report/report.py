@@ -13,7 +13,6 @@ from parsim.errors import Finding
 from parsim.report import verdict as words
 from parsim.report.communication import CollectiveRow, LinkRow, collective_rows, link_rows, unused_links
 from parsim.report.critical_path import CriticalPath, critical_path
-from parsim.report.host_memory import HostMemory
 from parsim.report.measured import AT_PEAK, DeviceMemory, Measured
 from parsim.report.steady import first_makespan
 from parsim.report.timeline import (
@@ -190,7 +189,7 @@ class Report:
     def host_lacks(self) -> int:
         """Bytes by which what is offloaded exceeds the memory of a node; 0 if it fits or nobody knows the node's memory."""
         host = self.measured.memory.host
-        return 0 if host is None or host.headroom is None else max(0, -host.headroom)
+        return 0 if host is None else host.lacks
 
     @property
     def peak_memory(self) -> int:
@@ -336,13 +335,9 @@ class Report:
             "host_bytes": memory.host_bytes,
             "at_save_bytes": memory.at_save_bytes,
             "bytes_per_parameter": memory.bytes_per_parameter,
-            "host": None if memory.host is None else self._host(memory.host),
+            "host": None if memory.host is None else memory.host.document(),
             "devices": [self._device(device) for device in devices],
         }
-
-    def _host(self, host: HostMemory) -> dict[str, Any]:
-        fits = None if host.headroom is None else host.headroom >= 0
-        return {**asdict(host), "fits": fits, "headroom_bytes": host.headroom}
 
     def _device(self, device: DeviceMemory) -> dict[str, Any]:
         group = words.rank_class(self.measured, device.rank)

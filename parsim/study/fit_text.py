@@ -94,7 +94,7 @@ def _verdict(answer: Answer) -> Iterator[str]:
     word = "yes" if answer.fits else "no"
     need = format_bytes(device.device_used_bytes, decimal=True)
     lacking = report.measured.memory.host if report.host_lacks else None
-    host = f", and {_host(report.measured.memory)}" if lacking is not None else ""
+    host = f", and host memory: {_host(report.measured.memory)}" if lacking is not None else ""
     yield f"{word}: {answer.question.model} on {answer.question.on} needs {need} of {format_bytes(capacity)} per GPU{host}"
     strategy = answer.tree["parallel"]["data"]["strategy"]
     alone = f"model states alone: {format_bytes(_states(report))} per GPU of about {format_bytes(capacity)} ({strategy})"
@@ -160,7 +160,7 @@ def _host(memory: MemoryFacts) -> str:
     known = "what a node has is unknown, say --host-memory" if host.capacity_bytes is None else f"of {format_bytes(host.capacity_bytes)}"
     short = "" if host.headroom is None or host.headroom >= 0 else ": too little"
     drives = f", {format_bytes(host.nvme_bytes)} on drives" if host.nvme_bytes else ""
-    return f"{format_bytes(host.bytes)} of host memory per node ({known}){short}{drives}"
+    return f"{format_bytes(host.bytes)} per node ({known}){short}{drives}"
 
 
 def _maximum(maximum: Maximum) -> Iterator[str]:

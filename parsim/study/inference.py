@@ -191,6 +191,11 @@ class Replica:
         self._caches = caches(model, question.tensor)
         self._peaks: dict[tuple[int, int], int] = {}
         self._layers = tuple(dict.fromkeys(block for block in model.blocks if block.kind not in ("embedding", "head")))
+        if model.heads and model.heads % question.tensor:
+            legal = [size for size in range(1, model.heads + 1) if model.heads % size == 0]
+            nearest = sorted(legal, key=lambda size: (abs(size - question.tensor), size))[:2]
+            text = f"{model.heads} heads / tensor size {question.tensor} = {model.heads / question.tensor:g} is not whole"
+            raise ScenarioError(Finding(text, "--tp", question.tensor, f"use {' or '.join(map(str, sorted(nearest)))}"))
         if not self.generates and (findings := _only_decoders(question, model.name, sequence=model.sequence)):
             raise ScenarioError(findings)
         length = question.context_length or model.maximum_sequence or (4096 if model.sequence else 1)
