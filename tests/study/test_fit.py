@@ -107,9 +107,7 @@ def test_a_strategy_nobody_named_is_the_most_frugal_one():
 
 
 def test_what_is_not_built_is_refused():
-    for question in (
-        Question("gpt2", "1x a100-80gb", train="lora"),
-    ):
+    for question in (Question("gpt2", "1x a100-80gb", train="lora"),):
         with pytest.raises(ScenarioError, match="not supported yet"):
             fit(question)
     with pytest.raises(ScenarioError, match="ZeRO has stages 0 to 3"):
