@@ -28,8 +28,8 @@ DEEPSPEED = ("zero1", "zero2", "zero3")
 DEEPSPEED_CPU = ("adam", "adamw", "lion")
 """optimizers that DeepSpeed has a CPU kernel for (deepspeed/ops/adam/cpu_adam.py, ops/lion/cpu_lion.py; Adagrad is not modelled)"""
 TORCH_CPU_TRAFFIC = 5.5
-"""a torch.optim step on the CPU takes 5.0 to 6.3 times as long as DeepSpeed's fused one, 1 to 10 billion parameters
-(2101.06840, table 4: 1.39 and 0.22 s at 1e9, 14.76 and 2.57 s at 10e9)"""
+"""how many times as long a torch.optim step on the CPU takes as DeepSpeed's fused one (assumption). DeepSpeed gives its kernel
+up to 6 times the throughput of torch.optim.Adam (microsoft/DeepSpeed issue 479); see also 2101.06840, table 4"""
 SUB_GROUP = 1_000_000_000
 """elements that DeepSpeed steps at a time (sub_group_size): what host memory holds of states that live on drives"""
 PARAMETER_BUFFERS = 500_000_000
