@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST_GPUS = 131_072
+HOST_LINKS = (
+    ("host-memory", "host_memory_bandwidth", "0.6 x STREAM of eight DDR4-3200 channels, reads and writes together"),
+    ("nvme-read", "drive_read_bandwidth", "one PCIe 4.0 x4 data-centre drive (Samsung PM9A3 datasheet)"),
+    ("nvme-write", "drive_write_bandwidth", "one PCIe 4.0 x4 data-centre drive (Samsung PM9A3 datasheet)"),
+)
+"""kind of link, name of the assumption, source"""
 
 
 def build(scenario: Scenario) -> Built:
@@ -153,7 +159,17 @@ class _Builder:
         except (TopologyError, ScenarioError) as error:  # the latter for an unknown device
             raise TopologyError(machine_findings(error.findings, section, tree, devices)) from None
         self.warnings += [Finding(str(warning.message), "cluster.topology") for warning in caught]
+        self._host_links(cluster, {**(tree.get("links") or {}), **(section.set.get("links") or {})})
         return cluster
+
+    def _host_links(self, cluster: Cluster, stated: Mapping[str, Any]) -> None:
+        """Record the standard speeds of host memory and drives where something is offloaded to them and nobody stated any."""
+        if not self._host():
+            return
+        for kind, name, source in HOST_LINKS:
+            link = next((link for link in cluster.machine(0).links if link.kind == kind), None)
+            if link is not None and kind not in stated:
+                self._assume(name, f"{link.capacity / 1e9:g} GB/s per socket", source, "default")
 
     def _gpus(self, cluster: Cluster) -> tuple[int, ...]:
         """GPU of each rank."""
@@ -275,10 +291,7 @@ class _Builder:
     def _offload(self) -> Offload:
         """What leaves the device; gradients go where the optimizer is unless something else is written."""
         section = self.settings.training.offload
-        gradients = section.gradients
-        if gradients == "none" and section.optimizer != "none":
-            gradients = section.optimizer
-            self._assume("offloaded_gradients", gradients, "they are what the optimizer reads", "training.offload.optimizer")
+        gradients = section.optimizer if section.gradients == "none" else section.gradients
         return Offload(section.parameters, gradients, section.optimizer, section.activations)
 
     def _host(self) -> Literal["", "memory", "nvme"]:
