@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import cli_fit, cli_import, cli_network
+from parsim import cli_calibrate, cli_fit, cli_flops, cli_import, cli_network
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, say, say_json
 
@@ -85,69 +85,7 @@ def run(
         raise typer.Exit(3)
 
 
-@app.command()
-def fit(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, or a path to its YAML or config.json.")],
-    on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help='"4x v100-32gb", or a topology (`parsim list topologies`).')],
-    train: Annotated[str, typer.Option(help="full | lora | qlora")] = "full",
-    zero: Annotated[int | None, typer.Option(help="ZeRO stage 0 to 3; default: 3 on several GPUs.")] = None,
-    tp: Annotated[int, typer.Option(help="Tensor-parallel size.")] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline-parallel size.")] = 1,
-    nodes: Annotated[int, typer.Option(help="How many machines of the topology.")] = 1,
-    seq: Annotated[int | None, typer.Option(help="Tokens per sample; default: 2048, or what the model has positions for.")] = None,
-    mbs: Annotated[int, typer.Option(help="Samples per forward pass of one replica.")] = 1,
-    precision: Annotated[str | None, typer.Option(help="A precision preset, for example bf16 or pure-bf16.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adamw, adam-8bit, adafactor, lion, momentum, sgd")] = None,
-    recompute: Annotated[str | None, typer.Option(help="none | full | selective")] = None,
-    offload: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHAT", help="To the host: optimizer, parameters, activations or all, with commas; optimizer:nvme for drives."
-        ),
-    ] = None,
-    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each machine's CPUs, for example 512GiB.")] = None,
-    inference: Annotated[bool, typer.Option("--inference", "--infer", help="Inference instead of training.")] = False,
-    batch: cli_fit.Batch = None,
-    context_length: cli_fit.ContextLength = None,
-    paged_block: cli_fit.PagedBlock = None,
-    beams: cli_fit.Beams = None,
-    kv_dtype: cli_fit.CacheType = None,
-    prefill_tokens: cli_fit.PrefillTokens = None,
-    maximum: Annotated[
-        str | None,
-        typer.Option("--max", metavar="WHAT", help="micro_batch, sequence_length or parameters; of inference batch or context-length."),
-    ] = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario, to continue with `parsim run`.")] = None,
-    explain_: Annotated[bool, typer.Option("--explain", help="Show how the numbers come about.")] = False,
-    as_json: Json = False,
-    allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
-    debug: Debug = False,
-) -> None:
-    """Say whether a model fits, what fills the memory, and what would help."""
-    from parsim.study.fit import Question
-    from parsim.study.fit import fit as answer_to
-    from parsim.study.fit_text import document, text, yaml
-
-    decoding = cli_fit.Decoding(batch, context_length, paged_block, beams, kv_dtype, prefill_tokens)
-    if inference:
-        others = {"--zero": zero, "--optimizer": optimizer, "--recompute": recompute, "--offload": offload, "--save": save, "--seq": seq}
-        others |= {"--host-memory": host_memory, "--pp": None if pp == 1 else pp, "--mbs": None if mbs == 1 else mbs}
-        others |= {"--nodes": None if nodes == 1 else nodes, "--train": None if train == "full" else train}
-        common = cli_fit.Common(model, on, tp, precision)
-        code = cli_fit.infer(common, decoding, others, maximum=maximum, explain=explain_, as_json=as_json)
-        if code and not allow_oom:
-            raise typer.Exit(code)
-        return
-    decoding.refuse()
-    question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, host_memory)
-    answer = answer_to(question, maximum=maximum)
-    if save is not None:
-        create(save, yaml(answer))
-    say_json(document(answer)) if as_json else say(text(answer, explain=explain_))
-    if save is not None and not as_json:
-        say(f"Wrote {save}. Next: parsim run {save}")
-    if not answer.fits and not allow_oom:
-        raise typer.Exit(3)
+cli_fit.register(app)
 
 
 @app.command()
@@ -257,6 +195,8 @@ def explain(
 
 cli_network.register(app)
 cli_import.register(app)
+cli_flops.register(app)
+cli_calibrate.register(app)
 
 
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None) -> Scenario:
@@ -299,7 +239,7 @@ def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[N
     try:
         yield
     except DeadlockError as error:
-        from parsim.report.report import deadlock_document
+        from parsim.report.deadlock import deadlock_document
 
         if not as_json:
             raise

@@ -24,6 +24,9 @@ class Gemm:
     """bytes of an operand element in memory [B]"""
     weight_gradient: bool = False
     """accumulates into a gradient; slower than the plain product (see the device's `gemm.weight_gradient`)"""
+    layout: str = "TN"
+    """how the operands lie in memory, as transA and transB of the column-major library call: TN (forward) both operands are
+    contiguous along K, NN (gradient of the input) only the [m, k] one, NT (gradient of the weight) neither"""
 
     @property
     def flop(self) -> float:
@@ -34,6 +37,11 @@ class Gemm:
     def bytes(self) -> float:
         """Operands read once and the result written once [B]."""
         return float(self.element) * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+    @property
+    def along_k(self) -> tuple[bool, bool]:
+        """Whether the [m, k] and the [k, n] operand are contiguous along K."""
+        return self.layout[1] == "N", self.layout[0] == "T"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,12 @@ class Attention:
         value_dim = self.value_dim or self.head_dim
         return 2.0 * pairs * self.batch * self.heads * (self.head_dim + value_dim) * (2.5 if self.backward else 1.0)
 
+    @property
+    def bytes(self) -> float:
+        """Queries, keys, values and output of two bytes each, once; backward also their gradients [B]."""
+        width = self.head_dim + (self.value_dim or self.head_dim)
+        return 2.0 * self.batch * (self.heads * self.queries + self.kv_heads * self.keys) * width * (2 if self.backward else 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -76,6 +90,19 @@ class Memory:
     bytes: float
     flop: float = 0.0
     launches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AdamStep(Memory):
+    """The update of one Adam or AdamW step; a device whose optimizer step was measured knows its time.
+
+    `Memory.bytes` is what the step moves by the book of its implementation, `needed` what any implementation must move.
+    """
+
+    implementation: str = "fused"
+    """fused | foreach"""
+    needed: float = 0.0
+    """gradient, weight and moments read once, the latter two written once [B]"""
 
 
 @dataclass(frozen=True, slots=True)

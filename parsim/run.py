@@ -52,6 +52,8 @@ def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: st
             reserve=built.memory_reserve,
             bytes_per_parameter=built.bytes_per_parameter,
             bubble_theory=bubble_theory(run.plan, run.micro_batches),
+            flop_convention=built.report.flop_convention,
+            training_tokens=built.tokens,
             name=scenario.name,
             scenario=scenario.document(),
             assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),

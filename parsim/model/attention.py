@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
+from parsim.model.context import Sizes, Spread, spread
 from parsim.model.local import kept, shard
 from parsim.model.model import Parameter, Save, Split, Work, Workload
 
@@ -15,6 +16,8 @@ class AttentionCore:
 
     Eager attention keeps the softmax's output (with dropout also the dropped one and a mask) of b a s^2 elements;
     flash and memory-efficient kernels (2205.14135, 2112.05682) keep their output and the fp32 log-sum-exp of each row.
+    Context parallelism: `parsim.model.context`; by heads (ulysses) it is the core of t x c tensor ranks on whole samples,
+    with copies of its operands and output in that layout (Jacobs et al., 2309.14509).
     """
 
     name: str
@@ -48,6 +51,8 @@ class AttentionCore:
 
     def work(self, at: Workload) -> Work:
         """Two products of s x s per head forward, four backward; fused kernels recompute the first."""
+        if at.context > 1 and at.context_method == "ulysses":
+            return self._by_heads(at)
         query, key, value = self.widths(at)
         token = at.tokens * at.element
         sizes = {1: (query + key + value,), 2: (query, key + value), 3: (query, key, value)}[len(self.inputs)]
@@ -75,37 +80,51 @@ class AttentionCore:
             )
         return kept(at, work, (*self.inputs, self.output))
 
-    def _fused(self, at: Workload, operands: tuple[Save, ...], _: int, context: int) -> Work:
-        def kernel(backward: bool) -> Kernel:
-            return Attention(
-                at.batch,
-                shard(self.heads, at),
-                shard(self.kv_heads, at),
-                at.sequence,
-                at.sequence,
-                self.head_dim,
-                self.causal,
-                backward,
-                at.attention,
-                at.dtype,
-                self.value_dim,
-                self.window,
-            )
+    def _kernel(self, at: Workload, queries: int, keys: int, causal: bool, backward: bool) -> Kernel:
+        heads, kv_heads = shard(self.heads, at), shard(self.kv_heads, at)
+        return Attention(
+            at.batch, heads, kv_heads, queries, keys, self.head_dim, causal, backward, at.attention, at.dtype, self.value_dim, self.window
+        )
 
+    def sizes(self, at: Workload) -> Sizes:
+        """The tensors of one rank's fused core [B]; keys and values as the kernel gets them, copied to all heads or not."""
+        query, key, value = self.widths(at)
+        token = at.tokens * at.element
+        copies = shard(self.heads, at) // shard(self.kv_heads, at) if self.expand_kv else 1
         # PyTorch's memory-efficient kernel pads the rows of its log-sum-exp to 32 (kAlignLSE)
         rows = -(-at.sequence // 32) * 32 if at.attention == "mem-efficient" else at.sequence
-        statistics = 4 * at.batch * shard(self.heads, at) * rows
+        heads = shard(self.heads, at)
+        output = heads * (self.value_dim or self.head_dim) * token
+        return Sizes(query * token, copies * key * token, copies * value * token, output, 4 * at.batch * heads * rows)
+
+    def spread(self, at: Workload) -> Spread:
+        """The fused core of one of several context ranks that do not split by heads."""
+        return spread(at, lambda *shape: self._kernel(at, *shape), self.sizes(at), causal=self.causal)
+
+    def _fused(self, at: Workload, operands: tuple[Save, ...], _: int, context: int) -> Work:
         state = 16 if at.attention == "mem-efficient" else 24
-        return Work(
-            (kernel(False),),
-            (kernel(True),),
-            saves=(
-                *operands,
-                Save(self.output, context),
-                Save(f"{self.name}.log_sum_exp", statistics),
-                Save(f"{self.name}.random_state", state),
-            ),
+        saves = (
+            *operands,
+            Save(self.output, context),
+            Save(f"{self.name}.log_sum_exp", self.sizes(at).statistics),
+            Save(f"{self.name}.random_state", state),
         )
+        if at.context > 1:
+            part = self.spread(at)
+            kernels = part.kernels(backward=False), part.kernels(backward=True)
+            return Work(*kernels, saves=saves, forward_temporary=part.forward_temporary, backward_temporary=part.backward_temporary)
+        square = (at.sequence, at.sequence, self.causal)
+        return Work((self._kernel(at, *square, False),), (self._kernel(at, *square, True),), saves=saves)
+
+    def _by_heads(self, at: Workload) -> Work:
+        whole = replace(at, sequence=at.sequence * at.context, tensor=at.tensor * at.context, context=1, sequence_parallel=False)
+        work = self.work(whole)
+        operands, output = sum(work.input_gradients), work.output
+        if not at.backward:
+            return replace(work, forward_temporary=work.forward_temporary + operands + output)
+        exchanged = (*self.inputs, self.output)
+        saves = [replace(save, tensor=f"{self.name}.{save.tensor} by heads") if save.tensor in exchanged else save for save in work.saves]
+        return replace(work, saves=tuple(saves), backward_temporary=work.backward_temporary + operands + output)
 
     def _eager(self, at: Workload, operands: tuple[Save, ...], qkv: int, context: int) -> Work:
         heads, s, e = at.batch * shard(self.heads, at), at.sequence, at.element
@@ -113,7 +132,8 @@ class AttentionCore:
         scores, drop, upcast = heads * s * s, bool(self.dropout and at.dropout), self.upcast_softmax and e < 4 and not at.fused
 
         def gemm(n: int, k: int) -> Gemm:
-            return Gemm(s, n, k, heads, "bf16" if at.dtype == "fp8" else at.dtype, e)
+            # Q K^T and dO V^T reduce over the head size, along which both operands lie; the other products read V, K or Q across
+            return Gemm(s, n, k, heads, "bf16" if at.dtype == "fp8" else at.dtype, e, layout="TN" if n == s else "NN")
 
         softmax_element = 4 if upcast else e
         saved = softmax_element + (e if upcast or drop else 0) + drop

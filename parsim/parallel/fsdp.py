@@ -13,6 +13,8 @@ step               optimizer on the own share; nothing to gather: the next forwa
 =================  ====================================================================================
 
 All-gathers and reduce-scatters share one communicator, hence one queue (`queues: separate` gives each its own).
+Hybrid sharding (hsdp) does this inside shard groups and all-reduces each unit's own share across the groups behind its
+reduce-scatter, in a queue of its own.
 `unit`: ``layer`` wraps every transformer layer and leaves embedding, final norm and head in the root unit, which stays
 gathered from forward to backward; ``block`` wraps those too; ``model`` is one unit. Under FSDP `accumulate: no_sync`
 keeps whole gradients until the last micro-batch, ``every`` reduces in each; ZeRO-3 always does (DeepSpeed's engine
@@ -28,9 +30,11 @@ from parsim.kernel import Memory
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, place, wait_for_gradients
 from parsim.parallel.optimizer import State, flat_states
-from parsim.parallel.replicated import AXIS, LANE, Replicated
+from parsim.parallel.replicated import LANE, Replicated
 
 ROOT = "root"
+SHARD, REPLICA = "shard", "replica"
+"""groups inside data x context: the ranks that share one copy of the states, and those that hold the same share"""
 
 
 @dataclass
@@ -38,6 +42,8 @@ class FullyShardedDataParallel(Replicated):
     """See the module's table. `units` are in forward order; the root unit (if any) is named ``root``."""
 
     units: tuple[Unit, ...] = ()
+    copies: int = 1
+    """shard groups; `size` is the ranks of one"""
     _live: set[str] = field(init=False, default_factory=set)
     """units gathered now"""
     _order: list[Unit] = field(init=False, default_factory=list)
@@ -52,6 +58,10 @@ class FullyShardedDataParallel(Replicated):
     @property
     def _reduce_lane(self) -> str:
         return LANE if self.data.queues == "shared" else f"{LANE} reduce"
+
+    @property
+    def _replica_lane(self) -> str:
+        return f"{LANE} replicas"
 
     @property
     def _every(self) -> bool:
@@ -136,7 +146,7 @@ class FullyShardedDataParallel(Replicated):
             self._issued[unit.name] = self._fetch(unit, size, at, after)
             return
         self._issued[unit.name] = at.collective(
-            "all_gather", AXIS, size, f"{unit.name} weights", lane=LANE, after=after, allocates=[self._whole(unit, at)]
+            "all_gather", SHARD, size, f"{unit.name} weights", lane=LANE, after=after, allocates=[self._whole(unit, at)]
         )
 
     def _fetch(self, unit: Unit, size: int, at: Emitter, after: Sequence[int]) -> int:
@@ -149,7 +159,7 @@ class FullyShardedDataParallel(Replicated):
         staged = at.tensor(f"{unit.name}.fetched", share, "buffers")
         here = at.copy("h2d", share, f"{unit.name} weights", after=after, allocates=[staged])
         whole = self._whole(unit, at)
-        return at.collective("all_gather", AXIS, size, f"{unit.name} weights", lane=LANE, after=[here], allocates=[whole], frees=[staged])
+        return at.collective("all_gather", SHARD, size, f"{unit.name} weights", lane=LANE, after=[here], allocates=[whole], frees=[staged])
 
     def _after(self, position: int, live: int) -> list[int]:
         """A gather may start once the unit `live` places before it is done (its memory is free again)."""
@@ -212,13 +222,16 @@ class FullyShardedDataParallel(Replicated):
             keep = [self._shard_gradient(unit, at)] if at.first or not self._every or self._offloaded else []
             reduced = at.collective(
                 "reduce_scatter",
-                AXIS,
+                SHARD,
                 unit.count * precision.reduce,
                 f"{unit.name} grads",
                 lane=self._reduce_lane,
                 allocates=keep,
                 frees=[self._whole_gradient(unit, at)],
             )
+            if self.copies > 1:
+                share = self._share(unit.count) * precision.reduce
+                reduced = at.collective("all_reduce", REPLICA, share, f"{unit.name} grads", lane=self._replica_lane, after=[reduced])
             if self._offloaded:
                 share, adds = self._share(unit.count), self._every and not at.first
                 gradients_out(at, self.training, share, f"{unit.name} grads", reduced, adds=adds, frees=keep)
@@ -228,9 +241,11 @@ class FullyShardedDataParallel(Replicated):
             at.compute("", "compute", (Memory(3.0 * unit.count * precision.gradients),))
 
     def finish_gradients(self, at: Emitter) -> None:
-        """Wait for the last reduce-scatter."""
+        """Wait for the last reduce-scatter, and for the last all-reduce across shard groups."""
         at.wait_for_lane(LANE)
         at.wait_for_lane(self._reduce_lane)
+        if self.copies > 1:
+            at.wait_for_lane(self._replica_lane)
         if self._offloaded:
             wait_for_gradients(at, self.training.offload)
 

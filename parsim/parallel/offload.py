@@ -12,7 +12,8 @@ after it       parameters on the device: the own share is copied back, then gath
 
 ZeRO-Offload (Ren et al., 2101.06840): optimizer and gradients of ZeRO-1 and 2. ZeRO-Infinity (Rajbhandari et al.,
 2104.07857): ZeRO-3, also parameters, also drives. FullyShardedDataParallel(CPUOffload(offload_params=True)): all
-three in host memory. What DeepSpeed refuses is refused here (deepspeed/runtime/zero/stage3.py: "parameter offload is
+three in host memory; under hybrid sharding a share leaves when it is summed over the shard groups (_reduce_grad in
+torch/distributed/fsdp/_runtime_utils.py). What DeepSpeed refuses is refused here (deepspeed/runtime/zero/stage3.py: "parameter offload is
 only available with optimizer state offload").
 """
 
@@ -25,6 +26,7 @@ from parsim.parallel.hooks import Emitter
 from parsim.parallel.settings import Offload, Parallelism, Precision, Runtime, Training
 
 DEEPSPEED = ("zero1", "zero2", "zero3")
+FSDP = ("fsdp", "hsdp")
 DEEPSPEED_CPU = ("adam", "adamw", "lion")
 """optimizers that DeepSpeed has a CPU kernel for (deepspeed/ops/adam/cpu_adam.py, ops/lion/cpu_lion.py; Adagrad is not modelled)"""
 TORCH_CPU_TRAFFIC = 5.5
@@ -55,7 +57,7 @@ def step_bytes(training: Training, strategy: str, count: int, state_bytes: int) 
     weight = precision.parameters * count
     master = precision.master * count
     moved = precision.gradients * count + 2 * (master or weight) + 2 * (state_bytes - master) + (weight if master else 0)
-    torch = strategy == "fsdp" and optimizer.implementation != "fused"
+    torch = strategy in FSDP and optimizer.implementation != "fused"
     return round(moved * (TORCH_CPU_TRAFFIC if torch else 1.0))
 
 
@@ -129,13 +131,13 @@ def offload_findings(training: Training, parallelism: Parallelism, runtime: Runt
     if runtime.megatron:
         text = f"the optimizer of {runtime.profile} stays on the device"
         return [*findings, Finding(text, where, value, "use software.profile deepspeed or pytorch-2")]
-    alone = parallelism.data.size == parallelism.tensor.size == parallelism.pipeline.size == 1
-    if strategy not in (*DEEPSPEED, "fsdp") and not (alone and strategy in ("none", "ddp")):
+    alone = parallelism.data.size == parallelism.context.size == parallelism.tensor.size == parallelism.pipeline.size == 1
+    if strategy not in (*DEEPSPEED, *FSDP) and not (alone and strategy in ("none", "ddp")):
         text = f"{strategy} keeps whole model states on every device"
         return [*findings, Finding(text, where, value, "use parallel.zero 1, 2 or 3, or parallel.data.strategy fsdp")]
     if not (training.step and training.backward):
         return [*findings, Finding("there is no optimizer step, hence no state to offload", where, value, "set training.step: true")]
-    return findings + (_fsdp(training, parallelism) if strategy == "fsdp" else _deepspeed(training, strategy, parallelism))
+    return findings + (_fsdp(training, parallelism) if strategy in FSDP else _deepspeed(training, strategy, parallelism))
 
 
 def _activations(training: Training, strategy: str) -> list[Finding]:

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
 from parsim.parallel.schedules.slot import Slot
+from parsim.program.groups import breakdown_axis
+from parsim.program.groups import group as members_of
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE, OFFLOAD, Collective, Effect, Lane, Op, Program, Stamp
+from parsim.program.size import refuse_too_large
 from parsim.program.stage import StagePasses
 from parsim.program.stamping import Stamping
 
 BACKWARD = ("B", "I")
-_OPS_PER_LAYER = 5
-MOST_OPS = 15_000_000
-"""programs are refused beyond; an op takes about 300 B"""
 Ranks = tuple[int, ...]
 
 
@@ -78,7 +77,7 @@ class Lowering:
 
     def run(self) -> Program:
         """The program. Raises `PlanError` for one that would not fit in memory."""
-        self._check_size()
+        refuse_too_large(self.plan, [len(ranks) for ranks in self._stage_ranks])
         for p, ranks in enumerate(self._stage_ranks):
             for rank in ranks:
                 passes = self._passes[p][self._roles[rank]]
@@ -98,16 +97,6 @@ class Lowering:
             for passes in by_role.values():
                 self.program.memory_bound.update(passes.memory_bound())
         return self.program
-
-    def _check_size(self) -> None:
-        plan = self.plan
-        layers = {p: max(len(chunk.blocks) for chunk in plan.of_rank(p)) for p in range(len(plan.slots))}
-        ops = sum(_OPS_PER_LAYER * len(row) * layers[p] * len(self._stage_ranks[p]) for p, row in enumerate(plan.slots))
-        if ops > MOST_OPS:
-            size = f"{plan.training.micro_batches:,} micro-batches, {len(self._roles):,} ranks simulated"
-            text = f"about {ops:,.0f} ops ({size}); at most {MOST_OPS:,}"
-            hint = "simulate fewer micro-batches: beyond a few times the pipeline's depth the step grows in proportion"
-            raise PlanError(Finding(text, "training.global_batch", plan.training.global_batch, hint))
 
     # -- slots ----------------------------------------------------------------------------------------------------
 
@@ -365,29 +354,12 @@ class Lowering:
     # -- groups ---------------------------------------------------------------------------------------------------
 
     def breakdown_axis(self, axis: str) -> str:
-        """The axis whose time a collective counts as."""
-        mesh = self.plan.mesh
-        if axis.startswith("tied"):
-            return "pipeline"
-        if axis == "world":
-            return "data" if mesh.size("data") > 1 else self.breakdown_axis("model")
-        if axis == "model":
-            return "pipeline" if mesh.size("pipeline") > 1 else "tensor"
-        return axis
+        """See `parsim.program.groups`."""
+        return breakdown_axis(self.plan, axis)
 
     def group(self, axis: str, rank: int) -> Ranks:
-        """The ranks that meet `rank` in a collective along `axis`: a mesh axis, model (one replica), world, tied-A-B."""
-        mesh = self.plan.mesh
-        if axis == "model":
-            return mesh.group(rank, "tensor", "context", "pipeline")
-        if axis == "world":
-            return tuple(range(mesh.ranks))
-        if axis == OFFLOAD:
-            return (rank,)
-        if axis.startswith("tied-"):
-            owner, copy = (int(part) for part in axis.split("-")[1:])
-            return tuple(sorted((mesh.move(rank, "pipeline", owner), mesh.move(rank, "pipeline", copy))))
-        return mesh.group(rank, axis)
+        """See `parsim.program.groups`."""
+        return members_of(self.plan, axis, rank)
 
     def groups(self, axis: str, rank: int) -> tuple[tuple[Ranks, Ranks], ...]:
         """Groups along `axis` that touch the lowered ranks of `rank`'s stage: (true members, lowered ranks that stand for them)."""

@@ -87,7 +87,7 @@ def at_save(run: Run, devices: Sequence[DeviceMemory]) -> int:
     """
     base = max(sum(d.resident_bytes.values()) + d.at_peak["context"] + d.at_peak["communicators"] for d in devices)
     strategy, element = run.plan.parallelism.data.strategy, run.plan.training.precision.parameters
-    if strategy not in SHARDED or run.plan.mesh.size("data") == 1:
+    if strategy not in SHARDED or run.plan.replicas == 1:
         return base
     gathered = max((_at_once(run.plan, chunk, strategy) for chunk in run.plan.chunks), default=0)
     return base + gathered * element
@@ -95,7 +95,7 @@ def at_save(run: Run, devices: Sequence[DeviceMemory]) -> int:
 
 def _at_once(plan: Plan, chunk: Chunk, strategy: str) -> int:
     """Elements of a chunk that saving gathers at once."""
-    if strategy == "fsdp":
+    if strategy in ("fsdp", "hsdp"):
         counts = {unit.name: unit.count for unit in plan.units(chunk)}
         root = counts.pop(ROOT, 0)
         return root + max(counts.values(), default=0)

@@ -235,9 +235,9 @@ class Measured:
     folded: bool = False
     wall_s: float | None = None
     seed: int = 0
+    training_tokens: float | None = None
+    """of the whole training; None: nobody asks how long it takes"""
     confidence: Mapping[str, Any] | None = None
     cost: Any = None
     energy_J: float | None = None
-    time_to_train_s: float | None = None
-    gpu_hours: float | None = None
     goodput: float | None = None

@@ -13,6 +13,7 @@ from parsim.errors import Finding
 from parsim.report import verdict as words
 from parsim.report.communication import CollectiveRow, LinkRow, collective_rows, link_rows, unused_links
 from parsim.report.critical_path import CriticalPath, critical_path
+from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.report.measured import AT_PEAK, DeviceMemory, Measured
 from parsim.report.steady import first_makespan
 from parsim.report.timeline import (
@@ -23,28 +24,6 @@ from parsim.report.timeline import (
     bubble_fraction,
     bubble_over_ideal,
 )
-
-CONTRACT_VERSION = 1
-UNDEFINED_IN_A_DEADLOCK = (
-    "ranks", "model", "step_time_s", "makespan_s", "period_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
-    "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu", "bubble_fraction", "bubble_over_ideal",
-    "bubble_fraction_theory", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s", "limiter_kind", "limiter",
-    "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", "energy_J", "time_to_train_s",
-    "gpu_hours", "goodput", "assumptions", "warnings", "simulation",
-)  # fmt: skip
-"""keys of the document that a step which never ends has no value for"""
-
-
-def deadlock_document(scenario: Mapping[str, Any], text: str, command: str | None = None) -> dict[str, Any]:
-    """The document of a program that stopped: every key of the contract, most of them null, and ``deadlock``."""
-    known = {
-        "parsim": CONTRACT_VERSION,
-        "version": parsim.__version__,
-        "provenance": {"catalogue_sha256": None, "command": command},
-        "scenario": dict(scenario),
-    }
-    return {**known, **dict.fromkeys(UNDEFINED_IN_A_DEADLOCK), "deadlock": text}
-
 
 _UNKNOWN_CONFIDENCE: dict[str, Any] = {"status": "unvalidated", "step_time_s": None, "peak_bytes": None, "basis": None, "nearest": []}
 
@@ -159,6 +138,18 @@ class Report:
     def hfu(self) -> float | None:
         """Hardware FLOP utilisation: the same with recomputed forward work."""
         return self._utilisation(self.measured.model.hardware_flop_per_step)
+
+    @property
+    def time_to_train(self) -> float | None:
+        """Time for the tokens of the whole training at this rate [s]; None where nobody asked."""
+        tokens, rate = self.measured.training_tokens, self.tokens_per_s
+        return None if tokens is None or not rate else tokens / rate
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """The same times the GPUs in use [h]."""
+        seconds = self.time_to_train
+        return None if seconds is None else seconds * self.measured.ranks.total / 3600.0
 
     # memory ----------------------------------------------------------------------------------------------------
 
@@ -304,8 +295,8 @@ class Report:
             "confidence": dict(measured.confidence or _UNKNOWN_CONFIDENCE),
             "cost": measured.cost,
             "energy_J": measured.energy_J,
-            "time_to_train_s": measured.time_to_train_s,
-            "gpu_hours": measured.gpu_hours,
+            "time_to_train_s": self.time_to_train,
+            "gpu_hours": self.gpu_hours,
             "goodput": measured.goodput,
             "assumptions": [asdict(assumption) for assumption in measured.assumptions],
             "warnings": [{"path": finding.path, "message": _message(finding)} for finding in self.warnings],

@@ -95,6 +95,8 @@ def _speed(report: Report) -> RenderableType:
     )
     for row in rows:
         _add(table, *row)
+    if report.time_to_train is not None:
+        _add(table, "Time to train", seconds(report.time_to_train), "GPU-hours", number(report.gpu_hours))
     return Padding(table, (1, 0, 0, 0))
 
 

@@ -141,7 +141,7 @@ def _stage(measured: Measured) -> int:
     """ZeRO stage of the run's strategy; 0 for plain replicas."""
     parallel = measured.scenario.get("parallel", {})
     strategy = str(parallel.get("data", {}).get("strategy", "")) if isinstance(parallel, dict) else ""
-    return {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}.get(strategy, 0)
+    return {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}.get(strategy, 0)
 
 
 def lever(measured: Measured, answers: Answers) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
-from parsim.parallel.settings import Offload, Runtime, Training
+from parsim.parallel.settings import Host, Offload, Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
@@ -19,8 +19,9 @@ from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
-from parsim.scenario.software import Assumption, Profile, automatic, read_profile
+from parsim.scenario.software import HOST_TIMES, Assumption, Profile, automatic, read_profile
 from parsim.scenario.strategy import parallelism, with_schedule
+from parsim.units import format_time
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
@@ -83,6 +84,7 @@ class _Builder:
         if training is not None:
             recipe = training[0]
             split = self._try(lambda: with_schedule(placed, self.scenario, recipe.micro_batches))
+        self._counting(model)
         self._stop()
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
@@ -105,6 +107,7 @@ class _Builder:
             collectives=collective_settings(self.settings.cluster.collectives),
             interference=self.settings.cluster.interference,
             seed=self.settings.variability.seed,
+            tokens=self.settings.training.tokens,
             background=others or (),
         )
 
@@ -154,7 +157,7 @@ class _Builder:
                     fabric=fabric or None,
                     overrides=section.set or None,
                     seed=self.settings.variability.seed,
-                    host=self._host(),
+                    host=self._beyond_devices(),
                 )
         except (TopologyError, ScenarioError) as error:  # the latter for an unknown device
             raise TopologyError(machine_findings(error.findings, section, tree, devices)) from None
@@ -164,7 +167,7 @@ class _Builder:
 
     def _host_links(self, cluster: Cluster, stated: Mapping[str, Any]) -> None:
         """Record the standard speeds of host memory and drives where something is offloaded to them and nobody stated any."""
-        if not self._host():
+        if not self._beyond_devices():
             return
         for kind, name, source in HOST_LINKS:
             link = next((link for link in cluster.machine(0).links if link.kind == kind), None)
@@ -214,6 +217,19 @@ class _Builder:
         if not model.sequence and mean != "auto":
             raise ModelError(Finding(f"{name} has samples without sequences", "training.mean_sequence_length", mean, "leave it out"))
         return model
+
+    def _counting(self, model: Model) -> None:
+        """What the report is to count must be there to be counted."""
+        from parsim.model.flops import CONVENTIONS
+
+        convention, tokens = self.settings.report.flop_convention, self.settings.training.tokens
+        if convention != "palm" and not CONVENTIONS[convention].applies(model):
+            text = f"{CONVENTIONS[convention].meaning} does not describe {model.name}"
+            hint = "use palm or exact" if model.sequence else "use exact"
+            self._fail(ModelError, [Finding(text, "report.flop_convention", convention, hint)])
+        if tokens is not None and not model.sequence:
+            hint = "leave it out; samples_per_s gives the time"
+            self._fail(ModelError, [Finding(f"{model.name} has samples without tokens", "training.tokens", tokens, hint)])
 
     # software
 
@@ -294,7 +310,7 @@ class _Builder:
         gradients = section.optimizer if section.gradients == "none" else section.gradients
         return Offload(section.parameters, gradients, section.optimizer, section.activations)
 
-    def _host(self) -> Literal["", "memory", "nvme"]:
+    def _beyond_devices(self) -> Literal["", "memory", "nvme"]:
         """What of the machine beyond its GPUs the job works with."""
         section = self.settings.training.offload
         places = (section.parameters, section.gradients, section.optimizer, section.activations)
@@ -348,9 +364,23 @@ class _Builder:
             allocator=cast(Literal["segments", "expandable", "exact"], memory.allocator),
             gradient_accumulation_fusion=accumulate,
             fused=fusion == "fused",
+            host=self._host(profile),
             step_constant=section.step_constant,
             boundary=section.boundary,
         )
+
+    def _host(self, profile: Profile) -> Host:
+        """The launch floor; one that comes from the profile is an assumption."""
+        section = self.settings.software.host
+        if section.graphs:
+            return Host()
+        times = {key: getattr(section, key) for key in HOST_TIMES}
+        for key, value in times.items():
+            if value == "auto":
+                times[key] = profile.host[key]
+                if times[key]:
+                    self.assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
+        return Host(**times)
 
 
 def _listed(value: Any) -> Any:

@@ -108,7 +108,7 @@ def _states(report: Report) -> int:
     strategy = str(measured.scenario["parallel"]["data"]["strategy"])
     parameters = measured.model.parameters / (measured.ranks.tensor * measured.ranks.pipeline)
     weight, gradient = (float(part) for part in str(measured.memory.bytes_per_parameter).split("=")[0].split("+")[:2])
-    n = measured.ranks.data
+    n = measured.ranks.data * measured.ranks.context
     rest = total - weight - gradient
     away = measured.scenario["training"]["offload"]
     weight = weight if away["parameters"] == "none" else 0.0

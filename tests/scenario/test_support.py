@@ -15,18 +15,12 @@ MINIMAL = {"model": "gpt2", "cluster": "4x v100-32gb", "training": {"sequence_le
 
 REFUSED: dict[str, tuple[Any, ...]] = {
     "parallel.tensor.overlap": ("full",),
-    "parallel.context.size": (2, 8),
-    "parallel.context.method": ("all-gather", "ulysses"),
     "parallel.expert.size": (2,),
     "parallel.expert.imbalance": (1.5,),
     "parallel.expert.capacity_factor": (1.25,),
-    "parallel.data.strategy": ("hsdp",),
-    "parallel.data.shard_size": (8,),
     "parallel.pipeline.schedule": ("zb-h1", "ZB_H2", "dualpipe", "pipedream-2bw", "hanayo"),
     "training.finetune": ({"method": "lora"}, {}),
-    "training.tokens": ("2T", 1e12),
     "training.loss.chunks": (2,),
-    "report.flop_convention": ("megatron", "exact"),
     "report.ranks": ([0, 1],),
     "cluster.nodes": ([{"use": "dgx-a100-80gb", "count": 2}],),
     "cluster.collectives.algorithm": ("collnet_direct", "collnet_chain"),
