@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import cli_calibrate, cli_flops, cli_import, cli_network
+from parsim import cli_calibrate, cli_fit, cli_flops, cli_import, cli_network
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, say, say_json
 
@@ -85,43 +85,7 @@ def run(
         raise typer.Exit(3)
 
 
-@app.command()
-def fit(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, or a path to its YAML or config.json.")],
-    on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help='"4x v100-32gb", or a topology (`parsim list topologies`).')],
-    train: Annotated[str, typer.Option(help="full | lora | qlora")] = "full",
-    zero: Annotated[int | None, typer.Option(help="ZeRO stage 0 to 3; default: 3 on several GPUs.")] = None,
-    tp: Annotated[int, typer.Option(help="Tensor-parallel size.")] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline-parallel size.")] = 1,
-    nodes: Annotated[int, typer.Option(help="How many machines of the topology.")] = 1,
-    seq: Annotated[int | None, typer.Option(help="Tokens per sample; default: 2048, or what the model has positions for.")] = None,
-    mbs: Annotated[int, typer.Option(help="Samples per forward pass of one replica.")] = 1,
-    precision: Annotated[str | None, typer.Option(help="A precision preset, for example bf16 or pure-bf16.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adamw, adam-8bit, adafactor, lion, momentum, sgd")] = None,
-    recompute: Annotated[str | None, typer.Option(help="none | full | selective")] = None,
-    offload: Annotated[str | None, typer.Option(help="cpu | nvme")] = None,
-    infer: Annotated[bool, typer.Option("--infer", help="Inference instead of training.")] = False,
-    maximum: Annotated[str | None, typer.Option("--max", metavar="WHAT", help="micro_batch, sequence_length or parameters.")] = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario, to continue with `parsim run`.")] = None,
-    explain_: Annotated[bool, typer.Option("--explain", help="Show how the numbers come about.")] = False,
-    as_json: Json = False,
-    allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
-    debug: Debug = False,
-) -> None:
-    """Say whether a model fits, what fills the memory, and what would help."""
-    from parsim.study.fit import Question
-    from parsim.study.fit import fit as answer_to
-    from parsim.study.fit_text import document, text, yaml
-
-    question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, infer)
-    answer = answer_to(question, maximum=maximum)
-    if save is not None:
-        create(save, yaml(answer))
-    say_json(document(answer)) if as_json else say(text(answer, explain=explain_))
-    if save is not None and not as_json:
-        say(f"Wrote {save}. Next: parsim run {save}")
-    if not answer.fits and not allow_oom:
-        raise typer.Exit(3)
+cli_fit.register(app)
 
 
 @app.command()
@@ -275,7 +239,7 @@ def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[N
     try:
         yield
     except DeadlockError as error:
-        from parsim.report.report import deadlock_document
+        from parsim.report.deadlock import deadlock_document
 
         if not as_json:
             raise

@@ -15,7 +15,7 @@ from parsim.hardware.links import STANDARD, LinkKind
 from parsim.hardware.node import wire
 from parsim.hardware.overrides import changed_device, changed_links, merged
 from parsim.hardware.routes import PathFinder
-from parsim.hardware.topology import Topology, read_topology
+from parsim.hardware.topology import Host, Topology, read_topology
 from parsim.hardware.tree import Tree, closest
 
 FABRICS = ("single-switch", "fat-tree", "rail-optimised", "torus", "full-mesh")
@@ -32,6 +32,7 @@ def build_cluster(  # noqa: PLR0913
     overrides: Mapping[str, Any] | None = None,
     p2p: bool | None = None,
     seed: int = 0,
+    host: Host = "",
 ) -> Cluster:
     """The cluster a scenario asks for.
 
@@ -44,6 +45,7 @@ def build_cluster(  # noqa: PLR0913
         fabric: keys that replace those of the topology's fabric; None or "default" keeps it.
         overrides: the scenario's ``cluster.set``: changes under device, node and links, ``xF`` multiplies.
         seed: of the hash that spreads flows over uplinks (``routing: ecmp``).
+        host: "memory" where something is offloaded to the CPU's memory, "nvme" where to drives; adds what the file does not draw.
         p2p: whether GPUs exchange data over PCIe directly; None takes the machine's or the device's word.
 
     Raises:
@@ -61,7 +63,7 @@ def build_cluster(  # noqa: PLR0913
     if findings:
         raise TopologyError(findings)
     top = Tree(whole, "", findings)
-    topology = read_topology(top, device_of, p2p)
+    topology = read_topology(top, device_of, p2p, host)
     count = _node_count(nodes, topology, findings)
     machines = [(node, 1) for node in topology.nodes] if topology.explicit else [(topology.nodes[0], count)]
     built = _graph_fabric(topology) if topology.explicit else _fabric(topology, count, findings, seed)

@@ -8,6 +8,7 @@ from typing import Protocol
 from parsim.hardware.cluster import Cluster
 from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.flows import CollectiveCost
+from parsim.hardware.host import COPIES, host_cost
 from parsim.hardware.nccl.cost import collective_cost as nccl_cost
 from parsim.hardware.nccl.cost import collective_estimate
 from parsim.hardware.nccl.inputs import COLLECTIVES, Settings
@@ -62,6 +63,8 @@ class Interconnect:
         return found
 
     def _price(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
+        if kind in COPIES:
+            return host_cost(self.cluster, group[0], kind, size)
         if self.settings is None:
             return ring_cost(self.cluster, group, kind, size)
         if size > TINY:

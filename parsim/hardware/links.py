@@ -15,8 +15,8 @@ from typing import Literal
 
 from parsim.hardware.tree import Tree
 
-Medium = Literal["nvlink", "pcie", "socket", "memory", "network"]
-MEDIA: tuple[Medium, ...] = ("nvlink", "pcie", "socket", "memory", "network")
+Medium = Literal["nvlink", "pcie", "socket", "memory", "storage", "network"]
+MEDIA: tuple[Medium, ...] = ("nvlink", "pcie", "socket", "memory", "storage", "network")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,9 @@ def _standard() -> dict[str, LinkKind]:
     kinds += [LinkKind(name, "socket", rate, 0.5e-6, vendor=_CPU_VENDORS.get(name, "intel")) for name, rate in sockets.items()]
     # assumption: 0.6 x the STREAM rate of one 8-channel DDR4-3200 socket; reads and writes share it
     kinds.append(LinkKind("host-memory", "memory", 85e9, 0.1e-6, duplex="half"))
+    # assumption: one PCIe 4.0 x4 data-centre drive per socket (Samsung PM9A3 3.84 TB datasheet: sequential 6,800 and 4,000 MB/s)
+    kinds.append(LinkKind("nvme-read", "storage", 6.8e9, 80e-6))
+    kinds.append(LinkKind("nvme-write", "storage", 4.0e9, 25e-6))
     for name, bits in network.items():
         software = {"efa": 20e-6, "roc": 5e-6}.get(name[:3], 0.0)
         efficiency = 0.9 if name in ("ethernet-10g", "ethernet-25g") else 0.96
@@ -113,7 +116,7 @@ def _kind(name: str, entry: Tree, base: LinkKind | None) -> LinkKind:
     if medium not in MEDIA:
         prefixes = {"nvlink": "nvlink", "xgmi": "nvlink", "ici": "network", "pcie": "pcie", "c2c": "pcie", "socket": "socket",
                     "upi": "socket", "qpi": "socket", "ib": "network", "ethernet": "network", "roce": "network", "efa": "network",
-                    "memory": "memory", "host-memory": "memory"}  # fmt: skip
+                    "memory": "memory", "host-memory": "memory", "nvme": "storage"}  # fmt: skip
         medium = next((value for prefix, value in prefixes.items() if name.startswith(prefix)), "")
         if not medium:
             entry.fail("medium", f"cannot tell what {name!r} is", f"add medium: one of {', '.join(MEDIA)}")

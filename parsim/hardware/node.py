@@ -68,6 +68,7 @@ class Node:
         ports: tuple[str, ...],
         p2p: bool,
         cpu: str = "",
+        host_memory: int | None = None,
     ) -> None:
         import networkx
 
@@ -78,6 +79,8 @@ class Node:
         """whether GPUs reach each other and the NICs over PCIe without staging in host memory"""
         self.cpu = cpu or next((edge.kind.vendor for edge in edges if edge.kind.vendor), "")
         """maker of the CPUs (intel | amd | ibm | arm), by default that of the socket link; empty if unknown"""
+        self.host_memory = host_memory
+        """memory of the machine's CPUs [B]; None if the topology does not say"""
         self.graph: networkx.DiGraph[str] = networkx.DiGraph()
         self.links, self.classes = wire(self.graph, vertices, edges)
         self.capacities = [link.capacity for link in self.links]
@@ -88,6 +91,8 @@ class Node:
         """results of the channel search, by what was asked"""
         self.wiring: Wiring | None = None
         """what `parsim.hardware.search` has found out about this machine"""
+        self.host_routes: dict[tuple[int, str], Route] = {}
+        """ways between a GPU and its host, filled by `parsim.hardware.host`"""
         self._routes: dict[tuple[str, str], Route] = {}
         self._distances: dict[tuple[int, int], float] = {}
         self._exits: dict[tuple[int, int | None], tuple[int, Route]] = {}

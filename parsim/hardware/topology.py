@@ -11,7 +11,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
@@ -22,9 +22,9 @@ from parsim.hardware.tree import Tree, closest
 _PREFIXES = {
     "gpu": "gpu", "tpu": "gpu", "chip": "gpu", "nvswitch": "nvswitch", "nvs": "nvswitch", "pcie": "pcie", "plx": "pcie", "cpu": "cpu",
     "memory": "memory", "mem": "memory", "nic": "nic", "hca": "nic", "mlx": "nic", "leaf": "switch", "spine": "switch", "switch": "switch",
-    "core": "switch", "rail": "switch",
+    "core": "switch", "rail": "switch", "nvme": "nvme", "drive": "nvme",
 }  # fmt: skip
-VERTEX_KINDS = ("gpu", "nvswitch", "pcie", "cpu", "memory", "nic", "switch")
+VERTEX_KINDS = ("gpu", "nvswitch", "pcie", "cpu", "memory", "nic", "switch", "nvme")
 CPU_VENDORS = ("intel", "amd", "ibm", "arm")
 """what ``cpu`` of a machine may say; only intel matters: its root complexes make GPU to GPU packets cost 6/5"""
 _LARGEST_MACHINE = 10_000
@@ -62,10 +62,26 @@ class Topology:
 
 
 DeviceOf = Callable[[str], Device]
+Host = Literal["", "memory", "nvme"]
 
 
-def read_topology(top: Tree, device_of: DeviceOf, p2p: bool | None) -> Topology:
-    """Read a topology tree whose inline boxes and overrides are already resolved; findings go to `top.findings`."""
+@dataclass(frozen=True, slots=True)
+class HostSide:
+    """A machine beyond its GPUs, as far as its file says."""
+
+    cpu: str = ""
+    """maker of the CPUs"""
+    memory: int | None = None
+    """of all of them [B]"""
+    used: Host = ""
+    """what something is offloaded to"""
+
+
+def read_topology(top: Tree, device_of: DeviceOf, p2p: bool | None, host: Host = "") -> Topology:
+    """Read a topology tree whose inline boxes and overrides are already resolved; findings go to `top.findings`.
+
+    `host`: what a machine gets that its file does not draw (see `make_node`).
+    """
     name = top.text("name", "unnamed")
     aliases = top.names("aliases")
     top.raw("description")
@@ -84,13 +100,14 @@ def read_topology(top: Tree, device_of: DeviceOf, p2p: bool | None) -> Topology:
         devices = _devices(machine, vertices, device_of)
         ports = _ports(machine, fabric, vertices)
         wants = machine.flag("p2p", devices[0].has("p2p") if devices else True)
-        cpu = _cpu(machine)
+        beside = HostSide(_cpu(machine), _host_memory(machine), host)
         machine.close()
         top.close()
         top.stop()
-        topology.nodes.append(make_node(name, vertices, edges, devices, ports, wants if p2p is None else p2p, topology, cpu))
+        node_p2p = wants if p2p is None else p2p
+        topology.nodes.append(make_node(name, vertices, edges, devices, ports, node_p2p, topology, beside))
     else:
-        _explicit(top, topology, device_of, p2p)
+        _explicit(top, topology, device_of, p2p, host)
     return topology
 
 
@@ -102,15 +119,29 @@ def make_node(
     ports: tuple[str, ...],
     p2p: bool,
     topology: Topology,
-    cpu: str = "",
+    host: HostSide | None = None,
 ) -> Node:
-    """A machine; without peer-to-peer every CPU gets a host memory, through which transfers are staged."""
-    if not p2p and "memory" not in vertices.values():
+    """A machine; without peer-to-peer every CPU gets a host memory, through which transfers are staged.
+
+    Where something is offloaded it gets one too, and for drives one beside each, unless the file draws them.
+    """
+    host = host or HostSide()
+    cpus = [vertex for vertex, kind in vertices.items() if kind == "cpu"]
+    if (not p2p or host.used) and "memory" not in vertices.values():
         memory = topology.kind("host-memory") or STANDARD["host-memory"]
-        cpus = [vertex for vertex, kind in vertices.items() if kind == "cpu"]
         vertices = vertices | {f"memory-{cpu}": "memory" for cpu in cpus}
         edges = edges + [Edge(cpu, f"memory-{cpu}", memory) for cpu in cpus]
-    return Node(name, vertices, edges, devices, ports, p2p, cpu)
+    if host.used == "nvme" and "nvme" not in vertices.values():
+        read, write = (topology.kind(name) or STANDARD[name] for name in ("nvme-read", "nvme-write"))
+        vertices = vertices | {f"nvme-{cpu}": "nvme" for cpu in cpus}
+        edges = edges + [Edge(f"nvme-{cpu}", cpu, read, both_ways=False) for cpu in cpus]
+        edges = edges + [Edge(cpu, f"nvme-{cpu}", write, both_ways=False) for cpu in cpus]
+    return Node(name, vertices, edges, devices, ports, p2p, host.cpu, host.memory)
+
+
+def _host_memory(tree: Tree) -> int | None:
+    """Memory of a machine's CPUs [B], if the file says so."""
+    return int(tree.quantity("host_memory", "bytes", 0.0)) if tree.has("host_memory") else None
 
 
 def _cpu(tree: Tree) -> str:
@@ -267,14 +298,14 @@ def _ports(machine: Tree, fabric: Tree, vertices: dict[str, str]) -> tuple[str, 
     return tuple(ports[number * len(ports) // keep] for number in range(keep))
 
 
-def _explicit(top: Tree, topology: Topology, device_of: DeviceOf, p2p: bool | None) -> None:
+def _explicit(top: Tree, topology: Topology, device_of: DeviceOf, p2p: bool | None, host: Host) -> None:
     """Cut an explicit graph at its network edges into machines and the network between them."""
     topology.explicit = True
     vertices = read_vertices(top, "vertices")
     edges = read_edges(top, "edges", vertices, topology)
     devices = _devices(top, vertices, device_of)
     wants = top.flag("p2p", devices[0].has("p2p") if devices else True)
-    cpu = _cpu(top)
+    beside = HostSide(_cpu(top), _host_memory(top), host)
     if not any(kind == "gpu" for kind in vertices.values()):
         top.fail("vertices", "there is no GPU")
     top.close()
@@ -296,7 +327,7 @@ def _explicit(top: Tree, topology: Topology, device_of: DeviceOf, p2p: bool | No
         own = [edge for edge in inner if edge.source in part]
         node_p2p = wants if p2p is None else p2p
         topology.nodes.append(
-            make_node(f"{topology.name}.{number}", part, own, tuple(device[gpu] for gpu in gpus), ports, node_p2p, topology, cpu)
+            make_node(f"{topology.name}.{number}", part, own, tuple(device[gpu] for gpu in gpus), ports, node_p2p, topology, beside)
         )
     ends = dict.fromkeys(end for edge in outer for end in (edge.source, edge.target))
     topology.network_vertices = {vertex: kind for vertex, kind in vertices.items() if vertex in ends}

@@ -114,14 +114,16 @@ def context_findings(model: Model, training: Training, parallelism: Parallelism)
     if task not in _TOKENWISE:
         text = f"not supported yet: context parallelism with the task {task}, whose head needs one token of the whole sample"
         return [Finding(text, _SIZE, size, f"use context.size 1, or a model with one of the tasks {', '.join(_TOKENWISE)}")]
-    found = _length_findings(model, training, parallelism)
+    found = _length_findings(model, training.sequence_length, "sequence_length", parallelism)
+    if training.mean_sequence_length:
+        found += _length_findings(model, training.mean_sequence_length, "mean_sequence_length", parallelism)
     if method == "ulysses":
         return found + _head_findings(model, parallelism)
     return found + _core_findings(model, training, method)
 
 
-def _length_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
-    tokens, size = training.sequence_length, parallelism.context.size
+def _length_findings(model: Model, tokens: int, key: str, parallelism: Parallelism) -> list[Finding]:
+    size = parallelism.context.size
     causal = bool(model.facts.get("causal", True)) and parallelism.context.method != "ulysses"
     parts = 2 * size if causal else size
     sharded = parallelism.tensor.size if parallelism.tensor.sequence_parallel else 1
@@ -136,7 +138,7 @@ def _length_findings(model: Model, training: Training, parallelism: Parallelism)
     product = f"({' x '.join(factors)}) = {tokens} / {parts}" if len(factors) > 1 else factors[0]
     text = f"{tokens} tokens / {product} = {tokens / parts:.6g} is not whole{reason}"
     nearest = [n * unit for n in (tokens // unit, tokens // unit + 1) if n]
-    return [Finding(text, _SIZE, size, f"use sequence_length {' or '.join(map(str, nearest))}, or another context.size")]
+    return [Finding(text, _SIZE, size, f"use {key} {' or '.join(map(str, nearest))}, or another context.size")]
 
 
 def _head_findings(model: Model, parallelism: Parallelism) -> list[Finding]:

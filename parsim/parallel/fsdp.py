@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 from parsim.kernel import Memory
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
+from parsim.parallel.offload import gradients_out, place, wait_for_gradients
 from parsim.parallel.optimizer import State, flat_states
 from parsim.parallel.replicated import LANE, Replicated
 
@@ -76,7 +77,9 @@ class FullyShardedDataParallel(Replicated):
         """Every unit's flat shard and its optimizer state; buffers whole."""
         precision = self.training.precision
         names = [self._weight(w, at) for w in self.weights if w.parameter.buffer]
-        names += [at.tensor(f"{u.name}.shard", self._share(u.count) * precision.parameters, "parameters") for u in self.units]
+        category = place(self.training.offload.parameters, "parameters")
+        names += [at.tensor(f"{u.name}.shard", self._share(u.count) * precision.parameters, category) for u in self.units]
+        names += self._host(at, sum(self._share(u.count) for u in self.units), sum(u.count for u in self.units))
         if self._keeps_states():
             names += self._states(at)
         return names
@@ -109,7 +112,8 @@ class FullyShardedDataParallel(Replicated):
         return at.tensor(f"{unit.name}.grad", unit.count * self.training.precision.gradients, "gradients")
 
     def _shard_gradient(self, unit: Unit, at: Emitter) -> str:
-        return at.tensor(f"{unit.name}.grad.shard", self._share(unit.count) * self.training.precision.gradients, "gradients")
+        size = self._share(unit.count) * self.training.precision.gradients
+        return at.tensor(f"{unit.name}.grad.shard", size, "gradients", per_micro_batch=self._offloaded)
 
     # -- forward --------------------------------------------------------------------------------------------------
 
@@ -138,9 +142,24 @@ class FullyShardedDataParallel(Replicated):
         if unit.name in self._issued or unit.name in self._live:
             return
         self._live.add(unit.name)
+        if self.training.offload.parameters != "none":
+            self._issued[unit.name] = self._fetch(unit, size, at, after)
+            return
         self._issued[unit.name] = at.collective(
             "all_gather", SHARD, size, f"{unit.name} weights", lane=LANE, after=after, allocates=[self._whole(unit, at)]
         )
+
+    def _fetch(self, unit: Unit, size: int, at: Emitter, after: Sequence[int]) -> int:
+        """Gather a unit whose own share is off the device: bring that first."""
+        share = self._share(unit.count) * self.training.precision.parameters
+        if self.training.offload.parameters == "nvme":
+            after = [at.copy("nvme_read", share, f"{unit.name} weights", after=after)]
+        if self.size == 1:
+            return at.copy("h2d", share, f"{unit.name} weights", after=after, allocates=[self._whole(unit, at)])
+        staged = at.tensor(f"{unit.name}.fetched", share, "buffers")
+        here = at.copy("h2d", share, f"{unit.name} weights", after=after, allocates=[staged])
+        whole = self._whole(unit, at)
+        return at.collective("all_gather", SHARD, size, f"{unit.name} weights", lane=LANE, after=[here], allocates=[whole], frees=[staged])
 
     def _after(self, position: int, live: int) -> list[int]:
         """A gather may start once the unit `live` places before it is done (its memory is free again)."""
@@ -200,8 +219,8 @@ class FullyShardedDataParallel(Replicated):
         if unit.name != ROOT:
             self._done.append(at.mark())
         if self._every or at.last:
-            keep = [self._shard_gradient(unit, at)] if at.first or not self._every else []
-            scattered = at.collective(
+            keep = [self._shard_gradient(unit, at)] if at.first or not self._every or self._offloaded else []
+            reduced = at.collective(
                 "reduce_scatter",
                 SHARD,
                 unit.count * precision.reduce,
@@ -212,7 +231,10 @@ class FullyShardedDataParallel(Replicated):
             )
             if self.copies > 1:
                 share = self._share(unit.count) * precision.reduce
-                at.collective("all_reduce", REPLICA, share, f"{unit.name} grads", lane=self._replica_lane, after=[scattered])
+                reduced = at.collective("all_reduce", REPLICA, share, f"{unit.name} grads", lane=self._replica_lane, after=[reduced])
+            if self._offloaded:
+                share, adds = self._share(unit.count), self._every and not at.first
+                gradients_out(at, self.training, share, f"{unit.name} grads", reduced, adds=adds, frees=keep)
             if self._every and not at.first:
                 at.compute("", "compute", (Memory(3.0 * self._share(unit.count) * precision.gradients),))
         elif not at.first and not self.runtime.gradient_accumulation_fusion:
@@ -224,10 +246,12 @@ class FullyShardedDataParallel(Replicated):
         at.wait_for_lane(self._reduce_lane)
         if self.copies > 1:
             at.wait_for_lane(self._replica_lane)
+        if self._offloaded:
+            wait_for_gradients(at, self.training.offload)
 
     def step(self, at: Emitter) -> None:
         """Step the own share."""
         count = sum(self._share(u.count) for u in self.units)
         self._step(at, count, len(self.units), max((self._share(u.count) for u in self.units), default=0))
-        if self.training.backward:
+        if self.training.backward and not self._offloaded:
             at.compute("", "optimizer", (), frees=[self._shard_gradient(u, at) for u in self.units])

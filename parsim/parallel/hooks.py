@@ -74,6 +74,24 @@ class Emitter(Protocol):
         """
         ...
 
+    def copy(
+        self,
+        kind: str,
+        size: int,
+        name: str,
+        *,
+        after: Sequence[int] | None = None,
+        behind: Sequence[str] = (),
+        allocates: Sequence[str] = (),
+        frees: Sequence[str] = (),
+    ) -> int:
+        """Move `size` bytes between this rank and its host, on the lane of that `kind`, and return a handle.
+
+        d2h and h2d copy over the host's links; nvme_read and nvme_write between host memory and drives; cpu_step reads and
+        writes host memory (the optimizer on the CPU). `behind` = lanes whose last transfer so far must have ended.
+        """
+        ...
+
     def wait(self, *handles: int) -> None:
         """The next compute waits for these."""
         ...

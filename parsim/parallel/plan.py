@@ -20,6 +20,7 @@ from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.hooks import Unit, Weight
 from parsim.parallel.mesh import Mesh
+from parsim.parallel.offload import offload_findings
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.schedules import Schedule, placement, schedule
 from parsim.parallel.settings import Parallelism, Runtime, Training
@@ -163,6 +164,10 @@ class Plan:
         common = (self.weights(chunk), self.training, self.parallelism.data, self.runtime, size)
         strategy = self.parallelism.data.strategy
         alone = size == 1 or strategy == "none"
+        if alone and self.training.offload.states:  # the optimizer's host side is a shard of one
+            if strategy in SHARDED:
+                return FullyShardedDataParallel(*common, units=tuple(u for u in self.units(chunk) if u.weights))
+            return ZeroOptimizer(*common, stage=1 if strategy == "zero1" else 2)
         if alone and not self.runtime.megatron:
             return Replicated(*common)
         if alone or strategy == "ddp":
@@ -176,18 +181,32 @@ class Plan:
         outputs, inputs = self._boundary_bytes()
         return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
 
-    def _boundary_bytes(self) -> tuple[int, int]:
-        samples = self.workload.batch
+    def partial(self, micro_batch: int) -> bool:
+        """This micro-batch is the smaller last one."""
+        return bool(self.training.last_micro_batch) and micro_batch == self.training.micro_batches - 1
+
+    def sized(self, partial: bool = False) -> Workload:
+        """The workload that tensors are made for, of a whole micro-batch or of the smaller last one."""
+        return replace(self.workload, batch=self.training.last_micro_batch) if partial else self.workload
+
+    def timed(self, partial: bool = False) -> Workload:
+        """The workload that takes the time of an average micro-batch."""
+        sized = self.sized(partial)
+        mean = self.training.mean_length // self.mesh.size("context")
+        return replace(sized, sequence=mean) if self.training.mean_sequence_length else sized
+
+    def _boundary_bytes(self, partial: bool = False) -> tuple[int, int]:
+        at = self.sized(partial)
+        samples = at.batch
         if self.model.sequence:
-            tokens = self.workload.tokens
+            tokens = at.tokens
             return tokens * self.model.vocabulary * self.workload.element, 8 * tokens
         outputs, inputs = (_elements(self.model.facts.get(key)) for key in ("output_shape", "input_shape"))
         return samples * outputs * self.workload.element, samples * inputs * self.workload.element
 
-    @property
-    def input_bytes(self) -> int:
+    def input_bytes(self, partial: bool = False) -> int:
         """The batch of one micro-batch as the script holds it: int64 token ids, or images and features [B]."""
-        return self._boundary_bytes()[1]
+        return self._boundary_bytes(partial)[1]
 
 
 def plan(
@@ -207,7 +226,7 @@ def plan(
     model = _repeat_profiled(model, parallelism)
     sizes = {axis: getattr(parallelism, axis).size for axis in parallelism.order}
     mesh = Mesh(parallelism.order, tuple(sizes[axis] for axis in parallelism.order))
-    findings = _check(model, machine, training, parallelism, mesh, gpus, slow or {})
+    findings = _check(model, machine, training, parallelism, runtime, mesh, gpus, slow or {})
     if findings:
         raise PlanError(findings)
     workload = Workload(
@@ -232,7 +251,8 @@ def plan(
     homes = placement(pipeline.schedule, pipeline.size, virtual)
     if not training.backward:
         slots = tuple(tuple(slot for slot in row if slot.kind == "F") for row in slots)
-    blocks = split_blocks(model, workload, pipeline.size, virtual, pipeline.split, clock)
+    mean = replace(workload, sequence=training.mean_length // parallelism.context.size) if model.sequence else workload
+    blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock)
     chunks = tuple(Chunk(stage, homes[stage], blocks[stage]) for stage in range(len(blocks)))
     return Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, gpus, dict(slow or {}))
 
@@ -255,6 +275,7 @@ def _check(
     machine: Machine,
     training: Training,
     parallelism: Parallelism,
+    runtime: Runtime,
     mesh: Mesh,
     gpus: tuple[int, ...],
     slow: Mapping[int, float],
@@ -266,6 +287,8 @@ def _check(
         findings.append(Finding(text, "parallel", mesh.ranks, "change a size, cluster.nodes or cluster.gpus"))
     findings += _tensor_findings(model, training, parallelism)
     findings += context_findings(model, training, parallelism)
+    findings += _uneven_findings(model, training, parallelism)
+    findings += offload_findings(training, parallelism, runtime)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))
@@ -295,6 +318,26 @@ def _check(
             findings.append(Finding(f"rank {rank} does not exist (0 to {mesh.ranks - 1})", "variability.slow", rank))
         if speed <= 0:
             findings.append(Finding(f"a speed must be > 0, got {speed}", "variability.slow", speed))
+    return findings
+
+
+def _uneven_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    """What unequal samples or micro-batches do not go with."""
+    findings = []
+    mean, longest = training.mean_sequence_length, training.sequence_length
+    if mean > longest:
+        text = f"the mean of {mean} tokens is longer than the longest sample, {longest}"
+        findings.append(Finding(text, "training.mean_sequence_length", mean, f"use at most {longest}"))
+    uneven = [("training.mean_sequence_length", mean), ("training.partial_micro_batch", bool(training.last_micro_batch))]
+    for path, value in uneven:
+        if value and parallelism.data.strategy == "torch-data-parallel":
+            findings.append(Finding("DataParallel scatters equal parts", path, value, "use ddp"))
+    if training.last_micro_batch and parallelism.pipeline.schedule == "pipedream":
+        text = "pipedream never ends a step, hence has no last micro-batch"
+        findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
+    if training.last_micro_batch and model.facts.get("family") == "stages":
+        text = "measured stage times are those of a whole micro-batch"
+        findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
     return findings
 
 

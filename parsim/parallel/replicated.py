@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from parsim.kernel import Memory
 from parsim.parallel.hooks import Emitter, Unit, Weight
+from parsim.parallel.offload import host_buffers, host_gradient, place, step_on_host
 from parsim.parallel.optimizer import State, states, step_kernels, step_temporary
 from parsim.parallel.settings import DataParallel, Runtime, Training
 
@@ -71,7 +72,21 @@ class Replicated:
         return [(w, state) for w in self._trainable for state in states(optimizer, precision, w.parameter.shape, w.count)]
 
     def _states(self, at: Emitter) -> list[str]:
-        return [at.tensor(f"{w.name}.{state.name}", state.bytes, "optimizer") for w, state in self._state_list()]
+        category = place(self.training.offload.optimizer, "optimizer")
+        return [at.tensor(f"{w.name}.{state.name}", state.bytes, category) for w, state in self._state_list()]
+
+    def _host(self, at: Emitter, count: int, total: int) -> list[str]:
+        """What the host keeps of `count` stepped elements besides their optimizer state; `total` parameters pass through it."""
+        if not self._offloaded:
+            return []
+        category = place(self.training.offload.gradients, "gradients")
+        gradients = at.tensor("offloaded gradients", count * host_gradient(self.training.precision), category)
+        return [gradients, *host_buffers(at, self.training, count, self._state_bytes(), total)]
+
+    @property
+    def _offloaded(self) -> bool:
+        """The optimizer and the gradients are off the device."""
+        return self.training.offload.optimizer != "none"
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:
         return at.tensor(f"{weight.name}.grad", weight.count * self.training.precision.gradients, "gradients")
@@ -145,6 +160,10 @@ class Replicated:
 
     def _step(self, at: Emitter, count: int, tensors: int, largest: int) -> None:
         if not (self.training.step and self.training.backward and self.steps):
+            return
+        if self._offloaded:
+            states = (self._state_bytes(), self._states(at))
+            step_on_host(at, self.training, self.data.strategy, count, states)
             return
         optimizer, precision = self.training.optimizer, self.training.precision
         if self.training.iteration == "first":

@@ -55,10 +55,29 @@ class Recompute:
 
 
 @dataclass(frozen=True, slots=True)
+class Offload:
+    """Where model states and stored activations live: none (the device) | cpu (host memory) | nvme (drives, through host memory)."""
+
+    parameters: str = "none"
+    gradients: str = "none"
+    """where the optimizer is, if that is off the device: they are what it reads"""
+    optimizer: str = "none"
+    activations: str = "none"
+
+    @property
+    def states(self) -> bool:
+        """Some model state is off the device."""
+        return (self.parameters, self.gradients, self.optimizer) != ("none", "none", "none")
+
+
+@dataclass(frozen=True, slots=True)
 class Training:
     """The training recipe, batch arithmetic done: global_batch = micro_batch x micro_batches x data size."""
 
     sequence_length: int = 1
+    """tokens of the longest sample: what memory is made for"""
+    mean_sequence_length: int = 0
+    """tokens of a sample on average: what takes time; 0 = all are equally long"""
     micro_batch: int = 1
     micro_batches: int = 1
     """m: micro-batches per optimizer step and model replica (= gradient accumulation)"""
@@ -78,6 +97,12 @@ class Training:
     recompute: Recompute = field(default_factory=Recompute)
     data_loading: float = 0.0
     """seconds per micro-batch"""
+    offload: Offload = field(default_factory=Offload)
+
+    @property
+    def mean_length(self) -> int:
+        """Tokens of a sample on average."""
+        return self.mean_sequence_length or self.sequence_length
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from parsim.kernel import Memory
 from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, element_buckets, megatron_buckets
 from parsim.parallel.hooks import Emitter, Unit, Weight
+from parsim.parallel.offload import gradients_out, wait_for_gradients
 from parsim.parallel.optimizer import State, flat_states
 from parsim.parallel.replicated import AXIS, LANE, Replicated
 
@@ -79,7 +80,7 @@ class ZeroOptimizer(Replicated):
             largest = max((bucket.count for bucket in self.buckets), default=0)
             copies = 2 if self.data.overlap_reduce else 1
             names += [at.tensor(f"reduce bucket {i}", largest * precision.reduce, "buffers") for i in range(copies)]
-        return names
+        return names + self._host(at, self.shard, self.count)
 
     def _state_list(self) -> list[tuple[Weight, State]]:
         if not self._trainable:
@@ -150,7 +151,12 @@ class ZeroOptimizer(Replicated):
             self._begin()
 
     def _reduce(self, bucket: Bucket, at: Emitter) -> int:
-        allocates = [self._gradient_shard(at)] if self.stage == 2 and at.first and bucket.index == 0 else []
+        share = -(-bucket.count // self.size)
+        element = self.training.precision.gradients
+        if self._offloaded:
+            allocates = [at.tensor(f"bucket {bucket.index}.share", share * element, "gradients", per_micro_batch=True)]
+        else:
+            allocates = [self._gradient_shard(at)] if self.stage == 2 and at.first and bucket.index == 0 else []
         handle = at.collective(
             "reduce_scatter",
             AXIS,
@@ -160,9 +166,11 @@ class ZeroOptimizer(Replicated):
             blocking=not self.data.overlap_reduce,
             allocates=allocates,
         )
+        if self._offloaded:
+            adds = self.stage == 2 and not at.first
+            gradients_out(at, self.training, share, f"bucket {bucket.index} grads", handle, adds=adds, frees=allocates)
         if self.stage == 2 and not at.first:
-            share = -(-bucket.count // self.size)
-            at.compute("", "compute", (Memory(3.0 * share * self.training.precision.gradients),))
+            at.compute("", "compute", (Memory(3.0 * share * element),))
         return handle
 
     def finish_gradients(self, at: Emitter) -> None:
@@ -172,12 +180,14 @@ class ZeroOptimizer(Replicated):
                 for bucket in self.buckets:
                     self._reduce(bucket, at)
             at.wait_for_lane(LANE)
+            if self._offloaded:
+                wait_for_gradients(at, self.training.offload)
 
     def step(self, at: Emitter) -> None:
         """Step the own share, drop the gradients."""
         self._step(at, self.shard, 1, self.shard)
         if self.stage == 2 and self.training.backward:
-            at.compute("", "optimizer", (), frees=[self._gradient_shard(at)])
+            at.compute("", "optimizer", (), frees=[] if self._offloaded else [self._gradient_shard(at)])
         else:
             self._drop_gradients(at)
 

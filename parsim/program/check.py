@@ -9,11 +9,13 @@ from math import inf, isfinite
 
 from parsim.errors import Finding
 from parsim.program.idle import idle, lanes
-from parsim.program.program import Effect, Op, Program
+from parsim.program.program import OFFLOAD, Effect, Op, Program
 
 COLLECTIVES = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter", "gather", "all_to_all", "sendrecv", "send", "barrier",
 )  # fmt: skip
+COPIES = ("d2h", "h2d", "nvme_read", "nvme_write", "cpu_step")
+"""transfers of one rank with its own host"""
 
 
 def check(program: Program) -> list[Finding]:
@@ -67,8 +69,10 @@ def _collectives(program: Program) -> Iterator[Finding]:
         if collective is None:
             continue
         group = collective.group
-        if collective.kind not in COLLECTIVES:
+        if collective.kind not in (COPIES if collective.axis == OFFLOAD else COLLECTIVES):
             yield _at(op, f"{collective.kind!r} is not a collective")
+        if collective.axis == OFFLOAD and len(group) != 1:
+            yield _at(op, f"a copy is of one rank, not of {group}")
         if len(set(group)) != len(group) or not group:
             yield _at(op, f"members {group} are not distinct ranks")
         if collective.bytes < 0:

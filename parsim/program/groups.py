@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from parsim.parallel.fsdp import REPLICA, SHARD
 from parsim.parallel.plan import Plan
+from parsim.program.program import OFFLOAD
 
 
 def group(plan: Plan, axis: str, rank: int) -> tuple[int, ...]:
     """The ranks that meet `rank` in a collective along `axis`, ascending.
 
     A mesh axis (data takes context in); model: the ranks of one copy of the parameters; world; tied-A-B: the same place on
-    two pipeline ranks; shard and replica: the groups of sharded data parallelism.
+    two pipeline ranks; shard and replica: the groups of sharded data parallelism; offload: the rank and its own host.
     """
     mesh = plan.mesh
     if axis == "model":
         return mesh.group(rank, "tensor", "pipeline")
     if axis == "world":
         return tuple(range(mesh.ranks))
+    if axis == OFFLOAD:
+        return (rank,)
     if axis.startswith("tied-"):
         owner, copy = (int(part) for part in axis.split("-")[1:])
         return tuple(sorted((mesh.move(rank, "pipeline", owner), mesh.move(rank, "pipeline", copy))))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
@@ -18,14 +17,12 @@ from parsim.parallel.schedules.slot import Slot
 from parsim.program.groups import breakdown_axis
 from parsim.program.groups import group as members_of
 from parsim.program.passes import Item
-from parsim.program.program import COMPUTE, Collective, Effect, Lane, Op, Program, Stamp
+from parsim.program.program import COMPUTE, OFFLOAD, Collective, Effect, Lane, Op, Program, Stamp
+from parsim.program.size import refuse_too_large
 from parsim.program.stage import StagePasses
 from parsim.program.stamping import Stamping
 
 BACKWARD = ("B", "I")
-_OPS_PER_LAYER = 5
-MOST_OPS = 15_000_000
-"""programs are refused beyond; an op takes about 300 B"""
 Ranks = tuple[int, ...]
 
 
@@ -80,7 +77,7 @@ class Lowering:
 
     def run(self) -> Program:
         """The program. Raises `PlanError` for one that would not fit in memory."""
-        self._check_size()
+        refuse_too_large(self.plan, [len(ranks) for ranks in self._stage_ranks])
         for p, ranks in enumerate(self._stage_ranks):
             for rank in ranks:
                 passes = self._passes[p][self._roles[rank]]
@@ -100,17 +97,6 @@ class Lowering:
             for passes in by_role.values():
                 self.program.memory_bound.update(passes.memory_bound())
         return self.program
-
-    def _check_size(self) -> None:
-        plan = self.plan
-        layers = {p: max(len(chunk.blocks) for chunk in plan.of_rank(p)) for p in range(len(plan.slots))}
-        each = _OPS_PER_LAYER + 2 * plan.mesh.size("context") * (plan.mesh.size("context") > 1)
-        ops = sum(each * len(row) * layers[p] * len(self._stage_ranks[p]) for p, row in enumerate(plan.slots))
-        if ops > MOST_OPS:
-            size = f"{plan.training.micro_batches:,} micro-batches, {len(self._roles):,} ranks simulated"
-            text = f"about {ops:,.0f} ops ({size}); at most {MOST_OPS:,}"
-            hint = "simulate fewer micro-batches: beyond a few times the pipeline's depth the step grows in proportion"
-            raise PlanError(Finding(text, "training.global_batch", plan.training.global_batch, hint))
 
     # -- slots ----------------------------------------------------------------------------------------------------
 
@@ -183,7 +169,8 @@ class Lowering:
         first = count == 1 or self.plan.asynchronous
         last = count == self.plan.training.micro_batches or self.plan.asynchronous
         ranks = self._stage_ranks[p]
-        templates = {role: passes.template(slot.kind, slot.stage, first, last) for role, passes in self._passes[p].items()}
+        partial = self.plan.partial(slot.micro_batch)
+        templates = {role: passes.template(slot.kind, slot.stage, first, last, partial) for role, passes in self._passes[p].items()}
         waits: dict[int, list[Op]] = {rank: self._holds.pop(rank, []) for rank in ranks}
         source = self._source(slot)
         if source is not None and source in self._arrivals:
@@ -220,7 +207,7 @@ class Lowering:
         other = mesh.move(rank, "pipeline", target)
         receiver = self._standing_for(other)
         passes = self._passes[mesh.coordinate(rank, "pipeline")][self._roles[rank]]
-        size, held, duration = passes.sends(slot.kind, slot.stage)
+        size, held, duration = passes.sends(slot.kind, slot.stage, self.plan.partial(slot.micro_batch))
         collective = None if size is None else self._collective("send", "pipeline", (rank, other), size)
         if size is not None:
             self._note("send", "pipeline", mesh.coordinate(rank, "pipeline"), target, size)
@@ -299,10 +286,10 @@ class Lowering:
             if item.collective is not None:
                 what, axis, size = item.collective
                 group, members = self.groups(axis, rank)[0]
-                if members != (rank,) or len(group) == 1:
+                if members != (rank,) or (len(group) == 1 and axis != OFFLOAD):
                     return None
                 whole = self.breakdown_axis(axis)
-                kind = f"{whole}_comm"
+                kind = item.kind if axis == OFFLOAD else f"{whole}_comm"
                 collective = self._collective(what, whole, group, size)
                 self._note(what, axis, self.plan.mesh.coordinate(rank, "pipeline"), -1, size)
             effects: tuple[tuple[int, tuple[Effect, ...]], ...] = ()
@@ -328,7 +315,7 @@ class Lowering:
         """One collective op for the stamps that stand at it; ranks of other stages join the op later."""
         item = stamps[0].item
         kind, axis, size = item.collective  # type: ignore[misc]
-        if len(group) == 1:
+        if len(group) == 1 and axis != OFFLOAD:
             for stamp in stamps:
                 stamp.skip()
             return
@@ -347,7 +334,8 @@ class Lowering:
         else:
             collective = self._collective(kind, whole, group, size)
             self._note(kind, axis, self.plan.mesh.coordinate(stamps[0].rank, "pipeline"), -1, size)
-            op = self.program.add(item.name, f"{whole}_comm", lanes, needs, 0.0, collective, effects, stamps[0].instance)
+            whose = item.kind if axis == OFFLOAD else f"{whole}_comm"
+            op = self.program.add(item.name, whose, lanes, needs, 0.0, collective, effects, stamps[0].instance)
             if len(members) > len(stamps):
                 self._joint[joint] = op
         for stamp in stamps:

@@ -12,7 +12,7 @@ from math import inf
 
 from parsim.kernel import Kernel, Memory
 from parsim.parallel.hooks import START
-from parsim.program.program import COMPUTE, Effect, Tensor
+from parsim.program.program import COMPUTE, OFFLOAD, Effect, Tensor
 
 
 @dataclass
@@ -149,6 +149,24 @@ class PassBuilder:
         if blocking:
             self._last_compute = len(self.items) - 1
         return len(self.items) - 1
+
+    def copy(
+        self,
+        kind: str,
+        size: int,
+        name: str,
+        *,
+        after: Sequence[int] | None = None,
+        behind: Sequence[str] = (),
+        allocates: Sequence[str] = (),
+        frees: Sequence[str] = (),
+    ) -> int:
+        """See `Emitter.copy`."""
+        handle = self.collective(kind, OFFLOAD, size, name, lane=kind, after=after, allocates=allocates, frees=frees)
+        item = self.items[handle]
+        item.kind = "optimizer" if kind == "cpu_step" else OFFLOAD
+        item.tails += [lane for lane in behind if lane != COMPUTE]
+        return handle
 
     def wait(self, *handles: int) -> None:
         """See `Emitter.wait`."""

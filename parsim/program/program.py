@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 COMPUTE = "compute"
 """name of the lane that runs kernels"""
+OFFLOAD = "offload"
+"""axis of the transfers of one rank with its own host: copies over the host's links, and the optimizer step in host memory"""
 
 
 class Lane(NamedTuple):
@@ -32,9 +34,10 @@ class Collective:
     """
 
     kind: str
-    """all_reduce | all_gather | reduce_scatter | broadcast | reduce | all_to_all | sendrecv | send"""
+    """all_reduce | all_gather | reduce_scatter | broadcast | reduce | all_to_all | sendrecv | send; of axis offload: d2h | h2d |
+    nvme_read | nvme_write | cpu_step"""
     axis: str
-    """tensor | context | expert | data | pipeline: whose time it is in the breakdown"""
+    """tensor | context | expert | data | pipeline | offload: whose time it is in the breakdown"""
     group: tuple[int, ...]
     """the global ranks that take part (true members, also in a folded program)"""
     bytes: int
@@ -60,7 +63,8 @@ class Tensor:
     name: str
     bytes: int
     category: str
-    """parameters | gradients | optimizer | activations | buffers | temporaries | workspace"""
+    """parameters | gradients | optimizer | activations | buffers | temporaries | workspace; ``host ...`` and ``nvme ...`` are elsewhere
+    than on the device"""
     per_micro_batch: bool = False
 
 

@@ -18,6 +18,7 @@ from parsim.model.tape import Step, Tape, tape
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.tensor import TensorParallelHooks
+from parsim.program.lengths import at_mean_length
 from parsim.program.passes import Item, PassBuilder, TensorTable
 from parsim.program.program import COMPUTE, Effect
 from parsim.program.walk import Walk
@@ -35,8 +36,8 @@ class StagePasses:
         self.sharding = {stage: plan.sharding(chunk, role) for stage, chunk in self.chunks.items()}
         self.units = {stage: plan.units(chunk) for stage, chunk in self.chunks.items()}
         self.weights = {w.name: w for chunk in self.chunks.values() for w in plan.weights(chunk)}
-        self._templates: dict[tuple[str, int, bool, bool, Hashable], tuple[list[Item], Hashable]] = {}
-        self._tapes: dict[int, Tape] = {}
+        self._templates: dict[tuple[str, int, bool, bool, bool, Hashable], tuple[list[Item], Hashable]] = {}
+        self._tapes: dict[tuple[int, bool], Tape] = {}
         self._versions = _Versions()
         self._used_workspaces: set[str] = set()
         self.resident = self._declare_resident()
@@ -139,12 +140,16 @@ class StagePasses:
 
     # -- passes ---------------------------------------------------------------------------------------------------
 
-    def template(self, kind: str, stage: int, first: bool, last: bool) -> list[Item]:
-        """Items of one slot kind on a global stage for the first, a middle or the last micro-batch."""
+    def mark(self, partial: bool) -> str:
+        """What the names of a smaller last micro-batch's tensors begin with."""
+        return "smaller " if partial else ""
+
+    def template(self, kind: str, stage: int, first: bool, last: bool, partial: bool = False) -> list[Item]:
+        """Items of one slot kind on a global stage for the first, a middle or the last micro-batch, or a smaller one."""
         sharding = self.sharding[stage]
-        key = (kind, stage, first, last, sharding.state())
+        key = (kind, stage, first, last, partial, sharding.state())
         if key not in self._templates:
-            walk = Walk(self, stage, first=first, last=last, split=kind in "IW")
+            walk = Walk(self, stage, first=first, last=last, split=kind in "IW", partial=partial)
             if kind == "F":
                 walk.forward()
             else:
@@ -157,25 +162,30 @@ class StagePasses:
         sharding.restore(state)
         return items
 
-    def tape(self, block: int) -> Tape:
-        """The tape of a block under the plan's workload."""
-        if block not in self._tapes:
+    def tape(self, block: int, partial: bool = False) -> Tape:
+        """The tape of a block under the plan's workload, or that of its smaller last micro-batch."""
+        key = (block, partial)
+        if key not in self._tapes:
             recompute = self.plan.training.recompute
             drop = recompute.selective if recompute.mode == "selective" else ()
             below = any(p.trainable and not p.buffer for b in self.plan.model.blocks[:block] for p in b.parameters())
-            self._tapes[block] = tape(self.plan.model.blocks[block], self.plan.workload, drop, input_gradient=below or self._profiled)
-        return self._tapes[block]
+            sized, timed = self.plan.sized(partial), self.plan.timed(partial)
+            found = tape(self.plan.model.blocks[block], sized, drop, input_gradient=below or self._profiled)
+            if timed != sized:
+                found = at_mean_length(found, tape(self.plan.model.blocks[block], timed, drop, input_gradient=below or self._profiled))
+            self._tapes[key] = found
+        return self._tapes[key]
 
     @property
     def _profiled(self) -> bool:
         return self.plan.model.facts.get("family") == "stages"
 
-    def tensor_hooks(self, stage: int) -> TensorParallelHooks:
+    def tensor_hooks(self, stage: int, partial: bool = False) -> TensorParallelHooks:
         precision = self.plan.training.precision
         replicated = [w for w in self.plan.weights(self.chunks[stage]) if w.parameter.split is None and w.parameter.trainable]
         tables = self._tables(stage)
         size = sum(w.count for w in replicated if not w.parameter.buffer and w.name not in tables) * precision.gradients
-        return TensorParallelHooks(self.plan.workload, self.plan.parallelism.tensor.overlap, size)
+        return TensorParallelHooks(self.plan.timed(partial), self.plan.parallelism.tensor.overlap, size)
 
     def _tables(self, stage: int) -> set[str]:
         """Embedding tables: their gradients are made from the gathered tokens, hence whole on every tensor rank."""
@@ -183,11 +193,11 @@ class StagePasses:
         operators = [(block, operator) for block in self.chunks[stage].blocks for operator in self.plan.model.blocks[block].operators]
         return {f"{names[b]}.{p.name}" for b, operator in operators if isinstance(operator, Embedding) for p in operator.parameters()}
 
-    def sends(self, kind: str, stage: int) -> tuple[int | None, tuple[Effect, ...], float]:
+    def sends(self, kind: str, stage: int, partial: bool = False) -> tuple[int | None, tuple[Effect, ...], float]:
         """What a slot hands on: bytes (None: a measured duration instead), effects on the sender, duration [s]."""
         at = self.builder(stage)
         chunk = self.chunks[stage]
-        name = f"x{chunk.blocks[-1] + 1}" if kind == "F" else f"dx{chunk.blocks[0]}"
+        name = self.mark(partial) + (f"x{chunk.blocks[-1] + 1}" if kind == "F" else f"dx{chunk.blocks[0]}")
         number = self.table.index.get(at.prefix + name)
         if number is None:
             return (0, (), 0.0)
@@ -197,7 +207,12 @@ class StagePasses:
             operator = self.plan.model.blocks[chunk.blocks[0]].operators[0]
             if (measured := getattr(operator, "send", 0.0)) or not getattr(operator, "output_bytes", 0):
                 return (None, tuple(Effect(measured, n, allocate=False) for n in released), measured)
-        return (self.message(size), tuple(Effect(inf, n, allocate=False) for n in released), 0.0)
+        return (self.message(self.moved(size)), tuple(Effect(inf, n, allocate=False) for n in released), 0.0)
+
+    def moved(self, size: int) -> int:
+        """Bytes of a `size`-byte activation that are copied or sent on average: tensors are made for the longest sample."""
+        longest, mean = self.plan.training.sequence_length, self.plan.training.mean_length
+        return size if mean == longest else -(-size * mean // longest)
 
     def _keeps_output(self, chunk: Chunk) -> bool:
         """The chunk's last operator needs its own output in backward (a ReLU), so sending does not release it."""
@@ -328,8 +343,12 @@ def _product_flop(steps: Sequence[Step]) -> tuple[float, float, float]:
 
 
 def _extend(items: list[Item], more: Sequence[Item]) -> None:
-    """Append items whose `needs` count from their own beginning."""
+    """Append items whose `needs` count from their own beginning, and whose start is the end of what compute did before them."""
     shift = len(items)
+    computed = next((place for place in reversed(range(shift)) if items[place].lanes[0] == COMPUTE), None)
     for item in more:
         item.needs = [need + shift for need in item.needs]
+        if computed is not None and COMPUTE in item.tails:
+            item.tails.remove(COMPUTE)
+            item.needs.append(computed)
     items.extend(more)

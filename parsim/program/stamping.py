@@ -84,8 +84,11 @@ class Stamping:
         item, lowering = self.item, self.lowering
         needs = self.needs(item)
         if not (needs or item.effects):
-            self.made.append(None)
+            # on the compute lane it ends when the compute before it does, and others may wait for that
+            self.made.append(lowering.program.last(Lane(self.rank, COMPUTE)) if item.lanes[0] == COMPUTE else None)
             return
         lanes = lowering.lane_tuple(self.rank, item.lanes)
-        effects = item.stamped(self.rank) if item.effects else ()
+        # what a transfer frees at its end is free at once
+        now = tuple(Effect(0.0, effect.tensor, effect.allocate) for effect in item.effects)
+        effects = ((self.rank, now),) if now else ()
         self.record(lowering.program.add(item.name, "compute", lanes, needs, 0.0, None, effects, self.instance))

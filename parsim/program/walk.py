@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from parsim.model.loss import Loss
 from parsim.model.model import Operator
-from parsim.model.tape import Step
+from parsim.model.tape import Step, Tape
 from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.hooks import Unit, Weight
 from parsim.parallel.plan import Chunk
@@ -25,6 +25,7 @@ from parsim.parallel.replicated import Replicated
 from parsim.program.host import Floor, LaunchFloor
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE
+from parsim.program.stored import Stored
 
 if TYPE_CHECKING:
     from parsim.program.stage import StagePasses
@@ -36,18 +37,20 @@ HOST = "host"
 class Walk:
     """One pass while it is being written."""
 
-    def __init__(self, passes: StagePasses, stage: int, *, first: bool, last: bool, split: bool) -> None:
+    def __init__(self, passes: StagePasses, stage: int, *, first: bool, last: bool, split: bool, partial: bool = False) -> None:
         self.passes = passes
         self.plan = passes.plan
         self.stage = stage
+        self.partial = partial
+        self._mark = passes.mark(partial)
         self.chunk: Chunk = passes.chunks[stage]
         self.at = passes.builder(stage, first=first, last=last)
         self.sharding: Replicated = passes.sharding[stage]
         self.units = passes.units[stage]
-        self.tensor = passes.tensor_hooks(stage) if self.plan.mesh.size("tensor") > 1 else None
+        self.tensor = passes.tensor_hooks(stage, partial) if self.plan.mesh.size("tensor") > 1 else None
         if self.tensor is not None:
             self.tensor.split = split
-        self.context = ContextParallelHooks(self.plan.workload) if self.plan.mesh.size("context") > 1 else None
+        self.context = ContextParallelHooks(self.plan.timed(partial)) if self.plan.mesh.size("context") > 1 else None
         self.groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunk.blocks)
         self._group_of = {block: group for group in self.groups for block in group.blocks}
         self._unit_of = {block: unit for unit in self.units for block in unit.blocks}
@@ -55,6 +58,7 @@ class Walk:
         self._opened: set[str] = set()
         self._left: dict[str, int] = {}
         self._written: set[str] = set()
+        self.stored = Stored(self)
 
     def finish(self) -> list[Item]:
         """The items of the pass."""
@@ -71,22 +75,30 @@ class Walk:
     @property
     def _root_gradient(self) -> str:
         """The gradient of the loss, which the caller of ``backward()`` holds until it returns."""
-        return f"dx{len(self.plan.model.blocks)}"
+        return f"{self._mark}dx{len(self.plan.model.blocks)}"
 
     @property
     def _result(self) -> str:
         """The output of the model, which the script holds until the micro-batch is done."""
-        return f"x{len(self.plan.model.blocks)}"
+        return f"{self._mark}x{len(self.plan.model.blocks)}"
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
     def _name(self, block: int, tensor: str) -> str:
         boundary = {"input": f"x{block}", "output": f"x{block + 1}", "grad_input": f"dx{block}", "grad_output": f"dx{block + 1}"}
-        return boundary.get(tensor) or f"{self.plan.model.block_names[block]}.{tensor}"
+        return self._mark + (boundary.get(tensor) or f"{self.plan.model.block_names[block]}.{tensor}")
+
+    def tape(self, block: int) -> Tape:
+        """The tape of a block in this pass."""
+        return self.passes.tape(block, self.partial)
+
+    def boundary(self, block: int) -> str:
+        """The input of a block."""
+        return self._name(block, "input")
 
     def _declare(self, block: int) -> None:
         categories = {"activations": "activations", "gradients": "temporaries", "temporaries": "temporaries"}
-        for name, row in self.passes.tape(block).tensors.items():
+        for name, row in self.tape(block).tensors.items():
             self.at.tensor(self._name(block, name), row.bytes, categories[row.category], per_micro_batch=True)
 
     def _names(self, block: int, tensors: Sequence[str]) -> list[str]:
@@ -96,10 +108,11 @@ class Walk:
         """What the script holds for a micro-batch on this stage: the input on the first, the labels on the last."""
         held = []
         if self._is_first:
-            held.append(self.at.tensor("x0", self.plan.input_bytes, "activations", per_micro_batch=True))
+            held.append(self.at.tensor(f"{self._mark}x0", self.plan.input_bytes(self.partial), "activations", per_micro_batch=True))
         loss = [operator for operator in self.plan.model.blocks[-1].operators if isinstance(operator, Loss)]
         if self._is_last and any(operator.shifted for operator in loss):
-            held.append(self.at.tensor("labels", 8 * self.plan.workload.tokens, "activations", per_micro_batch=True))
+            size = 8 * self.plan.sized(self.partial).tokens
+            held.append(self.at.tensor(f"{self._mark}labels", size, "activations", per_micro_batch=True))
         return [name for name in held if self.passes.table.rows[self.at.number(name)].bytes]
 
     # -- forward --------------------------------------------------------------------------------------------------
@@ -130,15 +143,16 @@ class Walk:
                 self._leave(block, backward=False)
                 if self.host.active:
                     self.host.end_block(self._floor(block, backward=False))
+            self.stored.after_forward(group)
         self.sharding.pass_ends(at, backward=False)
         if not plan.training.backward:
             self._drop_pass()
 
     def _forward_block(self, block: int, *, saved: bool, keep_input: bool, recomputes: bool = False) -> None:
         """Run a block's forward. `keep_input`: a checkpoint holds the input for recomputation."""
-        taped = self.passes.tape(block)
+        taped = self.tape(block)
         steps = taped.forward if saved else taped.forward_unsaved
-        kept = saved and (taped.input_saved or self._kept_by_producer(block))
+        kept = saved and (taped.input_saved or self.kept_by_producer(block))
         free_input = not (keep_input or kept or self._external(block))
         for index, step in enumerate(steps):
             frees = self._names(block, step.frees)
@@ -158,9 +172,9 @@ class Walk:
         else:
             self.at.compute("", kind, step.kernels, allocates, frees)
 
-    def _kept_by_producer(self, block: int) -> bool:
+    def kept_by_producer(self, block: int) -> bool:
         """The block before keeps its own output (a ReLU) and will free it, later in backward than this block could."""
-        if not self.plan.training.backward or block == self.chunk.blocks[0] or not self.passes.tape(block - 1).output_saved:
+        if not self.plan.training.backward or block == self.chunk.blocks[0] or not self.tape(block - 1).output_saved:
             return False
         return not self._group_of[block - 1].checkpoint or block in self._group_of[block - 1].blocks
 
@@ -172,12 +186,13 @@ class Walk:
         """Buffer for what another stage sends, and the gather of a scattered message."""
         if boundary in (0, len(self.plan.model.blocks)):
             return
-        size = self.passes.tape(boundary - 1).tensors["output"].bytes
-        name = self.at.tensor(f"{prefix}{boundary}", size, "activations" if prefix == "x" else "temporaries", per_micro_batch=True)
+        size = self.tape(boundary - 1).tensors["output"].bytes
+        category = "activations" if prefix == "x" else "temporaries"
+        name = self.at.tensor(f"{self._mark}{prefix}{boundary}", size, category, per_micro_batch=True)
         if self.passes.message(size) == size:
             self.at.compute("", COMPUTE, (), allocates=[name])
         else:
-            self.at.collective("all_gather", "tensor", size, f"received {prefix}", blocking=True, allocates=[name])
+            self.at.collective("all_gather", "tensor", self.passes.moved(size), f"received {prefix}", blocking=True, allocates=[name])
 
     def _allocate_workspace(self, way: str) -> None:
         if (number := self.passes.first_use(way)) is not None:
@@ -198,6 +213,7 @@ class Walk:
             at.anchor()
         for group in reversed(self.groups):
             if group.checkpoint and inputs:
+                self.stored.before_recompute(group)
                 self._recompute(group.blocks)
             for block in reversed(group.blocks):
                 self.host.begin_block()
@@ -209,7 +225,7 @@ class Walk:
                     self._leave(block, backward=True)
                 if self.host.active:
                     self.host.end_block(self._floor(block, backward=True, inputs=inputs, weights=weights))
-        if inputs and self._is_first and "grad_input" in self.passes.tape(0).tensors:
+        if inputs and self._is_first and "grad_input" in self.tape(0).tensors:
             at.compute("", COMPUTE, (), frees=[self._name(0, "grad_input")])
         if weights:
             self.sharding.pass_ends(at, backward=True)
@@ -219,11 +235,12 @@ class Walk:
         at = self.at
         last = self.chunk.blocks[-1]
         if self._is_last:
-            size = self.passes.tape(last).tensors["output"].bytes
-            at.compute("", COMPUTE, (), allocates=[at.tensor(f"dx{last + 1}", size, "temporaries", per_micro_batch=True)])
+            size = self.tape(last).tensors["output"].bytes
+            at.compute("", COMPUTE, (), allocates=[at.tensor(self._root_gradient, size, "temporaries", per_micro_batch=True)])
         else:
             self._receive("dx", last + 1)
         self._allocate_workspace("backward")
+        self.stored.begin_backward()
         self.sharding.pass_begins(list(reversed(self.units)), at, backward=True)
 
     def _recompute(self, blocks: Sequence[int]) -> None:
@@ -235,17 +252,17 @@ class Walk:
             if self.host.active:
                 self.host.end_block(self._floor(block, backward=False))
         output = self._name(blocks[-1], "output")
-        if output != self._result and not self.passes.tape(blocks[-1]).output_saved:
+        if output != self._result and not self.tape(blocks[-1]).output_saved:
             self.at.compute("", "recompute", (), frees=[output])
 
     def _backward_block(self, block: int, *, inputs: bool, weights: bool) -> None:
-        taped = self.passes.tape(block)
+        taped = self.tape(block)
         for index, step in enumerate(taped.backward):
             weight_step = step.phase == "weight"
             if not (weights if weight_step else inputs):
                 continue
             frees = [name for name in self._names(block, step.frees) if name != self._root_gradient]
-            mine = taped.input_saved and not (self._external(block) or self._kept_by_producer(block))
+            mine = taped.input_saved and not (self._external(block) or self.kept_by_producer(block))
             if mine and index == taped.input_last_backward:
                 frees.append(self._name(block, "input"))
             if taped.output_saved and index == taped.output_last_backward:
@@ -297,7 +314,7 @@ class Walk:
         names = [self._root_gradient] if self.plan.training.backward and self._is_last else []
         names += self._batch()
         for block in self.chunk.blocks:
-            taped = self.passes.tape(block)
+            taped = self.tape(block)
             if self.plan.training.backward:
                 names += self._names(block, taped.held)
         if self._is_last:
@@ -307,7 +324,7 @@ class Walk:
     # -- the host -------------------------------------------------------------------------------------------------
 
     def _floor(self, block: int, *, backward: bool, inputs: bool = True, weights: bool = True) -> Floor:
-        taped = self.passes.tape(block)
+        taped = self.tape(block)
         steps = taped.forward
         if backward:
             steps = tuple(step for step in taped.backward if (weights if step.phase == "weight" else inputs))

@@ -16,6 +16,7 @@ from parsim.program.lowering import Lowering
 from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
 from parsim.report.device_memory import memory_of
+from parsim.report.host_memory import Machine
 from parsim.report.measured import (
     Measured,
     ModelFacts,
@@ -37,6 +38,7 @@ class Hardware(Protocol):
 
     def device(self, gpu: int) -> Accelerator: ...
     def node_of(self, gpu: int) -> int: ...
+    def machine(self, node: int) -> Machine: ...
     def capacity(self, number: int) -> float: ...
     def link_class_name(self, number: int) -> str: ...
     def link(self, number: int) -> WireKind: ...
@@ -121,7 +123,7 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float], con
     profiled = model.facts.get("family") == "stages"
     if convention == "palm" and not CONVENTIONS["palm"].applies(model):
         convention = "exact"
-    sequence = training.sequence_length if model.sequence else 1
+    sequence = training.mean_length if model.sequence else 1
     share = 1.0 if training.backward else 1 / 3
     flop = 0.0 if profiled else share * flop_per_step(model, sequence, samples, convention)
     repeated = 0.0

@@ -212,9 +212,29 @@ _ALL = (
     Definition(
         "fits",
         "yes or no",
-        "Whether every rank's peak is within what the driver reports, less the reserve.",
-        "peak device_used <= capacity - reserve on every rank",
+        "Whether every rank's peak is within what the driver reports, less the reserve, and what is offloaded is within the"
+        " host memory of its node where the topology states that.",
+        "peak device_used <= capacity - reserve on every rank; host_bytes <= host_memory of the node",
         _PARSIM,
+    ),
+    Definition(
+        "host_bytes",
+        "B",
+        "Host memory of the fullest node that offloading takes: optimizer states, gradients, parameters and checkpoints that"
+        " left the devices, and the buffers through which what lives on drives passes. The training processes, the data"
+        " loader and the rounding of pinned allocations come on top.",
+        "max over nodes and time of the sum over the node's ranks",
+        "DeepSpeed's memory estimators count 16 B (18 B with parameters) per parameter, times 1.5 for buffers",
+    ),
+    Definition(
+        "at_save_bytes",
+        "B",
+        "Device memory while a consolidated checkpoint of the weights is written between two steps. Replicated weights (DDP,"
+        " ZeRO-1/2) need nothing extra; FSDP's full state dict, offloaded to rank 0's CPU, unshards the root unit and one"
+        " other in full precision; ZeRO-3's stage3_gather_16bit_weights_on_model_save gathers one module at a time.",
+        "max over ranks of resident + context + communicators, + what is gathered at once",
+        "PyTorch FullStateDictConfig(offload_to_cpu=True, rank0_only=True); deepspeed/runtime/engine.py,"
+        " _zero3_consolidated_16bit_state_dict",
     ),
     Definition("headroom_bytes", "B", "What is left on the fullest rank; negative: it does not fit.", "capacity - reserve - peak", _PARSIM),
 )

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from parsim.parallel.plan import Plan
+from parsim.parallel.fsdp import ROOT
+from parsim.parallel.plan import SHARDED, Chunk, Plan
+from parsim.program.program import OFFLOAD
+from parsim.report.host_memory import Machines, host_memory
 from parsim.report.measured import AT_PEAK, DeviceMemory, MemoryCurve, MemoryFacts
 from parsim.simulation.ledger import Ledger, MemoryTimeline
 
@@ -24,7 +27,7 @@ REPLAYED_EVENTS = 600_000
 """allocations and releases that are replayed through the allocator at most, those of the fullest classes first"""
 
 
-class Memories(Protocol):
+class Memories(Machines, Protocol):
     """What this file asks of a cluster."""
 
     def device(self, gpu: int) -> Visible: ...
@@ -64,7 +67,8 @@ def memory_of(run: Run, hardware: Memories, *, reserve: int, bytes_per_parameter
         devices[rank] = _device(run, rank, curve, size, fixed, keep=place < CURVES)
     capacity = min(hardware.device(plan.gpus[rank]).visible_memory for rank in representatives)
     ordered = tuple(devices[rank] for rank in representatives)
-    return MemoryFacts(capacity, ordered, reserve, 0, at_save(run, ordered), bytes_per_parameter)
+    host = host_memory(run, hardware)
+    return MemoryFacts(capacity, ordered, reserve, 0 if host is None else host.bytes, at_save(run, ordered), bytes_per_parameter, host)
 
 
 def _buffers(stated: int | None, groups: int) -> int:
@@ -74,17 +78,32 @@ def _buffers(stated: int | None, groups: int) -> int:
 
 
 def at_save(run: Run, devices: Sequence[DeviceMemory]) -> int:
-    """Device memory while a checkpoint is written: what stays resident, plus one gathered copy of a sharded rank's weights.
+    """Device memory while a consolidated checkpoint of the weights is written, between two steps: what stays resident on the
+    fullest rank, and what saving gathers on top.
 
-    Fully sharded strategies gather whole layers to save a consolidated checkpoint on rank 0 (FSDP's full state dict with
-    CPU offload, DeepSpeed's stage3_gather_16bit_weights_on_model_save): the largest unit is live on top.
+    Replicated weights are referred to, not copied. FSDP's full state dict (rank 0, offloaded to the CPU) unshards in full
+    precision one unit after the other below the root unit; DeepSpeed's stage3_gather_16bit_weights_on_model_save gathers the
+    parameters of one module at a time. The gathered dict itself is in rank 0's host memory, P x the weight's bytes.
     """
     base = max(sum(d.resident_bytes.values()) + d.at_peak["context"] + d.at_peak["communicators"] for d in devices)
-    if run.plan.parallelism.data.strategy not in ("zero3", "fsdp", "hsdp"):
+    strategy, element = run.plan.parallelism.data.strategy, run.plan.training.precision.parameters
+    if strategy not in SHARDED or run.plan.replicas == 1:
         return base
-    element = run.plan.training.precision.parameters
-    largest = max((unit.count for chunk in run.plan.chunks for unit in run.plan.units(chunk)), default=0)
-    return base + largest * element
+    gathered = max((_at_once(run.plan, chunk, strategy) for chunk in run.plan.chunks), default=0)
+    return base + gathered * element
+
+
+def _at_once(plan: Plan, chunk: Chunk, strategy: str) -> int:
+    """Elements of a chunk that saving gathers at once."""
+    if strategy in ("fsdp", "hsdp"):
+        counts = {unit.name: unit.count for unit in plan.units(chunk)}
+        root = counts.pop(ROOT, 0)
+        return root + max(counts.values(), default=0)
+    modules: dict[str, int] = {}
+    for weight in plan.weights(chunk):
+        module = weight.name.rpartition(".")[0]
+        modules[module] = modules.get(module, 0) + weight.count
+    return max(modules.values(), default=0)
 
 
 def communicators(run: Run) -> dict[int, int]:
@@ -93,7 +112,7 @@ def communicators(run: Run) -> dict[int, int]:
     seen: set[int] = set()
     for op in run.trace.program.ops:
         collective = op.collective
-        if collective is None or id(collective) in seen:
+        if collective is None or collective.axis == OFFLOAD or id(collective) in seen:
             continue
         seen.add(id(collective))
         for lane in op.lanes:

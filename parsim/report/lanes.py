@@ -20,7 +20,7 @@ MOST_RANKS = 60
 """lanes that a figure can show; beyond it some ranks stand for the others"""
 _CHOSEN = 32
 
-ROWS = ("tensor_comm", "expert_comm", "context_comm", "pipeline_comm", "data_comm", "offload")
+ROWS = ("tensor_comm", "expert_comm", "context_comm", "pipeline_comm", "data_comm", "offload", "optimizer")
 """Rows under a rank's compute, in this order where a rank has them."""
 
 _SLOT_OF = {"forward": "F", "backward": "B", "recompute": "B", "weight": "W"}

@@ -17,6 +17,7 @@ from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
 from parsim.report.confidence import Confidence
+from parsim.report.host_memory import HostMemory
 from parsim.report.steady import SteadyWindow
 from parsim.simulation.trace import Trace
 
@@ -188,8 +189,11 @@ class MemoryFacts:
     devices: tuple[DeviceMemory, ...]
     reserve_bytes: int = 0
     host_bytes: int = 0
+    """host memory of the fullest node that the strategy takes"""
     at_save_bytes: int | None = None
     bytes_per_parameter: str | None = None
+    host: HostMemory | None = None
+    """None where nothing is offloaded"""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from parsim.errors import Finding
 from parsim.report import verdict as words
 from parsim.report.communication import CollectiveRow, LinkRow, collective_rows, link_rows, unused_links
 from parsim.report.critical_path import CriticalPath, critical_path
+from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.report.measured import AT_PEAK, DeviceMemory, Measured
 from parsim.report.steady import first_makespan
 from parsim.report.timeline import (
@@ -23,27 +24,6 @@ from parsim.report.timeline import (
     bubble_fraction,
     bubble_over_ideal,
 )
-
-CONTRACT_VERSION = 1
-UNDEFINED_IN_A_DEADLOCK = (
-    "ranks", "model", "step_time_s", "makespan_s", "period_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
-    "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu", "bubble_fraction", "bubble_over_ideal",
-    "bubble_fraction_theory", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s", "limiter_kind", "limiter",
-    "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", "energy_J", "time_to_train_s",
-    "gpu_hours", "goodput", "assumptions", "warnings", "simulation",
-)  # fmt: skip
-"""keys of the document that a step which never ends has no value for"""
-
-
-def deadlock_document(scenario: Mapping[str, Any], text: str, command: str | None = None) -> dict[str, Any]:
-    """The document of a program that stopped: every key of the contract, most of them null, and ``deadlock``."""
-    known = {
-        "parsim": CONTRACT_VERSION,
-        "version": parsim.__version__,
-        "provenance": {"catalogue_sha256": None, "command": command},
-        "scenario": dict(scenario),
-    }
-    return {**known, **dict.fromkeys(UNDEFINED_IN_A_DEADLOCK), "deadlock": text}
 
 
 class Report:
@@ -191,8 +171,14 @@ class Report:
 
     @property
     def fits(self) -> bool:
-        """Whether every rank's peak is within its capacity less the reserve."""
-        return self.headroom >= 0
+        """Whether every rank's peak is within its capacity less the reserve, and what is offloaded within the host's memory."""
+        return self.headroom >= 0 and self.host_lacks == 0
+
+    @property
+    def host_lacks(self) -> int:
+        """Bytes by which what is offloaded exceeds the memory of a node; 0 if it fits or nobody knows the node's memory."""
+        host = self.measured.memory.host
+        return 0 if host is None else host.lacks
 
     @property
     def peak_memory(self) -> int:
@@ -214,6 +200,7 @@ class Report:
             headroom=self.headroom,
             capacity=memory.capacity_bytes - memory.reserve_bytes if worst is None else self.capacity(worst),
             heaviest=self._heaviest(),
+            host_lacks=self.host_lacks,
         )
 
     def _heaviest(self) -> tuple[int, float]:
@@ -337,6 +324,7 @@ class Report:
             "host_bytes": memory.host_bytes,
             "at_save_bytes": memory.at_save_bytes,
             "bytes_per_parameter": memory.bytes_per_parameter,
+            "host": None if memory.host is None else memory.host.document(),
             "devices": [self._device(device) for device in devices],
         }
 

@@ -12,6 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from parsim.report.communication import busiest
+from parsim.report.host_memory import HostMemory
 from parsim.report.measured import DeviceMemory
 from parsim.report.plots.style import KEYS as COLOURS
 from parsim.report.quantities import GIB, cell, gib, number, percent, seconds, size, time_unit
@@ -58,6 +59,8 @@ def _parts(report: Report) -> Iterator[RenderableType]:
     yield _breakdown(report)
     if report.measured.memory.devices:
         yield _memory(report)
+    if report.measured.memory.host is not None:
+        yield Padding(Text(_host(report.measured.memory.host)), (1, 0, 0, 0))
     if report.collectives:
         yield _collectives(report)
     if report.links:
@@ -141,6 +144,16 @@ def _breakdown(report: Report) -> RenderableType:
     table.add_section()
     _add(table, "sum", unit.cell(sum(report.breakdown.values())), "100.0", "", unit.cell(sum(report.critical.values())))
     return Padding(table, (1, 0, 0, 0))
+
+
+def _host(host: HostMemory) -> str:
+    """``Host memory of node 0: 100.4 GiB (optimizer 75.3, gradients 25.1) of 1,862.6 GiB``."""
+    parts = ", ".join(f"{name} {gib(held)}" for name, held in host.at_peak.items())
+    whole = (
+        "; the topology does not say what it has (host_memory)" if host.capacity_bytes is None else f" of {gib(host.capacity_bytes)} GiB"
+    )
+    drives = f", and {gib(host.nvme_bytes)} GiB on drives" if host.nvme_bytes else ""
+    return f"Host memory of node {host.node}: {gib(host.bytes)} GiB ({parts}){whole}{drives}"
 
 
 def _memory(report: Report) -> RenderableType:

@@ -78,6 +78,8 @@ class Answers:
     """of that class, reserve subtracted [B]"""
     heaviest: tuple[int, float] = (0, 1.0)
     """the rank that computes most, and how many times the mean it computes"""
+    host_lacks: int = 0
+    """bytes by which what is offloaded exceeds a node's host memory [B]"""
 
 
 def limiter_kind(measured: Measured, answers: Answers) -> str:
@@ -86,7 +88,7 @@ def limiter_kind(measured: Measured, answers: Answers) -> str:
     The critical path has no bubble: filling and draining a pipeline is somebody's compute. So the time in which the
     average rank waits is taken from compute and called bubble before the largest is chosen.
     """
-    if answers.headroom < 0:
+    if answers.headroom < 0 or answers.host_lacks:
         return "memory"
     parts = limiting_parts(answers)
     kind = max(parts, key=lambda key: parts[key])
@@ -105,6 +107,8 @@ def limiting_parts(answers: Answers) -> dict[str, float]:
 
 def limiter(measured: Measured, timeline: Timeline, path: CriticalPath, kind: str, answers: Answers) -> str:
     """One sentence: what limits the step, how much of it, and where."""
+    if kind == "memory" and answers.headroom >= 0:
+        return f"memory: {_host_words(measured)}"
     if kind == "memory" and answers.worst is not None:
         category, volume = _largest_category(answers.worst)
         category = _MEMORY_WORDS.get(category, category)
@@ -125,6 +129,14 @@ def limiter(measured: Measured, timeline: Timeline, path: CriticalPath, kind: st
     return f"{WORDS[kind]}: {share} of the critical path ({seconds(spent)} of {seconds(answers.step_time)}){place}{name}{reason}"
 
 
+def _host_words(measured: Measured) -> str:
+    """What a node's host memory would have to hold."""
+    host = measured.memory.host
+    if host is None or host.capacity_bytes is None:
+        return ""
+    return f"node {host.node} needs {gib(host.bytes)} GiB of host memory for what is offloaded, and has {gib(host.capacity_bytes)} GiB"
+
+
 def _stage(measured: Measured) -> int:
     """ZeRO stage of the run's strategy; 0 for plain replicas."""
     parallel = measured.scenario.get("parallel", {})
@@ -140,12 +152,16 @@ def lever(measured: Measured, answers: Answers) -> str:
         if category in _SHARDED_FROM and _stage(measured) >= _SHARDED_FROM[category]:
             advice = "sharded already: more GPUs, a smaller optimizer (8-bit, Adafactor), or GPUs with more memory"
         return f"{_MEMORY_WORDS.get(category, category)}, {gib(volume)} GiB of the peak: {advice}"
+    if answers.host_lacks:
+        return f"host memory, {gib(answers.host_lacks)} GiB too little: offload less or to drives, more nodes, or more memory in each"
     parts = {key: answers.critical[key] for key in KEYS if key not in ("compute", "bubble")}
     parts["bubble"] = (answers.bubble_fraction or 0.0) * answers.step_time
     kind = max(parts, key=lambda key: parts[key])
     if answers.step_time <= 0 or parts[kind] < _NOTABLE * answers.step_time:
         return "none but compute itself: faster GPUs, more of them, or fewer FLOP"
     advice = _bubble_advice(measured, answers) if kind == "bubble" else _ADVICE[kind]
+    if kind == "optimizer" and measured.memory.host is not None:
+        advice = "the CPU steps: more sockets and ranks to share it, faster host memory, or the optimizer on the device"
     share = percent(parts[kind] / answers.step_time)
     return f"{WORDS[kind]}, at most {seconds(parts[kind])} ({share}): {advice}"
 
@@ -156,7 +172,10 @@ def verdict(measured: Measured, answers: Answers) -> str:
     if answers.worst is not None:
         used = answers.worst.device_used_bytes
         room = f"{gib(used)} of {gib(answers.capacity)} GiB ({used / 1e9:,.1f} GB)"
-        if answers.headroom >= 0:
+        if answers.host_lacks:
+            parts.append(f"does not fit: {_host_words(measured)}")
+            parts.append(f"devices: {room}")
+        elif answers.headroom >= 0:
             parts.append(f"fits: {room}{_tight(measured, answers)}")
         else:
             where = _where(measured, answers.worst.rank)

@@ -22,6 +22,8 @@ class BatchSizes:
     micro_batches: int
     arithmetic: str
     warnings: tuple[Finding, ...] = ()
+    last_micro_batch: int = 0
+    """samples of a smaller last micro-batch; 0: all are equal"""
 
 
 def resolve_batch(training: TrainingSection, data_size: int, *, sequence: bool) -> BatchSizes:
@@ -33,7 +35,10 @@ def resolve_batch(training: TrainingSection, data_size: int, *, sequence: bool) 
     micro = training.micro_batch
     accumulation = None if training.gradient_accumulation == "auto" else int(training.gradient_accumulation)
     unit = (micro or accumulation or 1) * data_size
-    total, note, warnings = _samples(training, unit, sequence=sequence)
+    partial = training.partial_micro_batch and micro is not None
+    total, note, warnings = _samples(training, data_size if partial else unit, sequence=sequence)
+    if partial and total is not None and micro is not None and total % unit:
+        return _partial(total, micro, accumulation, data_size, note, warnings)
     if total is not None and micro is not None:
         count = _divide(total, unit, f"global_batch {total} / (micro_batch {micro} x data {data_size})", "training.global_batch")
         if accumulation is not None and accumulation != count:
@@ -59,6 +64,17 @@ def resolve_batch(training: TrainingSection, data_size: int, *, sequence: bool) 
     text = f"two of global_batch, micro_batch and gradient_accumulation are needed ({only})"
     missing = "global_batch: 32" if given == ["micro_batch"] else "micro_batch: 1"
     raise PlanError(Finding(text, "training", None, f"add for example {missing}"))
+
+
+def _partial(total: int, micro: int, accumulation: int | None, data_size: int, note: str, warnings: tuple[Finding, ...]) -> BatchSizes:
+    """A batch whose last micro-batch is smaller: every replica has global_batch / data samples, micro_batch of them at a time."""
+    each = _divide(total, data_size, f"global_batch {total} / data {data_size}", "training.global_batch")
+    count, rest = divmod(each, micro)
+    if accumulation not in (None, count + 1):
+        text = f"{each} samples per replica in micro-batches of {micro} are {count} whole ones and one of {rest}"
+        raise PlanError(Finding(text, "training.gradient_accumulation", accumulation, f"leave it out, or write {count + 1}"))
+    text = f"gradient_accumulation = {total} / {data_size} = {each} samples per replica = {count} x {micro} + {rest}: {count + 1}"
+    return BatchSizes(total, micro, count + 1, note + text, warnings, rest)
 
 
 def _samples(training: TrainingSection, unit: int, *, sequence: bool) -> tuple[int | None, str, tuple[Finding, ...]]:

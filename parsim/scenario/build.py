@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
-from parsim.parallel.settings import Host, Runtime, Training
+from parsim.parallel.settings import Host, Offload, Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST_GPUS = 131_072
+HOST_LINKS = (
+    ("host-memory", "host_memory_bandwidth", "0.6 x STREAM of eight DDR4-3200 channels, reads and writes together"),
+    ("nvme-read", "drive_read_bandwidth", "one PCIe 4.0 x4 data-centre drive (Samsung PM9A3 datasheet)"),
+    ("nvme-write", "drive_write_bandwidth", "one PCIe 4.0 x4 data-centre drive (Samsung PM9A3 datasheet)"),
+)
+"""kind of link, name of the assumption, source"""
 
 
 def build(scenario: Scenario) -> Built:
@@ -151,11 +157,22 @@ class _Builder:
                     fabric=fabric or None,
                     overrides=section.set or None,
                     seed=self.settings.variability.seed,
+                    host=self._beyond_devices(),
                 )
         except (TopologyError, ScenarioError) as error:  # the latter for an unknown device
             raise TopologyError(machine_findings(error.findings, section, tree, devices)) from None
         self.warnings += [Finding(str(warning.message), "cluster.topology") for warning in caught]
+        self._host_links(cluster, {**(tree.get("links") or {}), **(section.set.get("links") or {})})
         return cluster
+
+    def _host_links(self, cluster: Cluster, stated: Mapping[str, Any]) -> None:
+        """Record the standard speeds of host memory and drives where something is offloaded to them and nobody stated any."""
+        if not self._beyond_devices():
+            return
+        for kind, name, source in HOST_LINKS:
+            link = next((link for link in cluster.machine(0).links if link.kind == kind), None)
+            if link is not None and kind not in stated:
+                self._assume(name, f"{link.capacity / 1e9:g} GB/s per socket", source, "default")
 
     def _gpus(self, cluster: Cluster) -> tuple[int, ...]:
         """GPU of each rank."""
@@ -196,6 +213,9 @@ class _Builder:
             raise ModelError(Finding(f"required: {name} works on sequences", "training.sequence_length", None, hint))
         if not model.sequence and length is not None:
             raise ModelError(Finding(f"{name} has samples without sequences", "training.sequence_length", length, "leave it out"))
+        mean = settings.training.mean_sequence_length
+        if not model.sequence and mean != "auto":
+            raise ModelError(Finding(f"{name} has samples without sequences", "training.mean_sequence_length", mean, "leave it out"))
         return model
 
     def _counting(self, model: Model) -> None:
@@ -263,6 +283,8 @@ class _Builder:
         self.warnings += batch.warnings
         training = Training(
             sequence_length=section.sequence_length or 1,
+            mean_sequence_length=0 if section.mean_sequence_length == "auto" else int(section.mean_sequence_length),
+            last_micro_batch=batch.last_micro_batch,
             micro_batch=batch.micro_batch,
             micro_batches=batch.micro_batches,
             global_batch=batch.global_batch,
@@ -278,8 +300,21 @@ class _Builder:
             attention=attention,
             recompute=section.recompute,
             data_loading=section.data_loading,
+            offload=self._offload(),
         )
         return training, batch.arithmetic
+
+    def _offload(self) -> Offload:
+        """What leaves the device; gradients go where the optimizer is unless something else is written."""
+        section = self.settings.training.offload
+        gradients = section.optimizer if section.gradients == "none" else section.gradients
+        return Offload(section.parameters, gradients, section.optimizer, section.activations)
+
+    def _beyond_devices(self) -> Literal["", "memory", "nvme"]:
+        """What of the machine beyond its GPUs the job works with."""
+        section = self.settings.training.offload
+        places = (section.parameters, section.gradients, section.optimizer, section.activations)
+        return "nvme" if "nvme" in places else "memory" if "cpu" in places else ""
 
     def _loss_kernel(self, model: Model, profile: Profile) -> str:
         kernel = self.settings.training.loss.kernel

@@ -47,6 +47,9 @@ ASSUMPTIONS = {
     "context_memory": "software.memory.context",
     "communicator_memory": "software.memory.communicators",
     "workspace_memory": "software.memory.workspace",
+    "host_memory_bandwidth": "cluster.set.links.host-memory.per_direction",
+    "drive_read_bandwidth": "cluster.set.links.nvme-read.per_direction",
+    "drive_write_bandwidth": "cluster.set.links.nvme-write.per_direction",
 }
 """name of an assumption, as reports print it -> the key that states it"""
 SCALAR = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,12 @@ from parsim.simulation.trace import Trace
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers", "temporaries", "workspace")
 
 Integers = NDArray[np.int64]
+Where = Literal["device", "host", "nvme"]
+
+
+def held_in(category: str) -> Where:
+    """Which memory a tensor of this category is in."""
+    return "host" if category.startswith("host ") else "nvme" if category.startswith("nvme ") else "device"
 
 
 class LedgerError(ParsimError):
@@ -164,9 +171,15 @@ class Ledger:
         self.ranks = sorted(found)
 
     def measure(
-        self, rank: int, *, allocator: Mode | None = None, capacity: int | None = None, repeat_from: int = REPEAT_FROM
+        self,
+        rank: int,
+        *,
+        allocator: Mode | None = None,
+        capacity: int | None = None,
+        repeat_from: int = REPEAT_FROM,
+        where: Where = "device",
     ) -> MemoryTimeline:
-        """Memory of one rank over time.
+        """Memory of one rank over time: of its device, or what it keeps in host memory or on drives.
 
         An event happens at the start of its op + its offset, but within the op; ties go by the start of the op, the order
         of ops and that of the effects in an op. With an `allocator` all events are replayed through it; `delta`, `level`
@@ -183,15 +196,18 @@ class Ledger:
         sizes = np.array([row.bytes for row in table], dtype=np.int64)
         instance = np.where(repeated[tensor], instance, -1)
         self._check(op, tensor, instance, sign, table, rank)
+        here = np.array([held_in(row.category) == where for row in table], dtype=bool)[tensor]
+        if not here.all():
+            op, tensor, instance, sign, time = (column[here] for column in (op, tensor, instance, sign, time))
         delta = sign * (-(-sizes[tensor] // ROUNDING) * ROUNDING)
         played = None
         if allocator is not None:
             keys = tensor * 2 * (int(instance.max(initial=0)) + 2) + instance + 1
             played = replay_columns(keys, sign * sizes[tensor], repeated[tensor], allocator, capacity, repeat_from)
             delta = played.blocks
-        categories = tuple(dict.fromkeys((*CATEGORIES, *(row.category for row in table))))
+        categories = tuple(dict.fromkeys((*CATEGORIES, *(row.category for row in table if held_in(row.category) == where))))
         number = {name: position for position, name in enumerate(categories)}
-        category = np.array([number[row.category] for row in table], dtype=np.int64)[tensor]
+        category = np.array([number.get(row.category, -1) for row in table], dtype=np.int64)[tensor]
         return MemoryTimeline(
             rank=rank,
             tensors=tuple(table),
@@ -224,7 +240,8 @@ class Ledger:
         passed = offsets[row]
         if self.trace.stretched:  # kernels slowed by communication reach everything in proportion
             nominal = np.array([0.0 if (o := self.program.ops[i]).collective else o.duration for i in ops.index])[place]
-            passed = np.where(nominal > 0, passed * (end - start) / np.where(nominal > 0, nominal, 1.0), passed)
+            kernel = nominal > 0
+            passed[kernel] = passed[kernel] * (end - start)[kernel] / nominal[kernel]
         time = np.clip(start + passed, start, end)
         order = np.lexsort((start, time))  # stable: ties keep the order of ops and of their effects
         resident = np.array(self.program.resident.get(rank, ()), dtype=np.int64)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import simpy
 
-from parsim.program.program import COMPUTE, Collective, Op, Program
+from parsim.program.program import COMPUTE, OFFLOAD, Collective, Op, Program
 from parsim.simulation.network import Network
 
 _LANE = 10**9
@@ -79,7 +79,9 @@ class Overlap:
         return frozenset(ranks)
 
     def beside(self, op: Op) -> tuple[int, ...]:
-        """The ranks whose compute lane a collective leaves free."""
+        """The ranks whose compute lane a collective leaves free; none for copies, which copy engines make and not kernels."""
+        if op.collective is not None and op.collective.axis == OFFLOAD:
+            return ()
         key = id(op.lanes)
         if (ranks := self._beside.get(key)) is None:
             held = {lane.rank for lane in op.lanes if lane.name == COMPUTE}

@@ -16,6 +16,7 @@ from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.scenario.files import find, names, read
 from parsim.scenario.shortforms import box
+from parsim.study.offload import offload_candidates, offload_settings
 
 Tree = dict[str, Any]
 Candidate = tuple[str, str, tuple[str, ...]]
@@ -47,7 +48,9 @@ class Question:
     optimizer: str | None = None
     recompute: str | None = None
     offload: str | None = None
-    infer: bool = False
+    """what goes to the host (see `parsim.study.offload`); None: nothing"""
+    host_memory: str | None = None
+    """of a machine; None: what the topology says"""
 
 
 @dataclass(frozen=True)
@@ -109,23 +112,25 @@ def scenario_of(question: Question) -> Tree:
         if (value := getattr(question, key)) is not None:
             training[key] = value
     if question.offload is not None:
-        training["offload"] = {"optimizer": question.offload}
+        training |= offload_settings(question.offload, question.recompute)
     if question.train != "full":
         training["finetune"] = {"method": question.train}
     cluster: Tree = {"topology": question.on}
     if question.nodes > 1:
         cluster["nodes"] = question.nodes
+    if question.host_memory is not None:
+        cluster["set"] = {"node": {"host_memory": question.host_memory}}
     tree: Tree = {"model": question.model, "training": training, "parallel": parallel, "cluster": cluster}
-    if question.infer:
-        raise ScenarioError(Finding("not supported yet: memory for inference", "--infer", True, "leave it out to ask about training"))
     if question.zero not in (None, 0, 1, 2, 3):
         raise ScenarioError(Finding(f"ZeRO has stages 0 to 3, not {question.zero}", "--zero", question.zero, "0 is plain DDP"))
-    probe = {**tree, "training": {"sequence_length": 1, **training}, "parallel": {**parallel, "data": {"strategy": "ddp"}}}
+    plain = {key: value for key, value in training.items() if key != "offload"}
+    probe = {**tree, "training": {"sequence_length": 1, **plain}, "parallel": {**parallel, "data": {"strategy": "ddp"}}}
     built = build(load(probe))
     if built.model.sequence and question.sequence_length is None:
         training["sequence_length"] = min(_SEQUENCE, built.model.maximum_sequence or _SEQUENCE)
     several = built.parallelism.data.size > 1
-    strategy = f"zero{3 if question.zero is None else question.zero}" if several else "none"
+    wants_three = training.get("offload", {}).get("parameters", "none") != "none"
+    strategy = f"zero{3 if question.zero is None else question.zero}" if several or wants_three else "none"
     parallel["data"] = {"strategy": "ddp" if strategy == "zero0" else strategy}
     return tree
 
@@ -194,6 +199,7 @@ def _same_hardware(question: Question, tree: Tree) -> list[Candidate]:
         candidates.append(
             ("recipe", "pure bf16 states (2+2+4 B/parameter) + full recomputation", ("training.precision=pure-bf16", *recompute))
         )
+    candidates += offload_candidates(tree, recompute)
     half = tree["training"].get("sequence_length", 0) // 2
     if half >= 128:
         candidates.append(("recipe", f"sequence length {half} + full recomputation", (f"training.sequence_length={half}", *recompute)))

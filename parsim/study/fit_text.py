@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from parsim.report.measured import DeviceMemory, RankClass
+from parsim.report.measured import DeviceMemory, MemoryFacts, RankClass
 from parsim.report.report import Report
 from parsim.study.fit import Alternative, Answer, Maximum, formulas
 from parsim.units import format_bytes, format_time
@@ -93,14 +93,16 @@ def _verdict(answer: Answer) -> Iterator[str]:
     capacity = report.measured.memory.capacity_bytes
     word = "yes" if answer.fits else "no"
     need = format_bytes(device.device_used_bytes, decimal=True)
-    yield f"{word}: {answer.question.model} on {answer.question.on} needs {need} of {format_bytes(capacity)} per GPU"
+    lacking = report.measured.memory.host if report.host_lacks else None
+    host = f", and host memory: {_host(report.measured.memory)}" if lacking is not None else ""
+    yield f"{word}: {answer.question.model} on {answer.question.on} needs {need} of {format_bytes(capacity)} per GPU{host}"
     strategy = answer.tree["parallel"]["data"]["strategy"]
     alone = f"model states alone: {format_bytes(_states(report))} per GPU of about {format_bytes(capacity)} ({strategy})"
     yield f"{alone}; {format_bytes(states)} live at the peak"
 
 
 def _states(report: Report) -> int:
-    """Weights, gradients and optimizer state of a rank when all exist [B], from the sum per parameter."""
+    """Weights, gradients and optimizer state on a device when all exist [B], from the sum per parameter."""
     measured = report.measured
     total = float(str(measured.memory.bytes_per_parameter).partition("=")[2].split()[0] or 0)
     strategy = str(measured.scenario["parallel"]["data"]["strategy"])
@@ -108,6 +110,9 @@ def _states(report: Report) -> int:
     weight, gradient = (float(part) for part in str(measured.memory.bytes_per_parameter).split("=")[0].split("+")[:2])
     n = measured.ranks.data * measured.ranks.context
     rest = total - weight - gradient
+    away = measured.scenario["training"]["offload"]
+    weight = weight if away["parameters"] == "none" else 0.0
+    gradient, rest = (gradient, rest) if away["optimizer"] == "none" else (0.0, 0.0)
     sharded = {"zero1": (1, 1, n), "zero2": (1, n, n), "zero3": (n, n, n), "fsdp": (n, n, n)}.get(strategy, (1, 1, 1))
     return round(parameters * (weight / sharded[0] + gradient / sharded[1] + rest / sharded[2]))
 
@@ -143,8 +148,19 @@ def _facts(answer: Answer) -> Iterator[str]:
     yield f"bytes per parameter  {memory.bytes_per_parameter} (weight + gradient + master + optimizer)"
     yield f"peak                 {format_bytes(device.device_used_bytes)} at {device.peak_op or 'the start of the step'}"
     yield f"at checkpoint save   {format_bytes(memory.at_save_bytes or 0)} per GPU"
-    yield f"host memory          {format_bytes(memory.host_bytes)} used by the strategy (nothing is offloaded)"
+    yield f"host memory          {_host(memory)}"
     yield f"step                 {format_time(report.step_time)}"
+
+
+def _host(memory: MemoryFacts) -> str:
+    """Host memory of the fullest node, of how much."""
+    host = memory.host
+    if host is None:
+        return f"{format_bytes(memory.host_bytes)} used by the strategy (nothing is offloaded)"
+    known = "what a node has is unknown, say --host-memory" if host.capacity_bytes is None else f"of {format_bytes(host.capacity_bytes)}"
+    short = "" if host.headroom is None or host.headroom >= 0 else ": too little"
+    drives = f", {format_bytes(host.nvme_bytes)} on drives" if host.nvme_bytes else ""
+    return f"{format_bytes(host.bytes)} per node ({known}){short}{drives}"
 
 
 def _maximum(maximum: Maximum) -> Iterator[str]:
@@ -163,9 +179,11 @@ def _alternatives(answer: Answer) -> Iterator[str]:
     else:
         yield "what would fit, cheapest first"
         for alternative in answer.alternatives:
-            yield f"  {alternative.change:<52} {format_bytes(alternative.report.peak_memory):>10}  {_price(alternative)}"
+            host = alternative.report.measured.memory.host
+            more = "" if host is None else f", {format_bytes(host.bytes)} of host memory per node"
+            yield f"  {alternative.change:<52} {format_bytes(alternative.report.peak_memory):>10}  {_price(alternative)}{more}"
     if answer.question.train == "full":
-        yield "not tried: LoRA, QLoRA and offload are not supported yet"
+        yield "not tried: LoRA and QLoRA are not supported yet"
 
 
 def _price(alternative: Alternative) -> str:

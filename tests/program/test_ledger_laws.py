@@ -15,12 +15,12 @@ from parsim.model.catalogue import build_model
 from parsim.model.plain import plain_model
 from parsim.parallel.fsdp import FullyShardedDataParallel
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.settings import Optimizer, Recompute
+from parsim.parallel.settings import Offload, Optimizer, Recompute
 from parsim.parallel.single_process import DataParallelModule
 from parsim.parallel.zero import ZeroOptimizer
 from parsim.program.check import check
 from parsim.scenario.precision import PRESETS
-from parsim.simulation.ledger import LedgerError
+from parsim.simulation.ledger import LedgerError, held_in
 
 WIRES = {"tensor": 1e-5, "data": 1e-4, "pipeline": 1e-5}
 
@@ -28,12 +28,14 @@ WIRES = {"tensor": 1e-5, "data": 1e-4, "pipeline": 1e-5}
 def assert_balanced(run):
     """Every rank ends with what it began with (in a first iteration plus the workspaces), and no level is negative."""
     for rank, resident in run.program.resident.items():
-        memory = run.memory(rank)
-        names = {number: memory.tensors[number].name for number, _ in memory.final}
-        left = sorted(name for number, name in names.items() if number not in resident and "workspace" not in name)
-        lost = sorted(memory.tensors[number].name for number in resident if number not in names)
-        assert (left, lost) == ([], [])
-        assert all(levels.min() >= 0 for levels in memory.levels.values())
+        for where in ("device", "host", "nvme"):
+            memory = run.memory(rank, where=where)
+            names = {number: memory.tensors[number].name for number, _ in memory.final}
+            stay = [number for number in resident if held_in(memory.tensors[number].category) == where]
+            left = sorted(name for number, name in names.items() if number not in stay and "workspace" not in name)
+            lost = sorted(memory.tensors[number].name for number in stay if number not in names)
+            assert (left, lost) == ([], [])
+            assert all(levels.min() >= 0 for levels in memory.levels.values())
 
 
 # -- a grid over everything --------------------------------------------------------------------------------------------------
@@ -46,8 +48,15 @@ NOT_FUSED = {"gradient_accumulation_fusion": False}
 SEQUENCE = {"sequence_parallel": True}
 
 
+HOSTED = Offload("none", "cpu", "cpu", "none")
+CHECKPOINTS = {"offload": Offload(activations="cpu"), "recompute": FULL}
+
+
 def one_gpu():
     yield {}
+    yield {"offload": HOSTED, "micro_batches": 2}
+    yield CHECKPOINTS | {"micro_batches": 2}
+    yield {"last_micro_batch": 1, "micro_batch": 3, "micro_batches": 3}
     yield {"micro_batches": 1, "iteration": "first"}
     yield {"backward": False}
     yield {"step": False}
@@ -70,6 +79,18 @@ def replicas():
         yield common | {"iteration": "first"}
         yield common | {"backward": False}
         yield common | {"recompute": FULL}
+        if strategy != "torch-data-parallel":
+            yield common | CHECKPOINTS | {"micro_batches": 3}
+            yield common | {"last_micro_batch": 1, "micro_batch": 3, "micro_batches": 3, "mean_sequence_length": 96}
+        if strategy.startswith("zero"):
+            yield common | {"offload": HOSTED, "micro_batches": 3}
+            yield common | {"offload": HOSTED, "iteration": "first"}
+            yield common | {"offload": HOSTED, "tensor": 2, "data_settings": chosen | {"overlap_reduce": False}}
+        if strategy in ("zero3", "fsdp"):
+            yield common | {"offload": Offload("cpu", "cpu", "cpu", "cpu"), "micro_batches": 3, "recompute": FULL}
+            yield common | {"offload": Offload("cpu", "cpu", "cpu", "none"), "data": 1}
+        if strategy == "zero3":
+            yield common | {"offload": Offload("nvme", "nvme", "nvme", "none"), "micro_batches": 3}
         yield common | {"model": "resnet50"}
         yield common | {"data_settings": chosen | {"overlap_reduce": False}}
         yield common | {"data_settings": chosen | {"accumulate": "every"}}
@@ -101,6 +122,9 @@ def pipelines():
     for schedule, virtual in SCHEDULES:
         chosen = {"pipeline_settings": {"schedule": schedule, "virtual_stages": virtual}}
         yield chosen | {"pipeline": 2, "micro_batches": 4}
+        yield chosen | CHECKPOINTS | {"pipeline": 2, "micro_batches": 4}
+        if schedule != "pipedream":
+            yield chosen | {"pipeline": 2, "micro_batches": 4, "micro_batch": 3, "last_micro_batch": 2, "tensor": 2}
         yield chosen | {"pipeline": 4, "micro_batches": 4, "tensor": 2, "data": 2}
         yield chosen | {"pipeline": 2, "micro_batches": 2, "runtime": {"profile": "megatron-core"}}
         yield {"pipeline": 3, "micro_batches": 3, "pipeline_settings": {"schedule": schedule, "overlap_sends": False}}
@@ -126,6 +150,8 @@ def describe(case):
     for key, value in case.items():
         if isinstance(value, Recompute):
             words.append(f"recompute {value.mode} {'+'.join(value.selective) if value.mode == 'selective' else ''}".strip())
+        elif isinstance(value, Offload):
+            words.append(f"offload {value.parameters} {value.optimizer} {value.activations}")
         elif isinstance(value, dict):
             words += [f"{name} {setting}" for name, setting in value.items()]
         else:

@@ -50,7 +50,7 @@ KEYS = {
     "critical_path_s": CLASSES,
     "memory": {
         "capacity_bytes", "reserve_bytes", "fits", "headroom_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
-        "peak_device_used_bytes", "peak_bytes", "host_bytes", "at_save_bytes", "bytes_per_parameter", "devices",
+        "peak_device_used_bytes", "peak_bytes", "host_bytes", "at_save_bytes", "bytes_per_parameter", "host", "devices",
     },
     "memory.devices.*": {
         "rank", "ranks", "count", "stage", "peak_bytes", "allocated_bytes", "reserved_bytes", "device_used_bytes", "peak_time_s",
@@ -94,6 +94,8 @@ def reduced(document: dict[str, Any]) -> dict[str, Any]:
     kept |= {key: document[key] for key in ("limiter_kind", "breakdown_rank", "bottleneck_rank")}
     memory = dict(document["memory"])
     memory["devices"] = [_device(device) for device in memory["devices"]]
+    if memory["host"] is None:
+        del memory["host"]
     kept["memory"] = memory
     schedule = document["schedule"]
     kept["schedule"] = {key: schedule[key] for key in ("name", "stages", "virtual_stages", "layers_per_stage")}

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from parsim.cli import execute
-from parsim.errors import ScenarioError
+from parsim.errors import InputError, ScenarioError
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.files import parse_text
@@ -107,17 +107,64 @@ def test_a_strategy_nobody_named_is_the_most_frugal_one():
 
 
 def test_what_is_not_built_is_refused():
-    for question in (
-        Question("gpt2", "1x a100-80gb", train="lora"),
-        Question("gpt2", "1x a100-80gb", offload="cpu"),
-        Question("gpt2", "1x a100-80gb", infer=True),
-    ):
+    for question in (Question("gpt2", "1x a100-80gb", train="lora"),):
         with pytest.raises(ScenarioError, match="not supported yet"):
             fit(question)
     with pytest.raises(ScenarioError, match="ZeRO has stages 0 to 3"):
         fit(Question("gpt2", "4x a100-80gb", zero=5))
     with pytest.raises(ScenarioError, match="cannot maximise"):
         find_maximum(scenario_of(Question("gpt2", "1x a100-80gb")), "layers")
+
+
+def test_offloading_the_optimizer_makes_13b_fit(no_13b):
+    # the 14 of 16 B/parameter that the optimizer and its gradients are leave the GPUs; 16 B/parameter are in host memory
+    answer = fit(Question("llama-13b", "4x v100-32gb", offload="optimizer", host_memory="512GiB"))
+    assert answer.fits
+    host = answer.report.measured.memory.host
+    assert host.bytes == pytest.approx(16 * 13_015_864_320, rel=1e-6)
+    assert host.capacity_bytes == 512 * GIB
+    assert "194 GiB per node (of 512 GiB)" in text(answer)
+    assert answer.report.peak_memory < no_13b.report.peak_memory
+    assert run_of(answer).peak_memory == answer.report.peak_memory
+
+
+def test_too_little_host_memory_is_a_no():
+    answer = fit(Question("llama-7b", "1x a100-80gb", offload="optimizer", host_memory="64GB"))
+    assert not answer.fits
+    assert answer.report.headroom > 0
+    assert "host memory: 100.4 GiB per node (of 59.6 GiB): too little" in text(answer).splitlines()[0]
+    assert all(alternative.report.fits for alternative in answer.alternatives)
+
+
+def test_offload_is_among_what_would_help(no_13b):
+    changes = [alternative.change for alternative in no_13b.alternatives]
+    assert "optimizer in host memory" in changes
+    assert "of host memory per node" in text(no_13b)
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("optimizer", {"optimizer": "cpu"}),
+        ("cpu", {"optimizer": "cpu"}),
+        ("optimizer:nvme, parameters", {"optimizer": "nvme", "parameters": "cpu"}),
+        ("parameters", {"parameters": "cpu", "optimizer": "cpu"}),
+        ("all", {"parameters": "cpu", "optimizer": "cpu", "activations": "cpu"}),
+        ("all:nvme", {"parameters": "nvme", "optimizer": "nvme", "activations": "cpu"}),
+    ],
+)
+def test_what_offload_means(words, settings):
+    tree = scenario_of(Question("gpt2", "2x a100-80gb", offload=words))
+    assert tree["training"]["offload"] == settings
+    assert ("recompute" in tree["training"]) == ("activations" in settings)
+    assert simulate(load(tree)).measured.memory.host.bytes > 0
+
+
+def test_unknown_offloads_are_refused():
+    with pytest.raises(ScenarioError, match="cannot offload 'weights'"):
+        fit(Question("gpt2", "1x a100-80gb", offload="weights"))
+    with pytest.raises(InputError, match="offload_param is ZeRO-3's"):
+        fit(Question("gpt2", "4x a100-80gb", offload="parameters", zero=2))
 
 
 def test_json_has_the_run_report(no_13b):

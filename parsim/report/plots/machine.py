@@ -27,6 +27,7 @@ _KINDS = {
     "pcie": style.Style("#8a929c", "PCIe switch"),
     "cpu": style.Style("#1b1f24", "CPU"),
     "memory": style.Style("#e6e9ed", "host memory", "#111111"),
+    "nvme": style.Style("#c9b458", "NVMe drive", "#111111"),
     "nvswitch": style.Style("#009E73", "NVSwitch"),
     "switch": style.Style("#5b636d", "switch"),
 }
@@ -36,6 +37,7 @@ _WIRES = {
     "pcie": style.GREY,
     "socket": style.VERMILION,
     "memory": style.INK,
+    "storage": style.INK,
     "network": style.PURPLE,
 }
 """Links, by medium."""
@@ -86,7 +88,7 @@ def _parts(machine: Node) -> list[list[str]]:
             vertex = todo.pop(0)
             part.append(vertex)
             for other, data in machine.graph.adj[vertex].items():
-                if other not in seen and data["link_kind"].medium in ("pcie", "socket", "memory"):
+                if other not in seen and data["link_kind"].medium in ("pcie", "socket", "memory", "storage"):
                     seen.add(other)
                     todo.append(other)
         order = {vertex: number for number, vertex in enumerate(machine.graph.nodes)}

@@ -44,6 +44,7 @@ _LABELS = {
     "pipeline_comm": "pipeline",
     "data_comm": "data",
     "offload": "copies",
+    "optimizer": "CPU step",
 }
 
 
@@ -183,7 +184,7 @@ def _strip(pen: _Pen, shares: Sequence[tuple[Floats, tuple[float, ...]]], data: 
 
 
 def _look(key: str) -> str:
-    return {"pipeline_comm": "pipeline", "offload": "offload"}.get(key, "communication")
+    return {"pipeline_comm": "pipeline", "offload": "offload", "optimizer": "optimizer"}.get(key, "communication")
 
 
 def _bars(pen: _Pen, bars: Bars, top: float, height: float, colour: str, *, hidden: bool = False, edge: bool = True) -> None:

@@ -1,0 +1,147 @@
+"""The command `parsim fit`: of training, and with `--inference` of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parsim.errors import Finding, ScenarioError
+from parsim.terminal import Debug, Json, create, say, say_json
+
+Batch = Annotated[int | None, typer.Option(help="Inference: sequences (or samples) at once; default 1.")]
+ContextLength = Annotated[
+    int | None, typer.Option(help="Inference: tokens of each, prompt and answer; default: what the model was made for.")
+]
+PagedBlock = Annotated[int | None, typer.Option(help="Inference: tokens of a page of the key-value cache (vLLM: 16); default: no pages.")]
+Beams = Annotated[int | None, typer.Option(help="Inference: beams of a beam search; each has a cache.")]
+CacheType = Annotated[str | None, typer.Option("--kv-dtype", help="Inference: fp32, bf16, fp16, fp8 or int8; default: as the activations.")]
+PrefillTokens = Annotated[int | None, typer.Option(help="Inference: prompt tokens in one forward pass; default: one whole context.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command of this file on the command line."""
+    app.command()(fit)
+
+
+def fit(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, or a path to its YAML or config.json.")],
+    on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help='"4x v100-32gb", or a topology (`parsim list topologies`).')],
+    train: Annotated[str, typer.Option(help="full | lora | qlora")] = "full",
+    zero: Annotated[int | None, typer.Option(help="ZeRO stage 0 to 3; default: 3 on several GPUs.")] = None,
+    tp: Annotated[int, typer.Option(help="Tensor-parallel size.")] = 1,
+    pp: Annotated[int, typer.Option(help="Pipeline-parallel size.")] = 1,
+    nodes: Annotated[int, typer.Option(help="How many machines of the topology.")] = 1,
+    seq: Annotated[int | None, typer.Option(help="Tokens per sample; default: 2048, or what the model has positions for.")] = None,
+    mbs: Annotated[int, typer.Option(help="Samples per forward pass of one replica.")] = 1,
+    precision: Annotated[str | None, typer.Option(help="A precision preset, for example bf16 or pure-bf16.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adamw, adam-8bit, adafactor, lion, momentum, sgd")] = None,
+    recompute: Annotated[str | None, typer.Option(help="none | full | selective")] = None,
+    offload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT", help="To the host: optimizer, parameters, activations or all, with commas; optimizer:nvme for drives."
+        ),
+    ] = None,
+    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each machine's CPUs, for example 512GiB.")] = None,
+    inference: Annotated[bool, typer.Option("--inference", "--infer", help="Inference instead of training.")] = False,
+    batch: Batch = None,
+    context_length: ContextLength = None,
+    paged_block: PagedBlock = None,
+    beams: Beams = None,
+    kv_dtype: CacheType = None,
+    prefill_tokens: PrefillTokens = None,
+    maximum: Annotated[
+        str | None,
+        typer.Option("--max", metavar="WHAT", help="micro_batch, sequence_length or parameters; of inference batch or context-length."),
+    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario, to continue with `parsim run`.")] = None,
+    explain_: Annotated[bool, typer.Option("--explain", help="Show how the numbers come about.")] = False,
+    as_json: Json = False,
+    allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Say whether a model fits, what fills the memory, and what would help."""
+    from parsim.study.fit import Question
+    from parsim.study.fit import fit as answer_to
+    from parsim.study.fit_text import document, text, yaml
+
+    decoding = Decoding(batch, context_length, paged_block, beams, kv_dtype, prefill_tokens)
+    if inference:
+        others = {"--zero": zero, "--optimizer": optimizer, "--recompute": recompute, "--offload": offload, "--save": save, "--seq": seq}
+        others |= {"--host-memory": host_memory, "--pp": None if pp == 1 else pp, "--mbs": None if mbs == 1 else mbs}
+        others |= {"--nodes": None if nodes == 1 else nodes, "--train": None if train == "full" else train}
+        common = Common(model, on, tp, precision)
+        code = infer(common, decoding, others, maximum=maximum, explain=explain_, as_json=as_json)
+        if code and not allow_oom:
+            raise typer.Exit(code)
+        return
+    decoding.refuse()
+    question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, host_memory)
+    answer = answer_to(question, maximum=maximum)
+    if save is not None:
+        create(save, yaml(answer))
+    say_json(document(answer)) if as_json else say(text(answer, explain=explain_))
+    if save is not None and not as_json:
+        say(f"Wrote {save}. Next: parsim run {save}")
+    if not answer.fits and not allow_oom:
+        raise typer.Exit(3)
+
+
+@dataclass(frozen=True)
+class Common:
+    """What both kinds of questions have."""
+
+    model: str
+    on: str
+    tensor: int
+    precision: str | None
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The options that only inference has; None: not written."""
+
+    batch: int | None
+    context_length: int | None
+    paged_block: int | None
+    beams: int | None
+    kv_dtype: str | None
+    prefill_tokens: int | None
+
+    def written(self) -> dict[str, Any]:
+        """Those that were."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+
+    def refuse(self) -> None:
+        """Training has none of them."""
+        hints = {"batch": "use --mbs for training, or add --inference", "context_length": "use --seq for training, or add --inference"}
+        findings = [
+            Finding("an option of inference", f"--{name.replace('_', '-')}", value, hints.get(name, "add --inference"))
+            for name, value in self.written().items()
+        ]
+        if findings:
+            raise ScenarioError(findings)
+
+
+def infer(common: Common, decoding: Decoding, others: Mapping[str, Any], *, maximum: str | None, explain: bool, as_json: bool) -> int:
+    """Answer, and return the exit code; `others` are options of training that must not be there."""
+    from parsim.study.inference import Question
+    from parsim.study.inference import fit as answer_to
+    from parsim.study.inference_text import document, text
+
+    hints = {"--mbs": "use --batch", "--seq": "use --context-length", "--pp": "use --tp"}
+    findings = [
+        Finding("an option of training", option, str(value), hints.get(option, "leave it out of a question about inference"))
+        for option, value in others.items()
+        if value is not None
+    ]
+    if findings:
+        raise ScenarioError(findings)
+    question = Question(common.model, common.on, tensor=common.tensor, precision=common.precision, **decoding.written())
+    answer = answer_to(question, maximum=None if maximum is None else maximum.replace("_", "-"))
+    say_json(document(answer)) if as_json else say(text(answer, explain=explain))
+    return 0 if answer.fits else 3

@@ -1,0 +1,71 @@
+"""Checkpoints in host memory: inputs of recomputed layers leave the device in forward and come back in backward.
+
+An input leaves when the layers that read it are done; in backward it is fetched while the group above it computes, so one
+is on its way while another is in use (DeepSpeed's cpu_checkpointing, torch.autograd.graph.save_on_cpu on checkpoints).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parsim.parallel.recompute import Group
+
+if TYPE_CHECKING:
+    from parsim.program.walk import Walk
+
+
+class Stored:
+    """The checkpoints of one pass that are kept in host memory."""
+
+    def __init__(self, walk: Walk) -> None:
+        self.walk = walk
+        self.at = walk.at
+        training = walk.plan.training
+        wanted = training.backward and training.offload.activations != "none"
+        self.groups = tuple(group for group in walk.groups if wanted and self._movable(group))
+        self._fetched: dict[int, int] = {}
+
+    def _movable(self, group: Group) -> bool:
+        """The group's input belongs to the group: not to the script, nor to a layer before that keeps its own output."""
+        first = group.blocks[0]
+        return group.checkpoint and first > 0 and not self.walk.kept_by_producer(first)
+
+    def after_forward(self, group: Group) -> None:
+        """Send the input of a group that has run."""
+        if group in self.groups:
+            name, size, host = self._names(group)
+            moved = self.walk.passes.moved(size)
+            self.at.copy("d2h", moved, name, after=[self.at.mark()], allocates=[host], frees=[name])
+
+    def before_recompute(self, group: Group) -> None:
+        """Wait for a group's input and fetch that of the group below."""
+        if group not in self.groups:
+            return
+        place = self.groups.index(group)
+        self._fetch(place)
+        self.at.wait(self._fetched[place])
+        if place:
+            self._fetch(place - 1)
+
+    def begin_backward(self) -> None:
+        """Fetch the input of the last group."""
+        if self.groups:
+            self._fetch(len(self.groups) - 1)
+
+    def _fetch(self, place: int) -> None:
+        if place in self._fetched:
+            return
+        name, size, host = self._names(self.groups[place])
+        # whatever left in forward has left when the first fetch of the pass begins; gradients that leave meanwhile hold up nothing
+        earlier = [min(self._fetched.values())] if self._fetched else []
+        behind = () if earlier else ("d2h",)
+        after = [self.at.mark(), *earlier]
+        self._fetched[place] = self.at.copy(
+            "h2d", self.walk.passes.moved(size), name, after=after, behind=behind, allocates=[name], frees=[host]
+        )
+
+    def _names(self, group: Group) -> tuple[str, int, str]:
+        """The input's tensor, its bytes, and the tensor on the host."""
+        name = self.walk.boundary(group.blocks[0])
+        size = self.walk.passes.table.rows[self.at.number(name)].bytes
+        return name, size, self.at.tensor(f"{name} in host memory", size, "host activations", per_micro_batch=True)
