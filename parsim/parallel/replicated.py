@@ -33,6 +33,7 @@ class Replicated:
     steps: bool = True
     """this rank holds optimizer state and steps (False on the workers of DataParallel)"""
     _trainable: tuple[Weight, ...] = field(init=False)
+    _kept: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._trainable = tuple(w for w in self.weights if w.parameter.trainable and not w.parameter.buffer)
@@ -108,6 +109,9 @@ class Replicated:
 
     def pass_ends(self, at: Emitter, *, backward: bool) -> None:
         """It has ended on this rank."""
+        if backward and self._kept:
+            at.compute("", "compute", (), frees=self._kept)
+            self._kept = []
 
     def before_forward(self, unit: Unit, at: Emitter) -> None:
         """Weights are already here."""
@@ -130,7 +134,15 @@ class Replicated:
         if self._adds(at):
             moved = self.training.precision.parameters + 2.0 * self.training.precision.gradients
             adds = [Memory(moved * w.count, float(w.count)) for w in weights]
-            at.compute("", "compute", adds, frees=[self._fresh(w, at) for w in weights])
+            fresh = [self._fresh(w, at) for w in weights]
+            at.compute("", "compute", adds, frees=[] if self._keeps_fresh else fresh)
+            if self._keeps_fresh:
+                self._kept += fresh
+
+    @property
+    def _keeps_fresh(self) -> bool:
+        """A micro-batch's own gradients stay until its backward has ended."""
+        return False
 
     def _adds(self, at: Emitter) -> bool:
         """Autograd's gradient, of the weight's type, is added to the one that is kept (always where that is wider)."""
