@@ -49,6 +49,7 @@ class Replicated:
         """Weights, cached casts and, in steady state, optimizer state."""
         names = [self._weight(weight, at) for weight in self.weights]
         names += self._casts(at)
+        names += self._placeholders(at)
         if self._keeps_states():
             names += self._states(at)
         return names
@@ -64,6 +65,21 @@ class Replicated:
             return []
         matrices = [w for w in self._trainable if len(w.parameter.shape) >= 2 and w.product]
         return [at.tensor(f"{w.name}.cast", element * w.count, "parameters") for w in matrices]
+
+    def _placeholders(self, at: Emitter) -> list[str]:
+        """Transformer Engine adds weight gradients to the fp32 buffer inside the GEMM and gives autograd an empty tensor instead.
+
+        It keeps one for every shape of a layer's weights (NVIDIA/TransformerEngine pytorch/module/base.py, get_dummy_wgrad).
+        """
+        if not (self.runtime.transformer_engine and self.runtime.gradient_accumulation_fusion and self.training.backward):
+            return []
+        fused: dict[tuple[int, str], list[Weight]] = {}
+        for weight in self._trainable:  # Q, K and V are one tensor there, as are gate and up
+            if weight.operator and len(weight.parameter.shape) == 2:
+                fused.setdefault((weight.block, weight.operator), []).append(weight)
+        shapes = {tuple(w.parameter.shape for w in parts): sum(w.count for w in parts) for parts in fused.values()}
+        element = self.training.precision.parameters
+        return [at.tensor(f"placeholder {shape}", element * count, "buffers") for shape, count in shapes.items()]
 
     def _keeps_states(self) -> bool:
         return self.training.step and self.training.backward and self.steps and self.training.iteration == "steady"

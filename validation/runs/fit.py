@@ -158,8 +158,9 @@ def main() -> None:
     everything = published(HERE)
     found: dict[str, dict[str, Any]] = {"calibrated": {}, "constants": {}, "held_out": {}}
     with ProcessPoolExecutor() as pool:
-        for gpu in dict.fromkeys(source.gpu for source in everything):
-            chosen = [source for source in everything if source.gpu == gpu]
+        timed = [source for source in everything if any("step_time_s" in row.measured for row in source.rows)]
+        for gpu in dict.fromkeys(source.gpu for source in timed):
+            chosen = [source for source in timed if source.gpu == gpu]
             for section, values in fit(gpu, chosen, pool).items():
                 found[section].update(values)
     yaml = YAML()
