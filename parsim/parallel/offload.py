@@ -27,6 +27,7 @@ from parsim.parallel.settings import Offload, Parallelism, Precision, Runtime, T
 
 DEEPSPEED = ("zero1", "zero2", "zero3")
 FSDP = ("fsdp", "hsdp")
+"""strategies of FullyShardedDataParallel"""
 DEEPSPEED_CPU = ("adam", "adamw", "lion")
 """optimizers that DeepSpeed has a CPU kernel for (deepspeed/ops/adam/cpu_adam.py, ops/lion/cpu_lion.py; Adagrad is not modelled)"""
 TORCH_CPU_TRAFFIC = 5.5
