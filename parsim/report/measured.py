@@ -16,6 +16,7 @@ from parsim.errors import Finding
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
+from parsim.report.confidence import Confidence
 from parsim.report.host_memory import HostMemory
 from parsim.report.steady import SteadyWindow
 from parsim.simulation.trace import Trace
@@ -237,7 +238,7 @@ class Measured:
     seed: int = 0
     training_tokens: float | None = None
     """of the whole training; None: nobody asks how long it takes"""
-    confidence: Mapping[str, Any] | None = None
+    confidence: Confidence = field(default_factory=Confidence)
     cost: Any = None
     energy_J: float | None = None
     goodput: float | None = None

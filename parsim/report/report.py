@@ -25,8 +25,6 @@ from parsim.report.timeline import (
     bubble_over_ideal,
 )
 
-_UNKNOWN_CONFIDENCE: dict[str, Any] = {"status": "unvalidated", "step_time_s": None, "peak_bytes": None, "basis": None, "nearest": []}
-
 
 class Report:
     """Metrics of one optimizer step. Numbers are SI (s, B, FLOP/s); `definitions` says what each one means."""
@@ -292,7 +290,7 @@ class Report:
             "collectives": [asdict(row) for row in self.collectives],
             "links": [{**asdict(row), "bytes": round(row.bytes)} for row in self.links],
             "unused_links": measured.idle_links + unused_links(measured.trace.links, measured.links),
-            "confidence": dict(measured.confidence or _UNKNOWN_CONFIDENCE),
+            "confidence": measured.confidence.document(self.step_time, self.peak_memory if measured.memory.devices else None),
             "cost": measured.cost,
             "energy_J": measured.energy_J,
             "time_to_train_s": self.time_to_train,

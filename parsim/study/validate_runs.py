@@ -137,6 +137,13 @@ def step_time(tree: Mapping[str, Any]) -> float:
     return short + (long - short) * (training.micro_batches - few) / (more - few)
 
 
+def short_step(tree: Mapping[str, Any]) -> float:
+    """Seconds of a step with no more micro-batches than stages: it changes with parameters as the whole step does."""
+    built = build(load(tree))
+    each = built.training.global_batch // built.training.micro_batches
+    return _makespan(_with_batch(tree, each * min(built.training.micro_batches, built.parallelism.pipeline.size)))
+
+
 def peak_gib(tree: Mapping[str, Any], column: str) -> float:
     """Peak memory of a scenario [GiB], of the kind that a column measured; 2p micro-batches reach it.
 

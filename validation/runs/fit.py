@@ -12,9 +12,8 @@ held out     device parameters without the source; its constants on each half of
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parsim.study.runs import Constant, Row, Source, published
-from parsim.study.validate_runs import step_time
+from parsim.study.validate_runs import short_step, step_time
 
 HERE = Path(__file__).parent
 DEVICE: dict[str, tuple[Constant, ...]] = {
@@ -43,8 +42,10 @@ DEVICE: dict[str, tuple[Constant, ...]] = {
 }
 """parameters of a device that training runs may move, with what is physically possible: matrix products between a bad day and the
 best product ever found on the card, copies between fragmented and sequential, clocks between the power limit and boost"""
-ITERATIONS = 3
+ITERATIONS = 2
 _STEP = 0.04
+_ONCE = ("software.step_constant", "software.boundary")
+"""keys of what happens once per step, however many micro-batches it has"""
 
 
 @dataclass
@@ -62,24 +63,26 @@ class Problem:
         self.weights = np.array([1.0 / counts[row.source] for row in self.rows])
         self.values = np.array([one.start for _, one in self.parameters])
 
-    def errors(self, values: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
-        """log(predicted / measured) of some rows."""
+    def seconds(self, values: NDArray[Any], rows: Sequence[int], predict: Callable[[Mapping[str, Any]], float]) -> NDArray[Any]:
+        """Predicted steps of some rows [s]."""
         trees = [self.rows[i].scenario(changes(self.parameters, values, self.rows[i])) for i in rows]
-        seconds = list(self.pool.map(step_time, trees, chunksize=4))
-        return np.array([math.log(s / self.rows[i].measured["step_time_s"]) for s, i in zip(seconds, rows, strict=True)])
+        return np.array(list(self.pool.map(predict, trees, chunksize=2)))
 
     def linearise(self) -> None:
-        """Errors and their derivatives where the parameters stand now."""
+        """Errors where the parameters stand now, and their derivatives, found on steps of as many micro-batches as stages."""
         everything = list(range(len(self.rows)))
         self.at = self.values.copy()
-        self.residuals = self.errors(self.values, everything)
+        whole = self.seconds(self.values, everything, step_time)
+        self.residuals = np.log(whole / np.array([row.measured["step_time_s"] for row in self.rows]))
+        short = self.seconds(self.values, everything, short_step)
         self.slopes = np.zeros((len(self.rows), len(self.parameters)))
         for column, (source, one) in enumerate(self.parameters):
             concerned = [i for i in everything if source in ("", self.rows[i].source)]
             moved = self.values.copy()
             moved[column] += _STEP * max(abs(moved[column]), 0.25 * one.start)
-            after = self.errors(moved, concerned)
-            self.slopes[concerned, column] = (after - self.residuals[concerned]) / (moved[column] - self.values[column])
+            gained = self.seconds(moved, concerned, short_step) - short[concerned]
+            per = whole[concerned] if one.key in _ONCE else short[concerned]
+            self.slopes[concerned, column] = gained / per / (moved[column] - self.values[column])
 
     def solve(self, rows: NDArray[Any], free: Sequence[int], start: NDArray[Any]) -> NDArray[Any]:
         """The parameters `free` that make the weighted sum of absolute errors of `rows` least, by the linear model."""
