@@ -237,6 +237,8 @@ class QKNorm:
             saves += [Save(f"{self.name}.input", size)]
         else:
             forward, backward = Memory(28 * count + 4 * size, launches=12), Memory(60 * count + 8 * size, launches=24)
-            saves += [Save(f"{self.name}.fp32", 4 * count), Save(f"{self.name}.normalised", size)]
+            saves.append(Save(f"{self.name}.fp32", 4 * count))
+            if self.trainable:  # only the weights' gradients need the normalised tensor
+                saves.append(Save(f"{self.name}.normalised", size))
         work = Work((forward,), (backward,), input_gradients=(0,), saves=tuple(saves), forward_temporary=size, backward_temporary=size)
         return kept(at, work, (*self.inputs, self.output))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from parsim.model.finetune import Finetune
 from parsim.parallel.schedules.slot import Schedule
 
 
@@ -78,6 +79,8 @@ class Training:
     recompute: Recompute = field(default_factory=Recompute)
     data_loading: float = 0.0
     """seconds per micro-batch"""
+    finetune: Finetune | None = None
+    """what is trained where that is not everything (the model is built accordingly)"""
 
 
 @dataclass(frozen=True, slots=True)

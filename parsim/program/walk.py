@@ -19,7 +19,6 @@ from parsim.model.model import Operator
 from parsim.model.tape import Step
 from parsim.parallel.hooks import Unit, Weight
 from parsim.parallel.plan import Chunk
-from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.replicated import Replicated
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE
@@ -45,7 +44,7 @@ class Walk:
         self.tensor = passes.tensor_hooks(stage) if self.plan.mesh.size("tensor") > 1 else None
         if self.tensor is not None:
             self.tensor.split = split
-        self.groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunk.blocks)
+        self.groups = passes.groups(stage)
         self._group_of = {block: group for group in self.groups for block in group.blocks}
         self._unit_of = {block: unit for unit in self.units for block in unit.blocks}
         self._opened: set[str] = set()
@@ -186,13 +185,17 @@ class Walk:
                     self._enter(block, backward=True)
                 at.label(f"{label}{self.stage} {plan.model.block_names[block]}", COMPUTE)
                 self._backward_block(block, inputs=inputs, weights=weights)
+                if inputs and "grad_input" in self.passes.tape(block).tensors and self._unwanted(block):
+                    at.compute("", COMPUTE, (), frees=[self._name(block, "grad_input")])
                 if weights:
                     self._leave(block, backward=True)
-        if inputs and self._is_first and "grad_input" in self.passes.tape(0).tensors:
-            at.compute("", COMPUTE, (), frees=[self._name(0, "grad_input")])
         if weights:
             self.sharding.pass_ends(at, backward=True)
             self._drop_pass()
+
+    def _unwanted(self, block: int) -> bool:
+        """Nobody takes the gradient of the block's input: there is no block before it, or that one wants none."""
+        return block == 0 or "grad_output" not in self.passes.tape(block - 1).tensors
 
     def _begin_backward(self) -> None:
         at = self.at
@@ -200,10 +203,14 @@ class Walk:
         if self._is_last:
             size = self.passes.tape(last).tensors["output"].bytes
             at.compute("", COMPUTE, (), allocates=[at.tensor(f"dx{last + 1}", size, "temporaries", per_micro_batch=True)])
-        else:
+        elif "grad_output" in self.passes.tape(last).tensors:
             self._receive("dx", last + 1)
         self._allocate_workspace("backward")
-        self.sharding.pass_begins(list(reversed(self.units)), at, backward=True)
+        self.sharding.pass_begins([unit for unit in reversed(self.units) if self._differentiated(unit)], at, backward=True)
+
+    def _differentiated(self, unit: Unit) -> bool:
+        """Backward passes through the unit."""
+        return any(map(self.passes.differentiated, unit.blocks))
 
     def _recompute(self, blocks: Sequence[int]) -> None:
         for block in blocks:
@@ -284,7 +291,7 @@ class Walk:
 
     def _enter(self, block: int, *, backward: bool) -> None:
         unit = self._unit_of[block]
-        if unit.name in self._opened or not unit.weights:
+        if unit.name in self._opened or not unit.weights or (backward and not self._differentiated(unit)):
             return
         self._opened.add(unit.name)
         if backward:
@@ -295,7 +302,7 @@ class Walk:
     def _leave(self, block: int, *, backward: bool) -> None:
         unit: Unit = self._unit_of[block]
         left = self._left[unit.name] = self._left.get(unit.name, len(unit.blocks)) - 1
-        if left or not unit.weights:
+        if left or not unit.weights or (backward and not self._differentiated(unit)):
             return
         if backward:
             self.sharding.after_backward(unit, self.at)
