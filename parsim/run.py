@@ -58,6 +58,7 @@ def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: st
             warnings=built.warnings,
             provenance={"catalogue_sha256": catalogue_sha256()},
             seed=built.seed,
+            steps_to_train=built.steps_to_train,
         )
     )
 

@@ -8,8 +8,9 @@ from typing import Protocol
 
 from parsim.hardware.flows import CollectiveCost
 from parsim.kernel import Kernel, Memory
-from parsim.model.counts import active_parameter_count, padded_parameter_count, parameter_count
+from parsim.model.counts import active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
 from parsim.model.flops import CONVENTIONS, flop_per_step
+from parsim.model.untrained import untrained_flop
 from parsim.parallel.plan import Plan
 from parsim.program.folding import Classes
 from parsim.program.lowering import Lowering
@@ -119,6 +120,8 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float]) -> 
     sequence = training.sequence_length if model.sequence else 1
     share = 1.0 if training.backward else 1 / 3
     flop = 0.0 if profiled else share * flop_per_step(model, sequence, samples, convention)
+    if training.finetune is not None and training.backward:
+        flop -= samples * untrained_flop(model, sequence, convention)
     repeated = 0.0
     if training.backward and not profiled:
         repeated = _recomputed_flop(run) * samples / max(1, training.micro_batch)
@@ -127,6 +130,7 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float]) -> 
         parameters=0 if profiled else parameter_count(model),
         parameters_padded=0 if profiled else padded_parameter_count(model),
         parameters_active=0 if profiled else active_parameter_count(model),
+        parameters_trainable=0 if profiled else trainable_parameter_count(model),
         flop_per_step=flop,
         hardware_flop_per_step=flop + repeated,
         peak_flop_per_gpu=peak,

@@ -104,6 +104,7 @@ class ModelFacts:
     parameters: int
     parameters_padded: int
     parameters_active: int
+    parameters_trainable: int
     flop_per_step: float
     """in the convention below; what mfu counts [FLOP]"""
     hardware_flop_per_step: float
@@ -234,6 +235,8 @@ class Measured:
     confidence: Mapping[str, Any] | None = None
     cost: Any = None
     energy_J: float | None = None
+    steps_to_train: int | None = None
+    """optimizer steps of the whole training; None: unknown"""
     time_to_train_s: float | None = None
     gpu_hours: float | None = None
     goodput: float | None = None

@@ -160,6 +160,18 @@ class Report:
         """Hardware FLOP utilisation: the same with recomputed forward work."""
         return self._utilisation(self.measured.model.hardware_flop_per_step)
 
+    @property
+    def time_to_train(self) -> float | None:
+        """The whole training [s]: steps x step time; None where the scenario does not say how long it is."""
+        steps = self.measured.steps_to_train
+        return self.measured.time_to_train_s if steps is None else steps * self.step_time
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """GPU-hours of the whole training."""
+        seconds = self.time_to_train
+        return self.measured.gpu_hours if seconds is None else seconds / 3600 * self.measured.ranks.total
+
     # memory ----------------------------------------------------------------------------------------------------
 
     def capacity(self, device: DeviceMemory) -> int:
@@ -261,6 +273,7 @@ class Report:
                 "parameters": model.parameters,
                 "parameters_padded": model.parameters_padded,
                 "parameters_active": model.parameters_active,
+                "parameters_trainable": model.parameters_trainable,
                 "flop_per_step": model.flop_per_step,
                 "flop_convention": model.flop_convention,
             },
@@ -297,8 +310,8 @@ class Report:
             "confidence": dict(measured.confidence or _UNKNOWN_CONFIDENCE),
             "cost": measured.cost,
             "energy_J": measured.energy_J,
-            "time_to_train_s": measured.time_to_train_s,
-            "gpu_hours": measured.gpu_hours,
+            "time_to_train_s": self.time_to_train,
+            "gpu_hours": self.gpu_hours,
             "goodput": measured.goodput,
             "assumptions": [asdict(assumption) for assumption in measured.assumptions],
             "warnings": [{"path": finding.path, "message": _message(finding)} for finding in self.warnings],

@@ -90,9 +90,20 @@ def _speed(report: Report) -> RenderableType:
             number(report.measured.model.flop_per_step / gpu_seconds / 1e12 if gpu_seconds > 0 else None),
         ),
     )
-    for row in rows:
+    for row in (*rows, *_training(report)):
         _add(table, *row)
     return Padding(table, (1, 0, 0, 0))
+
+
+def _training(report: Report) -> Iterator[tuple[str, str, str, str]]:
+    """Rows of a run of known length, and of one that does not train everything."""
+    model, seconds_in_all = report.measured.model, report.time_to_train
+    if model.parameters_trainable != model.parameters:
+        share = model.parameters_trainable / model.parameters
+        yield "Parameters trained", f"{model.parameters_trainable:,}", "Share of all", f"{100 * share:.3g} %"
+    if seconds_in_all is not None:
+        steps = f"{report.measured.steps_to_train or 0:,} steps"
+        yield "Time to train", f"{number(seconds_in_all / 3600)} h", f"GPU-hours of {steps}", number(report.gpu_hours)
 
 
 def _table(title: str, columns: Sequence[Column], caption: str = "") -> Table:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import warnings as python_warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
+from parsim.model.finetune import Finetune, finetuned
 from parsim.parallel.settings import Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
 from parsim.scenario.capability import attention_findings, attention_kernel, precision_findings, preset_for
 from parsim.scenario.collectives import collective_settings
+from parsim.scenario.finetune import finetune_recipe, sum_suffix
 from parsim.scenario.places import machine_findings
 from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.recipe import optimizer_settings
@@ -73,10 +76,15 @@ class _Builder:
             )
         precision = self._precision(profile, devices)
         placed = split
-        training = self._try(lambda: self._training(model, profile, precision, devices, placed.data.size))
+        recipe = self._try(lambda: self._finetune(precision))
+        whole = model
+        if recipe is not None:
+            model = self._try(lambda: self._finetuned(whole, recipe)) or model
+        made = model
+        training = self._try(lambda: self._training(made, profile, precision, devices, placed.data.size))
         if training is not None:
-            recipe = training[0]
-            split = self._try(lambda: with_schedule(placed, self.scenario, recipe.micro_batches))
+            micro_batches = training[0].micro_batches
+            split = self._try(lambda: with_schedule(placed, self.scenario, micro_batches))
         self._stop()
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
@@ -84,13 +92,14 @@ class _Builder:
             scenario=self.scenario,
             model=model,
             cluster=cluster,
-            training=training[0],
+            training=replace(training[0], finetune=recipe),
             parallelism=split,
             runtime=self._runtime(profile, devices),
             gpus=gpus,
             slow={slow.rank: slow.speed for slow in self.settings.variability.slow},
             batch_arithmetic=training[1],
-            bytes_per_parameter=sum_text(precision, training[0].optimizer),
+            bytes_per_parameter=sum_text(precision, training[0].optimizer) + sum_suffix(recipe, precision),
+            steps_to_train=self._steps(training[0]),
             memory_reserve=self.settings.cluster.memory_reserve,
             assumptions=tuple(self.assumptions),
             warnings=tuple(self.scenario.findings_at(self.warnings)),
@@ -195,6 +204,29 @@ class _Builder:
             raise ModelError(Finding(f"{name} has samples without sequences", "training.sequence_length", length, "leave it out"))
         return model
 
+    def _finetune(self, precision: Precision) -> Finetune | None:
+        section = self.settings.training.finetune
+        if section is None:
+            return None
+        recipe = finetune_recipe(section, precision, self.settings.parallel.data.strategy)
+        if section.base == "auto" and recipe.quantised:
+            source = "NF4 with double quantisation (Dettmers et al. 2023, arXiv 2305.14314)"
+            self._assume("finetune_base", recipe.base, source, "default")
+        return recipe
+
+    def _finetuned(self, model: Model, recipe: Finetune) -> Model:
+        if model.facts.get("experts") and recipe.method == "lora":
+            text = "experts' weights (three-dimensional parameters, no linear layers) are frozen and have no adapters"
+            self.warnings.append(Finding(text, "training.finetune.targets"))
+        return finetuned(model, recipe)
+
+    def _steps(self, training: Training) -> int | None:
+        """Optimizer steps of the whole training, where the scenario says how long it is."""
+        section = self.settings.training
+        if section.examples is None:
+            return None
+        return math.ceil(section.examples * (1.0 if section.epochs is None else section.epochs) / training.global_batch)
+
     # software
 
     def _profile(self, model: Model) -> Profile:
@@ -243,6 +275,9 @@ class _Builder:
             dropout = float(str(model.facts.get("dropout", 0.0)))
             if model.heads:
                 self._assume("dropout", f"{dropout:g}", "the model's own recipe", "model")
+        if section.epochs is not None and section.examples is None:
+            text = "epochs of how many examples?"
+            self._fail(PlanError, [Finding(text, "training.epochs", section.epochs, "add training.examples")])
         batch = resolve_batch(section, data_size, sequence=model.sequence)
         self.warnings += batch.warnings
         training = Training(

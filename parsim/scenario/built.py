@@ -48,6 +48,8 @@ class Built:
     interference: str = "off"
     """off | simple | full"""
     seed: int = 0
+    steps_to_train: int | None = None
+    """optimizer steps of the whole training; None: the scenario does not say"""
     background: tuple[Background, ...] = ()
     """traffic of other jobs"""
 

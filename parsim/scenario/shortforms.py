@@ -42,6 +42,7 @@ ASSUMPTIONS = {
     "context_memory": "software.memory.context",
     "communicator_memory": "software.memory.communicators",
     "workspace_memory": "software.memory.workspace",
+    "finetune_base": "training.finetune.base",
 }
 """name of an assumption, as reports print it -> the key that states it"""
 SCALAR = {

@@ -71,7 +71,6 @@ LIMITS: tuple[Limit, ...] = (
     Limit("training.offload.gradients", _only("none"), "offloading"),
     Limit("training.offload.optimizer", _only("none"), "offloading"),
     Limit("training.offload.activations", _only("none"), "offloading"),
-    Limit("training.finetune", lambda value: value is None, "fine-tuning of a part of the parameters"),
     Limit("training.tokens", lambda value: value is None, "time to train", "multiply step_time_s by the number of steps"),
     Limit("training.mean_sequence_length", _only("auto"), "samples shorter than sequence_length"),
     Limit("training.partial_micro_batch", lambda value: value is not True, "a smaller last micro-batch"),
