@@ -42,6 +42,8 @@ class Finetune:
     """method freeze: the embedding and this many first layers, or parts by name"""
     base_sharded: bool = True
     """strategies that shard weights shard the frozen ones too"""
+    flat_gradients: bool = False
+    """FSDP1: a flat parameter that holds trained and frozen weights has a gradient for all of them"""
 
     @property
     def quantised(self) -> bool:

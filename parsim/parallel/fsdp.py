@@ -19,7 +19,9 @@ keeps whole gradients until the last micro-batch, ``every`` reduces in each; ZeR
 refuses no_sync from stage 2 on).
 
 Frozen weights are gathered as they are stored, and have no gradients; with `finetune.base_sharded` off they stay whole on every
-rank. Units in which nothing wants a gradient take no part in the backward pass. As in FSDP2, a unit may hold both kinds.
+rank. Units in which nothing wants a gradient take no part in the backward pass. As in FSDP2, a unit may hold both kinds and reduces
+the gradients of the trained ones only; with `finetune.flat_gradients` it does what FSDP1's flat parameters do (use_orig_params):
+the gradient of a mixed unit is that of all its weights (PyTorch 2 documentation, FullyShardedDataParallel, use_orig_params).
 """
 
 from __future__ import annotations
@@ -115,9 +117,15 @@ class FullyShardedDataParallel(Replicated):
 
     def _trained(self, unit: Unit) -> int:
         """Elements with a gradient."""
-        if self.training.finetune is None:
-            return unit.count
-        return sum(w.count for w in unit.weights if trains(w))
+        recipe = self.training.finetune
+        trained = sum(w.count for w in unit.weights if trains(w))
+        whole = recipe is None or (recipe.flat_gradients and trained > 0)
+        return unit.count if whole else trained
+
+    def _stepped(self, unit: Unit) -> int:
+        """Elements of the rank's share that the optimizer updates."""
+        trained = sum(w.count for w in unit.weights if trains(w))
+        return self._share(unit.count if self.training.finetune is None else trained)
 
     def _whole(self, unit: Unit, at: Emitter) -> str:
         return at.tensor(f"{unit.name}.gathered", self._gathered_bytes(unit), "buffers", per_micro_batch=False)
@@ -250,7 +258,7 @@ class FullyShardedDataParallel(Replicated):
     def step(self, at: Emitter) -> None:
         """Step the own share."""
         trained = [unit for unit in self.units if self._trained(unit)]
-        shares = [self._share(self._trained(unit)) for unit in trained]
+        shares = [self._stepped(unit) for unit in trained]
         self._step(at, sum(shares), len(shares), max(shares, default=0))
         if self.training.backward:
             at.compute("", "optimizer", (), frees=[self._shard_gradient(u, at) for u in trained])

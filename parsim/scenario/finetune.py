@@ -65,6 +65,8 @@ class FinetuneSection(Section):
     norms, attention, mlp, or an operator's name"""
     base_sharded: Annotated[Any, Flag(("auto",))] = "auto"
     """zero3 and fsdp shard the frozen weights too; false = every rank holds them whole; auto = they do"""
+    flat_gradients: Annotated[bool, Flag()] = False
+    """fsdp: units of trained and frozen weights have gradients for all of them, as FSDP1's flat parameters do"""
 
 
 def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: str) -> Finetune:
@@ -88,6 +90,7 @@ def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: st
         quantise_head=section.quantise_head,
         freeze=section.freeze,
         base_sharded=section.base_sharded is not False,
+        flat_gradients=section.flat_gradients,
     )
 
 
@@ -111,6 +114,9 @@ def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
     if section.base_sharded is True and strategy not in SHARDED:
         text = f"{strategy} keeps whole weights on every rank"
         found.append(Finding(text, f"{PATH}.base_sharded", True, f"use {' or '.join(SHARDED)}, or leave it out"))
+    if section.flat_gradients and (strategy != "fsdp" or section.base_sharded is False):
+        text = f"{strategy} has no flat parameters" if strategy != "fsdp" else "whole frozen weights are in no flat parameter"
+        found.append(Finding(text, f"{PATH}.flat_gradients", True, "use strategy fsdp with base_sharded: true, or leave it out"))
     return found
 
 

@@ -27,7 +27,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "training.offload.gradients": ("cpu",),
     "training.offload.optimizer": ("cpu",),
     "training.offload.activations": ("cpu",),
-    "training.finetune": ({"method": "lora"}, {}),
     "training.tokens": ("2T", 1e12),
     "training.mean_sequence_length": (512,),
     "training.partial_micro_batch": (True,),
