@@ -3,7 +3,8 @@
 A frozen product has no weight gradient and keeps nothing but its weight (autograd: ``mm`` needs its input only for the
 weight). An adapter adds y += s B A x with A [r, in] and B [out, r], both trained: two small products forward and four backward,
 a scaling and an addition. It keeps its input (shared by all adapters of one layer, unless each drops elements of its own copy)
-and A x.
+and A x. A quantised product keeps its input although nothing needs it: bitsandbytes' MatMul4Bit stores (input, weight) whenever the
+input wants a gradient (bitsandbytes/autograd/_functions.py); it shows where nothing is recomputed.
 
 Tensor parallelism (as S-LoRA, Sheng et al. 2023, 2311.03285, joins the adapter with its base): beside a column-parallel weight A is
 replicated and B split by outputs, beside a row-parallel one A is split by inputs and B replicated. The partial sums join those
@@ -32,6 +33,9 @@ class Adapter:
     rank: int
     dropout: bool = False
     """its input is dropped first: a mask of 1 B per element and a copy of the input are kept"""
+    slice: bool = False
+    """beside a slice of a fused weight: the slices' adapters share one dropped input, and B A x is kept by the ``index_copy`` that
+    puts it in its place (litgpt's LoRAQKVLinear.zero_pad; autograd expands the gradient to the source's shape)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,12 @@ class FrozenLinear(Linear):
             work = self._adapted(work, adapter, at)
         return kept(at, work, (*self.inputs, self.output))
 
+    def _entering(self, at: Workload) -> int:
+        """Elements of the input as this rank keeps it."""
+        if self.split == "row":
+            return rows(at, self.split, self.per_sample) * shard(self.in_features, at)
+        return (at.batch if self.per_sample else at.local_tokens) * self.in_features
+
     def _dequantised(self, work: Work, at: Workload) -> Work:
         """Every matrix is written out before its product, forward and again backward, and dropped behind it."""
         element = max(2, at.element)
@@ -74,6 +84,7 @@ class FrozenLinear(Linear):
             work,
             forward=(*kernels, *work.forward),
             backward_input=(*kernels, *work.backward_input) if work.backward_input else (),
+            saves=(*work.saves, Save(self.inputs[0], self._entering(at) * at.element)),
             forward_temporary=work.forward_temporary + element * max(counts),
             backward_temporary=work.backward_temporary + element * max(counts) * bool(work.backward_input),
         )
@@ -83,15 +94,16 @@ class FrozenLinear(Linear):
         dtype = "bf16" if at.dtype == "fp8" else at.dtype
         n = adapter.out_features if self.split in ("replicated", "row") else shard(adapter.out_features, at)
         k = shard(self.in_features, at) if self.split == "row" else self.in_features
-        local = at.batch if self.per_sample else at.local_tokens
-        entering = (m if self.split == "row" else local) * k
+        entering = self._entering(at)
         scale, add = (Memory(0, launches=0) if at.fused else Memory(2.0 * m * n * e)), Memory(3.0 * m * n * e)
-        drop = (Memory(entering * (2 * e + 1)),) if adapter.dropout else ()
+        first = not adapter.slice or adapter == self.adapters[0]
+        drop = (Memory(entering * (2 * e + 1)),) if adapter.dropout and first else ()
         saves: tuple[Save, ...] = (Save(self.inputs[0], entering * e, "weight"),)
         if adapter.dropout:
-            own = f"{self.name}.{adapter.name}"
+            own = f"{self.name}.{'slices' if adapter.slice else adapter.name}"
             saves = (Save(f"{own}.dropped", entering * e, "weight"), Save(f"{own}.mask", entering))
         saves += (Save(f"{self.name}.{adapter.name}.lora_A", m * r * e, "weight"),)
+        saves += (Save(f"{self.name}.{adapter.name}.lora_B", m * n * e),) if adapter.slice else ()
         forward = (*drop, Gemm(m, r, k, dtype=dtype, element=e), Gemm(m, n, r, dtype=dtype, element=e), scale, add)
         backward = (scale, Gemm(m, r, n, dtype=dtype, element=e), Gemm(m, k, r, dtype=dtype, element=e), *drop, Memory(3.0 * m * k * e))
         weight = (

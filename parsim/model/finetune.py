@@ -108,7 +108,7 @@ def _adapted_block(model: Model, block: Block, recipe: Finetune) -> Block:
             chosen = {t.name: t for wanted in recipe.targets for t in matching(wanted, targets_of(operator, model))}
             if trains and not chosen:
                 return operator
-            adapters = tuple(Adapter(t.name, t.out_features, recipe.rank, recipe.dropout) for t in chosen.values())
+            adapters = tuple(Adapter(t.name, t.out_features, recipe.rank, recipe.dropout, not t.whole) for t in chosen.values())
             quantised = recipe.quantised and (operator.split != "vocab" or recipe.quantise_head)
             return _frozen_linear(operator, recipe.base if quantised else "", adapters)
         return operator if trains else _frozen(operator)
