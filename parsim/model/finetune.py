@@ -62,8 +62,11 @@ def finetuned(model: Model, recipe: Finetune) -> Model:
         text = "not supported yet: experts in four bits"
         raise ModelError(Finding(text, f"{PATH}.base", recipe.base, "use method: lora"))
     change = _freeze if recipe.method == "freeze" else _adapt
-    blocks = change(model, recipe)
-    counts = {trained: sum(p.count for b in blocks for p in b.parameters() if p.trainable is trained and not p.buffer) for trained in (True, False)}
+    blocks = _tied(model, change(model, recipe))
+    counts = {
+        trained: sum(p.count for b in blocks for p in b.parameters() if p.trainable is trained and not p.buffer)
+        for trained in (True, False)
+    }
     if not counts[True]:
         raise ModelError(Finding("nothing is left to train", f"{PATH}.freeze", _shown(recipe.freeze), "freeze less"))
     if not counts[False]:
@@ -73,6 +76,27 @@ def finetuned(model: Model, recipe: Finetune) -> Model:
 
 def _shown(freeze: int | tuple[str, ...]) -> object:
     return {"layers": freeze} if isinstance(freeze, int) else list(freeze)
+
+
+def _tied(model: Model, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """A parameter that is used in two places is one tensor: frozen in one place, it is frozen in the other."""
+    states = {f"{name}.{p.name}": p.trainable for name, block in zip(model.block_names, blocks, strict=True) for p in block.parameters()}
+    pairs = [
+        (f"{name}.{p.name}", p.tied) for name, block in zip(model.block_names, blocks, strict=True) for p in block.parameters() if p.tied
+    ]
+    cold = {name for pair in pairs if not all(states[each] for each in pair) for name in pair if states[name]}
+    if not cold:
+        return blocks
+
+    def change(name: str, operator: Operator) -> Operator:
+        return _frozen(operator) if any(f"{name}.{p.name}" in cold for p in operator.parameters()) else operator
+
+    return tuple(
+        replace(block, operators=tuple(change(name, operator) for operator in block.operators))
+        if any(f"{name}.{p.name}" in cold for p in block.parameters())
+        else block
+        for name, block in zip(model.block_names, blocks, strict=True)
+    )
 
 
 def _active(model: Model, blocks: tuple[Block, ...]) -> dict[int, float]:
@@ -95,7 +119,10 @@ def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
     if missing:
         known = known_names(everything)
         raise ModelError(
-            [Finding(f"{model.name} has no linear layer called {name!r}", f"{PATH}.targets", name, f"it has {', '.join(known)}") for name in missing]
+            [
+                Finding(f"{model.name} has no linear layer called {name!r}", f"{PATH}.targets", name, f"it has {', '.join(known)}")
+                for name in missing
+            ]
         )
     made = {id(block): _adapted_block(model, block, recipe) for block in model.blocks}
     return tuple(made[id(block)] for block in model.blocks)
@@ -154,15 +181,19 @@ def _freeze(model: Model, recipe: Finetune) -> tuple[Block, ...]:
     for index, block in enumerate(model.blocks):
         cools = index <= last or block.kind == "embedding"
         if (id(block), cools) not in made:
-            made[id(block), cools] = _cooled(block, recipe, lambda _: True) if cools else block
+            made[id(block), cools] = _cooled(block, recipe, {operator.name for operator in block.operators}) if cools else block
         result.append(made[id(block), cools])
     return tuple(result)
 
 
-def _cooled(block: Block, recipe: Finetune, cold: Any) -> Block:
-    """The block with those of its operators frozen for which `cold` says so; embeddings stay if they are to be trained."""
-    keeps = lambda operator: not cold(operator) or (recipe.train_embeddings and _embeds(operator))  # noqa: E731
-    return replace(block, operators=tuple(operator if keeps(operator) else _frozen(operator) for operator in block.operators))
+def _cooled(block: Block, recipe: Finetune, cold: set[str]) -> Block:
+    """The block with the operators of these names frozen; embeddings stay if they are to be trained."""
+
+    def change(operator: Operator) -> Operator:
+        stays = operator.name not in cold or (recipe.train_embeddings and _embeds(operator))
+        return operator if stays else _frozen(operator)
+
+    return replace(block, operators=tuple(map(change, block.operators)))
 
 
 def _by_name(model: Model, recipe: Finetune, names: tuple[str, ...]) -> tuple[Block, ...]:
@@ -174,7 +205,12 @@ def _by_name(model: Model, recipe: Finetune, names: tuple[str, ...]) -> tuple[Bl
             for name in missing
         ]
         raise ModelError(findings)
-    made = {id(block): _cooled(block, recipe, lambda operator, b=block: bool(set(_words(b, operator)) & set(names))) for block in model.blocks}
+    chosen = set(names)
+    made: dict[int, Block] = {}
+    for block in model.blocks:
+        if id(block) not in made:
+            cold = {operator.name for operator in block.operators if chosen.intersection(_words(block, operator))}
+            made[id(block)] = _cooled(block, recipe, cold)
     return tuple(made[id(block)] for block in model.blocks)
 
 
@@ -182,7 +218,7 @@ def _words(block: Block, operator: Operator) -> tuple[str, ...]:
     """What a part of the model may be called: its block's kind, its place in a layer, its own name."""
     if not any(not parameter.buffer for parameter in operator.parameters()):
         return ()
-    part = ()
+    part: tuple[str, ...] = ()
     if "norm" in operator.name:
         part = ("norms",)
     elif isinstance(operator, Linear | GroupedLinear) and block.kind == "layer":

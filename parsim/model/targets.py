@@ -53,8 +53,7 @@ def targets_of(linear: Linear, model: Model) -> tuple[Target, ...]:
         return whole
     widths = (model.heads * model.head_dim, *(model.kv_heads * model.head_dim,) * 2)
     slices = (
-        Target(f"{linear.name}.{word[0]}", word, width, whole=False)
-        for word, width in zip((_QUERY, _KEY, _VALUE), widths, strict=True)
+        Target(f"{linear.name}.{word[0]}", word, width, whole=False) for word, width in zip((_QUERY, _KEY, _VALUE), widths, strict=True)
     )
     return (*whole, *slices)
 

@@ -13,16 +13,19 @@ from parsim.model.model import Block, Model
 
 def untrained_flop(model: Model, sequence: int, convention: str) -> float:
     """FLOP of one sample that training `model` saves against training all of it; `convention` is palm or exact."""
-    cost = _palm if convention == "palm" else _exact
     trains = False
     total = 0.0
     for index, block in enumerate(model.blocks):
         trains = trains or any(p.trainable and not p.buffer for p in block.parameters())
-        total += cost(model, index, block, sequence, differentiated=trains)
+        if convention == "palm":
+            total += _palm(model, index, sequence, differentiated=trains)
+        else:
+            total += _exact(block, sequence, differentiated=trains)
     return total
 
 
-def _palm(model: Model, index: int, block: Block, sequence: int, *, differentiated: bool) -> float:
+def _palm(model: Model, index: int, sequence: int, *, differentiated: bool) -> float:
+    block = model.blocks[index]
     own = [p for p in block.parameters() if not p.buffer and not p.tied]
     share = model.active_fraction_blocks.get(index, 1.0)
     frozen = share * sum(p.count for p in own if not p.trainable)
@@ -32,7 +35,7 @@ def _palm(model: Model, index: int, block: Block, sequence: int, *, differentiat
     return (4.0 * frozen + attention) * sequence
 
 
-def _exact(model: Model, index: int, block: Block, sequence: int, *, differentiated: bool) -> float:
+def _exact(block: Block, sequence: int, *, differentiated: bool) -> float:
     flop = block_flop(block, sequence)
     spent = flop.forward + flop.backward_weight + (flop.backward_input if differentiated else 0.0)
     return 3.0 * flop.forward - spent

@@ -63,7 +63,9 @@ class DataParallelModule(_Central):
         replica = [] if self.steps else [self._weight(w, at) for w in self.weights]
         at.collective("scatter", AXIS, self.size * self.input_bytes, "scatter inputs", lane=LANE, blocking=True)
         frozen = sum(weight_bytes(w, self.training) for w in self.weights if not (trains(w) or w.parameter.buffer))
-        weights = self.size * (sum(w.count for w in self.weights if trains(w) or w.parameter.buffer) * self.training.precision.parameters + frozen)
+        weights = self.size * (
+            sum(w.count for w in self.weights if trains(w) or w.parameter.buffer) * self.training.precision.parameters + frozen
+        )
         at.collective("scatter", AXIS, weights, "replicate weights", lane=LANE, blocking=True, allocates=replica)
 
     def pass_ends(self, at: Emitter, *, backward: bool) -> None:

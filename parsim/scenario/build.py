@@ -60,11 +60,11 @@ class _Builder:
     def built(self) -> Built:
         cluster = self._try(self._cluster)
         others = self._try(lambda: background_traffic(cluster, self.settings.cluster.background)) if cluster is not None else None
-        model = self._try(self._model)
+        whole = self._try(self._model)
         gpus = self._try(lambda: self._gpus(cluster)) if cluster is not None else None
         split = self._try(lambda: parallelism(self.scenario, cluster, gpus)) if cluster is not None and gpus is not None else None
-        profile = self._try(lambda: self._profile(model)) if model is not None else None
-        if cluster is None or model is None or gpus is None or split is None or profile is None:
+        profile = self._try(lambda: self._profile(whole)) if whole is not None else None
+        if cluster is None or whole is None or gpus is None or split is None or profile is None:
             self._stop()
             raise ScenarioError("the scenario cannot be built")  # unreachable: what is None has left a finding
         devices = list(dict.fromkeys(cluster.device(gpu) for gpu in gpus))
@@ -77,11 +77,8 @@ class _Builder:
         precision = self._precision(profile, devices)
         placed = split
         recipe = self._try(lambda: self._finetune(precision))
-        whole = model
-        if recipe is not None:
-            model = self._try(lambda: self._finetuned(whole, recipe)) or model
-        made = model
-        training = self._try(lambda: self._training(made, profile, precision, devices, placed.data.size))
+        model = (self._try(lambda: self._finetuned(whole, recipe)) if recipe is not None else None) or whole
+        training = self._try(lambda: self._training(model, profile, precision, devices, placed.data.size))
         if training is not None:
             micro_batches = training[0].micro_batches
             split = self._try(lambda: with_schedule(placed, self.scenario, micro_batches))

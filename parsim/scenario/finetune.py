@@ -43,9 +43,9 @@ class FreezeKind(Kind):
 class FinetuneSection(Section):
     """Training of adapters (LoRA, QLoRA) or of a part of the model; the rest is frozen."""
 
-    method: Annotated[str, Choice(("lora", "qlora", "freeze"), {"full": "leave finetune out", "dora": "DoRA is not supported yet; write lora"})] = (
-        "lora"
-    )
+    method: Annotated[
+        str, Choice(("lora", "qlora", "freeze"), {"full": "leave finetune out", "dora": "DoRA is not supported yet; write lora"})
+    ] = "lora"
     """lora: adapters beside frozen linear layers | qlora: the same, the linear layers in four bits | freeze: train a part as it is"""
     rank: Annotated[int, Whole(1, 65536)] = 16
     """rank r of the adapters"""
@@ -99,9 +99,9 @@ def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
     method, base = section.method, section.base
     found = []
     if method == "freeze":
-        for key in _ADAPTERS_ONLY:
-            if (value := getattr(section, key)) != getattr(default, key):
-                found.append(Finding("method freeze has no adapters", f"{PATH}.{key}", _plain(value), "leave it out, or write method: lora"))
+        hint = "leave it out, or write method: lora"
+        changed = [key for key in _ADAPTERS_ONLY if getattr(section, key) != getattr(default, key)]
+        found += [Finding("method freeze has no adapters", f"{PATH}.{key}", _plain(getattr(section, key)), hint) for key in changed]
     elif section.freeze != default.freeze:
         text = f"method {method} freezes everything but its adapters"
         found.append(Finding(text, f"{PATH}.freeze", _plain(section.freeze), "leave it out, or write method: freeze"))

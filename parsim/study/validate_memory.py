@@ -106,7 +106,7 @@ def scenario_of(row: Row, settings: Mapping[str, Any]) -> dict[str, Any]:
     if row.method == "qlora":
         tree = laid(tree, group.get("quantised", {}))
         tree = laid(tree, {"training": {"finetune": {"method": "qlora", "base": row.base}}})
-    training = {"sequence_length": row.sequence, "micro_batch": row.micro_batch}
+    training: dict[str, Any] = {"sequence_length": row.sequence, "micro_batch": row.micro_batch}
     if row.method == "full":
         training |= {"finetune": None, "recompute": "none"}
     cluster = {"topology": f"{row.gpus}x {row.device}"}

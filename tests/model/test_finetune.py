@@ -49,6 +49,15 @@ def test_trainable_parameters(model, recipe, count):
     assert parameter_count(tuned) == parameter_count(whole) + adapters
 
 
+@pytest.mark.parametrize("freeze", [("backbone",), ("embedding", "layer"), ("lm_head", "layer")])
+def test_a_tied_table_is_frozen_in_both_places(freeze):
+    """Of GPT-2 only the final norm is left (and, where the table is frozen as a head, nothing of the embedding either)."""
+    tuned = finetuned(model_of("gpt2"), Finetune("freeze", freeze=freeze))
+    assert trainable_parameter_count(tuned) == 2 * 768
+    trained = [p.name for block in tuned.blocks for p in block.parameters() if p.trainable and not p.buffer]
+    assert not any("embedding" in name or "lm_head" in name for name in trained)
+
+
 def test_equal_layers_stay_one_object():
     tuned = finetuned(model_of("llama-7b"), Finetune())
     assert len({id(block) for block in tuned.blocks}) == 3
