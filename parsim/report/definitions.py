@@ -87,10 +87,27 @@ _ALL = (
         "fraction",
         "Model FLOP utilisation. Convention palm: N = all parameters, tied ones once, active experts only; attention is"
         " not halved for causal masks. Models without sequences: three times the exact forward GEMM FLOP. The peak is"
-        " the dense datasheet peak of the matmul type.",
+        " the dense datasheet peak of the matmul type. Fine-tuning: a frozen parameter counts 4 instead of 6, one before the first"
+        " trained parameter 2.",
         "(6 N + 12 L h s) x tokens_per_s / (ranks.total x peak)",
         _PALM,
     ),
+    Definition(
+        "parameters_trainable",
+        "elements",
+        "Parameters that get gradients, adapters included (PEFT's print_trainable_parameters); all of them unless training.finetune says"
+        " otherwise.",
+        "LoRA: sum of rank x (in + out) over the adapted weights",
+        "Hu et al., LoRA, 2021 (arXiv:2106.09685)",
+    ),
+    Definition(
+        "time_to_train_s",
+        "s",
+        "Time of the whole training, where training.examples says how long it is; every sample as long as sequence_length.",
+        "ceil(examples x epochs / global_batch) x step_time_s",
+        _PARSIM,
+    ),
+    Definition("gpu_hours", "GPU h", "GPU-hours of the whole training.", "ranks.total x time_to_train_s / 3600", _PARSIM),
     Definition(
         "hfu",
         "fraction",

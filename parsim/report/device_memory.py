@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from parsim.parallel.plan import Plan
+from parsim.parallel.storage import weight_bytes
 from parsim.report.measured import AT_PEAK, DeviceMemory, MemoryCurve, MemoryFacts
 from parsim.simulation.ledger import Ledger, MemoryTimeline
 
@@ -82,9 +83,8 @@ def at_save(run: Run, devices: Sequence[DeviceMemory]) -> int:
     base = max(sum(d.resident_bytes.values()) + d.at_peak["context"] + d.at_peak["communicators"] for d in devices)
     if run.plan.parallelism.data.strategy not in ("zero3", "fsdp"):
         return base
-    element = run.plan.training.precision.parameters
-    largest = max((unit.count for chunk in run.plan.chunks for unit in run.plan.units(chunk)), default=0)
-    return base + largest * element
+    units = (unit for chunk in run.plan.chunks for unit in run.plan.units(chunk))
+    return base + max((sum(weight_bytes(weight, run.plan.training) for weight in unit.weights) for unit in units), default=0)
 
 
 def communicators(run: Run) -> dict[int, int]:

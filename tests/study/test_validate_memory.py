@@ -43,3 +43,10 @@ def test_trainable_parameters_are_those_that_litgpt_prints():
     for model, count in printed.items():
         row = next(row for row in rows() if row.model == model and row.group == "litgpt-tables")
         assert simulate(predict(row).scenario).document()["model"]["parameters_trainable"] == count
+
+
+@pytest.mark.parametrize(("method", "measured"), [("lora", 8210), ("qlora", 8035)])
+def test_tokens_per_second_of_torchtune(method, measured):
+    """Llama 3.2 3B on one A100, 2 x 4096 tokens packed, compiled, checkpointed: torchtune's tutorial on memory optimisations."""
+    row = next(row for row in rows() if row.model == "llama-3.2-3b" and row.method == method)
+    assert simulate(predict(row).scenario).tokens_per_s == pytest.approx(measured, rel=0.05)
