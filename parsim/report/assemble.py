@@ -130,7 +130,6 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float]) -> 
         parameters=0 if profiled else parameter_count(model),
         parameters_padded=0 if profiled else padded_parameter_count(model),
         parameters_active=0 if profiled else active_parameter_count(model),
-        parameters_trainable=0 if profiled else trainable_parameter_count(model),
         flop_per_step=flop,
         hardware_flop_per_step=flop + repeated,
         peak_flop_per_gpu=peak,
@@ -138,6 +137,7 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float]) -> 
         tokens_per_step=float(samples * sequence) if model.sequence else None,
         flop_convention=convention,
         memory_bound_fraction=_memory_bound(run, clock),
+        trainable=None if profiled else trainable_parameter_count(model),
     )
 
 

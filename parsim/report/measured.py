@@ -104,7 +104,6 @@ class ModelFacts:
     parameters: int
     parameters_padded: int
     parameters_active: int
-    parameters_trainable: int
     flop_per_step: float
     """in the convention below; what mfu counts [FLOP]"""
     hardware_flop_per_step: float
@@ -117,6 +116,13 @@ class ModelFacts:
     flop_convention: str = "palm"
     memory_bound_fraction: float | None = None
     """part of the compute time whose kernels wait for HBM, not for arithmetic"""
+    trainable: int | None = None
+    """None: all parameters"""
+
+    @property
+    def parameters_trainable(self) -> int:
+        """Parameters that get gradients."""
+        return self.parameters if self.trainable is None else self.trainable
 
 
 @dataclass(frozen=True)
