@@ -47,7 +47,7 @@ def test_same_hardware_comes_before_more_and_more_before_other(no_13b):
     kinds = []
     for alternative in no_13b.alternatives:
         words = " ".join(alternative.overrides)
-        kinds.append(0 if "cluster" not in words else 1 if "v100" in words else 2)
+        kinds.append(0.5 if "finetune" in words else 0 if "cluster" not in words else 1 if "v100" in words else 2)
     assert kinds == sorted(kinds)
     prices = [a.slowdown for a, kind in zip(no_13b.alternatives, kinds, strict=True) if kind == 0]
     assert prices == sorted(prices)
@@ -108,7 +108,6 @@ def test_a_strategy_nobody_named_is_the_most_frugal_one():
 
 def test_what_is_not_built_is_refused():
     for question in (
-        Question("gpt2", "1x a100-80gb", train="lora"),
         Question("gpt2", "1x a100-80gb", offload="cpu"),
         Question("gpt2", "1x a100-80gb", infer=True),
     ):
