@@ -99,6 +99,8 @@ def step_on_host(at: Emitter, training: Training, strategy: str, count: int, sta
     """Step `count` elements on the CPU; `states` are their bytes and the tensors that the first step makes."""
     offload, precision = training.offload, training.precision
     size, names = states
+    if not count:  # nothing is trained on this rank
+        return
     begin: list[int] | None = None
     if offload.optimizer == "nvme":
         begin = [at.copy("nvme_read", size + count * precision.gradients, "optimizer states", after=begin)]

@@ -138,7 +138,7 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
 
 
 def _near(wanted: Features, run: KnownRun) -> dict[str, Any]:
-    differs = {}
+    differs: dict[str, float] = {}
     if run.features.gpus != wanted.gpus:
         differs["gpus"] = run.features.gpus
     if run.features.parameters != wanted.parameters:
