@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def fit(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, or a path to its YAML or config.json.")],
     on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help='"4x v100-32gb", or a topology (`parsim list topologies`).')],
-    train: Annotated[str, typer.Option(help="full | lora | qlora")] = "full",
+    train: Annotated[str, typer.Option("--train", "--finetune", help="full | lora | qlora | freeze")] = "full",
     zero: Annotated[int | None, typer.Option(help="ZeRO stage 0 to 3; default: 3 on several GPUs.")] = None,
     tp: Annotated[int, typer.Option(help="Tensor-parallel size.")] = 1,
     pp: Annotated[int, typer.Option(help="Pipeline-parallel size.")] = 1,

@@ -63,6 +63,7 @@ def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: st
             confidence=Confidence(**confidence(built)),
             provenance={"catalogue_sha256": catalogue_sha256()},
             seed=built.seed,
+            steps_to_train=built.steps_to_train,
         )
     )
 

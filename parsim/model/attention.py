@@ -178,7 +178,9 @@ class AttentionCore:
 class Rotary:
     """Rotary position embedding (2104.09864) of queries and keys inside the fused query-key-value tensor.
 
-    New queries and keys replace the old ones, so the tensor keeps its name and size; nothing but the tables is saved.
+    New queries and keys replace the old ones, so the tensor keeps its name and size; nothing but the tables is saved. Where one
+    product made all three (`one_product`), values stay a view of its result, which keeps the old queries and keys alive as well
+    (GPT-NeoX, Phi-3: views and chunks of one tensor in huggingface/transformers; litgpt's CausalSelfAttention).
     """
 
     name: str
@@ -188,6 +190,9 @@ class Rotary:
     kv_heads: int
     rotary_dim: int
     """elements of a head that are rotated"""
+    head_dim: int = 0
+    one_product: bool = False
+    """queries, keys and values are slices of one tensor"""
     split: Split = "heads"
     selective: str = ""
 
@@ -199,7 +204,11 @@ class Rotary:
         """One pass if fused; otherwise two products, a rotation by half and a sum."""
         size = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.rotary_dim * at.element
         kernel = Memory(2 * size) if at.fused else Memory(10 * size, launches=10)
-        work = Work((kernel,), (kernel,), input_gradients=(0,) * len(self.inputs), forward_temporary=size, backward_temporary=size)
+        old = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.head_dim * at.element
+        saves = (Save(f"{self.name}.unrotated", old),) if self.one_product and not at.fused else ()
+        work = Work(
+            (kernel,), (kernel,), input_gradients=(0,) * len(self.inputs), saves=saves, forward_temporary=size, backward_temporary=size
+        )
         return kept(at, work, (*self.inputs, self.output))
 
 
@@ -257,6 +266,8 @@ class QKNorm:
             saves += [Save(f"{self.name}.input", size)]
         else:
             forward, backward = Memory(28 * count + 4 * size, launches=12), Memory(60 * count + 8 * size, launches=24)
-            saves += [Save(f"{self.name}.fp32", 4 * count), Save(f"{self.name}.normalised", size)]
+            saves.append(Save(f"{self.name}.fp32", 4 * count))
+            if self.trainable:  # only the weights' gradients need the normalised tensor
+                saves.append(Save(f"{self.name}.normalised", size))
         work = Work((forward,), (backward,), input_gradients=(0,), saves=tuple(saves), forward_temporary=size, backward_temporary=size)
         return kept(at, work, (*self.inputs, self.output))

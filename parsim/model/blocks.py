@@ -182,7 +182,8 @@ def _query_key_value(config: TransformerConfig, row: Row) -> None:
     if config.query_key_norm:
         row.add(QKNorm("query_key_norm", (row.last,), "query_key_norm", heads, kv_heads, d))
     if config.position == "rotary":
-        row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction)))
+        one = config.fused_query_key_value
+        row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction), d, one))
 
 
 def _mlp(config: TransformerConfig, mixture: bool, row: Row, source: str) -> str:

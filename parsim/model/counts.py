@@ -20,6 +20,15 @@ def padded_parameter_count(model: Model) -> int:
     return sum(_block_count(model, block, padded=True) for block in model.blocks)
 
 
+def trainable_parameter_count(model: Model) -> int:
+    """Parameters that get gradients, without vocabulary padding."""
+    found = 0
+    for block in model.blocks:
+        for operator in block.operators:
+            found += sum(_size(model, operator, p, padded=False) for p in _counted(operator) if p.trainable)
+    return found
+
+
 def active_parameter_count(model: Model) -> int:
     """Parameters that take part in one token's forward pass: of the experts only those a token visits."""
     total = 0

@@ -218,12 +218,13 @@ class Prefix:
     """class tokens"""
     split: Split = "replicated"
     selective: str = ""
+    trainable: bool = True
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Class tokens and positions."""
-        return (Parameter(f"{self.name}.cls_token", (1, self.tokens, self.width)),) * bool(self.tokens) + (
-            Parameter(f"{self.name}.position_embeddings", (1, self.positions, self.width)),
-        )
+        shapes = {"cls_token": (1, self.tokens, self.width)} if self.tokens else {}
+        shapes["position_embeddings"] = (1, self.positions, self.width)
+        return tuple(Parameter(f"{self.name}.{name}", shape, trainable=self.trainable) for name, shape in shapes.items())
 
     def work(self, at: Workload) -> Work:
         """A copy and an add."""

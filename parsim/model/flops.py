@@ -170,12 +170,17 @@ def _core(block: Block, sequence: int, *, causal: bool = True) -> float:
     return sum(_useful(kernel, causal=causal) for work in works for kernel in work.forward if isinstance(kernel, Attention))
 
 
+def masked_flop(block: Block, sequence: int) -> float:
+    """Forward FLOP of one sample's attention scores that causal masks discard."""
+    return _core(block, sequence, causal=False) - _core(block, sequence)
+
+
 def _exact(model: Model, sequence: int, _: Recompute) -> float:
     return 3.0 * forward_flop(model, sequence)
 
 
 def _exact_full(model: Model, sequence: int, _: Recompute) -> float:
-    masked = sum(count * (_core(block, sequence, causal=False) - _core(block, sequence)) for block, count in _distinct(model))
+    masked = sum(count * masked_flop(block, sequence) for block, count in _distinct(model))
     return 3.0 * (forward_flop(model, sequence) + masked / (sequence if model.sequence else 1))
 
 

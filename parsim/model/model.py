@@ -89,6 +89,10 @@ class Parameter:
     """not a parameter: BatchNorm statistics, position ids"""
     element: int = 0
     """bytes per element where the precision does not decide (buffers); 0 = the precision's"""
+    storage: str = ""
+    """nf4 | nf4-dq: frozen and quantised (`parsim.model.quantised`); '' = the precision's bytes"""
+    partial: bool = False
+    """replicated over tensor ranks, each of which computes a part of the gradient (an adapter's half): summed at the step"""
 
     @property
     def count(self) -> int:

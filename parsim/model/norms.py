@@ -29,11 +29,11 @@ class LayerNorm:
         return (weight, Parameter(f"{self.name}.bias", (self.hidden,), trainable=self.trainable)) if self.bias else (weight,)
 
     def work(self, at: Workload) -> Work:
-        """One kernel forward; backward reads input and gradient a second time for the parameters unless fused."""
+        """One kernel forward; backward reads input and gradient a second time for the parameters unless fused or frozen."""
         size = elements(at, self.hidden, self.split, self.per_sample) * at.element
         work = Work(
             forward=(Memory(2 * size),),
-            backward_input=(Memory(3 * size) if at.fused else Memory(5 * size, launches=2),),
+            backward_input=(Memory(3 * size) if at.fused or not self.trainable else Memory(5 * size, launches=2),),
             output=size,
             input_gradients=(size,),
             saves=(Save(self.inputs[0], size), Save(f"{self.name}.statistics", 8 * rows(at, self.split, self.per_sample))),
@@ -72,8 +72,11 @@ class RMSNorm:
         else:
             temporary = 4 * count
             forward, backward = Memory(28 * count + 4 * size, launches=6), Memory(60 * count + 8 * size, launches=12)
-            copy = Save(self.inputs[0], size) if at.element == 4 else Save(f"{self.name}.fp32", 4 * count)
-            saves = (copy, Save(f"{self.name}.normalised", size))
+            saves = (Save(self.inputs[0], size) if at.element == 4 else Save(f"{self.name}.fp32", 4 * count),)
+            if self.trainable:  # only the weight's gradient needs the normalised tensor
+                saves += (Save(f"{self.name}.normalised", size),)
+            else:  # no product with it, no sum over rows
+                backward = Memory(60 * count + 4 * size, launches=10)
         saves += (Save(f"{self.name}.statistics", 4 * rows(at, self.split)),)
         work = Work(
             (forward,),

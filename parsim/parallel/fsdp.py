@@ -19,6 +19,11 @@ reduce-scatter, in a queue of its own.
 gathered from forward to backward; ``block`` wraps those too; ``model`` is one unit. Under FSDP `accumulate: no_sync`
 keeps whole gradients until the last micro-batch, ``every`` reduces in each; ZeRO-3 always does (DeepSpeed's engine
 refuses no_sync from stage 2 on).
+
+Frozen weights are gathered as they are stored, and have no gradients; with `finetune.base_sharded` off they stay whole on every
+rank. Units in which nothing wants a gradient take no part in the backward pass. As in FSDP2, a unit may hold both kinds and reduces
+the gradients of the trained ones only; with `finetune.flat_gradients` it does what FSDP1's flat parameters do (use_orig_params):
+the gradient of a mixed unit is that of all its weights (PyTorch 2 documentation, FullyShardedDataParallel, use_orig_params).
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ from parsim.parallel.hooks import START, Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, place, wait_for_gradients
 from parsim.parallel.optimizer import State, flat_states
 from parsim.parallel.replicated import LANE, Replicated
+from parsim.parallel.storage import split_bytes, trains
 
 ROOT = "root"
 SHARD, REPLICA = "shard", "replica"
@@ -75,11 +81,10 @@ class FullyShardedDataParallel(Replicated):
 
     def resident(self, at: Emitter) -> list[str]:
         """Every unit's flat shard and its optimizer state; buffers whole."""
-        precision = self.training.precision
-        names = [self._weight(w, at) for w in self.weights if w.parameter.buffer]
+        names = [self._weight(w, at) for w in self.weights if w.parameter.buffer or (self._whole_base and not trains(w))]
         category = place(self.training.offload.parameters, "parameters")
-        names += [at.tensor(f"{u.name}.shard", self._share(u.count) * precision.parameters, category) for u in self.units]
-        names += self._host(at, sum(self._share(u.count) for u in self.units), sum(u.count for u in self.units))
+        names += [at.tensor(f"{u.name}.shard", self._shard_bytes(u), category) for u in self.units]
+        names += self._host(at, sum(self._share(self._trained(u)) for u in self.units), sum(u.count for u in self.units))
         if self._keeps_states():
             names += self._states(at)
         return names
@@ -87,7 +92,7 @@ class FullyShardedDataParallel(Replicated):
     def _state_list(self) -> list[tuple[Weight, State]]:
         found = []
         for unit in self.units:
-            weights = [w for w in unit.weights if w.parameter.trainable and not w.parameter.buffer]
+            weights = [w for w in unit.weights if trains(w)]
             count = sum(w.count for w in weights)
             if not count:
                 continue
@@ -105,14 +110,44 @@ class FullyShardedDataParallel(Replicated):
         precision = self.training.precision
         return precision.cached_casts if precision.parameters == 4 and precision.cached_casts else precision.parameters
 
+    @property
+    def _whole_base(self) -> bool:
+        """Frozen weights are not sharded."""
+        return self.training.finetune is not None and not self.training.finetune.base_sharded
+
+    def _split(self, unit: Unit) -> tuple[int, int]:
+        """(elements stored as trained weights are, bytes of those stored otherwise) of what the unit shards."""
+        weights = [w for w in unit.weights if trains(w)] if self._whole_base else unit.weights
+        return split_bytes(weights, self.training)
+
+    def _shard_bytes(self, unit: Unit) -> int:
+        plain, other = self._split(unit)
+        return self._share(plain) * self.training.precision.parameters + self._share(other)
+
+    def _gathered_bytes(self, unit: Unit) -> int:
+        plain, other = self._split(unit)
+        return plain * self._gathered_element + other
+
+    def _trained(self, unit: Unit) -> int:
+        """Elements with a gradient."""
+        recipe = self.training.finetune
+        trained = sum(w.count for w in unit.weights if trains(w))
+        whole = recipe is None or (recipe.flat_gradients and trained > 0)
+        return unit.count if whole else trained
+
+    def _stepped(self, unit: Unit) -> int:
+        """Elements of the rank's share that the optimizer updates."""
+        trained = sum(w.count for w in unit.weights if trains(w))
+        return self._share(unit.count if self.training.finetune is None else trained)
+
     def _whole(self, unit: Unit, at: Emitter) -> str:
-        return at.tensor(f"{unit.name}.gathered", unit.count * self._gathered_element, "buffers", per_micro_batch=False)
+        return at.tensor(f"{unit.name}.gathered", self._gathered_bytes(unit), "buffers", per_micro_batch=False)
 
     def _whole_gradient(self, unit: Unit, at: Emitter) -> str:
-        return at.tensor(f"{unit.name}.grad", unit.count * self.training.precision.gradients, "gradients")
+        return at.tensor(f"{unit.name}.grad", self._trained(unit) * self.training.precision.gradients, "gradients")
 
     def _shard_gradient(self, unit: Unit, at: Emitter) -> str:
-        size = self._share(unit.count) * self.training.precision.gradients
+        size = self._share(self._trained(unit)) * self.training.precision.gradients
         return at.tensor(f"{unit.name}.grad.shard", size, "gradients", per_micro_batch=self._offloaded)
 
     # -- forward --------------------------------------------------------------------------------------------------
@@ -138,8 +173,8 @@ class FullyShardedDataParallel(Replicated):
         self._written = set()
 
     def _gather(self, unit: Unit, at: Emitter, after: Sequence[int]) -> None:
-        size = unit.count * self._gathered_element
-        if unit.name in self._issued or unit.name in self._live:
+        size = self._gathered_bytes(unit)
+        if unit.name in self._issued or unit.name in self._live or not size:
             return
         self._live.add(unit.name)
         if self.training.offload.parameters != "none":
@@ -151,7 +186,7 @@ class FullyShardedDataParallel(Replicated):
 
     def _fetch(self, unit: Unit, size: int, at: Emitter, after: Sequence[int]) -> int:
         """Gather a unit whose own share is off the device: bring that first."""
-        share = self._share(unit.count) * self.training.precision.parameters
+        share = self._shard_bytes(unit)
         if self.training.offload.parameters == "nvme":
             after = [at.copy("nvme_read", share, f"{unit.name} weights", after=after)]
         if self.size == 1:
@@ -177,7 +212,7 @@ class FullyShardedDataParallel(Replicated):
 
     def after_forward(self, unit: Unit, at: Emitter) -> None:
         """Reshard."""
-        if self._reshards(unit):
+        if self._reshards(unit) and unit.name in self._live:
             at.compute("", "compute", (), frees=[self._whole(unit, at)])
             self._live.discard(unit.name)
         if unit.name != ROOT:
@@ -213,32 +248,42 @@ class FullyShardedDataParallel(Replicated):
 
     def after_backward(self, unit: Unit, at: Emitter) -> None:
         """Reduce-scatter the gradients and free the unit."""
-        at.compute("", "compute", (), frees=[self._whole(unit, at)])
+        if unit.name in self._live:
+            at.compute("", "compute", (), frees=[self._whole(unit, at)])
         self._live.discard(unit.name)
-        precision = self.training.precision
+        precision, count = self.training.precision, self._trained(unit)
         if unit.name != ROOT:
             self._done.append(at.mark())
+        if not count:
+            return
         if self._every or at.last:
             keep = [self._shard_gradient(unit, at)] if at.first or not self._every or self._offloaded else []
             reduced = at.collective(
                 "reduce_scatter",
                 SHARD,
-                unit.count * precision.reduce,
+                count * precision.reduce,
                 f"{unit.name} grads",
                 lane=self._reduce_lane,
                 allocates=keep,
                 frees=[self._whole_gradient(unit, at)],
             )
             if self.copies > 1:
-                share = self._share(unit.count) * precision.reduce
+                share = self._share(count) * precision.reduce
                 reduced = at.collective("all_reduce", REPLICA, share, f"{unit.name} grads", lane=self._replica_lane, after=[reduced])
             if self._offloaded:
-                share, adds = self._share(unit.count), self._every and not at.first
+                share, adds = self._share(count), self._every and not at.first
                 gradients_out(at, self.training, share, f"{unit.name} grads", reduced, adds=adds, frees=keep)
             if self._every and not at.first:
-                at.compute("", "compute", (Memory(3.0 * self._share(unit.count) * precision.gradients),))
+                at.compute("", "compute", (Memory(3.0 * self._share(count) * precision.gradients),))
         elif not at.first and not self.runtime.gradient_accumulation_fusion:
-            at.compute("", "compute", (Memory(3.0 * unit.count * precision.gradients),))
+            at.compute("", "compute", (Memory(3.0 * count * precision.gradients),))
+
+    def pass_ends(self, at: Emitter, *, backward: bool) -> None:
+        """Units that backward had no use for, left gathered by the forward, are freed."""
+        if backward:
+            idle = [unit for unit in self.units if unit.name in self._live]
+            at.compute("", "compute", (), frees=[self._whole(unit, at) for unit in idle])
+            self._live.difference_update(unit.name for unit in idle)
 
     def finish_gradients(self, at: Emitter) -> None:
         """Wait for the last reduce-scatter, and for the last all-reduce across shard groups."""
@@ -251,7 +296,8 @@ class FullyShardedDataParallel(Replicated):
 
     def step(self, at: Emitter) -> None:
         """Step the own share."""
-        count = sum(self._share(u.count) for u in self.units)
-        self._step(at, count, len(self.units), max((self._share(u.count) for u in self.units), default=0))
+        trained = [unit for unit in self.units if self._trained(unit)]
+        shares = [self._stepped(unit) for unit in trained]
+        self._step(at, sum(shares), len(shares), max(shares, default=0))
         if self.training.backward and not self._offloaded:
-            at.compute("", "optimizer", (), frees=[self._shard_gradient(u, at) for u in self.units])
+            at.compute("", "optimizer", (), frees=[self._shard_gradient(u, at) for u in trained])

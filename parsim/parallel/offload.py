@@ -27,6 +27,7 @@ from parsim.parallel.settings import Offload, Parallelism, Precision, Runtime, T
 
 DEEPSPEED = ("zero1", "zero2", "zero3")
 FSDP = ("fsdp", "hsdp")
+"""strategies of FullyShardedDataParallel"""
 DEEPSPEED_CPU = ("adam", "adamw", "lion")
 """optimizers that DeepSpeed has a CPU kernel for (deepspeed/ops/adam/cpu_adam.py, ops/lion/cpu_lion.py; Adagrad is not modelled)"""
 TORCH_CPU_TRAFFIC = 5.5
@@ -98,6 +99,8 @@ def step_on_host(at: Emitter, training: Training, strategy: str, count: int, sta
     """Step `count` elements on the CPU; `states` are their bytes and the tensors that the first step makes."""
     offload, precision = training.offload, training.precision
     size, names = states
+    if not count:  # nothing is trained on this rank
+        return
     begin: list[int] | None = None
     if offload.optimizer == "nvme":
         begin = [at.copy("nvme_read", size + count * precision.gradients, "optimizer states", after=begin)]

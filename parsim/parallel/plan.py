@@ -140,12 +140,12 @@ class Plan:
         return {parameter.tied for block in blocks for parameter in self.model.blocks[block].parameters() if parameter.tied}
 
     def tied_across_stages(self) -> list[tuple[int, int, int]]:
-        """Copies of one parameter on two pipeline ranks: (rank of the owner, rank of the copy, local elements)."""
+        """Trained copies of one parameter on two pipeline ranks: (rank of the owner, rank of the copy, local elements)."""
         pairs = []
         for chunk in self.chunks:
             for weight in self.weights(chunk):
                 owner = self._home.get(weight.parameter.tied) if weight.parameter.tied else None
-                if owner is not None and owner != chunk.pipeline_rank:
+                if owner is not None and owner != chunk.pipeline_rank and weight.parameter.trainable:
                     pairs.append((owner, chunk.pipeline_rank, weight.count))
         return pairs
 

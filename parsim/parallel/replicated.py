@@ -10,6 +10,7 @@ from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.offload import host_buffers, host_gradient, place, step_on_host
 from parsim.parallel.optimizer import State, states, step_kernels, step_temporary
 from parsim.parallel.settings import DataParallel, Runtime, Training
+from parsim.parallel.storage import trains, weight_bytes
 
 AXIS = "data"
 LANE = "data"
@@ -36,7 +37,7 @@ class Replicated:
     _kept: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._trainable = tuple(w for w in self.weights if w.parameter.trainable and not w.parameter.buffer)
+        self._trainable = tuple(w for w in self.weights if trains(w))
 
     @property
     def trainable(self) -> tuple[Weight, ...]:
@@ -55,15 +56,16 @@ class Replicated:
         return names
 
     def _weight(self, weight: Weight, at: Emitter) -> str:
-        element = weight.parameter.element or (4 if weight.parameter.buffer else self.training.precision.parameters)
         category = "buffers" if weight.parameter.buffer else "parameters"
-        return at.tensor(weight.name, weight.count * element, category)
+        return at.tensor(weight.name, weight_bytes(weight, self.training), category)
 
     def _casts(self, at: Emitter) -> list[str]:
         element = self.training.precision.cached_casts
         if not element:
             return []
-        matrices = [w for w in self._trainable if len(w.parameter.shape) >= 2 and w.product]
+        half = self.training.finetune is not None and self.training.finetune.base  # frozen weights are stored as they are read
+        cast = self._trainable if half else tuple(w for w in self.weights if not w.parameter.buffer)
+        matrices = [w for w in cast if len(w.parameter.shape) >= 2 and w.product]
         return [at.tensor(f"{w.name}.cast", element * w.count, "parameters") for w in matrices]
 
     def _placeholders(self, at: Emitter) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from parsim.model.finetune import Finetune
 from parsim.parallel.schedules.slot import Schedule
 
 
@@ -98,6 +99,8 @@ class Training:
     data_loading: float = 0.0
     """seconds per micro-batch"""
     offload: Offload = field(default_factory=Offload)
+    finetune: Finetune | None = None
+    """what is trained where that is not everything (the model is built accordingly)"""
 
     @property
     def mean_length(self) -> int:

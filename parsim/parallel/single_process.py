@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from parsim.kernel import Memory
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.replicated import AXIS, LANE, Replicated
+from parsim.parallel.storage import trains, weight_bytes
 
 
 @dataclass
@@ -61,7 +62,10 @@ class DataParallelModule(_Central):
             return
         replica = [] if self.steps else [self._weight(w, at) for w in self.weights]
         at.collective("scatter", AXIS, self.size * self.input_bytes, "scatter inputs", lane=LANE, blocking=True)
-        weights = self.size * sum(w.count for w in self.weights) * self.training.precision.parameters
+        frozen = sum(weight_bytes(w, self.training) for w in self.weights if not (trains(w) or w.parameter.buffer))
+        weights = self.size * (
+            sum(w.count for w in self.weights if trains(w) or w.parameter.buffer) * self.training.precision.parameters + frozen
+        )
         at.collective("scatter", AXIS, weights, "replicate weights", lane=LANE, blocking=True, allocates=replica)
 
     def pass_ends(self, at: Emitter, *, backward: bool) -> None:

@@ -15,7 +15,7 @@ before a row's I   -                           backward all-gather of the output
 column's W         -                           all-gather of the saved input, beside I
 after a column's I backward all-reduce beside W  backward reduce-scatter beside W
 vocabulary loss    three all-reduces of T*4 B  the same
-step               -                           all-reduce of the norms' gradients
+step               adapters' gradients         all-reduce of the norms' and adapters' gradients
 =================  ==========================  ======================================
 """
 
@@ -41,6 +41,8 @@ class TensorParallelHooks:
     """none | backward: the input gradient's collective runs beside the weight gradient"""
     replicated_gradient_bytes: int = 0
     """gradients of parameters replicated over the tensor axis (norms, row biases) that sequence parallelism must sum"""
+    partial_gradient_bytes: int = 0
+    """gradients of parameters of which each rank always has a part only (adapters' replicated halves)"""
     split: bool = False
     """input and weight gradients run in different passes (I and W slots)"""
     _pending: list[int] = field(default_factory=list)
@@ -102,9 +104,13 @@ class TensorParallelHooks:
             self._pending.clear()
 
     def at_step(self, at: Emitter) -> None:
-        """Sequence parallel: gradients of replicated parameters come from 1/t of the tokens each; sum them."""
-        if self.workload.sequence_parallel and self.replicated_gradient_bytes:
-            at.collective("all_reduce", AXIS, self.replicated_gradient_bytes, "norm gradients", blocking=True)
+        """Sum gradients of which each rank has a part: adapters' replicated halves; sequence parallel, where each rank has 1/t of
+        the tokens, those of all replicated parameters.
+        """
+        size = self.partial_gradient_bytes + self.workload.sequence_parallel * self.replicated_gradient_bytes
+        if size:
+            name = "adapter gradients" if self.partial_gradient_bytes else "norm gradients"
+            at.collective("all_reduce", AXIS, size, name, blocking=True)
 
     def _gather(self, operator: Operator, at: Emitter) -> None:
         at.collective("all_gather", AXIS, self._size(operator, "input"), operator.name, blocking=True)

@@ -16,7 +16,8 @@ from parsim.model.flops import Again
 from parsim.model.linear import Embedding
 from parsim.model.tape import Step, Tape, tape
 from parsim.parallel.plan import Chunk, Plan
-from parsim.parallel.recompute import checkpoint_groups
+from parsim.parallel.recompute import Group, checkpoint_groups
+from parsim.parallel.storage import trains
 from parsim.parallel.tensor import TensorParallelHooks
 from parsim.program.lengths import at_mean_length
 from parsim.program.passes import Item, PassBuilder, TensorTable
@@ -132,7 +133,7 @@ class StagePasses:
 
     def _constants(self, items: list[Item]) -> None:
         runtime = self.plan.runtime
-        local = sum(w.count for w in self.weights.values())
+        local = sum(w.count for w in self.weights.values() if trains(w) or w.parameter.buffer)
         if self.plan.training.step and runtime.boundary:
             items.append(Item("step boundary", "optimizer", (COMPUTE,), runtime.boundary * local / 1e9))
         if runtime.step_constant:
@@ -169,12 +170,29 @@ class StagePasses:
             recompute = self.plan.training.recompute
             drop = recompute.selective if recompute.mode == "selective" else ()
             below = any(p.trainable and not p.buffer for b in self.plan.model.blocks[:block] for p in b.parameters())
+            wanted = below or self._profiled or (self._inputs_require_gradients and block > 0)
             sized, timed = self.plan.sized(partial), self.plan.timed(partial)
-            found = tape(self.plan.model.blocks[block], sized, drop, input_gradient=below or self._profiled)
+            found = tape(self.plan.model.blocks[block], sized, drop, input_gradient=wanted)
             if timed != sized:
-                found = at_mean_length(found, tape(self.plan.model.blocks[block], timed, drop, input_gradient=below or self._profiled))
+                found = at_mean_length(found, tape(self.plan.model.blocks[block], timed, drop, input_gradient=wanted))
             self._tapes[key] = found
         return self._tapes[key]
+
+    @property
+    def _inputs_require_gradients(self) -> bool:
+        """Adapters behind checkpoints: the embedding's output is made to want a gradient (PEFT, enable_input_require_grads)."""
+        recipe = self.plan.training.finetune
+        checkpoints = self.plan.training.recompute.mode not in ("none", "selective")
+        return recipe is not None and recipe.method != "freeze" and checkpoints
+
+    def differentiated(self, block: int) -> bool:
+        """Some gradient flows through the block or into its weights."""
+        return self._profiled or not self.plan.training.backward or bool(self.tape(block).backward)
+
+    def groups(self, stage: int) -> tuple[Group, ...]:
+        """The stage's blocks as they are checkpointed; where no gradient flows there is nothing to recompute."""
+        groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunks[stage].blocks)
+        return tuple(Group(g.blocks, g.checkpoint and any(map(self.differentiated, g.blocks))) for g in groups)
 
     @property
     def _profiled(self) -> bool:
@@ -182,10 +200,11 @@ class StagePasses:
 
     def tensor_hooks(self, stage: int, partial: bool = False) -> TensorParallelHooks:
         precision = self.plan.training.precision
-        replicated = [w for w in self.plan.weights(self.chunks[stage]) if w.parameter.split is None and w.parameter.trainable]
+        replicated = [w for w in self.plan.weights(self.chunks[stage]) if w.parameter.split is None and trains(w)]
         tables = self._tables(stage)
-        size = sum(w.count for w in replicated if not w.parameter.buffer and w.name not in tables) * precision.gradients
-        return TensorParallelHooks(self.plan.timed(partial), self.plan.parallelism.tensor.overlap, size)
+        size = sum(w.count for w in replicated if not w.parameter.partial and w.name not in tables) * precision.gradients
+        summed = sum(w.count for w in replicated if w.parameter.partial) * precision.gradients
+        return TensorParallelHooks(self.plan.timed(partial), self.plan.parallelism.tensor.overlap, size, summed)
 
     def _tables(self, stage: int) -> set[str]:
         """Embedding tables: their gradients are made from the gathered tokens, hence whole on every tensor rank."""
@@ -216,7 +235,7 @@ class StagePasses:
 
     def _keeps_output(self, chunk: Chunk) -> bool:
         """The chunk's last operator needs its own output in backward (a ReLU), so sending does not release it."""
-        groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, chunk.blocks)
+        groups = self.groups(chunk.stage)
         return self.plan.training.backward and not groups[-1].checkpoint and self.tape(chunk.blocks[-1]).output_saved
 
     def message(self, size: int) -> int:
@@ -241,8 +260,7 @@ class StagePasses:
     def seconds(self, stage: int) -> dict[str, float]:
         """Compute time of one micro-batch on a stage: forward, backward_input (with recomputation), backward_weight [s]."""
         total = {"forward": 0.0, "backward_input": 0.0, "backward_weight": 0.0}
-        groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunks[stage].blocks)
-        for group in groups:
+        for group in self.groups(stage):
             for block in group.blocks:
                 taped = self.tape(block)
                 forward = self._sum(taped.forward)
@@ -260,7 +278,7 @@ class StagePasses:
         products = core = square = layers = 0.0
         for chunk in self.chunks.values():
             layers += sum(sum(_product_flop(self.tape(b).forward)[:2]) for b in chunk.blocks if self._is_layer(b))
-            for group in checkpoint_groups(self.plan.training.recompute, self.plan.model, chunk.blocks):
+            for group in self.groups(chunk.stage):
                 for block in group.blocks:
                     taped = self.tape(block)
                     again = [step for step in taped.backward if step.phase == "recompute"]
@@ -292,7 +310,7 @@ class StagePasses:
 
     def stash(self, kind: str, micro_batch: int) -> list[tuple[int, tuple[Effect, ...]]]:
         """PipeDream: (weight version, effects) of the version kept or dropped around a slot."""
-        size = sum(w.count for w in self.weights.values() if not w.parameter.buffer) * self.plan.training.precision.parameters
+        size = sum(w.count for w in self.weights.values() if trains(w)) * self.plan.training.precision.parameters
         number = self.table.declare("weight version", size, "parameters", per_micro_batch=True)
         return [(version, (Effect(0.0, number, allocate),)) for version, allocate in self._versions.step(kind, micro_batch)]
 

@@ -20,7 +20,6 @@ from parsim.model.tape import Step, Tape
 from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.hooks import Unit, Weight
 from parsim.parallel.plan import Chunk
-from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.replicated import Replicated
 from parsim.program.host import Floor, LaunchFloor
 from parsim.program.passes import Item
@@ -51,7 +50,7 @@ class Walk:
         if self.tensor is not None:
             self.tensor.split = split
         self.context = ContextParallelHooks(self.plan.timed(partial)) if self.plan.mesh.size("context") > 1 else None
-        self.groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunk.blocks)
+        self.groups = passes.groups(stage)
         self._group_of = {block: group for group in self.groups for block in group.blocks}
         self._unit_of = {block: unit for unit in self.units for block in unit.blocks}
         self.host = LaunchFloor(self.plan.runtime.host, passes.clock, self.at)
@@ -221,15 +220,19 @@ class Walk:
                     self._enter(block, backward=True)
                 at.label(f"{label}{self.stage} {plan.model.block_names[block]}", COMPUTE)
                 self._backward_block(block, inputs=inputs, weights=weights)
+                if inputs and "grad_input" in self.tape(block).tensors and self._unwanted(block):
+                    at.compute("", COMPUTE, (), frees=[self._name(block, "grad_input")])
                 if weights:
                     self._leave(block, backward=True)
-                if self.host.active:
+                if self.host.active and self.passes.differentiated(block):
                     self.host.end_block(self._floor(block, backward=True, inputs=inputs, weights=weights))
-        if inputs and self._is_first and "grad_input" in self.tape(0).tensors:
-            at.compute("", COMPUTE, (), frees=[self._name(0, "grad_input")])
         if weights:
             self.sharding.pass_ends(at, backward=True)
             self._drop_pass()
+
+    def _unwanted(self, block: int) -> bool:
+        """Nobody takes the gradient of the block's input: there is no block before it, or that one wants none."""
+        return block == 0 or "grad_output" not in self.tape(block - 1).tensors
 
     def _begin_backward(self) -> None:
         at = self.at
@@ -237,11 +240,15 @@ class Walk:
         if self._is_last:
             size = self.tape(last).tensors["output"].bytes
             at.compute("", COMPUTE, (), allocates=[at.tensor(self._root_gradient, size, "temporaries", per_micro_batch=True)])
-        else:
+        elif "grad_output" in self.tape(last).tensors:
             self._receive("dx", last + 1)
         self._allocate_workspace("backward")
         self.stored.begin_backward()
-        self.sharding.pass_begins(list(reversed(self.units)), at, backward=True)
+        self.sharding.pass_begins([unit for unit in reversed(self.units) if self._differentiated(unit)], at, backward=True)
+
+    def _differentiated(self, unit: Unit) -> bool:
+        """Backward passes through the unit."""
+        return any(map(self.passes.differentiated, unit.blocks))
 
     def _recompute(self, blocks: Sequence[int]) -> None:
         for block in blocks:
@@ -345,7 +352,7 @@ class Walk:
 
     def _enter(self, block: int, *, backward: bool) -> None:
         unit = self._unit_of[block]
-        if unit.name in self._opened or not unit.weights:
+        if unit.name in self._opened or not unit.weights or (backward and not self._differentiated(unit)):
             return
         self._opened.add(unit.name)
         if backward:
@@ -356,7 +363,7 @@ class Walk:
     def _leave(self, block: int, *, backward: bool) -> None:
         unit: Unit = self._unit_of[block]
         left = self._left[unit.name] = self._left.get(unit.name, len(unit.blocks)) - 1
-        if left or not unit.weights:
+        if left or not unit.weights or (backward and not self._differentiated(unit)):
             return
         if backward:
             self.sharding.after_backward(unit, self.at)

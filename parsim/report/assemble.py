@@ -8,8 +8,9 @@ from typing import Protocol
 
 from parsim.hardware.flows import CollectiveCost
 from parsim.kernel import Kernel, Memory
-from parsim.model.counts import active_parameter_count, padded_parameter_count, parameter_count
+from parsim.model.counts import active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
 from parsim.model.flops import CONVENTIONS, Again, flop_per_step, repeated_flop
+from parsim.model.untrained import untrained_flop
 from parsim.parallel.plan import Plan
 from parsim.program.folding import Classes
 from parsim.program.lowering import Lowering
@@ -125,11 +126,13 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float], con
         convention = "exact"
     sequence = training.mean_length if model.sequence else 1
     share = 1.0 if training.backward else 1 / 3
-    flop = 0.0 if profiled else share * flop_per_step(model, sequence, samples, convention)
+    whole = flop = 0.0 if profiled else share * flop_per_step(model, sequence, samples, convention)
+    if training.finetune is not None and training.backward:
+        flop -= samples * untrained_flop(model, sequence, convention)
     repeated = 0.0
     if training.backward and not profiled:
         micro_batches = samples / max(1, training.micro_batch)
-        repeated = repeated_flop(convention, flop / micro_batches, _recomputed(run)) * micro_batches
+        repeated = repeated_flop(convention, whole / micro_batches, _recomputed(run)) * micro_batches
     peak = hardware.device(plan.gpus[0]).peak[training.precision.matmul]
     return ModelFacts(
         parameters=0 if profiled else parameter_count(model),
@@ -142,6 +145,7 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float], con
         tokens_per_step=float(samples * sequence) if model.sequence else None,
         flop_convention=convention,
         memory_bound_fraction=_memory_bound(run, clock),
+        trainable=None if profiled else trainable_parameter_count(model),
     )
 
 

@@ -87,10 +87,19 @@ _ALL = (
         "fraction",
         "Model FLOP utilisation. report.flop_convention says how model FLOP are counted; palm: N = all parameters, tied ones"
         " once, active experts only; attention is not halved for causal masks. Models without sequences: three times the exact"
-        " forward GEMM FLOP. The peak is the dense datasheet peak of the matmul type, never the one with sparsity."
+        " forward GEMM FLOP. Fine-tuning: a frozen parameter counts 4 instead of 6, one before the first trained parameter 2."
+        " The peak is the dense datasheet peak of the matmul type, never the one with sparsity."
         " `parsim mfu` prints all conventions side by side; docs/flops-and-mfu.md has their formulas.",
         "palm: (6 N + 12 L h s) x tokens_per_s / (ranks.total x peak)",
         _PALM,
+    ),
+    Definition(
+        "parameters_trainable",
+        "elements",
+        "Parameters that get gradients, adapters included (PEFT's print_trainable_parameters); all of them unless training.finetune says"
+        " otherwise.",
+        "LoRA: sum of rank x (in + out) over the adapted weights",
+        "Hu et al., LoRA, 2021 (arXiv:2106.09685)",
     ),
     Definition(
         "hfu",
@@ -104,8 +113,9 @@ _ALL = (
     Definition(
         "time_to_train_s",
         "s",
-        "Time for training.tokens at this rate, without interruptions; null where training.tokens is not given.",
-        "training.tokens / tokens_per_s",
+        "Time of the whole training at this rate, without interruptions: of training.tokens, or of training.examples and epochs in"
+        " whole steps; null where neither is given.",
+        "training.tokens / tokens_per_s, or ceil(examples x epochs / global_batch) x step_time_s",
         _PARSIM,
     ),
     Definition(

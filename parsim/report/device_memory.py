@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from parsim.parallel.fsdp import ROOT
+from parsim.parallel.hooks import Weight
 from parsim.parallel.plan import SHARDED, Chunk, Plan
+from parsim.parallel.storage import trains, weight_bytes
 from parsim.program.program import OFFLOAD
 from parsim.report.host_memory import Machines, host_memory
 from parsim.report.measured import AT_PEAK, DeviceMemory, MemoryCurve, MemoryFacts
@@ -86,24 +88,30 @@ def at_save(run: Run, devices: Sequence[DeviceMemory]) -> int:
     parameters of one module at a time. The gathered dict itself is in rank 0's host memory, P x the weight's bytes.
     """
     base = max(sum(d.resident_bytes.values()) + d.at_peak["context"] + d.at_peak["communicators"] for d in devices)
-    strategy, element = run.plan.parallelism.data.strategy, run.plan.training.precision.parameters
+    strategy = run.plan.parallelism.data.strategy
     if strategy not in SHARDED or run.plan.replicas == 1:
         return base
-    gathered = max((_at_once(run.plan, chunk, strategy) for chunk in run.plan.chunks), default=0)
-    return base + gathered * element
+    return base + max((_at_once(run.plan, chunk, strategy) for chunk in run.plan.chunks), default=0)
 
 
 def _at_once(plan: Plan, chunk: Chunk, strategy: str) -> int:
-    """Elements of a chunk that saving gathers at once."""
+    """Bytes of a chunk's weights that saving gathers at once; frozen ones are gathered as they are stored."""
     if strategy in ("fsdp", "hsdp"):
-        counts = {unit.name: unit.count for unit in plan.units(chunk)}
-        root = counts.pop(ROOT, 0)
-        return root + max(counts.values(), default=0)
+        sizes = {unit.name: sum(_gathered(weight, plan) for weight in unit.weights) for unit in plan.units(chunk)}
+        root = sizes.pop(ROOT, 0)
+        return root + max(sizes.values(), default=0)
     modules: dict[str, int] = {}
     for weight in plan.weights(chunk):
         module = weight.name.rpartition(".")[0]
-        modules[module] = modules.get(module, 0) + weight.count
+        modules[module] = modules.get(module, 0) + _gathered(weight, plan)
     return max(modules.values(), default=0)
+
+
+def _gathered(weight: Weight, plan: Plan) -> int:
+    """Bytes of a weight when it is whole, 0 if it is whole already."""
+    recipe = plan.training.finetune
+    kept = recipe is not None and not recipe.base_sharded and not trains(weight)
+    return 0 if kept or weight.parameter.buffer else weight_bytes(weight, plan.training)
 
 
 def communicators(run: Run) -> dict[int, int]:

@@ -118,6 +118,13 @@ class ModelFacts:
     flop_convention: str = "palm"
     memory_bound_fraction: float | None = None
     """part of the compute time whose kernels wait for HBM, not for arithmetic"""
+    trainable: int | None = None
+    """None: all parameters"""
+
+    @property
+    def parameters_trainable(self) -> int:
+        """Parameters that get gradients."""
+        return self.parameters if self.trainable is None else self.trainable
 
 
 @dataclass(frozen=True)
@@ -241,4 +248,6 @@ class Measured:
     confidence: Confidence = field(default_factory=Confidence)
     cost: Any = None
     energy_J: float | None = None
+    steps_to_train: int | None = None
+    """optimizer steps of the whole training; None: the scenario gives its length in tokens, or not at all"""
     goodput: float | None = None

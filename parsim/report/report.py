@@ -139,8 +139,10 @@ class Report:
 
     @property
     def time_to_train(self) -> float | None:
-        """Time for the tokens of the whole training at this rate [s]; None where nobody asked."""
-        tokens, rate = self.measured.training_tokens, self.tokens_per_s
+        """Time of the whole training at this rate [s], by its steps or its tokens; None where nobody asked."""
+        tokens, rate, steps = self.measured.training_tokens, self.tokens_per_s, self.measured.steps_to_train
+        if steps is not None:
+            return steps * self.step_time
         return None if tokens is None or not rate else tokens / rate
 
     @property
@@ -257,6 +259,7 @@ class Report:
                 "parameters": model.parameters,
                 "parameters_padded": model.parameters_padded,
                 "parameters_active": model.parameters_active,
+                "parameters_trainable": model.parameters_trainable,
                 "flop_per_step": model.flop_per_step,
                 "flop_convention": model.flop_convention,
             },

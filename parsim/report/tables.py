@@ -93,11 +93,20 @@ def _speed(report: Report) -> RenderableType:
             number(report.measured.model.flop_per_step / gpu_seconds / 1e12 if gpu_seconds > 0 else None),
         ),
     )
-    for row in rows:
+    for row in (*rows, *_training(report)):
         _add(table, *row)
-    if report.time_to_train is not None:
-        _add(table, "Time to train", seconds(report.time_to_train), "GPU-hours", number(report.gpu_hours))
     return Padding(table, (1, 0, 0, 0))
+
+
+def _training(report: Report) -> Iterator[tuple[str, str, str, str]]:
+    """Rows of a run of known length, and of one that does not train everything."""
+    model, steps = report.measured.model, report.measured.steps_to_train
+    if model.parameters_trainable != model.parameters:
+        share = model.parameters_trainable / model.parameters
+        yield "Parameters trained", f"{model.parameters_trainable:,}", "Share of all", f"{100 * share:.3g} %"
+    if report.time_to_train is not None:
+        in_all = "" if steps is None else f" of {steps:,} steps"
+        yield "Time to train", seconds(report.time_to_train), f"GPU-hours{in_all}", number(report.gpu_hours)
 
 
 def _table(title: str, columns: Sequence[Column], caption: str = "") -> Table:

@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
+from parsim.model.finetune import Finetune, finetuned
 from parsim.parallel.settings import Host, Offload, Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
 from parsim.scenario.capability import attention_findings, attention_kernel, precision_findings, preset_for
 from parsim.scenario.collectives import collective_settings
+from parsim.scenario.counting import counting_findings, steps_to_train
+from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
 from parsim.scenario.places import machine_findings
 from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.recipe import optimizer_settings
@@ -64,11 +67,11 @@ class _Builder:
     def built(self) -> Built:
         cluster = self._try(self._cluster)
         others = self._try(lambda: background_traffic(cluster, self.settings.cluster.background)) if cluster is not None else None
-        model = self._try(self._model)
+        whole = self._try(self._model)
         gpus = self._try(lambda: self._gpus(cluster)) if cluster is not None else None
         split = self._try(lambda: parallelism(self.scenario, cluster, gpus)) if cluster is not None and gpus is not None else None
-        profile = self._try(lambda: self._profile(model)) if model is not None else None
-        if cluster is None or model is None or gpus is None or split is None or profile is None:
+        profile = self._try(lambda: self._profile(whole)) if whole is not None else None
+        if cluster is None or whole is None or gpus is None or split is None or profile is None:
             self._stop()
             raise ScenarioError("the scenario cannot be built")  # unreachable: what is None has left a finding
         devices = list(dict.fromkeys(cluster.device(gpu) for gpu in gpus))
@@ -80,11 +83,14 @@ class _Builder:
             )
         precision = self._precision(profile, devices)
         placed = split
+        recipe = self._try(lambda: self._finetune(precision))
+        model = (self._try(lambda: self._finetuned(whole, recipe)) if recipe is not None else None) or whole
         training = self._try(lambda: self._training(model, profile, precision, devices, placed.data.size))
         if training is not None:
-            recipe = training[0]
-            split = self._try(lambda: with_schedule(placed, self.scenario, recipe.micro_batches))
-        self._counting(model)
+            micro_batches = training[0].micro_batches
+            split = self._try(lambda: with_schedule(placed, self.scenario, micro_batches))
+        if findings := counting_findings(self.settings, model):
+            self._fail(ModelError, findings)
         self._stop()
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
@@ -92,13 +98,14 @@ class _Builder:
             scenario=self.scenario,
             model=model,
             cluster=cluster,
-            training=training[0],
+            training=replace(training[0], finetune=recipe),
             parallelism=split,
             runtime=self._runtime(profile, devices),
             gpus=gpus,
             slow={slow.rank: slow.speed for slow in self.settings.variability.slow},
             batch_arithmetic=training[1],
-            bytes_per_parameter=sum_text(precision, training[0].optimizer),
+            bytes_per_parameter=sum_text(precision, training[0].optimizer) + sum_suffix(recipe, precision),
+            steps_to_train=steps_to_train(self.settings, training[0]),
             memory_reserve=self.settings.cluster.memory_reserve,
             assumptions=tuple(self.assumptions),
             warnings=tuple(self.scenario.findings_at(self.warnings)),
@@ -218,18 +225,19 @@ class _Builder:
             raise ModelError(Finding(f"{name} has samples without sequences", "training.mean_sequence_length", mean, "leave it out"))
         return model
 
-    def _counting(self, model: Model) -> None:
-        """What the report is to count must be there to be counted."""
-        from parsim.model.flops import CONVENTIONS
+    def _finetune(self, precision: Precision) -> Finetune | None:
+        section = self.settings.training.finetune
+        if section is None:
+            return None
+        recipe = finetune_recipe(section, precision, self.settings.parallel.data.strategy)
+        if section.base == "auto" and recipe.quantised:
+            source = "NF4 with double quantisation (Dettmers et al. 2023, arXiv 2305.14314)"
+            self._assume("finetune_base", recipe.base, source, "default")
+        return recipe
 
-        convention, tokens = self.settings.report.flop_convention, self.settings.training.tokens
-        if convention != "palm" and not CONVENTIONS[convention].applies(model):
-            text = f"{CONVENTIONS[convention].meaning} does not describe {model.name}"
-            hint = "use palm or exact" if model.sequence else "use exact"
-            self._fail(ModelError, [Finding(text, "report.flop_convention", convention, hint)])
-        if tokens is not None and not model.sequence:
-            hint = "leave it out; samples_per_s gives the time"
-            self._fail(ModelError, [Finding(f"{model.name} has samples without tokens", "training.tokens", tokens, hint)])
+    def _finetuned(self, model: Model, recipe: Finetune) -> Model:
+        self.warnings += adapter_warnings(recipe, model)
+        return finetuned(model, recipe)
 
     # software
 
@@ -279,6 +287,9 @@ class _Builder:
             dropout = float(str(model.facts.get("dropout", 0.0)))
             if model.heads:
                 self._assume("dropout", f"{dropout:g}", "the model's own recipe", "model")
+        if section.epochs is not None and section.examples is None:
+            text = "epochs of how many examples?"
+            self._fail(PlanError, [Finding(text, "training.epochs", section.epochs, "add training.examples")])
         batch = resolve_batch(section, data_size, sequence=model.sequence)
         self.warnings += batch.warnings
         training = Training(

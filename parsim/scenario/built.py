@@ -50,6 +50,8 @@ class Built:
     seed: int = 0
     tokens: float | None = None
     """of the whole training; None: not asked about"""
+    steps_to_train: int | None = None
+    """optimizer steps of the whole training; None: the scenario does not say"""
     background: tuple[Background, ...] = ()
     """traffic of other jobs"""
 

@@ -50,6 +50,7 @@ ASSUMPTIONS = {
     "host_memory_bandwidth": "cluster.set.links.host-memory.per_direction",
     "drive_read_bandwidth": "cluster.set.links.nvme-read.per_direction",
     "drive_write_bandwidth": "cluster.set.links.nvme-write.per_direction",
+    "finetune_base": "training.finetune.base",
 }
 """name of an assumption, as reports print it -> the key that states it"""
 SCALAR = {

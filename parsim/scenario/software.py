@@ -63,7 +63,8 @@ def automatic(settings: ScenarioSchema, *, transformer: bool) -> tuple[str, str]
     strategy = settings.parallel.data.strategy
     sizes = settings.parallel.tensor.size, settings.parallel.context.size, settings.parallel.pipeline.size
     model_parallel = max(sizes) > 1
-    if transformer and model_parallel and strategy not in ("fsdp", "hsdp", "zero3"):
+    offloaded = settings.training.offload.optimizer != "none"  # Megatron's optimizer stays on the device
+    if transformer and model_parallel and not offloaded and strategy not in ("fsdp", "hsdp", "zero3"):
         return "megatron-core", "tensor, context or pipeline parallelism of a transformer is usually run with Megatron-Core"
     if strategy in ("zero1", "zero2", "zero3"):
         return "deepspeed", f"{strategy} is usually run with DeepSpeed"

@@ -55,7 +55,6 @@ LIMITS: tuple[Limit, ...] = (
     Limit("parallel.expert.imbalance", _only(1.0), "expert imbalance"),
     Limit("parallel.expert.capacity_factor", _empty, "expert capacity"),
     Limit("parallel.pipeline.schedule", _known_schedule, "this schedule", f"use {', '.join(NAMES)}, or give the order in a schedule file"),
-    Limit("training.finetune", lambda value: value is None, "fine-tuning of a part of the parameters"),
     Limit("training.loss.chunks", _only(1), "chunked loss"),
     Limit(
         "cluster.nodes", lambda value: not isinstance(value, list), "mixed nodes", "describe them as an explicit graph in a topology file"

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from parsim import units
 from parsim.parallel.settings import Recompute
+from parsim.scenario.finetune import FinetuneSection
 from parsim.scenario.precision import PrecisionChoice
 from parsim.scenario.section import Section
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quantity, Whole, did_you_mean, shown
@@ -129,23 +130,6 @@ class OffloadSection(Section):
     """none | cpu | nvme"""
 
 
-class FinetuneSection(Section):
-    """Training of a part of the parameters."""
-
-    method: Annotated[str, Choice(("lora", "qlora", "freeze"))] = "lora"
-    """lora | qlora | freeze"""
-    rank: Annotated[int, Whole(1, 65536)] = 16
-    """rank r of the adapters"""
-    targets: Any = "all-linear"
-    """all-linear, or a list of linear layers"""
-    train_embeddings: Annotated[bool, Flag()] = False
-    """the embedding is trained too"""
-    base: Annotated[str, Choice(("bf16", "nf4", "nf4-dq"))] = "bf16"
-    """how the frozen weights are stored"""
-    base_sharded: Annotated[Any, Flag(("auto",))] = "auto"
-    """the frozen weights are sharded like the trained ones"""
-
-
 class TrainingSection(Section):
     """The training recipe. Two of global_batch, micro_batch and gradient_accumulation are needed; the third is derived."""
 
@@ -163,6 +147,10 @@ class TrainingSection(Section):
     """a smaller last micro-batch is allowed"""
     tokens: Annotated[float | None, Quantity("count", optional=True)] = None
     """tokens of the whole training, e.g. 2T: turns on time to train and cost"""
+    examples: Annotated[int | None, Whole(1, 10**12, optional=True)] = None
+    """samples of the data set: turns on time to train, steps = ceil(examples x epochs / global_batch)"""
+    epochs: Annotated[float | None, Number(0.0, 1e6, above=True, optional=True)] = None
+    """passes over the examples; null = 1"""
     iteration: Annotated[str, Choice(("steady", "first"))] = "steady"
     """steady, or the first one (lazy optimizer state, one DDP bucket)"""
     backward: Annotated[bool, Flag()] = True

@@ -16,6 +16,7 @@ from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.scenario.files import find, names, read
 from parsim.scenario.shortforms import box
+from parsim.study.fit_finetune import METHODS, finetune_candidates
 from parsim.study.offload import offload_candidates, offload_settings
 
 Tree = dict[str, Any]
@@ -35,7 +36,7 @@ class Question:
     on: str
     """a cluster: ``4x v100-32gb``, a topology's name or path"""
     train: str = "full"
-    """full | lora | qlora"""
+    """full | lora | qlora | freeze"""
     zero: int | None = None
     """None: ZeRO-3 on several GPUs (what needs least memory without changing the mathematics), nothing on one"""
     tensor: int = 1
@@ -113,6 +114,9 @@ def scenario_of(question: Question) -> Tree:
             training[key] = value
     if question.offload is not None:
         training |= offload_settings(question.offload, question.recompute)
+    if question.train not in ("full", *METHODS):
+        text = f"cannot train {question.train!r}"
+        raise ScenarioError(Finding(text, "--train", question.train, f"one of full, {', '.join(METHODS)}"))
     if question.train != "full":
         training["finetune"] = {"method": question.train}
     cluster: Tree = {"topology": question.on}
@@ -155,7 +159,14 @@ def fit(question: Question, *, maximum: str | None = None, alternatives: bool = 
 
 def _alternatives(question: Question, tree: Tree, report: Report, refused: list[str], most: int = 5) -> Iterator[Alternative]:
     """Changes that fit, cheapest first: same hardware before more of it before other hardware, then by speed."""
-    for candidates, enough in ((_same_hardware(question, tree), most), (_more_gpus(question), 1), (_other_devices(report), 3)):
+    again = () if question.recompute in ("full", "true") else ("training.recompute=full",)
+    rounds = (
+        (_same_hardware(question, tree), most),
+        (finetune_candidates(question.train, again), 1),
+        (_more_gpus(question), 1),
+        (_other_devices(report), 3),
+    )
+    for candidates, enough in rounds:
         found: list[Alternative] = []
         satisfied: dict[str, int] = {}
         for family, change, overrides in candidates:

@@ -9,6 +9,7 @@ from typing import Any
 from parsim.report.measured import DeviceMemory, MemoryFacts, RankClass
 from parsim.report.report import Report
 from parsim.study.fit import Alternative, Answer, Maximum, formulas
+from parsim.study.fit_finetune import finetune_states
 from parsim.units import format_bytes, format_time
 
 _WIDTH = 48
@@ -103,6 +104,8 @@ def _verdict(answer: Answer) -> Iterator[str]:
 
 def _states(report: Report) -> int:
     """Weights, gradients and optimizer state on a device when all exist [B], from the sum per parameter."""
+    if (states := finetune_states(report)) is not None:
+        return states
     measured = report.measured
     total = float(str(measured.memory.bytes_per_parameter).partition("=")[2].split()[0] or 0)
     strategy = str(measured.scenario["parallel"]["data"]["strategy"])
@@ -146,6 +149,10 @@ def _facts(answer: Answer) -> Iterator[str]:
     memory = report.measured.memory
     device = _fullest(report)
     yield f"bytes per parameter  {memory.bytes_per_parameter} (weight + gradient + master + optimizer)"
+    model = report.measured.model
+    if model.parameters_trainable != model.parameters:
+        share = 100 * model.parameters_trainable / model.parameters
+        yield f"parameters trained   {model.parameters_trainable:,} of {model.parameters:,} ({share:.3g} %)"
     yield f"peak                 {format_bytes(device.device_used_bytes)} at {device.peak_op or 'the start of the step'}"
     yield f"at checkpoint save   {format_bytes(memory.at_save_bytes or 0)} per GPU"
     yield f"host memory          {_host(memory)}"
@@ -182,8 +189,6 @@ def _alternatives(answer: Answer) -> Iterator[str]:
             host = alternative.report.measured.memory.host
             more = "" if host is None else f", {format_bytes(host.bytes)} of host memory per node"
             yield f"  {alternative.change:<52} {format_bytes(alternative.report.peak_memory):>10}  {_price(alternative)}{more}"
-    if answer.question.train == "full":
-        yield "not tried: LoRA and QLoRA are not supported yet"
 
 
 def _price(alternative: Alternative) -> str:

@@ -42,7 +42,7 @@ def offload_candidates(tree: Mapping[str, Any], recompute: tuple[str, ...]) -> l
     training = tree["training"]
     present = training.get("offload", {})
     name = training.get("optimizer", "adamw")
-    if name not in ("adam", "adamw", "lion") or training.get("finetune"):
+    if name not in ("adam", "adamw", "lion"):
         return []
     optimizer = "training.offload.optimizer=cpu"
     everything = ("parallel.data.strategy=zero3", optimizer, "training.offload.parameters=cpu")

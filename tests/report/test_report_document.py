@@ -25,7 +25,7 @@ CONTRACT = {
     " cost energy_J time_to_train_s gpu_hours goodput assumptions warnings simulation",
     "provenance": "catalogue_sha256 command",
     "ranks": "total tensor context data pipeline expert micro_batches nodes idle_gpus",
-    "model": "parameters parameters_padded parameters_active flop_per_step flop_convention",
+    "model": "parameters parameters_padded parameters_active parameters_trainable flop_per_step flop_convention",
     "breakdown_s": "compute recompute tensor_comm data_comm pipeline_comm context_comm expert_comm optimizer offload launch bubble other",
     "memory": "capacity_bytes reserve_bytes fits headroom_bytes peak_allocated_bytes peak_reserved_bytes peak_device_used_bytes peak_bytes"
     " host_bytes at_save_bytes bytes_per_parameter host devices",

@@ -19,7 +19,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "parallel.expert.imbalance": (1.5,),
     "parallel.expert.capacity_factor": (1.25,),
     "parallel.pipeline.schedule": ("zb-h1", "ZB_H2", "dualpipe", "pipedream-2bw", "hanayo"),
-    "training.finetune": ({"method": "lora"}, {}),
     "training.loss.chunks": (2,),
     "report.ranks": ([0, 1],),
     "cluster.nodes": ([{"use": "dgx-a100-80gb", "count": 2}],),

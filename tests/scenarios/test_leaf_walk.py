@@ -71,6 +71,8 @@ def leaf(*values: Any, same: Mapping[Any, Any] | None = None, **where: Any) -> L
 
 BOX = {"gpu": "a100-sxm-80gb", "count": 2, "nic": "ib-hdr"}
 AUTO = {"auto": None}
+LORA = {"method": "lora"}
+FREEZE = {"method": "freeze"}
 PRESETS = ("fp32", "tf32", "amp-bf16", "bf16-fp32grad", "pure-bf16", "fp8")
 AS_PRECISE = {"auto": None, "bf16": None, "fp16": None, "amp-fp16": "amp-bf16", "fp16-fp32grad": "bf16-fp32grad"}
 """both half-precision types are equally fast on an A100"""
@@ -94,6 +96,8 @@ LEAVES: dict[str, Leaf] = {
     "training.gradient_accumulation": leaf(1, 4, "auto"),
     "training.partial_micro_batch": leaf(True, training={"global_batch": "25600 tokens", "gradient_accumulation": "auto"}),
     "training.tokens": leaf("1G"),
+    "training.examples": leaf(1000, 2000),
+    "training.epochs": leaf(0.5, 3, same={1: None}, training__examples=1000),
     "training.iteration": leaf("first", same={"steady": None}),
     "training.backward": leaf(False),
     "training.step": leaf(False),
@@ -126,12 +130,21 @@ LEAVES: dict[str, Leaf] = {
     "training.offload.gradients": leaf(*PLACES, same={"none": None}, parallel__data__strategy="zero3"),
     "training.offload.optimizer": leaf(*PLACES, same={"none": None}, parallel__data__strategy="zero3"),
     "training.offload.activations": leaf(*PLACES, same={"none": None}, training__recompute="full"),
-    "training.finetune.method": leaf("lora", "qlora", "freeze"),
-    "training.finetune.rank": leaf(8),
-    "training.finetune.targets": leaf(["q", "v"]),
-    "training.finetune.train_embeddings": leaf(True),
-    "training.finetune.base": leaf("bf16", "nf4", "nf4-dq"),
-    "training.finetune.base_sharded": leaf(True, "auto"),
+    "training.finetune.method": leaf("qlora", "freeze", same={"lora": None}, training__finetune=LORA),
+    "training.finetune.rank": leaf(8, training__finetune=LORA),
+    "training.finetune.targets": leaf(["q", "v"], ["c_attn"], same={"all-linear": None}, training__finetune=LORA),
+    "training.finetune.dropout": leaf(0.1, same={0.0: None}, training__finetune=LORA),
+    "training.finetune.train_embeddings": leaf(True, training__finetune=LORA),
+    "training.finetune.base": leaf(
+        "nf4", "nf4-dq", same={"auto": None, "bf16": None}, training={"finetune": LORA, "precision": "amp-bf16"}
+    ),
+    "training.finetune.quantise_head": leaf(True, training__finetune={"method": "qlora"}),
+    "training.finetune.freeze": leaf(["embedding"], ["attention", "norms"], same={"backbone": None}, training__finetune=FREEZE),
+    "training.finetune.freeze.layers": leaf(0, 1, 2, training__finetune={"method": "freeze", "freeze": {"layers": 3}}),
+    "training.finetune.base_sharded": leaf(
+        False, same={"auto": None, True: None}, training__finetune=LORA, parallel__data__strategy="fsdp"
+    ),
+    "training.finetune.flat_gradients": leaf(True, training__finetune=LORA, parallel__data__strategy="fsdp"),
     "training.data_loading": leaf("1 s"),
     "parallel.order": leaf(
         ["data", "tensor", "context", "pipeline"],
@@ -388,9 +401,13 @@ ASSUMED = {
     "host_memory_bandwidth": "40 GB/s",
     "drive_read_bandwidth": "1 GB/s",
     "drive_write_bandwidth": "1 GB/s",
+    "finetune_base": "nf4",
 }
 DRIVES = {"training": {"offload": {"optimizer": "nvme"}}, "parallel": {"data": {"strategy": "zero3"}}}
-ASSUMED_WHERE = dict.fromkeys(("host_memory_bandwidth", "drive_read_bandwidth", "drive_write_bandwidth"), DRIVES)
+ASSUMED_WHERE = {
+    **dict.fromkeys(("host_memory_bandwidth", "drive_read_bandwidth", "drive_write_bandwidth"), DRIVES),
+    "finetune_base": {"training": {"finetune": {"method": "qlora"}}},
+}
 """where an assumption is made that not every scenario needs"""
 
 

@@ -45,7 +45,7 @@ KEYS = {
     "provenance": {"catalogue_sha256", "command"},
     "scenario": {"name", "model", "training", "parallel", "cluster", "software", "variability", "economics", "report", "assumptions"},
     "ranks": {"total", "tensor", "context", "data", "pipeline", "expert", "micro_batches", "nodes", "idle_gpus"},
-    "model": {"parameters", "parameters_padded", "parameters_active", "flop_per_step", "flop_convention"},
+    "model": {"parameters", "parameters_padded", "parameters_active", "parameters_trainable", "flop_per_step", "flop_convention"},
     "breakdown_s": CLASSES,
     "critical_path_s": CLASSES,
     "memory": {
@@ -89,6 +89,8 @@ def reduced(document: dict[str, Any]) -> dict[str, Any]:
     """What the golden files keep of a report."""
     plain = ("ranks", "model", "step_time_s", "makespan_s", "period_s", "mfu", "hfu", "bubble_fraction", "bubble_fraction_theory")
     kept: dict[str, Any] = {key: document[key] for key in plain}
+    if document["model"]["parameters_trainable"] == document["model"]["parameters"]:
+        kept["model"] = {key: value for key, value in document["model"].items() if key != "parameters_trainable"}
     for name in ("breakdown_s", "critical_path_s"):
         kept[name] = {key: value for key, value in document[name].items() if value}
     kept |= {key: document[key] for key in ("limiter_kind", "breakdown_rank", "bottleneck_rank")}

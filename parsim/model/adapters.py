@@ -1,0 +1,122 @@
+"""Linear layers whose weights are frozen, with or without low-rank adapters beside them (LoRA, Hu et al. 2021, 2106.09685).
+
+A frozen product has no weight gradient and keeps nothing but its weight (autograd: ``mm`` needs its input only for the
+weight). An adapter adds y += s B A x with A [r, in] and B [out, r], both trained: two small products forward and four backward,
+a scaling and an addition. It keeps its input (shared by all adapters of one layer, unless each drops elements of its own copy)
+and A x. A quantised product keeps its input although nothing needs it: bitsandbytes' MatMul4Bit stores (input, weight) whenever the
+input wants a gradient (bitsandbytes/autograd/_functions.py); it shows where nothing is recomputed.
+
+Tensor parallelism (as S-LoRA, Sheng et al. 2023, 2311.03285, joins the adapter with its base): beside a column-parallel weight A is
+replicated and B split by outputs, beside a row-parallel one A is split by inputs and B replicated. The partial sums join those
+of the base before its collective, so activations cost no communication of their own; the replicated half sees a part of its
+gradient on each rank and is summed at the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from parsim.kernel import Gemm, Kernel, Memory
+from parsim.model.linear import Linear
+from parsim.model.local import kept, rows, shard
+from parsim.model.model import Parameter, Save, Work, Workload
+from parsim.model.quantised import dequantisation
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A B pair beside one weight, or beside a slice of a fused one."""
+
+    name: str
+    """of the adapted weight; the parameters are NAME.lora_A.weight and NAME.lora_B.weight"""
+    out_features: int
+    rank: int
+    dropout: bool = False
+    """its input is dropped first: a mask of 1 B per element and a copy of the input are kept"""
+    slice: bool = False
+    """beside a slice of a fused weight: the slices' adapters share one dropped input, and B A x is kept by the ``index_copy`` that
+    puts it in its place (litgpt's LoRAQKVLinear.zero_pad; autograd expands the gradient to the source's shape)"""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenLinear(Linear):
+    """A `Linear` that is not trained; see the module's text."""
+
+    trainable: bool = False
+    storage: str = ""
+    """nf4 | nf4-dq | '' (the precision's)"""
+    adapters: tuple[Adapter, ...] = ()
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The base's weights and biases, then the adapters' A and B."""
+        base = (replace(p, storage=self.storage if len(p.shape) == 2 else "") for p in Linear.parameters(self))
+        row, sharded = self.split == "row", self.split != "replicated"
+        pairs = (
+            (
+                Parameter(f"{a.name}.lora_A.weight", (a.rank, self.in_features), 1 if row else None, partial=sharded and not row),
+                Parameter(f"{a.name}.lora_B.weight", (a.out_features, a.rank), 0 if sharded and not row else None, partial=row),
+            )
+            for a in self.adapters
+        )
+        return (*base, *(parameter for pair in pairs for parameter in pair))
+
+    def work(self, at: Workload) -> Work:
+        """The base's two products, reading dequantised weights where they are quantised, and the adapters' six."""
+        work = Linear.work(self, at)
+        if self.storage:
+            work = self._dequantised(work, at)
+        for adapter in self.adapters:
+            work = self._adapted(work, adapter, at)
+        return kept(at, work, (*self.inputs, self.output))
+
+    def _entering(self, at: Workload) -> int:
+        """Elements of the input as this rank keeps it."""
+        if self.split == "row":
+            return rows(at, self.split, self.per_sample) * shard(self.in_features, at)
+        return (at.batch if self.per_sample else at.local_tokens) * self.in_features
+
+    def _dequantised(self, work: Work, at: Workload) -> Work:
+        """Every matrix is written out before its product, forward and again backward, and dropped behind it."""
+        element = max(2, at.element)
+        counts = [p.local_count(at.tensor) for p in Linear.parameters(self) if len(p.shape) == 2]
+        kernels: tuple[Kernel, ...] = tuple(dequantisation(count, self.storage, element) for count in counts)
+        return replace(
+            work,
+            forward=(*kernels, *work.forward),
+            backward_input=(*kernels, *work.backward_input) if work.backward_input else (),
+            saves=(*work.saves, Save(self.inputs[0], self._entering(at) * at.element)),
+            forward_temporary=work.forward_temporary + element * max(counts),
+            backward_temporary=work.backward_temporary + element * max(counts) * bool(work.backward_input),
+        )
+
+    def _adapted(self, work: Work, adapter: Adapter, at: Workload) -> Work:
+        m, e, r = rows(at, self.split, self.per_sample), at.element, adapter.rank
+        dtype = "bf16" if at.dtype == "fp8" else at.dtype
+        n = adapter.out_features if self.split in ("replicated", "row") else shard(adapter.out_features, at)
+        k = shard(self.in_features, at) if self.split == "row" else self.in_features
+        entering = self._entering(at)
+        scale, add = (Memory(0, launches=0) if at.fused else Memory(2.0 * m * n * e)), Memory(3.0 * m * n * e)
+        first = not adapter.slice or adapter == self.adapters[0]
+        drop = (Memory(entering * (2 * e + 1)),) if adapter.dropout and first else ()
+        saves: tuple[Save, ...] = (Save(self.inputs[0], entering * e, "weight"),)
+        if adapter.dropout:
+            own = f"{self.name}.{'slices' if adapter.slice else adapter.name}"
+            saves = (Save(f"{own}.dropped", entering * e, "weight"), Save(f"{own}.mask", entering))
+        saves += (Save(f"{self.name}.{adapter.name}.lora_A", m * r * e, "weight"),)
+        saves += (Save(f"{self.name}.{adapter.name}.lora_B", m * n * e),) if adapter.slice else ()
+        forward = (*drop, Gemm(m, r, k, dtype=dtype, element=e), Gemm(m, n, r, dtype=dtype, element=e), scale, add)
+        backward = (scale, Gemm(m, r, n, dtype=dtype, element=e), Gemm(m, k, r, dtype=dtype, element=e), *drop, Memory(3.0 * m * k * e))
+        weight = (
+            Gemm(n, r, m, dtype=dtype, element=e, weight_gradient=True),
+            Gemm(r, k, m, dtype=dtype, element=e, weight_gradient=True),
+        )
+        return replace(
+            work,
+            forward=(*work.forward, *forward),
+            backward_input=(*work.backward_input, *backward),
+            backward_weight=(*work.backward_weight, *weight),
+            saves=(*work.saves, *(save for save in saves if save not in work.saves)),
+            # B A x before and after it is scaled, beside the result; backward the scaled gradient, then the input's second part
+            forward_temporary=max(work.forward_temporary, (1 if at.fused else 2) * m * n * e),
+            backward_temporary=max(work.backward_temporary, m * max(n, k) * e),
+        )

@@ -1,0 +1,229 @@
+"""Fine-tuning as a change of the model: which parameters are trained, and what stands beside the frozen ones.
+
+lora and qlora freeze everything and put adapters beside linear layers (`parsim.model.adapters`), qlora with the linear layers
+in four bits (`parsim.model.quantised`); freeze trains a part of the model as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, cast
+
+from parsim.errors import Finding, ModelError
+from parsim.model.adapters import Adapter, FrozenLinear
+from parsim.model.linear import Embedding, Linear
+from parsim.model.mixture import GroupedLinear
+from parsim.model.model import Block, Model, Operator
+from parsim.model.targets import ALL_LINEAR, known_names, matching, targets_of
+
+PATH = "training.finetune"
+BACKBONE = "backbone"
+"""freeze everything but the head"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finetune:
+    """The `training.finetune` section with every auto resolved."""
+
+    method: Literal["lora", "qlora", "freeze"] = "lora"
+    rank: int = 16
+    """r of every adapter"""
+    targets: tuple[str, ...] = (ALL_LINEAR,)
+    """names of linear layers, or all-linear"""
+    dropout: bool = False
+    """the adapters' inputs are dropped"""
+    train_embeddings: bool = False
+    """the word table and the language-model head are trained too"""
+    base: Literal["", "bf16", "nf4", "nf4-dq"] = ""
+    """how frozen linear weights are stored; '' = as the precision says"""
+    quantise_head: bool = False
+    """the language-model head is quantised too"""
+    freeze: int | tuple[str, ...] = (BACKBONE,)
+    """method freeze: the embedding and this many first layers, or parts by name"""
+    base_sharded: bool = True
+    """strategies that shard weights shard the frozen ones too"""
+    flat_gradients: bool = False
+    """FSDP1: a flat parameter that holds trained and frozen weights has a gradient for all of them"""
+
+    @property
+    def quantised(self) -> bool:
+        """The frozen linear layers are in four bits."""
+        return self.base.startswith("nf4")
+
+
+def finetuned(model: Model, recipe: Finetune) -> Model:
+    """`model` with its frozen parts frozen and its adapters in place.
+
+    Raises `ModelError` with every target or part that the model does not have, and where nothing or everything would be trained.
+    """
+    if model.facts.get("family") == "stages":
+        raise ModelError(Finding("a model of measured stages has no layers to freeze", PATH, recipe.method, "leave finetune out"))
+    if recipe.quantised and model.facts.get("experts"):
+        text = "not supported yet: experts in four bits"
+        raise ModelError(Finding(text, f"{PATH}.base", recipe.base, "use method: lora"))
+    change = _freeze if recipe.method == "freeze" else _adapt
+    blocks = _tied(model, change(model, recipe))
+    counts = {
+        trained: sum(p.count for b in blocks for p in b.parameters() if p.trainable is trained and not p.buffer)
+        for trained in (True, False)
+    }
+    if not counts[True]:
+        raise ModelError(Finding("nothing is left to train", f"{PATH}.freeze", _shown(recipe.freeze), "freeze less"))
+    if not counts[False]:
+        raise ModelError(Finding("nothing is frozen: this is full training", f"{PATH}.freeze", _shown(recipe.freeze), "leave finetune out"))
+    return replace(model, blocks=blocks, active_fraction_blocks=_active(model, blocks))
+
+
+def _shown(freeze: int | tuple[str, ...]) -> object:
+    return {"layers": freeze} if isinstance(freeze, int) else list(freeze)
+
+
+def _tied(model: Model, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """A parameter that is used in two places is one tensor: frozen in one place, it is frozen in the other."""
+    states = {f"{name}.{p.name}": p.trainable for name, block in zip(model.block_names, blocks, strict=True) for p in block.parameters()}
+    pairs = [
+        (f"{name}.{p.name}", p.tied) for name, block in zip(model.block_names, blocks, strict=True) for p in block.parameters() if p.tied
+    ]
+    cold = {name for pair in pairs if not all(states[each] for each in pair) for name in pair if states[name]}
+    if not cold:
+        return blocks
+
+    def change(name: str, operator: Operator) -> Operator:
+        return _frozen(operator) if any(f"{name}.{p.name}" in cold for p in operator.parameters()) else operator
+
+    return tuple(
+        replace(block, operators=tuple(change(name, operator) for operator in block.operators))
+        if any(f"{name}.{p.name}" in cold for p in block.parameters())
+        else block
+        for name, block in zip(model.block_names, blocks, strict=True)
+    )
+
+
+def _active(model: Model, blocks: tuple[Block, ...]) -> dict[int, float]:
+    """Share of each mixture layer's parameters that one token uses, adapters included."""
+    found = {}
+    for index, share in model.active_fraction_blocks.items():
+        before, after = (sum(p.count for p in b.parameters() if not p.buffer) for b in (model.blocks[index], blocks[index]))
+        found[index] = (before * share + after - before) / after
+    return found
+
+
+# -- adapters -----------------------------------------------------------------------------------------------------
+
+
+def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
+    distinct = {id(block): block for block in model.blocks}.values()
+    linears = [operator for block in distinct for operator in block.operators if isinstance(operator, Linear)]
+    everything = [target for operator in linears for target in targets_of(operator, model)]
+    missing = [name for name in recipe.targets if name != ALL_LINEAR and not matching(name, everything)]
+    if missing:
+        known = known_names(everything)
+        raise ModelError(
+            [
+                Finding(f"{model.name} has no linear layer called {name!r}", f"{PATH}.targets", name, f"it has {', '.join(known)}")
+                for name in missing
+            ]
+        )
+    made = {id(block): _adapted_block(model, block, recipe) for block in model.blocks}
+    return tuple(made[id(block)] for block in model.blocks)
+
+
+def _adapted_block(model: Model, block: Block, recipe: Finetune) -> Block:
+    def change(operator: Operator) -> Operator:
+        trains = recipe.train_embeddings and _embeds(operator)
+        if isinstance(operator, Linear):
+            chosen = {t.name: t for wanted in recipe.targets for t in matching(wanted, targets_of(operator, model))}
+            if trains and not chosen:
+                return operator
+            adapters = tuple(Adapter(t.name, t.out_features, recipe.rank, recipe.dropout, not t.whole) for t in chosen.values())
+            quantised = recipe.quantised and (operator.split != "vocab" or recipe.quantise_head)
+            return _frozen_linear(operator, recipe.base if quantised else "", adapters)
+        return operator if trains else _frozen(operator)
+
+    return replace(block, operators=tuple(map(change, block.operators)))
+
+
+def _embeds(operator: Operator) -> bool:
+    return isinstance(operator, Embedding) or (isinstance(operator, Linear) and operator.split == "vocab")
+
+
+def _frozen(operator: Operator) -> Operator:
+    """The operator with nothing to train in it."""
+    if isinstance(operator, Linear):
+        return _frozen_linear(operator, "", ())
+    return cast("Operator", replace(cast("Any", operator), trainable=False)) if hasattr(operator, "trainable") else operator
+
+
+def _frozen_linear(linear: Linear, storage: str, adapters: tuple[Adapter, ...]) -> FrozenLinear:
+    values = {field.name: getattr(linear, field.name) for field in fields(Linear)}
+    return FrozenLinear(**{**values, "trainable": False}, storage=storage, adapters=adapters)
+
+
+# -- a part of the model ------------------------------------------------------------------------------------------
+
+
+def _freeze(model: Model, recipe: Finetune) -> tuple[Block, ...]:
+    layers = [index for index, block in enumerate(model.blocks) if block.kind not in ("embedding", "head")]
+    heads = any(block.kind == "head" for block in model.blocks)
+    cold: tuple[str, ...] | None = recipe.freeze if isinstance(recipe.freeze, tuple) else None
+    if cold == (BACKBONE,):
+        below = len(layers) if heads else len(layers) - 1
+    elif cold is None:
+        below = int(recipe.freeze)  # type: ignore[arg-type]
+        if below > len(layers):
+            text = f"{below} layers to freeze, but {model.name} has {len(layers)}"
+            raise ModelError(Finding(text, f"{PATH}.freeze", {"layers": below}, f"at most {len(layers)}"))
+    else:
+        return _by_name(model, recipe, cold)
+    last = layers[below - 1] if below else -1
+    made: dict[tuple[int, bool], Block] = {}
+    result = []
+    for index, block in enumerate(model.blocks):
+        cools = index <= last or block.kind == "embedding"
+        if (id(block), cools) not in made:
+            made[id(block), cools] = _cooled(block, recipe, {operator.name for operator in block.operators}) if cools else block
+        result.append(made[id(block), cools])
+    return tuple(result)
+
+
+def _cooled(block: Block, recipe: Finetune, cold: set[str]) -> Block:
+    """The block with the operators of these names frozen; embeddings stay if they are to be trained."""
+
+    def change(operator: Operator) -> Operator:
+        stays = operator.name not in cold or (recipe.train_embeddings and _embeds(operator))
+        return operator if stays else _frozen(operator)
+
+    return replace(block, operators=tuple(map(change, block.operators)))
+
+
+def _by_name(model: Model, recipe: Finetune, names: tuple[str, ...]) -> tuple[Block, ...]:
+    words = dict.fromkeys(word for block in model.blocks for operator in block.operators for word in _words(block, operator))
+    missing = [name for name in names if name not in words]
+    if missing:
+        findings = [
+            Finding(f"{model.name} has no part called {name!r}", f"{PATH}.freeze", name, f"backbone, or any of {', '.join(words)}")
+            for name in missing
+        ]
+        raise ModelError(findings)
+    chosen = set(names)
+    made: dict[int, Block] = {}
+    for block in model.blocks:
+        if id(block) not in made:
+            cold = {operator.name for operator in block.operators if chosen.intersection(_words(block, operator))}
+            made[id(block)] = _cooled(block, recipe, cold)
+    return tuple(made[id(block)] for block in model.blocks)
+
+
+def _words(block: Block, operator: Operator) -> tuple[str, ...]:
+    """What a part of the model may be called: its block's kind, its place in a layer, its own name."""
+    if not any(not parameter.buffer for parameter in operator.parameters()):
+        return ()
+    part: tuple[str, ...] = ()
+    if "norm" in operator.name:
+        part = ("norms",)
+    elif isinstance(operator, Linear | GroupedLinear) and block.kind == "layer":
+        if operator.name.startswith(("query", "key", "value", "attention")):
+            part = ("attention",)
+        elif operator.name.startswith(("mlp", "mixture")):
+            part = ("mlp",)
+    return (block.kind, *part, operator.name)

@@ -1,0 +1,145 @@
+"""The `training.finetune` section, and what it means for a model, a precision and a strategy."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+from parsim.errors import Finding, PlanError
+from parsim.model.finetune import BACKBONE, Finetune
+from parsim.model.model import Model
+from parsim.model.targets import ALL_LINEAR
+from parsim.parallel.offload import FSDP
+from parsim.parallel.plan import SHARDED
+from parsim.parallel.settings import Precision
+from parsim.scenario.section import Section
+from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Text, Whole, did_you_mean, shown
+
+PATH = "training.finetune"
+_ADAPTERS_ONLY = ("rank", "targets", "dropout", "quantise_head")
+
+
+class FreezeKind(Kind):
+    """What method freeze does not train: ``backbone``, ``{layers: n}`` or a list of parts."""
+
+    def check(self, value: Any) -> Any:
+        rule = "backbone, {layers: n} or a list of parts such as [embedding, attention, norms]"
+        if value == BACKBONE:
+            return (BACKBONE,)
+        if isinstance(value, dict) and list(value) == ["layers"]:
+            try:
+                return int(Whole(0, 10_000).check(value["layers"]))
+            except ValueError as error:
+                raise ValueError(f"layers: {error}") from None
+        if isinstance(value, (list, tuple)) and value and all(isinstance(part, str) and part for part in value):
+            return tuple(value)
+        hint = did_you_mean(value, (BACKBONE,)) if isinstance(value, str) else ""
+        raise ValueError(f"{shown(value)} is not {rule}{'; ' + hint if hint else ''}")
+
+    def json_schema(self) -> JsonSchema:
+        layers = {"type": "integer", "minimum": 0, "maximum": 10_000}
+        mapping = {"type": "object", "properties": {"layers": layers}, "required": ["layers"], "additionalProperties": False}
+        parts = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}
+        return {"anyOf": [{"const": BACKBONE}, mapping, parts]}
+
+
+class FinetuneSection(Section):
+    """Training of adapters (LoRA, QLoRA) or of a part of the model; the rest is frozen."""
+
+    method: Annotated[
+        str, Choice(("lora", "qlora", "freeze"), {"full": "leave finetune out", "dora": "DoRA is not supported yet; write lora"})
+    ] = "lora"
+    """lora: adapters beside frozen linear layers | qlora: the same, the linear layers in four bits | freeze: train a part as it is"""
+    rank: Annotated[int, Whole(1, 65536)] = 16
+    """rank r of the adapters"""
+    targets: Annotated[Any, ListOf(Text("q_proj"), (ALL_LINEAR,), filled=True)] = ALL_LINEAR
+    """what has adapters: all-linear (all but the language-model head), or names such as [q, v], [q_proj, v_proj]"""
+    dropout: Annotated[float, Number(0.0, 1.0, open=True)] = 0.0
+    """probability with which an adapter drops elements of its input; above 0 every adapter keeps a mask and a copy of its input"""
+    train_embeddings: Annotated[bool, Flag()] = False
+    """the word embedding and the language-model head are trained too, whole"""
+    base: Annotated[str, Choice(("auto", "bf16", "nf4", "nf4-dq"), {"int4": "write nf4", "4bit": "write nf4", "fp4": "write nf4"})] = "auto"
+    """how frozen weights are stored: bf16 | nf4 (4.5 bit) | nf4-dq (double quantisation, 4.127 bit), the last two linear layers only;
+    auto = nf4-dq for qlora, two bytes beside half-precision matrix products otherwise"""
+    quantise_head: Annotated[bool, Flag()] = False
+    """qlora: the language-model head is quantised too (litgpt), not kept in 16 bits (Hugging Face)"""
+    freeze: Annotated[Any, FreezeKind()] = BACKBONE
+    """method freeze: backbone (all but the head) | {layers: n} (the embedding and the first n layers) | parts: embedding, layer, head,
+    norms, attention, mlp, or an operator's name"""
+    base_sharded: Annotated[Any, Flag(("auto",))] = "auto"
+    """zero3, fsdp and hsdp shard the frozen weights too; false = every rank holds them whole; auto = they do"""
+    flat_gradients: Annotated[bool, Flag()] = False
+    """fsdp, hsdp: units of trained and frozen weights have gradients for all of them, as FSDP1's flat parameters do"""
+
+
+def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: str) -> Finetune:
+    """The recipe that `section` means. Raises `PlanError` with every key that contradicts the method or the strategy."""
+    findings = list(_contradictions(section, strategy))
+    if findings:
+        raise PlanError(findings)
+    base = section.base
+    if base == "auto":
+        half = precision.parameters == 4 and precision.matmul in ("fp16", "bf16", "fp8")
+        base = "nf4-dq" if section.method == "qlora" else "bf16" if half and section.method == "lora" else ""
+    elif base == "bf16" and precision.parameters == 2:
+        base = ""  # what the precision says anyway
+    return Finetune(
+        method=cast("Literal['lora', 'qlora', 'freeze']", section.method),
+        rank=section.rank,
+        targets=(ALL_LINEAR,) if section.targets == ALL_LINEAR else tuple(section.targets),
+        dropout=section.dropout > 0,
+        train_embeddings=section.train_embeddings,
+        base=cast("Literal['', 'bf16', 'nf4', 'nf4-dq']", base),
+        quantise_head=section.quantise_head,
+        freeze=section.freeze,
+        base_sharded=section.base_sharded is not False,
+        flat_gradients=section.flat_gradients,
+    )
+
+
+def adapter_warnings(recipe: Finetune, model: Model) -> list[Finding]:
+    """What has no adapters although it is large."""
+    if not model.facts.get("experts") or recipe.method != "lora":
+        return []
+    text = "experts' weights (three-dimensional parameters, no linear layers) are frozen and have no adapters"
+    return [Finding(text, f"{PATH}.targets")]
+
+
+def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
+    default = FinetuneSection()
+    method, base = section.method, section.base
+    found = []
+    if method == "freeze":
+        hint = "leave it out, or write method: lora"
+        changed = [key for key in _ADAPTERS_ONLY if getattr(section, key) != getattr(default, key)]
+        found += [Finding("method freeze has no adapters", f"{PATH}.{key}", _plain(getattr(section, key)), hint) for key in changed]
+    elif section.freeze != default.freeze:
+        text = f"method {method} freezes everything but its adapters"
+        found.append(Finding(text, f"{PATH}.freeze", _plain(section.freeze), "leave it out, or write method: freeze"))
+    if method == "qlora" and base == "bf16":
+        found.append(Finding("qlora quantises its base", f"{PATH}.base", base, "write nf4 or nf4-dq, or method: lora"))
+    if method != "qlora" and base.startswith("nf4"):
+        found.append(Finding(f"method {method} keeps its base in 16 or 32 bits", f"{PATH}.base", base, "write method: qlora"))
+    if method == "lora" and section.quantise_head:
+        found.append(Finding("method lora quantises nothing", f"{PATH}.quantise_head", True, "write method: qlora"))
+    if section.base_sharded is True and strategy not in SHARDED:
+        text = f"{strategy} keeps whole weights on every rank"
+        found.append(Finding(text, f"{PATH}.base_sharded", True, f"use {' or '.join(SHARDED)}, or leave it out"))
+    if section.flat_gradients and (strategy not in FSDP or section.base_sharded is False):
+        text = f"{strategy} has no flat parameters" if strategy not in FSDP else "whole frozen weights are in no flat parameter"
+        found.append(Finding(text, f"{PATH}.flat_gradients", True, "use strategy fsdp with base_sharded: true, or leave it out"))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def sum_suffix(recipe: Finetune | None, precision: Precision) -> str:
+    """What frozen parameters cost, behind the sum per trained one."""
+    if recipe is None:
+        return ""
+    rest = 2 if recipe.base else precision.parameters
+    if not recipe.quantised:
+        return f" trained, {rest} B frozen"
+    bits = {"nf4": 4.5, "nf4-dq": 4.126953125}[recipe.base]
+    return f" trained, {rest} B frozen ({recipe.base} linear layers {bits / 8:.4f} B)"

@@ -1,0 +1,200 @@
+"""Fine-tuning as a change of the model: what is trained, what is kept for backward, what it costs.
+
+Counts are PEFT's ``print_trainable_parameters`` and litgpt's printed ones; storage is Dettmers et al. 2023 (arXiv 2305.14314),
+section 3; what autograd keeps is ``tools/autograd/derivatives.yaml`` of PyTorch (``mm`` keeps its input for the weight only).
+"""
+
+from __future__ import annotations
+
+import pytest
+from jobs import model_of
+
+from parsim.errors import ModelError
+from parsim.kernel import Gemm, Memory
+from parsim.model.adapters import Adapter, FrozenLinear
+from parsim.model.counts import parameter_count, trainable_parameter_count
+from parsim.model.finetune import Finetune, finetuned
+from parsim.model.linear import Linear
+from parsim.model.model import Workload
+from parsim.model.norms import RMSNorm
+from parsim.model.quantised import stored_bytes
+from parsim.model.tape import tape
+from parsim.model.untrained import untrained_flop
+
+LLAMA = 6_738_415_616
+
+
+@pytest.mark.parametrize(
+    ("model", "recipe", "count"),
+    [
+        ("llama-7b", Finetune(rank=8, targets=("q", "v")), 4_194_304),  # 32 x 2 x 8 x (4096 + 4096)
+        ("llama-7b", Finetune(rank=8, targets=("q_proj", "v_proj")), 4_194_304),
+        ("llama-7b", Finetune(rank=16), 39_976_960),
+        ("llama-13b", Finetune(rank=8, targets=("q", "v")), 6_553_600),
+        ("llama-7b", Finetune("qlora", rank=16, base="nf4"), 39_976_960),
+        ("gpt2", Finetune(rank=8, targets=("c_attn",)), 294_912),  # 12 x 8 x (768 + 2304): PEFT's GPT-2 example
+        ("gpt2", Finetune(rank=8, targets=("q", "v")), 294_912),  # 12 x 2 x 8 x (768 + 768), loralib's
+        ("pythia-6.9b", Finetune(rank=8, targets=("q", "v")), 4_194_304),
+        ("llama-7b", Finetune("freeze"), 131_076_096),  # head 32000 x 4096 and the final norm
+        ("llama-7b", Finetune("freeze", freeze=30), 2 * 202_383_360 + 131_076_096),
+        ("llama-7b", Finetune("freeze", freeze=("attention",)), LLAMA - 32 * 4 * 4096**2),
+        ("llama-7b", Finetune(rank=16, train_embeddings=True), 39_976_960 + 2 * 32_000 * 4096),
+    ],
+)
+def test_trainable_parameters(model, recipe, count):
+    whole = model_of(model)
+    tuned = finetuned(whole, recipe)
+    assert trainable_parameter_count(tuned) == count
+    adapters = 0 if recipe.method == "freeze" else count - 2 * 32_000 * 4096 * recipe.train_embeddings
+    assert parameter_count(tuned) == parameter_count(whole) + adapters
+
+
+@pytest.mark.parametrize("freeze", [("backbone",), ("embedding", "layer"), ("lm_head", "layer")])
+def test_a_tied_table_is_frozen_in_both_places(freeze):
+    """Of GPT-2 only the final norm is left (and, where the table is frozen as a head, nothing of the embedding either)."""
+    tuned = finetuned(model_of("gpt2"), Finetune("freeze", freeze=freeze))
+    assert trainable_parameter_count(tuned) == 2 * 768
+    trained = [p.name for block in tuned.blocks for p in block.parameters() if p.trainable and not p.buffer]
+    assert not any("embedding" in name or "lm_head" in name for name in trained)
+
+
+def test_equal_layers_stay_one_object():
+    tuned = finetuned(model_of("llama-7b"), Finetune())
+    assert len({id(block) for block in tuned.blocks}) == 3
+
+
+def test_bits_per_parameter():
+    assert stored_bytes(4096 * 4096, "nf4") * 8 == 4.5 * 4096 * 4096
+    assert stored_bytes(4096 * 4096, "nf4-dq") * 8 == 4.126953125 * 4096 * 4096
+    assert stored_bytes(1, "nf4") == 1 + 4
+    assert stored_bytes(65, "nf4-dq") == 33 + 2 + 4
+
+
+def test_llama_7b_in_four_bits():
+    """Linear layers 3.1113 GiB, the rest 0.4888 GiB."""
+    tuned = finetuned(model_of("llama-7b"), Finetune("qlora", base="nf4-dq"))
+    parameters = [p for block in tuned.blocks for p in block.parameters() if not p.trainable]
+    quantised = sum(stored_bytes(p.count, p.storage) for p in parameters if p.storage)
+    rest = sum(2 * p.count for p in parameters if not p.storage)
+    assert quantised == 3_340_771_328
+    assert round(quantised / 2**30, 4) == 3.1113
+    assert round(rest / 2**30, 4) == 0.4888
+
+
+AT = Workload(batch=1, sequence=128)
+T, IN, OUT, R = 128, 64, 96, 8
+
+
+def linear(**changes):
+    return FrozenLinear("l", ("x",), "y", IN, (OUT,), bias=False, **changes)
+
+
+def test_a_frozen_linear_layer_keeps_nothing_and_has_no_weight_gradient():
+    plain = Linear("l", ("x",), "y", IN, (OUT,), bias=False).work(AT)
+    work = linear().work(AT)
+    assert work.saves == work.backward_weight == ()
+    assert (work.forward, work.backward_input, work.output) == (plain.forward, plain.backward_input, plain.output)
+    assert all(not p.trainable for p in linear().parameters())
+
+
+def test_an_adapter_adds_six_products_and_keeps_its_input():
+    work = linear(adapters=(Adapter("l", OUT, R),)).work(AT)
+    shapes = [(k.m, k.n, k.k) for k in work.forward if isinstance(k, Gemm)]
+    assert shapes == [(T, OUT, IN), (T, R, IN), (T, OUT, R)]
+    assert [(k.m, k.n, k.k) for k in work.backward_input if isinstance(k, Gemm)] == [(T, IN, OUT), (T, R, OUT), (T, IN, R)]
+    assert [(k.m, k.n, k.k) for k in work.backward_weight] == [(OUT, R, T), (R, IN, T)]
+    assert {save.tensor: save.bytes for save in work.saves} == {"x": 2 * T * IN, "l.l.lora_A": 2 * T * R}
+    assert sum(k.flop for k in (*work.forward, *work.backward_input, *work.backward_weight) if isinstance(k, Gemm)) == (
+        4 * T * IN * OUT + 6 * T * R * (IN + OUT)
+    )
+
+
+def test_adapter_dropout_keeps_a_mask_and_a_copy():
+    saves = {save.tensor: save.bytes for save in linear(adapters=(Adapter("l", OUT, R, dropout=True),)).work(AT).saves}
+    assert saves == {"l.l.dropped": 2 * T * IN, "l.l.mask": T * IN, "l.l.lora_A": 2 * T * R}
+
+
+def test_adapters_beside_slices_share_their_dropped_input():
+    pair = tuple(Adapter(f"l.{name}", OUT // 3, R, dropout=True, slice=True) for name in ("query", "value"))
+    work = linear(adapters=pair).work(AT)
+    kept = {save.tensor: save.bytes for save in work.saves}
+    assert kept["l.slices.dropped"] == 2 * T * IN
+    assert sum(kept.values()) == 3 * T * IN + 2 * (2 * T * R + 2 * T * OUT // 3)
+    assert sum(k.bytes == 5 * T * IN for k in work.forward if isinstance(k, Memory)) == 1
+
+
+@pytest.mark.parametrize("storage", ["nf4", "nf4-dq"])
+def test_a_quantised_product_writes_its_weight_out_both_ways(storage):
+    plain, work = linear().work(AT), linear(storage=storage).work(AT)
+    (forward,) = [k for k in work.forward if isinstance(k, Memory)]
+    assert forward.bytes == 3 * (stored_bytes(IN * OUT, storage) + 2 * IN * OUT)
+    assert forward in work.backward_input
+    assert work.forward_temporary - plain.forward_temporary == 2 * IN * OUT
+    assert [(s.tensor, s.bytes) for s in work.saves] == [("x", 2 * T * IN)]  # MatMul4Bit keeps its input
+
+
+def test_a_frozen_norm_does_not_keep_the_normalised_tensor():
+    norm = RMSNorm("n", ("x",), "y", 64)
+    frozen = RMSNorm("n", ("x",), "y", 64, trainable=False)
+    before, after = ({s.tensor: s.bytes for s in n.work(AT).saves} for n in (norm, frozen))
+    assert before.pop("n.normalised") == 2 * T * 64
+    assert before == after
+
+
+def test_gradients_stop_at_the_first_trained_parameter():
+    """Nothing before layer 0's adapters is differentiated: no embedding, no first norm, no base products of layer 0's q, k, v."""
+    tuned = finetuned(model_of("llama-7b"), Finetune())
+    embedding, layer = (tape(tuned.blocks[i], Workload(1, 128), input_gradient=False) for i in (0, 1))
+    assert embedding.backward == ()
+    assert "grad_input" not in layer.tensors
+    first = [step for step in layer.backward if step.operator.name in ("attention_norm", "query_key_value")]
+    assert [step.phase for step in first if step.kernels] == ["weight"]
+    frozen = finetuned(model_of("llama-7b"), Finetune("freeze"))
+    assert tape(frozen.blocks[1], Workload(1, 128), input_gradient=False).backward == ()
+    assert not tape(frozen.blocks[1], Workload(1, 128), input_gradient=False).saved
+
+
+def test_saved_bytes_per_token_of_a_layer():
+    """HF Llama eager bf16: of T (24 h + 8 f + 4 a + 8) LoRA on q and v loses the second norm's output and normalised tensor, the
+    first's normalised tensor, and the product before the down projection: 18 h + 6 f, plus 2 r for each adapter.
+    """
+    h, f, a, r = 4096, 11008, 32, 8
+    tuned = finetuned(model_of("llama-7b"), Finetune(rank=r, targets=("q", "v")))
+    taped = tape(tuned.blocks[2], Workload(1, 128))
+    assert sum(taped.tensors[name].bytes for name in taped.saved) == 128 * (18 * h + 6 * f + 4 * a + 8 + 2 * 2 * r) + 24
+    everywhere = finetuned(model_of("llama-7b"), Finetune(rank=r))
+    taped = tape(everywhere.blocks[2], Workload(1, 128))
+    assert sum(taped.tensors[name].bytes for name in taped.saved) == 128 * (20 * h + 8 * f + 4 * a + 8 + 7 * 2 * r) + 24
+
+
+def test_about_four_operations_per_parameter_and_token():
+    model = model_of("llama-7b")
+    tuned = finetuned(model, Finetune(rank=8, targets=("q", "v")))
+    adapters, embedding, s = 4_194_304, 32_000 * 4096, 2048
+    flop = 6 * (LLAMA + adapters) - untrained_flop(tuned, s, "palm") / s
+    assert flop == 4 * LLAMA + 6 * adapters - 2 * embedding  # the embedding has no backward pass at all
+    # the exact count: forward and backward-input of every product once, adapters three times
+    exact = untrained_flop(tuned, s, "exact") / s
+    assert exact == pytest.approx(2 * (LLAMA - embedding - 65 * 4096), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (Finetune(targets=("q", "qq")), "no linear layer called 'qq'"),
+        (Finetune("freeze", freeze=("attention", "heads")), "no part called 'heads'"),
+        (Finetune("freeze", freeze=40), "40 layers to freeze, but llama-7b has 32"),
+        (Finetune("freeze", freeze=("embedding", "layer", "head")), "nothing is left to train"),
+        (Finetune("freeze", freeze=("embedding",), train_embeddings=True), "nothing is frozen"),
+    ],
+)
+def test_what_a_model_does_not_have_is_said(recipe, message):
+    with pytest.raises(ModelError, match=message):
+        finetuned(model_of("llama-7b"), recipe)
+
+
+def test_experts_in_four_bits_are_refused():
+    with pytest.raises(ModelError, match="not supported yet"):
+        finetuned(model_of("mixtral-8x7b"), Finetune("qlora", base="nf4"))
+    tuned = finetuned(model_of("mixtral-8x7b"), Finetune(rank=8))
+    assert trainable_parameter_count(tuned) == 32 * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024))

@@ -1,0 +1,129 @@
+"""`training.finetune`: contradictions are refused together, autos resolve, and a length of training gives hours."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from parsim.errors import InputError, PlanError, ScenarioError
+from parsim.run import simulate
+from parsim.scenario import load
+from parsim.scenario.build import build
+
+MODEL = {"family": "llama", "hidden": 256, "layers": 4, "heads": 4, "vocabulary": 1024, "mlp": 512, "maximum_sequence": 512}
+
+
+def tree(finetune, strategy="ddp", **training):
+    return {
+        "name": "mine",
+        "model": MODEL,
+        "cluster": {"topology": "dgx-a100-80gb", "gpus": 4},
+        "training": {"sequence_length": 256, "micro_batch": 1, "gradient_accumulation": 1, "finetune": finetune, **training},
+        "parallel": {"data": {"strategy": strategy}},
+    }
+
+
+def problems(*arguments, **training):
+    with pytest.raises(InputError) as caught:
+        build(load(tree(*arguments, **training)))
+    return [(finding.path.removeprefix("training.finetune."), finding.message) for finding in caught.value.findings]
+
+
+def test_contradictions_are_found_all_at_once():
+    assert problems({"method": "freeze", "rank": 8, "targets": ["q"], "base": "nf4"}) == [
+        ("rank", "method freeze has no adapters"),
+        ("targets", "method freeze has no adapters"),
+        ("base", "method freeze keeps its base in 16 or 32 bits"),
+    ]
+    assert problems({"method": "qlora", "base": "bf16"}) == [("base", "qlora quantises its base")]
+    assert problems({"method": "lora", "base": "nf4", "freeze": {"layers": 2}, "quantise_head": True}) == [
+        ("freeze", "method lora freezes everything but its adapters"),
+        ("base", "method lora keeps its base in 16 or 32 bits"),
+        ("quantise_head", "method lora quantises nothing"),
+    ]
+    assert problems({"base_sharded": True}) == [("base_sharded", "ddp keeps whole weights on every rank")]
+    assert problems({"flat_gradients": True}, "zero3") == [("flat_gradients", "zero3 has no flat parameters")]
+    assert problems({"flat_gradients": True, "base_sharded": False}, "fsdp") == [
+        ("flat_gradients", "whole frozen weights are in no flat parameter")
+    ]
+
+
+def test_unknown_targets_name_the_known_ones():
+    with pytest.raises(InputError) as caught:
+        simulate(tree({"targets": ["q", "mlp.fc"]}))
+    (finding,) = caught.value.findings
+    assert (finding.path, finding.value) == ("training.finetune.targets", "mlp.fc")
+    assert finding.suggestion == "it has all-linear, query, key, value, attention_output, gate, up, mlp_down, lm_head"
+
+
+@pytest.mark.parametrize(
+    ("finetune", "message"),
+    [
+        ({"method": "lora2"}, "did you mean 'lora'"),
+        ({"method": "dora"}, "DoRA is not supported yet"),
+        ({"rank": 0}, "whole number from 1"),
+        ({"targets": []}, "all-linear"),
+        ({"targets": "all_linear"}, "did you mean 'all-linear'"),
+        ({"dropout": 1.0}, "a number in"),
+        ({"freeze": {"layer": 3}}, "backbone"),
+        ({"freeze": "backbones"}, "did you mean 'backbone'"),
+        ({"freeze": {"layers": -1}}, "layers: "),
+        ({"base": "int4"}, "write nf4"),
+    ],
+)
+def test_wrong_values(finetune, message):
+    with pytest.raises(ScenarioError, match=message):
+        load(tree(finetune))
+
+
+def test_a_model_of_measured_stages_has_nothing_to_freeze():
+    scenario = {**tree({}), "model": {"stages": [{"forward": "1 ms", "backward": "2 ms"}]}}
+    del scenario["training"]["sequence_length"]
+    with pytest.raises(InputError, match="no layers to freeze"):
+        simulate(scenario)
+
+
+def test_bytes_per_parameter_tell_both_kinds():
+    def words(finetune, **training):
+        return build(load(tree(finetune, **training))).bytes_per_parameter
+
+    assert words({"method": "lora"}) == "2+2+4+8 = 16 B/parameter trained, 2 B frozen"
+    assert words({"method": "qlora"}) == "2+2+4+8 = 16 B/parameter trained, 2 B frozen (nf4-dq linear layers 0.5159 B)"
+    assert words({"method": "qlora", "base": "nf4"}).endswith("(nf4 linear layers 0.5625 B)")
+    assert words({"method": "lora"}, precision="fp32") == "4+4+8 = 16 B/parameter trained, 4 B frozen"
+    assert words({"method": "lora"}, precision="amp-bf16") == "4+4+8 = 16 B/parameter (+2 cached) trained, 2 B frozen"
+
+
+def test_the_document_says_what_is_trained():
+    document = simulate(tree({"rank": 8})).document()
+    adapters = 4 * 8 * (4 * 512 + 3 * 768)
+    assert document["model"]["parameters_trainable"] == adapters
+    assert document["model"]["parameters"] == 4 * (4 * 256**2 + 3 * 256 * 512 + 512) + 2 * 1024 * 256 + 256 + adapters
+    assert {"finetune_base"} & {a["name"] for a in document["assumptions"]} == set()
+    stated = {a["name"]: a["value"] for a in simulate(tree({"method": "qlora"})).document()["assumptions"]}
+    assert stated["finetune_base"] == "nf4-dq"
+    full = simulate(tree(None)).document()["model"]
+    assert full["parameters_trainable"] == full["parameters"]
+
+
+@pytest.mark.parametrize(("epochs", "examples", "steps"), [(None, 1000, 250), (3, 52_002, 39_002), (0.5, 1001, 126)])
+def test_hours_of_a_whole_training(epochs, examples, steps):
+    extra = {} if epochs is None else {"epochs": epochs}
+    report = simulate(tree({}, examples=examples, **extra))
+    assert steps == math.ceil(examples * (epochs or 1) / 4)
+    document = report.document()
+    assert document["time_to_train_s"] == pytest.approx(steps * document["step_time_s"], rel=1e-12)
+    assert document["gpu_hours"] == pytest.approx(4 * steps * document["step_time_s"] / 3600, rel=1e-12)
+
+
+def test_epochs_need_examples():
+    with pytest.raises(PlanError, match="epochs of how many examples"):
+        build(load(tree(None, epochs=3)))
+
+
+def test_experts_without_adapters_are_said():
+    scenario = tree({"method": "lora"})
+    scenario["model"] = {"base": "mixtral-8x7b", "layers": 1, "hidden": 256, "mlp": 512, "heads": 4, "kv_heads": 2, "head_dim": 64}
+    report = simulate(scenario)
+    assert any("experts" in warning["message"] for warning in report.document()["warnings"])
