@@ -15,6 +15,9 @@ class AttentionCore:
 
     Eager attention keeps the softmax's output (with dropout also the dropped one and a mask) of b a s^2 elements;
     flash and memory-efficient kernels (2205.14135, 2112.05682) keep their output and the fp32 log-sum-exp of each row.
+    Flash kernels lay their output out as the queries are (``at::empty_like``): heads-first queries cost a copy of it
+    beside the kernel's own. A value that is a slice of a wider tensor (latent attention) keeps all of it, but eager
+    products copy the slice. All of it equals what autograd saves under PyTorch 2.13, to the byte.
     """
 
     name: str
@@ -32,6 +35,10 @@ class AttentionCore:
     """the architecture drops attention probabilities when the workload's dropout is active"""
     upcast_softmax: bool = False
     """eager only: softmax in fp32, then cast back (Hugging Face's Llama line)"""
+    heads_first: bool = False
+    """queries are contiguous as [b, a, s, d] (unfused rotary embedding by torch.cat)"""
+    softcap: bool = False
+    """eager only: scores are bounded by cap * tanh(scores / cap), whose tanh is kept (Gemma 2)"""
     expand_kv: bool = False
     """keys and values are copied to all query heads (repeat_kv) instead of shared by the kernel; eager always does"""
     split: Split = "heads"
@@ -92,16 +99,19 @@ class AttentionCore:
                 self.window,
             )
 
+        copied = self.heads_first and not at.fused and at.attention != "mem-efficient"
+        copy = (Memory(2 * context),) if copied else ()
+
         # PyTorch's memory-efficient kernel pads the rows of its log-sum-exp to 32 (kAlignLSE)
         rows = -(-at.sequence // 32) * 32 if at.attention == "mem-efficient" else at.sequence
         statistics = 4 * at.batch * shard(self.heads, at) * rows
         state = 16 if at.attention == "mem-efficient" else 24
         return Work(
-            (kernel(False),),
-            (kernel(True),),
+            (kernel(False), *copy),
+            (*copy, kernel(True)),
             saves=(
                 *operands,
-                Save(self.output, context),
+                Save(f"{self.name}.heads_first", context) if copied else Save(self.output, context),
                 Save(f"{self.name}.log_sum_exp", statistics),
                 Save(f"{self.name}.random_state", state),
             ),
@@ -115,9 +125,13 @@ class AttentionCore:
         def gemm(n: int, k: int) -> Gemm:
             return Gemm(s, n, k, heads, "bf16" if at.dtype == "fp8" else at.dtype, e)
 
-        softmax_element = 4 if upcast else e
-        saved = softmax_element + (e if upcast or drop else 0) + drop
+        softmax_element, capped = 4 if upcast else e, e if self.softcap else 0
+        saved = softmax_element + (e if upcast or drop else 0) + drop + capped
         saves = [Save(f"{self.name}.softmax", softmax_element * scores)]
+        if capped:
+            saves.append(Save(f"{self.name}.tanh", e * scores))
+        if self.value_dim and len(self.inputs) == 3:
+            operands = (*operands[:2], Save(f"{self.name}.value", self.widths(at)[2] * at.tokens * e))
         if drop:
             saves += [Save(f"{self.name}.dropped", e * scores), Save(f"{self.name}.mask", scores)]
         elif upcast:
@@ -130,9 +144,11 @@ class AttentionCore:
             forward, backward, launches = forward + 2 + 4 + e, backward + e + 4 + 8, [launches[0] + 1, launches[1] + 1]
         if drop:
             forward, backward, launches = forward + 2 * e + 1, backward + 2 * e + 1, [launches[0] + 1, launches[1] + 1]
+        if capped:
+            forward, backward, launches = forward + 6 * e, backward + 7 * e, [launches[0] + 3, launches[1] + 3]
         # peaks: two score tensors before the softmax is done; backward, dP beside everything kept, then the softmax's
         # output with its two gradients (and the mask)
-        peak = max(saved + e, softmax_element + 2 * e + drop, 3 * softmax_element - (e if upcast else 0))
+        peak = max(saved + e, capped + softmax_element + 2 * e + drop, capped + 3 * softmax_element - (e if upcast else 0))
         return Work(
             (
                 Memory(2 * qkv + 2 * context + (2 * context if at.fused else 0), launches=4),
@@ -159,6 +175,8 @@ class Rotary:
     """Rotary position embedding (2104.09864) of queries and keys inside the fused query-key-value tensor.
 
     New queries and keys replace the old ones, so the tensor keeps its name and size; nothing but the tables is saved.
+    Where queries, keys and values came from one product, the old queries and keys stay as long as the values do: a
+    fused attention kernel keeps the values as a slice of that product's whole result (GPT-NeoX, Phi-3 in Hugging Face).
     """
 
     name: str
@@ -168,6 +186,8 @@ class Rotary:
     kv_heads: int
     rotary_dim: int
     """elements of a head that are rotated"""
+    sliced_dim: int = 0
+    """elements of a head where the input is one product's result of queries, keys and values; 0 = three products"""
     split: Split = "heads"
     selective: str = ""
 
@@ -179,7 +199,11 @@ class Rotary:
         """One pass if fused; otherwise two products, a rotation by half and a sum."""
         size = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.rotary_dim * at.element
         kernel = Memory(2 * size) if at.fused else Memory(10 * size, launches=10)
-        work = Work((kernel,), (kernel,), input_gradients=(0,) * len(self.inputs), forward_temporary=size, backward_temporary=size)
+        saves: tuple[Save, ...] = ()
+        if self.sliced_dim and not at.fused and at.attention != "eager":
+            saves = (Save(f"{self.name}.unrotated", size // self.rotary_dim * self.sliced_dim),)
+        gradients = (0,) * len(self.inputs)
+        work = Work((kernel,), (kernel,), input_gradients=gradients, saves=saves, forward_temporary=size, backward_temporary=size)
         return kept(at, work, (*self.inputs, self.output))
 
 

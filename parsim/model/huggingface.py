@@ -44,7 +44,7 @@ HARMLESS = words(
     "initializer_range layer_norm_eps layer_norm_epsilon rms_norm_eps norm_epsilon norm_eps rope_theta rope_scaling "
     "rope_parameters pretraining_tp task_specific_params gradient_checkpointing output_attentions output_hidden_states "
     "return_dict torchscript problem_type tokenizer_class finetuning_task attn_implementation _attn_implementation "
-    "quantization_config unsloth_version unsloth_fixed chunk_size_feed_forward is_encoder_decoder"
+    "id2label label2id num_labels quantization_config unsloth_version unsloth_fixed chunk_size_feed_forward is_encoder_decoder"
 )
 """Keys that change neither parameters nor work nor activation memory. ``quantization_config`` is how the checkpoint is
 stored; training precision is the scenario's. RoPE settings change angles, not shapes."""

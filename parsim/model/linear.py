@@ -101,6 +101,8 @@ class Embedding:
     """rows of the learned position table; 0 = none"""
     types: int = 0
     """rows of the token-type table; 0 = none"""
+    positions_per_sample: bool = False
+    """every sample has position ids of its own, made from its padding mask (OPT, RoBERTa in Hugging Face)"""
     parameter_names: tuple[str, ...] = ()
     """of the word, position and type tables that exist"""
     tied: str = ""
@@ -134,7 +136,7 @@ class Embedding:
         if self.trainable:
             saves = (Save(self.inputs[0], 8 * at.tokens, "weight"),)
             if tables > 1:
-                saves += (Save(f"{self.name}.positions", 8 * at.sequence, "weight"),)
+                saves += (Save(f"{self.name}.positions", 8 * (at.tokens if self.positions_per_sample else at.sequence), "weight"),)
             weight = (Memory(table + 2 * full * tables, launches=2 * tables),)
         work = Work(
             forward=(Memory(full * (2 * tables + 3 * (tables - 1)), launches=2 * tables - 1),),

@@ -11,11 +11,40 @@ from parsim.model.model import Parameter, Save, Split, Work, Workload
 
 
 @dataclass(frozen=True, slots=True)
+class Softcap:
+    """cap * tanh(logits / cap), spelled out in Python (Gemma 2, 2408.00118): three kernels each way, the tanh is kept."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    classes: int
+    split: Split = "vocab"
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """Memory-bound both ways; one of the workload's `loss_chunks` parts exists at a time."""
+        count = elements(at, self.classes, self.split)
+        part, traffic = -(-count // at.loss_chunks) * at.element, count * at.element
+        work = Work(
+            (Memory(6 * traffic, launches=3),),
+            (Memory(7 * traffic, launches=3),),
+            output=part,
+            input_gradients=(part,),
+            saves=(Save(f"{self.name}.tanh", part),),
+        )
+        return kept(at, work, (*self.inputs, self.output))
+
+
+@dataclass(frozen=True, slots=True)
 class Loss:
     """cross_entropy | mse | sum over `classes` outputs per token (or per sample).
 
     The kernel of cross-entropy is the workload's `loss_kernel`:
-    eager, PyTorch's: logits are cast to fp32, the log-softmax (4 B) is kept; the script holds the logits it was returned;
+    eager, PyTorch's: the log-softmax is kept, in fp32 where logits are `upcast`; the script holds the logits it was returned;
     fused: one kernel that keeps the logits and the fp32 log-sum-exp of each row (flash-attention's cross entropy);
     vocab-parallel: Megatron-LM's, which turns the logits into fp32 exponentials in place and keeps them, 1/t per rank.
     With `loss_chunks` the gradient of each part of the logits is made before the next part (Liger's linear
@@ -30,6 +59,9 @@ class Loss:
     kind: Literal["cross_entropy", "mse", "sum"] = "cross_entropy"
     per_sample: bool = False
     split: Split = "vocab"
+    upcast: bool = True
+    """eager cross-entropy: 16-bit logits are cast to fp32 first (Hugging Face's ``ForCausalLMLoss``; its masked-LM and
+    classification heads call cross_entropy on the logits as they are, and then the log-softmax has their type)"""
     shifted: bool = False
     """targets are the ids moved by one: PyTorch keeps the padded copy of s + 1 ids where a slice of it is contiguous (b = 1)"""
     hold_output: bool = True
@@ -69,23 +101,24 @@ class Loss:
 
     def _eager(self, at: Workload) -> Work:
         count, part = self._count(at), self._part(at)
-        size, upcast = part * at.element, at.element < 4
-        forward = 12 + (at.element + 4 if upcast else 0)
-        backward = 16 + (4 + at.element if upcast else 0)
+        size, upcast = part * at.element, self.upcast and at.element < 4
+        wide = 4 if upcast else at.element
+        forward = 3 * wide + (at.element + wide if upcast else 0)
+        backward = 4 * wide + (wide + at.element if upcast else 0)
         return Work(
             (Memory(forward * count, launches=3 if upcast else 2),),
             (Memory(backward * count, launches=4 if upcast else 3),),
             output=4,
             input_gradients=(size,),
             saves=(
-                Save(f"{self.name}.log_softmax", 4 * part),
+                Save(f"{self.name}.log_softmax", wide * part),
                 self._targets(at),
-                Save(f"{self.name}.total_weight", 4),
+                Save(f"{self.name}.total_weight", wide),
                 *self._held(size, at),
             ),
-            forward_temporary=4 * part if upcast else 0,
-            # two fp32 gradients (of the picked entries, then of all); the result's own buffer counts against them
-            backward_temporary=8 * part - size,
+            forward_temporary=wide * part if upcast else 0,
+            # two gradients (of the picked entries, then of all); the result's own buffer counts against them
+            backward_temporary=2 * wide * part - size,
         )
 
     def _fused(self, at: Workload) -> Work:

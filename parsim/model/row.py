@@ -44,7 +44,7 @@ class Row:
 def norm(config: TransformerConfig, name: str, source: str) -> Operator:
     """The architecture's norm over the hidden dimension."""
     if config.normalisation == "rmsnorm":
-        return RMSNorm(name, (source,), name, config.hidden)
+        return RMSNorm(name, (source,), name, config.hidden, config.norm_offset)
     return LayerNorm(name, (source,), name, config.hidden, config.norm_bias)
 
 
