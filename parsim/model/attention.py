@@ -40,7 +40,8 @@ class AttentionCore:
     softcap: bool = False
     """eager only: scores are bounded by cap * tanh(scores / cap), whose tanh is kept (Gemma 2)"""
     expand_kv: bool = False
-    """keys and values are copied to all query heads (repeat_kv) instead of shared by the kernel; eager always does"""
+    """keys and values are copied to all query heads (repeat_kv) instead of shared by the kernel; eager and mem-efficient always
+    do (PyTorch's memory-efficient kernel has no grouped queries: ``enable_gqa`` in scaled_dot_product_attention's documentation)"""
     split: Split = "heads"
     selective: str = "attention"
 
@@ -62,7 +63,7 @@ class AttentionCore:
         operands = tuple(Save(name, size * token) for name, size in zip(self.inputs, sizes, strict=True))
         eager = at.attention == "eager"
         expanded = 0
-        if self.kv_heads < self.heads and (self.expand_kv or eager):
+        if self.kv_heads < self.heads and (self.expand_kv or eager or at.attention == "mem-efficient"):
             group = shard(self.heads, at) // shard(self.kv_heads, at)
             expanded = group * (key + value) * token
             # a fused tensor cannot be kept in part: the copies stand for all of it

@@ -154,6 +154,8 @@ class Runtime:
     gradient_accumulation_fusion: bool = True
     fused: bool = False
     """fused norm and activation kernels (software.fusion)"""
+    compiled: bool = False
+    """with `fused`: by torch.compile"""
     step_constant: float = 0.0
     """seconds added to every step"""
     boundary: float = 0.0

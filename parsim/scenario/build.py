@@ -12,7 +12,7 @@ from parsim.parallel.settings import Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
-from parsim.scenario.capability import attention_findings, attention_kernel, precision_findings, preset_for
+from parsim.scenario.capability import attention_findings, attention_kernel, chunk_findings, precision_findings, preset_for
 from parsim.scenario.collectives import collective_settings
 from parsim.scenario.places import machine_findings
 from parsim.scenario.precision import PRESETS, resolve, sum_text
@@ -245,6 +245,9 @@ class _Builder:
                 self._assume("dropout", f"{dropout:g}", "the model's own recipe", "model")
         batch = resolve_batch(section, data_size, sequence=model.sequence)
         self.warnings += batch.warnings
+        tokens = batch.micro_batch * (section.sequence_length or 1)
+        if problems := chunk_findings(section.loss.chunks, model, tokens, self.settings.parallel.tensor.size):
+            self._fail(PlanError, problems)
         training = Training(
             sequence_length=section.sequence_length or 1,
             micro_batch=batch.micro_batch,
@@ -312,7 +315,8 @@ class _Builder:
             workspace=workspace,
             allocator=cast(Literal["segments", "expandable", "exact"], memory.allocator),
             gradient_accumulation_fusion=accumulate,
-            fused=fusion == "fused",
+            fused=fusion != "eager",
+            compiled=fusion == "compiled",
             step_constant=section.step_constant,
             boundary=section.boundary,
         )

@@ -75,7 +75,6 @@ LIMITS: tuple[Limit, ...] = (
     Limit("training.tokens", lambda value: value is None, "time to train", "multiply step_time_s by the number of steps"),
     Limit("training.mean_sequence_length", _only("auto"), "samples shorter than sequence_length"),
     Limit("training.partial_micro_batch", lambda value: value is not True, "a smaller last micro-batch"),
-    Limit("training.loss.chunks", _only(1), "chunked loss"),
     Limit(
         "cluster.nodes", lambda value: not isinstance(value, list), "mixed nodes", "describe them as an explicit graph in a topology file"
     ),
@@ -85,7 +84,6 @@ LIMITS: tuple[Limit, ...] = (
     Limit(
         "software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2, deepspeed, megatron-core or auto"
     ),
-    Limit("software.fusion", lambda value: value != "compiled", "compiled kernels", "use eager or fused"),
     Limit("software.host.per_layer_forward", _zero_time, "the launch floor of the host"),
     Limit("software.host.per_layer_backward", _zero_time, "the launch floor of the host"),
     Limit("software.host.per_collective", _zero_time, "the launch floor of the host"),
