@@ -100,7 +100,7 @@ class AttentionCore:
                 self.window,
             )
 
-        copied = self.heads_first and not at.fused and at.attention != "mem-efficient"
+        copied = self.heads_first and not at.library and at.attention != "mem-efficient"
         copy = (Memory(2 * context),) if copied else ()
 
         # PyTorch's memory-efficient kernel pads the rows of its log-sum-exp to 32 (kAlignLSE)
@@ -121,7 +121,7 @@ class AttentionCore:
     def _eager(self, at: Workload, operands: tuple[Save, ...], qkv: int, context: int) -> Work:
         heads, s, e = at.batch * shard(self.heads, at), at.sequence, at.element
         d, dv = self.head_dim, self.value_dim or self.head_dim
-        scores, drop, upcast = heads * s * s, bool(self.dropout and at.dropout), self.upcast_softmax and e < 4 and not at.fused
+        scores, drop, upcast = heads * s * s, bool(self.dropout and at.dropout), self.upcast_softmax and e < 4 and not at.library
 
         def gemm(n: int, k: int) -> Gemm:
             return Gemm(s, n, k, heads, "bf16" if at.dtype == "fp8" else at.dtype, e)
@@ -201,7 +201,7 @@ class Rotary:
         size = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.rotary_dim * at.element
         kernel = Memory(2 * size) if at.fused else Memory(10 * size, launches=10)
         saves: tuple[Save, ...] = ()
-        if self.sliced_dim and not at.fused and at.attention != "eager":
+        if self.sliced_dim and not at.library and at.attention != "eager":
             saves = (Save(f"{self.name}.unrotated", size // self.rotary_dim * self.sliced_dim),)
         gradients = (0,) * len(self.inputs)
         work = Work((kernel,), (kernel,), input_gradients=gradients, saves=saves, forward_temporary=size, backward_temporary=size)
@@ -224,9 +224,10 @@ class RotaryTables:
         return ()
 
     def work(self, at: Workload) -> Work:
-        """Two small tables, kept until this operator's place in backward."""
+        """Two small tables, kept until this operator's place in backward (torch.compile makes them again)."""
         size = 2 * at.sequence * self.rotary_dim * at.element
-        work = Work((Memory(2 * size, launches=2),), input_gradients=(0,), saves=(Save(f"{self.name}.tables", size),))
+        saves = () if at.compiled else (Save(f"{self.name}.tables", size),)
+        work = Work((Memory(2 * size, launches=2),), input_gradients=(0,), saves=saves)
         return kept(at, work, (*self.inputs, self.output))
 
 

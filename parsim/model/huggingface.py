@@ -69,6 +69,9 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
             read.add(key)
             for name in names.split() if tree[key] is not None else ():
                 _put(values, name, ACTIVATIONS.get(tree[key], tree[key]) if name == "activation" else tree[key])
+    rotary = tree.get("rope_parameters")  # where transformers 5 writes what older versions call partial_rotary_factor or rotary_pct
+    if isinstance(rotary, Mapping) and "rotary_fraction" in family.keys.values() and rotary.get("partial_rotary_factor") is not None:
+        values["rotary_fraction"] = rotary["partial_rotary_factor"]
     if family.adjust is not None:
         _require(family, values, path)
         read |= family.adjust(values, tree)

@@ -48,7 +48,7 @@ class Router:
 
     def work(self, at: Workload) -> Work:
         """2 T h E operations each way and the softmax."""
-        upcast = self.fp32 and not at.fused and at.element < 4
+        upcast = self.fp32 and not at.library and at.element < 4
         m, e = at.local_tokens, 4 if upcast else at.element
         dtype = "fp32" if upcast else "bf16" if at.dtype == "fp8" else at.dtype
         scores = m * self.experts
@@ -60,7 +60,7 @@ class Router:
         if upcast:
             copies = (Memory((at.element + 4) * self.hidden * (m + self.experts), launches=2),)
             saves += (Save(f"{self.name}.weight_fp32", 4 * self.experts * self.hidden),)
-        if self.renormalise and not at.fused:
+        if self.renormalise and not at.library:
             saves += (Save(f"{self.name}.sum", 4 * m),)
         work = Work(
             (*copies, Gemm(m, self.experts, self.hidden, dtype=dtype, element=e), Memory((e + 12) * scores, launches=3)),
@@ -99,7 +99,7 @@ class Dispatch:
         copies, source = dispatched(at, self.top_k), at.local_tokens * self.hidden * at.element
         output = copies * self.hidden * at.element
         kernel = Memory(2 * output)
-        saves = (Save(f"{self.name}.order", (8 if at.fused else 24) * copies),)
+        saves = (Save(f"{self.name}.order", (8 if at.library else 24) * copies),)
         return kept(at, Work((kernel,), (kernel,), (), output, (source, -1), saves), (*self.inputs, self.output))
 
 
@@ -145,7 +145,7 @@ class GroupedLinear:
             weight = (Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True),)
             saves = (Save(f"{self.name}.input_fp8" if at.dtype == "fp8" else self.inputs[0], copies * k * operand, "weight"),)
             weight += (Memory(copies * n * at.element),) if self.bias else ()
-        if self.split == "column" and not at.fused:
+        if self.split == "column" and not at.library:
             saves += (Save(f"{self.name}.offsets", 4 * local),)
         work = Work(
             (Gemm(m, n, k, local, at.dtype, operand),),
@@ -182,7 +182,7 @@ class Combine:
         source = dispatched(at, self.top_k) * self.hidden * at.element
         output, choice = at.local_tokens * self.hidden * at.element, at.local_tokens * self.top_k
         saves = (Save(self.inputs[0], source), Save(self.inputs[1], 12 * choice))
-        if not at.fused:
+        if not at.library:
             saves += (Save(f"{self.name}.weights", 4 * dispatched(at, self.top_k)),)
         work = Work((Memory(source + output),), (Memory(2 * source + output),), (), output, (source, 4 * choice), saves)
         return kept(at, work, (*self.inputs, self.output))

@@ -65,6 +65,11 @@ class Workload:
     """False: nothing is saved for backward"""
 
     @property
+    def library(self) -> bool:
+        """Whether fused kernels replace the modules' own code (Megatron-LM, Transformer Engine) instead of being compiled from it."""
+        return self.fused and not self.compiled
+
+    @property
     def tokens(self) -> int:
         """T = b*s."""
         return self.batch * self.sequence

@@ -49,4 +49,6 @@ def norm(config: TransformerConfig, name: str, source: str) -> Operator:
 
 
 def _place(name: str, roles: tuple[str, ...]) -> int:
-    return next((index for index, role in enumerate(roles) if name.startswith(role)), len(roles))
+    """Index of the longest role that the name begins with."""
+    fitting = [(len(role), index) for index, role in enumerate(roles) if name.startswith(role)]
+    return max(fitting)[1] if fitting else len(roles)

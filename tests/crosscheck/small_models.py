@@ -62,4 +62,5 @@ MIXTURES = ("mixtral", "qwen2-moe", "qwen3-moe", "deepseek-v2", "deepseek-v3")
 def small(name: str, **changes: Any) -> Any:
     """The configuration called `name`, a new object every time."""
     kind, values = SMALL[name]
-    return getattr(transformers, kind)(**({} if name == "vit" else SPECIAL), **{**values, **changes})
+    special = {"vit": {}, "gpt2": {"bos_token_id": 0, "eos_token_id": 0}}.get(name, SPECIAL)
+    return getattr(transformers, kind)(**{**special, **values, **changes})

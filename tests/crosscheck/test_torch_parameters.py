@@ -19,11 +19,6 @@ from parsim.model.families import MODEL_TYPES
 CONFIGS = Path(__file__).parent.parent / "data" / "hf"
 
 
-def registered(model: Any) -> list[tuple[int, ...]]:
-    """Shapes in registration order, a tied parameter at its first place (``Module.parameters()``)."""
-    return [p.shape for block in model.blocks for p in block.parameters() if not p.buffer and not p.tied]
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_small_models(name: str) -> None:
     built = module(small(name))
@@ -53,18 +48,13 @@ def test_heads_of_bert(kind: str, labels: int) -> None:
     assert parameter_count(counterpart(config, getattr(transformers, kind))) == parameters(built)
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if name not in ("bert", "roberta", "vit", "gpt2", "phi3")])
+@pytest.mark.parametrize("name", [name for name in SMALL if name not in ("opt", "roberta")])
 def test_registration_order(name: str) -> None:
-    """DDP's buckets follow it. Left out: modules in which one weight is laid out or ordered otherwise but counts the same."""
+    """DistributedDataParallel's buckets follow it. OPT registers its final norm, RoBERTa its position table elsewhere."""
     built = module(small(name))
-    sizes = [parameter.numel() for parameter in built.parameters()]
-    found = []
-    for shape in registered(counterpart(built.config)):
-        size = 1
-        for side in shape:
-            size *= side
-        found.append(size)
-    assert sorted(found) == sorted(sizes)
+    model = counterpart(built.config)
+    found = [p.count for block in model.blocks for p in block.parameters() if not p.buffer and not p.tied]
+    assert found == [parameter.numel() for parameter in built.parameters()]
 
 
 _WIDTH = st.sampled_from((4, 8, 12, 16))
