@@ -101,7 +101,19 @@ def _embedding(config: TransformerConfig, vocabulary: int) -> Block:
     positions = config.maximum_sequence + config.position_offset if config.position == "learned" else 0
     projected = width != config.hidden
     at_once = 0 if projected else positions
-    row.add(Embedding("word_embeddings", ("input",), "word_embeddings", vocabulary, width, "vocab", at_once, config.token_types, config.positions_per_sample))
+    row.add(
+        Embedding(
+            "word_embeddings",
+            ("input",),
+            "word_embeddings",
+            vocabulary,
+            width,
+            "vocab",
+            at_once,
+            config.token_types,
+            config.positions_per_sample,
+        )
+    )
     if projected:
         row.add(Linear("project_in", (row.last,), "project_in", width, (config.hidden,), bias=False))
     if projected and positions:

@@ -54,7 +54,7 @@ class Router:
         scores = m * self.experts
         weight: tuple[Kernel, ...] = (Gemm(self.experts, self.hidden, m, dtype=dtype, element=e, weight_gradient=True),)
         source = f"{self.name}.fp32" if upcast else self.inputs[0]
-        saves = (Save(source, m * self.hidden * e, "weight"),) if self.trainable else ()
+        saves: tuple[Save, ...] = (Save(source, m * self.hidden * e, "weight"),) if self.trainable else ()
         saves += (Save(f"{self.name}.scores", 4 * scores),)
         copies: tuple[Kernel, ...] = ()
         if upcast:
@@ -181,7 +181,7 @@ class Combine:
         """A scatter with weights both ways."""
         source = dispatched(at, self.top_k) * self.hidden * at.element
         output, choice = at.local_tokens * self.hidden * at.element, at.local_tokens * self.top_k
-        saves = (Save(self.inputs[0], source), Save(self.inputs[1], 12 * choice))
+        saves: tuple[Save, ...] = (Save(self.inputs[0], source), Save(self.inputs[1], 12 * choice))
         if not at.library:
             saves += (Save(f"{self.name}.weights", 4 * dispatched(at, self.top_k)),)
         work = Work((Memory(source + output),), (Memory(2 * source + output),), (), output, (source, 4 * choice), saves)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_side import saved_bytes, torch
-
 import torch._dynamo
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
@@ -17,6 +15,7 @@ from torch._guards import detect_fake_mode
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.virtualized import V
+from torch_side import saved_bytes, torch
 
 
 def _partition(graph: Any, inputs: Any, **options: Any) -> Any:
@@ -32,9 +31,7 @@ def _as_it_is(graph: Any, _: Any) -> Any:
 
 
 def _backend(graph: Any, inputs: Any) -> Any:
-    compiler = aot_autograd(
-        fw_compiler=_as_it_is, bw_compiler=_as_it_is, partition_fn=_partition, decompositions=select_decomp_table()
-    )
+    compiler = aot_autograd(fw_compiler=_as_it_is, bw_compiler=_as_it_is, partition_fn=_partition, decompositions=select_decomp_table())
     return compiler(graph, inputs)
 
 

@@ -34,7 +34,7 @@ def _flop(steps: tuple[Step, ...]) -> float:
 def of_torch(built: Any, attention: str, **inputs: Any) -> tuple[int, int]:
     with gpu_kernels(attention):
         forward, output = flop(lambda: built(**inputs))
-        backward, _ = flop(lambda: output.loss.backward())
+        backward, _ = flop(output.loss.backward)
     return forward, backward
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_models import SMALL, SPECIAL, small
 from torch_side import class_of, counterpart, module, parameters, transformers
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from parsim.model.catalogue import build_model
 from parsim.model.counts import parameter_count
 from parsim.model.families import MODEL_TYPES
@@ -63,7 +63,8 @@ _WIDTH = st.sampled_from((4, 8, 12, 16))
 @settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(("LlamaConfig", "MistralConfig", "Qwen2Config", "Qwen3Config", "GemmaConfig", "Gemma2Config", "MixtralConfig")),
-    st.integers(1, 4), st.sampled_from((1, 2, 3)), st.sampled_from((1, 2, 4)), _WIDTH, st.integers(1, 40), st.integers(2, 90), st.booleans(),
+    st.integers(1, 4), st.sampled_from((1, 2, 3)), st.sampled_from((1, 2, 4)), _WIDTH, st.integers(1, 40), st.integers(2, 90),
+    st.booleans(),
 )  # fmt: skip
 def test_random_decoders(kind: str, layers: int, groups: int, kv_heads: int, head_dim: int, mlp: int, vocabulary: int, tied: bool) -> None:
     config = getattr(transformers, kind)(

@@ -15,6 +15,7 @@ from torch_side import counterpart, gpu_kernels, ids, module, saved_bytes, torch
 from parsim.model import activations
 from parsim.model.catalogue import build_model
 from parsim.model.model import Model, Workload
+from parsim.scenario import files
 
 BATCH, SEQUENCE = 3, 32
 EAGER_ONLY = ("bloom", "mpt", "gemma2")
@@ -131,20 +132,20 @@ def test_published_sizes(name: str, batch: int, sequence: int, bits: str, attent
     assert known in (None, predicted)
 
 
+def look_up(word: str) -> dict[str, Any]:
+    return files.read(files.find("models", word)).tree
+
+
 def _published(name: str) -> tuple[Any, Model]:
     """transformers' configuration with the sizes of a shipped model, and that model."""
-    from parsim.scenario import files
-
-    def look_up(word: str) -> dict[str, Any]:
-        return files.read(files.find("models", word)).tree
-
     model = build_model({"base": name}, name=name, base_lookup=look_up)
     facts: dict[str, Any] = dict(model.facts)
-    experts, latent = model_record(name, look_up)
+    tree = look_up(name)
+    experts, latent = dict(tree.get("experts") or {}), dict(tree.get("latent") or {})
     common = {
         "hidden_size": model.hidden, "num_hidden_layers": model.layers, "num_attention_heads": model.heads, "vocab_size": model.vocabulary,
-        "max_position_embeddings": model.maximum_sequence, "intermediate_size": facts["mlp"], "tie_word_embeddings": facts["tied_embeddings"],
-        "use_cache": False, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0,
+        "max_position_embeddings": model.maximum_sequence, "intermediate_size": facts["mlp"],
+        "tie_word_embeddings": facts["tied_embeddings"], "use_cache": False, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0,
     }  # fmt: skip
     grouped = {**common, "num_key_value_heads": model.kv_heads, "head_dim": model.head_dim}
     moe = {"num_experts_per_tok": experts.get("top_k"), "moe_intermediate_size": experts.get("mlp"), "norm_topk_prob": True}
@@ -174,11 +175,6 @@ def _published(name: str) -> tuple[Any, Model]:
     return made[str(facts["family"])](), model
 
 
-def model_record(name: str, look_up: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    tree = look_up(name)
-    return dict(tree.get("experts") or {}), dict(tree.get("latent") or {})
-
-
 # --- written layer by layer -------------------------------------------------------------------------------------------
 
 
@@ -190,7 +186,9 @@ def mlp(activation: str) -> tuple[Any, Model]:
         )
     words = [activation] if activation else []
     layers: list[Any] = [{"linear": {"out": 1024}}, *words, {"linear": {"out": 1024}}, *words, {"linear": {"out": 2048}}]
-    return built, build_model({"input": {"shape": [1024], "dtype": "fp32"}, "layers": layers}, name="mlp", base_lookup=lambda _: {}, loss="sum")
+    return built, build_model(
+        {"input": {"shape": [1024], "dtype": "fp32"}, "layers": layers}, name="mlp", base_lookup=lambda _: {}, loss="sum"
+    )
 
 
 @pytest.mark.parametrize("bits", ["fp32", "bf16"])
@@ -211,11 +209,6 @@ def test_multi_layer_perceptron(activation: str, mib: int, bits: str) -> None:
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 def test_residual_networks(depth: str, train: bool) -> None:
     """fp32, 224 x 224; transformers' ResNet has the operators of torchvision's. Its activations do not work in place."""
-    from parsim.scenario import files
-
-    def look_up(word: str) -> dict[str, Any]:
-        return files.read(files.find("models", word)).tree
-
     shape = {
         "resnet18": {"depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512], "layer_type": "basic"},
         "resnet50": {"depths": [3, 4, 6, 3], "hidden_sizes": [256, 512, 1024, 2048], "layer_type": "bottleneck"},
@@ -224,7 +217,7 @@ def test_residual_networks(depth: str, train: bool) -> None:
     with torch.device("meta"):
         built = transformers.ResNetForImageClassification._from_config(config).train(train)
     pixels = torch.zeros(4, 3, 224, 224, device="meta")
-    expected = saved_bytes(lambda: built(pixel_values=pixels).logits.sum(), built)
+    expected = saved_bytes(lambda: built(pixel_values=pixels).logits.sum(), built)  # noqa: PLW0108 - runs under the hooks
     model = build_model({"base": depth}, name=depth, base_lookup=look_up, loss="sum")
     predicted = activations.saved_bytes(model, Workload(4, element=4, dtype="fp32", weight_element=4))
     assert predicted == expected

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 from unittest import mock
 
@@ -19,13 +20,13 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-import transformers.masking_utils  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from parsim.model.catalogue import build_model  # noqa: E402
 from parsim.model.model import Model  # noqa: E402
 
 transformers.logging.set_verbosity_error()
+masking_utils = import_module("transformers.masking_utils")
 F = torch.nn.functional
 BITS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 HEADS = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "vit": "ViTForImageClassification"}
@@ -85,7 +86,7 @@ def gpu_kernels(attention: str = "eager") -> Iterator[None]:
         mock.patch.object(F, "dropout", _dropout),
         mock.patch.object(F, "scaled_dot_product_attention", _attention(attention)),
         # looks into the positions for packed samples, which meta tensors cannot answer
-        mock.patch.object(transformers.masking_utils, "find_packed_sequence_indices", lambda _: None),
+        mock.patch.object(masking_utils, "find_packed_sequence_indices", return_value=None),
     ):
         yield
 
