@@ -109,7 +109,9 @@ def test_elementwise_traffic(t: int, sp: bool) -> None:
     assert backward == b * s * (38 * h / shared + (20 * h + 8 * f) / t) + 11 * scores
 
 
-@pytest.mark.parametrize(("h", "heads", "b", "whole", "sharded"), [(12288, 96, 1, 48, 6), (6144, 64, 4, 96, 12), (25600, 160, 1, 100, 12.5)])
+@pytest.mark.parametrize(
+    ("h", "heads", "b", "whole", "sharded"), [(12288, 96, 1, 48, 6), (6144, 64, 4, 96, 12), (25600, 160, 1, 100, 12.5)]
+)
 def test_full_recomputation_keeps_the_input(h: int, heads: int, b: int, whole: float, sharded: float) -> None:
     """2sbh, and 2sbh/t where sequence parallelism shards it [MiB]."""
     for at, expected in ((megatron(b, 2048, 8), whole), (megatron(b, 2048, 8, sp=True), sharded)):
