@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import cli_import, cli_network
+from parsim import cli_calibrate, cli_flops, cli_import, cli_network
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, say, say_json
 
@@ -231,6 +231,8 @@ def explain(
 
 cli_network.register(app)
 cli_import.register(app)
+cli_flops.register(app)
+cli_calibrate.register(app)
 
 
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None) -> Scenario:

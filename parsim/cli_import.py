@@ -54,3 +54,35 @@ def topo(
         say_json({"parsim": 1, "topology": imported.tree, "warnings": warnings, "file": None if out is None else str(out)})
     else:
         say(imported.yaml if out is None else f"Wrote {out}. Next: parsim topology show {out}")
+
+
+@imports.command()
+def profile(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Trace of torch.profiler, .json or .json.gz.")],
+    device: Annotated[str | None, typer.Option(help="Device to put the times on; default: the one that the trace names.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it; default: the device's name, measured.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the device file here instead of to standard output.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Read kernel times and shapes from a PyTorch trace and write them as the measured tables of a device file."""
+    from parsim.calibration.imported import import_profile
+    from parsim.terminal import write_collectives
+
+    result = import_profile(file, device=device, name=name)
+    for note in result.tables.notes:
+        sys.stderr.write(f"{note}\n")
+    folder = None
+    if out is not None:
+        create(out, result.yaml)
+        folder = write_collectives(out, result.collective_files(out))
+    if as_json:
+        written = None if out is None else str(out)
+        say_json({"parsim": 1, "file": written, "device": result.tree, "notes": result.tables.notes, "collectives": folder})
+    elif out is None:
+        say(result.yaml)
+    else:
+        kind = "device file" if result.whole else "measured tables, to be put into a device file"
+        say(f"Wrote {out}, a {kind}." if result.whole else f"Wrote {out}: {kind}.")
+        if folder is not None:
+            say(f"Wrote {folder}; the network model takes no tables, compare: parsim validate nccl --data {folder}")

@@ -10,7 +10,7 @@ import typer
 from parsim.errors import Finding, ScenarioError
 from parsim.terminal import Debug, Json, say, say_json
 
-validations = typer.Typer(name="validate", help="Compare predictions with published measurements.", no_args_is_help=True)
+validations = typer.Typer(name="validate", help="Compare predictions with published measurements.")
 topologies = typer.Typer(name="topology", help="Show or draw machines and the network between them.", no_args_is_help=True)
 
 Topology = Annotated[str, typer.Argument(metavar="NAME", help='A topology (`parsim list topologies`), a path, or "4x v100-32gb".')]
@@ -95,6 +95,38 @@ def plot(
     say_json({"parsim": 1, "file": str(path)}) if as_json else say(f"Wrote {path}")
 
 
+@validations.callback(invoke_without_command=True)
+def runs(
+    context: typer.Context,
+    source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this source; may be given again.")] = None,
+    grade: Annotated[list[str] | None, typer.Option(help="a-priori | calibrated | held-out; default: all three")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Leave out the rows.")] = False,
+    plot: Figure = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own sources.yaml, fits.yaml and rows.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare predicted with published steps of training runs: seconds and memory, by source."""
+    if context.invoked_subcommand is not None:
+        return
+    from parsim.study.runs import fitted, published
+    from parsim.study.validate_runs import GRADES, document, validate
+    from parsim.study.validate_runs_text import picture, text
+
+    for name in grade or ():
+        if name not in GRADES:
+            raise ScenarioError(Finding(f"unknown grade {name!r}", "--grade", name, f"known: {', '.join(GRADES)}"))
+    suffix = None if plot is None else _suffix(plot)
+    found = validate(published(data, source or ()), fitted(data), tuple(one for one in GRADES if not grade or one in grade), jobs=jobs)
+    if plot is not None and suffix is not None:
+        _draw(plot, picture(found, suffix))
+    if as_json:
+        say_json(document(found))
+    else:
+        say(text(found, rows=not summary) + (f"\nWrote {plot}" if plot is not None else ""))
+
+
 @validations.command()
 def nccl(
     profile: Annotated[str | None, typer.Option(help="measured | nccl; default: both")] = None,
@@ -110,6 +142,24 @@ def nccl(
 
     found = validate(measurements(data), PROFILES if profile is None else [known(profile).name])
     say_json(document(found)) if as_json else say(text(found))
+
+
+@validations.command()
+def gemm(
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own measurements.csv, attention.csv and devices.yaml.")] = None,
+    as_json: Json = False,
+    plot: Figure = None,
+    debug: Debug = False,
+) -> None:
+    """Compare predicted with published times of matrix products and fused attention, by device and type."""
+    from parsim.study.kernel_measurements import kernel_measurements
+    from parsim.study.validate_gemm import document, picture, text, validate
+
+    suffix = None if plot is None else _suffix(plot)
+    found = validate(kernel_measurements(data))
+    if plot is not None and suffix is not None:
+        _draw(plot, picture(found, suffix))
+    say_json(document(found)) if as_json else say(text(found) + (f"\nWrote {plot}" if plot is not None else ""))
 
 
 def _suffix(path: Path) -> Literal["svg", "png"]:

@@ -24,6 +24,9 @@ class Gemm:
     """bytes of an operand element in memory [B]"""
     weight_gradient: bool = False
     """accumulates into a gradient; slower than the plain product (see the device's `gemm.weight_gradient`)"""
+    layout: str = "TN"
+    """how the operands lie in memory, as transA and transB of the column-major library call: TN (forward) both operands are
+    contiguous along K, NN (gradient of the input) only the [m, k] one, NT (gradient of the weight) neither"""
 
     @property
     def flop(self) -> float:
@@ -34,6 +37,11 @@ class Gemm:
     def bytes(self) -> float:
         """Operands read once and the result written once [B]."""
         return float(self.element) * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+    @property
+    def along_k(self) -> tuple[bool, bool]:
+        """Whether the [m, k] and the [k, n] operand are contiguous along K."""
+        return self.layout[1] == "N", self.layout[0] == "T"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +66,29 @@ class Attention:
     """sliding window in tokens; 0 = all keys"""
 
     @property
-    def flop(self) -> float:
-        """Executed operations [FLOP]; causal counts the lower triangle.
+    def width(self) -> int:
+        """Multiplications per pair of a query and a key: the widths of all products of one head.
 
         Forward QK^T and PV; backward QK^T again, dQ and dK (as wide as keys), dP and dV (as wide as values).
         """
+        value_dim = self.value_dim or self.head_dim
+        return 3 * self.head_dim + 2 * value_dim if self.backward else self.head_dim + value_dim
+
+    @property
+    def flop(self) -> float:
+        """Executed operations [FLOP]; causal counts the lower triangle."""
         pairs: float = self.queries * self.keys
         if self.window and self.window < self.keys:
             pairs = self.queries * self.window - (self.window * (self.window - 1) / 2 if self.causal else 0)
         elif self.causal:
             pairs = self.queries * (self.keys - self.queries) + self.queries * (self.queries + 1) / 2
-        value_dim = self.value_dim or self.head_dim
-        width = 3 * self.head_dim + 2 * value_dim if self.backward else self.head_dim + value_dim
-        return 2.0 * pairs * self.batch * self.heads * width
+        return 2.0 * pairs * self.batch * self.heads * self.width
+
+    @property
+    def bytes(self) -> float:
+        """Queries, keys, values and output of two bytes each, once; backward also their gradients [B]."""
+        width = self.head_dim + (self.value_dim or self.head_dim)
+        return 2.0 * self.batch * (self.heads * self.queries + self.kv_heads * self.keys) * width * (2 if self.backward else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +98,19 @@ class Memory:
     bytes: float
     flop: float = 0.0
     launches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AdamStep(Memory):
+    """The update of one Adam or AdamW step; a device whose optimizer step was measured knows its time.
+
+    `Memory.bytes` is what the step moves by the book of its implementation, `needed` what any implementation must move.
+    """
+
+    implementation: str = "fused"
+    """fused | foreach"""
+    needed: float = 0.0
+    """gradient, weight and moments read once, the latter two written once [B]"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,12 @@ from parsim.parallel.plan import Plan, plan
 from parsim.program.folding import FoldedInterconnect, fold
 from parsim.program.lowering import Lowering
 from parsim.report.assemble import Run, assemble
+from parsim.report.confidence import Confidence
 from parsim.report.measured import Assumption
 from parsim.report.report import Report
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
+from parsim.scenario.confidence import confidence
 from parsim.scenario.load import load
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import Scenario
@@ -52,10 +54,13 @@ def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: st
             reserve=built.memory_reserve,
             bytes_per_parameter=built.bytes_per_parameter,
             bubble_theory=bubble_theory(run.plan, run.micro_batches),
+            flop_convention=built.report.flop_convention,
+            training_tokens=built.tokens,
             name=scenario.name,
             scenario=scenario.document(),
             assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
             warnings=built.warnings,
+            confidence=Confidence(**confidence(built)),
             provenance={"catalogue_sha256": catalogue_sha256()},
             seed=built.seed,
         )

@@ -50,3 +50,17 @@ def create(path: Path, text: str) -> None:
         raise ScenarioError(Finding("exists and is not overwritten", value=path.name, suggestion=suggestion, file=str(path))) from None
     except OSError as error:
         raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=path.name, file=str(path))) from None
+
+
+def write_collectives(device: Path, texts: dict[str, str]) -> str | None:
+    """Write the folder of measured collectives beside the device file; its name, or None where nothing was measured."""
+    if not texts:
+        return None
+    folder = device.with_name(f"{device.stem}-collectives")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ScenarioError(Finding(f"cannot be made: {error.strerror}", value=folder.name, file=str(folder))) from None
+    for file, text in texts.items():
+        create(folder / file, text)
+    return str(folder)

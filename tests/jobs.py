@@ -12,7 +12,7 @@ from parsim.kernel import Fixed, Memory
 from parsim.model.catalogue import build_model
 from parsim.model.stages import build_stages
 from parsim.parallel.plan import plan
-from parsim.parallel.settings import DataParallel, Parallelism, PipelineParallel, Runtime, TensorParallel, Training
+from parsim.parallel.settings import ContextParallel, DataParallel, Parallelism, PipelineParallel, Runtime, TensorParallel, Training
 from parsim.program.lowering import Lowering
 from parsim.scenario.files import read
 from parsim.scenario.precision import PRESETS
@@ -143,6 +143,7 @@ def job(
     model,
     *,
     tensor=1,
+    context=1,
     pipeline=1,
     data=1,
     clock=roofline,
@@ -150,22 +151,24 @@ def job(
     slow=None,
     runtime=None,
     tensor_settings=None,
+    context_settings=None,
     pipeline_settings=None,
     data_settings=None,
     one_per_stage=False,
     **training,
 ):
-    """A job of tensor x data x pipeline ranks. `model` is a name of the catalogue or a model; `training` are its settings.
+    """A job of tensor x context x data x pipeline ranks. `model` is a name of the catalogue or a model; `training` are its settings.
 
     The other settings are mappings of fields that differ from their defaults.
     """
     chosen = model_of(model, tensor) if isinstance(model, str) else model
     split = Parallelism(
         tensor=replace(TensorParallel(tensor), **(tensor_settings or {})),
+        context=replace(ContextParallel(context), **(context_settings or {})),
         pipeline=replace(PipelineParallel(pipeline), **(pipeline_settings or {})),
         data=replace(DataParallel(data), **(data_settings or {})),
     )
-    ranks = tensor * pipeline * data
+    ranks = tensor * context * pipeline * data
     recipe = replace(Training(sequence_length=128 if chosen.sequence else 1), **training)
     job_plan = plan(chosen, Machine(ranks), recipe, split, replace(Runtime(), **(runtime or {})), clock, tuple(range(ranks)), slow)
     return Job(job_plan, clock, wires if hasattr(wires, "cost") else Wires(wires or {}), one_per_stage)

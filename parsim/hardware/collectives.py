@@ -4,7 +4,8 @@ Ring algorithms on the channels of the group (`parsim.hardware.channels`): time 
 Latencies are the constants of NCCL 2.30's tuning model for the Simple protocol (NVIDIA/nccl src/graph/tuning.cc); an
 all-reduce takes a tree instead where that is faster. Sizes follow nccl-tests (doc/PERFORMANCE.md): all_reduce, broadcast,
 reduce: buffer per rank; all_gather, reduce_scatter, gather, scatter: total buffer; all_to_all: send buffer per rank;
-send: the message. The root of broadcast, reduce, gather and scatter is the first member of the group.
+send: the message; sendrecv: what each member sends to the next, the last to the first. The root of broadcast, reduce,
+gather and scatter is the first member of the group.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.hardware.routes import TIER_NEIGHBOUR
 
 KINDS = (
-    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "send", "barrier",
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "sendrecv", "send", "barrier",
 )  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: i
         return _send(cluster, group[0], group[1], size, latencies)
     if len(group) < 2:
         return CollectiveCost(0.0, (), "none", "none")
-    if kind in ("all_to_all", "gather", "scatter"):
+    if kind in ("all_to_all", "gather", "scatter", "sendrecv"):
         return _pairwise(cluster, group, kind, size, latencies)
     if kind == "barrier":
         kind, size = "all_reduce", 0
@@ -170,11 +171,13 @@ def _send(cluster: Cluster, source: int, target: int, size: int, latencies: Late
 
 
 def _pairwise(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, latencies: Latencies) -> CollectiveCost:
-    """Shards of size / n between every two members, or between the root and the others."""
+    """Shards of size / n between every two members, or between the root and the others; all of it to the next member."""
     found = exchange(cluster, kind, group)
-    latency = latencies.software + found.latency + (len(group) - 2) * latencies.per_peer
+    peers = 1 if kind == "sendrecv" else len(group) - 1
+    latency = latencies.software + found.latency + (peers - 1) * latencies.per_peer
     if found.between_machines and cluster.fabric is not None:
         latency += cluster.fabric.message_latency
     if not size:
         return CollectiveCost(latency, (), "direct")
-    return CollectiveCost(latency, (Flow(found.path, size / len(group), found.rate),), "direct")
+    volume = float(size) if kind == "sendrecv" else size / len(group)
+    return CollectiveCost(latency, (Flow(found.path, volume, found.rate),), "direct")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parsim.errors import Finding
+from parsim.hardware.measured import Measured
+from parsim.hardware.measured_file import read_measured
 from parsim.hardware.tree import Tree, closest
 from parsim.units import format_flops
 
@@ -36,6 +38,12 @@ class GemmEfficiency:
     """rate where a contiguous dimension is not a multiple of 16 bytes"""
     unaligned_128: float = 0.9
     """rate where a contiguous dimension is not a multiple of 128 bytes"""
+    k_major: float = 1.0
+    """rate for each operand that is contiguous along K (Volta must transpose those in shared memory)"""
+    k_major_stream: float = 1.0
+    """share of the streaming rate that a product with a side of at most 64 reaches on a large operand contiguous along K"""
+    latency: float | None = None
+    """fixed time of a product [s]; None: the device's kernel latency"""
 
     def of(self, dtype: str) -> float:
         """Efficiency for `dtype`."""
@@ -44,14 +52,22 @@ class GemmEfficiency:
 
 @dataclass(frozen=True, slots=True)
 class AttentionEfficiency:
-    """Share of the dense 16-bit peak that one fused attention kernel reaches."""
+    """Share of the dense 16-bit peak that one fused attention kernel reaches (see `parsim.hardware.attention`)."""
 
     forward: float
     backward: float
-    s_half: float = 210.0
-    """sequence length at which the ramp s / (s + s_half) is one half [tokens]"""
+    s_half: float = 41.0
+    """number of keys at which the ramp of a kernel without mask is one half, head size 128 [tokens]"""
     d64: float = 1.0
     """factor for head sizes of 64 and below"""
+    d256: float = 1.0
+    """factor for a head size of 256"""
+    block: int = 128
+    """query rows of a block of the forward kernel"""
+    tail_forward: float = 0.0
+    """by what share of the longest block a causal forward kernel ends late; 1 is Graham's bound for list scheduling"""
+    tail_backward: float = 0.0
+    """the same of the backward kernel"""
     dtype: str = ""
     """the type whose peak is meant; empty = that of the kernel"""
 
@@ -73,10 +89,12 @@ class Device:
     """share of `bandwidth` that a large streaming kernel reaches"""
     l2_gain: float
     """extra rate of a kernel whose tensors fit in the cache"""
+    half_size: float
+    """bytes at which a memory-bound kernel reaches half of the streaming rate; 0: what the kernel latency makes it [B]"""
     sms: int
     """streaming multiprocessors (compute units)"""
     clock_derate: float
-    """sustained over nominal clock under matrix-product power; scales GEMM rates only"""
+    """sustained clock of a training step over that of a kernel benchmark (power limit); scales matrix products and attention"""
     peak: Mapping[str, float]
     """dense datasheet peak by dtype [FLOP/s]"""
     gemm: GemmEfficiency
@@ -102,6 +120,8 @@ class Device:
     """CUDA compute capability, e.g. 8.0; 0 = not an NVIDIA GPU, or unknown"""
     assumptions: tuple[str, ...] = ()
     """dotted keys whose values are guesses"""
+    measured: Measured | None = None
+    """times that were measured on such a device; they win over the model"""
 
     def has(self, feature: str) -> bool:
         """Whether the device can do `feature` (one of `FEATURES`)."""
@@ -134,6 +154,7 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     l2 = int(memory.quantity("l2", "bytes", 0, positive=False))
     memory_efficiency = memory.number("efficiency", 0.82, 0.01, 1.0)
     l2_gain = memory.number("l2_gain", 0.3, 0.0, 4.0)
+    half_size = memory.quantity("half_size", "bytes", 0, positive=False)
     memory.close()
     compute = top.child("compute")
     sms = compute.whole("sms")
@@ -143,7 +164,9 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     compute.close()
     gemm = _gemm(top.child("gemm"))
     attention = {key: _attention(key, child, top) for key, child in top.children("attention").items()}
-    latency = top.quantity("kernel_latency", "time", 2e-6, positive=False)
+    measured = read_measured(top.child("measured"), peak, bandwidth, tuple(attention))
+    launch = measured.launch.kernel if measured is not None and measured.launch is not None else 2e-6
+    latency = top.quantity("kernel_latency", "time", launch, positive=False)
     power = top.child("power")
     tdp = power.quantity("tdp", "power", 0.0, positive=False)
     idle = power.quantity("idle", "power", 0.15 * tdp, positive=False)
@@ -164,11 +187,11 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     _warn_sparse(where, peak)
     return Device(
         name=name, memory=size, visible_memory=visible, bandwidth=bandwidth, l2=l2, memory_efficiency=memory_efficiency,
-        l2_gain=l2_gain, sms=sms, clock_derate=derate, peak=peak, gemm=gemm,
+        l2_gain=l2_gain, half_size=half_size, sms=sms, clock_derate=derate, peak=peak, gemm=gemm,
         attention=attention, kernel_latency=latency, tdp=tdp, idle_power=idle, features=frozenset(features),
         interconnect=interconnect, nvlink=nvlink, nvlinks=nvlinks, pcie=pcie, aliases=aliases,
         compute_capability=written if compute.has("compute_capability") else _capability(vendor, nvlink, peak),
-        assumptions=tuple(map(str, assumptions)),
+        assumptions=tuple(map(str, assumptions)), measured=measured,
     )  # fmt: skip
 
 
@@ -220,6 +243,9 @@ def _gemm(tree: Tree) -> GemmEfficiency:
         weight_gradient=tree.number("weight_gradient", 0.954, 0.05, 1.0),
         unaligned=tree.number("unaligned", 0.44, 0.01, 1.0),
         unaligned_128=tree.number("unaligned_128", 0.9, 0.01, 1.0),
+        k_major=tree.number("k_major", 1.0, 0.5, 1.0),
+        k_major_stream=tree.number("k_major_stream", 1.0, 0.1, 1.0),
+        latency=tree.quantity("latency", "time", 0.0, positive=False) if tree.has("latency") else None,
     )
     tree.close()
     return result
@@ -231,8 +257,12 @@ def _attention(name: str, tree: Tree, top: Tree) -> AttentionEfficiency:
     result = AttentionEfficiency(
         forward=tree.number("forward", low=0.01, high=1.0),
         backward=tree.number("backward", low=0.01, high=1.0),
-        s_half=tree.number("s_half", 210.0, 0.0, 65536.0),
-        d64=tree.number("d64", 1.0, 0.05, 1.5),
+        s_half=tree.number("s_half", 41.0, 0.0, 65536.0),
+        d64=tree.number("d64", 1.0, 0.05, 1.0),
+        d256=tree.number("d256", 1.0, 0.05, 1.0),
+        block=tree.whole("block", 128),
+        tail_forward=tree.number("tail_forward", 0.0, 0.0, 1.0),
+        tail_backward=tree.number("tail_backward", 0.0, 0.0, 1.0),
         dtype=tree.text("dtype", ""),
     )
     tree.close()

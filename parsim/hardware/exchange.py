@@ -1,4 +1,4 @@
-"""Exchanges between pairs of GPUs: all_to_all, gather and scatter as one flow.
+"""Exchanges between pairs of GPUs: all_to_all, gather, scatter and sendrecv as one flow.
 
 All pairs move equal shares at the same time, so one number tells how far the exchange is; a link's coefficient is the
 number of pairs that cross it. Its busiest link is busy from start to end, as with a good schedule of the pairs.
@@ -49,6 +49,8 @@ def _pairs(kind: str, group: tuple[int, ...]) -> Iterable[tuple[int, int]]:
         return ((other, root) for other in group[1:])
     if kind == "scatter":
         return ((root, other) for other in group[1:])
+    if kind == "sendrecv":
+        return zip(group, (*group[1:], root), strict=True)
     return ((a, b) for a in group for b in group if a != b)
 
 

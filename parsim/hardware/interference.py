@@ -143,7 +143,7 @@ class DeviceInterference:
         members = [self._gpus[rank] for rank in collective.group]
         device = self._cluster.device(members[0])
         network = len({self._cluster.node_of(gpu) for gpu in members}) > 1
-        blocks = BLOCKS_SEND if collective.kind == "send" else BLOCKS_NETWORK if network else BLOCKS_LOCAL
+        blocks = BLOCKS_SEND if collective.kind in ("send", "sendrecv") else BLOCKS_NETWORK if network else BLOCKS_LOCAL
         cost = self._cost(collective)
         return load_of(collective.kind, cost, len(members), blocks, sms=device.sms, bandwidth=device.bandwidth, network=network)
 

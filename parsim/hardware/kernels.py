@@ -2,10 +2,11 @@
 
 Matrix products follow tiles and waves: the output is cut into tiles, one wave is one tile per multiprocessor, a partial
 last wave costs between its share and a full wave, and K has a ramp for prologue and epilogue. Fused attention has one
-efficiency per implementation with a ramp in the sequence length; everything else moves bytes.
+efficiency per implementation with a ramp in the sequence length and the blocks of a causal kernel, which are unequal, are
+scheduled over the multiprocessors; everything else moves bytes.
 Alignment rules: NVIDIA, "Matrix Multiplication Background User's Guide"; Anthony et al., arXiv:2401.14489.
-The shape parameters were fitted to the matrix products that MooreThreads/SimuMax published for one A100 PCIe
-(configs/system/a100_pcie.json): median error 1 %, 90th percentile 8 %.
+The parameters stand in the device files; `parsim validate gemm` compares with published kernel times. A device with
+measured tables answers from them what they reach (`parsim.hardware.measured`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,22 @@ import math
 from functools import lru_cache
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.device import Device
-from parsim.kernel import Attention, Fixed, Gemm, Kernel, Memory
+from parsim.hardware.device import AttentionEfficiency, Device
+from parsim.kernel import AdamStep, Attention, Fixed, Gemm, Kernel, Memory
 
-TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128))
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32))
 """output tiles (m, n) a GEMM library chooses from"""
-_SPLITS = (1, 2, 4, 8)
+_SPLITS = (1, 2, 4, 8, 16, 32, 64)
 _TENSOR_BYTES = {"tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
 _SHORTEST_SPLIT = 512
+_SKINNY = 64
+"""a product with a side of at most so many elements streams its large operand once"""
+_REUSE = 128 * 64 / (128 + 64)
+"""multiply-adds per loaded element of the smallest tile that is not slowed by its loads"""
+_BACKWARD_BLOCK = 128
+"""keys of a block of an attention kernel's backward pass"""
+_HEAD_SIZES = (32, 64, 96, 128, 192, 256)
+"""head sizes that attention kernels are compiled for; others are padded (Dao-AILab/flash-attention csrc/flash_attn/src)"""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -32,14 +41,32 @@ def kernel_time(device: Device, kernel: Kernel) -> float:
         TopologyError: the device has no peak for the kernel's dtype or no such attention implementation.
     """
     match kernel:
-        case Gemm():
-            return gemm_time(device, kernel)
-        case Attention():
-            return attention_time(device, kernel)
+        case Gemm() | Attention():
+            return shape_time(device, kernel)
+        case AdamStep():
+            return step_time(device, kernel)
         case Memory():
             return memory_time(device, kernel)
         case Fixed():
             return kernel.seconds
+
+
+def shape_time(device: Device, kernel: Gemm | Attention) -> float:
+    """Time of a matrix product or an attention core [s]: measured, interpolated between measured ones, or analytic."""
+
+    def analytic(shape: Gemm | Attention) -> float:
+        return gemm_time(device, shape) if isinstance(shape, Gemm) else attention_time(device, shape)
+
+    if device.measured is None:
+        return analytic(kernel)
+    least = kernel.flop / peak_of(device, kernel.dtype)
+    return device.measured.table(kernel).time(kernel, analytic, least)
+
+
+def step_time(device: Device, step: AdamStep) -> float:
+    """Time of an Adam step [s]: as measured for this implementation, else that of its bytes."""
+    curve = device.measured.optimizer.get(step.implementation) if device.measured is not None else None
+    return curve.time(step.needed, device.kernel_latency) if curve is not None else memory_time(device, step)
 
 
 def tiles(m: int, n: int, batch: int, tile: tuple[int, int]) -> int:
@@ -63,38 +90,59 @@ def wave_efficiency(m: int, n: int, tile: tuple[int, int], sms: int) -> float:
 
 def gemm_time(device: Device, gemm: Gemm) -> float:
     """Time of a matrix product [s]: the best tile and split of K, or moving the operands if that takes longer."""
-    peak = peak_of(device, gemm.dtype)
     shape = device.gemm
-    rate = peak * device.clock_derate * shape.of(gemm.dtype) * alignment(device, gemm) / device.sms
+    rate = peak_of(device, gemm.dtype) * device.clock_derate * shape.of(gemm.dtype) * alignment(device, gemm) / device.sms
+    tensor = gemm.dtype in _TENSOR_BYTES
+    ramp = shape.k_half
+    if tensor:
+        rate *= shape.k_major ** sum(gemm.along_k)
+    else:
+        # prologue and epilogue take as long as beside tensor cores, in which time the slower arithmetic gets less far
+        ramp *= device.peak[gemm.dtype] / device.peak.get("fp16", device.peak[gemm.dtype])
     if gemm.weight_gradient:
         rate *= shape.weight_gradient
+    latency = device.kernel_latency if shape.latency is None else shape.latency
     stream = device.bandwidth * device.memory_efficiency
     best = math.inf
     for tile in TILES:
-        area = tile[0] * tile[1]
-        tile_rate = rate if area > 128 * 128 else rate * shape.tile_128
+        tile_rate = rate * (tile_share(tile, shape.tile_128) if tensor else 1.0)
         count = tiles(gemm.m, gemm.n, gemm.batch, tile)
         for split in _SPLITS:
             depth = math.ceil(gemm.k / split)
             if split > 1 and depth < _SHORTEST_SPLIT:
                 break
-            time = waves(count * split, device.sms, shape.wave_quantisation) * 2 * area * (depth + shape.k_half) / tile_rate
+            work = 2 * tile[0] * tile[1] * (depth + ramp)
+            time = waves(count * split, device.sms, shape.wave_quantisation) * work / tile_rate
             if split > 1:
                 # partial sums are written in fp32, read back and reduced by a second kernel
                 time += gemm.batch * gemm.m * gemm.n * (4 * split + gemm.element) / stream + device.kernel_latency
             best = min(best, time)
-    return max(best, gemm.bytes / stream) + device.kernel_latency
+    if min(gemm.m, gemm.n) <= _SKINNY and gemm.along_k[gemm.n > gemm.m]:
+        stream *= shape.k_major_stream
+    return max(best, gemm.bytes / stream) + latency
+
+
+def tile_share(tile: tuple[int, int], tile_128: float) -> float:
+    """Rate of a tile relative to the largest: below 256 x 128 `tile_128`, and less where a loaded element is used less often.
+
+    A step along K loads m + n elements for m n multiply-adds; tiles under 128 x 64 slow down in proportion to that ratio.
+    That is for tensor cores: arithmetic without them is too slow for loads to matter.
+    """
+    m, n = tile
+    if m * n > 128 * 128:
+        return 1.0
+    return tile_128 * min(1.0, m * n / (m + n) / _REUSE)
 
 
 def alignment(device: Device, gemm: Gemm) -> float:
     """Rate factor for contiguous dimensions that break 16-byte loads (0.44) or 128-byte lines (0.9).
 
-    Contiguous dimensions are K and N of the row-major product, M and N where it is a weight gradient.
+    Contiguous dimensions are that of the [m, k] operand (K, or M in a weight gradient) and N, in which results are written.
     """
     if gemm.dtype not in _TENSOR_BYTES:
         return 1.0
     element = _TENSOR_BYTES[gemm.dtype]
-    dims = (gemm.m if gemm.weight_gradient else gemm.k, gemm.n)
+    dims = (gemm.k if gemm.along_k[0] else gemm.m, gemm.n)
     if any(size * element % 16 for size in dims):
         return device.gemm.unaligned
     if any(size * element % 128 for size in dims):
@@ -103,33 +151,67 @@ def alignment(device: Device, gemm: Gemm) -> float:
 
 
 def attention_time(device: Device, attention: Attention) -> float:
-    """Time of a fused attention core [s]: exact FLOPs over the implementation's efficiency at this shape."""
+    """Time of a fused attention core [s]: exact FLOPs over the implementation's efficiency at this shape.
+
+    The work of all blocks is spread over the multiprocessors. It ends no earlier than the longest block, and where causal
+    blocks differ, up to one longest block after the average: Graham, "Bounds on Multiprocessing Timing Anomalies", 1969.
+    """
     table = device.attention.get(attention.implementation)
     if table is None:
         known = ", ".join(device.attention) or "none"
         raise TopologyError(
             Finding(f"{device.name} has no attention implementation {attention.implementation!r}; it has {known}", "training.attention")
         )
-    peak = peak_of(device, table.dtype or attention.dtype)
     sequence = attention.keys if not attention.window else min(attention.keys, attention.window)
-    efficiency = table.backward if attention.backward else table.forward
-    efficiency *= sequence / (sequence + table.s_half)
-    if attention.head_dim <= 64:
-        efficiency *= table.d64
-    blocks = attention.batch * attention.heads * math.ceil(attention.queries / 128)
-    occupancy = min(1.0, blocks / device.sms)
-    moved = 2.0 * attention.batch * (attention.heads * attention.queries + attention.kv_heads * attention.keys)
-    moved *= (attention.head_dim + (attention.value_dim or attention.head_dim)) * (2 if attention.backward else 1)
+    efficiency = (table.backward if attention.backward else table.forward) * head_size_share(table, attention)
+    efficiency *= sequence / (sequence + attention_ramp(table, attention))
+    rate = peak_of(device, table.dtype or attention.dtype) * device.clock_derate * efficiency / device.sms
+    rows = _BACKWARD_BLOCK if attention.backward else table.block
+    longest = 2.0 * min(rows, attention.queries) * sequence * attention.width
+    share = attention.flop / device.sms
+    tail = (table.tail_backward if attention.backward else table.tail_forward) if attention.causal else 0.0
     stream = device.bandwidth * device.memory_efficiency
-    return max(attention.flop / (peak * efficiency * occupancy), moved / stream) + device.kernel_latency
+    return max(max(longest, share + tail * longest) / rate, attention.bytes / stream) + device.kernel_latency
+
+
+def attention_ramp(table: AttentionEfficiency, attention: Attention) -> float:
+    """Number of keys at which the ramp of the kernel is one half [tokens].
+
+    The prologue and the epilogue of a block grow with the head size. A block of a causal kernel meets half of the keys on
+    average, and half of its last tile of 128 keys is masked: n (n + 1) / 2 tiles for n^2 / 2, so s / (s + 128).
+    """
+    half = table.s_half * max(1.0, attention.head_dim / 128)
+    return 2 * half + 128 if attention.causal else half
+
+
+def head_size_share(table: AttentionEfficiency, attention: Attention) -> float:
+    """Rate at this head size relative to 128: linear between 64, 128 and 256, less the padding of other sizes."""
+    sizes = (attention.head_dim, attention.value_dim or attention.head_dim)
+    padded = [next((size for size in _HEAD_SIZES if size >= one), one) for one in sizes]
+    largest = padded[0]
+    if largest <= 128:
+        share = 1 - (1 - table.d64) * min(1.0, (128 - largest) / 64)
+    else:
+        share = 1 - (1 - table.d256) * min(1.0, (largest - 128) / 128)
+    return share * sum(sizes) / sum(padded)
 
 
 def memory_time(device: Device, kernel: Memory) -> float:
-    """Time of memory-bound work [s]: bytes at the streaming rate, faster while the tensors fit in the cache."""
+    """Time of memory-bound work [s]: bytes at the streaming rate, faster while the tensors fit in the cache.
+
+    The fixed time of a launch is the bandwidth ramp of small kernels as well: x bytes in x / rate + t are a rate of
+    x / (x + t rate), so that 2 us make 3.2 MiB the size at which an A100 reaches half of its streaming rate.
+    Where copies were measured, every launch takes as long as a copy of its bytes.
+    """
     if not kernel.launches and not kernel.bytes:
         return 0.0
     launches = max(kernel.launches, 1)
-    return kernel.bytes / memory_rate(device, kernel.bytes / launches) + kernel.launches * device.kernel_latency
+    if device.measured is not None and device.measured.copy is not None:
+        each = device.measured.copy.time(kernel.bytes / launches, device.kernel_latency)
+        # work without a launch of its own is part of another kernel
+        return launches * max(each, device.kernel_latency) - (launches - kernel.launches) * device.kernel_latency
+    fixed = max(device.kernel_latency, device.half_size / (device.bandwidth * device.memory_efficiency))
+    return kernel.bytes / memory_rate(device, kernel.bytes / launches) + kernel.launches * fixed
 
 
 def memory_rate(device: Device, size: float) -> float:

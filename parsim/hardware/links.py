@@ -76,6 +76,7 @@ def _standard() -> dict[str, LinkKind]:
     }  # fmt: skip
     kinds = [LinkKind(name, "nvlink", rate, 0.3e-6, planned=20e9 if name == "nvlink2" else 0.0) for name, rate in nvlink.items()]
     kinds.append(LinkKind("xgmi3", "nvlink", 48e9, 0.4e-6))
+    kinds.append(LinkKind("xgmi4", "nvlink", 57.6e9, 0.4e-6))
     kinds.append(LinkKind("nvlink-c2c", "pcie", 359e9, 0.3e-6))
     kinds += [LinkKind(name, "socket", rate, 0.5e-6, vendor=_CPU_VENDORS.get(name, "intel")) for name, rate in sockets.items()]
     # assumption: 0.6 x the STREAM rate of one 8-channel DDR4-3200 socket; reads and writes share it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -44,7 +45,31 @@ def changed_device(tree: Mapping[str, Any], change: Mapping[str, Any], where: st
     result = merged(tree, change, where, findings)
     if isinstance(memory, Mapping) and "size" in memory and "visible" not in memory:
         result["memory"] = {**result["memory"], **_visible(tree, result, f"{where}.memory.size", findings)}
-    return result
+    return _without_stale(result, change, where)
+
+
+_MEASURES = {"compute": ("gemm", "attention"), "gemm": ("gemm",), "attention": ("attention",), "kernel_latency": ("copy",),
+             "memory.bandwidth": ("copy", "optimizer"), "memory.efficiency": ("copy", "optimizer"),
+             "memory.l2": ("copy",), "memory.l2_gain": ("copy",)}  # fmt: skip
+"""changed key -> the measured tables of a device that no longer speak of it"""
+
+
+def _without_stale(tree: dict[str, Any], change: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The device without the measured tables that a change makes untrue, otherwise the change would do nothing; with a warning."""
+    memory = change.get("memory")
+    changed = [*change, *(f"memory.{key}" for key in (memory if isinstance(memory, Mapping) else ()))]
+    stale = dict.fromkeys(table for key in changed for table in _MEASURES.get(key, ()))
+    measured = tree.get("measured")
+    own = change.get("measured") or {}
+    gone = [table for table in stale if isinstance(measured, Mapping) and measured.get(table) and table not in own]
+    if not isinstance(measured, Mapping) or not gone:
+        return tree
+    because = ", ".join(f"{where}.{key}" for key in changed if set(_MEASURES.get(key, ())) & set(gone))
+    text = (
+        f"measured times ({', '.join(gone)}) of {tree.get('name')} are not used: {because} describes another device than the measured one"
+    )
+    warnings.warn(text, stacklevel=4)
+    return {**tree, "measured": {key: rows for key, rows in measured.items() if key not in gone}}
 
 
 def _visible(old: Mapping[str, Any], new: Mapping[str, Any], where: str, findings: list[Finding]) -> dict[str, Any]:

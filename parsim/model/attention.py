@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
+from parsim.model.context import Sizes, Spread, spread
 from parsim.model.local import kept, shard
 from parsim.model.model import Parameter, Save, Split, Work, Workload
 
@@ -18,6 +19,8 @@ class AttentionCore:
     Flash kernels lay their output out as the queries are (``at::empty_like``): heads-first queries cost a copy of it
     beside the kernel's own. A value that is a slice of a wider tensor (latent attention) keeps all of it, but eager
     products copy the slice. All of it equals what autograd saves under PyTorch 2.13, to the byte.
+    Context parallelism: `parsim.model.context`; by heads (ulysses) it is the core of t x c tensor ranks on whole samples,
+    with copies of its operands and output in that layout (Jacobs et al., 2309.14509).
     """
 
     name: str
@@ -56,6 +59,8 @@ class AttentionCore:
 
     def work(self, at: Workload) -> Work:
         """Two products of s x s per head forward, four backward; fused kernels recompute the first."""
+        if at.context > 1 and at.context_method == "ulysses":
+            return self._by_heads(at)
         query, key, value = self.widths(at)
         token = at.tokens * at.element
         sizes = {1: (query + key + value,), 2: (query, key + value), 3: (query, key, value)}[len(self.inputs)]
@@ -63,7 +68,7 @@ class AttentionCore:
         operands = tuple(Save(name, size * token) for name, size in zip(self.inputs, sizes, strict=True))
         eager = at.attention == "eager"
         expanded = 0
-        if self.kv_heads < self.heads and (self.expand_kv or eager or at.attention == "mem-efficient"):
+        if self.kv_heads < self.heads and (self._expands(at) or eager):
             group = shard(self.heads, at) // shard(self.kv_heads, at)
             expanded = group * (key + value) * token
             # a fused tensor cannot be kept in part: the copies stand for all of it
@@ -83,40 +88,62 @@ class AttentionCore:
             )
         return kept(at, work, (*self.inputs, self.output))
 
-    def _fused(self, at: Workload, operands: tuple[Save, ...], _: int, context: int) -> Work:
-        def kernel(backward: bool) -> Kernel:
-            return Attention(
-                at.batch,
-                shard(self.heads, at),
-                shard(self.kv_heads, at),
-                at.sequence,
-                at.sequence,
-                self.head_dim,
-                self.causal,
-                backward,
-                at.attention,
-                at.dtype,
-                self.value_dim,
-                self.window,
-            )
+    def _kernel(self, at: Workload, queries: int, keys: int, causal: bool, backward: bool) -> Kernel:
+        heads, kv_heads = shard(self.heads, at), shard(self.kv_heads, at)
+        return Attention(
+            at.batch, heads, kv_heads, queries, keys, self.head_dim, causal, backward, at.attention, at.dtype, self.value_dim, self.window
+        )
 
-        copied = self.heads_first and not at.library and at.attention != "mem-efficient"
-        copy = (Memory(2 * context),) if copied else ()
+    def _expands(self, at: Workload) -> bool:
+        return self.expand_kv or at.attention == "mem-efficient"
 
+    def _copy(self, at: Workload) -> tuple[Kernel, ...]:
+        """Brings the heads-first output of a flash kernel into the order of the tokens, and its gradient back."""
+        if not self.heads_first or at.library or at.attention == "mem-efficient":
+            return ()
+        return (Memory(2 * self.sizes(at).output),)
+
+    def sizes(self, at: Workload) -> Sizes:
+        """The tensors of one rank's fused core [B]; keys and values as the kernel gets them, copied to all heads or not."""
+        query, key, value = self.widths(at)
+        token = at.tokens * at.element
+        copies = shard(self.heads, at) // shard(self.kv_heads, at) if self._expands(at) else 1
         # PyTorch's memory-efficient kernel pads the rows of its log-sum-exp to 32 (kAlignLSE)
         rows = -(-at.sequence // 32) * 32 if at.attention == "mem-efficient" else at.sequence
-        statistics = 4 * at.batch * shard(self.heads, at) * rows
+        heads = shard(self.heads, at)
+        output = heads * (self.value_dim or self.head_dim) * token
+        return Sizes(query * token, copies * key * token, copies * value * token, output, 4 * at.batch * heads * rows)
+
+    def spread(self, at: Workload) -> Spread:
+        """The fused core of one of several context ranks that do not split by heads."""
+        part = spread(at, lambda *shape: self._kernel(at, *shape), self.sizes(at), causal=self.causal)
+        return part.with_copy(self._copy(at))
+
+    def _fused(self, at: Workload, operands: tuple[Save, ...], _: int, context: int) -> Work:
         state = 16 if at.attention == "mem-efficient" else 24
-        return Work(
-            (kernel(False), *copy),
-            (*copy, kernel(True)),
-            saves=(
-                *operands,
-                Save(f"{self.name}.heads_first", context) if copied else Save(self.output, context),
-                Save(f"{self.name}.log_sum_exp", statistics),
-                Save(f"{self.name}.random_state", state),
-            ),
+        copy = self._copy(at)
+        saves = (
+            *operands,
+            Save(f"{self.name}.heads_first", context) if copy else Save(self.output, context),
+            Save(f"{self.name}.log_sum_exp", self.sizes(at).statistics),
+            Save(f"{self.name}.random_state", state),
         )
+        if at.context > 1:
+            part = self.spread(at)
+            kernels = part.kernels(backward=False), part.kernels(backward=True)
+            return Work(*kernels, saves=saves, forward_temporary=part.forward_temporary, backward_temporary=part.backward_temporary)
+        square = (at.sequence, at.sequence, self.causal)
+        return Work((self._kernel(at, *square, False), *copy), (*copy, self._kernel(at, *square, True)), saves=saves)
+
+    def _by_heads(self, at: Workload) -> Work:
+        whole = replace(at, sequence=at.sequence * at.context, tensor=at.tensor * at.context, context=1, sequence_parallel=False)
+        work = self.work(whole)
+        operands, output = sum(work.input_gradients), work.output
+        if not at.backward:
+            return replace(work, forward_temporary=work.forward_temporary + operands + output)
+        exchanged = (*self.inputs, self.output)
+        saves = [replace(save, tensor=f"{self.name}.{save.tensor} by heads") if save.tensor in exchanged else save for save in work.saves]
+        return replace(work, saves=tuple(saves), backward_temporary=work.backward_temporary + operands + output)
 
     def _eager(self, at: Workload, operands: tuple[Save, ...], qkv: int, context: int) -> Work:
         heads, s, e = at.batch * shard(self.heads, at), at.sequence, at.element
@@ -124,7 +151,8 @@ class AttentionCore:
         scores, drop, upcast = heads * s * s, bool(self.dropout and at.dropout), self.upcast_softmax and e < 4 and not at.library
 
         def gemm(n: int, k: int) -> Gemm:
-            return Gemm(s, n, k, heads, "bf16" if at.dtype == "fp8" else at.dtype, e)
+            # Q K^T and dO V^T reduce over the head size, along which both operands lie; the other products read V, K or Q across
+            return Gemm(s, n, k, heads, "bf16" if at.dtype == "fp8" else at.dtype, e, layout="TN" if n == s else "NN")
 
         softmax_element, capped = 4 if upcast else e, e if self.softcap else 0
         saved = softmax_element + (e if upcast or drop else 0) + drop + capped

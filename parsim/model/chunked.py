@@ -29,12 +29,13 @@ def head_work(name: str, at: Workload, classes: int, width: int, bias: int, *, t
     hidden, weight = at.tokens * width * at.element, classes * width * at.element
     kernels: tuple[Kernel, ...] = (
         Gemm(rows, classes, width, dtype=at.dtype, element=operand),
-        Gemm(rows, width, classes, dtype=at.dtype, element=operand),
+        Gemm(rows, width, classes, dtype=at.dtype, element=operand, layout="NN"),
     )
     saves: tuple[Save, ...] = (Save(f"{name}.hidden_gradient", hidden),)
     if trainable:
         # the product adds to what the parts before have made: one more read of it
-        kernels += (Gemm(classes, width, rows, dtype=at.dtype, element=operand, weight_gradient=True), Memory(weight, launches=0))
+        product = Gemm(classes, width, rows, dtype=at.dtype, element=operand, weight_gradient=True, layout="NT")
+        kernels += (product, Memory(weight, launches=0))
         saves += (Save(f"{name}.weight_gradient", weight),)
         if bias:
             kernels += (Memory(rows * bias * at.element),)

@@ -58,11 +58,11 @@ class Conv2d:
         output = positions * self.out_channels * at.element
         weight: tuple[Kernel, ...] = ()
         if self.trainable:
-            weight = (Gemm(out, reduced, positions, self.groups, at.dtype, at.element, weight_gradient=True),)
+            weight = (Gemm(out, reduced, positions, self.groups, at.dtype, at.element, weight_gradient=True, layout="NT"),)
             weight += (Memory(output),) if self.bias else ()
         work = Work(
             (Gemm(positions, out, reduced, self.groups, at.dtype, at.element),),
-            (Gemm(positions, reduced, out, self.groups, at.dtype, at.element),),
+            (Gemm(positions, reduced, out, self.groups, at.dtype, at.element, layout="NN"),),
             weight,
             output,
             (source,),

@@ -41,6 +41,11 @@ def layer_parameter_count(model: Model) -> int:
     return total
 
 
+def operator_parameter_count(model: Model, operator: Operator) -> int:
+    """Parameters of one operator, without vocabulary padding."""
+    return sum(_size(model, operator, p, padded=False) for p in _counted(operator))
+
+
 def _block_count(model: Model, block: Block, *, padded: bool) -> int:
     return sum(_size(model, operator, p, padded=padded) for operator in block.operators for p in _counted(operator))
 

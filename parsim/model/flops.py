@@ -9,6 +9,7 @@ Korthikanti et al. (2205.05198, appendix A), mosaicml/llm-foundry ``scripts/trai
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +17,8 @@ from typing import Literal
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Attention, Gemm, Kernel
 from parsim.model.counts import active_parameter_count, layer_parameter_count
-from parsim.model.model import Block, Model, Workload
+from parsim.model.mixture import GroupedLinear
+from parsim.model.model import Block, Model, Operator, Workload
 
 Recompute = Literal["none", "selective", "full"]
 
@@ -33,6 +35,20 @@ class Convention:
 
 
 @dataclass(frozen=True, slots=True)
+class Again:
+    """Forward work that recomputation executes a second time [FLOP]."""
+
+    products: float
+    """of weights"""
+    core: float
+    """of attention cores, as executed (causal ones by half)"""
+    square: float
+    """of attention cores, all pairs of positions counted"""
+    layers: float
+    """what all layers execute in one forward: recomputation of everything would be products + core = layers"""
+
+
+@dataclass(frozen=True, slots=True)
 class PassFlop:
     """FLOP of one block for one sample, per pass."""
 
@@ -43,7 +59,8 @@ class PassFlop:
 
 def forward_flop(model: Model, sequence: int = 1) -> float:
     """Matrix-product FLOP of one token's forward pass, averaged over a sample of `sequence` tokens; causal attention halved."""
-    return sum(_forward(model, sequence)) / (sequence if model.sequence else 1)
+    whole = sum(count * block_flop(block, sequence).forward for block, count in _distinct(model))
+    return whole / (sequence if model.sequence else 1)
 
 
 def flop_per_token(model: Model, sequence: int = 1, convention: str = "exact", recompute: Recompute = "none") -> float:
@@ -65,20 +82,61 @@ def flop_per_step(model: Model, sequence: int, global_batch: int, convention: st
     return flop_per_token(model, sequence, convention, recompute) * global_batch * (sequence if model.sequence else 1)
 
 
+def repeated_flop(convention: str, model_flop: float, again: Again) -> float:
+    """What HFU adds to `model_flop` under `convention` when the work `again` is repeated [FLOP].
+
+    Attention counts as the convention counts it in the model's work: as all pairs where the published formula of the
+    convention's hardware FLOP does so (Megatron's 96 for 72), not at all where it leaves attention out (6n); otherwise as
+    executed. llm-foundry multiplies by 4/3 when all layers are recomputed.
+    """
+    if convention in _SQUARE:
+        return again.products + again.square
+    if convention in _WITHOUT_ATTENTION:
+        return again.products
+    if convention == "llm-foundry":
+        return model_flop / 3 * (again.products + again.core) / again.layers if again.layers else 0.0
+    return again.products + again.core
+
+
+def repeated_work(model: Model, sequence: int, recompute: Recompute) -> Again:
+    """What `recompute` of every layer repeats per token (full: the layers' forward; selective: the attention core)."""
+    products = core = square = 0.0
+    for block, count in _distinct(model):
+        if block.kind in ("embedding", "head"):
+            continue
+        whole, half = count * block_flop(block, sequence).forward, count * _core(block, sequence)
+        products, core, square = products + whole - half, core + half, square + count * _core(block, sequence, causal=False)
+    tokens = sequence if model.sequence else 1
+    layers = (products + core) / tokens
+    if recompute == "none":
+        return Again(0.0, 0.0, 0.0, layers)
+    return Again(products / tokens if recompute == "full" else 0.0, core / tokens, square / tokens, layers)
+
+
 def block_flop(block: Block, sequence: int = 1) -> PassFlop:
     """Matrix-product FLOP of one sample through `block`, per pass.
 
     Attention's backward counts its 4 products (2 x forward, none of them a weight gradient), not what a fused kernel
     recomputes.
     """
-    forward = backward_input = backward_weight = 0.0
-    for operator in block.operators:
-        work = operator.work(_workload(sequence))
-        attention = sum(_useful(kernel) for kernel in work.forward if isinstance(kernel, Attention))
-        forward += attention + _gemm(work.forward)
-        backward_input += 2 * attention + _gemm(work.backward_input)
-        backward_weight += _gemm(work.backward_weight)
-    return PassFlop(forward, backward_input, backward_weight)
+    at = _workload(sequence)
+    found = [operator_flop(operator, at) for operator in block.operators]
+    return PassFlop(
+        sum(passes.forward for passes in found),
+        sum(passes.backward_input for passes in found),
+        sum(passes.backward_weight for passes in found),
+    )
+
+
+def operator_flop(operator: Operator, at: Workload) -> PassFlop:
+    """Matrix-product FLOP of one operator on the whole workload, as `block_flop` counts them (fused attention only)."""
+    work = operator.work(at)
+    attention = sum(_useful(kernel) for kernel in work.forward if isinstance(kernel, Attention))
+    forward, backward_input, backward_weight = map(_gemm, (work.forward, work.backward_input, work.backward_weight))
+    if isinstance(operator, GroupedLinear):  # experts run on equal whole numbers of rows: what fills them up is no work
+        share = operator.filled(at)
+        forward, backward_input, backward_weight = forward * share, backward_input * share, backward_weight * share
+    return PassFlop(attention + forward, 2 * attention + backward_input, backward_weight)
 
 
 def _workload(sequence: int) -> Workload:
@@ -100,41 +158,40 @@ def _useful(kernel: Attention, *, causal: bool = True) -> float:
     return 2.0 * pairs * kernel.batch * kernel.heads * (kernel.head_dim + (kernel.value_dim or kernel.head_dim))
 
 
-def _forward(model: Model, sequence: int) -> list[float]:
-    """Forward FLOP of one sample, per block."""
-    known: dict[int, float] = {}
-    for block in model.blocks:
-        if id(block) not in known:
-            known[id(block)] = block_flop(block, sequence).forward
-    return [known[id(block)] for block in model.blocks]
+def _distinct(model: Model) -> list[tuple[Block, int]]:
+    """Blocks that are not the same object, and how often each stands in the model."""
+    counts = Counter(map(id, model.blocks))
+    return [(block, counts[number]) for number, block in {id(block): block for block in model.blocks}.items()]
 
 
-def _core(block: Block, sequence: int) -> float:
-    """Forward FLOP of the attention core of one sample."""
+def _core(block: Block, sequence: int, *, causal: bool = True) -> float:
+    """Forward FLOP of the attention core of one sample; `causal` False counts masked pairs too."""
     works = (operator.work(_workload(sequence)) for operator in block.operators)
-    return sum(_useful(kernel) for work in works for kernel in work.forward if isinstance(kernel, Attention))
+    return sum(_useful(kernel, causal=causal) for work in works for kernel in work.forward if isinstance(kernel, Attention))
 
 
 def _exact(model: Model, sequence: int, _: Recompute) -> float:
     return 3.0 * forward_flop(model, sequence)
 
 
+def _exact_full(model: Model, sequence: int, _: Recompute) -> float:
+    masked = sum(count * (_core(block, sequence, causal=False) - _core(block, sequence)) for block, count in _distinct(model))
+    return 3.0 * (forward_flop(model, sequence) + masked / (sequence if model.sequence else 1))
+
+
 def _hfu(model: Model, sequence: int, recompute: Recompute) -> float:
-    total = 3.0 * sum(_forward(model, sequence))
-    for block, forward in zip(model.blocks, _forward(model, sequence), strict=True):
-        if block.kind not in ("embedding", "head"):
-            total += {"none": 0.0, "full": forward, "selective": _core(block, sequence) if recompute == "selective" else 0.0}[recompute]
-    return total / (sequence if model.sequence else 1)
+    again = repeated_work(model, sequence, recompute)
+    return 3.0 * forward_flop(model, sequence) + again.products + again.core
 
 
-def _attention_width(model: Model) -> float:
+def attention_width(model: Model) -> float:
     """a*d, or its mean over queries/keys and values where they differ (MLA)."""
     value_dim = model.facts.get("value_dim") or model.head_dim
     return model.heads * (model.head_dim + int(str(value_dim))) / 2
 
 
 def _palm(model: Model, sequence: int, _: Recompute) -> float:
-    return 6.0 * active_parameter_count(model) + 12.0 * model.layers * _attention_width(model) * sequence
+    return 6.0 * active_parameter_count(model) + 12.0 * model.layers * attention_width(model) * sequence
 
 
 def _six_n(model: Model, _sequence: int, _: Recompute) -> float:
@@ -178,14 +235,21 @@ CONVENTIONS: dict[str, Convention] = {
     c.name: c
     for c in (
         Convention("exact", "3 x the matrix products of the forward pass, causal attention halved", _exact, lambda _: True),
+        Convention("exact-full", "exact with attention not halved (NeMo's tables, torchtitan up to norms)", _exact_full),
         Convention("palm", "6 N + 12 L h s; N active parameters, attention not halved (PaLM's MFU)", _palm),
         Convention("llm-foundry", "3 (2 N + 4 L h s); the same number as palm", _palm),
         Convention("6n", "6 N; N active parameters, attention left out", _six_n),
         Convention("6n-non-embedding", "6 N without embeddings and LM head (Kaplan)", _kaplan, _is_dense),
         Convention("megatron", "72 L h^2 (1 + s/6h + V/12Lh); model FLOPs of 2205.05198", _megatron_model, _is_gpt),
-        Convention("megatron-hardware", "96 L h^2 (1 + s/6h + V/16Lh) with full recomputation (2104.04473)", _megatron, _is_gpt),
+        Convention("megatron-hardware", "96 L h^2 (1 + s/6h + V/16Lh) of 2104.04473", _megatron, _is_gpt),
         Convention("megatron-lm", "exact without routers: what Megatron-LM's training loop prints today", _megatron_today),
         Convention("hfu", "exact plus what recomputation executes again", _hfu, lambda _: True),
     )
 }
 """Name -> convention, in the order in which reports print them."""
+
+HARDWARE_CONVENTIONS = ("megatron-hardware", "hfu")
+MODEL_CONVENTIONS = tuple(name for name in CONVENTIONS if name not in HARDWARE_CONVENTIONS)
+"""those of model FLOP, which MFU may use"""
+_SQUARE = ("megatron", "exact-full")
+_WITHOUT_ATTENTION = ("6n", "6n-non-embedding")

@@ -68,7 +68,7 @@ class Linear:
         weight: tuple[Kernel, ...] = ()
         saves: tuple[Save, ...] = ()
         if self.trainable:
-            weight = (Gemm(n, k, m, dtype=at.dtype, element=operand, weight_gradient=True),)
+            weight = (Gemm(n, k, m, dtype=at.dtype, element=operand, weight_gradient=True, layout="NT"),)
             saved = f"{self.name}.input_fp8" if at.dtype == "fp8" else self.inputs[0]
             saves = (Save(saved, rows_in * k * operand, "weight"),)
             if bias:
@@ -77,7 +77,7 @@ class Linear:
         scattered = (m * n if rows_out != m else 0) * at.element
         work = Work(
             forward=(Gemm(m, n, k, dtype=at.dtype, element=operand),),
-            backward_input=(Gemm(m, k, n, dtype=at.dtype, element=operand),),
+            backward_input=(Gemm(m, k, n, dtype=at.dtype, element=operand, layout="NN"),),
             backward_weight=weight,
             output=-(-rows_out // (parts(at) if self.split == "vocab" else 1)) * n * at.element,
             input_gradients=(rows_in * k * at.element,),

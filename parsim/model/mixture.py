@@ -52,7 +52,7 @@ class Router:
         m, e = at.local_tokens, 4 if upcast else at.element
         dtype = "fp32" if upcast else "bf16" if at.dtype == "fp8" else at.dtype
         scores = m * self.experts
-        weight: tuple[Kernel, ...] = (Gemm(self.experts, self.hidden, m, dtype=dtype, element=e, weight_gradient=True),)
+        weight: tuple[Kernel, ...] = (Gemm(self.experts, self.hidden, m, dtype=dtype, element=e, weight_gradient=True, layout="NT"),)
         source = f"{self.name}.fp32" if upcast else self.inputs[0]
         saves: tuple[Save, ...] = (Save(source, m * self.hidden * e, "weight"),) if self.trainable else ()
         saves += (Save(f"{self.name}.scores", 4 * scores),)
@@ -64,7 +64,11 @@ class Router:
             saves += (Save(f"{self.name}.sum", 4 * m),)
         work = Work(
             (*copies, Gemm(m, self.experts, self.hidden, dtype=dtype, element=e), Memory((e + 12) * scores, launches=3)),
-            (Memory((e + 12) * scores, launches=3), Gemm(m, self.hidden, self.experts, dtype=dtype, element=e), *copies),
+            (
+                Memory((e + 12) * scores, launches=3),
+                Gemm(m, self.hidden, self.experts, dtype=dtype, element=e, layout="NN"),
+                *copies,
+            ),
             weight if self.trainable else (),
             output=12 * m * self.top_k,
             input_gradients=(m * self.hidden * at.element,),
@@ -131,6 +135,12 @@ class GroupedLinear:
         bias = Parameter(f"{name}_bias", (self.experts, self.out_features), 1 if column else None, trainable=self.trainable, expert=True)
         return (weight, bias) if self.bias else (weight,)
 
+    def filled(self, at: Workload) -> float:
+        """Share of the executed rows that are tokens: every expert runs on the same whole number of rows."""
+        local = -(-self.experts // at.expert)
+        copies = dispatched(at, self.top_k)
+        return copies / (-(-copies // local) * local) if copies else 1.0
+
     def work(self, at: Workload) -> Work:
         """As `Linear`, on top_k copies of each token."""
         local = -(-self.experts // at.expert)
@@ -142,14 +152,14 @@ class GroupedLinear:
         weight: tuple[Kernel, ...] = ()
         saves: tuple[Save, ...] = ()
         if self.trainable:
-            weight = (Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True),)
+            weight = (Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True, layout="NT"),)
             saves = (Save(f"{self.name}.input_fp8" if at.dtype == "fp8" else self.inputs[0], copies * k * operand, "weight"),)
             weight += (Memory(copies * n * at.element),) if self.bias else ()
         if self.split == "column" and not at.library:
             saves += (Save(f"{self.name}.offsets", 4 * local),)
         work = Work(
             (Gemm(m, n, k, local, at.dtype, operand),),
-            (Gemm(m, k, n, local, at.dtype, operand),),
+            (Gemm(m, k, n, local, at.dtype, operand, layout="NN"),),
             weight,
             copies * n * at.element,
             (copies * k * at.element,),

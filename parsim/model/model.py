@@ -30,7 +30,7 @@ class Workload:
     batch: int
     """samples per micro-batch (b)"""
     sequence: int = 1
-    """tokens per sample (s); 1 for models without sequences"""
+    """tokens of a sample on this rank (s / c); 1 for models without sequences"""
     tensor: int = 1
     """tensor-parallel size (t)"""
     sequence_parallel: bool = False
@@ -63,6 +63,10 @@ class Workload:
     """tokens of the busiest expert rank over the mean"""
     backward: bool = True
     """False: nothing is saved for backward"""
+    context: int = 1
+    """context-parallel size (c): ranks that share the tokens of a sample"""
+    context_method: str = "ring"
+    """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
 
     @property
     def library(self) -> bool:
@@ -71,7 +75,7 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """T = b*s."""
+        """T = b*s/c: the tokens of this rank, before sequence parallelism."""
         return self.batch * self.sequence
 
     @property

@@ -2,7 +2,8 @@
 
 ``{stages: [{forward: 18.5 ms, backward_input: 18.1 ms, backward_weight: 9.3 ms, send: 0.6 ms, activation: 1.2 GiB}]}``:
 each entry is one global stage (virtual stages included), a single entry stands for all of them. Times are of one
-micro-batch; ``backward`` may be given instead of the two halves, the weight half then being zero.
+micro-batch; ``backward`` may be given instead of the two halves, the weight half then being zero. ``overhead`` is what a
+micro-batch costs a stage outside the measured kernels; it is added to the forward.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from parsim.units import parse
 
 _DIMENSIONS = {
     "forward": "time",
+    "overhead": "time",
     "backward": "time",
     "backward_input": "time",
     "backward_weight": "time",
@@ -103,7 +105,7 @@ def _stage(entry: Any, number: int, findings: list[Finding]) -> ProfiledStage:
         findings.append(Finding("forward is required", f"{path}.forward", None, "for example 18.5 ms"))
     return ProfiledStage(
         name="stage",
-        forward=float(values.get("forward", 0.0)),
+        forward=float(values.get("forward", 0.0)) + float(values.get("overhead", 0.0)),
         backward_input=float(values.get("backward_input", values.get("backward", 0.0))),
         backward_weight=float(values.get("backward_weight", 0.0)),
         activation=int(values.get("activation", 0)),

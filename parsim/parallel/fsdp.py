@@ -13,6 +13,8 @@ step               optimizer on the own share; nothing to gather: the next forwa
 =================  ====================================================================================
 
 All-gathers and reduce-scatters share one communicator, hence one queue (`queues: separate` gives each its own).
+Hybrid sharding (hsdp) does this inside shard groups and all-reduces each unit's own share across the groups behind its
+reduce-scatter, in a queue of its own.
 `unit`: ``layer`` wraps every transformer layer and leaves embedding, final norm and head in the root unit, which stays
 gathered from forward to backward; ``block`` wraps those too; ``model`` is one unit. Under FSDP `accumulate: no_sync`
 keeps whole gradients until the last micro-batch, ``every`` reduces in each; ZeRO-3 always does (DeepSpeed's engine
@@ -27,9 +29,11 @@ from dataclasses import dataclass, field
 from parsim.kernel import Memory
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
 from parsim.parallel.optimizer import State, flat_states
-from parsim.parallel.replicated import AXIS, LANE, Replicated
+from parsim.parallel.replicated import LANE, Replicated
 
 ROOT = "root"
+SHARD, REPLICA = "shard", "replica"
+"""groups inside data x context: the ranks that share one copy of the states, and those that hold the same share"""
 
 
 @dataclass
@@ -37,6 +41,8 @@ class FullyShardedDataParallel(Replicated):
     """See the module's table. `units` are in forward order; the root unit (if any) is named ``root``."""
 
     units: tuple[Unit, ...] = ()
+    copies: int = 1
+    """shard groups; `size` is the ranks of one"""
     _live: set[str] = field(init=False, default_factory=set)
     """units gathered now"""
     _order: list[Unit] = field(init=False, default_factory=list)
@@ -51,6 +57,10 @@ class FullyShardedDataParallel(Replicated):
     @property
     def _reduce_lane(self) -> str:
         return LANE if self.data.queues == "shared" else f"{LANE} reduce"
+
+    @property
+    def _replica_lane(self) -> str:
+        return f"{LANE} replicas"
 
     @property
     def _every(self) -> bool:
@@ -129,7 +139,7 @@ class FullyShardedDataParallel(Replicated):
             return
         self._live.add(unit.name)
         self._issued[unit.name] = at.collective(
-            "all_gather", AXIS, size, f"{unit.name} weights", lane=LANE, after=after, allocates=[self._whole(unit, at)]
+            "all_gather", SHARD, size, f"{unit.name} weights", lane=LANE, after=after, allocates=[self._whole(unit, at)]
         )
 
     def _after(self, position: int, live: int) -> list[int]:
@@ -191,24 +201,29 @@ class FullyShardedDataParallel(Replicated):
             self._done.append(at.mark())
         if self._every or at.last:
             keep = [self._shard_gradient(unit, at)] if at.first or not self._every else []
-            at.collective(
+            scattered = at.collective(
                 "reduce_scatter",
-                AXIS,
+                SHARD,
                 unit.count * precision.reduce,
                 f"{unit.name} grads",
                 lane=self._reduce_lane,
                 allocates=keep,
                 frees=[self._whole_gradient(unit, at)],
             )
+            if self.copies > 1:
+                share = self._share(unit.count) * precision.reduce
+                at.collective("all_reduce", REPLICA, share, f"{unit.name} grads", lane=self._replica_lane, after=[scattered])
             if self._every and not at.first:
                 at.compute("", "compute", (Memory(3.0 * self._share(unit.count) * precision.gradients),))
         elif not at.first and not self.runtime.gradient_accumulation_fusion:
             at.compute("", "compute", (Memory(3.0 * unit.count * precision.gradients),))
 
     def finish_gradients(self, at: Emitter) -> None:
-        """Wait for the last reduce-scatter."""
+        """Wait for the last reduce-scatter, and for the last all-reduce across shard groups."""
         at.wait_for_lane(LANE)
         at.wait_for_lane(self._reduce_lane)
+        if self.copies > 1:
+            at.wait_for_lane(self._replica_lane)
 
     def step(self, at: Emitter) -> None:
         """Step the own share."""

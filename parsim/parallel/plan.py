@@ -15,6 +15,7 @@ from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
 from parsim.model.linear import Embedding
 from parsim.model.model import Model, Workload
+from parsim.parallel.context import context_findings
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.hooks import Unit, Weight
@@ -26,7 +27,7 @@ from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.zero import ZeroOptimizer
 
-SHARDED = ("zero3", "fsdp")
+SHARDED = ("zero3", "fsdp", "hsdp")
 CENTRAL = ("torch-data-parallel", "parameter-server")
 
 
@@ -72,6 +73,16 @@ class Plan:
     def stages(self) -> int:
         """Global virtual stages."""
         return len(self.chunks)
+
+    @property
+    def replicas(self) -> int:
+        """Ranks with the same parameters, over which gradients are reduced and model states are sharded: data x context."""
+        return self.mesh.size("data") * self.mesh.size("context")
+
+    @property
+    def shard_size(self) -> int:
+        """Ranks that share one copy of the model states under a sharded strategy."""
+        return self.parallelism.data.shard_size or self.replicas
 
     @property
     def asynchronous(self) -> bool:
@@ -148,7 +159,7 @@ class Plan:
 
     def sharding(self, chunk: Chunk, role: str) -> Replicated:
         """The data-parallel strategy of a chunk, with its own buckets and state."""
-        size = self.mesh.size("data")
+        size = self.replicas
         common = (self.weights(chunk), self.training, self.parallelism.data, self.runtime, size)
         strategy = self.parallelism.data.strategy
         alone = size == 1 or strategy == "none"
@@ -159,7 +170,8 @@ class Plan:
         if strategy in ("zero1", "zero2"):
             return ZeroOptimizer(*common, stage=int(strategy[-1]))
         if strategy in SHARDED:
-            return FullyShardedDataParallel(*common, units=tuple(u for u in self.units(chunk) if u.weights))
+            units = tuple(u for u in self.units(chunk) if u.weights)
+            return FullyShardedDataParallel(*common[:-1], self.shard_size, units=units, copies=size // self.shard_size)
         central = DataParallelModule if strategy == "torch-data-parallel" else ParameterServer
         outputs, inputs = self._boundary_bytes()
         return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
@@ -193,14 +205,16 @@ def plan(
     `clock` gives a kernel's seconds, for `pipeline.split: balanced`. Raises `PlanError` with every finding.
     """
     model = _repeat_profiled(model, parallelism)
-    sizes = {"tensor": parallelism.tensor.size, "context": 1, "data": parallelism.data.size, "pipeline": parallelism.pipeline.size}
+    sizes = {axis: getattr(parallelism, axis).size for axis in parallelism.order}
     mesh = Mesh(parallelism.order, tuple(sizes[axis] for axis in parallelism.order))
     findings = _check(model, machine, training, parallelism, mesh, gpus, slow or {})
     if findings:
         raise PlanError(findings)
     workload = Workload(
         batch=training.micro_batch,
-        sequence=training.sequence_length if model.sequence else 1,
+        sequence=training.sequence_length // parallelism.context.size if model.sequence else 1,
+        context=parallelism.context.size,
+        context_method=parallelism.context.method,
         tensor=parallelism.tensor.size,
         sequence_parallel=parallelism.tensor.sequence_parallel,
         element=training.precision.activations,
@@ -254,18 +268,22 @@ def _check(
         text = f"{' x '.join(mesh.order)} = {product} = {mesh.ranks} ranks, but {len(gpus)} GPUs are used"
         findings.append(Finding(text, "parallel", mesh.ranks, "change a size, cluster.nodes or cluster.gpus"))
     findings += _tensor_findings(model, training, parallelism)
+    findings += context_findings(model, training, parallelism)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))
     strategy = parallelism.data.strategy
-    if strategy == "none" and parallelism.data.size > 1:
-        text = f"{parallelism.data.size} replicas need a strategy"
+    replicas = parallelism.data.size * parallelism.context.size
+    if strategy == "none" and replicas > 1:
+        split = f" (data {parallelism.data.size} x context {parallelism.context.size})" if parallelism.context.size > 1 else ""
+        text = f"{replicas} replicas of the parameters{split} need a strategy" if split else f"{replicas} replicas need a strategy"
         findings.append(Finding(text, "parallel.data.strategy", "none", "one of ddp, zero1, zero2, zero3, fsdp"))
-    if strategy in CENTRAL and parallelism.data.size > 1:
+    findings += _shard_findings(parallelism, replicas)
+    if strategy in CENTRAL and replicas > 1:
         if len({machine.node_of(gpu) for gpu in gpus}) > 1 and strategy == "torch-data-parallel":
             findings.append(Finding("DataParallel is one process on one node", "parallel.data.strategy", strategy, "use ddp across nodes"))
         if mesh.ranks != parallelism.data.size:
-            text = f"{strategy} cannot be combined with tensor or pipeline parallelism"
+            text = f"{strategy} cannot be combined with tensor, context or pipeline parallelism"
             findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
     if parallelism.pipeline.size == 1 and parallelism.pipeline.virtual_stages > 1:
         text = f"{parallelism.pipeline.virtual_stages} virtual stages on 1 pipeline rank: there is nothing to interleave"
@@ -283,6 +301,22 @@ def _check(
     return findings
 
 
+def _shard_findings(parallelism: Parallelism, replicas: int) -> list[Finding]:
+    """Shard groups of hybrid sharding: equal parts of the replicas."""
+    shard, strategy, path = parallelism.data.shard_size, parallelism.data.strategy, "parallel.data.shard_size"
+    if not shard or replicas == 1:
+        return []
+    if strategy != "hsdp":
+        return [Finding(f"{strategy} has no shard groups", path, shard, "leave it out, or use strategy hsdp")]
+    legal = [str(n) for n in range(2, replicas + 1) if replicas % n == 0]
+    if replicas % shard:
+        text = f"{replicas} replicas (data x context) / shard_size {shard} = {replicas / shard:.4g} is not whole"
+        return [Finding(text, path, shard, f"use {' or '.join(legal)}")]
+    if shard == 1:
+        return [Finding("a shard group of 1 rank shards nothing", path, shard, f"use strategy ddp, or shard_size {' or '.join(legal)}")]
+    return []
+
+
 def _tensor_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
     size = parallelism.tensor.size
     if size == 1:
@@ -298,7 +332,7 @@ def _tensor_findings(model: Model, training: Training, parallelism: Parallelism)
             nearest = sorted(legal, key=lambda d: abs(d - size))[:2]
             text = f"{count} {name} / tensor size {size} = {count / size:g} is not whole"
             findings.append(Finding(text, path, size, f"use {' or '.join(map(str, sorted(nearest)))}"))
-    if parallelism.tensor.sequence_parallel and training.sequence_length % size:
+    if parallelism.tensor.sequence_parallel and parallelism.context.size == 1 and training.sequence_length % size:
         tokens = training.sequence_length
         text = f"sequence parallelism shards {tokens} tokens over {size} ranks = {tokens / size:g} is not whole"
         findings.append(Finding(text, "parallel.tensor.sequence_parallel", True, "pad the sequence length"))

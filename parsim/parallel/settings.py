@@ -90,6 +90,14 @@ class TensorParallel:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextParallel:
+    """The `parallel.context` section."""
+
+    size: int = 1
+    method: Literal["ring", "all-gather", "ulysses"] = "ring"
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineParallel:
     """The `parallel.pipeline` section."""
 
@@ -110,7 +118,9 @@ class DataParallel:
 
     size: int = 1
     strategy: str = "ddp"
-    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp"""
+    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp | hsdp"""
+    shard_size: int = 0
+    """hsdp: ranks of a shard group; 0: all replicas"""
     bucket: tuple[float, Literal["bytes", "elements"]] | None = None
     """None: the strategy's own rule (DDP 25 MiB; DeepSpeed 5e8 elements)"""
     first_bucket: int | None = None
@@ -133,8 +143,25 @@ class Parallelism:
 
     order: tuple[str, ...] = ("tensor", "context", "data", "pipeline")
     tensor: TensorParallel = field(default_factory=TensorParallel)
+    context: ContextParallel = field(default_factory=ContextParallel)
     pipeline: PipelineParallel = field(default_factory=PipelineParallel)
     data: DataParallel = field(default_factory=DataParallel)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The CPU thread that launches kernels: a block's pass takes no less than launching it."""
+
+    per_layer_forward: float = 0.0
+    """floor under one layer's forward, and under its recomputation [s]"""
+    per_layer_backward: float = 0.0
+    """floor under one layer's backward [s]"""
+    per_collective: float = 0.0
+    """added to the floor for each collective between a block's operators [s]"""
+    per_kernel_forward: float = 0.0
+    """added for each kernel of any block's forward: interpreter, dispatcher and launch [s]"""
+    per_kernel_backward: float = 0.0
+    """the same in backward, which autograd issues without the interpreter [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +183,8 @@ class Runtime:
     """fused norm and activation kernels (software.fusion)"""
     compiled: bool = False
     """with `fused`: by torch.compile"""
+    host: Host = field(default_factory=Host)
+    """launch floor; all zero with CUDA graphs"""
     step_constant: float = 0.0
     """seconds added to every step"""
     boundary: float = 0.0

@@ -11,7 +11,9 @@ from parsim.errors import Finding
 from parsim.program.idle import idle, lanes
 from parsim.program.program import Effect, Op, Program
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter", "gather", "all_to_all", "send", "barrier")
+COLLECTIVES = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter", "gather", "all_to_all", "sendrecv", "send", "barrier",
+)  # fmt: skip
 
 
 def check(program: Program) -> list[Finding]:

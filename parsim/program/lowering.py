@@ -15,6 +15,8 @@ from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
 from parsim.parallel.schedules.slot import Slot
+from parsim.program.groups import breakdown_axis
+from parsim.program.groups import group as members_of
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE, Collective, Effect, Lane, Op, Program, Stamp
 from parsim.program.stage import StagePasses
@@ -102,7 +104,8 @@ class Lowering:
     def _check_size(self) -> None:
         plan = self.plan
         layers = {p: max(len(chunk.blocks) for chunk in plan.of_rank(p)) for p in range(len(plan.slots))}
-        ops = sum(_OPS_PER_LAYER * len(row) * layers[p] * len(self._stage_ranks[p]) for p, row in enumerate(plan.slots))
+        each = _OPS_PER_LAYER + 2 * plan.mesh.size("context") * (plan.mesh.size("context") > 1)
+        ops = sum(each * len(row) * layers[p] * len(self._stage_ranks[p]) for p, row in enumerate(plan.slots))
         if ops > MOST_OPS:
             size = f"{plan.training.micro_batches:,} micro-batches, {len(self._roles):,} ranks simulated"
             text = f"about {ops:,.0f} ops ({size}); at most {MOST_OPS:,}"
@@ -363,27 +366,12 @@ class Lowering:
     # -- groups ---------------------------------------------------------------------------------------------------
 
     def breakdown_axis(self, axis: str) -> str:
-        """The axis whose time a collective counts as."""
-        mesh = self.plan.mesh
-        if axis.startswith("tied"):
-            return "pipeline"
-        if axis == "world":
-            return "data" if mesh.size("data") > 1 else self.breakdown_axis("model")
-        if axis == "model":
-            return "pipeline" if mesh.size("pipeline") > 1 else "tensor"
-        return axis
+        """See `parsim.program.groups`."""
+        return breakdown_axis(self.plan, axis)
 
     def group(self, axis: str, rank: int) -> Ranks:
-        """The ranks that meet `rank` in a collective along `axis`: a mesh axis, model (one replica), world, tied-A-B."""
-        mesh = self.plan.mesh
-        if axis == "model":
-            return mesh.group(rank, "tensor", "context", "pipeline")
-        if axis == "world":
-            return tuple(range(mesh.ranks))
-        if axis.startswith("tied-"):
-            owner, copy = (int(part) for part in axis.split("-")[1:])
-            return tuple(sorted((mesh.move(rank, "pipeline", owner), mesh.move(rank, "pipeline", copy))))
-        return mesh.group(rank, axis)
+        """See `parsim.program.groups`."""
+        return members_of(self.plan, axis, rank)
 
     def groups(self, axis: str, rank: int) -> tuple[tuple[Ranks, Ranks], ...]:
         """Groups along `axis` that touch the lowered ranks of `rank`'s stage: (true members, lowered ranks that stand for them)."""

@@ -164,6 +164,13 @@ class PassBuilder:
         self._close()
         return self._last_compute
 
+    def anchor(self) -> None:
+        """Put an empty op on the compute lane, behind everything that the next compute waits for."""
+        self._close()
+        self.items.append(Item(*self._label, (COMPUTE,), needs=self._waits, tails=self._tails))
+        self._waits, self._tails = [], []
+        self._last_compute = len(self.items) - 1
+
     # -- segments -------------------------------------------------------------------------------------------------
 
     def number(self, name: str) -> int:

@@ -27,11 +27,12 @@ class Collective:
     """A transfer among ranks; shared by all ops that repeat it.
 
     `bytes` follows nccl-tests: all_reduce, broadcast, reduce: buffer per rank; all_gather, reduce_scatter: total
-    buffer (n x shard); all_to_all: send buffer per rank; send: the message, from group[0] to group[1].
+    buffer (n x shard); all_to_all: send buffer per rank; send: the message, from group[0] to group[1];
+    sendrecv: what each rank sends to the next of the group, the last to the first.
     """
 
     kind: str
-    """all_reduce | all_gather | reduce_scatter | broadcast | reduce | all_to_all | send"""
+    """all_reduce | all_gather | reduce_scatter | broadcast | reduce | all_to_all | sendrecv | send"""
     axis: str
     """tensor | context | expert | data | pipeline: whose time it is in the breakdown"""
     group: tuple[int, ...]

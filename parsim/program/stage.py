@@ -7,9 +7,12 @@ templates and what reports ask about a stage.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from math import inf
 
 from parsim.kernel import Attention, Gemm, Kernel
+from parsim.model.attention import AttentionCore
+from parsim.model.flops import Again
 from parsim.model.linear import Embedding
 from parsim.model.tape import Step, Tape, tape
 from parsim.parallel.plan import Chunk, Plan
@@ -88,7 +91,7 @@ class StagePasses:
         clips = training.optimizer.clip_gradients and not self.plan.asynchronous
         if training.step and training.backward and clips and self._trains():
             at.label("gradient norm", "optimizer")
-            sharded = self.plan.parallelism.data.strategy in ("zero1", "zero2", "zero3", "fsdp")
+            sharded = self.plan.parallelism.data.strategy in ("zero1", "zero2", "zero3", "fsdp", "hsdp")
             at.collective("all_reduce", "world" if sharded else "model", 4, "gradient norm", lane=self._last_lane, blocking=True)
             _extend(items, at.finish())
         for name in ("step", "distribute"):
@@ -237,17 +240,22 @@ class StagePasses:
     def _sum(self, steps: Sequence[Step]) -> float:
         return sum(self.clock(kernel) for step in steps for kernel in step.kernels)
 
-    def recomputed_flop(self) -> float:
+    def recomputed(self) -> Again:
         """Matrix-product FLOP that one micro-batch computes a second time on one rank."""
-        total = 0.0
+        products = core = square = layers = 0.0
         for chunk in self.chunks.values():
+            layers += sum(sum(_product_flop(self.tape(b).forward)[:2]) for b in chunk.blocks if self._is_layer(b))
             for group in checkpoint_groups(self.plan.training.recompute, self.plan.model, chunk.blocks):
                 for block in group.blocks:
                     taped = self.tape(block)
                     again = [step for step in taped.backward if step.phase == "recompute"]
                     steps = [*taped.forward, *again] if group.checkpoint else again
-                    total += sum(k.flop for step in steps for k in step.kernels if isinstance(k, Gemm | Attention))
-        return total
+                    found = _product_flop(steps)
+                    products, core, square = products + found[0], core + found[1], square + found[2]
+        return Again(products, core, square, layers)
+
+    def _is_layer(self, block: int) -> bool:
+        return self.plan.model.blocks[block].kind not in ("embedding", "head")
 
     def kernels(self) -> Iterator[Kernel]:
         """Every kernel of one micro-batch, forward and backward."""
@@ -302,6 +310,21 @@ class _Versions:
         if old in self._used.values():
             self._stashed.add(old)
             yield old, True
+
+
+def _product_flop(steps: Sequence[Step]) -> tuple[float, float, float]:
+    """FLOP of weights' products, of attention cores as executed, and of attention cores with all pairs of positions."""
+    products = core = square = 0.0
+    for step in steps:
+        attention = isinstance(step.operator, AttentionCore)
+        for kernel in step.kernels:
+            if isinstance(kernel, Attention):
+                core, square = core + kernel.flop, square + replace(kernel, causal=False).flop
+            elif isinstance(kernel, Gemm) and attention:  # eager attention computes all pairs
+                core, square = core + kernel.flop, square + kernel.flop
+            elif isinstance(kernel, Gemm):
+                products += kernel.flop
+    return products, core, square
 
 
 def _extend(items: list[Item], more: Sequence[Item]) -> None:

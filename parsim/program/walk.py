@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 from parsim.model.loss import Loss
 from parsim.model.model import Operator
 from parsim.model.tape import Step
+from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.hooks import Unit, Weight
 from parsim.parallel.plan import Chunk
 from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.replicated import Replicated
+from parsim.program.host import Floor, LaunchFloor
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE
 
@@ -45,9 +47,11 @@ class Walk:
         self.tensor = passes.tensor_hooks(stage) if self.plan.mesh.size("tensor") > 1 else None
         if self.tensor is not None:
             self.tensor.split = split
+        self.context = ContextParallelHooks(self.plan.workload) if self.plan.mesh.size("context") > 1 else None
         self.groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunk.blocks)
         self._group_of = {block: group for group in self.groups for block in group.blocks}
         self._unit_of = {block: unit for unit in self.units for block in unit.blocks}
+        self.host = LaunchFloor(self.plan.runtime.host, passes.clock, self.at)
         self._opened: set[str] = set()
         self._left: dict[str, int] = {}
         self._written: set[str] = set()
@@ -113,14 +117,19 @@ class Walk:
         at.compute("", COMPUTE, (), allocates=self._batch())
         self._allocate_workspace("forward")
         self.sharding.pass_begins(self.units, at, backward=False)
+        if self._host_binds(backward=False):
+            at.anchor()
         for group in self.groups:
             for block in group.blocks:
+                self.host.begin_block()
                 self._enter(block, backward=False)
                 at.label(f"F{self.stage} {plan.model.block_names[block]}", COMPUTE)
                 saved = plan.training.backward and not group.checkpoint
                 keep = group.checkpoint and block == group.blocks[0] and plan.training.backward
                 self._forward_block(block, saved=saved, keep_input=keep)
                 self._leave(block, backward=False)
+                if self.host.active:
+                    self.host.end_block(self._floor(block, backward=False))
         self.sharding.pass_ends(at, backward=False)
         if not plan.training.backward:
             self._drop_pass()
@@ -138,9 +147,16 @@ class Walk:
             if self.tensor is not None:
                 self.tensor.before_forward(step.operator, self.at)
             allocates = [name for name in self._names(block, step.allocates) if not (recomputes and name == self._result)]
-            self.at.compute("", "recompute" if recomputes else COMPUTE, step.kernels, allocates, frees)
+            self._run(step, "recompute" if recomputes else COMPUTE, allocates, frees)
             if self.tensor is not None:
                 self.tensor.after_forward(step.operator, self.at)
+
+    def _run(self, step: Step, kind: str, allocates: Sequence[str], frees: Sequence[str]) -> None:
+        """The kernels of a step, with the messages of context parallelism between them."""
+        if self.context is not None and self.context.splits(step.operator):
+            self.context.run(step, kind, self.at, allocates, frees)
+        else:
+            self.at.compute("", kind, step.kernels, allocates, frees)
 
     def _kept_by_producer(self, block: int) -> bool:
         """The block before keeps its own output (a ReLU) and will free it, later in backward than this block could."""
@@ -178,16 +194,21 @@ class Walk:
         at.label(f"{label}{self.stage} {plan.model.block_names[self.chunk.blocks[-1]]}", COMPUTE)
         if inputs:
             self._begin_backward()
+        if self._host_binds(backward=True):
+            at.anchor()
         for group in reversed(self.groups):
             if group.checkpoint and inputs:
                 self._recompute(group.blocks)
             for block in reversed(group.blocks):
+                self.host.begin_block()
                 if not group.checkpoint and inputs:
                     self._enter(block, backward=True)
                 at.label(f"{label}{self.stage} {plan.model.block_names[block]}", COMPUTE)
                 self._backward_block(block, inputs=inputs, weights=weights)
                 if weights:
                     self._leave(block, backward=True)
+                if self.host.active:
+                    self.host.end_block(self._floor(block, backward=True, inputs=inputs, weights=weights))
         if inputs and self._is_first and "grad_input" in self.passes.tape(0).tensors:
             at.compute("", COMPUTE, (), frees=[self._name(0, "grad_input")])
         if weights:
@@ -207,9 +228,12 @@ class Walk:
 
     def _recompute(self, blocks: Sequence[int]) -> None:
         for block in blocks:
+            self.host.begin_block()
             self._enter(block, backward=True)
             self.at.label(f"R{self.stage} {self.plan.model.block_names[block]}", "recompute")
             self._forward_block(block, saved=True, keep_input=False, recomputes=True)
+            if self.host.active:
+                self.host.end_block(self._floor(block, backward=False))
         output = self._name(blocks[-1], "output")
         if output != self._result and not self.passes.tape(blocks[-1]).output_saved:
             self.at.compute("", "recompute", (), frees=[output])
@@ -235,7 +259,7 @@ class Walk:
         kind = "recompute" if step.phase == "recompute" else COMPUTE
         if self.tensor is not None and kind == COMPUTE:
             self.tensor.before_input(step.operator, self.at)
-        self.at.compute("", kind, step.kernels, self._names(block, step.allocates), frees)
+        self._run(step, kind, self._names(block, step.allocates), frees)
         if self.tensor is not None and kind == COMPUTE:
             self.tensor.after_input(step.operator, self.at)
 
@@ -279,6 +303,26 @@ class Walk:
         if self._is_last:
             names.append(self._name(self.chunk.blocks[-1], "output"))
         self.at.compute("", COMPUTE, (), frees=names)
+
+    # -- the host -------------------------------------------------------------------------------------------------
+
+    def _floor(self, block: int, *, backward: bool, inputs: bool = True, weights: bool = True) -> Floor:
+        taped = self.passes.tape(block)
+        steps = taped.forward
+        if backward:
+            steps = tuple(step for step in taped.backward if (weights if step.phase == "weight" else inputs))
+        kernels = [kernel for step in steps for kernel in step.kernels]
+        share = 1.0 if inputs and weights else 0.5
+        return self.host.floor(self.plan.model.blocks[block], kernels, backward=backward, share=share)
+
+    def _host_binds(self, *, backward: bool) -> bool:
+        """Whether launching may take longer than the kernels of the first block to run: floors begin when its data are there."""
+        if not self.host.active:
+            return False
+        block = self.chunk.blocks[-1 if backward else 0]
+        recomputes = backward and self._group_of[block].checkpoint
+        ways = (False, True) if recomputes else (backward,)
+        return any(self.host.may_bind(self._floor(block, backward=way)) for way in ways)
 
     # -- units ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from parsim.hardware.flows import CollectiveCost
 from parsim.kernel import Kernel, Memory
 from parsim.model.counts import active_parameter_count, padded_parameter_count, parameter_count
-from parsim.model.flops import CONVENTIONS, flop_per_step
+from parsim.model.flops import CONVENTIONS, Again, flop_per_step, repeated_flop
 from parsim.parallel.plan import Plan
 from parsim.program.folding import Classes
 from parsim.program.lowering import Lowering
@@ -80,6 +80,7 @@ def ranks_of(run: Run, hardware: Hardware) -> Ranks:
     return Ranks(
         total=mesh.ranks,
         tensor=mesh.size("tensor"),
+        context=mesh.size("context"),
         data=mesh.size("data"),
         pipeline=mesh.size("pipeline"),
         micro_batches=run.micro_batches,
@@ -109,19 +110,24 @@ def links_of(run: Run, hardware: Hardware) -> dict[int, LinkClass]:
     return {link: known[representative] for link, representative in run.classes.links.items()}
 
 
-def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float]) -> ModelFacts:
-    """Counts and floating-point work; hardware FLOP add what recomputation repeats."""
+def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float], convention: str = "palm") -> ModelFacts:
+    """Counts and floating-point work under `convention`; hardware FLOP add what recomputation repeats.
+
+    palm stands for exact where its formula does not describe the model (no sequences).
+    """
     plan = run.plan
     model, training = plan.model, plan.training
     samples = training.global_batch
     profiled = model.facts.get("family") == "stages"
-    convention = "palm" if CONVENTIONS["palm"].applies(model) else "exact"
+    if convention == "palm" and not CONVENTIONS["palm"].applies(model):
+        convention = "exact"
     sequence = training.sequence_length if model.sequence else 1
     share = 1.0 if training.backward else 1 / 3
     flop = 0.0 if profiled else share * flop_per_step(model, sequence, samples, convention)
     repeated = 0.0
     if training.backward and not profiled:
-        repeated = _recomputed_flop(run) * samples / max(1, training.micro_batch)
+        micro_batches = samples / max(1, training.micro_batch)
+        repeated = repeated_flop(convention, flop / micro_batches, _recomputed(run)) * micro_batches
     peak = hardware.device(plan.gpus[0]).peak[training.precision.matmul]
     return ModelFacts(
         parameters=0 if profiled else parameter_count(model),
@@ -137,12 +143,16 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float]) -> 
     )
 
 
-def _recomputed_flop(run: Run) -> float:
-    """Matrix-product FLOP that one micro-batch recomputes over all stages, of the whole model (all tensor ranks)."""
-    total = 0.0
-    for passes in run.lowering.all_passes():
-        total += passes.recomputed_flop()
-    return total * run.plan.mesh.size("tensor")
+def _recomputed(run: Run) -> Again:
+    """What one micro-batch recomputes over all stages, of the whole model (all tensor and context ranks)."""
+    found = [passes.recomputed() for passes in run.lowering.all_passes()]
+    ranks = run.plan.mesh.size("tensor") * run.plan.mesh.size("context")
+    return Again(
+        products=sum(again.products for again in found) * ranks,
+        core=sum(again.core for again in found) * ranks,
+        square=sum(again.square for again in found) * ranks,
+        layers=sum(again.layers for again in found) * ranks,
+    )
 
 
 def _memory_bound(run: Run, clock: Callable[[Kernel], float]) -> float | None:
@@ -177,6 +187,7 @@ def assemble(
     reserve: int = 0,
     bytes_per_parameter: str = "",
     bubble_theory: float | None = None,
+    flop_convention: str = "palm",
     **facts: object,
 ) -> Measured:
     """Everything a `Report` needs; `facts` are the fields of `Measured` that only the scenario knows."""
@@ -189,7 +200,7 @@ def assemble(
         trace=run.trace,
         ranks=ranks_of(run, hardware),
         classes=classes_of(run),
-        model=model_of(run, hardware, clock),
+        model=model_of(run, hardware, clock, flop_convention),
         memory=memory_of(run, hardware, reserve=reserve, bytes_per_parameter=bytes_per_parameter),
         schedule=schedule_of(run, bubble_theory),
         window=window,

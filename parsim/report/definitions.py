@@ -85,18 +85,35 @@ _ALL = (
     Definition(
         "mfu",
         "fraction",
-        "Model FLOP utilisation. Convention palm: N = all parameters, tied ones once, active experts only; attention is"
-        " not halved for causal masks. Models without sequences: three times the exact forward GEMM FLOP. The peak is"
-        " the dense datasheet peak of the matmul type.",
-        "(6 N + 12 L h s) x tokens_per_s / (ranks.total x peak)",
+        "Model FLOP utilisation. report.flop_convention says how model FLOP are counted; palm: N = all parameters, tied ones"
+        " once, active experts only; attention is not halved for causal masks. Models without sequences: three times the exact"
+        " forward GEMM FLOP. The peak is the dense datasheet peak of the matmul type, never the one with sparsity."
+        " `parsim mfu` prints all conventions side by side; docs/flops-and-mfu.md has their formulas.",
+        "palm: (6 N + 12 L h s) x tokens_per_s / (ranks.total x peak)",
         _PALM,
     ),
     Definition(
         "hfu",
         "fraction",
-        "Hardware FLOP utilisation: mfu with the recomputed forward FLOP added; 4/3 of it under full recomputation.",
-        "hardware FLOP per second and GPU / peak",
-        _PALM,
+        "Hardware FLOP utilisation: mfu with the forward FLOP that recomputation repeats. They are counted as executed (causal"
+        " attention by half; embedding and head are not repeated), but megatron and exact-full count all pairs of positions, as"
+        " in 96 for 72 B s L h^2; 6n and 6n-non-embedding leave attention out; llm-foundry takes 4/3 of mfu for full recomputation.",
+        "(model FLOP + repeated FLOP) per second and GPU / peak",
+        f"{_PALM}; {_MEGATRON}; mosaicml/llm-foundry scripts/train/benchmarking",
+    ),
+    Definition(
+        "time_to_train_s",
+        "s",
+        "Time for training.tokens at this rate, without interruptions; null where training.tokens is not given.",
+        "training.tokens / tokens_per_s",
+        _PARSIM,
+    ),
+    Definition(
+        "gpu_hours",
+        "h",
+        "Hours of all GPUs in use over that time; idle ones are not in it.",
+        "time_to_train_s x ranks.total / 3600",
+        _PARSIM,
     ),
     Definition(
         "bubble_fraction",

@@ -80,7 +80,7 @@ def at_save(run: Run, devices: Sequence[DeviceMemory]) -> int:
     CPU offload, DeepSpeed's stage3_gather_16bit_weights_on_model_save): the largest unit is live on top.
     """
     base = max(sum(d.resident_bytes.values()) + d.at_peak["context"] + d.at_peak["communicators"] for d in devices)
-    if run.plan.parallelism.data.strategy not in ("zero3", "fsdp"):
+    if run.plan.parallelism.data.strategy not in ("zero3", "fsdp", "hsdp"):
         return base
     element = run.plan.training.precision.parameters
     largest = max((unit.count for chunk in run.plan.chunks for unit in run.plan.units(chunk)), default=0)

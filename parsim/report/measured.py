@@ -16,6 +16,7 @@ from parsim.errors import Finding
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
+from parsim.report.confidence import Confidence
 from parsim.report.steady import SteadyWindow
 from parsim.simulation.trace import Trace
 
@@ -231,9 +232,9 @@ class Measured:
     folded: bool = False
     wall_s: float | None = None
     seed: int = 0
-    confidence: Mapping[str, Any] | None = None
+    training_tokens: float | None = None
+    """of the whole training; None: nobody asks how long it takes"""
+    confidence: Confidence = field(default_factory=Confidence)
     cost: Any = None
     energy_J: float | None = None
-    time_to_train_s: float | None = None
-    gpu_hours: float | None = None
     goodput: float | None = None

@@ -46,9 +46,6 @@ def deadlock_document(scenario: Mapping[str, Any], text: str, command: str | Non
     return {**known, **dict.fromkeys(UNDEFINED_IN_A_DEADLOCK), "deadlock": text}
 
 
-_UNKNOWN_CONFIDENCE: dict[str, Any] = {"status": "unvalidated", "step_time_s": None, "peak_bytes": None, "basis": None, "nearest": []}
-
-
 class Report:
     """Metrics of one optimizer step. Numbers are SI (s, B, FLOP/s); `definitions` says what each one means."""
 
@@ -159,6 +156,18 @@ class Report:
     def hfu(self) -> float | None:
         """Hardware FLOP utilisation: the same with recomputed forward work."""
         return self._utilisation(self.measured.model.hardware_flop_per_step)
+
+    @property
+    def time_to_train(self) -> float | None:
+        """Time for the tokens of the whole training at this rate [s]; None where nobody asked."""
+        tokens, rate = self.measured.training_tokens, self.tokens_per_s
+        return None if tokens is None or not rate else tokens / rate
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """The same times the GPUs in use [h]."""
+        seconds = self.time_to_train
+        return None if seconds is None else seconds * self.measured.ranks.total / 3600.0
 
     # memory ----------------------------------------------------------------------------------------------------
 
@@ -294,11 +303,11 @@ class Report:
             "collectives": [asdict(row) for row in self.collectives],
             "links": [{**asdict(row), "bytes": round(row.bytes)} for row in self.links],
             "unused_links": measured.idle_links + unused_links(measured.trace.links, measured.links),
-            "confidence": dict(measured.confidence or _UNKNOWN_CONFIDENCE),
+            "confidence": measured.confidence.document(self.step_time, self.peak_memory if measured.memory.devices else None),
             "cost": measured.cost,
             "energy_J": measured.energy_J,
-            "time_to_train_s": measured.time_to_train_s,
-            "gpu_hours": measured.gpu_hours,
+            "time_to_train_s": self.time_to_train,
+            "gpu_hours": self.gpu_hours,
             "goodput": measured.goodput,
             "assumptions": [asdict(assumption) for assumption in measured.assumptions],
             "warnings": [{"path": finding.path, "message": _message(finding)} for finding in self.warnings],

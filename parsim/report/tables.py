@@ -92,6 +92,8 @@ def _speed(report: Report) -> RenderableType:
     )
     for row in rows:
         _add(table, *row)
+    if report.time_to_train is not None:
+        _add(table, "Time to train", seconds(report.time_to_train), "GPU-hours", number(report.gpu_hours))
     return Padding(table, (1, 0, 0, 0))
 
 
@@ -248,8 +250,9 @@ def _links(report: Report) -> RenderableType:
 
 def _notes(report: Report) -> Iterator[RenderableType]:
     count = len(report.measured.assumptions)
-    status = (report.measured.confidence or {}).get("status", "unvalidated")
-    text = f"{count} assumption{'s' * (count != 1)}, listed in report.json; confidence: {status}."
+    confidence = report.measured.confidence
+    basis = f" ({confidence.basis})" if confidence.basis else ""
+    text = f"{count} assumption{'s' * (count != 1)}, listed in report.json; confidence: {confidence.status}{basis}."
     yield Padding(Text(text, style="dim"), (1, 0, 0, 0))
     for finding in report.warnings:
         yield Text(f"warning: {finding}", style="yellow")

@@ -129,7 +129,7 @@ def _stage(measured: Measured) -> int:
     """ZeRO stage of the run's strategy; 0 for plain replicas."""
     parallel = measured.scenario.get("parallel", {})
     strategy = str(parallel.get("data", {}).get("strategy", "")) if isinstance(parallel, dict) else ""
-    return {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}.get(strategy, 0)
+    return {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}.get(strategy, 0)
 
 
 def lever(measured: Measured, answers: Answers) -> str:
@@ -157,15 +157,24 @@ def verdict(measured: Measured, answers: Answers) -> str:
         used = answers.worst.device_used_bytes
         room = f"{gib(used)} of {gib(answers.capacity)} GiB ({used / 1e9:,.1f} GB)"
         if answers.headroom >= 0:
-            parts.append(f"fits: {room}")
+            parts.append(f"fits: {room}{_tight(measured, answers)}")
         else:
             where = _where(measured, answers.worst.rank)
             parts.append(f"does not fit: {room}, {gib(-answers.headroom)} GiB too much on {where}")
-    parts.append(f"step {seconds(answers.step_time)}")
+    band = measured.confidence.step_band(answers.step_time)
+    parts.append(f"step {seconds(answers.step_time)}" + ("" if band is None else f" ({seconds(band[0])} to {seconds(band[1])})"))
     share = answers.exposed_communication / answers.step_time if answers.step_time > 0 else 0.0
     parts.append(f"{percent(answers.bubble_fraction)} bubble, {percent(share)} exposed communication")
     parts.append(f"biggest lever: {lever(measured, answers)}")
     return "; ".join(parts)
+
+
+def _tight(measured: Measured, answers: Answers) -> str:
+    """Whether the head-room is inside the error of the model."""
+    band = None if answers.worst is None else measured.confidence.memory_band(answers.worst.device_used_bytes)
+    if band is None or answers.worst is None or band[1] <= answers.capacity:
+        return ""
+    return f", {gib(answers.headroom)} GiB to spare, up to {gib(band[1])} GiB within the model's error: tight"
 
 
 def recipe(measured: Measured) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
-from parsim.parallel.settings import Runtime, Training
+from parsim.parallel.settings import Host, Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
@@ -19,8 +19,9 @@ from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
-from parsim.scenario.software import Assumption, Profile, automatic, read_profile
+from parsim.scenario.software import HOST_TIMES, Assumption, Profile, automatic, read_profile
 from parsim.scenario.strategy import parallelism, with_schedule
+from parsim.units import format_time
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
@@ -77,6 +78,7 @@ class _Builder:
         if training is not None:
             recipe = training[0]
             split = self._try(lambda: with_schedule(placed, self.scenario, recipe.micro_batches))
+        self._counting(model)
         self._stop()
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
@@ -99,6 +101,7 @@ class _Builder:
             collectives=collective_settings(self.settings.cluster.collectives),
             interference=self.settings.cluster.interference,
             seed=self.settings.variability.seed,
+            tokens=self.settings.training.tokens,
             background=others or (),
         )
 
@@ -195,6 +198,19 @@ class _Builder:
             raise ModelError(Finding(f"{name} has samples without sequences", "training.sequence_length", length, "leave it out"))
         return model
 
+    def _counting(self, model: Model) -> None:
+        """What the report is to count must be there to be counted."""
+        from parsim.model.flops import CONVENTIONS
+
+        convention, tokens = self.settings.report.flop_convention, self.settings.training.tokens
+        if convention != "palm" and not CONVENTIONS[convention].applies(model):
+            text = f"{CONVENTIONS[convention].meaning} does not describe {model.name}"
+            hint = "use palm or exact" if model.sequence else "use exact"
+            self._fail(ModelError, [Finding(text, "report.flop_convention", convention, hint)])
+        if tokens is not None and not model.sequence:
+            hint = "leave it out; samples_per_s gives the time"
+            self._fail(ModelError, [Finding(f"{model.name} has samples without tokens", "training.tokens", tokens, hint)])
+
     # software
 
     def _profile(self, model: Model) -> Profile:
@@ -245,8 +261,9 @@ class _Builder:
                 self._assume("dropout", f"{dropout:g}", "the model's own recipe", "model")
         batch = resolve_batch(section, data_size, sequence=model.sequence)
         self.warnings += batch.warnings
-        tokens = batch.micro_batch * (section.sequence_length or 1)
-        if problems := chunk_findings(section.loss.chunks, model, tokens, self.settings.parallel.tensor.size):
+        parallel = self.settings.parallel
+        tokens = batch.micro_batch * (section.sequence_length or 1) // parallel.context.size
+        if problems := chunk_findings(section.loss.chunks, model, tokens, parallel.tensor.size, parallel.context.size):
             self._fail(PlanError, problems)
         training = Training(
             sequence_length=section.sequence_length or 1,
@@ -317,9 +334,23 @@ class _Builder:
             gradient_accumulation_fusion=accumulate,
             fused=fusion != "eager",
             compiled=fusion == "compiled",
+            host=self._host(profile),
             step_constant=section.step_constant,
             boundary=section.boundary,
         )
+
+    def _host(self, profile: Profile) -> Host:
+        """The launch floor; one that comes from the profile is an assumption."""
+        section = self.settings.software.host
+        if section.graphs:
+            return Host()
+        times = {key: getattr(section, key) for key in HOST_TIMES}
+        for key, value in times.items():
+            if value == "auto":
+                times[key] = profile.host[key]
+                if times[key]:
+                    self.assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
+        return Host(**times)
 
 
 def _listed(value: Any) -> Any:

@@ -48,6 +48,8 @@ class Built:
     interference: str = "off"
     """off | simple | full"""
     seed: int = 0
+    tokens: float | None = None
+    """of the whole training; None: not asked about"""
     background: tuple[Background, ...] = ()
     """traffic of other jobs"""
 

@@ -66,8 +66,8 @@ def attention_findings(kernel: str, order: Sequence[str], devices: Sequence[Devi
     return [Finding(reason, "training.attention", kernel, f"use attention: {instead}, or auto")]
 
 
-def chunk_findings(chunks: int, model: Model, tokens: int, tensor: int) -> list[Finding]:
-    """A finding for each reason why the loss on `tokens` tokens cannot be computed in `chunks` parts."""
+def chunk_findings(chunks: int, model: Model, tokens: int, tensor: int, context: int = 1) -> list[Finding]:
+    """A finding for each reason why the loss on the `tokens` tokens of a rank cannot be computed in `chunks` parts."""
     if chunks == 1:
         return []
     path, found = "training.loss.chunks", []
@@ -77,7 +77,8 @@ def chunk_findings(chunks: int, model: Model, tokens: int, tensor: int) -> list[
         message = f"chunks split the cross-entropy over a vocabulary, but {model.name} ends in {kinds}"
         found.append(Finding(message, path, chunks, "use chunks: 1"))
     elif chunks > tokens:
-        message = f"a micro-batch has {tokens} tokens, which cannot be split into {chunks} parts"
+        share = f" on each of {context} context ranks" if context > 1 else ""
+        message = f"a micro-batch has {tokens} tokens{share}, which cannot be split into {chunks} parts"
         found.append(Finding(message, path, chunks, f"use at most {tokens}"))
     if tensor > 1:
         message = f"not supported yet: a chunked loss on logits that are split over {tensor} tensor-parallel ranks"

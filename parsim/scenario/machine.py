@@ -15,6 +15,7 @@ from parsim.scenario.values import Anything, Choice, Flag, JsonSchema, Kind, Lis
 FABRICS = ("default", "single-switch", "fat-tree", "rail-optimised", "torus", "full-mesh")
 TERABYTE = 10**12
 _TIME = Quantity("time", 86400.0)
+_AUTO_TIME = Quantity("time", 86400.0, ("auto",))
 
 
 @dataclass(frozen=True)
@@ -131,14 +132,18 @@ class ClusterSection(Section):
 class HostSection(Section):
     """The CPU that launches the kernels: a floor under the time of a layer."""
 
-    per_layer_forward: Annotated[float, _TIME] = Field(default="0 s")  # type: ignore[assignment]
-    """time to launch one layer's forward"""
-    per_layer_backward: Annotated[float, _TIME] = Field(default="0 s")  # type: ignore[assignment]
-    """time to launch one layer's backward"""
-    per_collective: Annotated[float, _TIME] = Field(default="0 s")  # type: ignore[assignment]
-    """time to launch one collective"""
+    per_layer_forward: Annotated[Any, _AUTO_TIME] = "auto"
+    """time to launch one layer's forward; auto = the profile's"""
+    per_layer_backward: Annotated[Any, _AUTO_TIME] = "auto"
+    """time to launch one layer's backward; auto = the profile's"""
+    per_collective: Annotated[Any, _AUTO_TIME] = "auto"
+    """time to launch one collective between a layer's operators; auto = the profile's"""
+    per_kernel_forward: Annotated[Any, _AUTO_TIME] = "auto"
+    """time to launch one kernel in forward, added to the layer's; auto = the profile's"""
+    per_kernel_backward: Annotated[Any, _AUTO_TIME] = "auto"
+    """time to launch one kernel in backward, added to the layer's; auto = the profile's"""
     graphs: Annotated[bool, Flag()] = False
-    """CUDA graphs"""
+    """CUDA graphs: the host launches a whole pass at once and is never late"""
 
 
 class RuntimeMemorySection(Section):

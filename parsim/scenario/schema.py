@@ -30,10 +30,13 @@ class EconomicsSection(Section):
     """time to write a checkpoint"""
 
 
+FLOP_CONVENTIONS = ("palm", "llm-foundry", "6n", "6n-non-embedding", "megatron", "megatron-lm", "exact", "exact-full")
+
+
 class ReportSection(Section):
     """What the report counts and shows."""
 
-    flop_convention: Annotated[str, Choice(("palm", "6n", "megatron", "exact"))] = "palm"
+    flop_convention: Annotated[str, Choice(FLOP_CONVENTIONS)] = "palm"
     """how model FLOPs are counted for MFU"""
     fold: Annotated[bool, Flag()] = True
     """equal ranks are simulated once"""

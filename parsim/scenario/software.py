@@ -13,6 +13,9 @@ from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.training import ATTENTIONS
 from parsim.scenario.values import Choice, Flag, Quantity, did_you_mean
 
+HOST_TIMES = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
+"""keys of software.host that are times"""
+
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
@@ -36,6 +39,8 @@ class Profile:
     loss: str
     optimizer: str
     gradient_accumulation_fusion: bool
+    host: Mapping[str, float]
+    """what launching takes, by the keys of software.host [s]"""
     context: int
     """[B]"""
     workspace: int
@@ -56,9 +61,10 @@ class Profile:
 def automatic(settings: ScenarioSchema, *, transformer: bool) -> tuple[str, str]:
     """The profile that ``auto`` means for a strategy, and why."""
     strategy = settings.parallel.data.strategy
-    model_parallel = settings.parallel.tensor.size > 1 or settings.parallel.pipeline.size > 1
-    if transformer and model_parallel and strategy not in ("fsdp", "zero3"):
-        return "megatron-core", "tensor or pipeline parallelism of a transformer is usually run with Megatron-Core"
+    sizes = settings.parallel.tensor.size, settings.parallel.context.size, settings.parallel.pipeline.size
+    model_parallel = max(sizes) > 1
+    if transformer and model_parallel and strategy not in ("fsdp", "hsdp", "zero3"):
+        return "megatron-core", "tensor, context or pipeline parallelism of a transformer is usually run with Megatron-Core"
     if strategy in ("zero1", "zero2", "zero3"):
         return "deepspeed", f"{strategy} is usually run with DeepSpeed"
     return "pytorch-2", f"{strategy} is part of PyTorch" if strategy != "none" else "one process is plain PyTorch"
@@ -84,6 +90,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         loss=reader.get("kernels.loss", Choice(("eager", "fused", "vocab-parallel")), "eager"),
         optimizer=reader.get("kernels.optimizer", Choice(("fused", "foreach", "loop")), "foreach"),
         gradient_accumulation_fusion=reader.get("kernels.gradient_accumulation_fusion", Flag(), default=False),
+        host={key: reader.get(f"host.{key}", Quantity("time", 1.0), "0 s") for key in HOST_TIMES},
         context=reader.get("memory.context", Quantity("bytes", 10**12), "0.5 GiB"),
         workspace=reader.get("memory.workspace", Quantity("bytes", 10**12), "8519680 B"),
         workspace_sm90=reader.get("memory.workspace_sm90", Quantity("bytes", 10**12), "32 MiB"),

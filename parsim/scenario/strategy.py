@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from parsim.errors import Finding, PlanError
+from parsim.parallel.mesh import Mesh
 from parsim.parallel.schedules import NAMES, Schedule, check, schedule
 from parsim.parallel.schedules.custom import from_function, from_text, load_function
-from parsim.parallel.settings import DataParallel, Parallelism, PipelineParallel, TensorParallel
+from parsim.parallel.settings import ContextParallel, DataParallel, Parallelism, PipelineParallel, TensorParallel
 from parsim.scenario import files
 from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection
 from parsim.scenario.references import folder, schedule_file
@@ -38,9 +39,21 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         tensor=TensorParallel(
             section.tensor.size, section.tensor.sequence_parallel, cast(Literal["none", "backward", "full"], section.tensor.overlap)
         ),
+        context=ContextParallel(section.context.size, cast(Literal["ring", "all-gather", "ulysses"], section.context.method)),
         pipeline=_pipeline(section.pipeline, scenario),
-        data=_data(section.data, size),
+        data=replace(_data(section.data, size), shard_size=_shard_size(section, size, cluster, gpus)),
     )
+
+
+def _shard_size(section: ParallelSection, data: int, cluster: Cluster, gpus: tuple[int, ...]) -> int:
+    """Ranks of a shard group; auto: those replicas of rank 0's parameters that sit on its node."""
+    if section.data.shard_size != "auto":
+        return int(section.data.shard_size)
+    if section.data.strategy != "hsdp":
+        return 0
+    sizes = {"tensor": section.tensor.size, "context": section.context.size, "data": data, "pipeline": section.pipeline.size}
+    replicas = Mesh(section.order, tuple(sizes[axis] for axis in section.order)).group(0, "data", "context")
+    return sum(cluster.node_of(gpus[rank]) == cluster.node_of(gpus[0]) for rank in replicas)
 
 
 def data_size(section: ParallelSection, cluster: Cluster, used: int) -> int:

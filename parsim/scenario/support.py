@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parsim import units
 from parsim.errors import Finding
 from parsim.parallel.schedules import NAMES
 
@@ -35,13 +34,6 @@ def _only(*values: Any) -> Callable[[Any], bool]:
     )
 
 
-def _zero_time(value: Any) -> bool:
-    try:
-        return units.parse(value, "time") == 0
-    except ValueError:
-        return True  # the schema has said what is wrong
-
-
 def _empty(value: Any) -> bool:
     return value in ([], (), {}, None)
 
@@ -55,39 +47,27 @@ _LATER_SCHEDULES = (
     "pipedream-2bw", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zero-bubble", "dualpipe", "dualpipev", "chimera", "hanayo",
     "looped-bfs",
 )  # fmt: skip
-_LATER_PROFILES = ("pytorch-compile", "megatron-2021", "megatron-2022", "llm-foundry-2023")
+_LATER_PROFILES = ("pytorch-compile",)
 
 LIMITS: tuple[Limit, ...] = (
     Limit("parallel.tensor.overlap", lambda value: value != "full", "overlap of the tensor-parallel forward", "use backward"),
-    Limit("parallel.context.size", _only(1), "context parallelism", "use context.size 1"),
-    Limit("parallel.context.method", _only("ring"), "context parallelism"),
     Limit("parallel.expert.size", _only(1), "expert parallelism", "use expert.size 1: every rank holds all experts"),
     Limit("parallel.expert.imbalance", _only(1.0), "expert imbalance"),
     Limit("parallel.expert.capacity_factor", _empty, "expert capacity"),
-    Limit("parallel.data.strategy", lambda value: value != "hsdp", "hybrid sharding", "use fsdp or zero3"),
-    Limit("parallel.data.shard_size", _only("auto"), "hybrid sharding"),
     Limit("parallel.pipeline.schedule", _known_schedule, "this schedule", f"use {', '.join(NAMES)}, or give the order in a schedule file"),
     Limit("training.offload.parameters", _only("none"), "offloading"),
     Limit("training.offload.gradients", _only("none"), "offloading"),
     Limit("training.offload.optimizer", _only("none"), "offloading"),
     Limit("training.offload.activations", _only("none"), "offloading"),
     Limit("training.finetune", lambda value: value is None, "fine-tuning of a part of the parameters"),
-    Limit("training.tokens", lambda value: value is None, "time to train", "multiply step_time_s by the number of steps"),
     Limit("training.mean_sequence_length", _only("auto"), "samples shorter than sequence_length"),
     Limit("training.partial_micro_batch", lambda value: value is not True, "a smaller last micro-batch"),
     Limit(
         "cluster.nodes", lambda value: not isinstance(value, list), "mixed nodes", "describe them as an explicit graph in a topology file"
     ),
-    Limit("report.flop_convention", _only("palm"), "another FLOP convention", "use palm"),
     Limit("report.ranks", _only("auto"), "the choice of ranks", "use auto"),
     Limit("cluster.collectives.algorithm", lambda value: not str(value).startswith("collnet"), "switches that reduce (SHARP)", "use auto"),
-    Limit(
-        "software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2, deepspeed, megatron-core or auto"
-    ),
-    Limit("software.host.per_layer_forward", _zero_time, "the launch floor of the host"),
-    Limit("software.host.per_layer_backward", _zero_time, "the launch floor of the host"),
-    Limit("software.host.per_collective", _zero_time, "the launch floor of the host"),
-    Limit("software.host.graphs", lambda value: value is not True, "CUDA graphs"),
+    Limit("software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2 with software.fusion: compiled"),
     Limit("variability.runs", _only(1), "repeated runs"),
     Limit("variability.jitter", _only(0.0), "jitter"),
     Limit("variability.faults", _empty, "faults"),

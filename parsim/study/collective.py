@@ -17,7 +17,7 @@ from parsim.scenario.importers.nccl_tests import Log
 from parsim.units import parse
 
 MOST_SIZES = 10_000
-_SPELLINGS = {"alltoall": "all_to_all", "sendrecv": "send", "send_recv": "send", "allreduce": "all_reduce", "allgather": "all_gather",
+_SPELLINGS = {"alltoall": "all_to_all", "send_recv": "send", "allreduce": "all_reduce", "allgather": "all_gather",
               "reducescatter": "reduce_scatter"}  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def _states(report: Report) -> int:
     strategy = str(measured.scenario["parallel"]["data"]["strategy"])
     parameters = measured.model.parameters / (measured.ranks.tensor * measured.ranks.pipeline)
     weight, gradient = (float(part) for part in str(measured.memory.bytes_per_parameter).split("=")[0].split("+")[:2])
-    n = measured.ranks.data
+    n = measured.ranks.data * measured.ranks.context
     rest = total - weight - gradient
     sharded = {"zero1": (1, 1, n), "zero2": (1, n, n), "zero3": (n, n, n), "fsdp": (n, n, n)}.get(strategy, (1, 1, 1))
     return round(parameters * (weight / sharded[0] + gradient / sharded[1] + rest / sharded[2]))

@@ -152,3 +152,28 @@ def fsdp_forward_time(layers: int, forward: float, gather: float) -> float:
     [4.5, 5, 7.0, 11.0]
     """
     return gather + (layers - 1) * max(forward, gather) + forward
+
+
+def ring_attention_bytes(ranks: int, key_value_bytes: float, *, backward: bool = False) -> float:
+    """Bytes that each of c ranks sends per layer and micro-batch (Liu et al., arXiv 2310.01889): (c - 1) times its K and V.
+
+    Backward sends K and V round again and their gradients with them: twice as much.
+
+    >>> ring_attention_bytes(8, 16 * 2**20) / 2**20
+    112.0
+    """
+    return (ranks - 1) * key_value_bytes * (2 if backward else 1)
+
+
+def ring_attention_time(ranks: int, block: float, message: float, *, backward: bool = False) -> float:
+    """One layer's attention over c ranks whose blocks take equally long, each beside a message [s].
+
+    Forward t + (c - 1) max(t, m): the block of the last keys and values has nothing left to pass on. Backward c max(t, m):
+    the last gradients travel beside the last block. Hidden while m <= t.
+
+    >>> [ring_attention_time(4, 1.0, m) for m in (0.5, 1.0, 2.0)]
+    [4.0, 4.0, 7.0]
+    """
+    if ranks == 1:
+        return block
+    return ranks * max(block, message) if backward else block + (ranks - 1) * max(block, message)

@@ -38,6 +38,44 @@ def test_datasheet_figures():
     assert device("rtx-4090-24gb").peak["bf16"] == pytest.approx(165.2e12)
 
 
+@pytest.mark.parametrize(
+    ("name", "fp32", "sixteen_bit", "fp8", "gibibytes", "bandwidth", "tdp"),
+    [
+        # dense; TFLOP/s, GiB, GB/s, W: stas00/ml-engineering compute/accelerator/README.md; RTX cards and V100: mli/transformers-benchmarks
+        ("gb200-186gb", 80, 2500, 5000, 186, 8000, 1200),
+        ("b300-sxm-288gb", 80, 2250, 4500, 288, 8000, 1000),
+        ("b200-sxm-180gb", 80, 2250, 4500, 180, 8000, 1000),
+        ("h200-sxm-141gb", 67, 989, 1979, 141, 4800, 700),
+        ("h100-sxm-80gb", 67, 989, 1979, 80, 3350, 700),
+        ("h100-pcie-80gb", 51, 756, 1513, 80, 2000, 350),
+        ("h800-sxm-80gb", 67, 989, 1979, 80, 3350, 700),
+        ("h100-sxm-96gb", 67, 989, 1979, 96, 2400, 500),
+        ("a100-sxm-80gb", 19.5, 312, None, 80, 2000, 400),
+        ("a100-pcie-80gb", 19.5, 312, None, 80, 1940, 300),
+        ("l40s-48gb", 91.6, 362, 733, 48, 860, 350),
+        ("mi355x-288gb", 157.3, 2500, 5000, 288, 8000, 1400),
+        ("mi300x-192gb", 163.4, 1300, 2610, 192, 5300, 750),
+        ("v100-sxm2-32gb", 15.7, 125, None, 32, 900, 300),
+        ("rtx-a6000-48gb", 38.7, 155, None, 48, 768, 300),
+        ("rtx-3090-24gb", 35.6, 71, None, 24, 936, 350),
+        ("rtx-3090-ti-24gb", 40, 80, None, 24, 1008, 450),
+        ("rtx-4090-24gb", 82.6, 165, 330, 24, 1008, 450),
+        ("a10g-24gb", 31.2, 70, None, 24, 600, 300),
+        ("t4-16gb", 8.1, 65, None, 16, 320, 70),
+        ("titan-rtx-24gb", 16.3, 130, None, 24, 672, 280),
+    ],
+)
+def test_datasheet_table(name, fp32, sixteen_bit, fp8, gibibytes, bandwidth, tdp):
+    card = device(name)
+    assert card.peak["fp32"] / 1e12 == pytest.approx(fp32, rel=0.005)
+    assert card.peak["fp16"] / 1e12 == pytest.approx(sixteen_bit, rel=0.006)
+    assert (card.peak["fp8"] / 1e12 if fp8 else card.peak.get("fp8")) == (pytest.approx(fp8, rel=0.005) if fp8 else None)
+    assert card.memory == gibibytes * GIB
+    # 2039 GB/s where the table rounds to 2 TB/s; an HGX B200 has 7.7 TB/s
+    assert card.bandwidth / 1e9 == pytest.approx(bandwidth, rel=0.04)
+    assert card.tdp == tdp
+
+
 def test_features():
     assert not device("v100-sxm2-32gb").has("bf16")
     assert not device("v100-sxm2-32gb").has("flash2")
@@ -71,6 +109,10 @@ def test_attention_kernels_agree_with_features():
         ("t4", "t4-16gb"),
         ("a10g", "a10g-24gb"),
         ("mi300x", "mi300x-192gb"),
+        ("mi355x", "mi355x-288gb"),
+        ("h800", "h800-sxm-80gb"),
+        ("b300", "b300-sxm-288gb"),
+        ("a6000", "rtx-a6000-48gb"),
     ],
 )
 def test_aliases(alias, name):

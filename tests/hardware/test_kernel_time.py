@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -12,15 +13,17 @@ from hypothesis import strategies as st
 
 from parsim.errors import TopologyError
 from parsim.hardware.device import device_from_tree
-from parsim.hardware.kernels import kernel_time, memory_rate, tiles, wave_efficiency, waves
+from parsim.hardware.kernels import attention_ramp, head_size_share, kernel_time, memory_rate, tile_share, tiles, wave_efficiency, waves
 from parsim.kernel import Attention, Fixed, Gemm, Memory
+from parsim.parallel.optimizer import step_kernels
+from parsim.parallel.settings import Optimizer, Precision
 
 PLAIN = {
     "name": "plain",
     "memory": {"size": "80 GiB", "bandwidth": "1 TB/s", "efficiency": 1.0, "l2_gain": 0.0},
     "compute": {"sms": 100, "peak": {"fp32": "10 TFLOP/s", "bf16": "100 TFLOP/s", "fp16": "100 TFLOP/s"}},
     "gemm": {"efficiency": 0.5, "k_half": 0, "wave_quantisation": 1.0, "tile_128": 0.8, "weight_gradient": 0.9},
-    "attention": {"flash2": {"forward": 0.5, "backward": 0.4, "s_half": 200, "d64": 0.8}},
+    "attention": {"flash2": {"forward": 0.5, "backward": 0.4, "s_half": 36, "d64": 0.8, "d256": 0.6}},
     "kernel_latency": "2 us",
 }
 
@@ -86,6 +89,43 @@ def test_split_k_helps_few_tiles_with_long_k():
     assert kernel_time(plain(), gemm) <= split < whole
 
 
+def test_long_k_is_cut_until_the_device_is_full():
+    # one tile of 32 x 32 (0.375 of the rate of 128 x 64, itself 0.8) at K = 2^20: 64 pieces, still one wave; rows of 64 bytes: 0.9
+    gemm = Gemm(32, 32, 2**20)
+    time = 2 * 32 * 32 * 2**14 / (0.5e12 * 0.8 * 0.375 * 0.9) + 32 * 32 * (4 * 64 + 2) / 1e12 + 2e-6 + 2e-6
+    assert kernel_time(plain(), gemm) == pytest.approx(time, rel=1e-12)
+
+
+def test_rate_of_tiles():
+    shares = [(256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.8), (128, 64, 0.8), (64, 64, 0.6), (64, 32, 0.4), (32, 32, 0.3)]
+    for m, n, share in shares:  # m n / (m + n) of a tile under 128 x 64 over 42.7
+        assert tile_share((m, n), 0.8) == pytest.approx(share)
+
+
+def with_gemm(**numbers):
+    return device_from_tree({**PLAIN, "gemm": {**PLAIN["gemm"], **numbers}})
+
+
+def test_operands_along_k():
+    # TN: both operands are contiguous along K, NN: the first, NT: none
+    whole = 2 * 256 * 128 * 1024 / 0.5e12
+    for layout, operands in (("TN", 2), ("NN", 1), ("NT", 0)):
+        time = kernel_time(with_gemm(k_major=0.9), Gemm(2560, 1280, 1024, layout=layout))
+        assert time == pytest.approx(whole / 0.9**operands + 2e-6, rel=1e-12)
+    # a skinny product streams its large operand; only where that one lies along K is it slow
+    device = replace(with_gemm(k_major_stream=0.5), bandwidth=0.1e12)
+    for m, n, layout, slow in ((16, 8192, "TN", 1), (16, 8192, "NN", 0), (8192, 16, "TN", 1), (8192, 16, "NN", 1), (8192, 16, "NT", 0),
+                               (128, 8192, "TN", 0)):  # fmt: skip
+        gemm = Gemm(m, n, 8192, layout=layout)
+        assert kernel_time(device, gemm) == pytest.approx(gemm.bytes / 0.1e12 * (2 if slow else 1) + 2e-6, rel=1e-12)
+
+
+def test_launch_of_a_product():
+    assert kernel_time(with_gemm(latency="5 us"), Gemm(2560, 1280, 1024)) == pytest.approx(
+        kernel_time(plain(), Gemm(2560, 1280, 1024)) + 3e-6, rel=1e-12
+    )
+
+
 def test_alignment_penalties():
     fast, line, odd = (kernel_time(plain(), Gemm(2560, 1280, k)) - 2e-6 for k in (1024, 1024 - 8, 1024 - 3))
     assert line == pytest.approx(fast * 1016 / 1024 / 0.9)
@@ -98,6 +138,13 @@ def test_fp32_uses_its_own_peak():
     assert kernel_time(plain(), Gemm(2560, 1280, 1024, dtype="fp32", element=4)) == pytest.approx(
         2 * 256 * 128 * 1024 / (10e12 / 100 * 0.5) + 2e-6
     )
+
+
+def test_prologue_without_tensor_cores():
+    # K = 1024 and 100 for prologue and epilogue on tensor cores; the same time is 10 steps of arithmetic at a tenth of the rate
+    device = with_gemm(k_half=100)
+    assert kernel_time(device, Gemm(2560, 1280, 1024)) == pytest.approx(2 * 256 * 128 * 1124 / 0.5e12 + 2e-6)
+    assert kernel_time(device, Gemm(2560, 1280, 1024, dtype="fp32", element=4)) == pytest.approx(2 * 256 * 128 * 1034 / 0.05e12 + 2e-6)
 
 
 def test_attention_by_hand():
@@ -115,13 +162,100 @@ def test_attention_by_hand():
 def test_attention_occupancy():
     # one sample, two heads, 512 queries: 8 blocks of 128 queries on 100 SMs
     attention = Attention(1, 2, 2, 512, 512, 128, causal=False)
-    assert kernel_time(plain(), attention) == pytest.approx(attention.flop / (100e12 * 0.5 * 512 / 712 * 0.08) + 2e-6, rel=1e-12)
+    assert kernel_time(plain(), attention) == pytest.approx(attention.flop / (100e12 * 0.5 * 512 / 548 * 0.08) + 2e-6, rel=1e-12)
+    # causal blocks differ: the last one, with all keys, works twice as long as their mean (but for the diagonal)
+    causal = Attention(1, 2, 2, 512, 512, 128, causal=True)
+    longest = 2 * 128 * 512 * 256
+    assert kernel_time(plain(), causal) == pytest.approx(longest / (1e12 * 0.5 * 512 / 712) + 2e-6, rel=1e-12)
+
+
+def with_attention(**numbers):
+    return device_from_tree({**PLAIN, "attention": {"flash2": {"forward": 0.5, "backward": 0.4, "s_half": 0, **numbers}}})
+
+
+def test_causal_blocks_end_late():
+    # 64 heads of 16 blocks: 1024 blocks on 100 SMs; Graham: no later than the mean and one longest block
+    attention = Attention(1, 64, 64, 2048, 2048, 128, causal=True)
+    rate, longest = 1e12 * 0.5 * 2048 / 2176, 2 * 128 * 2048 * 256
+    for tail in (0.0, 0.5, 1.0):
+        time = kernel_time(with_attention(tail_forward=tail), attention)
+        assert time == pytest.approx((attention.flop / 100 + tail * longest) / rate + 2e-6, rel=1e-12)
+    # taller blocks are fewer and longer, and the backward pass has its own
+    time = kernel_time(with_attention(tail_forward=1.0, block=256), attention)
+    assert time == pytest.approx((attention.flop / 100 + 2 * longest) / rate + 2e-6, rel=1e-12)
+    backward = Attention(1, 64, 64, 2048, 2048, 128, causal=True, backward=True)
+    time = kernel_time(with_attention(tail_forward=1.0, tail_backward=0.25, block=256), backward)
+    assert time == pytest.approx(2.5 * (attention.flop / 100 + 0.25 * longest) / (rate * 0.8) + 2e-6, rel=1e-12)
+    # without a mask all blocks are equal
+    assert kernel_time(with_attention(tail_forward=1.0), Attention(1, 64, 64, 2048, 2048, 128, causal=False)) == pytest.approx(
+        2 * 2048 * 2048 * 64 * 256 / 50e12 + 2e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "value", "share"),
+    [
+        (64, 0, 0.8), (128, 0, 1.0), (256, 0, 0.6), (192, 0, 0.8), (96, 0, 0.9), (32, 0, 0.8),
+        (80, 0, 0.9 * 80 / 96),  # runs as 96
+        (160, 0, 0.8 * 160 / 192),
+        (192, 128, 0.8),  # multi-head latent attention
+    ],
+)  # fmt: skip
+def test_head_sizes(head, value, share):
+    table = plain().attention["flash2"]
+    assert head_size_share(table, Attention(1, 8, 8, 512, 512, head, causal=True, value_dim=value)) == pytest.approx(share)
+
+
+def test_short_sequences_and_causal_masks_derate():
+    table = with_attention(s_half=100).attention["flash2"]
+    ramp = {(causal, head): attention_ramp(table, Attention(1, 8, 8, 512, 512, head, causal=causal)) for causal in (False, True)
+            for head in (64, 128, 256)}  # fmt: skip
+    assert ramp == {(False, 64): 100, (False, 128): 100, (False, 256): 200, (True, 64): 328, (True, 128): 328, (True, 256): 528}
+    # n blocks of 128: n (n + 1) / 2 tiles are computed where n^2 / 2 are counted: 512 tokens 0.8, 8192 tokens 0.985
+    table = with_attention(s_half=0).attention["flash2"]
+    for blocks in (4, 64):
+        sequence = 128 * blocks
+        half = attention_ramp(table, Attention(1, 8, 8, sequence, sequence, 128, causal=True))
+        assert sequence / (sequence + half) == pytest.approx(blocks / (blocks + 1))
+
+
+def test_training_clock_slows_products_and_attention_alike():
+    slow = device_from_tree({**PLAIN, "compute": {**PLAIN["compute"], "clock_derate": 0.8}})
+    for kernel in (Gemm(2560, 1280, 1024), Attention(8, 32, 32, 2048, 2048, 128, causal=True)):
+        assert kernel_time(slow, kernel) - 2e-6 == pytest.approx((kernel_time(plain(), kernel) - 2e-6) / 0.8)
+    assert kernel_time(slow, Memory(1e9)) == kernel_time(plain(), Memory(1e9))
 
 
 def test_memory_and_fixed():
     assert kernel_time(plain(), Memory(3e9, launches=2)) == pytest.approx(3e-3 + 4e-6, rel=1e-12)
     assert kernel_time(plain(), Memory(0, launches=0)) == 0.0
     assert kernel_time(plain(), Fixed(0.0185)) == 0.0185
+
+
+def test_bandwidth_ramp_of_small_kernels():
+    # x / (x + x0): half of the rate at x0, which 2 us and the streaming rate make 2-4 MiB for each 2 TB/s
+    for name in ("a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm-180gb"):
+        card = device(name)
+        rate = card.bandwidth * card.memory_efficiency
+        half = card.kernel_latency * rate
+        assert 2 * 2**20 <= half / (card.bandwidth / 2e12) <= 4 * 2**20
+        far = replace(card, l2_gain=0.0)
+        for size in (half / 4, half, 16 * half):
+            assert size / kernel_time(far, Memory(size)) == pytest.approx(rate * size / (size + half), rel=1e-12)
+    slow = device_from_tree({**PLAIN, "memory": {**PLAIN["memory"], "half_size": "8 MiB"}})
+    assert kernel_time(slow, Memory(2**23)) == pytest.approx(2 * 2**23 / 1e12)
+    assert kernel_time(slow, Memory(2**23, launches=2)) == pytest.approx(3 * 2**23 / 1e12)
+
+
+def test_foreach_adamw_on_a_b200():
+    # stas00/ml-engineering: 46.6 ms for the 8.03e9 bf16 parameters of Llama-3.1-8B, states in bf16 too: 20 passes of 2 B
+    precision = Precision("pure-bf16", parameters=2, gradients=2, master=0, optimizer_element=2)
+    count = 8_030_261_248
+    (step,) = step_kernels(Optimizer("adamw", "foreach", clip_gradients=False), precision, count, 4 * count, 291)
+    assert step.bytes == pytest.approx(40 * count)
+    assert kernel_time(device("b200-sxm-180gb"), step) == pytest.approx(46.6e-3, rel=0.02)
+    (fused,) = step_kernels(Optimizer("adamw", "fused", clip_gradients=False), precision, count, 4 * count, 291)
+    assert fused.bytes == 14 * count
 
 
 def test_cached_tensors_move_faster():

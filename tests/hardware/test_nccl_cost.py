@@ -474,7 +474,7 @@ def test_a_lone_collective_fits_its_links_and_takes_the_time_of_the_model(questi
         for link, crossings in flow.path:
             used[link] = used.get(link, 0.0) + crossings * flow.cap
     assert all(amount <= cluster.capacity(link) * (1 + 1e-9) for link, amount in used.items())
-    if kind not in ("all_to_all", "gather", "scatter"):
+    if kind not in ("all_to_all", "gather", "scatter", "sendrecv"):
         one = collective_estimate(cluster, members, kind, size, chosen)
         over = lanes_of(cluster, group_of(cluster, members), cost.algorithm, kind)
         slowest = volume(cost.algorithm, kind, len(members), size) * over.slowest

@@ -182,7 +182,7 @@ def test_padded_vocabulary_is_executed() -> None:
 def test_conventions_refuse_what_they_do_not_describe() -> None:
     with pytest.raises(ModelError, match="does not describe llama-3-8b"):
         flop_per_token(model("llama-3-8b"), 2048, "megatron")
-    with pytest.raises(ModelError, match="known: exact, palm"):
+    with pytest.raises(ModelError, match="known: exact, exact-full, palm"):
         flop_per_token(model("gpt2"), 1024, "chinchilla")
 
 

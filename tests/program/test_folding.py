@@ -75,6 +75,11 @@ CASES = {
     "sequence parallel over two nodes": (4, scenario(H100, 2, {"tp": 4, "pp": 4, "tensor": {"sequence_parallel": True}})),
     "tp8 pp2 zero1 over four nodes": (2, scenario(H100, 4, {"tp": 8, "pp": 2, "strategy": "zero1"}, model="opt-1.3b")),
     "three nodes": (1, scenario(H100, 3, {"strategy": "zero2"})),
+    "hsdp on two nodes": (1, scenario(H100, 2, {"strategy": "hsdp"})),
+    "hsdp with context ranks": (
+        1, scenario(H100, 4, {"tp": 2, "context": {"size": 2}, "data": {"strategy": "hsdp", "shard_size": 8}}),
+    ),
+    "hsdp in halves of a PCIe box": (1, scenario(BOX, parallel={"data": {"strategy": "hsdp", "shard_size": 4}})),
     "fsdp on 64 ranks": (1, scenario(H100, 8, {"strategy": "fsdp"})),
     "gathers under forward": (
         4,
@@ -92,6 +97,24 @@ CASES = {
     ),
     "scattered ranks": (1, scenario(H100, 2, {"tp": 4}, cluster={"placement": "scattered"})),
     "twelve of sixteen GPUs": (1, scenario(H100, 2, {"tp": 2}, cluster={"gpus": 12})),
+    # context parallelism: rings that stay on a node, that cross nodes, that share NICs, or that share PCIe switches
+    "a ring of eight": (1, scenario(H100, 2, {"context": {"size": 8}})),
+    "a ring over two nodes": (1, scenario(H100, 2, {"context": {"size": 16}})),
+    "rings across nodes": (2, scenario(H100, 2, {"context": {"size": 2}, "pp": 2, "order": ["data", "tensor", "pipeline", "context"]})),
+    "tp2 cp2 pp2 zero1": (
+        2,
+        scenario(H100, 2, {"tp": 2, "context": {"size": 2}, "pp": 2, "strategy": "zero1", "tensor": {"sequence_parallel": True}}),
+    ),
+    "all-gather and fsdp": (1, scenario(H100, 2, {"context": {"size": 4, "method": "all-gather"}, "strategy": "fsdp"})),
+    "ulysses on a PCIe box": (1, scenario(BOX, parallel={"context": {"size": 4, "method": "ulysses"}, "strategy": "zero3"})),
+    "interleaved rings that recompute": (
+        2,
+        scenario(
+            BOX,
+            parallel={"context": {"size": 2}, "pp": 2, "pipeline": {"schedule": "interleaved", "virtual_stages": 2}, "strategy": "zero2"},
+            recompute="full",
+        ),
+    ),
     # rails across leaves, trunks with less bandwidth than what they join
     "two nodes per leaf": (1, scenario(H100, 4, cluster=TWO_PER_LEAF)),
     "unequal leaves": (3, scenario(H100, 3, {"pp": 3}, cluster=TWO_PER_LEAF)),
@@ -213,6 +236,8 @@ PROGRAMS = [
     {"model": "gpt2", "data": 4},
     {"model": "gpt2", "data": 2, "micro_batches": 2, "data_settings": {"strategy": "fsdp"}},
     {"model": "gpt2", "tensor": 2, "pipeline": 2, "data": 2, "micro_batches": 4},
+    {"model": "gpt2", "context": 4, "tensor": 2, "data": 2, "micro_batches": 2},
+    {"model": "gpt2", "context": 2, "pipeline": 2, "micro_batches": 4, "context_settings": {"method": "ulysses"}},
     {"model": "gpt2", "pipeline": 4, "micro_batches": 4, "pipeline_settings": {"schedule": "interleaved", "virtual_stages": 3}},
     {"model": "gpt2", "pipeline": 3, "micro_batches": 6, "pipeline_settings": {"overlap_sends": False}, "slow": {1: 0.7}},
     {"model": layers(8), "pipeline": 4, "data": 2, "micro_batches": 8, "clock": measured},
@@ -255,7 +280,7 @@ GROUPS = {
 
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize(
-    "kind", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "send"]
+    "kind", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "sendrecv", "send"]
 )
 def test_what_is_sent_is_received(clusters, name, kind):
     """Summed over GPUs; nothing is lost or made on the way; in collectives among equals also GPU by GPU."""
@@ -276,5 +301,5 @@ def test_what_is_sent_is_received(clusters, name, kind):
                         total[end] = total.get(end, 0.0) + coefficient * flow.volume
         assert sum(sent.values()) == pytest.approx(sum(received.values()), rel=TOLERANCE)
         assert sum(sent.values()) > 0
-        if kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        if kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv"):
             assert sent == pytest.approx(received, rel=TOLERANCE)

@@ -52,6 +52,13 @@ def test_more_parts_than_tokens() -> None:
     assert "use at most 64" in text
 
 
+def test_context_ranks_have_a_share_of_the_tokens() -> None:
+    training = {"sequence_length": 64, "micro_batch": 1, "gradient_accumulation": 1, "loss": {"chunks": 33}}
+    cluster = {"topology": "dgx-a100-80gb", "gpus": 2}
+    (text,) = refusal(cluster=cluster, parallel={"context": {"size": 2}, "data": {"strategy": "ddp"}}, training=training)
+    assert "32 tokens on each of 2 context ranks, which cannot be split into 33 parts" in text
+
+
 def test_no_vocabulary() -> None:
     (text,) = refusal(model="bert-base", training={**BASE["training"], "sequence_length": 512, "loss": {"kind": "mse", "chunks": 4}})
     assert "ends in mse" in text

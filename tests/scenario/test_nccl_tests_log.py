@@ -53,7 +53,7 @@ def test_labels_of_mpi_and_slurm_are_no_columns(prefix):
 
 def test_the_program_tells_the_collective():
     assert parse_log("# Collective test starting: all_reduce_perf\n" + LOG).kind == "all_reduce"
-    assert parse_log("mpirun -np 2 ./build/sendrecv_perf -b 1M\n" + LOG).kind == "send"
+    assert parse_log("mpirun -np 2 ./build/sendrecv_perf -b 1M\n" + LOG).kind == "sendrecv"
     assert parse_log("./all_reduce_perf\n./all_gather_perf\n" + LOG).kind is None
 
 

@@ -150,15 +150,15 @@ LEAVES: dict[str, Leaf] = {
         False, parallel__pipeline__size=2, parallel__tensor__size=8, cluster={"nodes": 2, "gpus": "all"}, model__heads=8
     ),
     "parallel.context.size": leaf(2),
-    "parallel.context.method": leaf("all-gather", "ulysses", same={"ring": None}),
+    "parallel.context.method": leaf("all-gather", "ulysses", same={"ring": None}, parallel__context__size=2),
     "parallel.expert.size": leaf(2),
     "parallel.expert.imbalance": leaf(1.5),
     "parallel.expert.capacity_factor": leaf(1.25),
     "parallel.data.size": leaf(2, same={"auto": None, 4: None}),
     "parallel.data.strategy": leaf(
-        "none", "torch-data-parallel", "parameter-server", "zero1", "zero2", "zero3", "fsdp", "hsdp", same={"ddp": None}
+        "none", "torch-data-parallel", "parameter-server", "zero1", "zero2", "zero3", "fsdp", same={"ddp": None, "hsdp": "fsdp"}
     ),
-    "parallel.data.shard_size": leaf(2, same=AUTO),
+    "parallel.data.shard_size": leaf(1, 2, 3, same={"auto": None, 4: None}, parallel__data__strategy="hsdp"),
     "parallel.data.bucket": leaf("1 MiB", "100000 elements", same=AUTO),
     "parallel.data.first_bucket": leaf("4 MiB", same=AUTO),
     "parallel.data.bucket_view": leaf(True),
@@ -233,7 +233,9 @@ LEAVES: dict[str, Leaf] = {
     "economics.pue": leaf(1.5),
     "economics.mtbf_per_gpu": leaf("50000 h"),
     "economics.checkpoint_time": leaf("60 s"),
-    "report.flop_convention": leaf("6n", "megatron", "exact", same={"palm": None}),
+    "report.flop_convention": leaf(
+        "llm-foundry", "6n", "6n-non-embedding", "megatron", "megatron-lm", "exact", "exact-full", same={"palm": None}
+    ),
     "report.fold": leaf(False),
     "report.ranks": leaf([0, 1], same=AUTO),
 }  # fmt: skip
@@ -359,7 +361,7 @@ def test_words_that_mean_the_same_give_the_same_report(path: str) -> None:
 
 @pytest.mark.parametrize(("short", "long"), SHORT.items())
 def test_short_forms_say_the_same_as_long_ones(short: str, long: str) -> None:
-    values = {"parallel.zero": (1, "zero1"), "training.gbs": (32, 32), "parallel.dp": (4, 4), "parallel.cp": (1, 1), "parallel.ep": (1, 1)}
+    values = {"parallel.zero": (1, "zero1"), "training.gbs": (32, 32), "parallel.dp": (4, 4), "parallel.ep": (1, 1)}
     value, meant = values.get(short, (2, 2))
     base = laid(BASE, {"training": {"gradient_accumulation": "auto"}} if short == "training.gbs" else {})
     section, _, key = long.rpartition(".")

@@ -205,6 +205,45 @@ def test_resnet_hides_all_buckets_but_the_last() -> None:
     assert sum(row["exposed_s"] for row in rows) < 0.5 * sum(row["busy_s"] for row in rows)
 
 
+CONTEXT = "llama-3-8b-context-16x-h100"
+
+
+def test_a_ring_hides_behind_long_samples_and_shows_with_short_ones() -> None:
+    """Liu et al. 2310.01889: a block of (s/c)^2 scores hides the keys and values of s/c tokens once s/c is long enough."""
+    long, short = document(CONTEXT), document(CONTEXT, named="short")
+    rows = [[row for row in found["collectives"] if row["axis"] == "context"] for found in (long, short)]
+    assert {(row["kind"], row["group_size"]) for row in (*rows[0], *rows[1])} == {("sendrecv", 8)}
+    assert sum(row["exposed_s"] for row in rows[0]) < 1e-3 * sum(row["busy_s"] for row in rows[0])
+    assert long["breakdown_s"]["context_comm"] < 1e-5 * long["step_time_s"]
+    assert short["breakdown_s"]["context_comm"] > 0.05 * short["step_time_s"]
+
+
+def test_a_ring_passes_keys_and_values_round_and_nothing_else() -> None:
+    """7 messages of 2 (s/c) k d e = 64 MiB forward and when recomputed, 14 backward, for 32 layers and 4 micro-batches."""
+    rows = [row for row in document(CONTEXT)["collectives"] if row["axis"] == "context"]
+    assert sum(row["count"] * row["bytes"] for row in rows) == 4 * 32 * (7 + 7 + 14) * 64 * MIB
+    exchanged = [row for row in document(CONTEXT, named="ulysses")["collectives"] if row["axis"] == "context"]
+    assert {(row["kind"], row["count"], row["bytes"] // MIB) for row in exchanged} == {
+        ("all_to_all", 4 * 32 * 2 * 3, 128), ("all_to_all", 4 * 32 * 2 * 3, 32),
+    }  # fmt: skip
+
+
+def test_context_ranks_are_replicas_of_the_parameters() -> None:
+    """Gradients and weights travel among all sixteen ranks, micro-batches are those of two replicas."""
+    found = document(CONTEXT)
+    assert (found["ranks"]["context"], found["ranks"]["data"], found["ranks"]["micro_batches"]) == (8, 2, 4)
+    assert {row["group_size"] for row in found["collectives"] if row["axis"] == "data"} == {16}
+    resident = found["memory"]["devices"][0]["resident_bytes"]
+    parameters = found["model"]["parameters"]
+    assert resident["optimizer"] == pytest.approx(12 * parameters / 16, rel=1e-6)
+
+
+def test_the_short_form_is_the_long_one() -> None:
+    short, long = document(CONTEXT, "parallel.cp=4"), document(CONTEXT, "parallel.context.size=4")
+    assert short["ranks"]["data"] == long["ranks"]["data"] == 4
+    assert short["step_time_s"] == long["step_time_s"]
+
+
 # -- published runs -------------------------------------------------------------------------------------------------
 
 
@@ -249,6 +288,8 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
         ("llama-7b-zero3-8x-rtx-4090", ()),
         ("llama-13b-fsdp-16x-a100", ()),
         ("gpt3-22b-8x-a100", ()),
+        (CONTEXT, ("model.layers=4",)),
+        (CONTEXT, ("model.layers=4", "parallel.cp=16", "parallel.context.method=all-gather", "parallel.data.strategy=fsdp")),
         ("gpt3-175b-64x-a100", ("training.global_batch=8", "model.layers=24", "parallel.pipeline.virtual_stages=3")),
         ("gpt3-175b-1024x-a100", ("cluster.nodes=8", "training.global_batch=16", "parallel.pipeline.size=2", "model.layers=8")),
         ("pipeline-unit-interleaved", ()),

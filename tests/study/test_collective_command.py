@@ -78,7 +78,7 @@ def test_sizes():
 def test_spellings():
     spelled = ("all-reduce", "AllReduce", "all_reduce_perf", "alltoall", "sendrecv", "reduce-scatter")
     assert [collective.kind_of(name) for name in spelled] == [
-        "all_reduce", "all_reduce", "all_reduce", "all_to_all", "send", "reduce_scatter",
+        "all_reduce", "all_reduce", "all_reduce", "all_to_all", "sendrecv", "reduce_scatter",
     ]  # fmt: skip
     with pytest.raises(ScenarioError, match="all-gather"):
         collective.kind_of("all-together")

@@ -337,6 +337,18 @@ def test_collectives():
     assert theory.tree_all_reduce_time(256, 0, 1e9, 1.0) == 16
 
 
+def test_ring_attention():
+    """Llama-3-8B, 32,768 tokens on 8 ranks: K and V of 4096 tokens are 16 MiB; forward 7 of them, backward 14."""
+    key_value = 2 * 4096 * 8 * 128 * 2
+    assert key_value == 16 * MIB
+    assert theory.ring_attention_bytes(8, key_value) == 112 * MIB
+    assert theory.ring_attention_bytes(8, key_value, backward=True) == 224 * MIB
+    assert theory.ring_attention_bytes(1, key_value) == 0
+    assert [theory.ring_attention_time(8, 2.0, message) for message in (0.0, 2.0, 3.0)] == [16.0, 16.0, 23.0]
+    assert [theory.ring_attention_time(8, 2.0, message, backward=True) for message in (0.0, 2.0, 3.0)] == [16.0, 16.0, 24.0]
+    assert theory.ring_attention_time(1, 2.0, 5.0) == theory.ring_attention_time(1, 2.0, 5.0, backward=True) == 2.0
+
+
 @given(st.integers(1, 512), st.floats(1, 1e10), st.floats(1e6, 1e12), st.floats(0, 1e-3))
 def test_collective_laws(ranks, size, bandwidth, latency):
     gather = theory.ring_all_gather_time(ranks, size, bandwidth, latency)

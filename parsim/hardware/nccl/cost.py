@@ -44,8 +44,9 @@ def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: i
     """Cost of one collective among the GPUs `group`.
 
     Sizes follow nccl-tests (doc/PERFORMANCE.md): all_reduce, broadcast, reduce: buffer per rank; all_gather, reduce_scatter,
-    gather, scatter: total buffer; all_to_all: send buffer per rank; send: the message. The root of broadcast, reduce, gather and
-    scatter is the first member. Without bytes the latency remains. What is found out about a group is kept with the cluster.
+    gather, scatter: total buffer; all_to_all: send buffer per rank; send: the message; sendrecv: what each member sends to the
+    next, the last to the first. The root of broadcast, reduce, gather and scatter is the first member. Without bytes the latency
+    remains. What is found out about a group is kept with the cluster.
 
     Args:
         cluster: where the GPUs are.
@@ -63,7 +64,7 @@ def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: i
         return _send(cluster, group[0], group[1], size, settings)
     if len(group) < 2:
         return CollectiveCost(0.0, (), "none", "none")
-    if kind in ("all_to_all", "gather", "scatter"):
+    if kind in ("all_to_all", "gather", "scatter", "sendrecv"):
         return _pairwise(cluster, group, kind, size, settings)
     if kind == "barrier":
         kind, size = "all_reduce", 0
@@ -169,7 +170,7 @@ def _send(cluster: Cluster, source: int, target: int, size: int, settings: Setti
 
 
 def _pairwise(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings) -> CollectiveCost:
-    """Shards of size / n between every two members, or between the root and the others."""
+    """Shards of size / n between every two members, or between the root and the others; all of it to the next member."""
     known = _PAIRS.setdefault(cluster, {})
     key = (kind, settings.profile, settings.connection_cap, group)
     if key not in known:
@@ -177,7 +178,8 @@ def _pairwise(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, se
     latency, path, rate = known[key]
     if not size:
         return CollectiveCost(latency, (), "direct")
-    return CollectiveCost(latency, (Flow(path, size / len(group), rate),), "direct")
+    volume = float(size) if kind == "sendrecv" else size / len(group)
+    return CollectiveCost(latency, (Flow(path, volume, rate),), "direct")
 
 
 def _exchange(cluster: Cluster, group: tuple[int, ...], kind: str, settings: Settings) -> tuple[float, LinkPath, float]:
@@ -191,8 +193,10 @@ def _exchange(cluster: Cluster, group: tuple[int, ...], kind: str, settings: Set
     node = next(node for node, count in members.items() if count == most)
     waiting = message_latency(cluster, used, network_kind(cluster)) if found.between_machines else 0.0
     way = p2p.Way(math.inf, found.latency, _wire(cluster, group, node), found.between_machines, cluster.machine(node).cpu, waiting)
-    latency = p2p.exchange_latency(len(group), most, way, used)
-    share = p2p.local_share(used, way.local, most)
+    if kind == "sendrecv":  # one peer to send to; another one to receive from at the same time
+        latency, share = p2p.exchange_latency(2, min(most, 2), way, used), p2p.pairs(used, way.local).exchange
+    else:
+        latency, share = p2p.exchange_latency(len(group), most, way, used), p2p.local_share(used, way.local, most)
     return latency, found.path, min(found.rate, _least(cluster, found.path, share, settings.connection_cap))
 
 

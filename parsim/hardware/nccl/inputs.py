@@ -9,7 +9,9 @@ from typing import Literal
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.nccl.tables import ALGORITHMS, DEFAULT_VERSION, PROTOCOLS, Generation
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter", "send", "barrier")
+KINDS = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter", "sendrecv", "send", "barrier",
+)  # fmt: skip
 """operations with a cost; sizes as in NVIDIA/nccl-tests doc/PERFORMANCE.md"""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 """those for which the library chooses an algorithm"""

@@ -58,7 +58,15 @@ def fonts(text: str = "") -> Iterator[None]:
     family = ["DejaVu Sans"]
     if not re.fullmatch(r"[\u0000-\u052f\u2000-\u2bff]*", text):
         family += _installed_wide_fonts()
-    with mpl.rc_context({"font.family": family, "text.usetex": False, "text.parse_math": False}):
+    with mpl.rc_context({"font.family": family, "text.usetex": False, "text.parse_math": False}), _boxes():
+        yield
+
+
+@contextmanager
+def _boxes() -> Iterator[None]:
+    """No font on the machine may have a character; a box in its place is all that can be done, and no news."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from font", category=UserWarning)
         yield
 
 
@@ -73,8 +81,6 @@ def save(figure: Figure, kind: Literal["svg", "png"] = "svg", *, inline: bool = 
     out = BytesIO()
     settings: dict[Any, Any] = {"svg.hashsalt": "parsim", "svg.fonttype": "none" if inline else "path", "hatch.linewidth": 0.5}
     metadata = {"Date": None, "Creator": "parsim"} if kind == "svg" else {"Software": "parsim"}
-    with mpl.rc_context(settings), warnings.catch_warnings():
-        # No font on the machine has the character; a box in its place is all that can be done.
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from font", category=UserWarning)
+    with mpl.rc_context(settings), _boxes():
         figure.savefig(out, format=kind, dpi=dpi, metadata=metadata)
     return out.getvalue()

@@ -23,7 +23,7 @@ _RANK = re.compile(r"^#\s+Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]
 _STARTING = re.compile(r"(?:Collective test starting:\s*|\b)(\w+?)_perf\b")
 _KINDS = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "broadcast": "broadcast",
-    "reduce": "reduce", "alltoall": "all_to_all", "sendrecv": "send", "gather": "gather", "scatter": "scatter",
+    "reduce": "reduce", "alltoall": "all_to_all", "sendrecv": "sendrecv", "gather": "gather", "scatter": "scatter",
 }  # fmt: skip
 """programs of nccl-tests and what they run"""
 

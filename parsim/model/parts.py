@@ -1,0 +1,118 @@
+"""What each part of a model computes and moves: the model's work as a table.
+
+A part is what people call one: attention linears, attention core, MLP, norm, head. Equal blocks are one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from parsim.kernel import Fixed, Kernel
+from parsim.model.counts import operator_parameter_count
+from parsim.model.flops import operator_flop
+from parsim.model.loss import Loss
+from parsim.model.model import Block, Model, Operator, Workload
+from parsim.model.operators import (
+    AttentionCore,
+    BatchNorm,
+    Conv2d,
+    Embedding,
+    GroupedLinear,
+    LayerNorm,
+    Linear,
+    QKNorm,
+    RMSNorm,
+    Router,
+)
+
+PASSES = ("forward", "backward_input", "backward_weight")
+ELEMENTWISE = "elementwise"
+_BY_KIND: Mapping[type, str] = {
+    Embedding: "embedding",
+    AttentionCore: "attention core",
+    LayerNorm: "norm",
+    RMSNorm: "norm",
+    BatchNorm: "norm",
+    QKNorm: "norm",
+    Conv2d: "convolution",
+    Router: "router",
+    GroupedLinear: "experts",
+    Loss: "loss",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kind of work in one group of equal blocks; all numbers are of the whole group and one micro-batch."""
+
+    group: str
+    """``embedding``, ``layers 0-31``, ``head``"""
+    count: int
+    """equal blocks in the group"""
+    name: str
+    parameters: int
+    """tied ones where they are stored"""
+    flop: Mapping[str, float]
+    """pass -> FLOP of matrix products, causal attention halved; what a fused kernel computes twice is not in it"""
+    bytes: Mapping[str, float]
+    """pass -> bytes that the kernels read and write [B]"""
+
+
+def parts(model: Model, at: Workload) -> tuple[Part, ...]:
+    """The model's work on the micro-batch `at`, in order of execution.
+
+    The sum of a pass's FLOP is that of `parsim.model.flops.forward_flop` (and twice it backward) times the tokens.
+    """
+    members: dict[int, list[int]] = {}
+    for index, block in enumerate(model.blocks):
+        members.setdefault(id(block), []).append(index)
+    found: list[Part] = []
+    for indices in members.values():
+        block = model.blocks[indices[0]]
+        group = _group([model.block_names[index] for index in indices])
+        rows: dict[str, list[Operator]] = {}
+        for operator in block.operators:
+            rows.setdefault(_name(operator, block), []).append(operator)
+        found += [_part(model, group, len(indices), name, operators, at) for name, operators in rows.items()]
+    return tuple(found)
+
+
+def _part(model: Model, group: str, count: int, name: str, operators: Sequence[Operator], at: Workload) -> Part:
+    flop, moved = dict.fromkeys(PASSES, 0.0), dict.fromkeys(PASSES, 0.0)
+    for operator in operators:
+        counted, work = operator_flop(operator, at), operator.work(at)
+        for key in PASSES:
+            flop[key] += count * getattr(counted, key)
+            moved[key] += count * _bytes(getattr(work, key))
+    parameters = count * sum(operator_parameter_count(model, operator) for operator in operators)
+    return Part(group, count, name, parameters, flop, moved)
+
+
+def _bytes(kernels: Iterable[Kernel]) -> float:
+    return sum(kernel.bytes for kernel in kernels if not isinstance(kernel, Fixed))
+
+
+def _name(operator: Operator, block: Block) -> str:
+    if not isinstance(operator, Linear):
+        return _BY_KIND.get(type(operator), ELEMENTWISE)
+    if operator.name.startswith("mixture."):
+        return "shared expert"
+    if operator.name.startswith("mlp_"):
+        return "MLP"
+    if block.kind == "head":
+        return "head"
+    attends = any(isinstance(other, AttentionCore) for other in block.operators)
+    return "attention linears" if attends else "linear"
+
+
+def _group(names: Sequence[str]) -> str:
+    """``layer 0 .. layer 31`` -> ``layers 0-31``; ``layers 0,2,..40`` where they alternate."""
+    if len(names) == 1:
+        return names[0]
+    word = names[0].rpartition(" ")[0]
+    numbers = [int(name.rpartition(" ")[2]) for name in names]
+    first, last = numbers[0], numbers[-1]
+    if last - first == len(numbers) - 1:
+        return f"{word}s {first}-{last}"
+    return f"{word}s {first},{numbers[1]},..{last}"

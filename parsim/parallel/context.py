@@ -1,0 +1,167 @@
+"""Context parallelism: the tokens of a sample are spread over c ranks, and only attention has to look at all of them.
+
+===========  =======================================================  ====================================================
+method       forward, per layer and micro-batch                       backward
+===========  =======================================================  ====================================================
+ring         c - 1 sendrecv of K, V to the next rank, each beside     c sendrecv, each beside a block: K, V in all but the
+             the block that the rank computes meanwhile               last, dK, dV in all but the first
+all-gather   all-gather of K and of V before the core                 the same again, then reduce-scatter of dK and of dV
+ulysses      all-to-all of Q, of K, of V, then of the output          all-to-all of its gradient, then of dQ, dK, dV
+===========  =======================================================  ====================================================
+
+Ring: Liu et al. 2023 (2310.01889); all-gather: Llama 3 (2407.21783 §3.3.2); ulysses: Jacobs et al. 2023 (2309.14509). The
+order of messages and the type of dK, dV on the wire (the activations') are those of Transformer Engine's
+``context_parallel.py``. A rank's K, V are 2 b (s/c) k d elements, its Q b (s/c) a d. Everything outside attention works on
+s/c tokens; parameters are replicated over the c ranks, so gradients are reduced (and model states sharded) over data x context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import lcm
+
+from parsim.errors import Finding
+from parsim.kernel import Kernel
+from parsim.model.attention import AttentionCore
+from parsim.model.model import Model, Operator, Workload
+from parsim.model.tape import Step
+from parsim.parallel.hooks import Emitter
+from parsim.parallel.settings import Parallelism, Training
+
+AXIS = "context"
+METHODS = ("ring", "all-gather", "ulysses")
+_SIZE, _METHOD = "parallel.context.size", "parallel.context.method"
+_TOKENWISE = ("causal-lm", "masked-lm")
+"""tasks whose heads look at one token at a time"""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextParallelHooks:
+    """Runs the attention cores of one rank, with the messages that they need."""
+
+    workload: Workload
+
+    def splits(self, operator: Operator) -> bool:
+        """Whether the operator needs tokens of other ranks."""
+        return isinstance(operator, AttentionCore)
+
+    def run(self, step: Step, kind: str, at: Emitter, allocates: Sequence[str], frees: Sequence[str]) -> None:
+        """The kernels of a forward, recompute or input step of an attention core; `allocates` first, `frees` last."""
+        core = step.operator
+        if not isinstance(core, AttentionCore):
+            message = f"{core.name} is no attention core"
+            raise TypeError(message)
+        at.compute("", kind, (), allocates=allocates)
+        backward = step.phase == "input"
+        if self.workload.context_method == "ulysses":
+            self._by_heads(core, step.kernels, kind, at, backward=backward)
+        else:
+            self._spread(core, step.kernels, kind, at, backward=backward)
+        at.compute("", kind, (), frees=frees)
+
+    def _spread(self, core: AttentionCore, kernels: Sequence[Kernel], kind: str, at: Emitter, *, backward: bool) -> None:
+        """Ring or all-gather. What the step has beside the core's own kernels (copies, sums of gradients) stands outside of them."""
+        part = core.spread(self.workload)
+        others = len(kernels) - len(part.kernels(backward=backward))
+        before, after = (kernels[:0], kernels[len(kernels) - others :]) if backward else (kernels[:others], kernels[:0])
+        at.compute("", kind, before)
+        (self._ring if self.workload.context_method == "ring" else self._gathered)(core, kind, at, backward)
+        at.compute("", kind, after)
+
+    def _ring(self, core: AttentionCore, kind: str, at: Emitter, backward: bool) -> None:
+        part, size = core.spread(self.workload), core.sizes(self.workload).key_value
+        blocks = part.backward if backward else part.forward
+        for step, block in enumerate(blocks):
+            last = step == len(blocks) - 1
+            passed = (not last) + (backward and step > 0)
+            arrival = [at.collective("sendrecv", AXIS, passed * size, f"{core.name} ring")] if passed else []
+            at.compute("", kind, block.kernels)
+            at.wait(*arrival)
+            at.compute("", kind, block.then)
+
+    def _gathered(self, core: AttentionCore, kind: str, at: Emitter, backward: bool) -> None:
+        part, sizes = core.spread(self.workload), core.sizes(self.workload)
+        tensors = (("keys", sizes.key), ("values", sizes.value))
+        self._blocking("all_gather", core, at, [(name, self.workload.context * size) for name, size in tensors])
+        for block in part.backward if backward else part.forward:
+            at.compute("", kind, block.kernels)
+        if backward:
+            self._blocking("reduce_scatter", core, at, [(name, self.workload.context * size) for name, size in tensors])
+
+    def _by_heads(self, core: AttentionCore, kernels: Sequence[Kernel], kind: str, at: Emitter, *, backward: bool) -> None:
+        query, key, value = (width * self.workload.tokens * self.workload.element for width in core.widths(self.workload))
+        operands = [("queries", query), ("keys", key), ("values", value)]
+        output = [("output", core.sizes(self.workload).output)]
+        self._blocking("all_to_all", core, at, output if backward else operands)
+        at.compute("", kind, kernels)
+        self._blocking("all_to_all", core, at, operands if backward else output)
+
+    def _blocking(self, kind: str, core: AttentionCore, at: Emitter, tensors: Sequence[tuple[str, int]]) -> None:
+        for name, size in tensors:
+            at.collective(kind, AXIS, size, f"{core.name} {name}", blocking=True)
+
+
+def context_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    """Why the tokens of this model's samples cannot be split this way; with the arithmetic."""
+    size, method = parallelism.context.size, parallelism.context.method
+    if size == 1:
+        return []
+    if not (model.sequence and model.heads):
+        text = f"{model.name} has no sequences whose tokens {size} ranks could share"
+        return [Finding(text, _SIZE, size, "use data or pipeline parallelism")]
+    task = str(model.facts.get("task", ""))
+    if task not in _TOKENWISE:
+        text = f"not supported yet: context parallelism with the task {task}, whose head needs one token of the whole sample"
+        return [Finding(text, _SIZE, size, f"use context.size 1, or a model with one of the tasks {', '.join(_TOKENWISE)}")]
+    found = _length_findings(model, training, parallelism)
+    if method == "ulysses":
+        return found + _head_findings(model, parallelism)
+    return found + _core_findings(model, training, method)
+
+
+def _length_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    tokens, size = training.sequence_length, parallelism.context.size
+    causal = bool(model.facts.get("causal", True)) and parallelism.context.method != "ulysses"
+    parts = 2 * size if causal else size
+    sharded = parallelism.tensor.size if parallelism.tensor.sequence_parallel else 1
+    unit = lcm(parts, size * sharded)
+    if tokens % unit == 0:
+        return []
+    factors = ["2"] * causal + [f"context {size}"]
+    reason = "; every rank of causal attention holds two chunks, so that all have equal work" if causal else ""
+    if tokens % parts == 0:
+        factors = [f"context {size}", f"tensor {sharded} (sequence parallel)"]
+        parts, reason = size * sharded, ""
+    product = f"({' x '.join(factors)}) = {tokens} / {parts}" if len(factors) > 1 else factors[0]
+    text = f"{tokens} tokens / {product} = {tokens / parts:.6g} is not whole{reason}"
+    nearest = [n * unit for n in (tokens // unit, tokens // unit + 1) if n]
+    return [Finding(text, _SIZE, size, f"use sequence_length {' or '.join(map(str, nearest))}, or another context.size")]
+
+
+def _head_findings(model: Model, parallelism: Parallelism) -> list[Finding]:
+    size, tensor = parallelism.context.size, parallelism.tensor.size
+    found = []
+    for name, heads in (("heads", model.heads), ("key-value heads", model.kv_heads)):
+        if heads % (size * tensor):
+            parts = f"{heads} {name} / (context {size} x tensor {tensor}) = {heads} / {size * tensor} = {heads / (size * tensor):.4g}"
+            legal = [str(c) for c in range(1, heads // tensor + 1) if heads % (c * tensor) == 0] if heads % tensor == 0 else []
+            hint = f"use context.size {' or '.join(legal)}, or method ring or all-gather" if legal else "use method ring or all-gather"
+            found.append(Finding(f"{parts} is not whole: ulysses gives every rank whole heads", _SIZE, size, hint))
+    return found[:1] if len(found) == 2 and model.heads == model.kv_heads else found
+
+
+def _core_findings(model: Model, training: Training, method: str) -> list[Finding]:
+    """What ring and all-gather cannot do, for they compute attention in blocks."""
+    window, tokens = int(str(model.facts.get("attention_window", 0) or 0)), training.sequence_length
+    reasons = []
+    if training.attention == "eager":
+        reasons.append("eager attention, which keeps no log-sum-exp of its rows to merge blocks by")
+    if 0 < window < tokens:
+        reasons.append(f"a sliding window of {window} of {tokens} tokens, whose blocks are uneven")
+    if model.facts.get("position") == "alibi":
+        reasons.append("ALiBi, whose bias depends on where in the sample a block stands")
+    hint = "use context.method ulysses, where every rank sees whole samples"
+    if training.attention == "eager":
+        hint = f"use a fused training.attention such as flash2, or {hint[4:]}"
+    return [Finding(f"not supported yet: {method} with {why}", _METHOD, method, hint) for why in reasons]

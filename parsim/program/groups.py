@@ -1,0 +1,44 @@
+"""Who meets in a collective, and whose time it is.
+
+Context ranks hold the same parameters, so what is done for parameters along data is done along context too.
+"""
+
+from __future__ import annotations
+
+from parsim.parallel.fsdp import REPLICA, SHARD
+from parsim.parallel.plan import Plan
+
+
+def group(plan: Plan, axis: str, rank: int) -> tuple[int, ...]:
+    """The ranks that meet `rank` in a collective along `axis`, ascending.
+
+    A mesh axis (data takes context in); model: the ranks of one copy of the parameters; world; tied-A-B: the same place on
+    two pipeline ranks; shard and replica: the groups of sharded data parallelism.
+    """
+    mesh = plan.mesh
+    if axis == "model":
+        return mesh.group(rank, "tensor", "pipeline")
+    if axis == "world":
+        return tuple(range(mesh.ranks))
+    if axis.startswith("tied-"):
+        owner, copy = (int(part) for part in axis.split("-")[1:])
+        return tuple(sorted((mesh.move(rank, "pipeline", owner), mesh.move(rank, "pipeline", copy))))
+    if axis in ("data", SHARD, REPLICA):
+        replicas, size = mesh.group(rank, "data", "context"), plan.shard_size
+        place = replicas.index(rank)
+        first = place - place % size
+        return {SHARD: replicas[first : first + size], REPLICA: replicas[place % size :: size]}.get(axis, replicas)
+    return mesh.group(rank, axis)
+
+
+def breakdown_axis(plan: Plan, axis: str) -> str:
+    """The axis whose time a collective counts as."""
+    if axis.startswith("tied"):
+        return "pipeline"
+    if axis in (SHARD, REPLICA):
+        return "data"
+    if axis == "world":
+        return "data" if plan.replicas > 1 else breakdown_axis(plan, "model")
+    if axis == "model":
+        return "pipeline" if plan.mesh.size("pipeline") > 1 else "tensor"
+    return axis

@@ -1,0 +1,87 @@
+"""The host as a floor: a block's pass takes no less than launching its kernels.
+
+PyTorch issues kernels from one thread. Where the kernels of a block are shorter than their launches, the GPU waits for the
+thread; elsewhere the thread runs ahead and is never seen. The floor is one op on the rank's launch lane that begins with the
+block; what follows the block waits for it. Blocks whose kernels alone take longer get none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from parsim.kernel import Attention, Gemm, Kernel, Memory
+from parsim.model.model import Block
+from parsim.parallel.hooks import START
+from parsim.parallel.settings import Host
+from parsim.program.passes import Item, PassBuilder
+from parsim.program.program import COMPUTE
+
+LANE = "launch"
+"""lane of the thread that launches kernels"""
+_MOST_COLLECTIVES = 8
+"""collectives of one block's pass, at most"""
+
+
+def launches(kernels: Iterable[Kernel]) -> int:
+    """How many kernels the host launches; measured durations contain theirs."""
+    count = 0
+    for kernel in kernels:
+        if isinstance(kernel, Gemm | Attention):
+            count += 1
+        elif isinstance(kernel, Memory):
+            count += kernel.launches
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What launching one block's pass takes, and what its kernels take."""
+
+    seconds: float
+    """without collectives [s]"""
+    kernels: float
+    """[s]"""
+
+
+class LaunchFloor:
+    """Puts floors under the blocks of one pass."""
+
+    def __init__(self, host: Host, clock: Callable[[Kernel], float], at: PassBuilder) -> None:
+        self.host = host
+        self.clock = clock
+        self.at = at
+        self.active = host != Host()
+        self._begun: tuple[int, int] = (START, 0)
+
+    def floor(self, block: Block, kernels: Iterable[Kernel], *, backward: bool, share: float = 1.0) -> Floor:
+        """The floor of one block; layers are the blocks between embedding and head. `share` of the layer's floor is this pass's."""
+        chosen = list(kernels)
+        host = self.host
+        layer = block.kind not in ("embedding", "head")
+        seconds = share * (host.per_layer_backward if backward else host.per_layer_forward) if layer else 0.0
+        seconds += launches(chosen) * (host.per_kernel_backward if backward else host.per_kernel_forward)
+        return Floor(seconds, sum(map(self.clock, chosen)))
+
+    def may_bind(self, floor: Floor) -> bool:
+        """Whether the host could be the later one, whatever collectives there are."""
+        return floor.seconds + _MOST_COLLECTIVES * self.host.per_collective > floor.kernels
+
+    def begin_block(self) -> None:
+        """A block's pass begins here."""
+        if self.active:
+            self._begun = (self.at.mark(), len(self.at.items))
+
+    def end_block(self, floor: Floor) -> None:
+        """It has been written: what follows waits for the host too, if launching takes longer than the kernels."""
+        if not self.may_bind(floor):
+            return
+        handle, first = self._begun
+        self.at.mark()
+        collectives = sum(item.collective is not None and item.collective[1] != "data" for item in self.at.items[first:])
+        seconds = floor.seconds + collectives * self.host.per_collective
+        if seconds <= floor.kernels:
+            return
+        needs, tails = ([], [COMPUTE]) if handle == START else ([handle], [])
+        self.at.items.append(Item("launch kernels", "launch", (LANE,), seconds, needs=needs, tails=tails))
+        self.at.wait(len(self.at.items) - 1)

@@ -1,0 +1,238 @@
+"""Published training runs: `validation/runs`.
+
+`sources.yaml` describes the sources, `<source>.csv` holds their rows: what a source prints, under the names of scenario keys.
+`fits.yaml` holds the parameters that `validation/runs/fit.py` fitted. See validation/runs/README.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parsim.errors import Finding, ScenarioError
+from parsim.scenario.files import Document, data_root, parse_value, read, read_text
+
+MEASURED = {"step_time_s": "s", "allocated_gib": "GiB", "reserved_gib": "GiB", "device_used_gib": "GiB"}
+"""columns that were measured, and their units"""
+_SOURCE_KEYS = ("title", "source", "gpu", "settings", "inferred", "constants", "left_out", "memory_left_out")
+_STAGES = "model.stages."
+"""keys of every profiled stage"""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number of a source's software that its rows do not print."""
+
+    name: str
+    key: str
+    """scenario key; ``device....`` is a key of the device file"""
+    unit: str
+    """empty: a share"""
+    meaning: str
+    start: float
+    least: float
+    most: float
+    """what is physically possible"""
+
+    def value(self, number: float) -> float | str:
+        """A fitted number as the scenario has it."""
+        return f"{number:.4g} {self.unit}" if self.unit else float(f"{number:.4g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One published run."""
+
+    id: str
+    source: str
+    measured: Mapping[str, float]
+    """column of `MEASURED` -> value"""
+    settings: Mapping[str, Any]
+    """the scenario, the source's settings and what the row prints"""
+    left_out: str = ""
+    """why its time is not counted; empty: it is"""
+    memory_left_out: str = ""
+
+    @property
+    def fold(self) -> str:
+        """The half of its source that a row is in, by sha256 of its id: a or b."""
+        return "ab"[hashlib.sha256(self.id.encode()).digest()[0] & 1]
+
+    def scenario(self, *changes: Mapping[str, Any]) -> dict[str, Any]:
+        """A scenario tree with values for keys such as ``software.step_constant`` or ``device.gemm.efficiency`` put in."""
+        tree = copy.deepcopy(dict(self.settings))
+        for change in changes:
+            for key, value in change.items():
+                if key.startswith(_STAGES):
+                    for stage in tree["model"]["stages"]:
+                        stage[key.removeprefix(_STAGES)] = value
+                else:
+                    put(tree, f"cluster.set.{key}" if key.startswith("device.") else key, value)
+        return tree
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A publication."""
+
+    name: str
+    title: str
+    reference: str
+    gpu: str
+    """device whose parameters its rows judge"""
+    inferred: str
+    """what is not printed, and how it was chosen"""
+    constants: tuple[Constant, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """Fitted parameters, by scenario key."""
+
+    calibrated: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """GPU -> device parameters fitted on all its sources"""
+    constants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """source -> its own constants"""
+    held_out: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """source -> {a, b}: device parameters fitted without the source and constants fitted on its other half"""
+
+    def of(self, grade: str, row: Row, gpu: str) -> Mapping[str, Any]:
+        """What is changed for a row: nothing a priori."""
+        if grade == "calibrated":
+            return {**self.calibrated.get(gpu, {}), **self.constants.get(row.source, {})}
+        if grade == "held-out":
+            return self.held_out.get(row.source, {}).get(row.fold, {})
+        return {}
+
+
+def published(directory: str | Path | None = None, names: Sequence[str] = ()) -> tuple[Source, ...]:
+    """The sources of a directory (None: those that come with parsim), all or the ones called `names`.
+
+    Raises:
+        ScenarioError: missing files, unknown keys, rows that contradict their source's settings.
+    """
+    folder = _folder(directory)
+    about = read(folder / "sources.yaml")
+    known = ", ".join(map(str, about.tree))
+    findings = [Finding(f"unknown source {name!r}", "--source", name, f"known: {known}") for name in names if name not in about.tree]
+    sources = [_source(str(name), folder, about, findings) for name in about.tree if not names or name in names]
+    if findings:
+        raise ScenarioError(findings)
+    return tuple(source for source in sources if source is not None)
+
+
+def fitted(directory: str | Path | None = None) -> Fits:
+    """The parameters of `fits.yaml`; none if there is no such file."""
+    path = _folder(directory) / "fits.yaml"
+    if not path.exists():
+        return Fits()
+    tree = read(path).tree
+    return Fits(tree.get("calibrated") or {}, tree.get("constants") or {}, tree.get("held_out") or {})
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set a key by its path, making the mappings on the way."""
+    *sections, last = path.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[last] = value
+
+
+def _folder(directory: str | Path | None) -> Path:
+    return data_root() / "validation" / "runs" if directory is None else Path(directory)
+
+
+def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -> Source | None:
+    tree = about.tree[name]
+    if not isinstance(tree, Mapping):
+        findings.append(Finding("expected a mapping", name).at(*about.locate(name)))
+        return None
+    before = len(findings)
+    findings += [
+        Finding("unknown key", f"{name}.{key}", tree[key], f"known: {', '.join(_SOURCE_KEYS)}").at(*about.locate(f"{name}.{key}"))
+        for key in tree
+        if key not in _SOURCE_KEYS
+    ]
+    findings += [Finding("required", f"{name}.{key}").at(*about.locate(name)) for key in ("title", "source", "gpu") if key not in tree]
+    if len(findings) > before:
+        return None
+    path = folder / f"{name}.csv"
+    settings = tree.get("settings") or {}
+    rows = []
+    text = read_text(path)
+    reader = csv.DictReader(io.StringIO(text))
+    columns = [column for column in reader.fieldnames or () if "." in column]
+    for column in columns:
+        if (stated := _stated(settings, column)) is not None:
+            rule = "a row may only say what its source prints; what is the same for all rows stands in the settings"
+            findings.append(Finding(f"{rule}: the settings have {stated}", column, file=str(path), line=1))
+    left_out, no_memory = _reasons(tree.get("left_out")), _reasons(tree.get("memory_left_out"))
+    for number, cells in enumerate(reader, 2):
+        try:
+            rows.append(_row(name, cells, columns, settings, left_out, no_memory))
+        except ValueError as error:
+            findings.append(Finding(str(error), name, cells.get("id"), file=str(path), line=number))
+    known = {row.id for row in rows}
+    findings += [
+        Finding(f"no row is called {one}", f"{name}.left_out").at(*about.locate(f"{name}.left_out"))
+        for one in {**left_out, **no_memory}
+        if one not in known and ".." not in one
+    ]
+    constants = tuple(_constant(str(key), entry) for key, entry in (tree.get("constants") or {}).items())
+    return Source(name, str(tree["title"]), str(tree["source"]), str(tree["gpu"]), str(tree.get("inferred", "")), constants, tuple(rows))
+
+
+def _constant(name: str, entry: Mapping[str, Any]) -> Constant:
+    start, least, most = (float(entry[key]) for key in ("start", "from", "to"))
+    return Constant(name, str(entry["key"]), str(entry.get("unit", "")), str(entry["meaning"]), start, least, most)
+
+
+def _row(
+    source: str,
+    cells: Mapping[str, str],
+    columns: Sequence[str],
+    settings: Mapping[str, Any],
+    left_out: Mapping[str, str],
+    no_memory: Mapping[str, str],
+) -> Row:
+    tree = copy.deepcopy(dict(settings))
+    for column in columns:
+        if cells[column]:
+            put(tree, column, parse_value(cells[column]))
+    measured = {column: float(cells[column]) for column in MEASURED if cells.get(column)}
+    one = cells["id"]
+    return Row(one, source, measured, tree, _reason(left_out, one), _reason(no_memory, one))
+
+
+def _stated(settings: Mapping[str, Any], path: str) -> Any:
+    """What the settings say under a key path; None if nothing."""
+    holder: Any = settings
+    for key in path.split("."):
+        if not isinstance(holder, Mapping):
+            return holder if holder is not None else None
+        holder = holder.get(key)
+    return holder
+
+
+def _reasons(entries: Any) -> dict[str, str]:
+    return {str(one): str(entry["reason"]) for entry in entries or () for one in entry["rows"]}
+
+
+def _reason(reasons: Mapping[str, str], row: str) -> str:
+    """The reason that names a row, alone or in a range such as ``name-0001..0029``."""
+    if row in reasons:
+        return reasons[row]
+    for key, reason in reasons.items():
+        if (match := re.fullmatch(r"(.*-)(\d+)\.\.(\d+)", key)) and row.startswith(match[1]):
+            number = row[len(match[1]) :]
+            if number.isdigit() and int(match[2]) <= int(number) <= int(match[3]):
+                return reason
+    return ""

@@ -1,0 +1,99 @@
+"""The host as a floor: block time = max(kernels and the collectives between them, launching them)."""
+
+from __future__ import annotations
+
+import pytest
+
+from parsim import simulate
+from parsim.kernel import Attention, Fixed, Gemm, Memory
+from parsim.parallel.settings import Host, Recompute
+from parsim.program.host import launches
+from tests.jobs import job, layers
+
+GPT2 = {
+    "model": "gpt2",
+    "cluster": {"topology": "hgx-h100", "gpus": 1},
+    "training": {"sequence_length": 256, "micro_batch": 1, "global_batch": 1},
+    "parallel": {"data": {"strategy": "none"}},
+}
+
+
+def makespan(floor_forward, floor_backward, **settings):
+    """Four layers of 1 s forward and 2 s backward."""
+    host = Host(per_layer_forward=floor_forward, per_layer_backward=floor_backward)
+    settings = {"step": False, "data_settings": {"strategy": "none"}} | settings
+    return job(layers(4), runtime={"host": host}, **settings).makespan
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "expected"),
+    [(0.5, 1.5, 12), (1.0, 2.0, 12), (1.5, 0.0, 4 * 1.5 + 8), (0.0, 2.5, 4 + 10), (3.0, 3.0, 24)],
+)
+def test_a_layer_takes_the_longer_of_kernels_and_launch(forward, backward, expected):
+    assert makespan(forward, backward) == pytest.approx(expected, rel=1e-12)
+
+
+def test_recomputation_has_the_floor_of_the_forward():
+    assert makespan(1.5, 0.0, recompute=Recompute("full")) == pytest.approx(4 * 1.5 + 4 * (1.5 + 2), rel=1e-12)
+
+
+def test_micro_batches_repeat_the_floor_and_pipelines_overlap_it():
+    assert makespan(1.5, 3.0, micro_batches=3, global_batch=3) == pytest.approx(3 * 4 * 4.5, rel=1e-12)
+    # two stages of two layers, 1F1B with m = 3: (m + p - 1) (tF + tB) with tF = 3 and tB = 6
+    assert makespan(1.5, 3.0, micro_batches=3, global_batch=3, pipeline=2) == pytest.approx((3 + 1) * 9, rel=1e-12)
+
+
+def test_split_backward_shares_the_floor():
+    slots = tuple(tuple((kind, 0, i) for i in range(2) for kind in "FIW") for _ in range(1))
+    from parsim.parallel.schedules.slot import Slot
+
+    own = tuple(tuple(Slot(*slot) for slot in row) for row in slots)
+    found = makespan(0.0, 3.0, micro_batches=2, global_batch=2, pipeline_settings={"schedule": "custom", "slots": own})
+    assert found == pytest.approx(2 * 4 * (1 + 1.5 + 1.5), rel=1e-12)
+
+
+def test_launches_are_counted_by_kernel():
+    gemm, attention = Gemm(8, 8, 8), Attention(1, 1, 1, 8, 8, 8, True)
+    assert launches([gemm, attention, Memory(1.0, launches=3), Memory(1.0, launches=0), Fixed(1.0)]) == 5
+
+
+def test_a_small_model_is_launch_bound_and_graphs_free_it():
+    report = simulate(GPT2).document()
+    assert report["limiter_kind"] == "launch"
+    assert report["breakdown_s"]["launch"] > 0
+    assert sum(report["breakdown_s"].values()) == pytest.approx(report["step_time_s"], rel=1e-9)
+    graphs = simulate(GPT2, "software.host.graphs=true").document()
+    assert graphs["breakdown_s"]["launch"] == 0
+    assert graphs["step_time_s"] < report["step_time_s"]
+
+
+def test_compiled_blocks_launch_fewer_kernels():
+    """The floor per kernel counts what torch.compile leaves to launch; a floor per layer does not care."""
+    small = {**GPT2, "training": {**GPT2["training"], "dropout": 0.0}}
+    key = "software.host.per_kernel_forward"
+    steps = {}
+    for fusion in ("eager", "fused", "compiled"):
+        times = [simulate(small, f"software.fusion={fusion}", f"{key}={one}").document()["step_time_s"] for one in ("1 ms", "2 ms")]
+        steps[fusion] = (times[1] - times[0]) / 1e-3
+    # per layer GELU in Python is 8 kernels instead of 1, and two sums join the kernels behind them; compiled cross-entropy is 2, not 3
+    assert steps["eager"] - steps["fused"] == pytest.approx(12 * 7)
+    assert steps["fused"] - steps["compiled"] == pytest.approx(12 * 2 + 1)
+
+
+def test_a_large_model_does_not_see_the_host():
+    large = {**GPT2, "model": "gpt3-6.7b", "training": {"sequence_length": 2048, "micro_batch": 4, "global_batch": 4}}
+    slow, fast = (simulate(large, f"software.host.per_kernel_forward={time}").document() for time in ("12 us", "0 s"))
+    assert slow["step_time_s"] == pytest.approx(fast["step_time_s"], rel=2e-3)
+
+
+def test_the_floor_grows_with_collectives_between_operators():
+    tree = {
+        "model": "gpt2",
+        "cluster": {"topology": "hgx-h100", "gpus": 4},
+        "training": {"sequence_length": 256, "micro_batch": 1, "global_batch": 1},
+        "parallel": {"tensor": {"size": 4}},
+        "software": {"host": {"per_layer_forward": "1 ms", "per_layer_backward": "1 ms"}},
+    }
+    without, with_them = (simulate(tree, f"software.host.per_collective={time}").document()["step_time_s"] for time in ("0 s", "1 ms"))
+    # twelve layers with two all-reduces forward and two backward; embedding and head have one or more besides
+    assert with_them - without >= 12 * 4e-3

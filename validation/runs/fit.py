@@ -1,0 +1,173 @@
+"""Fit device parameters and the constants of each source to published training runs, and write fits.yaml.
+
+    python validation/runs/fit.py
+
+Errors are log(predicted / measured); every source weighs the same however many rows it has, and the sum of absolute errors is
+least, so that outliers count little. Bounds keep every parameter physical. Three fits per source:
+
+calibrated   device parameters on all sources of a GPU together, with each source's constants
+held out     device parameters without the source; its constants on each half of its rows (by sha256 of the id). A source that is
+             the only one of its GPU has its device parameters fitted on the half as well.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parsim.study.runs import Constant, Row, Source, published
+from parsim.study.validate_runs import short_step, step_time
+
+HERE = Path(__file__).parent
+DEVICE: dict[str, tuple[Constant, ...]] = {
+    "a100-sxm-80gb": (
+        Constant("gemm", "device.gemm.efficiency", "", "", 0.80, 0.70, 0.869),
+        Constant("hbm", "device.memory.efficiency", "", "", 0.72, 0.55, 0.92),
+    ),
+    "h100-sxm-80gb": (
+        Constant("clock", "device.compute.clock_derate", "", "", 0.78, 0.70, 1.0),
+        Constant("hbm", "device.memory.efficiency", "", "", 0.82, 0.55, 0.92),
+    ),
+    "b200-sxm-180gb": (
+        Constant("clock", "device.compute.clock_derate", "", "", 0.90, 0.80, 1.0),
+        Constant("hbm", "device.memory.efficiency", "", "", 0.82, 0.55, 0.92),
+    ),
+}
+"""parameters of a device that training runs may move, with what is physically possible: matrix products between a bad day and the
+best product ever found on the card, copies between fragmented and sequential, clocks between the power limit and boost"""
+ITERATIONS = 2
+_STEP = 0.04
+_ONCE = ("software.step_constant", "software.boundary")
+"""keys of what happens once per step, however many micro-batches it has"""
+
+
+@dataclass
+class Problem:
+    """The rows that judge one GPU, its parameters, and the linear model of their errors."""
+
+    sources: Sequence[Source]
+    device: tuple[Constant, ...]
+    pool: ProcessPoolExecutor
+
+    def __post_init__(self) -> None:
+        self.rows = [row for source in self.sources for row in source.rows if not row.left_out and "step_time_s" in row.measured]
+        self.parameters = [("", one) for one in self.device] + [(s.name, one) for s in self.sources for one in s.constants]
+        counts = {source.name: sum(row.source == source.name for row in self.rows) for source in self.sources}
+        self.weights = np.array([1.0 / counts[row.source] for row in self.rows])
+        self.values = np.array([one.start for _, one in self.parameters])
+
+    def seconds(self, values: NDArray[Any], rows: Sequence[int], predict: Callable[[Mapping[str, Any]], float]) -> NDArray[Any]:
+        """Predicted steps of some rows [s]."""
+        trees = [self.rows[i].scenario(changes(self.parameters, values, self.rows[i])) for i in rows]
+        return np.array(list(self.pool.map(predict, trees, chunksize=2)))
+
+    def linearise(self) -> None:
+        """Errors where the parameters stand now, and their derivatives, found on steps of as many micro-batches as stages."""
+        everything = list(range(len(self.rows)))
+        self.at = self.values.copy()
+        whole = self.seconds(self.values, everything, step_time)
+        self.residuals = np.log(whole / np.array([row.measured["step_time_s"] for row in self.rows]))
+        short = self.seconds(self.values, everything, short_step)
+        self.slopes = np.zeros((len(self.rows), len(self.parameters)))
+        for column, (source, one) in enumerate(self.parameters):
+            concerned = [i for i in everything if source in ("", self.rows[i].source)]
+            moved = self.values.copy()
+            moved[column] += _STEP * max(abs(moved[column]), 0.25 * one.start)
+            gained = self.seconds(moved, concerned, short_step) - short[concerned]
+            per = whole[concerned] if one.key in _ONCE else short[concerned]
+            self.slopes[concerned, column] = gained / per / (moved[column] - self.values[column])
+
+    def solve(self, rows: NDArray[Any], free: Sequence[int], start: NDArray[Any]) -> NDArray[Any]:
+        """The parameters `free` that make the weighted sum of absolute errors of `rows` least, by the linear model."""
+        values = start.copy()
+        scale = np.array([one.start for _, one in self.parameters])
+        lower = np.array([one.least for _, one in self.parameters])
+        upper = np.array([one.most for _, one in self.parameters])
+        active = list(free)
+        for _ in range(60):
+            errors = (self.residuals + self.slopes @ (values - self.at))[rows]
+            weight = self.weights[rows] / np.maximum(np.abs(errors), 0.005)
+            slopes = self.slopes[rows][:, active] * scale[active]
+            normal = slopes.T @ (weight[:, None] * slopes) + 1e-6 * np.eye(len(active))
+            values[active] += scale[active] * np.linalg.solve(normal, -slopes.T @ (weight * errors))
+            values = np.clip(values, lower, upper)
+        return values
+
+
+def changes(parameters: Sequence[tuple[str, Constant]], values: NDArray[Any], row: Row) -> dict[str, Any]:
+    """What a row's scenario is changed by."""
+    return {one.key: one.value(value) for (source, one), value in zip(parameters, values, strict=True) if source in ("", row.source)}
+
+
+def report(problem: Problem, errors: NDArray[Any], title: str) -> None:
+    """Mean absolute error by source, on stderr."""
+    line = []
+    for source in problem.sources:
+        mine = np.abs(np.expm1(errors[[row.source == source.name for row in problem.rows]]))
+        line.append(f"{source.name} {100 * mine.mean():.2f}")
+    sys.stderr.write(f"{title}: {', '.join(line)}\n")
+    sys.stderr.flush()
+
+
+def fit(gpu: str, sources: Sequence[Source], pool: ProcessPoolExecutor) -> dict[str, Any]:
+    """The three fits of one GPU's sources."""
+    problem = Problem(sources, DEVICE.get(gpu, ()), pool)
+    everything = np.arange(len(problem.rows))
+    free = range(len(problem.parameters))
+    for number in range(ITERATIONS):
+        problem.linearise()
+        report(problem, problem.residuals, f"{gpu}, iteration {number}")
+        problem.values = problem.solve(everything, free, problem.values)
+    names = {source.name: np.array([row.source == source.name for row in problem.rows]) for source in sources}
+    folds = np.array([row.fold for row in problem.rows])
+    device = [i for i, (source, _) in enumerate(problem.parameters) if not source]
+    held_out: dict[str, Any] = {}
+    for source in sources:
+        own = [i for i, (name, _) in enumerate(problem.parameters) if name == source.name]
+        others = np.flatnonzero(~names[source.name])
+        without = problem.values
+        if len(others):
+            without = problem.solve(others, [i for i in free if i not in own], problem.values)
+        held_out[source.name] = {}
+        for fold in "ab":
+            other_half = np.flatnonzero(names[source.name] & (folds != fold))
+            loose = own if len(others) else [*device, *own]
+            values = problem.solve(other_half, loose, without) if loose and len(other_half) else without
+            row = next(row for row in problem.rows if row.source == source.name)
+            held_out[source.name][fold] = changes(problem.parameters, values, row)
+    calibrated = {one.key: one.value(problem.values[i]) for i, (_, one) in enumerate(problem.parameters) if i in device}
+    constants = {
+        source.name: {one.key: one.value(problem.values[i]) for i, (name, one) in enumerate(problem.parameters) if name == source.name}
+        for source in sources
+        if source.constants
+    }
+    return {"calibrated": {gpu: calibrated} if calibrated else {}, "constants": constants, "held_out": held_out}
+
+
+def main() -> None:
+    """Fit every GPU and write the file."""
+    from ruamel.yaml import YAML
+
+    everything = published(HERE)
+    found: dict[str, dict[str, Any]] = {"calibrated": {}, "constants": {}, "held_out": {}}
+    with ProcessPoolExecutor() as pool:
+        for gpu in dict.fromkeys(source.gpu for source in everything):
+            chosen = [source for source in everything if source.gpu == gpu]
+            for section, values in fit(gpu, chosen, pool).items():
+                found[section].update(values)
+    yaml = YAML()
+    yaml.width = 200
+    with (HERE / "fits.yaml").open("w", encoding="utf-8") as file:
+        file.write("# Written by validation/runs/fit.py; see there what each part is.\n")
+        yaml.dump(found, file)
+
+
+if __name__ == "__main__":
+    main()
