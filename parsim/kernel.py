@@ -66,15 +66,23 @@ class Attention:
     """sliding window in tokens; 0 = all keys"""
 
     @property
+    def width(self) -> int:
+        """Multiplications per pair of a query and a key: the widths of all products of one head.
+
+        Forward QK^T and PV; backward QK^T again, dQ and dK (as wide as keys), dP and dV (as wide as values).
+        """
+        value_dim = self.value_dim or self.head_dim
+        return 3 * self.head_dim + 2 * value_dim if self.backward else self.head_dim + value_dim
+
+    @property
     def flop(self) -> float:
-        """Executed operations [FLOP]: forward 2 GEMMs, backward 5 (one recomputed); causal counts the lower triangle."""
+        """Executed operations [FLOP]; causal counts the lower triangle."""
         pairs: float = self.queries * self.keys
         if self.window and self.window < self.keys:
             pairs = self.queries * self.window - (self.window * (self.window - 1) / 2 if self.causal else 0)
         elif self.causal:
             pairs = self.queries * (self.keys - self.queries) + self.queries * (self.queries + 1) / 2
-        value_dim = self.value_dim or self.head_dim
-        return 2.0 * pairs * self.batch * self.heads * (self.head_dim + value_dim) * (2.5 if self.backward else 1.0)
+        return 2.0 * pairs * self.batch * self.heads * self.width
 
     @property
     def bytes(self) -> float:

@@ -162,14 +162,12 @@ def attention_time(device: Device, attention: Attention) -> float:
         raise TopologyError(
             Finding(f"{device.name} has no attention implementation {attention.implementation!r}; it has {known}", "training.attention")
         )
-    wide = attention.head_dim + (attention.value_dim or attention.head_dim)
-    passes = 2.5 if attention.backward else 1.0
     sequence = attention.keys if not attention.window else min(attention.keys, attention.window)
     efficiency = (table.backward if attention.backward else table.forward) * head_size_share(table, attention)
     efficiency *= sequence / (sequence + attention_ramp(table, attention))
     rate = peak_of(device, table.dtype or attention.dtype) * device.clock_derate * efficiency / device.sms
     rows = _BACKWARD_BLOCK if attention.backward else table.block
-    longest = 2.0 * min(rows, attention.queries) * sequence * wide * passes
+    longest = 2.0 * min(rows, attention.queries) * sequence * attention.width
     share = attention.flop / device.sms
     tail = (table.tail_backward if attention.backward else table.tail_forward) if attention.causal else 0.0
     stream = device.bandwidth * device.memory_efficiency

@@ -16,6 +16,9 @@ class AttentionCore:
 
     Eager attention keeps the softmax's output (with dropout also the dropped one and a mask) of b a s^2 elements;
     flash and memory-efficient kernels (2205.14135, 2112.05682) keep their output and the fp32 log-sum-exp of each row.
+    Flash kernels lay their output out as the queries are (``at::empty_like``): heads-first queries cost a copy of it
+    beside the kernel's own. A value that is a slice of a wider tensor (latent attention) keeps all of it, but eager
+    products copy the slice. All of it equals what autograd saves under PyTorch 2.13, to the byte.
     Context parallelism: `parsim.model.context`; by heads (ulysses) it is the core of t x c tensor ranks on whole samples,
     with copies of its operands and output in that layout (Jacobs et al., 2309.14509).
     """
@@ -35,8 +38,13 @@ class AttentionCore:
     """the architecture drops attention probabilities when the workload's dropout is active"""
     upcast_softmax: bool = False
     """eager only: softmax in fp32, then cast back (Hugging Face's Llama line)"""
+    heads_first: bool = False
+    """queries are contiguous as [b, a, s, d] (unfused rotary embedding by torch.cat)"""
+    softcap: bool = False
+    """eager only: scores are bounded by cap * tanh(scores / cap), whose tanh is kept (Gemma 2)"""
     expand_kv: bool = False
-    """keys and values are copied to all query heads (repeat_kv) instead of shared by the kernel; eager always does"""
+    """keys and values are copied to all query heads (repeat_kv) instead of shared by the kernel; eager and mem-efficient always
+    do (PyTorch's memory-efficient kernel has no grouped queries: ``enable_gqa`` in scaled_dot_product_attention's documentation)"""
     split: Split = "heads"
     selective: str = "attention"
 
@@ -60,7 +68,7 @@ class AttentionCore:
         operands = tuple(Save(name, size * token) for name, size in zip(self.inputs, sizes, strict=True))
         eager = at.attention == "eager"
         expanded = 0
-        if self.kv_heads < self.heads and (self.expand_kv or eager):
+        if self.kv_heads < self.heads and (self._expands(at) or eager):
             group = shard(self.heads, at) // shard(self.kv_heads, at)
             expanded = group * (key + value) * token
             # a fused tensor cannot be kept in part: the copies stand for all of it
@@ -86,11 +94,20 @@ class AttentionCore:
             at.batch, heads, kv_heads, queries, keys, self.head_dim, causal, backward, at.attention, at.dtype, self.value_dim, self.window
         )
 
+    def _expands(self, at: Workload) -> bool:
+        return self.expand_kv or at.attention == "mem-efficient"
+
+    def _copy(self, at: Workload) -> tuple[Kernel, ...]:
+        """Brings the heads-first output of a flash kernel into the order of the tokens, and its gradient back."""
+        if not self.heads_first or at.library or at.attention == "mem-efficient":
+            return ()
+        return (Memory(2 * self.sizes(at).output),)
+
     def sizes(self, at: Workload) -> Sizes:
         """The tensors of one rank's fused core [B]; keys and values as the kernel gets them, copied to all heads or not."""
         query, key, value = self.widths(at)
         token = at.tokens * at.element
-        copies = shard(self.heads, at) // shard(self.kv_heads, at) if self.expand_kv else 1
+        copies = shard(self.heads, at) // shard(self.kv_heads, at) if self._expands(at) else 1
         # PyTorch's memory-efficient kernel pads the rows of its log-sum-exp to 32 (kAlignLSE)
         rows = -(-at.sequence // 32) * 32 if at.attention == "mem-efficient" else at.sequence
         heads = shard(self.heads, at)
@@ -99,13 +116,15 @@ class AttentionCore:
 
     def spread(self, at: Workload) -> Spread:
         """The fused core of one of several context ranks that do not split by heads."""
-        return spread(at, lambda *shape: self._kernel(at, *shape), self.sizes(at), causal=self.causal)
+        part = spread(at, lambda *shape: self._kernel(at, *shape), self.sizes(at), causal=self.causal)
+        return part.with_copy(self._copy(at))
 
     def _fused(self, at: Workload, operands: tuple[Save, ...], _: int, context: int) -> Work:
         state = 16 if at.attention == "mem-efficient" else 24
+        copy = self._copy(at)
         saves = (
             *operands,
-            Save(self.output, context),
+            Save(f"{self.name}.heads_first", context) if copy else Save(self.output, context),
             Save(f"{self.name}.log_sum_exp", self.sizes(at).statistics),
             Save(f"{self.name}.random_state", state),
         )
@@ -114,7 +133,7 @@ class AttentionCore:
             kernels = part.kernels(backward=False), part.kernels(backward=True)
             return Work(*kernels, saves=saves, forward_temporary=part.forward_temporary, backward_temporary=part.backward_temporary)
         square = (at.sequence, at.sequence, self.causal)
-        return Work((self._kernel(at, *square, False),), (self._kernel(at, *square, True),), saves=saves)
+        return Work((self._kernel(at, *square, False), *copy), (*copy, self._kernel(at, *square, True)), saves=saves)
 
     def _by_heads(self, at: Workload) -> Work:
         whole = replace(at, sequence=at.sequence * at.context, tensor=at.tensor * at.context, context=1, sequence_parallel=False)
@@ -129,15 +148,19 @@ class AttentionCore:
     def _eager(self, at: Workload, operands: tuple[Save, ...], qkv: int, context: int) -> Work:
         heads, s, e = at.batch * shard(self.heads, at), at.sequence, at.element
         d, dv = self.head_dim, self.value_dim or self.head_dim
-        scores, drop, upcast = heads * s * s, bool(self.dropout and at.dropout), self.upcast_softmax and e < 4 and not at.fused
+        scores, drop, upcast = heads * s * s, bool(self.dropout and at.dropout), self.upcast_softmax and e < 4 and not at.library
 
         def gemm(n: int, k: int) -> Gemm:
             # Q K^T and dO V^T reduce over the head size, along which both operands lie; the other products read V, K or Q across
             return Gemm(s, n, k, heads, "bf16" if at.dtype == "fp8" else at.dtype, e, layout="TN" if n == s else "NN")
 
-        softmax_element = 4 if upcast else e
-        saved = softmax_element + (e if upcast or drop else 0) + drop
+        softmax_element, capped = 4 if upcast else e, e if self.softcap else 0
+        saved = softmax_element + (e if upcast or drop else 0) + drop + capped
         saves = [Save(f"{self.name}.softmax", softmax_element * scores)]
+        if capped:
+            saves.append(Save(f"{self.name}.tanh", e * scores))
+        if self.value_dim and len(self.inputs) == 3:
+            operands = (*operands[:2], Save(f"{self.name}.value", self.widths(at)[2] * at.tokens * e))
         if drop:
             saves += [Save(f"{self.name}.dropped", e * scores), Save(f"{self.name}.mask", scores)]
         elif upcast:
@@ -150,9 +173,11 @@ class AttentionCore:
             forward, backward, launches = forward + 2 + 4 + e, backward + e + 4 + 8, [launches[0] + 1, launches[1] + 1]
         if drop:
             forward, backward, launches = forward + 2 * e + 1, backward + 2 * e + 1, [launches[0] + 1, launches[1] + 1]
+        if capped:
+            forward, backward, launches = forward + 6 * e, backward + 7 * e, [launches[0] + 3, launches[1] + 3]
         # peaks: two score tensors before the softmax is done; backward, dP beside everything kept, then the softmax's
         # output with its two gradients (and the mask)
-        peak = max(saved + e, softmax_element + 2 * e + drop, 3 * softmax_element - (e if upcast else 0))
+        peak = max(saved + e, capped + softmax_element + 2 * e + drop, capped + 3 * softmax_element - (e if upcast else 0))
         return Work(
             (
                 Memory(2 * qkv + 2 * context + (2 * context if at.fused else 0), launches=4),
@@ -178,9 +203,9 @@ class AttentionCore:
 class Rotary:
     """Rotary position embedding (2104.09864) of queries and keys inside the fused query-key-value tensor.
 
-    New queries and keys replace the old ones, so the tensor keeps its name and size; nothing but the tables is saved. Where one
-    product made all three (`one_product`), values stay a view of its result, which keeps the old queries and keys alive as well
-    (GPT-NeoX, Phi-3: views and chunks of one tensor in huggingface/transformers; litgpt's CausalSelfAttention).
+    New queries and keys replace the old ones, so the tensor keeps its name and size; nothing but the tables is saved.
+    Where queries, keys and values came from one product, the old queries and keys stay as long as the values do: a
+    fused attention kernel keeps the values as a slice of that product's whole result (GPT-NeoX, Phi-3 in Hugging Face).
     """
 
     name: str
@@ -190,9 +215,8 @@ class Rotary:
     kv_heads: int
     rotary_dim: int
     """elements of a head that are rotated"""
-    head_dim: int = 0
-    one_product: bool = False
-    """queries, keys and values are slices of one tensor"""
+    sliced_dim: int = 0
+    """elements of a head where the input is one product's result of queries, keys and values; 0 = three products"""
     split: Split = "heads"
     selective: str = ""
 
@@ -204,11 +228,11 @@ class Rotary:
         """One pass if fused; otherwise two products, a rotation by half and a sum."""
         size = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.rotary_dim * at.element
         kernel = Memory(2 * size) if at.fused else Memory(10 * size, launches=10)
-        old = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.head_dim * at.element
-        saves = (Save(f"{self.name}.unrotated", old),) if self.one_product and not at.fused else ()
-        work = Work(
-            (kernel,), (kernel,), input_gradients=(0,) * len(self.inputs), saves=saves, forward_temporary=size, backward_temporary=size
-        )
+        saves: tuple[Save, ...] = ()
+        if self.sliced_dim and not at.library and at.attention != "eager":
+            saves = (Save(f"{self.name}.unrotated", size // self.rotary_dim * self.sliced_dim),)
+        gradients = (0,) * len(self.inputs)
+        work = Work((kernel,), (kernel,), input_gradients=gradients, saves=saves, forward_temporary=size, backward_temporary=size)
         return kept(at, work, (*self.inputs, self.output))
 
 
@@ -228,9 +252,10 @@ class RotaryTables:
         return ()
 
     def work(self, at: Workload) -> Work:
-        """Two small tables, kept until this operator's place in backward."""
+        """Two small tables, kept until this operator's place in backward (torch.compile makes them again)."""
         size = 2 * at.sequence * self.rotary_dim * at.element
-        work = Work((Memory(2 * size, launches=2),), input_gradients=(0,), saves=(Save(f"{self.name}.tables", size),))
+        saves = () if at.compiled else (Save(f"{self.name}.tables", size),)
+        work = Work((Memory(2 * size, launches=2),), input_gradients=(0,), saves=saves)
         return kept(at, work, (*self.inputs, self.output))
 
 

@@ -101,7 +101,19 @@ def _embedding(config: TransformerConfig, vocabulary: int) -> Block:
     positions = config.maximum_sequence + config.position_offset if config.position == "learned" else 0
     projected = width != config.hidden
     at_once = 0 if projected else positions
-    row.add(Embedding("word_embeddings", ("input",), "word_embeddings", vocabulary, width, "vocab", at_once, config.token_types))
+    row.add(
+        Embedding(
+            "word_embeddings",
+            ("input",),
+            "word_embeddings",
+            vocabulary,
+            width,
+            "vocab",
+            at_once,
+            config.token_types,
+            config.positions_per_sample,
+        )
+    )
     if projected:
         row.add(Linear("project_in", (row.last,), "project_in", width, (config.hidden,), bias=False))
     if projected and positions:
@@ -163,6 +175,8 @@ def _attention(config: TransformerConfig, window: int, row: Row, source: str) ->
         value_dim,
         dropout=config.attention_dropout,
         upcast_softmax=config.upcast_softmax,
+        heads_first=config.rotary_concatenates,
+        softcap=config.softcap_attention,
         expand_kv=config.expand_key_value,
     )
     row.add(core)
@@ -182,8 +196,8 @@ def _query_key_value(config: TransformerConfig, row: Row) -> None:
     if config.query_key_norm:
         row.add(QKNorm("query_key_norm", (row.last,), "query_key_norm", heads, kv_heads, d))
     if config.position == "rotary":
-        one = config.fused_query_key_value
-        row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction), d, one))
+        sliced = d if config.fused_query_key_value else 0
+        row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction), sliced))
 
 
 def _mlp(config: TransformerConfig, mixture: bool, row: Row, source: str) -> str:
@@ -219,6 +233,8 @@ def _experts(config: TransformerConfig, experts: Experts, source: str) -> tuple[
         shared_width=experts.shared,
         shared_gate=experts.shared_gate,
         router_bias=experts.router_bias,
+        router_fp32=experts.router_fp32,
+        renormalise=experts.renormalise,
     )
 
 

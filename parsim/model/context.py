@@ -25,7 +25,7 @@ everybody waits for it. With all-gather the price is that of the rank with the t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parsim.kernel import Kernel, Memory
 from parsim.model.model import Workload
@@ -68,6 +68,15 @@ class Spread:
     forward_temporary: int
     """live only while the forward runs, beyond operands, output and statistics [B]"""
     backward_temporary: int
+
+    def with_copy(self, copy: tuple[Kernel, ...]) -> Spread:
+        """With `copy` of the whole output behind forward's last block, and of its gradient before backward's first."""
+        if not copy:
+            return self
+        *before, last = self.forward
+        first, *after = self.backward
+        forward = (*before, Block((*last.kernels, *last.then, *copy)))
+        return replace(self, forward=forward, backward=(Block((*copy, *first.kernels), first.then), *after))
 
     def kernels(self, *, backward: bool) -> tuple[Kernel, ...]:
         """All of one direction, in order."""

@@ -13,7 +13,7 @@ from typing import Literal, cast
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Memory
 from parsim.model.model import Block, Parameter, Split, Work, Workload
-from parsim.model.operators import Activation, Dropout, LayerNorm, Linear, Loss, SelectToken
+from parsim.model.operators import Activation, Dropout, LayerNorm, Linear, Loss, SelectToken, Softcap
 from parsim.model.row import Row, norm
 from parsim.model.transformer import TransformerConfig
 
@@ -78,7 +78,7 @@ def _pretraining(config: TransformerConfig, vocabulary: int, row: Row, kind: Kin
     _masked_words(config, vocabulary, row, kind, hidden)
     masked = row.last
     row.add(Linear("next_sentence", (pooled,), "next_sentence", config.hidden, (2,), per_sample=True))
-    row.add(Loss("next_sentence_loss", (row.last,), "next_sentence_loss", 2, kind, per_sample=True, split="replicated"))
+    row.add(Loss("next_sentence_loss", (row.last,), "next_sentence_loss", 2, kind, per_sample=True, split="replicated", upcast=False))
     row.add(LossSum("loss_sum", (masked, row.last), "loss_sum"))
     return row.block("head", ("pooler", "lm_head", "transform", "next_sentence"))
 
@@ -87,14 +87,14 @@ def _classification(config: TransformerConfig, _: int, row: Row, kind: Kind) -> 
     _pool(config, row, row.last)
     row.add(Dropout("classifier_dropout", (row.last,), "classifier_dropout", config.hidden, per_sample=True))
     row.add(Linear("classifier", (row.last,), "classifier", config.hidden, (config.labels,), per_sample=True))
-    row.add(Loss("loss", (row.last,), "loss", config.labels, kind, per_sample=True, split="replicated"))
+    row.add(Loss("loss", (row.last,), "loss", config.labels, kind, per_sample=True, split="replicated", upcast=False))
     return row.block("head")
 
 
 def _image(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
     row.add(SelectToken("first_token", (row.last,), "first_token", config.hidden))
     row.add(Linear("classifier", (row.last,), "classifier", config.hidden, (config.labels,), per_sample=True))
-    row.add(Loss("loss", (row.last,), "loss", config.labels, kind, per_sample=True, split="replicated"))
+    row.add(Loss("loss", (row.last,), "loss", config.labels, kind, per_sample=True, split="replicated", upcast=False))
     return row.block("head")
 
 
@@ -125,7 +125,9 @@ def _logits(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind, *,
     tied = WORD_TABLE if config.tied_embeddings else ""
     bias = bias or config.head_bias
     row.add(Linear("lm_head", (row.last,), "lm_head", config.embedding_width, (vocabulary,), bias, "vocab", tied=tied))
-    row.add(Loss("loss", (row.last,), "loss", vocabulary, kind, shifted=shifted))
+    if config.softcap_logits:
+        row.add(Softcap("softcap", (row.last,), "softcap", vocabulary))
+    row.add(Loss("loss", (row.last,), "loss", vocabulary, kind, shifted=shifted, upcast=shifted))
 
 
 _HEADS: dict[str, Callable[[TransformerConfig, int, Row, Kind], Block]] = {

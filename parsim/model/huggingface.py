@@ -44,7 +44,7 @@ HARMLESS = words(
     "initializer_range layer_norm_eps layer_norm_epsilon rms_norm_eps norm_epsilon norm_eps rope_theta rope_scaling "
     "rope_parameters pretraining_tp task_specific_params gradient_checkpointing output_attentions output_hidden_states "
     "return_dict torchscript problem_type tokenizer_class finetuning_task attn_implementation _attn_implementation "
-    "quantization_config unsloth_version unsloth_fixed chunk_size_feed_forward is_encoder_decoder"
+    "id2label label2id num_labels quantization_config unsloth_version unsloth_fixed chunk_size_feed_forward is_encoder_decoder"
 )
 """Keys that change neither parameters nor work nor activation memory. ``quantization_config`` is how the checkpoint is
 stored; training precision is the scenario's. RoPE settings change angles, not shapes."""
@@ -69,6 +69,9 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
             read.add(key)
             for name in names.split() if tree[key] is not None else ():
                 _put(values, name, ACTIVATIONS.get(tree[key], tree[key]) if name == "activation" else tree[key])
+    rotary = tree.get("rope_parameters")  # where transformers 5 writes what older versions call partial_rotary_factor or rotary_pct
+    if isinstance(rotary, Mapping) and "rotary_fraction" in family.keys.values() and rotary.get("partial_rotary_factor") is not None:
+        values["rotary_fraction"] = rotary["partial_rotary_factor"]
     if family.adjust is not None:
         _require(family, values, path)
         read |= family.adjust(values, tree)

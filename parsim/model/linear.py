@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parsim.kernel import Gemm, Kernel, Memory
+from parsim.model.chunked import chunked, head_work, parts
 from parsim.model.local import kept, rows, shard
 from parsim.model.model import Parameter, Save, Split, Work, Workload
 
@@ -16,7 +17,7 @@ class Linear:
     `out_features` with several entries (query, key, value; gate, up) gives one output tensor of their sum and
     separate parameters. Column and vocab split the outputs over tensor ranks, row splits the inputs. Under sequence
     parallelism column and vocab gather their input, row scatters its output. Of a vocabulary's logits only one of the
-    workload's `loss_chunks` parts exists at a time. `per_sample`: works on one row per
+    workload's `loss_chunks` parts exists at a time (`parsim.model.chunked`). `per_sample`: works on one row per
     sample (pooler, classifier). `tied`: full name of the parameter the weight is tied to. An fp8 product keeps a
     one-byte copy of its input instead of the input (Transformer Engine).
     """
@@ -61,6 +62,8 @@ class Linear:
         if isinstance(self.bias, tuple):
             bias = sum(out for out, has in zip(self.out_features, self.bias, strict=True) if has)
         bias = shard(bias, at) if sharded else bias
+        if self.split == "vocab" and chunked(at):
+            return head_work(self.name, at, n, k, bias, trainable=self.trainable)
         operand = 1 if at.dtype == "fp8" else at.element
         weight: tuple[Kernel, ...] = ()
         saves: tuple[Save, ...] = ()
@@ -76,7 +79,7 @@ class Linear:
             forward=(Gemm(m, n, k, dtype=at.dtype, element=operand),),
             backward_input=(Gemm(m, k, n, dtype=at.dtype, element=operand, layout="NN"),),
             backward_weight=weight,
-            output=-(-rows_out * n * at.element // (at.loss_chunks if self.split == "vocab" else 1)),
+            output=-(-rows_out // (parts(at) if self.split == "vocab" else 1)) * n * at.element,
             input_gradients=(rows_in * k * at.element,),
             saves=saves,
             forward_temporary=gathered + scattered,
@@ -101,6 +104,8 @@ class Embedding:
     """rows of the learned position table; 0 = none"""
     types: int = 0
     """rows of the token-type table; 0 = none"""
+    positions_per_sample: bool = False
+    """every sample has position ids of its own, made from its padding mask (OPT, RoBERTa in Hugging Face)"""
     parameter_names: tuple[str, ...] = ()
     """of the word, position and type tables that exist"""
     tied: str = ""
@@ -134,7 +139,7 @@ class Embedding:
         if self.trainable:
             saves = (Save(self.inputs[0], 8 * at.tokens, "weight"),)
             if tables > 1:
-                saves += (Save(f"{self.name}.positions", 8 * at.sequence, "weight"),)
+                saves += (Save(f"{self.name}.positions", 8 * (at.tokens if self.positions_per_sample else at.sequence), "weight"),)
             weight = (Memory(table + 2 * full * tables, launches=2 * tables),)
         work = Work(
             forward=(Memory(full * (2 * tables + 3 * (tables - 1)), launches=2 * tables - 1),),

@@ -51,6 +51,8 @@ class Liveness:
         self.uses: dict[str, list[tuple[int, Phase]]] = {}
         """storage -> its uses in backward"""
         self.held: list[str] = []
+        self.ready: set[str] = set()
+        """gradients that forward made"""
         self.storage = self._storages()
         self._measure()
         self.last_read = self._last_read()
@@ -154,6 +156,9 @@ class Liveness:
                 self.weight_steps[index] = _Draft(operator, "weight", work.backward_weight, needed=True)
             if work.backward_weight:
                 self._use(incoming, index, "weight")
+            if work.ready_gradient:
+                incoming = self._tensor(work.ready_gradient, next(s.bytes for s in work.saves if s.tensor == work.ready_gradient))
+                self.ready.add(incoming)
             for name, size in wanted:
                 gradients[name] = self._contribute(index, draft, name, size, incoming, gradients.get(name))
             if work.backward_temporary:
@@ -185,10 +190,10 @@ class Liveness:
     def _boundary_gradients(self, active: list[int], final: str | None) -> None:
         """Names the gradient of the input, and gives every gradient a last use."""
         lowest = active[-1]
-        if final == "grad_output":  # all operators passed it on: the block before needs a tensor of its own
-            final = f"grad:input@{self.block.kind}"
-            self.input_steps[lowest].allocates.append(self._tensor(final, self.tensors["grad_output"].bytes, "gradients"))
-            self._use("grad_output", lowest, "input")
+        if final == "grad_output" or final in self.ready:  # passed on, or made in forward: the block before needs a tensor of its own
+            passed, final = final, f"grad:input@{self.block.kind}"
+            self.input_steps[lowest].allocates.append(self._tensor(final, self.tensors[passed].bytes, "gradients"))
+            self._use(passed, lowest, "input")
         if final is not None:
             self.tensors["grad_input"] = TapeTensor("grad_input", self.tensors.pop(final).bytes, "gradients")
             self.uses.pop(final, None)

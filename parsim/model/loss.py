@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from parsim.kernel import Kernel, Memory
+from parsim.model.chunked import chunked, parts
 from parsim.model.local import elements, kept, rows
 from parsim.model.model import Parameter, Save, Split, Work, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Softcap:
+    """cap * tanh(logits / cap), spelled out in Python (Gemma 2, 2408.00118): three kernels each way, the tanh is kept."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    classes: int
+    split: Split = "vocab"
+    selective: str = ""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """Memory-bound both ways; one of the workload's `loss_chunks` parts exists at a time."""
+        count = elements(at, self.classes, self.split)
+        part, traffic = -(-count // parts(at)) * at.element, count * at.element
+        if chunked(at):
+            return Work((Memory(13 * traffic, launches=6 * parts(at)),), output=part, input_gradients=(0,), forward_temporary=part)
+        if at.fused:
+            return kept(at, Work((), (Memory(traffic),), output=0, input_gradients=(part,)), (*self.inputs, self.output))
+        work = Work(
+            (Memory(6 * traffic, launches=3),),
+            (Memory(7 * traffic, launches=3),),
+            output=part,
+            input_gradients=(part,),
+            saves=(Save(f"{self.name}.tanh", part),),
+        )
+        return kept(at, work, (*self.inputs, self.output))
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +49,11 @@ class Loss:
     """cross_entropy | mse | sum over `classes` outputs per token (or per sample).
 
     The kernel of cross-entropy is the workload's `loss_kernel`:
-    eager, PyTorch's: logits are cast to fp32, the log-softmax (4 B) is kept; the script holds the logits it was returned;
+    eager, PyTorch's: the log-softmax is kept, in fp32 where logits are `upcast`; the script holds the logits it was returned;
     fused: one kernel that keeps the logits and the fp32 log-sum-exp of each row (flash-attention's cross entropy);
     vocab-parallel: Megatron-LM's, which turns the logits into fp32 exponentials in place and keeps them, 1/t per rank.
-    With `loss_chunks` the gradient of each part of the logits is made before the next part (Liger's linear
-    cross-entropy, 2410.10989), so memory is that of one part and no logits are returned.
+    Compiled, PyTorch's keeps the logits and two fp32 numbers per row. With `loss_chunks` the gradient of each part of the
+    logits is made before the next part (`parsim.model.chunked`): all kernels run in forward, nothing is kept or returned.
     """
 
     name: str
@@ -30,6 +64,9 @@ class Loss:
     kind: Literal["cross_entropy", "mse", "sum"] = "cross_entropy"
     per_sample: bool = False
     split: Split = "vocab"
+    upcast: bool = True
+    """eager cross-entropy: 16-bit logits are cast to fp32 first (Hugging Face's ``ForCausalLMLoss``; its masked-LM and
+    classification heads call cross_entropy on the logits as they are, and then the log-softmax has their type)"""
     shifted: bool = False
     """targets are the ids moved by one: PyTorch keeps the padded copy of s + 1 ids where a slice of it is contiguous (b = 1)"""
     hold_output: bool = True
@@ -43,8 +80,12 @@ class Loss:
     def work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
         if self.kind == "cross_entropy":
-            kernel = {"eager": self._eager, "fused": self._fused, "vocab-parallel": self._vocab_parallel}[at.loss_kernel]
-            work = kernel(at)
+            kernels = {"eager": self._eager, "fused": self._fused, "vocab-parallel": self._vocab_parallel}
+            if at.compiled:
+                kernels["eager"] = self._compiled
+            work = kernels[at.loss_kernel](at)
+            if self.split == "vocab" and chunked(at):
+                work = self._in_parts(at, work)
         else:
             work = self._simple(at)
         return kept(at, work, (*self.inputs, self.output))
@@ -54,7 +95,23 @@ class Loss:
 
     def _part(self, at: Workload) -> int:
         """Elements that exist at a time."""
-        return -(-self._count(at) // (at.loss_chunks if self.split == "vocab" else 1))
+        count = parts(at) if self.split == "vocab" else 1
+        return -(-self._rows(at) // count) * (self._count(at) // self._rows(at))
+
+    def _in_parts(self, at: Workload, whole: Work) -> Work:
+        """`whole` (with the memory of one part) as it runs part by part: backward's kernels follow forward's at once."""
+        kept_in_part = sum(save.bytes for save in whole.saves if save.tensor not in (*self.inputs, self.output))
+        in_place = at.loss_kernel == "fused" or at.compiled  # the gradient takes the place of the logits
+        gradient = 0 if in_place else whole.input_gradients[0]
+        passes = [kernel for kernel in (*whole.forward, *whole.backward_input) if isinstance(kernel, Memory)]
+        count = parts(at)
+        return Work(
+            tuple(Memory(kernel.bytes / count, launches=kernel.launches) for kernel in passes) * count,
+            output=4,
+            input_gradients=(0,),
+            saves=(Save(self.output, 4, "pass"),),
+            forward_temporary=kept_in_part + max(whole.forward_temporary, whole.backward_temporary + gradient),
+        )
 
     def _rows(self, at: Workload) -> int:
         return rows(at, self.split, self.per_sample)
@@ -69,24 +126,32 @@ class Loss:
 
     def _eager(self, at: Workload) -> Work:
         count, part = self._count(at), self._part(at)
-        size, upcast = part * at.element, at.element < 4
-        forward = 12 + (at.element + 4 if upcast else 0)
-        backward = 16 + (4 + at.element if upcast else 0)
+        size, upcast = part * at.element, (self.upcast or at.autocast) and at.element < 4
+        wide = 4 if upcast else at.element
+        forward = 3 * wide + (at.element + wide if upcast else 0)
+        backward = 4 * wide + (wide + at.element if upcast else 0)
         return Work(
             (Memory(forward * count, launches=3 if upcast else 2),),
             (Memory(backward * count, launches=4 if upcast else 3),),
             output=4,
             input_gradients=(size,),
             saves=(
-                Save(f"{self.name}.log_softmax", 4 * part),
+                Save(f"{self.name}.log_softmax", wide * part),
                 self._targets(at),
-                Save(f"{self.name}.total_weight", 4),
+                Save(f"{self.name}.total_weight", wide),
                 *self._held(size, at),
             ),
-            forward_temporary=4 * part if upcast else 0,
-            # two fp32 gradients (of the picked entries, then of all); the result's own buffer counts against them
-            backward_temporary=8 * part - size,
+            forward_temporary=wide * part if upcast else 0,
+            # two gradients (of the picked entries, then of all); the result's own buffer counts against them
+            backward_temporary=2 * wide * part - size,
         )
+
+    def _compiled(self, at: Workload) -> Work:
+        """Inductor's: the maximum, then the sum of exponentials; backward makes the gradient from logits and both."""
+        fused = self._fused(at)
+        size = self._part(at) * at.element
+        extra = (Save(f"{self.name}.maximum", 4 * self._rows(at)), *self._held(size, at))
+        return replace(fused, forward=(Memory(2 * self._count(at) * at.element, launches=2),), saves=(*fused.saves[:-1], *extra))
 
     def _fused(self, at: Workload) -> Work:
         size, traffic = self._part(at) * at.element, self._count(at) * at.element

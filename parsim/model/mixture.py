@@ -18,7 +18,11 @@ from parsim.model.model import Operator, Parameter, Save, Split, Work, Workload
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """Scores every token for every expert in fp32 and picks `top_k`; output: the chosen weights (fp32) and experts (int64)."""
+    """Scores every token for every expert in fp32 and picks `top_k`; output: the chosen weights (fp32) and experts (int64).
+
+    Unfused with `fp32`, the product keeps fp32 copies of the tokens and of its weights (transformers'
+    ``DeepseekV3TopkRouter``); `renormalise` keeps the sum of each token's chosen weights.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -28,6 +32,8 @@ class Router:
     top_k: int
     bias_buffer: bool = False
     """a routing bias per expert that no gradient updates (DeepSeek-V3)"""
+    fp32: bool = False
+    renormalise: bool = False
     parameter_name: str = ""
     split: Split = "replicated"
     selective: str = ""
@@ -42,18 +48,31 @@ class Router:
 
     def work(self, at: Workload) -> Work:
         """2 T h E operations each way and the softmax."""
-        m, e = at.local_tokens, at.element
-        dtype = "bf16" if at.dtype == "fp8" else at.dtype
+        upcast = self.fp32 and not at.library and at.element < 4
+        m, e = at.local_tokens, 4 if upcast else at.element
+        dtype = "fp32" if upcast else "bf16" if at.dtype == "fp8" else at.dtype
         scores = m * self.experts
         weight: tuple[Kernel, ...] = (Gemm(self.experts, self.hidden, m, dtype=dtype, element=e, weight_gradient=True, layout="NT"),)
-        saves = (Save(self.inputs[0], m * self.hidden * e, "weight"),) if self.trainable else ()
+        source = f"{self.name}.fp32" if upcast else self.inputs[0]
+        saves: tuple[Save, ...] = (Save(source, m * self.hidden * e, "weight"),) if self.trainable else ()
+        saves += (Save(f"{self.name}.scores", 4 * scores),)
+        copies: tuple[Kernel, ...] = ()
+        if upcast:
+            copies = (Memory((at.element + 4) * self.hidden * (m + self.experts), launches=2),)
+            saves += (Save(f"{self.name}.weight_fp32", 4 * self.experts * self.hidden),)
+        if self.renormalise and not at.library:
+            saves += (Save(f"{self.name}.sum", 4 * m),)
         work = Work(
-            (Gemm(m, self.experts, self.hidden, dtype=dtype, element=e), Memory((e + 12) * scores, launches=3)),
-            (Memory((e + 12) * scores, launches=3), Gemm(m, self.hidden, self.experts, dtype=dtype, element=e, layout="NN")),
+            (*copies, Gemm(m, self.experts, self.hidden, dtype=dtype, element=e), Memory((e + 12) * scores, launches=3)),
+            (
+                Memory((e + 12) * scores, launches=3),
+                Gemm(m, self.hidden, self.experts, dtype=dtype, element=e, layout="NN"),
+                *copies,
+            ),
             weight if self.trainable else (),
             output=12 * m * self.top_k,
-            input_gradients=(m * self.hidden * e,),
-            saves=(*saves, Save(f"{self.name}.scores", 4 * scores)),
+            input_gradients=(m * self.hidden * at.element,),
+            saves=saves,
             backward_temporary=4 * scores,
         )
         return kept(at, work, (*self.inputs, self.output))
@@ -61,7 +80,11 @@ class Router:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Copies tokens into the order of their experts; `inputs` is (tokens, router's output). Keeps the order (8 B per copy)."""
+    """Copies tokens into the order of their experts; `inputs` is (tokens, router's output).
+
+    A fused kernel keeps the order (8 B per copy); transformers' ``grouped_mm_experts_forward`` three index tensors: of
+    the tokens, of their weights, and of the way back.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -80,7 +103,7 @@ class Dispatch:
         copies, source = dispatched(at, self.top_k), at.local_tokens * self.hidden * at.element
         output = copies * self.hidden * at.element
         kernel = Memory(2 * output)
-        saves = (Save(f"{self.name}.order", 8 * copies),)
+        saves = (Save(f"{self.name}.order", (8 if at.library else 24) * copies),)
         return kept(at, Work((kernel,), (kernel,), (), output, (source, -1), saves), (*self.inputs, self.output))
 
 
@@ -132,6 +155,8 @@ class GroupedLinear:
             weight = (Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True, layout="NT"),)
             saves = (Save(f"{self.name}.input_fp8" if at.dtype == "fp8" else self.inputs[0], copies * k * operand, "weight"),)
             weight += (Memory(copies * n * at.element),) if self.bias else ()
+        if self.split == "column" and not at.library:
+            saves += (Save(f"{self.name}.offsets", 4 * local),)
         work = Work(
             (Gemm(m, n, k, local, at.dtype, operand),),
             (Gemm(m, k, n, local, at.dtype, operand, layout="NN"),),
@@ -145,7 +170,10 @@ class GroupedLinear:
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """The weighted sum of each token's expert outputs; `inputs` is (expert outputs, router's output), both kept."""
+    """The weighted sum of each token's expert outputs; `inputs` is (expert outputs, router's output), both kept.
+
+    Unfused, the weights are kept a second time, in the order of the experts (transformers' ``grouped_mm_experts_forward``).
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -163,14 +191,10 @@ class Combine:
         """A scatter with weights both ways."""
         source = dispatched(at, self.top_k) * self.hidden * at.element
         output, choice = at.local_tokens * self.hidden * at.element, at.local_tokens * self.top_k
-        work = Work(
-            (Memory(source + output),),
-            (Memory(2 * source + output),),
-            (),
-            output,
-            (source, 4 * choice),
-            (Save(self.inputs[0], source), Save(self.inputs[1], 12 * choice)),
-        )
+        saves: tuple[Save, ...] = (Save(self.inputs[0], source), Save(self.inputs[1], 12 * choice))
+        if not at.library:
+            saves += (Save(f"{self.name}.weights", 4 * dispatched(at, self.top_k)),)
+        work = Work((Memory(source + output),), (Memory(2 * source + output),), (), output, (source, 4 * choice), saves)
         return kept(at, work, (*self.inputs, self.output))
 
 
@@ -188,6 +212,8 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     shared_width: int = 0,
     shared_gate: bool = False,
     router_bias: bool = False,
+    router_fp32: bool = False,
+    renormalise: bool = False,
     parameter_names: Sequence[str] = ("gate", "experts.gate_up_proj", "experts.down_proj"),
     shared_names: Sequence[str] = ("shared_experts.gate_proj", "shared_experts.up_proj", "shared_experts.down_proj", "shared_expert_gate"),
 ) -> tuple[Operator, ...]:
@@ -206,7 +232,10 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     if gated:
         activation = GatedActivation(tensor("activation"), (tensor("up"),), tensor("product"), width, kind, copies=top_k)
     found: list[Operator] = [
-        Router(tensor("router"), (source,), tensor("choice"), hidden, experts, top_k, router_bias, parameter_names[0]),
+        Router(
+            tensor("router"), (source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32, renormalise,
+            parameter_names[0],
+        ),
         Dispatch(tensor("dispatch"), (source, tensor("choice")), tensor("copies"), hidden, top_k),
         GroupedLinear(
             tensor("experts_up"), (tensor("copies"),), tensor("up"), hidden, factor * width, experts, top_k, "column",

@@ -45,7 +45,14 @@ class Workload:
     dropout: float = 0.0
     """probability; 0 = off (also evaluation mode)"""
     fused: bool = False
-    """fused norm / activation kernels (Megatron, TE) instead of eager PyTorch"""
+    """fused norm / activation kernels (Megatron, TE, torch.compile) instead of eager PyTorch"""
+    compiled: bool = False
+    """with `fused`: the kernels are torch.compile's. Sums join the kernel behind them, and cross-entropy keeps the logits
+    and two fp32 numbers per row. What backward keeps is otherwise what fused kernels keep: Inductor's min-cut partitioner
+    recomputes inside a chain of elementwise operations, but keeps every operand of a matrix product and every dropout mask
+    (``torch/_functorch/partitioners.py``: ban_recompute_materialized_backward, random operations; PyTorch 2.13)"""
+    autocast: bool = False
+    """weights are cast in every product (torch.autocast): losses work in fp32"""
     loss_kernel: str = "eager"
     """eager | fused | vocab-parallel"""
     loss_chunks: int = 1
@@ -60,6 +67,11 @@ class Workload:
     """context-parallel size (c): ranks that share the tokens of a sample"""
     context_method: str = "ring"
     """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
+
+    @property
+    def library(self) -> bool:
+        """Whether fused kernels replace the modules' own code (Megatron-LM, Transformer Engine) instead of being compiled from it."""
+        return self.fused and not self.compiled
 
     @property
     def tokens(self) -> int:
@@ -134,6 +146,8 @@ class Work:
     """bytes live only while the forward runs (beyond inputs, output and saves)"""
     backward_temporary: int = 0
     """bytes live only while the backward runs (beyond grad of output, grad of inputs, saves)"""
+    ready_gradient: str = ""
+    """a tensor of `saves` that forward has made and that is the gradient of the one input (its entry in `input_gradients` is 0)"""
 
 
 class Operator(Protocol):

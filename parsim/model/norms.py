@@ -46,13 +46,16 @@ class RMSNorm:
     """Root-mean-square norm (1910.07467).
 
     A fused kernel keeps its input and one fp32 statistic per row. The Python formula of Hugging Face's Llama keeps the fp32
-    copy of the input, the normalised tensor and the statistic (in fp32 the copy is the input itself).
+    copy of the input, the normalised tensor and the statistic (in fp32 the copy is the input itself). Gemma's (`offset`)
+    multiplies by 1 + weight before it casts back: the normalised tensor is kept in fp32, and so is that sum (transformers
+    ``models/gemma/modeling_gemma.py``; both equal what autograd saves, to the byte).
     """
 
     name: str
     inputs: tuple[str, ...]
     output: str
     hidden: int
+    offset: bool = False
     split: Split = "replicated"
     selective: str = "norm"
     trainable: bool = True
@@ -72,11 +75,15 @@ class RMSNorm:
         else:
             temporary = 4 * count
             forward, backward = Memory(28 * count + 4 * size, launches=6), Memory(60 * count + 8 * size, launches=12)
-            saves = (Save(self.inputs[0], size) if at.element == 4 else Save(f"{self.name}.fp32", 4 * count),)
+            copy = Save(self.inputs[0], size) if at.element == 4 else Save(f"{self.name}.fp32", 4 * count)
+            saves = (copy,)
+            if self.offset:
+                forward, backward = Memory(36 * count + 2 * size, launches=8), Memory(84 * count + 2 * size, launches=14)
+                saves = (copy, Save(f"{self.name}.factor", 4 * self.hidden))
             if self.trainable:  # only the weight's gradient needs the normalised tensor
-                saves += (Save(f"{self.name}.normalised", size),)
+                saves += (Save(f"{self.name}.normalised", 4 * count if self.offset else size),)
             else:  # no product with it, no sum over rows
-                backward = Memory(60 * count + 4 * size, launches=10)
+                backward = Memory(backward.bytes - 4 * size, launches=backward.launches - 2)
         saves += (Save(f"{self.name}.statistics", 4 * rows(at, self.split)),)
         work = Work(
             (forward,),

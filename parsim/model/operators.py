@@ -23,7 +23,7 @@ from parsim.model.elementwise import (
     SharedGate,
 )
 from parsim.model.linear import Embedding, Linear
-from parsim.model.loss import Loss
+from parsim.model.loss import Loss, Softcap
 from parsim.model.mixture import Combine, Dispatch, GroupedLinear, Router, mixture_of_experts
 from parsim.model.norms import LayerNorm, RMSNorm
 
@@ -54,5 +54,6 @@ __all__ = [
     "Router",
     "SelectToken",
     "SharedGate",
+    "Softcap",
     "mixture_of_experts",
 ]

@@ -92,7 +92,7 @@ class _Builder:
 
     def finish(self, shape: Shape, kind: Literal["sum", "mse", "cross_entropy"]) -> None:
         """Appends the loss."""
-        self.add(Loss("loss", (self.tensor,), "loss", prod(shape), kind, split="replicated"))
+        self.add(Loss("loss", (self.tensor,), "loss", prod(shape), kind, split="replicated", upcast=False))
 
     def block(self) -> Block:
         """The block, its last tensor called ``output``; shortcuts are registered first, as Hugging Face's ResNet does."""

@@ -44,9 +44,11 @@ class Row:
 def norm(config: TransformerConfig, name: str, source: str) -> Operator:
     """The architecture's norm over the hidden dimension."""
     if config.normalisation == "rmsnorm":
-        return RMSNorm(name, (source,), name, config.hidden)
+        return RMSNorm(name, (source,), name, config.hidden, config.norm_offset)
     return LayerNorm(name, (source,), name, config.hidden, config.norm_bias)
 
 
 def _place(name: str, roles: tuple[str, ...]) -> int:
-    return next((index for index, role in enumerate(roles) if name.startswith(role)), len(roles))
+    """Index of the longest role that the name begins with."""
+    fitting = [(len(role), index) for index, role in enumerate(roles) if name.startswith(role)]
+    return max(fitting)[1] if fitting else len(roles)

@@ -41,6 +41,10 @@ class Experts:
     """every n-th layer is a mixture"""
     router_bias: bool = False
     """a buffer of E routing biases per layer (DeepSeek-V3's auxiliary-loss-free balancing)"""
+    router_fp32: bool = False
+    """the router's product is made in fp32 from copies of tokens and weights (DeepSeek)"""
+    renormalise: bool = False
+    """the weights of the chosen experts are divided by their sum (Mixtral; ``norm_topk_prob``)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,10 @@ class TransformerConfig:
     """extra rows of the position table (OPT: 2)"""
     rotary_fraction: float = 1.0
     """share of each head that is rotated"""
+    positions_per_sample: bool = False
+    """position ids are made from the padding mask of every sample instead of once for all (OPT, RoBERTa)"""
+    rotary_concatenates: bool = False
+    """rotated queries and keys are new heads-first tensors, made by torch.cat of the rotated and the other part (GPT-NeoX, Phi)"""
     token_types: int = 0
     """rows of the segment embedding (BERT: 2)"""
     embedding_width: int = 0
@@ -112,6 +120,8 @@ class TransformerConfig:
     embedding_norm: bool = False
     normalisation: Literal["layernorm", "rmsnorm"] = "layernorm"
     norm_bias: bool = True
+    norm_offset: bool = False
+    """RMSNorm: the normalised input is multiplied by 1 + weight, in fp32 (Gemma)"""
     norm_placement: Literal["pre", "post", "sandwich"] = "pre"
     """pre: before each sublayer; post: after each residual sum (BERT); sandwich: before and after each sublayer (Gemma 2)"""
     parallel_residual: bool = False
@@ -146,6 +156,10 @@ class TransformerConfig:
     """the embedding's output is dropped too, where dropout is on"""
     upcast_softmax: bool = False
     """eager attention computes its softmax in fp32 (Hugging Face's Llama line)"""
+    softcap_attention: bool = False
+    """eager attention bounds its scores by cap * tanh(scores / cap) (Gemma 2)"""
+    softcap_logits: bool = False
+    """so is every logit (Gemma 2)"""
     expand_key_value: bool = False
     """keys and values are copied to all query heads before the kernel (Hugging Face's repeat_kv)"""
     experts: Experts | None = None

@@ -245,7 +245,10 @@ def plan(
         attention=training.attention,
         dropout=training.dropout,
         fused=runtime.fused,
+        compiled=runtime.compiled,
+        autocast=bool(training.precision.cached_casts),
         loss_kernel=training.loss_kernel,
+        loss_chunks=training.loss_chunks,
         backward=training.backward,
     )
     pipeline = parallelism.pipeline

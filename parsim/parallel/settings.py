@@ -209,6 +209,8 @@ class Runtime:
     gradient_accumulation_fusion: bool = True
     fused: bool = False
     """fused norm and activation kernels (software.fusion)"""
+    compiled: bool = False
+    """with `fused`: by torch.compile"""
     host: Host = field(default_factory=Host)
     """launch floor; all zero with CUDA graphs"""
     step_constant: float = 0.0

@@ -13,7 +13,7 @@ from parsim.parallel.settings import Host, Offload, Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
-from parsim.scenario.capability import attention_findings, attention_kernel, precision_findings, preset_for
+from parsim.scenario.capability import attention_findings, attention_kernel, chunk_findings, precision_findings, preset_for
 from parsim.scenario.collectives import collective_settings
 from parsim.scenario.counting import counting_findings, steps_to_train
 from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
@@ -292,6 +292,10 @@ class _Builder:
             self._fail(PlanError, [Finding(text, "training.epochs", section.epochs, "add training.examples")])
         batch = resolve_batch(section, data_size, sequence=model.sequence)
         self.warnings += batch.warnings
+        parallel = self.settings.parallel
+        tokens = batch.micro_batch * (section.sequence_length or 1) // parallel.context.size
+        if problems := chunk_findings(section.loss.chunks, model, tokens, parallel.tensor.size, parallel.context.size):
+            self._fail(PlanError, problems)
         training = Training(
             sequence_length=section.sequence_length or 1,
             mean_sequence_length=0 if section.mean_sequence_length == "auto" else int(section.mean_sequence_length),
@@ -374,7 +378,8 @@ class _Builder:
             workspace=workspace,
             allocator=cast(Literal["segments", "expandable", "exact"], memory.allocator),
             gradient_accumulation_fusion=accumulate,
-            fused=fusion == "fused",
+            fused=fusion != "eager",
+            compiled=fusion == "compiled",
             host=self._host(profile),
             step_constant=section.step_constant,
             boundary=section.boundary,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from parsim.errors import Finding
 from parsim.hardware.device import Device
+from parsim.model.loss import Loss
 from parsim.model.model import Model
 from parsim.parallel.settings import Precision
 from parsim.scenario.precision import HALF_SIBLING, PRESETS
@@ -63,6 +64,26 @@ def attention_findings(kernel: str, order: Sequence[str], devices: Sequence[Devi
         return []
     instead = attention_kernel(order, devices, precision, model.head_dim)
     return [Finding(reason, "training.attention", kernel, f"use attention: {instead}, or auto")]
+
+
+def chunk_findings(chunks: int, model: Model, tokens: int, tensor: int, context: int = 1) -> list[Finding]:
+    """A finding for each reason why the loss on the `tokens` tokens of a rank cannot be computed in `chunks` parts."""
+    if chunks == 1:
+        return []
+    path, found = "training.loss.chunks", []
+    losses = [operator for operator in model.blocks[-1].operators if isinstance(operator, Loss)]
+    if not any(loss.split == "vocab" and loss.kind == "cross_entropy" for loss in losses):
+        kinds = " and ".join(dict.fromkeys(loss.kind for loss in losses)) or "no loss"
+        message = f"chunks split the cross-entropy over a vocabulary, but {model.name} ends in {kinds}"
+        found.append(Finding(message, path, chunks, "use chunks: 1"))
+    elif chunks > tokens:
+        share = f" on each of {context} context ranks" if context > 1 else ""
+        message = f"a micro-batch has {tokens} tokens{share}, which cannot be split into {chunks} parts"
+        found.append(Finding(message, path, chunks, f"use at most {tokens}"))
+    if tensor > 1:
+        message = f"not supported yet: a chunked loss on logits that are split over {tensor} tensor-parallel ranks"
+        found.append(Finding(message, path, chunks, "use chunks: 1 with kernel: vocab-parallel"))
+    return found
 
 
 def _refusal(kernel: str, devices: Sequence[Device], precision: Precision, head_dim: int) -> str:

@@ -167,7 +167,7 @@ class SoftwareSection(Section):
     profile: Annotated[str, Text("pytorch-2")] = "auto"
     """pytorch-2 | deepspeed | megatron-core; auto = by the parallel strategy"""
     fusion: Annotated[str, Choice(("auto", "eager", "compiled", "fused"))] = "auto"
-    """norm and activation kernels: eager | fused; auto = the profile's"""
+    """norm and activation kernels: eager | fused (Megatron-LM, Transformer Engine) | compiled (torch.compile); auto = the profile's"""
     gradient_accumulation_fusion: Annotated[Any, Flag(("auto",))] = "auto"
     """weight gradients are added to the accumulated gradient inside the GEMM; auto = the profile's"""
     host: HostSection = HostSection()

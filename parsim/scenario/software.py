@@ -87,7 +87,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         name=str(document.tree.get("name", name)),
         precision=reader.get("precision.preset", Choice(tuple(PRESETS)), "bf16"),
         attention=tuple(reader.get("attention.order", _Order(), ["flash2", "mem-efficient", "eager"])),
-        fusion=reader.get("kernels.fusion", Choice(("eager", "fused")), "eager"),
+        fusion=reader.get("kernels.fusion", Choice(("eager", "compiled", "fused")), "eager"),
         loss=reader.get("kernels.loss", Choice(("eager", "fused", "vocab-parallel")), "eager"),
         optimizer=reader.get("kernels.optimizer", Choice(("fused", "foreach", "loop")), "foreach"),
         gradient_accumulation_fusion=reader.get("kernels.gradient_accumulation_fusion", Flag(), default=False),

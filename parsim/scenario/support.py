@@ -55,14 +55,12 @@ LIMITS: tuple[Limit, ...] = (
     Limit("parallel.expert.imbalance", _only(1.0), "expert imbalance"),
     Limit("parallel.expert.capacity_factor", _empty, "expert capacity"),
     Limit("parallel.pipeline.schedule", _known_schedule, "this schedule", f"use {', '.join(NAMES)}, or give the order in a schedule file"),
-    Limit("training.loss.chunks", _only(1), "chunked loss"),
     Limit(
         "cluster.nodes", lambda value: not isinstance(value, list), "mixed nodes", "describe them as an explicit graph in a topology file"
     ),
     Limit("report.ranks", _only("auto"), "the choice of ranks", "use auto"),
     Limit("cluster.collectives.algorithm", lambda value: not str(value).startswith("collnet"), "switches that reduce (SHARP)", "use auto"),
     Limit("software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2 with software.fusion: compiled"),
-    Limit("software.fusion", lambda value: value != "compiled", "compiled kernels", "use eager or fused"),
     Limit("variability.runs", _only(1), "repeated runs"),
     Limit("variability.jitter", _only(0.0), "jitter"),
     Limit("variability.faults", _empty, "faults"),

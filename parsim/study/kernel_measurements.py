@@ -22,6 +22,8 @@ Row = TypeVar("Row")
 KINDS = ("gemm", "grouped", "best")
 """products; one product per group in one call; the fastest product of a sweep over shapes"""
 _BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+_BACKWARD_COUNT = 2.5
+"""operations of an attention backward over those of its forward, as benchmarks count them"""
 _ENTRY_KEYS = ("title", "fitted", "pad", "fits", "rounds", "files", "keep")
 
 
@@ -212,8 +214,9 @@ def _attended(row: Mapping[str, str], entries: Mapping[str, Entry]) -> Attended:
         batch, heads, kv_heads, sequence, sequence, width, causal=row["causal"] == "1", backward=row["direction"] == "backward",
         implementation=row["implementation"], value_dim=value,
     )  # fmt: skip
-    # benchmarks often count the operations of a kernel without mask whether there is one or not
-    flop = (replace(attention, causal=False) if row["counted"] == "full" else attention).flop
+    # benchmarks often count the operations of a kernel without mask whether there is one or not, and backward as 5/2 of forward
+    flop = replace(attention, backward=False, causal=attention.causal and row["counted"] == "executed").flop
+    flop *= _BACKWARD_COUNT if attention.backward else 1.0
     time = _positive(flop / (float(row["tflops"]) * 1e12))
     return Attended(_known(row["device"], entries), attention, time, row["source"], row["note"])
 

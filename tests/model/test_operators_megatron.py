@@ -107,3 +107,30 @@ def test_elementwise_traffic(t: int, sp: bool) -> None:
     assert traffic(block, at, ("forward",)) == b * s * (22 * h / shared + (20 * h + 4 * f) / t) + 9 * scores
     backward = traffic(block, at, ("input", "weight"))
     assert backward == b * s * (38 * h / shared + (20 * h + 8 * f) / t) + 11 * scores
+
+
+@pytest.mark.parametrize(
+    ("h", "heads", "b", "whole", "sharded"), [(12288, 96, 1, 48, 6), (6144, 64, 4, 96, 12), (25600, 160, 1, 100, 12.5)]
+)
+def test_full_recomputation_keeps_the_input(h: int, heads: int, b: int, whole: float, sharded: float) -> None:
+    """2sbh, and 2sbh/t where sequence parallelism shards it [MiB]."""
+    for at, expected in ((megatron(b, 2048, 8), whole), (megatron(b, 2048, 8, sp=True), sharded)):
+        entry = tape(gpt_layer(h, heads), at)
+        assert entry.tensors["input"].bytes / MIB == expected
+        made = {name for step in entry.forward_unsaved for name in step.allocates}
+        freed = {name for step in entry.forward_unsaved for name in step.frees}
+        assert made - freed == {"output"}
+
+
+def test_a_split_backward_keeps_32_sbh_from_i_to_w() -> None:
+    """Zero Bubble (2401.10241, table 1): the inputs of the four linear layers (14h) and the gradients of their outputs (18h)."""
+    b, s, h, heads = 1, 2048, 12288, 96
+    entry = tape(gpt_layer(h, heads), megatron(b, s, attention="flash2"))
+    alive = {name: entry.tensors[name].bytes for name in entry.saved}
+    for step in entry.backward:
+        if step.phase != "weight":
+            alive |= {name: entry.tensors[name].bytes for name in step.allocates}
+            for name in step.frees:
+                alive.pop(name, None)  # the gradient of the output came from the layer behind
+    assert alive.pop("grad_input") == 2 * b * s * h  # goes to the layer before
+    assert sum(alive.values()) == 32 * b * s * h

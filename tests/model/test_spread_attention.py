@@ -137,3 +137,24 @@ def test_keys_copied_to_all_heads_travel_as_copies() -> None:
     one = core(expand_kv=True)
     assert one.sizes(at(32768, 8)).key_value == 4 * core().sizes(at(32768, 8)).key_value
     assert isinstance(one.work(at(32768, 8)).forward[0], Memory)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_heads_first_queries_copy_the_output_behind_the_last_block_and_its_gradient_before_the_first(method: str) -> None:
+    here = at(32768, 8, method)
+    plain, copied = core().work(here), core(heads_first=True).work(here)
+    copy = Memory(2.0 * 4096 * 32 * 128 * 2)
+    assert (*plain.forward, copy) == copied.forward
+    assert (copy, *plain.backward_input) == copied.backward_input
+    if method != "ulysses":
+        part = core(heads_first=True).spread(here)
+        assert (part.kernels(backward=False), part.kernels(backward=True)) == (copied.forward, copied.backward_input)
+    assert "core.heads_first" in [save.tensor for save in copied.saves]
+    library = replace(here, fused=True)
+    assert core(heads_first=True).work(library) == core().work(library)
+
+
+def test_memory_efficient_kernels_get_keys_of_all_heads() -> None:
+    here = at(32768, 8, attention="mem-efficient")
+    assert core().sizes(here) == core(expand_kv=True).sizes(here)
+    assert core().work(here) == core(expand_kv=True).work(here)

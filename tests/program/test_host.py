@@ -67,6 +67,19 @@ def test_a_small_model_is_launch_bound_and_graphs_free_it():
     assert graphs["step_time_s"] < report["step_time_s"]
 
 
+def test_compiled_blocks_launch_fewer_kernels():
+    """The floor per kernel counts what torch.compile leaves to launch; a floor per layer does not care."""
+    small = {**GPT2, "training": {**GPT2["training"], "dropout": 0.0}}
+    key = "software.host.per_kernel_forward"
+    steps = {}
+    for fusion in ("eager", "fused", "compiled"):
+        times = [simulate(small, f"software.fusion={fusion}", f"{key}={one}").document()["step_time_s"] for one in ("1 ms", "2 ms")]
+        steps[fusion] = (times[1] - times[0]) / 1e-3
+    # per layer GELU in Python is 8 kernels instead of 1, and two sums join the kernels behind them; compiled cross-entropy is 2, not 3
+    assert steps["eager"] - steps["fused"] == pytest.approx(12 * 7)
+    assert steps["fused"] - steps["compiled"] == pytest.approx(12 * 2 + 1)
+
+
 def test_a_large_model_does_not_see_the_host():
     large = {**GPT2, "model": "gpt3-6.7b", "training": {"sequence_length": 2048, "micro_batch": 4, "global_batch": 4}}
     slow, fast = (simulate(large, f"software.host.per_kernel_forward={time}").document() for time in ("12 us", "0 s"))

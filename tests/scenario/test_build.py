@@ -44,7 +44,8 @@ def test_a_short_scenario_becomes_whole(folder: Path) -> None:
     assert result.slow == {}
     assert [assumption.name for assumption in result.assumptions] == [
         "software_profile", "precision", "attention", "dropout", "optimizer_kernels", "loss_kernel", "context_memory", "workspace_memory",
-        "communicator_memory", "kernel_fusion", "gradient_accumulation_fusion",
+        "communicator_memory", "kernel_fusion", "gradient_accumulation_fusion", "host_per_kernel_forward",
+        "host_per_kernel_backward",
     ]  # fmt: skip
     assert all(assumption.source and assumption.origin for assumption in result.assumptions)
     assert next(a.origin for a in result.assumptions if a.name == "context_memory").startswith("catalogue/software/pytorch-2.yaml:")
@@ -54,7 +55,8 @@ def test_every_assumption_can_be_stated(folder: Path) -> None:
     stated = {
         "software_profile": "deepspeed", "precision": "fp32", "attention": "eager", "dropout": "0.1", "optimizer_kernels": "loop",
         "loss_kernel": "fused", "context_memory": "1 GiB", "workspace_memory": "1 MiB", "communicator_memory": "2 GiB",
-        "kernel_fusion": "fused", "gradient_accumulation_fusion": "true",
+        "kernel_fusion": "fused", "gradient_accumulation_fusion": "true", "host_per_kernel_forward": "10 us",
+        "host_per_kernel_backward": "0 s",
     }  # fmt: skip
     assert list(stated) == [assumption.name for assumption in built().assumptions]
     result = built(*(f"assumptions.{name}={text}" for name, text in stated.items()))
@@ -63,6 +65,7 @@ def test_every_assumption_can_be_stated(folder: Path) -> None:
     assert (result.runtime.context, result.runtime.workspace, result.runtime.communicators) == (2**30, 2**20, 2**31)
     assert (result.runtime.profile, result.runtime.fused, result.runtime.gradient_accumulation_fusion) == ("deepspeed", True, True)
     assert (result.training.optimizer.implementation, result.training.loss_kernel) == ("loop", "fused")
+    assert (result.runtime.host.per_kernel_forward, result.runtime.host.per_kernel_backward) == (1e-5, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,9 @@ def test_own_profile(folder: Path) -> None:
     assert "stack.yaml:2:13  precision.preset  'fp31' is not one of" in message
     assert "stack.yaml:3:1  memry  unknown key; did you mean 'memory'?" in message
     assert "stack.yaml:4:10  memory.contxt  unknown key; did you mean 'context'?" in message
-    assert "unknown software profile 'deepsped'; did you mean 'deepspeed'?" in refusal(ScenarioError, "software.profile=deepsped")
+    assert "unknown software profile 'deepsped'; did you mean 'deepspeed' or 'megatron-deepspeed'?" in refusal(
+        ScenarioError, "software.profile=deepsped"
+    )
 
 
 def test_old_device(folder: Path) -> None:

@@ -115,7 +115,7 @@ LEAVES: dict[str, Leaf] = {
     "training.optimizer.clip_gradients": leaf(False),
     "training.loss.kind": leaf("sum", "mse", same={"auto": None, "cross_entropy": None}),
     "training.loss.kernel": leaf("fused", "vocab-parallel", same={"auto": None, "eager": None}),
-    "training.loss.chunks": leaf(2),
+    "training.loss.chunks": leaf(2, 4),
     "training.dropout": leaf(0.0, same={"auto": None, 0.2: None}),
     "training.attention": leaf(
         "eager", "mem-efficient", "triton-fa1", "flash3", "cudnn", same={"auto": None, "flash2": None}, cluster__topology="hgx-h100"

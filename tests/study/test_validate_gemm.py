@@ -56,6 +56,12 @@ def test_shapes_and_times(measured):
     row = next(one for one in measured.attention if one.device == "a100-pcie-80gb" and one.attention.heads == 128)
     assert row.time == pytest.approx(2 * 4096**2 * 128 * (192 + 128) / 334.8e12)
     assert row.attention == Attention(1, 128, 128, 4096, 4096, 192, causal=True, implementation="cudnn", value_dim=128)
+    # its backward: 250.2 TFLOP/s, counted as 5/2 of the forward; executed are three products of 192 and two of 128 instead of 2.5 of each
+    row = next(
+        one for one in measured.attention if one.device == "a100-pcie-80gb" and one.attention.heads == 128 and one.attention.backward
+    )
+    assert row.time == pytest.approx(5 * 4096**2 * 128 * (192 + 128) / 250.2e12)
+    assert row.attention.width == 3 * 192 + 2 * 128
 
 
 def figures(validation, device, dtype, shapes="> 1 GFLOP"):

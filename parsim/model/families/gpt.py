@@ -62,6 +62,7 @@ OPT = Family(
     name="opt",
     model_type="opt",
     structure={
+        "upcast_softmax": True,
         "activation": "relu",
         "tied_embeddings": True,
         "dropout": 0.1,
@@ -69,6 +70,7 @@ OPT = Family(
         "embedding_dropout": False,
         "maximum_sequence": 2048,
         "position_offset": 2,
+        "positions_per_sample": True,
         "fused_query_key_value": False,
     },
     registration=("query_key_value", "attention_output", "attention_norm", "mlp_up", "mlp_down", "mlp_norm"),
@@ -99,6 +101,7 @@ BLOOM = Family(
     name="bloom",
     model_type="bloom",
     structure={
+        "upcast_softmax": True,
         "activation": "gelu",
         "tied_embeddings": True,
         "position": "alibi",
@@ -136,9 +139,11 @@ GPT_NEOX = Family(
     name="gpt-neox",
     model_type="gpt_neox",
     structure={
+        "upcast_softmax": True,
         "activation": "gelu",
         "position": "rotary",
         "rotary_fraction": 0.25,
+        "rotary_concatenates": True,
         "parallel_residual": True,
         "attention_dropout": False,
         "maximum_sequence": 2048,
@@ -151,7 +156,7 @@ GPT_NEOX = Family(
         "use_parallel_residual": "parallel_residual",
         "hidden_dropout": "dropout",
     },
-    harmless=frozenset({"rotary_emb_base", "classifier_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"}),
+    harmless=frozenset({"rotary_emb_base", "is_decoder", "classifier_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"}),
     adjust=_gpt_neox,
 )
 
@@ -159,9 +164,11 @@ PHI = Family(
     name="phi",
     model_type="phi",
     structure={
+        "upcast_softmax": True,
         "activation": "gelu-new",
         "position": "rotary",
         "rotary_fraction": 0.5,
+        "rotary_concatenates": True,
         "parallel_residual": True,
         "shared_norm": True,
         "head_bias": True,
@@ -203,6 +210,7 @@ MPT = Family(
     name="mpt",
     model_type="mpt",
     structure={
+        "upcast_softmax": True,
         "activation": "gelu",
         "tied_embeddings": True,
         "norm_bias": False,

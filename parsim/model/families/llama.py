@@ -94,10 +94,13 @@ def _gemma(fields: Fields, _: Mapping[str, Any]) -> set[str]:
 
 def _gemma2(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     fields["full_attention_every"] = 2
+    fields["softcap_attention"] = tree.get("attn_logit_softcapping", 50.0) is not None
+    fields["softcap_logits"] = tree.get("final_logit_softcapping", 30.0) is not None
     return _gemma(fields, tree) | windows(fields, tree)
 
 
-_GEMMA = {**STRUCTURE, "activation": "gelu-tanh", "tied_embeddings": True, "head_dim": 256}
+_GEMMA = {**STRUCTURE, "activation": "gelu-tanh", "tied_embeddings": True, "head_dim": 256, "norm_offset": True}
+_CAUSAL = {"use_bidirectional_attention": (False,)}
 
 GEMMA = Family(
     name="gemma",
@@ -105,6 +108,7 @@ GEMMA = Family(
     structure=_GEMMA,
     registration=REGISTRATION,
     keys={**GROUPED, "attention_bias": "query_key_value_bias output_bias"},
+    stated=_CAUSAL,
     harmless=HARMLESS,
     adjust=_gemma,
 )
@@ -112,7 +116,14 @@ GEMMA = Family(
 GEMMA2 = Family(
     name="gemma2",
     model_type="gemma2",
-    structure={**_GEMMA, "norm_placement": "sandwich", "attention_window": 4096, "full_attention_every": 2},
+    structure={
+        **_GEMMA,
+        "norm_placement": "sandwich",
+        "attention_window": 4096,
+        "full_attention_every": 2,
+        "softcap_attention": True,
+        "softcap_logits": True,
+    },
     registration=(
         "query_key_value",
         "attention_output",
@@ -124,6 +135,7 @@ GEMMA2 = Family(
         "mlp_output_norm",
     ),
     keys={**GROUPED, "attention_bias": "query_key_value_bias output_bias"},
+    stated=_CAUSAL,
     harmless=HARMLESS | {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "cache_implementation"},
     adjust=_gemma2,
 )
@@ -131,7 +143,7 @@ GEMMA2 = Family(
 PHI3 = Family(
     name="phi3",
     model_type="phi3",
-    structure={**STRUCTURE, "fused_query_key_value": True, "fused_gate_up": True},
+    structure={**STRUCTURE, "fused_query_key_value": True, "fused_gate_up": True, "rotary_concatenates": True},
     registration=("attention_output", "query_key_value", "mlp_up", "mlp_down", "attention_norm", "mlp_norm"),
     keys={
         **GROUPED,

@@ -12,13 +12,13 @@ from typing import Any
 from parsim.model.families.family import GROUPED, Family, Fields, words
 from parsim.model.families.llama import HARMLESS, REGISTRATION, STRUCTURE, windows
 
-_ROUTER = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "norm_topk_prob", "num_experts_per_token"})
+_ROUTER = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "num_experts_per_token"})
 _REGISTRATION = (*REGISTRATION[:5], "mixture.router", "mixture.experts", "mixture.shared", *REGISTRATION[-2:])
 
 MIXTRAL = Family(
     name="mixtral",
     model_type="mixtral",
-    structure=STRUCTURE,
+    structure={**STRUCTURE, "experts": {"renormalise": True}},
     registration=_REGISTRATION,
     keys={**GROUPED, "num_local_experts": "experts.count", "num_experts_per_tok": "experts.top_k"},
     harmless=HARMLESS | _ROUTER,
@@ -27,6 +27,8 @@ MIXTRAL = Family(
 
 _QWEN_EXPERTS = {
     "num_experts": "experts.count",
+    "num_local_experts": "experts.count",
+    "norm_topk_prob": "experts.renormalise",
     "num_experts_per_tok": "experts.top_k",
     "moe_intermediate_size": "experts.mlp",
     "decoder_sparse_step": "experts.every",
@@ -37,7 +39,7 @@ QWEN2_MOE = Family(
     model_type="qwen2_moe",
     structure={**STRUCTURE, "query_key_value_bias": True, "experts": {"shared_gate": True}},
     registration=_REGISTRATION,
-    keys={**GROUPED, **_QWEN_EXPERTS, "shared_expert_intermediate_size": "experts.shared"},
+    keys={**GROUPED, **_QWEN_EXPERTS, "shared_expert_intermediate_size": "experts.shared", "qkv_bias": "query_key_value_bias"},
     stated={"mlp_only_layers": ([],)},
     harmless=HARMLESS | _ROUTER,
     adjust=windows,
@@ -47,7 +49,7 @@ QWEN3_MOE = Family(
     name="qwen3-moe",
     model_type="qwen3_moe",
     structure={**STRUCTURE, "query_key_norm": True},
-    registration=_REGISTRATION,
+    registration=(*REGISTRATION[:5], "mixture.experts", "mixture.router", *REGISTRATION[-2:]),
     keys={**GROUPED, **_QWEN_EXPERTS, "attention_bias": "query_key_value_bias output_bias"},
     stated={"mlp_only_layers": ([],)},
     harmless=HARMLESS | _ROUTER,
@@ -107,19 +109,20 @@ _DEEPSEEK_REGISTRATION = (
 DEEPSEEK_V2 = Family(
     name="deepseek-v2",
     model_type="deepseek_v2",
-    structure=STRUCTURE,
+    structure={**STRUCTURE, "experts": {"router_fp32": True}},
     registration=_DEEPSEEK_REGISTRATION,
     keys=_DEEPSEEK_KEYS,
-    harmless=_DEEPSEEK_HARMLESS,
+    stated={"mlp_bias": (False,)},
+    harmless=_DEEPSEEK_HARMLESS | {"norm_topk_prob"},
     adjust=_deepseek,
 )
 
 DEEPSEEK_V3 = Family(
     name="deepseek-v3",
     model_type="deepseek_v3",
-    structure={**STRUCTURE, "experts": {"router_bias": True}},
+    structure={**STRUCTURE, "experts": {"router_bias": True, "router_fp32": True}},
     registration=_DEEPSEEK_REGISTRATION,
-    keys=_DEEPSEEK_KEYS,
+    keys={**_DEEPSEEK_KEYS, "norm_topk_prob": "experts.renormalise"},
     harmless=_DEEPSEEK_HARMLESS,
     adjust=_deepseek,
 )

@@ -27,6 +27,7 @@ VIT = Family(
         "labels": 1000,
         "image": {},
     },
+    registration=("query_key_value", "attention_output", "attention_norm", "mlp_norm", "mlp_up", "mlp_down"),
     keys={
         **{key: name for key, name in SIZES.items() if name not in ("vocabulary", "maximum_sequence", "tied_embeddings")},
         "hidden_act": "activation",
