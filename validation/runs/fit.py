@@ -1,6 +1,6 @@
 """Fit device parameters and the constants of each source to published training runs, and write fits.yaml.
 
-    python validation/runs/fit.py
+    python validation/runs/fit.py [GPU ...]
 
 Errors are log(predicted / measured); every source weighs the same however many rows it has, and the sum of absolute errors is
 least, so that outliers count little. Bounds keep every parameter physical. A fit looks at `MOST_ROWS` rows of a source at most.
@@ -36,10 +36,7 @@ DEVICE: dict[str, tuple[Constant, ...]] = {
         Constant("clock", "device.compute.clock_derate", "", "", 0.78, 0.70, 1.0),
         Constant("hbm", "device.memory.efficiency", "", "", 0.82, 0.55, 0.92),
     ),
-    "b200-sxm-180gb": (
-        Constant("clock", "device.compute.clock_derate", "", "", 0.90, 0.80, 1.0),
-        Constant("hbm", "device.memory.efficiency", "", "", 0.82, 0.55, 0.92),
-    ),
+    "b200-sxm-180gb": (Constant("clock", "device.compute.clock_derate", "", "", 0.90, 0.80, 1.0),),
 }
 """parameters of a device that training runs may move, with what is physically possible: matrix products between a bad day and the
 best product ever found on the card, copies between fragmented and sequential, clocks between the power limit and boost"""
@@ -164,20 +161,22 @@ def fit(gpu: str, sources: Sequence[Source], pool: ProcessPoolExecutor) -> dict[
 
 
 def main() -> None:
-    """Fit every GPU and write the file."""
+    """Fit the GPUs named on the command line, or all, and write the file."""
     from ruamel.yaml import YAML
 
-    everything = published(HERE)
+    yaml = YAML()
+    yaml.width = 200
+    target = HERE / "fits.yaml"
     found: dict[str, dict[str, Any]] = {"calibrated": {}, "constants": {}, "held_out": {}}
+    if target.exists():
+        found.update(yaml.load(target))
     with ProcessPoolExecutor() as pool:
-        timed = [source for source in everything if any("step_time_s" in row.measured for row in source.rows)]
-        for gpu in dict.fromkeys(source.gpu for source in timed):
+        timed = [source for source in published(HERE) if any("step_time_s" in row.measured for row in source.rows)]
+        for gpu in sys.argv[1:] or dict.fromkeys(source.gpu for source in timed):
             chosen = [source for source in timed if source.gpu == gpu]
             for section, values in fit(gpu, chosen, pool).items():
                 found[section].update(values)
-    yaml = YAML()
-    yaml.width = 200
-    with (HERE / "fits.yaml").open("w", encoding="utf-8") as file:
+    with target.open("w", encoding="utf-8") as file:
         file.write("# Written by validation/runs/fit.py; see there what each part is.\n")
         yaml.dump(found, file)
 
