@@ -29,6 +29,8 @@ class Weight:
     """index of the block that holds it"""
     product: bool = True
     """a matrix product reads it (an embedding that only looks rows up is not cast by autocast)"""
+    operator: str = ""
+    """operator of a layer that it belongs to; empty for embedding and head"""
 
 
 @dataclass(frozen=True)

@@ -122,12 +122,15 @@ class Plan:
         for block in chunk.blocks:
             embeddings = [operator for operator in self.model.blocks[block].operators if isinstance(operator, Embedding)]
             tables = {parameter.name for operator in embeddings for parameter in operator.parameters()}
+            layer = self.model.blocks[block].kind not in ("embedding", "head")
+            owners = {p.name: operator.name for operator in self.model.blocks[block].operators for p in operator.parameters() if layer}
             for parameter in self.model.blocks[block].parameters():
                 if parameter.tied and self._home.get(parameter.tied) == chunk.pipeline_rank:
                     continue
                 name = f"{self.model.block_names[block]}.{parameter.name}"
                 product = parameter.name not in tables or name in shared
-                found.append(Weight(name, parameter, parameter.local_count(self.mesh.size("tensor")), block, product))
+                operator = owners.get(parameter.name, "")
+                found.append(Weight(name, parameter, parameter.local_count(self.mesh.size("tensor")), block, product, operator))
         self._known_weights[chunk.stage] = tuple(found)
         return self._known_weights[chunk.stage]
 

@@ -34,6 +34,7 @@ class Replicated:
     steps: bool = True
     """this rank holds optimizer state and steps (False on the workers of DataParallel)"""
     _trainable: tuple[Weight, ...] = field(init=False)
+    _kept: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._trainable = tuple(w for w in self.weights if trains(w))
@@ -49,6 +50,7 @@ class Replicated:
         """Weights, cached casts and, in steady state, optimizer state."""
         names = [self._weight(weight, at) for weight in self.weights]
         names += self._casts(at)
+        names += self._placeholders(at)
         if self._keeps_states():
             names += self._states(at)
         return names
@@ -65,6 +67,21 @@ class Replicated:
         cast = self._trainable if half else tuple(w for w in self.weights if not w.parameter.buffer)
         matrices = [w for w in cast if len(w.parameter.shape) >= 2 and w.product]
         return [at.tensor(f"{w.name}.cast", element * w.count, "parameters") for w in matrices]
+
+    def _placeholders(self, at: Emitter) -> list[str]:
+        """Transformer Engine adds weight gradients to the fp32 buffer inside the GEMM and gives autograd an empty tensor instead.
+
+        It keeps one for every shape of a layer's weights (NVIDIA/TransformerEngine pytorch/module/base.py, get_dummy_wgrad).
+        """
+        if not (self.runtime.transformer_engine and self.runtime.gradient_accumulation_fusion and self.training.backward):
+            return []
+        fused: dict[tuple[int, str], list[Weight]] = {}
+        for weight in self._trainable:  # Q, K and V are one tensor there, as are gate and up
+            if weight.operator and len(weight.parameter.shape) == 2:
+                fused.setdefault((weight.block, weight.operator), []).append(weight)
+        shapes = {tuple(w.parameter.shape for w in parts): sum(w.count for w in parts) for parts in fused.values()}
+        element = self.training.precision.parameters
+        return [at.tensor(f"placeholder {shape}", element * count, "buffers") for shape, count in shapes.items()]
 
     def _keeps_states(self) -> bool:
         return self.training.step and self.training.backward and self.steps and self.training.iteration == "steady"
@@ -110,6 +127,9 @@ class Replicated:
 
     def pass_ends(self, at: Emitter, *, backward: bool) -> None:
         """It has ended on this rank."""
+        if backward and self._kept:
+            at.compute("", "compute", (), frees=self._kept)
+            self._kept = []
 
     def before_forward(self, unit: Unit, at: Emitter) -> None:
         """Weights are already here."""
@@ -132,7 +152,15 @@ class Replicated:
         if self._adds(at):
             moved = self.training.precision.parameters + 2.0 * self.training.precision.gradients
             adds = [Memory(moved * w.count, float(w.count)) for w in weights]
-            at.compute("", "compute", adds, frees=[self._fresh(w, at) for w in weights])
+            fresh = [self._fresh(w, at) for w in weights]
+            at.compute("", "compute", adds, frees=[] if self._keeps_fresh else fresh)
+            if self._keeps_fresh:
+                self._kept += fresh
+
+    @property
+    def _keeps_fresh(self) -> bool:
+        """A micro-batch's own gradients stay until its backward has ended."""
+        return False
 
     def _adds(self, at: Emitter) -> bool:
         """Autograd's gradient, of the weight's type, is added to the one that is kept (always where that is wider)."""

@@ -217,6 +217,11 @@ class Runtime:
     """seconds per 1e9 local parameters at the optimizer step"""
 
     @property
+    def transformer_engine(self) -> bool:
+        """Layers are Transformer Engine's."""
+        return self.profile == "megatron-core"
+
+    @property
     def megatron(self) -> bool:
         """Gradients and buckets are Megatron-LM's."""
         return self.profile.startswith("megatron")

@@ -93,6 +93,12 @@ class ZeroOptimizer(Replicated):
         flat = Weight("flat shard", self._trainable[0].parameter, self.shard, 0)
         return [(flat, state) for state in shard]
 
+    @property
+    def _keeps_fresh(self) -> bool:
+        """DeepSpeed's BF16_Optimizer adds the 16-bit gradients to fp32 ones hook by hook and drops them after backward."""
+        wider = self.training.precision.gradients > self.training.precision.parameters
+        return wider and self.stage == 1 and not self.runtime.megatron and not self._offloaded
+
     def _gradient(self, weight: Weight, at: Emitter) -> str:
         if self.runtime.megatron and self.stage == 1:
             return at.tensor(f"{weight.name}.grad", 0, "gradients")

@@ -1,6 +1,6 @@
 """Which published runs are like a scenario, and how far predictions were off there.
 
-`catalogue/published_runs.csv` is written by validation/runs/errors.py: every counted row with the error of the prediction that
+`catalogue/published_runs.csv` is written by validation/runs/predict.py: every counted row with the error of the prediction that
 nothing was fitted to. Runs of the same GPU and kind of strategy count; the nearest in number of GPUs and size of model count most.
 """
 

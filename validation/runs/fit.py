@@ -3,7 +3,8 @@
     python validation/runs/fit.py
 
 Errors are log(predicted / measured); every source weighs the same however many rows it has, and the sum of absolute errors is
-least, so that outliers count little. Bounds keep every parameter physical. Three fits per source:
+least, so that outliers count little. Bounds keep every parameter physical. A fit looks at `MOST_ROWS` rows of a source at most.
+Three fits per source:
 
 calibrated   device parameters on all sources of a GPU together, with each source's constants
 held out     device parameters without the source; its constants on each half of its rows (by sha256 of the id). A source that is
@@ -43,6 +44,8 @@ DEVICE: dict[str, tuple[Constant, ...]] = {
 """parameters of a device that training runs may move, with what is physically possible: matrix products between a bad day and the
 best product ever found on the card, copies between fragmented and sequential, clocks between the power limit and boost"""
 ITERATIONS = 2
+MOST_ROWS, DEEPEST = 110, 16
+"""rows of a source, and pipeline stages of a row, that a fit looks at; all are predicted with what it finds"""
 _STEP = 0.04
 _ONCE = ("software.step_constant", "software.boundary")
 """keys of what happens once per step, however many micro-batches it has"""
@@ -57,7 +60,7 @@ class Problem:
     pool: ProcessPoolExecutor
 
     def __post_init__(self) -> None:
-        self.rows = [row for source in self.sources for row in source.rows if not row.left_out and "step_time_s" in row.measured]
+        self.rows = [row for source in self.sources for row in sample(source)]
         self.parameters = [("", one) for one in self.device] + [(s.name, one) for s in self.sources for one in s.constants]
         counts = {source.name: sum(row.source == source.name for row in self.rows) for source in self.sources}
         self.weights = np.array([1.0 / counts[row.source] for row in self.rows])
@@ -101,6 +104,14 @@ class Problem:
         return values
 
 
+def sample(source: Source) -> list[Row]:
+    """The rows of a source that the fit looks at: at most `MOST_ROWS`, evenly spread, without the deepest pipelines."""
+    rows = [row for row in source.rows if not row.left_out and "step_time_s" in row.measured]
+    depths = [row.settings.get("parallel", {}).get("pipeline", {}).get("size", 1) for row in rows]
+    rows = [row for row, depth in zip(rows, depths, strict=True) if depth <= DEEPEST]
+    return rows[:: -(-len(rows) // MOST_ROWS)]
+
+
 def changes(parameters: Sequence[tuple[str, Constant]], values: NDArray[Any], row: Row) -> dict[str, Any]:
     """What a row's scenario is changed by."""
     return {one.key: one.value(value) for (source, one), value in zip(parameters, values, strict=True) if source in ("", row.source)}
@@ -112,7 +123,8 @@ def report(problem: Problem, errors: NDArray[Any], title: str) -> None:
     for source in problem.sources:
         mine = np.abs(np.expm1(errors[[row.source == source.name for row in problem.rows]]))
         line.append(f"{source.name} {100 * mine.mean():.2f}")
-    sys.stderr.write(f"{title}: {', '.join(line)}\n")
+    values = ", ".join(f"{one.name} {value:.4g}" for (_, one), value in zip(problem.parameters, problem.values, strict=True))
+    sys.stderr.write(f"{title}: {', '.join(line)}; {values}\n")
     sys.stderr.flush()
 
 
@@ -158,8 +170,9 @@ def main() -> None:
     everything = published(HERE)
     found: dict[str, dict[str, Any]] = {"calibrated": {}, "constants": {}, "held_out": {}}
     with ProcessPoolExecutor() as pool:
-        for gpu in dict.fromkeys(source.gpu for source in everything):
-            chosen = [source for source in everything if source.gpu == gpu]
+        timed = [source for source in everything if any("step_time_s" in row.measured for row in source.rows)]
+        for gpu in dict.fromkeys(source.gpu for source in timed):
+            chosen = [source for source in timed if source.gpu == gpu]
             for section, values in fit(gpu, chosen, pool).items():
                 found[section].update(values)
     yaml = YAML()
