@@ -56,6 +56,7 @@ class LaunchFloor:
         self.at = at
         self.active = host != Host()
         self._begun: tuple[int, int] = (START, 0)
+        self._floor: Floor | None = None
 
     def floor(self, block: Block, kernels: Iterable[Kernel], *, backward: bool, share: float = 1.0) -> Floor:
         """The floor of one block; layers are the blocks between embedding and head. `share` of the layer's floor is this pass's."""
@@ -70,20 +71,21 @@ class LaunchFloor:
         """Whether the host could be the later one, whatever collectives there are."""
         return floor.seconds + _MOST_COLLECTIVES * self.host.per_collective > floor.kernels
 
-    def begin_block(self) -> None:
-        """A block's pass begins here."""
-        if self.active:
+    def begin_block(self, floor: Floor | None) -> None:
+        """A block's pass begins here; None: nothing is launched."""
+        self._floor = floor if floor is not None and self.may_bind(floor) else None
+        if self._floor is not None:
             self._begun = (self.at.mark(), len(self.at.items))
 
-    def end_block(self, floor: Floor) -> None:
+    def end_block(self) -> None:
         """It has been written: what follows waits for the host too, if launching takes longer than the kernels."""
-        if not self.may_bind(floor):
+        if self._floor is None:
             return
         handle, first = self._begun
         self.at.mark()
         collectives = sum(item.collective is not None and item.collective[1] not in _BETWEEN_BLOCKS for item in self.at.items[first:])
-        seconds = floor.seconds + collectives * self.host.per_collective
-        if seconds <= floor.kernels:
+        seconds = self._floor.seconds + collectives * self.host.per_collective
+        if seconds <= self._floor.kernels:
             return
         needs, tails = ([], [COMPUTE]) if handle == START else ([handle], [])
         self.at.items.append(Item("launch kernels", "launch", (LANE,), seconds, needs=needs, tails=tails))

@@ -133,15 +133,14 @@ class Walk:
             at.anchor()
         for group in self.groups:
             for block in group.blocks:
-                self.host.begin_block()
+                self.host.begin_block(self._floor(block, backward=False))
                 self._enter(block, backward=False)
                 at.label(f"F{self.stage} {plan.model.block_names[block]}", COMPUTE)
                 saved = plan.training.backward and not group.checkpoint
                 keep = group.checkpoint and block == group.blocks[0] and plan.training.backward
                 self._forward_block(block, saved=saved, keep_input=keep)
                 self._leave(block, backward=False)
-                if self.host.active:
-                    self.host.end_block(self._floor(block, backward=False))
+                self.host.end_block()
             self.stored.after_forward(group)
         self.sharding.pass_ends(at, backward=False)
         if not plan.training.backward:
@@ -215,7 +214,8 @@ class Walk:
                 self.stored.before_recompute(group)
                 self._recompute(group.blocks)
             for block in reversed(group.blocks):
-                self.host.begin_block()
+                differentiated = self.passes.differentiated(block)
+                self.host.begin_block(self._floor(block, backward=True, inputs=inputs, weights=weights) if differentiated else None)
                 if not group.checkpoint and inputs:
                     self._enter(block, backward=True)
                 at.label(f"{label}{self.stage} {plan.model.block_names[block]}", COMPUTE)
@@ -224,8 +224,7 @@ class Walk:
                     at.compute("", COMPUTE, (), frees=[self._name(block, "grad_input")])
                 if weights:
                     self._leave(block, backward=True)
-                if self.host.active and self.passes.differentiated(block):
-                    self.host.end_block(self._floor(block, backward=True, inputs=inputs, weights=weights))
+                self.host.end_block()
         if weights:
             self.sharding.pass_ends(at, backward=True)
             self._drop_pass()
@@ -252,12 +251,11 @@ class Walk:
 
     def _recompute(self, blocks: Sequence[int]) -> None:
         for block in blocks:
-            self.host.begin_block()
+            self.host.begin_block(self._floor(block, backward=False))
             self._enter(block, backward=True)
             self.at.label(f"R{self.stage} {self.plan.model.block_names[block]}", "recompute")
             self._forward_block(block, saved=True, keep_input=False, recomputes=True)
-            if self.host.active:
-                self.host.end_block(self._floor(block, backward=False))
+            self.host.end_block()
         output = self._name(blocks[-1], "output")
         if output != self._result and not self.tape(blocks[-1]).output_saved:
             self.at.compute("", "recompute", (), frees=[output])
@@ -330,7 +328,9 @@ class Walk:
 
     # -- the host -------------------------------------------------------------------------------------------------
 
-    def _floor(self, block: int, *, backward: bool, inputs: bool = True, weights: bool = True) -> Floor:
+    def _floor(self, block: int, *, backward: bool, inputs: bool = True, weights: bool = True) -> Floor | None:
+        if not self.host.active:
+            return None
         taped = self.tape(block)
         steps = taped.forward
         if backward:
@@ -341,12 +341,10 @@ class Walk:
 
     def _host_binds(self, *, backward: bool) -> bool:
         """Whether launching may take longer than the kernels of the first block to run: floors begin when its data are there."""
-        if not self.host.active:
-            return False
         block = self.chunk.blocks[-1 if backward else 0]
         recomputes = backward and self._group_of[block].checkpoint
-        ways = (False, True) if recomputes else (backward,)
-        return any(self.host.may_bind(self._floor(block, backward=way)) for way in ways)
+        floors = [self._floor(block, backward=way) for way in ((False, True) if recomputes else (backward,))]
+        return any(floor is not None and self.host.may_bind(floor) for floor in floors)
 
     # -- units ----------------------------------------------------------------------------------------------------
 
