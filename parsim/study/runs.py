@@ -40,9 +40,14 @@ class Constant:
     least: float
     most: float
     """what is physically possible"""
+    also: Mapping[str, float] = field(default_factory=dict)
+    """keys that are this many times the constant"""
 
-    def value(self, number: float) -> float | str:
+    def values(self, number: float) -> dict[str, float | str]:
         """A fitted number as the scenario has it."""
+        return {key: self._text(number * factor) for key, factor in {self.key: 1.0, **self.also}.items()}
+
+    def _text(self, number: float) -> float | str:
         return f"{number:.4g} {self.unit}" if self.unit else float(f"{number:.4g}")
 
 
@@ -192,7 +197,8 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
 
 def _constant(name: str, entry: Mapping[str, Any]) -> Constant:
     start, least, most = (float(entry[key]) for key in ("start", "from", "to"))
-    return Constant(name, str(entry["key"]), str(entry.get("unit", "")), str(entry["meaning"]), start, least, most)
+    also = {str(key): float(factor) for key, factor in (entry.get("also") or {}).items()}
+    return Constant(name, str(entry["key"]), str(entry.get("unit", "")), str(entry["meaning"]), start, least, most, also)
 
 
 def _row(

@@ -1,8 +1,8 @@
-"""Predict every published run in every grade, and write down what came out.
+"""Predict published runs in every grade, and write down what came out.
 
-    python validation/runs/predict.py
+    python validation/runs/predict.py [SOURCE ...]
 
-- results.csv: seconds of every row and grade, and the peak memory
+- results.csv: seconds of every row and grade, and the peak memory; rows of other sources stay as they are
 - parsim/catalogue/published_runs.csv: what a priori predictions were off by; reports take the band around their own numbers from it
 - README.md of the repository: the table between its markers
 
@@ -13,68 +13,91 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import parsim
 from parsim.scenario.build import build
 from parsim.scenario.confidence import features
 from parsim.scenario.load import load
-from parsim.study.runs import fitted, published
-from parsim.study.validate_runs import GRADES, Prediction, Validation, validate
+from parsim.study.runs import Row, Source, fitted, published
+from parsim.study.validate_runs import GRADES, MEMORY, Prediction, errors, validate
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results.csv"
 KNOWN = Path(parsim.__file__).parent / "catalogue" / "published_runs.csv"
 README = HERE.parents[1] / "README.md"
 MARKERS = ("<!-- accuracy -->\n", "<!-- end of accuracy -->\n")
+Results = Mapping[str, Mapping[str, str]]
 
 
 def main() -> None:
     """Predict and write."""
-    found = validate(published(HERE), fitted(HERE))
+    sources = published(HERE)
+    chosen = [source for source in sources if source.name in sys.argv[1:] or not sys.argv[1:]]
+    found = validate(chosen, fitted(HERE))
     grades = {grade: {one.row.id: one for one in found.predictions if one.grade == grade} for grade in GRADES}
-    first = list(grades[GRADES[0]].values())
-    _write(
-        HERE / "results.csv",
-        ("id", "source", "measured_s", *GRADES, "measured_gib", "predicted_gib"),
-        (_result(one, [grades[grade][one.row.id] for grade in GRADES]) for one in first),
-    )
-    _write(KNOWN, ("id", "source", "gpu", "family", "gpus", "parameters", "step_error", "memory_error"), _known(first))
+    results = dict(read_results()) if RESULTS.exists() else {}
+    results |= {one: _result(first, [grades[grade][one] for grade in GRADES]) for one, first in grades[GRADES[0]].items()}
+    rows = [row for source in sources for row in source.rows]
+    _write(RESULTS, tuple(next(iter(results.values()))), (tuple(results[row.id].values()) for row in rows))
+    _write(KNOWN, ("id", "source", "gpu", "family", "gpus", "parameters", "step_error", "memory_error"), _known(rows, results))
     text = README.read_text(encoding="utf-8")
     pattern = re.escape(MARKERS[0]) + ".*?" + re.escape(MARKERS[1])
-    README.write_text(re.sub(pattern, MARKERS[0] + table(found) + MARKERS[1], text, flags=re.DOTALL), encoding="utf-8")
+    README.write_text(re.sub(pattern, MARKERS[0] + table(sources, results) + MARKERS[1], text, flags=re.DOTALL), encoding="utf-8")
 
 
-def table(found: Validation) -> str:
+def read_results() -> Results:
+    """What was written: id of a row -> columns."""
+    return {row["id"]: row for row in csv.DictReader(RESULTS.read_text(encoding="utf-8").splitlines())}
+
+
+def step_error(row: Row, results: Results, grade: str) -> float | None:
+    """Predicted over measured step time, less one; None where it does not count."""
+    text = results[row.id][grade]
+    return float(text) / row.measured["step_time_s"] - 1 if text and not row.left_out else None
+
+
+def memory_error(row: Row, results: Results) -> float | None:
+    """Predicted over measured peak memory, less one; None where it does not count."""
+    measured = next((row.measured[column] for column in MEMORY if column in row.measured), None)
+    text = results[row.id]["predicted_gib"]
+    return float(text) / measured - 1 if text and measured and not row.memory_left_out else None
+
+
+def table(sources: Sequence[Source], results: Results) -> str:
     """Mean absolute errors by source and grade, in Markdown."""
     lines = ["| source | rows | a priori | calibrated | held out | worst, calibrated | peak memory |", "|---|---|---|---|---|---|---|"]
-    for source in found.sources:
-        times = [found.times(source.name, grade) for grade in GRADES]
-        memory = found.memories(source.name, GRADES[0])
+    for source in sources:
+        times = [errors(step_error(row, results, grade) for row in source.rows) for grade in GRADES]
+        memory = errors(memory_error(row, results) for row in source.rows)
         cells = ["–" if one is None else f"{100 * one.mean:.1f} %" for one in times]
         worst = "–" if times[1] is None else f"{100 * times[1].worst:+.0f} %"
-        rows = (times[0] or memory).rows if times[0] or memory else 0  # type: ignore[union-attr]
-        lines.append(
-            f"| {source.title} | {rows} | {' | '.join(cells)} | {worst} | {'–' if memory is None else f'{100 * memory.mean:.1f} %'} |"
-        )
+        counted = times[0] or memory
+        last = "–" if memory is None else f"{100 * memory.mean:.1f} %"
+        lines.append(f"| {source.title} | {counted.rows if counted else 0} | {' | '.join(cells)} | {worst} | {last} |")
     return "\n".join(lines) + "\n"
 
 
-def _known(predictions: Iterable[Prediction]) -> Iterable[Sequence[object]]:
+def _known(rows: Iterable[Row], results: Results) -> Iterator[Sequence[object]]:
     """Errors of the rows that count; profiled stages have no model whose size could be near another's."""
-    for one in predictions:
-        step = None if one.row.left_out else one.error
-        memory = None if one.row.memory_left_out else one.memory_error
-        if (step is None and memory is None) or "stages" in one.row.settings["model"]:
+    for row in rows:
+        step, memory = step_error(row, results, GRADES[0]), memory_error(row, results)
+        if (step is None and memory is None) or "stages" in row.settings["model"]:
             continue
-        known = features(build(load(one.row.scenario())))
-        errors = ("" if error is None else f"{error:.4f}" for error in (step, memory))
-        yield one.row.id, one.row.source, known.gpu, known.family, known.gpus, f"{known.parameters:.0f}", *errors
+        known = features(build(load(row.scenario())))
+        texts = ("" if error is None else f"{error:.4f}" for error in (step, memory))
+        yield row.id, row.source, known.gpu, known.family, known.gpus, f"{known.parameters:.0f}", *texts
 
 
-def _result(one: Prediction, graded: Sequence[Prediction]) -> Sequence[object]:
-    measured = one.row.measured.get("step_time_s", "")
-    return one.row.id, one.row.source, measured, *(_six(each.seconds) for each in graded), one.memory or "", _six(one.gib)
+def _result(one: Prediction, graded: Sequence[Prediction]) -> Mapping[str, str]:
+    seconds = {each.grade: _six(each.seconds) for each in graded}
+    measured = _six(one.row.measured.get("step_time_s"))
+    return {
+        "id": one.row.id, "source": one.row.source, "measured_s": measured, **seconds,
+        "measured_gib": _six(one.memory), "predicted_gib": _six(one.gib),
+    }  # fmt: skip
 
 
 def _six(value: float | None) -> str:
