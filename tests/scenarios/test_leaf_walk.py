@@ -225,9 +225,11 @@ LEAVES: dict[str, Leaf] = {
     "software.profile": leaf("megatron-core", "deepspeed", same={"auto": None, "pytorch-2": None}),
     "software.fusion": leaf("fused", "compiled", same={"auto": None, "eager": None}),
     "software.gradient_accumulation_fusion": leaf(True, same={"auto": None}),
-    "software.host.per_layer_forward": leaf("1 ms"),
-    "software.host.per_layer_backward": leaf("1 ms"),
-    "software.host.per_collective": leaf("1 ms"),
+    "software.host.per_layer_forward": leaf("1 ms", same=AUTO),
+    "software.host.per_layer_backward": leaf("1 ms", same=AUTO),
+    "software.host.per_collective": leaf("1 ms", same=AUTO, parallel__tensor__size=2),
+    "software.host.per_kernel_forward": leaf("1 ms", "0 s", same=AUTO),
+    "software.host.per_kernel_backward": leaf("1 ms", same=AUTO),
     "software.host.graphs": leaf(True),
     "software.boundary": leaf("1 s"),
     "software.step_constant": leaf("10 ms"),
@@ -387,6 +389,8 @@ def test_short_forms_say_the_same_as_long_ones(short: str, long: str) -> None:
 
 
 ASSUMED = {
+    "host_per_kernel_forward": "1 ms",
+    "host_per_kernel_backward": "1 ms",
     "software_profile": "megatron-core",
     "precision": "fp32",
     "attention": "eager",

@@ -21,7 +21,7 @@ one:
     training: {sequence_length: 128}
   constants:
     host: {key: software.step_constant, unit: s, start: 0.1, from: 0, to: 1, meaning: a pause}
-    flash: {key: device.gemm.efficiency, start: 0.8, from: 0.5, to: 0.9, meaning: products}
+    flash: {key: device.gemm.efficiency, also: {device.memory.efficiency: 0.5}, start: 0.8, from: 0.5, to: 0.9, meaning: products}
 """
 ROWS = "id,step_time_s,training.global_batch,training.micro_batch\none-1,1.5,8,1\none-2,2.5,16,1\n"
 
@@ -50,7 +50,10 @@ def test_rows_are_the_settings_and_what_is_printed(write):
 
 def test_constants_have_units_and_bounds(write):
     host, flash = published(write())[0].constants
-    assert (host.value(0.12345), flash.value(0.76543)) == ("0.1235 s", 0.7654)
+    assert (host.values(0.12345), flash.values(0.76543)) == (
+        {"software.step_constant": "0.1235 s"},
+        {"device.gemm.efficiency": 0.7654, "device.memory.efficiency": 0.3827},
+    )
     assert (host.least, host.most) == (0.0, 1.0)
 
 
