@@ -132,7 +132,7 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
         "status": "validated" if near[0][0] <= CLOSE else "interpolated",
         "step": step,
         "memory": memory,
-        "basis": f"{SHARE:.0%} of the {len(steps)} nearest published runs on {wanted.gpu} with {words}; nothing was fitted to them",
+        "basis": f"{100 * SHARE:.0f} % of the {len(steps)} nearest published runs on {wanted.gpu} with {words}; nothing was fitted to them",
         "nearest": tuple(_near(wanted, run) for _, run in near[:5]),
     }
 

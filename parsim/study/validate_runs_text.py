@@ -97,6 +97,6 @@ def picture(validation: Validation, kind: Literal["svg", "png"]) -> bytes:
             chosen = [one for one in validation.of(source.name, grade) if one.seconds is not None and not one.row.left_out]
             found = validation.times(source.name, grade)
             if found is not None:
-                label = f"{source.name}, {100 * found.mean:.1f} %,"
+                label = f"{source.name} {100 * found.mean:.1f} %"
                 panels[grade] += [Point(label, one.row.measured["step_time_s"], one.seconds) for one in chosen if one.seconds is not None]
     return save(scatter_figure({grade: points for grade, points in panels.items() if points}, "s per step", 0.1), kind)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY)
 _MARKERS = ("o", "D", "^", "s", "v", "P")
 _COLUMNS = 3
+_CROWDED = 6
+"""series of a panel above which its legend is small"""
 
 
 class Point(NamedTuple):
@@ -50,7 +52,8 @@ def _panel(ax: Axes, title: str, points: Sequence[Point], unit: str, band: float
     ax.set_yscale("log")
     ax.fill_between([low, high], [low / (1 + band), high / (1 + band)], [low * (1 + band), high * (1 + band)], color=style.BUBBLE, lw=0)
     ax.plot([low, high], [low, high], color=style.INK, lw=0.8)
-    for place, series in enumerate(dict.fromkeys(point.series for point in points)):
+    names = list(dict.fromkeys(point.series for point in points))
+    for place, series in enumerate(names):
         chosen = [point for point in points if point.series == series]
         ax.plot(
             [point.measured for point in chosen], [point.predicted for point in chosen], linestyle="none",
@@ -70,4 +73,11 @@ def _panel(ax: Axes, title: str, points: Sequence[Point], unit: str, band: float
     ax.set_title(title, loc="left", color=style.INK, fontsize="medium")
     ax.set_xlabel(f"measured [{unit}]", fontsize="small")
     ax.set_ylabel(f"predicted [{unit}]", fontsize="small")
-    ax.legend(frameon=False, fontsize="small", labelcolor=style.INK, loc="upper left", markerscale=1.5, handletextpad=0.2)
+    ax.legend(
+        frameon=False,
+        fontsize="small" if place < _CROWDED else "x-small",
+        labelcolor=style.INK,
+        loc="upper left",
+        markerscale=1.5,
+        handletextpad=0.2,
+    )
