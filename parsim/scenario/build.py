@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
 from parsim.model.finetune import Finetune, finetuned
-from parsim.parallel.settings import Host, Offload, Runtime, Training
+from parsim.parallel.settings import Offload, Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
@@ -22,9 +22,8 @@ from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
-from parsim.scenario.software import HOST_TIMES, Assumption, Profile, automatic, read_profile
+from parsim.scenario.software import Assumption, Profile, automatic, host_of, read_profile
 from parsim.scenario.strategy import parallelism, with_schedule
-from parsim.units import format_time
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
@@ -380,23 +379,10 @@ class _Builder:
             gradient_accumulation_fusion=accumulate,
             fused=fusion != "eager",
             compiled=fusion == "compiled",
-            host=self._host(profile),
+            host=host_of(section.host, profile, self.assumptions),
             step_constant=section.step_constant,
             boundary=section.boundary,
         )
-
-    def _host(self, profile: Profile) -> Host:
-        """The launch floor; one that comes from the profile is an assumption."""
-        section = self.settings.software.host
-        if section.graphs:
-            return Host()
-        times = {key: getattr(section, key) for key in HOST_TIMES}
-        for key, value in times.items():
-            if value == "auto":
-                times[key] = profile.host[key]
-                if times[key]:
-                    self.assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
-        return Host(**times)
 
 
 def _listed(value: Any) -> Any:

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
+from parsim.parallel.settings import Host
 from parsim.scenario import files
+from parsim.scenario.machine import HostSection
 from parsim.scenario.precision import PRESETS
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.training import ATTENTIONS
 from parsim.scenario.values import Choice, Flag, Quantity, did_you_mean
+from parsim.units import format_time
 
 HOST_TIMES = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
 """keys of software.host that are times"""
@@ -100,6 +103,19 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
     )
     reader.close()
     return profile
+
+
+def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption]) -> Host:
+    """The launch floor; what comes from the profile is added to `assumptions`."""
+    if section.graphs:
+        return Host()
+    times = {key: getattr(section, key) for key in HOST_TIMES}
+    for key, value in times.items():
+        if value == "auto":
+            times[key] = profile.host[key]
+            if times[key]:
+                assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
+    return Host(**times)
 
 
 class _Order:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Attention, Gemm
 from parsim.study.kernel_measurements import Attended, KernelMeasurements, Product
-from parsim.study.validate_nccl import percentile
+from parsim.study.quantiles import percentile
 
 WHAT = {"gemm": "product", "grouped": "grouped product", "best": "best of a sweep"}
 

@@ -12,6 +12,7 @@ from parsim.hardware.nccl.inputs import Settings
 from parsim.hardware.nccl.profiles import PROFILES
 from parsim.study.collective import cost
 from parsim.study.measurements import Measurements, Point
+from parsim.study.quantiles import percentile
 from parsim.study.wire_speed import least_time
 from parsim.units import format_bytes
 
@@ -161,14 +162,6 @@ def summary(predictions: Sequence[Prediction]) -> Summary:
     return Summary(
         len(errors), fmean(errors), median(sizes), percentile(sizes, 0.9), sum(bool(one.inside) for one in claimed), len(claimed)
     )
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Value below which `share` of an ordered sequence lies, linear between neighbours."""
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
 def _tables(validation: Validation) -> list[tuple[str, str, int, dict[str, Summary]]]:

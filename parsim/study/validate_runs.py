@@ -19,8 +19,8 @@ from parsim.errors import InputError
 from parsim.run import execute, simulate
 from parsim.scenario.build import build
 from parsim.scenario.load import load
+from parsim.study.quantiles import percentile
 from parsim.study.runs import Fits, Row, Source
-from parsim.study.validate_nccl import percentile
 
 GRADES = ("a-priori", "calibrated", "held-out")
 MEMORY = {"allocated_gib": "peak_allocated_bytes", "reserved_gib": "peak_reserved_bytes", "device_used_gib": "peak_device_used_bytes"}
@@ -195,7 +195,7 @@ def validate(sources: Sequence[Source], fits: Fits, grades: Sequence[str] = GRAD
 
 
 def document(validation: Validation) -> dict[str, Any]:
-    """The whole comparison as one JSON document; a source's own figures are those of the last grade but held out."""
+    """The whole comparison as one JSON document; a source's own figures are the calibrated ones where there are any."""
     main = "calibrated" if "calibrated" in validation.grades else validation.grades[-1]
     sources: dict[str, Any] = {}
     for source in validation.sources:

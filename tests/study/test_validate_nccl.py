@@ -9,7 +9,8 @@ from parsim.errors import ScenarioError, TopologyError
 from parsim.scenario.files import data_root
 from parsim.study.machines import machines
 from parsim.study.measurements import Band, Reason, measurements
-from parsim.study.validate_nccl import document, percentile, summary, text, validate
+from parsim.study.quantiles import percentile
+from parsim.study.validate_nccl import document, summary, text, validate
 from parsim.study.wire_speed import least_time
 
 MIB, GIB = 2**20, 2**30

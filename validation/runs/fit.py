@@ -201,8 +201,10 @@ def main() -> None:
     with ProcessPoolExecutor() as pool:
         timed = [source for source in published(HERE) if any("step_time_s" in row.measured for row in source.rows)]
         names = [source.name for source in timed if source.name in sys.argv[1:]]
-        refit_constants(names, found, pool) if names else None
-        for gpu in [] if names else sys.argv[1:] or dict.fromkeys(source.gpu for source in timed):
+        if names:
+            refit_constants(names, found, pool)
+        gpus = [gpu for gpu in dict.fromkeys(source.gpu for source in timed) if gpu in sys.argv[1:] or not sys.argv[1:]]
+        for gpu in gpus:
             chosen = [source for source in timed if source.gpu == gpu]
             for section, values in fit(gpu, chosen, pool).items():
                 found[section].update(values)
