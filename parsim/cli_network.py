@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, say, say_json
+from parsim.terminal import Debug, Json, progress, say, say_json
 
 validations = typer.Typer(name="validate", help="Compare predictions with published measurements.")
 topologies = typer.Typer(name="topology", help="Show or draw machines and the network between them.", no_args_is_help=True)
@@ -118,7 +119,9 @@ def runs(
         if name not in GRADES:
             raise ScenarioError(Finding(f"unknown grade {name!r}", "--grade", name, f"known: {', '.join(GRADES)}"))
     suffix = None if plot is None else _suffix(plot)
-    found = validate(published(data, source or ()), fitted(data), tuple(one for one in GRADES if not grade or one in grade), jobs=jobs)
+    grades = tuple(one for one in GRADES if not grade or one in grade)
+    watch = partial(progress, "Predicting published runs")
+    found = validate(published(data, source or ()), fitted(data), grades, jobs=jobs, watch=watch)
     if plot is not None and suffix is not None:
         _draw(plot, picture(found, suffix))
     if as_json:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -14,6 +15,9 @@ from parsim.errors import Finding, ScenarioError
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
+
+
+T = TypeVar("T")
 
 
 class ReaderGone(Exception):  # noqa: N818 - no error of ours
@@ -34,6 +38,22 @@ def say(text: str) -> None:
 def say_json(document: dict[str, Any]) -> None:
     """Print a document on stdout."""
     say(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def progress(doing: str, items: Iterable[T], total: int, *, quiet: bool = False) -> Iterator[T]:
+    """`items`, with a bar on stderr as they are taken: what is done, how many of `total`, time left.
+
+    Nothing is shown where `quiet`, or where stderr is not a terminal.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield from bar.track(items, total=total, description=doing)
 
 
 def create(path: Path, text: str) -> None:

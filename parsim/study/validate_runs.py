@@ -8,7 +8,7 @@ parameters fitted without the source, its constants on the other half of its row
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from os import cpu_count
@@ -108,6 +108,13 @@ class Validation:
         return errors(one.memory_error for one in self.of(source, grade) if not one.row.memory_left_out)
 
 
+Watch = Callable[[Iterable[Prediction], int], Iterable[Prediction]]
+
+
+def _unwatched(predictions: Iterable[Prediction], _total: int) -> Iterable[Prediction]:
+    return predictions
+
+
 def errors(values: Iterable[float | None]) -> Errors | None:
     """The summary of signed errors; None if there are none."""
     found = [value for value in values if value is not None]
@@ -183,14 +190,19 @@ def predict(row: Row, grade: str, changes: Mapping[str, Any]) -> Prediction:
     return Prediction(row, grade, seconds, gib)
 
 
-def validate(sources: Sequence[Source], fits: Fits, grades: Sequence[str] = GRADES, *, jobs: int | None = None) -> Validation:
-    """Predict every row in every grade, in `jobs` processes (None: one per CPU)."""
+def validate(
+    sources: Sequence[Source], fits: Fits, grades: Sequence[str] = GRADES, *, jobs: int | None = None, watch: Watch = _unwatched
+) -> Validation:
+    """Predict every row in every grade, in `jobs` processes (None: one per CPU).
+
+    `watch` is given the predictions as they come and how many there will be, and passes them on.
+    """
     work = [(row, grade, fits.of(grade, row, source.gpu)) for grade in grades for source in sources for row in source.rows]
     if (jobs or cpu_count() or 1) == 1 or len(work) < 2:
-        found = [predict(*one) for one in work]
+        found = list(watch((predict(*one) for one in work), len(work)))
     else:
         with ProcessPoolExecutor(jobs) as pool:
-            found = list(pool.map(predict, *zip(*work, strict=True), chunksize=4))
+            found = list(watch(pool.map(predict, *zip(*work, strict=True), chunksize=4), len(work)))
     return Validation(tuple(sources), tuple(found), fits)
 
 
