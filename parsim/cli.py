@@ -13,14 +13,15 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import cli_calibrate, cli_fit, cli_flops, cli_import, cli_network
+from parsim import cli_calibrate, cli_explain, cli_fit, cli_flops, cli_import, cli_network
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
-from parsim.terminal import Debug, Json, ReaderGone, create, say, say_json
+from parsim.terminal import Debug, Json, ReaderGone, create, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -45,8 +46,14 @@ Unfolded = Annotated[bool, typer.Option("--unfolded", help="Simulate every rank,
 
 
 @app.callback(invoke_without_command=True)
-def parsim(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def parsim(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    metric: Annotated[str | None, typer.Option("--explain", metavar="METRIC", help="Define a number of the report and exit.")] = None,
+) -> None:
     """Does it fit, how fast is it, and why? Simulates one training step of a neural network on a cluster."""
+    if metric is not None:
+        cli_explain.define(metric, as_json=False)
+        raise typer.Exit
     if version:
         from parsim import __version__
 
@@ -64,6 +71,7 @@ def run(
     no_pictures: Annotated[bool, typer.Option("--no-pictures", help="Write no pictures.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
     unfolded: Unfolded = False,
+    sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Sort the assumptions by what they can do to this answer.")] = False,
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -74,12 +82,20 @@ def run(
     command = _command(file, overrides, override)
     with _placed(scenario), _deadlocks(scenario, command, as_json=as_json):
         report = _signed(simulate(scenario, unfolded=unfolded), command)
+    if sensitivity:
+        from parsim.study.assumptions import with_effects
+
+        report = with_effects(scenario, report, watch=partial(progress, "Trying other assumptions", quiet=quiet))
     directory = out if out is not None else None if as_json else OUT / Path(file).stem
     written = _write(report, directory, pictures=not no_pictures) if directory is not None else []
     if as_json:
         say_json(report.document())
     elif not quiet:
         _say_report(report)
+        if sensitivity:
+            from parsim.study.explain_text import assumptions
+
+            say("\n".join([*assumptions(report), ""]))
         say(f"Wrote {directory}{os.sep}: {', '.join(path.name for path in written)}")
     if not report.fits and not allow_oom:
         raise typer.Exit(3)
@@ -174,25 +190,7 @@ def schema(as_json: Json = False, debug: Debug = False) -> None:
     say_json(scenario_schema())
 
 
-@app.command()
-def explain(
-    metric: Annotated[str | None, typer.Argument(metavar="METRIC", help="A key of the report; all of them without METRIC.")] = None,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Define a number of the report."""
-    from dataclasses import asdict
-
-    from parsim.report.definitions import DEFINITIONS
-    from parsim.report.definitions import explain as define
-
-    if metric is None:
-        say_json({"parsim": 1, "metrics": list(DEFINITIONS)}) if as_json else say("\n".join(DEFINITIONS))
-        return
-    definition = define(metric)
-    say_json({"parsim": 1, **asdict(definition)}) if as_json else say(str(definition))
-
-
+cli_explain.register(app)
 cli_network.register(app)
 cli_import.register(app)
 cli_flops.register(app)

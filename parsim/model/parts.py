@@ -5,7 +5,7 @@ A part is what people call one: attention linears, attention core, MLP, norm, he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parsim.kernel import Fixed, Kernel
@@ -64,18 +64,27 @@ def parts(model: Model, at: Workload) -> tuple[Part, ...]:
 
     The sum of a pass's FLOP is that of `parsim.model.flops.forward_flop` (and twice it backward) times the tokens.
     """
+    found: list[Part] = []
+    for group, count, block in blocks_by_group(model):
+        found += [_part(model, group, count, name, operators, at) for name, operators in operators_by_part(block).items()]
+    return tuple(found)
+
+
+def blocks_by_group(model: Model) -> Iterator[tuple[str, int, Block]]:
+    """Name, size and block of each group of equal blocks."""
     members: dict[int, list[int]] = {}
     for index, block in enumerate(model.blocks):
         members.setdefault(id(block), []).append(index)
-    found: list[Part] = []
     for indices in members.values():
-        block = model.blocks[indices[0]]
-        group = _group([model.block_names[index] for index in indices])
-        rows: dict[str, list[Operator]] = {}
-        for operator in block.operators:
-            rows.setdefault(_name(operator, block), []).append(operator)
-        found += [_part(model, group, len(indices), name, operators, at) for name, operators in rows.items()]
-    return tuple(found)
+        yield _group([model.block_names[index] for index in indices]), len(indices), model.blocks[indices[0]]
+
+
+def operators_by_part(block: Block) -> dict[str, list[Operator]]:
+    """A block's operators by the part they belong to."""
+    rows: dict[str, list[Operator]] = {}
+    for operator in block.operators:
+        rows.setdefault(_name(operator, block), []).append(operator)
+    return rows
 
 
 def _part(model: Model, group: str, count: int, name: str, operators: Sequence[Operator], at: Workload) -> Part:

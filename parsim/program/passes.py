@@ -65,7 +65,7 @@ class PassBuilder:
         self.prefix = prefix
         self.items: list[Item] = []
         self._segment: Item | None = None
-        self._label = ("", COMPUTE)
+        self._label = self._named = ("", COMPUTE)
         self._waits: list[int] = []
         self._tails: list[str] = []
         self._last_compute = START
@@ -74,9 +74,8 @@ class PassBuilder:
 
     def label(self, name: str, kind: str) -> None:
         """Following compute without a name of its own is called `name` and counts as `kind`."""
-        if (name, kind) != self._label:
-            self._close()
-            self._label = (name, kind)
+        self._named = (name, kind)
+        self._relabel(name, kind)
 
     def finish(self) -> list[Item]:
         """The items; waits that nothing follows become an empty compute item."""
@@ -98,11 +97,13 @@ class PassBuilder:
         return name
 
     def compute(self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()) -> None:
-        """See `Emitter.compute`. An empty name continues the current segment."""
+        """See `Emitter.compute`. An empty name continues what was named last; recomputed inside ``B0 layer 3`` is ``R0 layer 3``."""
         if name:
             self.label(name, kind)
+        elif kind == self._named[1]:
+            self._relabel(*self._named)
         elif kind != self._label[1]:
-            self.label(kind, kind)
+            self._relabel(f"{kind[0].upper()}{self._named[0][1:]}", kind)
         segment = self._segment
         if segment is None or self._waits or self._tails:
             self._close()
@@ -193,6 +194,11 @@ class PassBuilder:
 
     def number(self, name: str) -> int:
         return self.table.index[self.prefix + name]
+
+    def _relabel(self, name: str, kind: str) -> None:
+        if (name, kind) != self._label:
+            self._close()
+            self._label = (name, kind)
 
     def _open(self, name: str, kind: str) -> Item:
         self._segment = Item(name, kind, (COMPUTE,), needs=self._waits, tails=self._tails)

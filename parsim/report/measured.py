@@ -204,6 +204,17 @@ class MemoryFacts:
 
 
 @dataclass(frozen=True)
+class Effect:
+    """What else an assumption might be, and between what the answer then lies."""
+
+    step_time_s: tuple[float, float]
+    """shortest and longest [s]"""
+    peak_bytes: tuple[int, int]
+    """lowest and highest [B]"""
+    tried: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Assumption:
     """A number that nobody stated, where it comes from, and how it is called when overridden."""
 
@@ -211,6 +222,8 @@ class Assumption:
     value: str
     source: str
     origin: str = ""
+    effect: Effect | None = None
+    """None where nobody asked, or nothing else can be simulated"""
 
 
 @dataclass(frozen=True)

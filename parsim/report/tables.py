@@ -274,7 +274,8 @@ def _notes(report: Report) -> Iterator[RenderableType]:
     count = len(report.measured.assumptions)
     confidence = report.measured.confidence
     basis = f" ({confidence.basis})" if confidence.basis else ""
-    text = f"{count} assumption{'s' * (count != 1)}, listed in report.json; confidence: {confidence.status}{basis}."
+    listed = f"{count} assumption{'s' * (count != 1)}, listed in report.json, by effect with --sensitivity"
+    text = f"{listed}; confidence: {confidence.status}{basis}."
     yield Padding(Text(text, style="dim"), (1, 0, 0, 0))
     for finding in report.warnings:
         yield Text(f"warning: {finding}", style="yellow")

@@ -38,7 +38,7 @@ CONTRACT = {
     "collectives": "kind axis group_size count bytes busy_s exposed_s wait_s algorithm protocol algbw_Bps busbw_Bps",
     "links": "link kind count capacity_Bps bytes utilisation saturated_s",
     "confidence": "status step_time_s peak_bytes basis nearest",
-    "assumptions": "name value source origin",
+    "assumptions": "name value source origin effect",
     "warnings": "path message",
     "simulation": "folded ranks ranks_simulated ops events wall_s seed",
 }

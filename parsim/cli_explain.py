@@ -1,0 +1,96 @@
+"""``parsim explain``: a scenario from all sides, or the definition of one number."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parsim.errors import Finding, ScenarioError
+from parsim.terminal import Debug, Json, progress, say, say_json
+
+if TYPE_CHECKING:
+    from parsim.study.explain import Explanation
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command on the command line."""
+    app.command()(explain)
+
+
+def explain(
+    name: Annotated[
+        str | None, typer.Argument(metavar="FILE|METRIC", help="A scenario, or a key of the report; all keys without it.")
+    ] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file.")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides.")
+    ] = None,
+    as_json: Json = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write explanation.json, what-if.svg, assumptions.svg, roofline.svg there.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Say why a scenario's step takes so long and what would help; or define a number of the report."""
+    from parsim.report.definitions import DEFINITIONS
+
+    if name is None:
+        say_json({"parsim": 1, "metrics": list(DEFINITIONS)}) if as_json else say("\n".join(DEFINITIONS))
+    elif name in DEFINITIONS or not (overrides or override or out is not None or _is_scenario(name)):
+        define(name, as_json=as_json)
+    else:
+        _scenario(name, tuple(overrides or ()), tuple(override or ()), out, jobs, as_json=as_json, quiet=quiet)
+
+
+def _is_scenario(name: str) -> bool:
+    from parsim.scenario.files import names
+
+    return Path(name).suffix in (".yaml", ".yml", ".json") or name in names("scenarios") or Path(name).is_file()
+
+
+def define(metric: str, *, as_json: bool) -> None:
+    """Print the definition of a metric."""
+    from dataclasses import asdict
+
+    from parsim.report.definitions import explain as define
+
+    definition = define(metric)
+    say_json({"parsim": 1, **asdict(definition)}) if as_json else say(str(definition))
+
+
+def _scenario(
+    file: str, overrides: tuple[str, ...], named: tuple[str, ...], out: Path | None, jobs: int | None, *, as_json: bool, quiet: bool
+) -> None:
+    from parsim.scenario import load
+    from parsim.study.explain import document
+    from parsim.study.explain import explain as study
+    from parsim.study.explain_text import text
+
+    scenario = load(file, *overrides, named=list(named))
+    found = study(scenario, jobs=jobs, watch=partial(progress, "Simulating changes", quiet=quiet))
+    said: dict[str, Any] | None = document(found) if as_json or out is not None else None
+    written = [] if out is None or said is None else _write(found, said, out)
+    if as_json and said is not None:
+        say_json(said)
+    else:
+        say(text(found, file) + (f"\nWrote {out}: {', '.join(written)}" if written else ""))
+
+
+def _write(found: Explanation, said: dict[str, Any], out: Path) -> list[str]:
+    import json
+
+    from parsim.study.explain_pictures import pictures
+
+    files = {"explanation.json": (json.dumps(said, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode(), **pictures(found)}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (out / name).write_bytes(content)
+    except OSError as error:
+        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=str(out), file=str(out))) from None
+    return list(files)

@@ -1,0 +1,128 @@
+"""An explanation on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from shlex import quote
+from shutil import get_terminal_size
+from textwrap import fill
+
+from parsim.report import Report
+from parsim.report.measured import Assumption
+from parsim.report.quantities import gib, time_unit
+from parsim.report.verdict import recipe
+from parsim.study.counting import table
+from parsim.study.explain import Explanation
+from parsim.study.roofline import Roofline
+from parsim.study.what_if import WhatIf
+
+_ROWS = 12
+_BAR = 16
+_NOTHING = 5e-4
+"""changes of less than this share are named in one line"""
+
+
+def text(found: Explanation, file: str) -> str:
+    """Everything, in tables with their units; `file` is how the user called the scenario."""
+    return "\n".join(_lines(found, file))
+
+
+def _lines(found: Explanation, file: str) -> Iterator[str]:
+    width = min(100, get_terminal_size((80, 24)).columns)
+    report = found.report
+    yield report.measured.name
+    yield recipe(report.measured)
+    yield ""
+    yield fill(found.summary, width)
+    yield from _causes(found)
+    yield from _what_ifs(found, file, width)
+    if found.roofline is not None and found.roofline.points:
+        yield from _roofline(found.roofline)
+    yield from assumptions(report)
+
+
+def _causes(found: Explanation) -> Iterator[str]:
+    step = found.report.step_time
+    unit = time_unit(found.causes[0].seconds)
+    shown = found.causes[:_ROWS]
+    rows = [[row.name, unit.cell(row.seconds), f"{100 * row.seconds / step:.1f}", f"{row.count:,}"] for row in shown]
+    if rest := found.causes[_ROWS:]:
+        left = sum(row.seconds for row in rest)
+        rows.append([f"{len(rest)} more", unit.cell(left), f"{100 * left / step:.1f}", f"{sum(row.count for row in rest):,}"])
+    yield ""
+    yield "Critical path: what the step waits for, one after the other"
+    yield from table(("Cause", f"[{unit.name}]", "[%]", "Ops"), rows)
+
+
+def _what_ifs(found: Explanation, file: str, width: int) -> Iterator[str]:
+    done = [one for one in found.what_ifs if not one.trial.refused]
+    notable = [one for one in done if abs(one.effect) >= _NOTHING]
+    yield ""
+    yield "What if: each simulated anew; time of the same samples"
+    if notable:
+        unit = time_unit(max(one.step_time for one in notable))
+        rows = [
+            [one.change.name, unit.cell(one.step_time), f"{100 * one.effect:+.1f}", gib(one.trial.peak), _bar(one, notable)]
+            for one in notable
+        ]
+        yield from table(("Change", f"Step [{unit.name}]", "[%]", "Peak [GiB]", " "), rows)
+    still = [one.change.name for one in done if abs(one.effect) < _NOTHING]
+    if still:
+        yield fill(f"No effect: {'; '.join(still)}.", width)
+    for one in found.what_ifs:
+        if one.trial.refused:
+            yield fill(f"{one.change.name}: not possible, {one.trial.refused}", width)
+        elif not one.trial.fits and found.report.fits:
+            yield f"{one.change.name}: would not fit."
+    best = next((one for one in notable if one.effect < 0 and not one.change.name.startswith("a network that costs nothing")), None)
+    if best is not None:
+        yield f"To see more of {best.change.name!r}: parsim run {quote(file)} {' '.join(map(quote, best.change.overrides))}"
+
+
+def _bar(one: WhatIf, among: Sequence[WhatIf]) -> str:
+    """Faster to the left, slower to the right of the middle."""
+    most = max(abs(other.effect) for other in among)
+    count = round(_BAR * abs(one.effect) / most) if most else 0
+    return f" {'█' * count:>{_BAR}}│" if one.effect < 0 else f" {'':{_BAR}}│{'█' * count}"
+
+
+def _roofline(found: Roofline) -> Iterator[str]:
+    total = sum(point.seconds for point in found.points)
+    unit = time_unit(found.points[0].seconds)
+    rows = [
+        [f"{point.group}: {point.name}", unit.cell(point.seconds), f"{100 * point.seconds / total:.1f}", f"{point.intensity:,.1f}",
+         f"{point.rate / 1e12:,.1f}", f"{found.limit(point) / 1e12:,.1f}", f"{point.bandwidth / 1e9:,.0f}", f" {found.bound(point)}"]
+        for point in found.points[:_ROWS]
+    ]  # fmt: skip
+    yield ""
+    yield (
+        f"Roofline of one micro-batch on one {found.device}: {found.peak / 1e12:,.0f} TFLOP/s {found.dtype},"
+        f" {found.bandwidth / 1e9:,.0f} GB/s, ridge at {found.ridge:,.0f} FLOP/B"
+    )
+    header = ("Part, forward and backward", f"[{unit.name}]", "[%]", "FLOP/B", "TFLOP/s", "of at most", "GB/s", " Bound by")
+    yield from table(header, rows)
+
+
+def assumptions(report: Report) -> Iterator[str]:
+    """The assumptions by what they can do to the answer, the largest first."""
+    known = [assumption for assumption in report.measured.assumptions if assumption.effect is not None]
+    if not known:
+        return
+    step, peak = report.step_time, report.peak_memory
+    rows = []
+    for one in known:
+        effect = one.effect
+        if effect is not None:
+            times = [f"{100 * (time / step - 1):+.1f}" for time in effect.step_time_s]
+            peaks = [f"{(volume - peak) / 2**30:+.2f}" for volume in effect.peak_bytes]
+            tried = ", ".join(effect.tried[:4]) + (", …" if len(effect.tried) > 4 else "")
+            rows.append([_name(one), one.value[:20], *times, *peaks, f" {tried}"])
+    yield ""
+    yield "Assumptions by their effect on this answer: what the step and the peak become with what else they might be"
+    yield from table(("Assumption", "Value", "Step [%] from", "to", "Peak [GiB] from", "to", " Tried instead"), rows, left=2)
+    unknown = len(report.measured.assumptions) - len(known)
+    yield "Names without a dot are set with assumptions.NAME=VALUE." + (f" {unknown} more have no alternative." if unknown else "")
+
+
+def _name(assumption: Assumption) -> str:
+    return assumption.name.removeprefix("cluster.set.")

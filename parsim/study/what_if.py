@@ -1,0 +1,211 @@
+"""What a change of the machine or the recipe would give: each one simulated, none estimated.
+
+A change is overrides of the scenario, so that ``parsim run FILE`` with the same words gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parsim.parallel.settings import Host
+from parsim.report import Report
+from parsim.scenario.build import build
+from parsim.scenario.built import Built
+from parsim.scenario.files import find, names, read
+from parsim.scenario.scenario import Scenario, flow
+from parsim.study.trials import Overrides, Trial, Watch, trials
+
+STRAGGLER = 0.8
+"""speed of the slow rank"""
+_FREE = 1e6
+"""times as fast: a link that costs nothing"""
+_NVLINKS = (("nvlink3", 12, 2021), ("nvlink4", 18, 2023), ("nvlink5", 18, 9999))
+"""link kind, links of a GPU, last year of the GPUs beside it (DGX A100, HGX H100 and HGX B200 user guides)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One question, and the overrides that ask it."""
+
+    name: str
+    overrides: Overrides
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A change and what came of it."""
+
+    change: Change
+    trial: Trial
+    step_time: float
+    """of the same number of samples as the scenario's step [s]; 0 where the change cannot be simulated"""
+    effect: float
+    """step_time over the scenario's, less one"""
+
+
+def what_ifs(scenario: Scenario, report: Report, *, jobs: int | None = None, watch: Watch | None = None) -> list[WhatIf]:
+    """Simulate every change that applies to a scenario, whose own report is given; the most time saved comes first."""
+    asked = list(changes(scenario, report))
+    found = trials(scenario, [change.overrides for change in asked], jobs=jobs, watch=watch)
+    answers = [_answer(change, trial, report) for change, trial in zip(asked, found, strict=True)]
+    return sorted(answers, key=lambda one: (bool(one.trial.refused), one.effect))
+
+
+def _answer(change: Change, trial: Trial, report: Report) -> WhatIf:
+    if trial.refused:
+        return WhatIf(change, trial, 0.0, 0.0)
+    step = trial.seconds_per_sample * report.measured.model.samples_per_step
+    return WhatIf(change, trial, step, step / report.step_time - 1.0)
+
+
+def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
+    """The questions worth asking of a scenario."""
+    built = build(scenario)
+    profiled = isinstance(scenario.tree["model"], dict) and "stages" in scenario.tree["model"]
+    yield from _links(scenario, built, report)
+    if not profiled:  # stages whose times were measured know neither devices nor sizes
+        yield from _nvlink(scenario, built, report)
+        yield from _device(scenario, built)
+        yield from _micro_batches(built)
+        yield from _recipe(built, report)
+    yield from _overlap(built)
+    slow = [*scenario.tree["variability"]["slow"], {"rank": report.bottleneck_rank, "speed": STRAGGLER}]
+    if report.bottleneck_rank not in built.slow:
+        yield Change(f"rank {report.bottleneck_rank} at {STRAGGLER:g} of its speed", (f"variability.slow={flow(slow)}",))
+
+
+# -- the network ------------------------------------------------------------------------------------------------------
+
+
+def _links(scenario: Scenario, built: Built, report: Report) -> Iterator[Change]:
+    """Each kind of link that carries something, all of them, transfers without staging, and a network that costs nothing."""
+    kinds = list(dict.fromkeys(row.kind.removesuffix("-trunk") for row in report.links if row.bytes))  # a trunk is many links of its kind
+    for kind in kinds:
+        yield Change(f"{kind} x2", (_scaled_link(scenario, kind, 2.0),))
+    if len(kinds) > 1:
+        yield Change("every link x2", tuple(_scaled_link(scenario, kind, 2.0) for kind in kinds))
+    staged = () if built.cluster.machine(0).p2p else ("cluster.set.node.p2p=true",)
+    if staged and len(built.gpus) > 1:
+        yield Change("GPUs that reach each other over PCIe (peer-to-peer)", staged)
+    if kinds:
+        free = [f"cluster.set.links.{kind}.latency=0 s" for kind in kinds]
+        faster = [_scaled_link(scenario, kind, _FREE) for kind in kinds]
+        yield Change("a network that costs nothing", ("cluster.collectives.profile=ring", *staged, *faster, *free))
+
+
+def _scaled_link(scenario: Scenario, kind: str, factor: float) -> str:
+    change = scenario.tree["cluster"]["set"].get("links", {}).get(kind, {})
+    key = next((key for key in ("bandwidth", "per_direction", "line_rate") if key in change), "bandwidth")
+    return scaled(scenario, f"cluster.set.links.{kind}.{key}", factor)
+
+
+def scaled(scenario: Scenario, path: str, factor: float) -> str:
+    """The override that multiplies a number of a device or topology file by `factor`, whatever ``cluster.set`` makes of it already."""
+    holder: Any = scenario.tree
+    for key in path.split("."):
+        holder = holder.get(key) if isinstance(holder, dict) else None
+    if isinstance(holder, (int, float)):
+        return f"{path}={holder * factor:.12g}"
+    match = re.fullmatch(r"\s*([x×]?)\s*([0-9._]+(?:[eE][+-]?\d+)?)\s*(.*?)\s*", str(holder)) if holder is not None else None
+    if match is None:
+        return f"{path}=x{factor:.12g}"
+    return f"{path}={match[1]}{float(match[2]) * factor:.12g} {match[3]}".rstrip()
+
+
+def _nvlink(scenario: Scenario, built: Built, report: Report) -> Iterator[Change]:
+    """The same GPUs behind NVSwitches, where one machine has none."""
+    device = built.cluster.device(built.gpus[0])
+    if report.measured.ranks.nodes > 1 or len(built.gpus) < 2 or any(row.kind.startswith("nvlink") for row in report.links if row.bytes):
+        return
+    if "set" in scenario.written.get("cluster", {}) or device.compute_capability == 0:
+        return  # changes of a machine may not fit another one; other makers have other links
+    name = next((name for name in names("devices") if read(find("devices", name)).tree.get("name") == device.name), None)
+    if name is None:
+        return
+    words = [f"cluster.topology={flow({'gpu': name, 'count': len(built.gpus), 'interconnect': 'nvswitch'})}"]
+    kind, count = device.nvlink, device.nvlinks
+    if not kind:
+        kind, count, _ = next(row for row in _NVLINKS if _year(device.compute_capability) <= row[2])
+        links = {"nvlink": kind, "nvlinks": count, "interconnect": "nvswitch"}
+        words.append(f"cluster.set.device.links={flow(links)}")
+    yield Change(f"NVLink between these GPUs ({count} x {kind})", tuple(words))
+
+
+def _year(capability: float) -> int:
+    """Of the data-centre GPUs with the NVLink that goes with a compute capability."""
+    return 2020 if capability < 8.9 else 2022 if capability < 10 else 2024
+
+
+# -- the device -------------------------------------------------------------------------------------------------------
+
+
+def _device(scenario: Scenario, built: Built) -> Iterator[Change]:
+    device = built.cluster.device(built.gpus[0])
+    peaks = tuple(scaled(scenario, f"cluster.set.device.compute.peak.{dtype}", 2.0) for dtype in device.peak)
+    yield Change("GPU FLOP/s x2", peaks)
+    yield Change("memory bandwidth +50 %", (scaled(scenario, "cluster.set.device.memory.bandwidth", 1.5),))
+    if built.runtime.host != Host():
+        yield Change("CUDA graphs: the host is never late", ("software.host.graphs=true",))
+
+
+# -- the recipe -------------------------------------------------------------------------------------------------------
+
+
+def _micro_batches(built: Built) -> Iterator[Change]:
+    """Twice as many micro-batches: half as large if they can be halved, else a batch twice as large."""
+    training, data = built.training, built.parallelism.data
+    batch, each = training.global_batch, training.micro_batch
+    if data.size * training.micro_batches * each != batch:
+        return
+    if each % 2 == 0:
+        words = (f"training.global_batch={batch}", f"training.micro_batch={each // 2}", "training.gradient_accumulation=auto")
+        yield Change("micro-batches x2, half as large", words)
+    else:
+        words = (f"training.global_batch={2 * batch}", f"training.micro_batch={each}", "training.gradient_accumulation=auto")
+        yield Change("micro-batches x2, twice the batch (time of the same samples)", words)
+    doubled = (f"training.global_batch={batch}", f"training.micro_batch={2 * each}", "training.gradient_accumulation=auto")
+    if training.micro_batches % 2 == 0:
+        yield Change("micro-batches twice as large, half as many", doubled)
+
+
+def _overlap(built: Built) -> Iterator[Change]:
+    """All overlap off, and what is off on."""
+    split = built.parallelism
+    off: list[str] = []
+    on: list[str] = []
+    if split.data.size > 1:
+        (off if split.data.overlap_reduce else on).append("parallel.data.overlap_reduce")
+        if split.data.strategy in ("zero1", "zero2"):
+            (off if split.data.overlap_gather else on).append("parallel.data.overlap_gather")
+    if split.pipeline.size > 1:
+        (off if split.pipeline.overlap_sends else on).append("parallel.pipeline.overlap_sends")
+    words_off = [f"{key}=false" for key in off]
+    if split.data.size > 1 and split.data.strategy in ("zero3", "fsdp", "hsdp") and split.data.prefetch:
+        words_off.append("parallel.data.prefetch=0")
+    if split.tensor.size > 1 and split.tensor.overlap != "none" and not split.tensor.sequence_parallel:
+        words_off.append("parallel.tensor.overlap=none")
+    if words_off:
+        yield Change("no overlap of communication and compute", tuple(words_off))
+    if on:
+        yield Change("more overlap", tuple(f"{key}=true" for key in on))
+
+
+def _recipe(built: Built, report: Report) -> Iterator[Change]:
+    training, runtime = built.training, built.runtime
+    mode = training.recompute.mode
+    for other in ("none", "selective", "full"):
+        if mode != other and (built.model.heads or other != "selective") and (mode != "none" or not report.fits):
+            yield Change(f"recompute {other}", (f"training.recompute={other}",))
+    share = report.critical["optimizer"] / report.step_time
+    if training.step and training.optimizer.implementation != "fused" and share > 0.005 and training.offload.optimizer == "none":
+        yield Change("fused optimizer", ("training.optimizer.implementation=fused",))
+    if not runtime.fused and built.model.heads:
+        yield Change("compiled kernels (torch.compile)", ("software.fusion=compiled",))
+
+
+def by_name(found: Sequence[WhatIf], start: str) -> WhatIf | None:
+    """The first that could be simulated and whose name begins with `start`."""
+    return next((one for one in found if one.change.name.startswith(start) and not one.trial.refused), None)

@@ -1,0 +1,172 @@
+"""Causes, what-ifs, the roofline and the effect of assumptions: figures, and equality with running the changed scenario."""
+
+import json
+
+import pytest
+
+from parsim import load, simulate
+from parsim.cli import execute
+from parsim.report.causes import causes
+from parsim.report.plots.tornado import Bar, tornado_figure
+from parsim.scenario.build import build
+from parsim.scenario.files import names
+from parsim.study.assumptions import with_effects
+from parsim.study.explain import explain
+from parsim.study.explain_text import text
+from parsim.study.roofline import roofline
+from parsim.study.trials import trials
+from parsim.study.what_if import changes, scaled, what_ifs
+
+QUICK = [name for name in names("scenarios") if not any(word in name for word in ("1024x", "64x", "512x", "280x", "16384x", "context"))]
+
+
+@pytest.fixture(scope="module")
+def over_pcie():
+    return explain(load("llama-7b-zero3-8x-rtx-4090"), jobs=1)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_causes_sum_to_the_step(name):
+    report = simulate(name)
+    rows = causes(report)
+    assert sum(row.seconds for row in rows) == pytest.approx(report.step_time, rel=1e-9)
+    by_kind = {key: sum(row.seconds for row in rows if row.kind == key) for key in report.critical}
+    assert by_kind == pytest.approx(dict(report.critical), rel=1e-9, abs=1e-12 * report.step_time)
+    assert [row.seconds for row in rows] == sorted((row.seconds for row in rows), reverse=True)
+
+
+def test_zero3_over_pcie_waits_for_its_collectives(over_pcie):
+    assert over_pcie.report.limiter_kind == "data_comm"
+    assert [row.name for row in over_pcie.causes[:2]] == ["AllGather among 8 data ranks", "ReduceScatter among 8 data ranks"]
+    assert "AllGather among 8 data ranks" in over_pcie.summary
+    nvlink = next(one for one in over_pcie.what_ifs if one.change.name.startswith("NVLink"))
+    assert f"NVLink between these GPUs would make it {1e3 * nvlink.step_time:.0f} ms" in over_pcie.summary
+    changed = simulate("llama-7b-zero3-8x-rtx-4090", *nvlink.change.overrides)
+    assert changed.step_time == nvlink.step_time
+    assert any(row.kind == "nvlink4" and row.bytes for row in changed.links)
+    assert nvlink.effect == pytest.approx(changed.step_time / over_pcie.report.step_time - 1, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpt2-ddp-4x-a100", "gpt2-xl-gpipe-4x-v100", "bert-ddp-8x-v100-pcie", "resnet50-ddp-8x-v100"])
+def test_a_what_if_is_the_changed_scenario(name):
+    scenario = load(name)
+    report = simulate(scenario)
+    found = what_ifs(scenario, report, jobs=1)
+    assert [one.effect for one in found if not one.trial.refused] == sorted(one.effect for one in found if not one.trial.refused)
+    for one in found:
+        if not one.trial.refused:
+            changed = simulate(name, *one.change.overrides)
+            per_sample = changed.step_time / changed.measured.model.samples_per_step
+            assert one.step_time == pytest.approx(per_sample * report.measured.model.samples_per_step, rel=1e-12), one.change
+            assert one.trial.peak == changed.peak_memory
+
+
+def test_a_free_network_leaves_no_communication():
+    report = simulate("bert-ddp-8x-v100-pcie")
+    free = next(one for one in what_ifs(load("bert-ddp-8x-v100-pcie"), report, jobs=1) if one.change.name.startswith("a network"))
+    assert report.breakdown["data_comm"] > 0.2 * report.step_time
+    assert free.trial.communication < 0.002 * free.step_time
+
+
+def test_twice_the_micro_batches_by_the_closed_form():
+    # (m + p - 1) (tF + tB): 11 x 3 = 33 for m = 8, 19 x 3 = 57 for m = 16, half of which is for the same samples
+    scenario = load("pipeline-unit-1f1b")
+    words = ("training.global_batch=16",)
+    [trial] = trials(scenario, [words])
+    assert trial.step_time == pytest.approx(57.0)
+    assert trial.seconds_per_sample * 8 == pytest.approx(28.5)
+
+
+def test_measured_stages_are_asked_nothing_about_devices():
+    scenario = load("pipeline-unit-1f1b")
+    asked = [change.name for change in changes(scenario, simulate(scenario))]
+    assert not [name for name in asked if "GPU" in name or "memory" in name or "micro-batches" in name]
+    assert "rank 0 at 0.8 of its speed" in asked
+
+
+def test_scaling_builds_on_what_the_scenario_changes_already():
+    path = "cluster.set.device.memory.bandwidth"
+    assert scaled(load("gpt2-ddp-4x-a100"), path, 1.5) == f"{path}=x1.5"
+    assert scaled(load("gpt2-ddp-4x-a100", f"{path}=x0.5"), path, 1.5) == f"{path}=x0.75"
+    assert scaled(load("gpt2-ddp-4x-a100", f"{path}=1000 GB/s"), path, 1.5) == f"{path}=1500 GB/s"
+    slower = simulate("gpt2-ddp-4x-a100", f"{path}=x0.5")
+    [trial] = trials(load("gpt2-ddp-4x-a100", f"{path}=x0.5"), [(scaled(load("gpt2-ddp-4x-a100", f"{path}=x0.5"), path, 2.0),)])
+    assert trial.step_time == pytest.approx(simulate("gpt2-ddp-4x-a100").step_time, rel=1e-12)
+    assert slower.step_time > trial.step_time
+
+
+def test_the_assumptions_are_sorted_by_effect():
+    scenario = load("gpt2-ddp-4x-a100")
+    report = with_effects(scenario, simulate(scenario), jobs=1)
+    rows = report.measured.assumptions
+    assert {row.name for row in simulate(scenario).measured.assumptions} <= {row.name for row in rows}
+    capacity = report.measured.memory.capacity_bytes
+
+    def size(row):
+        time = max(abs(step - report.step_time) for step in row.effect.step_time_s) / report.step_time
+        return max(time, max(abs(peak - report.peak_memory) for peak in row.effect.peak_bytes) / capacity)
+
+    sizes = [size(row) for row in rows if row.effect is not None]
+    assert sizes == sorted(sizes, reverse=True)
+    context = next(row for row in rows if row.name == "context_memory").effect
+    # 0.5 GiB assumed, 0.3 and 1.8 GiB tried: the peak moves by the difference, the step by nothing
+    assert [peak - report.peak_memory for peak in context.peak_bytes] == pytest.approx([-0.2 * 2**30, 1.3 * 2**30], abs=1)
+    assert context.step_time_s == (report.step_time, report.step_time)
+    attention = next(row for row in rows if row.name == "attention").effect
+    assert attention.step_time_s[1] == max(simulate(scenario, f"training.attention={one}").step_time for one in attention.tried)
+    document = json.loads(json.dumps(report.document()))
+    assert document["assumptions"][0]["effect"]["tried"]
+    assert document["step_time_s"] == report.step_time
+
+
+def test_stated_values_are_no_assumptions():
+    scenario = load("gpt2-ddp-4x-a100", "training.attention=flash2", "software.memory.context=1 GiB")
+    stated = {row.name for row in with_effects(scenario, simulate(scenario), jobs=1).measured.assumptions}
+    assert not {"attention", "context_memory"} & stated
+
+
+def test_the_roofline_by_hand():
+    built = build(load("mlp-1x-a100"))
+    found = roofline(built)
+    assert found.ridge == pytest.approx(found.peak / found.bandwidth)
+    at_batch = built.training.micro_batch
+    for point in found.points:
+        if point.flop:
+            assert found.bound(point) == ("compute" if point.intensity >= found.ridge else "memory")
+            assert point.rate <= found.limit(point) * (1 + 1e-9), point
+    widths = [layer["linear"]["out"] for layer in load("mlp-1x-a100").tree["model"]["layers"] if "linear" in layer]
+    inputs = load("mlp-1x-a100").tree["model"]["input"]["shape"][0]
+    sides = list(zip([inputs, *widths], widths, strict=False))
+    flop = sum(3 * 2 * at_batch * i * o for i, o in sides)  # the product and the gradients of its two operands
+    assert sum(point.flop for point in found.points if point.name == "linear") == pytest.approx(flop, rel=1e-9)
+
+
+def test_the_text_names_units_and_the_command(over_pcie):
+    shown = text(over_pcie, "mine.yaml")
+    for part in ("Critical path", "Step [s]", "Peak [GiB]", "FLOP/B", "TFLOP/s", "Assumptions by their effect", "parsim run mine.yaml"):
+        assert part in shown
+
+
+def test_the_tornado_draws_what_it_is_given():
+    figure = tornado_figure("t", [Bar("a", -0.1, 0.0), Bar("b", -0.02, 0.3)], "step time")
+    ax = figure.axes[0]
+    assert sorted(patch.get_width() for patch in ax.patches) == pytest.approx([-10.0, -2.0, 30.0])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]  # the longest on top
+    assert ax.get_xlabel() == "step time, change from now [%]"
+
+
+def test_the_command_line(capsys, tmp_path):
+    assert execute(["explain", "mlp-1x-a100", "--json", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert not printed.err
+    assert document["report"]["step_time_s"] == simulate("mlp-1x-a100").step_time
+    assert sum(row["s"] for row in document["critical_path"]) == pytest.approx(document["report"]["step_time_s"], rel=1e-9)
+    assert {path.name for path in tmp_path.iterdir()} == {"explanation.json", "what-if.svg", "assumptions.svg", "roofline.svg"}
+    assert execute(["--explain", "mfu"]) == 0
+    assert "mfu [fraction]" in capsys.readouterr().out
+    assert execute(["explain", "mfuu"]) == 2
+    assert "did you mean 'mfu'" in capsys.readouterr().err
+    assert execute(["explain", "nosuch.yaml"]) == 2
+    assert execute(["run", "mlp-1x-a100", "--sensitivity", "--no-pictures", "--out", str(tmp_path / "run")]) == 0
+    assert "Assumptions by their effect" in capsys.readouterr().out
