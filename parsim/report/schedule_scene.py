@@ -162,7 +162,7 @@ def brightness(role: str, chunk: int, chunks: int) -> float:
 
 def shaded(colour: str, factor: float) -> str:
     """`colour` darkened; six-digit hexadecimal."""
-    return "#" + "".join(f"{round(int(colour[place : place + 2], 16) * factor):02x}" for place in (1, 3, 5))
+    return "#" + "".join(f"{round(int(colour[place : place + 2], 16) * factor):02X}" for place in (1, 3, 5))
 
 
 def label(box: SlotBox, labels: Labels) -> str:
@@ -210,6 +210,7 @@ def _panel(pen: _Pen, panel: Panel, labels: Labels) -> None:
     size, fitting = _label_size(pen, panel, labels)
     if panel.caption:
         _text(pen, pen.left, panel.caption, pen.font)
+        pen.y -= 0.015
     pitch = _ROW + _ROW_GAP
     tops = [pen.y - number * pitch for number in range(len(panel.rows))]
     for name, top in zip(panel.rows, tops, strict=True):

@@ -286,7 +286,7 @@ def entries(names: Iterable[str], ranks: int | None, micro_batches: int | None, 
         except PlanError as error:
             findings += [_option(finding) for finding in error.findings]
     if findings:
-        raise PlanError(findings)
+        raise PlanError([finding for place, finding in enumerate(findings) if finding not in findings[:place]])
     return found
 
 
@@ -341,7 +341,7 @@ def _legal(name: str, table: Table, ranks: int | None, micro_batches: int | None
     if ranks is not None and len(table.rows) != ranks:
         raise PlanError(Finding(f"has {len(table.rows)} rows, but -p is {ranks}", "-p", ranks, "one row per rank", file=name))
     count = micro_batches or 1 + max(slot.micro_batch for row in table.rows for slot in row)
-    return _checked(Entry("custom", Path(name).name, table.rows, count, file=name, places=table.places), micro_batches)
+    return _checked(Entry("custom", name, table.rows, count, file=name, places=table.places), micro_batches)
 
 
 def _checked(entry: Entry, micro_batches: int | None) -> Entry:

@@ -273,9 +273,10 @@ def figure(
 def _panel_of(result: Result, unit: TimeUnit, first: int, *, captions: bool) -> Panel:
     entry = result.entry
     homes = entry.homes
-    shown = f"{entry.label}: makespan {show(result.makespan, unit)}, bubble {_percent(result.bubble_fraction)}"
+    name = f" {unit.name}" if unit is not _UNITS else ""
+    shown = f"{entry.label}: makespan {show(result.makespan, unit)}{name}, bubble {_percent(result.bubble_fraction)}"
     if result.period < result.makespan * (1 - 1e-9):
-        shown = f"{entry.label}: makespan {show(result.makespan, unit)}, period {show(result.period, unit)}"
+        shown = f"{entry.label}: makespan {show(result.makespan, unit)}{name}, period {show(result.period, unit)}{name}"
     return Panel(
         shown if captions else "",
         tuple(f"rank {rank}" if first == 0 else f"Device {rank + first}" for rank in range(entry.ranks)),

@@ -38,9 +38,9 @@ def schedule_figure(scene: Scene) -> Figure:
         )  # fmt: skip
         if rect.name:
             patch.set_gid(rect.name)
-        ax.add_patch(patch)
+        ax.add_artist(patch)  # add_patch would look for data limits, which are set
     for line in scene.lines:
-        ax.add_line(Line2D((line.x0, line.x1), (line.y0, line.y1), color=line.colour, linewidth=line.width, solid_capstyle="butt"))
+        ax.add_artist(Line2D((line.x0, line.x1), (line.y0, line.y1), color=line.colour, linewidth=line.width, solid_capstyle="butt"))
     with fonts("".join(text.text for text in scene.texts)):
         for text in scene.texts:
             ax.text(
