@@ -199,7 +199,7 @@ def _label_size(pen: _Pen, panel: Panel, labels: Labels) -> tuple[float, set[str
     for box in panel.boxes:
         characters = len(label(box, labels))
         if characters and box.end > box.start:
-            room = (box.end - box.start) * pen.scale / POINT - 0.8
+            room = (box.end - box.start) * pen.scale / POINT - 0.4
             wanted[box.kind] = min(wanted.get(box.kind, 99.0), room / (_DIGIT * characters))
     largest = min(pen.font - 0.5, 0.62 * _ROW / POINT)
     fitting = {kind for kind, size in wanted.items() if size >= _SMALLEST}

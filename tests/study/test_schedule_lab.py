@@ -604,3 +604,12 @@ def test_no_figure_needs_no_plotting_library():
 def test_known_names_are_those_of_scenarios_and_zero_bubbles():
     assert set(KNOWN) == {"naive", "gpipe", "1f1b", "interleaved", "pipedream", "zb-h1", "zb-h2", "zb-v"}
     assert lab("pipedream-flush").entry.rows == schedule("1f1b", 4, 8)
+
+
+def test_the_commands_of_the_guide(folder, capsys):
+    guide = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text(encoding="utf-8")
+    lines = [line for block in re.findall(r"```console\n(.*?)```", guide, re.DOTALL) for line in block.splitlines()]
+    assert len(lines) == 12
+    for line in lines:
+        assert run(capsys, line.removeprefix("parsim schedule "))[0] == 0, line
+    assert len(list(folder.glob("*.svg"))) == 5
