@@ -72,9 +72,9 @@ def schedule(
     from parsim.study.schedule_text import document, drawing, figure, table_text, text
 
     findings: list[Finding] = []
-    files = [*(out or ()), *([pdf] if pdf is not None else ())]
+    figures = [*(out or ()), *([pdf] if pdf is not None else ())]
     inches = _checked(findings, _inches, width)
-    findings += _options(files, pdf, sends, labels)
+    findings += [*_options(sends, labels), *_files(figures, pdf, csv)]
     size = _checked(findings, _bytes, activation)
     chunks = _checked(findings, _chunks, virtual)
     seconds = _checked(
@@ -90,23 +90,17 @@ def schedule(
     except study.ScheduleDeadlockError as error:
         _stuck(error, as_json=as_json)
         raise typer.Exit(error.exit_code) from None
-    style = cast(Literal["number", "pass", "none"], labels)
-    if files:
-        scene = figure(results, seconds, width=inches, title=title, labels=style, captions=not no_captions, first=count_from)
-        for file in files:
-            _write(file, scene)
+    letters = [f"\n{result.entry.label}\n{drawing(result, count_from)}" for result in results] if draw else []
+    if figures:
+        words = cast(Literal["number", "pass", "none"], labels)
+        _write(figures, figure(results, seconds, width=inches, title=title, labels=words, captions=not no_captions, first=count_from))
     if csv is not None:
         create(csv, table_text(found[0]))
-    written = [str(file) for file in (*files, *([csv] if csv is not None else ()))]
+    written = [str(file) for file in (*figures, *([csv] if csv is not None else ()))]
     if as_json:
         say_json(document(results, seconds) | ({"files": written} if written else {}))
-        return
-    say(text(results, seconds))
-    if draw:
-        for result in results:
-            say(f"\n{result.entry.label}\n{drawing(result, count_from)}")
-    if written:
-        say(f"\nWrote {', '.join(written)}")
+    else:
+        say("\n".join([text(results, seconds), *letters, *([f"\nWrote {', '.join(written)}"] if written else [])]))
 
 
 def _checked(findings: list[Finding], read: Callable[[Any], T], value: Any) -> T | None:
@@ -118,18 +112,31 @@ def _checked(findings: list[Finding], read: Callable[[Any], T], value: Any) -> T
         return None
 
 
-def _options(files: list[Path], pdf: Path | None, sends: str, labels: str) -> list[Finding]:
-    """Words and file names that are none."""
-    findings = [
-        Finding(f"cannot draw a {file.suffix or 'file without suffix'}", "--out", str(file), f"name it .{', .'.join(_FORMATS)}")
-        for file in files
-        if file is not pdf and file.suffix.lower().lstrip(".") not in _FORMATS
+def _options(sends: str, labels: str) -> list[Finding]:
+    """Words that are none."""
+    return [
+        Finding(f"{value!r} is not known", option, value, f"write {' or '.join(known)}")
+        for option, value, known in (("--sends", sends, ("overlapped", "blocking")), ("--labels", labels, _LABELS))
+        if value not in known
     ]
-    if pdf is not None and pdf.suffix.lower() != ".pdf":
-        findings.append(Finding(f"{pdf.name} is no name of a PDF", "--pdf", str(pdf), "name it .pdf, or use --out"))
-    for option, value, known in (("--sends", sends, ("overlapped", "blocking")), ("--labels", labels, _LABELS)):
-        if value not in known:
-            findings.append(Finding(f"{value!r} is not known", option, value, f"write {' or '.join(known)}"))
+
+
+def _files(figures: list[Path], pdf: Path | None, csv: Path | None) -> list[Finding]:
+    """Files that cannot be written, so that none is where one of them cannot."""
+    findings = []
+    for file in figures:
+        if file is pdf and file.suffix.lower() != ".pdf":
+            findings.append(Finding(f"{file.name} is no name of a PDF", "--pdf", str(file), "name it .pdf, or use --out"))
+        elif file.suffix.lower().lstrip(".") not in _FORMATS:
+            kind = file.suffix or "file without suffix"
+            findings.append(Finding(f"cannot draw a {kind}", "--out", str(file), f"name it .{', .'.join(_FORMATS)}"))
+    findings += [
+        Finding(f"cannot be written: there is no folder {file.parent}", value=file.name, file=str(file))
+        for file in (*figures, *([csv] if csv is not None else ()))
+        if not file.parent.is_dir()
+    ]
+    if csv is not None and csv.exists():
+        findings.append(Finding("exists and is not overwritten", "--csv", csv.name, "choose another name", file=str(csv)))
     return findings
 
 
@@ -165,20 +172,24 @@ def _chunks(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(counts))
 
 
-def _write(file: Path, scene: Scene) -> None:
+def _write(files: list[Path], scene: Scene) -> None:
+    """Draw all before the first is written."""
+    for file, data in [(file, _figure(file, scene)) for file in files]:
+        try:
+            file.write_bytes(data)
+        except OSError as error:
+            raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=file.name, file=str(file))) from None
+
+
+def _figure(file: Path, scene: Scene) -> bytes:
     kind = file.suffix.lower().lstrip(".")
     if kind == "pgf":
         from parsim.report.schedule_pgf import pgf
 
-        data = pgf(scene).encode()
-    else:
-        from parsim.report.plots.schedule import save_schedule
+        return pgf(scene).encode()
+    from parsim.report.plots.schedule import save_schedule
 
-        data = save_schedule(scene, cast(Literal["pdf", "svg", "png"], kind))
-    try:
-        file.write_bytes(data)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=file.name, file=str(file))) from None
+    return save_schedule(scene, cast(Literal["pdf", "svg", "png"], kind))
 
 
 def _stuck(error: ScheduleDeadlockError, *, as_json: bool) -> None:

@@ -23,6 +23,8 @@ CHUNKS = {"zb-v": 2}
 _FILE = re.compile(r".*[/\\].*|.*\.(csv|txt|tsv|py)(:\w+)?", re.IGNORECASE)
 _OPTIONS = {"parallel.pipeline.size": "-p", "training.micro_batches": "-m", "parallel.pipeline.virtual_stages": "-v"}
 _PASSES = "write F=1,I=1,W=1 or F=1,B=2"
+LONGEST = 1e30
+"""longest time of a pass; beyond, sums are no numbers any more"""
 MOST_PROBLEMS = 25
 """findings shown of one illegal table"""
 
@@ -160,6 +162,8 @@ def times(
     if findings:
         raise PlanError(findings)
     inputs, weights, whole = _backward(given, findings)
+    if not any((*given["F"], *inputs, *weights)):
+        findings.append(Finding("no pass takes any time", "--times", passes, _PASSES))
     if findings:
         raise PlanError(findings)
     unit = next(iter(reader.units), "")
@@ -206,8 +210,8 @@ class _Reader:
             except ValueError as error:
                 self.findings.append(Finding(str(error), key, text, "write a number (units of time) or a time such as 1.2ms"))
                 return 0.0
-        if not 0 <= value < float("inf"):
-            self.findings.append(Finding(f"{text} is no time: it must be finite and not negative", key, text))
+        if not 0 <= value <= LONGEST:
+            self.findings.append(Finding(f"{text} is no time: it must be from 0 to {LONGEST:g}", key, text))
             return 0.0
         if value:
             self.units.setdefault(unit, text)
@@ -339,8 +343,10 @@ def _table(name: str, ranks: int | None, micro_batches: int | None) -> Entry:
 
 def _legal(name: str, table: Table, ranks: int | None, micro_batches: int | None) -> Entry:
     if ranks is not None and len(table.rows) != ranks:
-        raise PlanError(Finding(f"has {len(table.rows)} rows, but -p is {ranks}", "-p", ranks, "one row per rank", file=name))
-    count = micro_batches or 1 + max(slot.micro_batch for row in table.rows for slot in row)
+        raise PlanError(Finding(f"has {len(table.rows)} rows, but -p is {ranks}", "-p", ranks, "leave -p out", file=name))
+    count = 1 + max(slot.micro_batch for row in table.rows for slot in row)
+    if micro_batches is not None and count != micro_batches:
+        raise PlanError(Finding(f"has {count} micro-batches, but -m is {micro_batches}", "-m", micro_batches, "leave -m out", file=name))
     return _checked(Entry("custom", name, table.rows, count, file=name, places=table.places), micro_batches)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from parsim.errors import Finding
 from parsim.parallel.schedules.order import Precedence, run_in_order
@@ -18,6 +19,10 @@ class SlotFinding(Finding):
 
     rank: int = -1
     position: int = -1
+
+    def as_dict(self) -> dict[str, Any]:
+        """As every other finding: rank and position are in its message."""
+        return {key: value for key, value in Finding.as_dict(self).items() if key not in ("rank", "position")}
 
 
 def check(schedule: Schedule, placement: Sequence[int] | None = None, micro_batches: int | None = None) -> list[Finding]:
