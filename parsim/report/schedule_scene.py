@@ -15,7 +15,7 @@ from parsim.report.plots import style
 POINT = 1 / 72.0
 _DIGIT, _LETTER = 0.64, 0.56
 """widths of a digit and of a letter, in font sizes"""
-_SMALLEST = 4.5
+_SMALLEST = 4.0
 _ROW, _ROW_GAP = 0.165, 0.025
 _CHUNK_SHADES = {"forward": 0.6}
 _CHUNK_SHADE = 0.78

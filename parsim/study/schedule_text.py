@@ -129,6 +129,8 @@ def _formulas(result: Result, unit: TimeUnit) -> list[str]:
         parts.append(f"period {closed.period_formula} = {show(closed.period, unit)}")
     if closed.bubble is not None:
         parts.append(f"bubble {closed.bubble_formula} = {_percent(closed.bubble)}")
+    if closed.over_ideal is not None:
+        parts.append(f"over ideal {closed.over_ideal_formula} = {_percent(closed.over_ideal)}")
     return [f"  {result.entry.label}: {'; '.join(parts)} ({closed.citation})"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parsim import theory
 from parsim.study.schedule_inputs import Entry, Times
@@ -25,6 +25,9 @@ class ClosedForm:
     bubble_formula: str = ""
     """share of a rank's time, of the makespan where there is one, else of the period"""
     bubble: float | None = None
+    over_ideal_formula: str = ""
+    """bubble over the time in which slots run"""
+    over_ideal: float | None = None
 
 
 def closed_form(entry: Entry, times: Times) -> ClosedForm | None:
@@ -57,27 +60,36 @@ def _whole(name: str, sizes: tuple[int, int, int], times: tuple[float, float, fl
     match name:
         case "naive":
             makespan, formula = theory.naive_makespan(p, m, f, b, c), "m (p (F + B) + 2 (p - 1) c)"
-            bubble, source = "(p - 1)/p", f"{_GPIPE}, fig. 2b"
+            bubble, ratio, source = "(p - 1)/p", "p - 1", f"{_GPIPE}, fig. 2b"
         case "gpipe":
             makespan, formula = theory.gpipe_makespan(p, m, f, b, c), "(m + p - 1)(F + B) + 2 (p - 1) c"
-            bubble, source = "(p - 1)/(m + p - 1)", f"{_GPIPE}, section 2.3"
+            bubble, ratio, source = "(p - 1)/(m + p - 1)", "(p - 1)/m", f"{_GPIPE}, section 2.3"
         case "interleaved":
             if latency:
                 return None
             makespan, formula = theory.interleaved_makespan(p, m, v, f, b), "(m + (p - 1)/v)(F + B)"
-            bubble, source = "(p - 1)/(v m + p - 1)", f"{_MEGATRON}, section 2.2.2"
+            bubble, ratio, source = "(p - 1)/(v m + p - 1)", "(p - 1)/(v m)", f"{_MEGATRON}, section 2.2.2"
         case _:
             makespan = theory.one_f_one_b_makespan(p, m, f, b, c)
             formula = "(m + p - 1)(F + B)" + " + 2 c (p - 1 + floor((m - 1)(p - 1)/p))" * latency
-            bubble = "(p - 1)/(m + p - 1)"
+            bubble, ratio = "(p - 1)/(m + p - 1)", "(p - 1)/m"
             source = f"{_MEGATRON}, section 2.2.1" + "; its communication term derived in parsim" * latency
-    share = 1 - m * (f + b) / makespan
-    bubble = "1 - m (F + B)/makespan" if latency else bubble
+    work = m * (f + b)
+    if latency:
+        bubble, ratio = "1 - m (F + B)/makespan", "makespan/(m (F + B)) - 1"
+    form = ClosedForm(
+        source,
+        makespan,
+        formula,
+        bubble_formula=bubble,
+        bubble=1 - work / makespan,
+        over_ideal_formula=ratio,
+        over_ideal=makespan / work - 1,
+    )
     if name != "pipedream":
-        return ClosedForm(source, makespan, formula, bubble_formula=bubble, bubble=share)
-    steady = theory.one_f_one_b_period(p, f, b, c)
-    words = "m (F + B" + " + 2 (p - 1) c/p" * latency + ")"
-    return ClosedForm(_PIPEDREAM, makespan, formula, m * steady, words, bubble + " started empty, 0 in steady state" * (not latency), share)
+        return form
+    steady = m * theory.one_f_one_b_period(p, f, b, c)
+    return replace(form, citation=_PIPEDREAM, period=steady, period_formula="m (F + B" + " + 2 (p - 1) c/p" * latency + ")")
 
 
 def _split(name: str, sizes: tuple[int, int], times: tuple[float, float, float]) -> ClosedForm | None:

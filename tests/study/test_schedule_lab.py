@@ -204,6 +204,7 @@ def test_a_closed_form_is_what_the_engine_finds(size, name, f, i, w, c):
     if closed.makespan is not None:
         assert result.makespan == pytest.approx(closed.makespan, rel=1e-12)
         assert result.bubble_fraction == pytest.approx(closed.bubble, abs=1e-12)
+        assert closed.over_ideal is None or result.bubble_over_ideal == pytest.approx(closed.over_ideal, abs=1e-9)
     if closed.period is not None:
         assert result.period == pytest.approx(closed.period, rel=1e-9)
     assert closed.makespan is not None or closed.period is not None
@@ -574,7 +575,8 @@ def test_the_table(capsys):
     assert rows["interleaved v=2"] == ["28.5", "28.5", "3.5625", "15.79 %", "15.79 %", "18.75 %", "15.79 %", "5.5 4.5 3.5 2.5"]
     assert rows["interleaved v=4"][:2] == ["26.25", "26.25"]
     assert rows["pipedream"] == ["33", "24", "3", "27.27 %", "27.27 %", "37.5 %", "0 %", "4 3 2 1"]
-    assert "(p - 1)/(v m + p - 1) = 15.79 % (Narayanan et al. 2021, arXiv 2104.04473, section 2.2.2)" in out
+    ratios = "bubble (p - 1)/(v m + p - 1) = 15.79 %; over ideal (p - 1)/(v m) = 18.75 %"
+    assert f"{ratios} (Narayanan et al. 2021, arXiv 2104.04473, section 2.2.2)" in out
 
 
 def test_the_document(capsys):
