@@ -18,8 +18,6 @@ from parsim.parallel.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 LABORATORY = {"zb-h1": zb_h1, "zb-h2": zb_h2, "zb-v": zb_v}
 """schedules that only the laboratory knows by name (a scenario takes them as tables)"""
 KNOWN = (*NAMES, *LABORATORY)
-CHUNKS = {"zb-v": 2}
-"""chunks per rank that a schedule has by its nature"""
 _FILE = re.compile(r".*[/\\].*|.*\.(csv|txt|tsv|py)(:\w+)?", re.IGNORECASE)
 _OPTIONS = {"parallel.pipeline.size": "-p", "training.micro_batches": "-m", "parallel.pipeline.virtual_stages": "-v"}
 _PASSES = "write F=1,I=1,W=1 or F=1,B=2"
@@ -34,12 +32,12 @@ class Entry:
     """One schedule of the laboratory."""
 
     name: str
-    """a name of `KNOWN`, or "custom" """
+    """a name of `KNOWN`, or custom"""
     label: str
     rows: Schedule
     micro_batches: int
     virtual: int = 1
-    """chunks per rank that were asked for"""
+    """chunks per rank of interleaved"""
     file: str = ""
     places: tuple[tuple[tuple[int, int], ...], ...] = ()
     """(line, column) of every slot in `file`"""
@@ -308,7 +306,7 @@ def _named(name: str, p: int, m: int, virtual: Sequence[int]) -> list[Entry]:
     word = name.strip().lower().replace("_", "-")
     if word in LABORATORY:
         schedule("naive", p, m)  # says what is wrong with the numbers
-        return [Entry(word, word, LABORATORY[word](p, m), m, CHUNKS.get(word, 1))]
+        return [Entry(word, word, LABORATORY[word](p, m), m)]
     word = ALIASES.get(word, word)
     if word != "interleaved":
         return [Entry(word, word, _schedule(word, p, m, 1), m)]
