@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from parsim.parallel.schedules import Slot, check, deadlock, schedule
 from parsim.parallel.schedules.blocking import Exchange, blocking_order
+from parsim.parallel.schedules.check import circle
 from parsim.parallel.schedules.custom import from_text
 from parsim.parallel.schedules.order import run_in_order
 
@@ -89,3 +90,28 @@ def test_blocking_messages_deliver_every_input_once(name, p, rounds, v):
                 assert (source, home[step]) in delivered
             seen.append(step)
     assert [[slot for slot in seen if home[slot] == rank] for rank in range(p)] == [list(row) for row in rows]
+
+
+def test_the_circle_of_a_deadlock():
+    rows = from_text("F0.0 B0.0 F0.1 B0.1\nF1.1 F1.0 B1.0 B1.1")
+    assert [(rank, position, str(slot), str(need)) for rank, position, slot, need in circle(rows)] == [
+        (0, 1, "B0.0", "B1.0"),
+        (1, 0, "F1.1", "F0.1"),
+    ]
+    assert circle(from_text(GOOD)) == []
+
+
+def test_a_rank_outside_the_circle_is_left_out():
+    rows = from_text("F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0 F1.1 B1.1\nB2.0 F2.0 F2.1 B2.1")
+    assert [rank for rank, *_ in circle(rows)] == [2]
+
+
+@given(st.permutations(range(8)), st.permutations(range(8)))
+def test_every_deadlock_has_a_circle(first, second):
+    slots = [[Slot(kind, stage, i) for kind in "FB" for i in range(4)] for stage in range(2)]
+    rows = tuple(tuple(row[i] for i in order) for row, order in zip(slots, (first, second), strict=True))
+    ring = circle(rows)
+    assert bool(ring) == bool(deadlock(rows))
+    home = {slot: rank for rank, row in enumerate(rows) for slot in row}
+    for number, (_, _, _, need) in enumerate(ring):
+        assert home[need] == ring[(number + 1) % len(ring)][0]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from parsim.errors import PlanError
 from parsim.parallel.schedules import Slot, check, schedule, to_text
-from parsim.parallel.schedules.custom import from_function, from_text, load_function
+from parsim.parallel.schedules.custom import from_function, from_text, load_function, read_table
 
 slots = st.builds(Slot, st.sampled_from("FBIW"), st.integers(0, 999), st.integers(0, 9999))
 
@@ -118,3 +118,14 @@ def test_a_function_that_is_not_there(file, tmp_path):
     broken.write_text("import nowhere_to_be_found")
     with pytest.raises(PlanError, match="failed with ModuleNotFoundError"):
         load_function(f"{broken}:make")
+
+
+def test_every_slot_has_its_place():
+    table = read_table("# two ranks\nrank 0: F0.10, F0.1,, B0.0\n\nF1.0 B1.0  # last\n")
+    assert table.places == (((2, 9), (2, 16), (2, 23)), ((4, 1), (4, 6)))
+
+
+def test_a_bad_cell_that_another_begins_with_has_its_own_column():
+    with pytest.raises(PlanError) as caught:
+        from_text("F0.1x F0.1 F0.1x")
+    assert [finding.column for finding in caught.value.findings] == [1, 12]

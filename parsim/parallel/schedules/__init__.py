@@ -17,7 +17,7 @@ from parsim.parallel.schedules.one_f_one_b import one_f_one_b
 from parsim.parallel.schedules.pipedream import pipedream
 from parsim.parallel.schedules.slot import Schedule, Slot, to_text
 
-__all__ = ["CUSTOM", "NAMES", "Schedule", "Slot", "check", "deadlock", "peak_in_flight", "placement", "schedule", "to_text"]
+__all__ = ["ALIASES", "CUSTOM", "NAMES", "Schedule", "Slot", "check", "deadlock", "peak_in_flight", "placement", "schedule", "to_text"]
 
 _PATH = "parallel.pipeline.schedule"
 
@@ -33,7 +33,8 @@ CUSTOM = "custom"
 NAMES = (*_BUILDERS, "interleaved")
 """the schedules that `schedule` can make"""
 
-_ALIASES = {"pipedream-flush": "1f1b", "dapple": "1f1b", "interleaved-1f1b": "interleaved"}
+ALIASES = {"pipedream-flush": "1f1b", "dapple": "1f1b", "interleaved-1f1b": "interleaved"}
+"""other names of schedules"""
 _LATER = (
     "pipedream-2bw", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zero-bubble", "dualpipe", "dualpipev", "chimera", "hanayo",
     "looped-bfs",
@@ -99,7 +100,7 @@ def peak_in_flight(rows: Schedule) -> list[int]:
 
 def _canonical(name: str) -> str:
     word = name.strip().lower().replace("_", "-")
-    word = _ALIASES.get(word, word)
+    word = ALIASES.get(word, word)
     if word in NAMES:
         return word
     if word in _LATER:
@@ -107,6 +108,6 @@ def _canonical(name: str) -> str:
         raise PlanError(Finding(f"schedule {name!r} is not supported yet", path=_PATH, value=name, suggestion=suggestion))
     if word == CUSTOM:
         raise PlanError(Finding("a custom schedule needs its order", path=_PATH, value=name, suggestion="give the path of a schedule file"))
-    close = get_close_matches(word, (*NAMES, *_ALIASES), n=1)
+    close = get_close_matches(word, (*NAMES, *ALIASES), n=1)
     suggestion = f"did you mean {close[0]}?" if close else f"use one of {', '.join(NAMES)}, or the path of a schedule file"
     raise PlanError(Finding(f"there is no schedule {name!r}", path=_PATH, value=name, suggestion=suggestion))

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from parsim.errors import Finding
 from parsim.parallel.schedules.order import Precedence, run_in_order
 from parsim.parallel.schedules.slot import KINDS, Schedule, Slot
 
 PATH = "parallel.pipeline.schedule"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFinding(Finding):
+    """What is wrong with one slot; a slot that is missing has no position (-1)."""
+
+    rank: int = -1
+    position: int = -1
+
+    def as_dict(self) -> dict[str, Any]:
+        """As every other finding: rank and position are in its message."""
+        return {key: value for key, value in Finding.as_dict(self).items() if key not in ("rank", "position")}
 
 
 def check(schedule: Schedule, placement: Sequence[int] | None = None, micro_batches: int | None = None) -> list[Finding]:
@@ -42,8 +56,31 @@ def deadlock(schedule: Schedule) -> list[Finding]:
     return findings
 
 
+def circle(schedule: Schedule) -> list[tuple[int, int, Slot, Slot]]:
+    """The ranks of a deadlock that wait for each other: (rank, position, its slot there, the slot that it waits for).
+
+    Each waits for a slot that stands behind the next one's; the last waits for the first. Empty if there is no deadlock, or if a
+    rank waits for a slot that the schedule does not have.
+    """
+    precedence = Precedence(schedule)
+    done, reached = run_in_order(schedule)
+    finished = set(done)
+    waiting: dict[int, tuple[int, int, Slot, Slot]] = {}
+    for rank, position in enumerate(reached):
+        if position < len(schedule[rank]):
+            slot = schedule[rank][position]
+            waiting[rank] = (rank, position, slot, next(need for need in precedence.needs(slot) if need not in finished))
+    chain: list[int] = []
+    member = next(iter(waiting), None)
+    while member is not None and member not in chain:
+        chain.append(member)
+        member = precedence.rank.get(waiting[member][3])
+    return [] if member is None else [waiting[one] for one in chain[chain.index(member) :]]
+
+
 def _at(rank: int, position: int, slot: Slot, message: str, suggestion: str = "") -> Finding:
-    return Finding(f"rank {rank} position {position}, {slot}: {message}", path=PATH, value=str(slot), suggestion=suggestion)
+    text = f"rank {rank} position {position}, {slot}: {message}"
+    return SlotFinding(text, path=PATH, value=str(slot), suggestion=suggestion, rank=rank, position=position)
 
 
 def _counted(schedule: Schedule, placement: Sequence[int] | None, micro_batches: int | None) -> list[Finding]:

@@ -6,7 +6,7 @@ import re
 import runpy
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules.slot import Schedule, Slot
@@ -18,34 +18,56 @@ _LABEL = re.compile(r"\s*rank\s+\d+[^|:]*[|:]", re.IGNORECASE)
 _PASSES = re.compile(r"\d+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)\d*")
 
 
+class Table(NamedTuple):
+    """The slots of a schedule file by rank, and where each stands there."""
+
+    rows: Schedule
+    places: tuple[tuple[tuple[int, int], ...], ...]
+    """(line, column), both from 1, by rank and position"""
+
+
 def from_text(text: str, file: str = "") -> Schedule:
+    """The rows of `read_table`.
+
+    >>> from_text("rank 0: F0.0, F0.1,, B0.0, B0.1")[0][2]
+    Slot(kind='B', stage=0, micro_batch=0)
+    """
+    return read_table(text, file).rows
+
+
+def read_table(text: str, file: str = "") -> Table:
     """Read a table: one line per rank, cells ``F0.3`` or torch's ``0F3``, separated by commas, semicolons or spaces.
 
     Empty cells are idle steps and mean nothing (order is all there is), ``#`` starts a comment, a label such as
     ``rank 0:`` may open a line, and empty lines are skipped. Reads what `slot.to_text` and torch's compute-only
     ``_dump_csv`` write. Raises `PlanError` with every bad cell. The result is not checked; see `check`.
 
-    >>> from_text("rank 0: F0.0, F0.1,, B0.0, B0.1")[0][2]
-    Slot(kind='B', stage=0, micro_batch=0)
+    >>> read_table("F0.0 B0.0").places
+    (((1, 1), (1, 6)),)
     """
     rows: list[tuple[Slot, ...]] = []
+    places: list[tuple[tuple[int, int], ...]] = []
     findings: list[Finding] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        cells = _LABEL.sub("", line.partition("#")[0], count=1)
-        if not cells.strip(" \t,;"):
+        cells = line.partition("#")[0]
+        label = _LABEL.match(cells)
+        begin = label.end() if label else 0
+        if not cells[begin:].strip(" \t,;"):
             continue
-        row = []
-        for cell in _CELLS.findall(cells):
+        row, columns = [], []
+        for cell in _CELLS.finditer(cells, begin):
+            columns.append((number, cell.start() + 1))
             try:
-                row.append(_slot(cell))
+                row.append(_slot(cell.group()))
             except PlanError as error:
-                findings += [finding.at(file, number, line.find(cell) + 1) for finding in error.findings]
+                findings += [finding.at(file, *columns[-1]) for finding in error.findings]
         rows.append(tuple(row))
+        places.append(tuple(columns))
     if findings:
         raise PlanError(findings)
     if not rows:
         raise PlanError(Finding("the schedule has no rows", path=PATH, file=file, suggestion="write one line per rank, e.g. F0.0 B0.0"))
-    return tuple(rows)
+    return Table(tuple(rows), tuple(places))
 
 
 def from_function(function: Callable[[int, int, int], Iterable[Any]], stages: int, micro_batches: int, virtual_stages: int = 1) -> Schedule:

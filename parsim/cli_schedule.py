@@ -1,0 +1,199 @@
+"""The schedule laboratory: pipeline schedules without a model or a cluster."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from math import isnan, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+
+import typer
+
+from parsim.errors import Finding, InputError, ScenarioError
+from parsim.terminal import Debug, Json, create, say, say_json
+
+if TYPE_CHECKING:
+    from parsim.report.schedule_scene import Scene
+    from parsim.study.schedule import ScheduleDeadlockError
+
+T = TypeVar("T")
+_FORMATS = ("pdf", "svg", "pgf", "png")
+_INCHES = {"in": 1.0, "inch": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27, "bp": 1 / 72.0}
+"""TeX's units of length; pt is what \\the\\columnwidth prints"""
+_LABELS = ("number", "pass", "none")
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command on the command line."""
+    app.command()(schedule)
+
+
+def schedule(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SCHEDULE...",
+            help="naive, gpipe, 1f1b, interleaved, pipedream, zb-h1, zb-h2, zb-v, your own table (mine.csv) or function (mine.py:NAME).",
+        ),
+    ],
+    ranks: Annotated[int | None, typer.Option("-p", "--ranks", metavar="P", help="Pipeline ranks; tables say it themselves.")] = None,
+    micro_batches: Annotated[int | None, typer.Option("-m", "--micro-batches", metavar="M", help="Micro-batches.")] = None,
+    virtual: Annotated[str, typer.Option("-v", "--virtual", metavar="V", help="Chunks per rank of interleaved; 2,4 shows both.")] = "1",
+    times: Annotated[
+        str | None,
+        typer.Option(metavar="F=1,I=1,W=1", help="Of one micro-batch on one rank: numbers or F=1.2ms,B=2.4ms; F=1:1:2:1 one per rank."),
+    ] = None,
+    stage_times: Annotated[str | None, typer.Option(metavar="1,1,2,1", help="Factors on these times, one per rank.")] = None,
+    comm: Annotated[str | None, typer.Option(metavar="0.5", help="Time of a message between stages.")] = None,
+    sends: Annotated[str, typer.Option(help="overlapped | blocking: whether messages hold up compute on both ranks.")] = "overlapped",
+    activation: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="What a micro-batch keeps on a rank, all chunks together: peak memory.")
+    ] = None,
+    draw: Annotated[bool, typer.Option("--draw", help="Draw the schedules in letters.")] = False,
+    out: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Draw a figure: .pdf, .svg, .pgf or .png; repeatable.")] = None,
+    pdf: Annotated[Path | None, typer.Option(metavar="FILE", help="The same as --out FILE, which ends in .pdf.")] = None,
+    width: Annotated[str, typer.Option(metavar="LENGTH", help="Width of the figure: 3.5in, 8.6cm, 252pt.")] = "7in",
+    title: Annotated[str, typer.Option(metavar="TEXT", help="A line above the figure.")] = "",
+    labels: Annotated[str, typer.Option(help="number | pass | none: what stands in the boxes.")] = "number",
+    no_captions: Annotated[bool, typer.Option("--no-captions", help="No line above each schedule of the figure.")] = False,
+    count_from: Annotated[
+        int, typer.Option(min=0, max=1, help="First rank and micro-batch of the drawings: 1 as papers have it (Device 1).")
+    ] = 0,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the schedule as a table to start from.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare pipeline schedules: makespan, period, bubble and its closed form, in flight; draw them as papers do."""
+    from parsim.study import schedule as study
+    from parsim.study.schedule_inputs import entries
+    from parsim.study.schedule_inputs import times as read_times
+    from parsim.study.schedule_text import document, drawing, figure, table_text, text
+
+    findings: list[Finding] = []
+    figures = [*(out or ()), *([pdf] if pdf is not None else ())]
+    inches = _checked(findings, _inches, width)
+    findings += [*_options(sends, labels), *_files(figures, pdf, csv)]
+    size = _checked(findings, _bytes, activation)
+    chunks = _checked(findings, _chunks, virtual)
+    seconds = _checked(
+        findings, lambda passes: read_times(passes, communication=comm, stage_times=stage_times, overlap=sends != "blocking"), times
+    )
+    found = _checked(findings, lambda wanted: entries(wanted, ranks, micro_batches, chunks or (1,)), names)
+    if csv is not None and found is not None and len(found) != 1:
+        findings.append(Finding(f"a table holds one schedule, not {len(found)}", "--csv", str(csv), "name one schedule"))
+    if findings or found is None or seconds is None or inches is None:
+        raise ScenarioError(findings)
+    try:
+        results = study.simulate(found, seconds, size)
+    except study.ScheduleDeadlockError as error:
+        _stuck(error, as_json=as_json)
+        raise typer.Exit(error.exit_code) from None
+    letters = [f"\n{result.entry.label}\n{drawing(result, count_from)}" for result in results] if draw else []
+    if figures:
+        words = cast(Literal["number", "pass", "none"], labels)
+        _write(figures, figure(results, seconds, width=inches, title=title, labels=words, captions=not no_captions, first=count_from))
+    if csv is not None:
+        create(csv, table_text(found[0]))
+    written = [str(file) for file in (*figures, *([csv] if csv is not None else ()))]
+    if as_json:
+        say_json(document(results, seconds) | ({"files": written} if written else {}))
+    else:
+        say("\n".join([text(results, seconds), *letters, *([f"\nWrote {', '.join(written)}"] if written else [])]))
+
+
+def _checked(findings: list[Finding], read: Callable[[Any], T], value: Any) -> T | None:
+    """What `read` makes of `value`; None, and more findings, where it cannot."""
+    try:
+        return read(value)
+    except InputError as error:
+        findings += error.findings
+        return None
+
+
+def _options(sends: str, labels: str) -> list[Finding]:
+    """Words that are none."""
+    return [
+        Finding(f"{value!r} is not known", option, value, f"write {' or '.join(known)}")
+        for option, value, known in (("--sends", sends, ("overlapped", "blocking")), ("--labels", labels, _LABELS))
+        if value not in known
+    ]
+
+
+def _files(figures: list[Path], pdf: Path | None, csv: Path | None) -> list[Finding]:
+    """Files that cannot be written, so that none is where one of them cannot."""
+    findings = []
+    for file in figures:
+        if file is pdf and file.suffix.lower() != ".pdf":
+            findings.append(Finding(f"{file.name} is no name of a PDF", "--pdf", str(file), "name it .pdf, or use --out"))
+        elif file.suffix.lower().lstrip(".") not in _FORMATS:
+            kind = file.suffix or "file without suffix"
+            findings.append(Finding(f"cannot draw a {kind}", "--out", str(file), f"name it .{', .'.join(_FORMATS)}"))
+    findings += [
+        Finding(f"cannot be written: there is no folder {file.parent}", value=file.name, file=str(file))
+        for file in (*figures, *([csv] if csv is not None else ()))
+        if not file.parent.is_dir()
+    ]
+    if csv is not None and csv.exists():
+        findings.append(Finding("exists and is not overwritten", "--csv", csv.name, "choose another name", file=str(csv)))
+    return findings
+
+
+def _inches(text: str) -> float:
+    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]+)\s*", text.lower())
+    try:
+        value = float(found[1]) * _INCHES[found[2]] if found else nan
+    except (ValueError, KeyError):
+        value = nan
+    if isnan(value):
+        raise ScenarioError(Finding(f"{text!r} is no length", "--width", text, "write 3.5in, 8.6cm, 86mm or 252pt"))
+    if not 1.0 <= value <= 50.0:
+        raise ScenarioError(Finding(f"{text} is {value:.3g} in: a figure is 1 in to 50 in wide", "--width", text))
+    return value
+
+
+def _bytes(text: str | None) -> int | None:
+    from parsim.units import parse
+
+    if text is None:
+        return None
+    try:
+        return int(parse(text, "bytes"))
+    except ValueError as error:
+        raise ScenarioError(Finding(str(error), "--activation", text)) from None
+
+
+def _chunks(text: str) -> tuple[int, ...]:
+    try:
+        counts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ScenarioError(Finding(f"{text!r} is no count of chunks", "-v", text, "write 2, or 2,4")) from None
+    return tuple(dict.fromkeys(counts))
+
+
+def _write(files: list[Path], scene: Scene) -> None:
+    """Draw all before the first is written."""
+    for file, data in [(file, _figure(file, scene)) for file in files]:
+        try:
+            file.write_bytes(data)
+        except OSError as error:
+            raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=file.name, file=str(file))) from None
+
+
+def _figure(file: Path, scene: Scene) -> bytes:
+    kind = file.suffix.lower().lstrip(".")
+    if kind == "pgf":
+        from parsim.report.schedule_pgf import pgf
+
+        return pgf(scene).encode()
+    from parsim.report.plots.schedule import save_schedule
+
+    return save_schedule(scene, cast(Literal["pdf", "svg", "png"], kind))
+
+
+def _stuck(error: ScheduleDeadlockError, *, as_json: bool) -> None:
+    """A deadlock is an answer too: in words on stderr, and as a document if asked for."""
+    sys.stderr.write(f"{error}\n")
+    if as_json:
+        say_json({"parsim": 1, "deadlock": error.circles, "errors": [finding.as_dict() for finding in error.findings]})

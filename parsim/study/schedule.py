@@ -1,0 +1,264 @@
+"""The schedule laboratory: pipeline schedules without a model or a cluster, run by the engine.
+
+Makespan, period, bubble and what is in flight of one schedule or of several beside each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from parsim.errors import DeadlockError, Finding, PlanError
+from parsim.hardware.flows import CollectiveCost
+from parsim.parallel.schedules import peak_in_flight, schedule
+from parsim.parallel.schedules.check import circle, deadlock
+from parsim.parallel.schedules.pipedream import staleness, weight_versions
+from parsim.parallel.schedules.slot import Schedule, Slot
+from parsim.program.program import COMPUTE, Collective, Program
+from parsim.program.unit_times import unit_program
+from parsim.report.steady import steady_period
+from parsim.report.timeline import Timeline
+from parsim.simulation.engine import Engine
+from parsim.study.period import period
+from parsim.study.schedule_inputs import Entry, Times, located
+from parsim.study.schedule_theory import ClosedForm, closed_form
+
+
+@dataclass(frozen=True)
+class Box:
+    """One slot or message on one rank; `start` and `end` in the unit of the times."""
+
+    rank: int
+    slot: Slot
+    start: float
+    end: float
+    chunk: int = 0
+    """which of its rank's stages, from 0"""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message between ranks."""
+
+    sender: int
+    receiver: int
+    slot: Slot
+    """whose result travels"""
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class RankFigures:
+    """What one rank does in a step."""
+
+    begin: float
+    """start of its first slot"""
+    end: float
+    """end of its last"""
+    busy: float
+    """time in which a slot runs"""
+    in_flight: float
+    """most micro-batches between F and the end of B or W; a chunk counts as its share of the rank"""
+    in_flight_chunks: int
+    """the same as (chunk, micro-batch) pairs"""
+    in_flight_until_input: float
+    """most micro-batches between F and the end of B or I"""
+    activation: int | None = None
+    """peak bytes of activations"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One schedule and its times."""
+
+    entry: Entry
+    boxes: tuple[Box, ...]
+    messages: tuple[Message, ...]
+    ranks: tuple[RankFigures, ...]
+    period: float
+    """from one step to the next when every rank goes on as soon as its own list is done"""
+    closed: ClosedForm | None
+    versions: tuple[int, ...] = ()
+    """weight versions per rank, of schedules that update after every backward"""
+    staleness: tuple[int, ...] = ()
+    """updates between a micro-batch's forward and its backward, in steady state"""
+    blocking: bool = False
+    """messages hold up compute on both ranks"""
+
+    @cached_property
+    def makespan(self) -> float:
+        """End of the last slot of a step that starts with an empty pipeline."""
+        return max(box.end for box in self.boxes)
+
+    @property
+    def busy(self) -> float:
+        """Mean over ranks of the time in which a slot runs."""
+        return sum(rank.busy for rank in self.ranks) / len(self.ranks)
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Share of the ranks' time up to the makespan in which no slot runs."""
+        return _share(self.makespan - self.busy, self.makespan)
+
+    @property
+    def bubble_over_ideal(self) -> float:
+        """The papers' other ratio: the same time over that in which slots run."""
+        return _share(self.makespan - self.busy, self.busy)
+
+    @property
+    def steady_bubble(self) -> float:
+        """Share of the period in which no slot runs."""
+        return _share(self.period - self.busy, self.period)
+
+
+def _share(part: float, whole: float) -> float:
+    return max(0.0, part / whole) if whole else 0.0
+
+
+class _Nobody:
+    """Programs of the laboratory have no collectives, so nobody asks."""
+
+    def cost(self, collective: Collective) -> CollectiveCost:
+        raise NotImplementedError
+
+    def capacity(self, link: int) -> float:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Times per global stage of one schedule, in the unit of the times."""
+
+    forward: list[float]
+    backward: list[float]
+    weight: list[float]
+    communication: list[float]
+    overlap: bool = True
+
+    def program(self, rows: Schedule) -> Program:
+        """`rows` with these times."""
+        return unit_program(rows, self.forward, self.backward, weight=self.weight, latency=self.communication, overlap_sends=self.overlap)
+
+
+def stage_times(entry: Entry, times: Times) -> StageTimes:
+    """`times` as one value per global stage of `entry`. Raises `PlanError` where they do not fit."""
+    if entry.split and times.whole:
+        message = f"{entry.label} splits its backwards, so B alone does not say how long I and W take"
+        raise PlanError(Finding(message, "--times", "B", "give I and W"))
+    factor = times.factor(entry)
+    forward, inputs, weight = (
+        [share * times_ for share, times_ in zip(times.per_stage("--times", values, entry), factor, strict=True)]
+        for values in (times.forward, times.inputs, times.weights)
+    )
+    backward = [i + w for i, w in zip(inputs, weight, strict=True)]
+    return StageTimes(forward, backward, weight, times.messages(entry), times.overlap)
+
+
+def simulate(entries: Iterable[Entry], times: Times, activation: int | None = None) -> list[Result]:
+    """Run all schedules. `activation`: bytes that a micro-batch keeps on a rank, all its chunks together.
+
+    Raises:
+        PlanError: times do not fit a schedule; with all that do not.
+        DeadlockError: schedules wait for themselves; names the slots, with their places in the user's files.
+    """
+    prepared: list[tuple[Entry, StageTimes]] = []
+    findings: list[Finding] = []
+    for entry in entries:
+        try:
+            prepared.append((entry, stage_times(entry, times)))
+        except PlanError as error:
+            findings += error.findings
+    if findings:
+        raise PlanError(findings)
+    if stuck := [entry for entry, _ in prepared if deadlock(entry.rows)]:
+        raise ScheduleDeadlockError(stuck)
+    return [_result(entry, seconds, times, activation) for entry, seconds in prepared]
+
+
+class ScheduleDeadlockError(DeadlockError):
+    """Schedules that wait for themselves; `findings` names every rank that stops, `circles` who waits for whom."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.findings = [located(entry, finding) for entry in entries for finding in deadlock(entry.rows)]
+        self.circles = {entry.label: circle_text(entry) for entry in entries}
+        blocks = [f"circle of waiting in {label}:\n  " + "\n  ".join(lines) for label, lines in self.circles.items() if lines]
+        super().__init__("\n".join([*map(str, self.findings), *blocks]))
+
+
+def circle_text(entry: Entry) -> list[str]:
+    """Who waits for whom: one line per rank of the circle."""
+    ring = circle(entry.rows)
+    where = {slot: (rank, position) for rank, row in enumerate(entry.rows) for position, slot in enumerate(row)}
+
+    def place(slot: Slot) -> str:
+        rank, position = where[slot]
+        line, column = entry.place(rank, position)
+        at = f", {entry.file}:{line}:{column}" if line is not None else ""
+        return f"{slot} (rank {rank} position {position}{at})"
+
+    lines = []
+    for number, (_, _, slot, need) in enumerate(ring):
+        behind = ring[(number + 1) % len(ring)][2]
+        lines.append(f"{place(slot)} waits for {place(need)}" + (f", which stands behind {behind}" if behind != need else ""))
+    return lines
+
+
+def _result(entry: Entry, seconds: StageTimes, times: Times, activation: int | None) -> Result:
+    program = seconds.program(entry.rows)
+    trace = Engine(program, _Nobody()).run()
+    homes = entry.homes
+    chunk = {stage: homes[:stage].count(home) for stage, home in enumerate(homes)}
+    boxes, messages = [], []
+    for op in program.ops:
+        start, end = trace.start[op.index], trace.end[op.index]
+        if op.kind == COMPUTE:
+            slot = Slot.parse(op.name)
+            boxes.append(Box(op.lanes[0].rank, slot, start, end, chunk[slot.stage]))
+        elif end > start:
+            sender, receiver = (lane.rank for lane in op.lanes)
+            first, *back = map(Slot.parse, op.name.removeprefix("send ").split())
+            messages.append(Message(sender, receiver, first, start, end))
+            messages += [Message(receiver, sender, slot, start, end) for slot in back]
+    asynchronous = entry.name == "pipedream"
+    return Result(
+        entry,
+        tuple(boxes),
+        tuple(messages),
+        tuple(_rank_figures(entry, boxes, activation)),
+        _endless_period(entry, seconds) if asynchronous else period(program, entry.ranks),
+        closed_form(entry, times),
+        tuple(map(weight_versions, entry.rows)) if asynchronous else (),
+        tuple(staleness(row)[-1] for row in schedule("pipedream", entry.ranks, max(entry.micro_batches, 2 * entry.ranks)))
+        if asynchronous
+        else (),
+        blocking=not times.overlap,
+    )
+
+
+def _rank_figures(entry: Entry, boxes: Iterable[Box], activation: int | None) -> Iterable[RankFigures]:
+    own: list[list[Box]] = [[] for _ in entry.rows]
+    for box in boxes:
+        own[box.rank].append(box)
+    until_input = peak_in_flight(
+        tuple(tuple(Slot("W" if slot.kind == "I" else slot.kind, *slot[1:]) for slot in row if slot.kind != "W") for row in entry.rows)
+    )
+    for rank, (row, peak, shorter) in enumerate(zip(own, peak_in_flight(entry.rows), until_input, strict=True)):
+        chunks = max(1, entry.homes.count(rank))
+        yield RankFigures(
+            min((box.start for box in row), default=0.0),
+            max((box.end for box in row), default=0.0),
+            sum(box.end - box.start for box in row),
+            peak / chunks,
+            peak,
+            shorter / chunks,
+            None if activation is None else round(peak * activation / chunks),
+        )
+
+
+def _endless_period(entry: Entry, seconds: StageTimes) -> float:
+    """`micro_batches` times the steady time per micro-batch of a schedule that never flushes."""
+    rows = schedule(entry.name, entry.ranks, max(entry.micro_batches, 12 * entry.ranks + 16))
+    trace = Engine(seconds.program(rows), _Nobody()).run()
+    return entry.micro_batches * steady_period(Timeline(trace)).period

@@ -1,0 +1,301 @@
+"""What the schedule laboratory found, as a table, as one JSON document, as a drawing in letters and as a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from fractions import Fraction
+from math import gcd
+from typing import Any
+
+from parsim.errors import Finding, PlanError
+from parsim.parallel.schedules.slot import Schedule
+from parsim.report.quantities import TimeUnit, percent, time_unit
+from parsim.report.schedule_scene import Arrow, Labels, Panel, Scene, SlotBox, scene
+from parsim.study.schedule import Box, Message, Result
+from parsim.study.schedule_inputs import Entry, Times
+from parsim.study.schedule_theory import ClosedForm
+from parsim.units import format_bytes
+
+_RANKS = 12
+"""ranks listed one by one"""
+WIDEST = 1000
+"""most columns of a drawing in letters"""
+_UNITS = TimeUnit(1.0, "units of time")
+
+
+def unit_of(results: Iterable[Result], times: Times) -> TimeUnit:
+    """The unit of all times that are shown."""
+    return time_unit(max(result.makespan for result in results)) if times.unit else _UNITS
+
+
+def text(results: Sequence[Result], times: Times) -> str:
+    """The table, and below it what the literature says."""
+    unit = unit_of(results, times)
+    lines = [_asked(results, times, unit), "", *_table(results, unit)]
+    if formulas := [line for result in results for line in _formulas(result, unit)]:
+        lines += ["", "Closed forms", *formulas]
+    if any(result.versions for result in results):
+        lines += ["", *(line for result in results if result.versions for line in _versions(result))]
+    lines += [
+        "",
+        "makespan: first slot to last of a step that starts with an empty pipeline. period: from one step to the next when every rank goes",
+        "on as soon as its own list is done. bubble: share of the ranks' time up to the makespan in which no slot runs (steady: of the",
+        "period); over ideal: over the time in which slots run. in flight: most micro-batches per rank between F and the end of B or W.",
+    ]
+    return "\n".join(lines)
+
+
+def show(value: float, unit: TimeUnit) -> str:
+    """A time as a number of `unit`: as many digits as it needs, six at most."""
+    return f"{value / unit.factor:.6g}"
+
+
+def _asked(results: Sequence[Result], times: Times, unit: TimeUnit) -> str:
+    sizes = list(dict.fromkeys((result.entry.ranks, result.entry.micro_batches) for result in results))
+    counts = "; ".join(f"p = {p} ranks, m = {m} micro-batches" for p, m in sizes)
+    passes = [("F", times.forward), ("B", times.backward)]
+    if not times.whole:
+        passes = [("F", times.forward), ("I", times.inputs), ("W", times.weights), ("B = I + W", times.backward)]
+    given = ", ".join(f"{name} = {_values(values, unit)}" for name, values in passes)
+    factors = f", stages x {':'.join(f'{value:.6g}' for value in times.factors)}" if times.factors != (1.0,) else ""
+    sends = "overlapped" if times.overlap else "blocking"
+    messages = f"messages {_values(times.communication, unit)} {unit.name}, {sends}" if any(times.communication) else "messages free"
+    if not times.overlap and not any(times.communication):
+        messages += ", blocking"
+    return f"{counts}; per rank and micro-batch {given} {unit.name}{factors}; {messages}"
+
+
+def _values(values: Sequence[float], unit: TimeUnit) -> str:
+    return ":".join(show(value, unit) for value in values)
+
+
+def _table(results: Sequence[Result], unit: TimeUnit) -> list[str]:
+    memory = any(rank.activation is not None for result in results for rank in result.ranks)
+    header = ["schedule", "makespan", "period", "per", "bubble", "closed", "over", "steady", "in flight"]
+    second = ["", f"[{unit.name}]", f"[{unit.name}]", "micro-batch", "", "form", "ideal", "bubble", "by rank [micro-batches]"]
+    rows = []
+    for result in results:
+        closed = result.closed
+        form = None if closed is None or closed.makespan is None else closed.bubble
+        row = [
+            result.entry.label,
+            show(result.makespan, unit),
+            show(result.period, unit),
+            show(result.period / result.entry.micro_batches, unit),
+            _percent(result.bubble_fraction),
+            _percent(form),
+            _percent(result.bubble_over_ideal),
+            _percent(result.steady_bubble),
+            _by_rank([f"{rank.in_flight:.6g}" for rank in result.ranks]),
+        ]
+        if memory:
+            row.append(_by_rank([format_bytes(rank.activation or 0, digits=3) for rank in result.ranks]))
+        rows.append(row)
+    if memory:
+        header.append("activations")
+        second.append("by rank")
+    return _aligned([header, second, *rows], right=range(1, 8))
+
+
+def _percent(value: float | None) -> str:
+    return percent(value) if value is None else f"{100 * value:.2f}".rstrip("0").rstrip(".") + " %"
+
+
+def _by_rank(values: Sequence[str]) -> str:
+    if len(set(values)) == 1 and len(values) > 2:
+        return f"{values[0]} on all"
+    return " ".join(values) if len(values) <= _RANKS else f"{values[0]} (rank 0) ... {values[-1]} (rank {len(values) - 1})"
+
+
+def _aligned(rows: Sequence[Sequence[str]], right: Iterable[int]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    to_right = set(right)
+    lines = []
+    for row in rows:
+        cells = enumerate(zip(row, widths, strict=True))
+        lines.append("  ".join(cell.rjust(width) if number in to_right else cell.ljust(width) for number, (cell, width) in cells).rstrip())
+    return lines
+
+
+def _formulas(result: Result, unit: TimeUnit) -> list[str]:
+    closed = result.closed
+    if closed is None:
+        return []
+    parts = []
+    if closed.makespan is not None:
+        parts.append(f"makespan {closed.makespan_formula} = {show(closed.makespan, unit)}")
+    if closed.period is not None:
+        parts.append(f"period {closed.period_formula} = {show(closed.period, unit)}")
+    if closed.bubble is not None:
+        parts.append(f"bubble {closed.bubble_formula} = {_percent(closed.bubble)}")
+    if closed.over_ideal is not None:
+        parts.append(f"over ideal {closed.over_ideal_formula} = {_percent(closed.over_ideal)}")
+    return [f"  {result.entry.label}: {'; '.join(parts)} ({closed.citation})"]
+
+
+def _versions(result: Result) -> list[str]:
+    versions, stale = (_by_rank([str(value) for value in values]) for values in (result.versions, result.staleness))
+    return [
+        f"{result.entry.label}: weight versions by rank {versions}; steady staleness {stale} (updates between a micro-batch's F and its B)"
+    ]
+
+
+def document(results: Sequence[Result], times: Times) -> dict[str, Any]:
+    """The same as one JSON document, with every slot; times in `unit`."""
+    return {
+        "parsim": 1,
+        "unit": times.unit or "units of time",
+        "times": {
+            "forward": list(times.forward),
+            "backward_input": None if times.whole else list(times.inputs),
+            "backward_weight": None if times.whole else list(times.weights),
+            "backward": list(times.backward),
+            "communication": list(times.communication),
+            "stage_factors": list(times.factors),
+            "overlap_sends": times.overlap,
+        },
+        "schedules": [_entry(result) for result in results],
+    }
+
+
+def _entry(result: Result) -> dict[str, Any]:
+    entry = result.entry
+    return {
+        "schedule": entry.name,
+        "label": entry.label,
+        "file": entry.file or None,
+        "ranks": entry.ranks,
+        "stages": len(entry.homes),
+        "micro_batches": entry.micro_batches,
+        "makespan": result.makespan,
+        "period": result.period,
+        "period_per_micro_batch": result.period / entry.micro_batches,
+        "bubble_fraction": result.bubble_fraction,
+        "bubble_over_ideal": result.bubble_over_ideal,
+        "steady_bubble_fraction": result.steady_bubble,
+        "closed_form": _closed(result.closed),
+        "weight_versions": list(result.versions) or None,
+        "staleness": list(result.staleness) or None,
+        "by_rank": [
+            {
+                "rank": rank,
+                "begin": figures.begin,
+                "end": figures.end,
+                "busy": figures.busy,
+                "peak_in_flight_micro_batches": figures.in_flight,
+                "peak_in_flight_chunks": figures.in_flight_chunks,
+                "peak_in_flight_until_input_gradient": figures.in_flight_until_input,
+                "peak_activation_bytes": figures.activation,
+            }
+            for rank, figures in enumerate(result.ranks)
+        ],
+        "slots": [{"rank": box.rank, "slot": str(box.slot), "start": box.start, "end": box.end} for box in result.boxes],
+        "messages": [
+            {"from": one.sender, "to": one.receiver, "slot": str(one.slot), "start": one.start, "end": one.end} for one in result.messages
+        ],
+    }
+
+
+def _closed(closed: ClosedForm | None) -> dict[str, Any] | None:
+    return None if closed is None else {**asdict(closed)}
+
+
+def drawing(result: Result, first: int = 0) -> str:
+    """The schedule in letters: a row per rank, a column per greatest common step of time, ``F3`` where F of micro-batch 3 runs.
+
+    A dot is idle, ``--`` a message that holds up compute; chunks of a rank are a, b, ... Raises `PlanError` beyond `WIDEST` columns.
+    """
+    messages = result.messages if result.blocking else ()
+    spans: list[Box | Message] = [*result.boxes, *messages]
+    edges = [Fraction(edge).limit_denominator(10**6) for span in spans for edge in (span.start, span.end)]
+    step = float(_common(edges)) or 1.0
+    count = round(result.makespan / step)
+    if count > WIDEST:
+        message = f"{result.entry.label} takes {count:,} steps of {step:.6g}, too many for letters"
+        raise PlanError(Finding(message, "--draw", suggestion="draw a figure with --out"))
+    chunked = len(result.entry.homes) > result.entry.ranks
+    rows = [["."] * count for _ in range(result.entry.ranks)]
+
+    def put(rank: int, start: float, end: float, cell: str) -> None:
+        begin, finish = round(start / step), round(end / step)
+        rows[rank][begin:finish] = [cell] * (finish - begin)
+
+    for box in result.boxes:
+        chunk = chr(ord("a") + box.chunk) if chunked else ""
+        put(box.rank, box.start, box.end, f"{box.slot.kind}{box.slot.micro_batch + first}{chunk}")
+    for one in messages:
+        for rank in (one.sender, one.receiver):
+            put(rank, one.start, one.end, "--")
+    width = max(len(cell) for row in rows for cell in row)
+    margin = len(str(len(rows)))
+    lines = (" ".join(cell.ljust(width) for cell in row).rstrip() for row in rows)
+    return "\n".join(f"rank {rank + first:<{margin}} | {line}" for rank, line in enumerate(lines))
+
+
+def _common(edges: Iterable[Fraction]) -> Fraction:
+    """The largest step of which all are multiples."""
+    common = Fraction(0)
+    for edge in edges:
+        denominator = common.denominator * edge.denominator
+        common = Fraction(gcd(int(common * denominator), int(edge * denominator)), denominator)
+    return common
+
+
+def table_text(entry: Entry) -> str:
+    """A schedule as the table that `parsim schedule` and scenarios read."""
+    head = [
+        f"# {entry.label}: {entry.ranks} ranks, {entry.micro_batches} micro-batches, {len(entry.homes)} stages",
+        "# one line per rank: its slots in order. F forward, B backward (or I backward-input and W backward-weight); F1.3: stage 1,",
+        "# micro-batch 3, both from 0. Empty cells mean nothing.",
+    ]
+    return "\n".join([*head, *_rows(entry.rows)]) + "\n"
+
+
+def _rows(rows: Schedule) -> list[str]:
+    return [",".join(map(str, row)) for row in rows]
+
+
+def figure(
+    results: Sequence[Result],
+    times: Times,
+    *,
+    width: float,
+    title: str = "",
+    labels: Labels = "number",
+    captions: bool = True,
+    first: int = 0,
+) -> Scene:
+    """All schedules under each other, `width` inches wide. `first`: the number of the first rank and of the first micro-batch."""
+    unit = unit_of(results, times)
+    panels = [_panel_of(result, unit, first, captions=captions) for result in results]
+    return scene(panels, width=width, unit=unit.name, title=title, labels=labels)
+
+
+def _panel_of(result: Result, unit: TimeUnit, first: int, *, captions: bool) -> Panel:
+    entry = result.entry
+    homes = entry.homes
+    name = f" {unit.name}" if unit is not _UNITS else ""
+    shown = f"{entry.label}: makespan {show(result.makespan, unit)}{name}, bubble {_percent(result.bubble_fraction)}"
+    if result.period < result.makespan * (1 - 1e-9):
+        shown = f"{entry.label}: makespan {show(result.makespan, unit)}{name}, period {show(result.period, unit)}{name}"
+    return Panel(
+        shown if captions else "",
+        tuple(f"rank {rank}" if first == 0 else f"Device {rank + first}" for rank in range(entry.ranks)),
+        tuple(
+            SlotBox(
+                box.rank,
+                str(box.slot),
+                box.slot.kind,
+                box.slot.micro_batch + first,
+                box.start / unit.factor,
+                box.end / unit.factor,
+                box.chunk,
+                homes.count(box.rank),
+            )
+            for box in result.boxes
+        ),
+        result.makespan / unit.factor,
+        tuple(Arrow(one.sender, one.receiver, one.start / unit.factor, one.end / unit.factor) for one in result.messages),
+        blocking=result.blocking,
+    )
