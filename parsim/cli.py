@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import cli_calibrate, cli_fit, cli_flops, cli_import, cli_network
+from parsim import cli_calibrate, cli_fit, cli_flops, cli_import, cli_network, cli_timeline
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, say, say_json
 
@@ -193,6 +193,7 @@ def explain(
     say_json({"parsim": 1, **asdict(definition)}) if as_json else say(str(definition))
 
 
+cli_timeline.register(app)
 cli_network.register(app)
 cli_import.register(app)
 cli_flops.register(app)

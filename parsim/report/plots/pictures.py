@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from parsim.report.lanes import timeline_data
 from parsim.report.plots.figure import save
 from parsim.report.plots.memory import memory_figure
-from parsim.report.plots.timeline import timeline_figure
+from parsim.report.plots.sheet import timeline_figure
 from parsim.report.verdict import rank_class, shortened
 
 if TYPE_CHECKING:
