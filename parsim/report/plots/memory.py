@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
@@ -25,6 +25,21 @@ _NEAR = 0.25
 """a capacity more than four times what is used would flatten the picture"""
 
 
+class Look(NamedTuple):
+    """How much room there is."""
+
+    size: float = 10.0
+    """of the text [pt]"""
+    short: bool = False
+    """few words, for narrow figures"""
+    most: int = MOST_POINTS
+    """time points"""
+    legend: bool = True
+
+
+WIDE = Look()
+
+
 def plot_memory(
     curve: MemoryCurve,
     ax: Axes | None = None,
@@ -34,21 +49,17 @@ def plot_memory(
     rank: int | None = None,
     until: float | None = None,
     used: int | None = None,
-    legend: bool = True,
-    size: float = 10.0,
-    short: bool = False,
-    most: int = MOST_POINTS,
+    look: Look = WIDE,
 ) -> Axes:
     """Stacked areas of one rank over time [GiB], with the capacity line and the highest point marked.
 
     The last level holds until `until` [s]. `used` is the peak of the device memory in use: more than the areas show where
-    the allocator keeps segments that hold no tensor. `size` of the text [pt]; `short`: few words, for narrow figures. `most` time points
-    are drawn; the peak survives.
+    the allocator keeps segments that hold no tensor.
     """
-    with fonts(size=size):
+    with fonts(size=look.size):
         if ax is None:
             ax = new_figure(12.0, 4.0).add_subplot()
-        times, levels = curve.thinned(most)
+        times, levels = curve.thinned(look.most)
         if until is not None and len(times) and until > times[-1]:
             times = np.append(times, until)
             levels = {category: np.append(volume, volume[-1]) for category, volume in levels.items()}
@@ -60,18 +71,18 @@ def plot_memory(
         if len(total):
             _mark_peak(ax, times / unit.factor, total, "" if beyond else f"{gib(peak * GIB)} GiB")
         if used is not None and beyond:
-            _used_line(ax, used, peak, short=short)
-        top = 1.12 * highest if capacity is None else _capacity_line(ax, capacity, highest, 1.7 if short else 1.3)
+            _used_line(ax, used, peak, short=look.short)
+        top = 1.12 * highest if capacity is None else _capacity_line(ax, capacity, highest, 1.7 if look.short else 1.3)
         ax.set_ylim(0.0, top)
-        ax.yaxis.set_major_locator(MaxNLocator(3 if short else 6))
+        ax.yaxis.set_major_locator(MaxNLocator(3 if look.short else 6))
         ax.set_xlabel(f"time [{unit.name}]")
-        ax.set_ylabel("memory [GiB]" if rank is None else f"rank {rank} [GiB]" if short else f"memory of rank {rank} [GiB]")
-        dress(ax, size)
+        ax.set_ylabel("memory [GiB]" if rank is None else f"rank {rank} [GiB]" if look.short else f"memory of rank {rank} [GiB]")
+        dress(ax, look.size)
         ax.margins(x=0.0)
-        if legend:
+        if look.legend:
             handles, labels = ax.get_legend_handles_labels()
-            look = {"frameon": False, "fontsize": "small", "labelcolor": style.INK}
-            ax.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), **look)
+            kind = {"frameon": False, "fontsize": "small", "labelcolor": style.INK}
+            ax.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), **kind)
     return ax
 
 
@@ -158,8 +169,8 @@ def memory_figure(
             figure = new_figure(width, peaks + over + (0.4 if width > 9.0 else 0.9))
             above, below = figure.subplots(2, 1, height_ratios=(over, peaks))
             plot_memory(
-                chosen.curve, above, capacity=capacity, rank=curve_of, until=until, used=chosen.device_used_bytes, legend=False, size=size,
-                short=width < 9.0,
+                chosen.curve, above, capacity=capacity, rank=curve_of, until=until, used=chosen.device_used_bytes,
+                look=Look(size, short=width < 9.0, legend=False),
             )  # fmt: skip
         plot_peaks(devices, labels, below, capacity=capacity, size=size)
         handles, names = below.get_legend_handles_labels()

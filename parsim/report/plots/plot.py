@@ -10,7 +10,6 @@ from parsim.report.communication import busiest
 from parsim.report.lanes import MOST_RANKS, timeline_data
 from parsim.report.length import inches
 from parsim.report.representatives import named, read_ranks
-from parsim.report.verdict import rank_class, shortened
 from parsim.report.window import Window
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ PAGE = "7in"
 """width of a figure unless another is given: the text of a page"""
 _READABLE = 16
 """lanes on a page"""
-_DEVICES = 24
-"""bars of peaks in one figure"""
 
 
 class Plot:
@@ -83,29 +80,14 @@ class Plot:
 
     def memory(self, *, width: str | float = PAGE, rank: int | None = None, title: str | None = None) -> Figure:
         """Memory over the step on `rank` (default: the one with the least left), and at its peak on every class of ranks."""
-        from parsim.report.plots.memory import memory_figure
+        from parsim.report.plots.pictures import peaks_figure
 
         report = self._report
         worst = report.worst_device
         shown = None if worst is None else worst.rank
         if rank is not None:
             shown = named(report, [rank])[0].simulated
-        fullest = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
-        devices = sorted([*fullest[:_DEVICES], *(d for d in fullest[_DEVICES:] if d.rank == shown)], key=lambda device: device.rank)
-        labels = []
-        for device in devices:
-            group = rank_class(report.measured, device.rank)
-            labels.append(f"rank{'s' * (group.count > 1)} {shortened(group.ranks, 16)}")
-        return memory_figure(
-            devices,
-            labels,
-            capacity=report.measured.memory.capacity_bytes - report.measured.memory.reserve_bytes,
-            curve_of=shown,
-            until=report.end,
-            title=report.measured.name if title is None else title,
-            note=f"the fullest {len(devices)} of {len(fullest)} classes of ranks" if len(devices) < len(fullest) else "",
-            width=inches(width),
-        )
+        return peaks_figure(report, shown, title=report.measured.name if title is None else title, width=inches(width))
 
     def breakdown(self, *, width: str | float = PAGE, ranks: Sequence[int] | str | None = None, title: str | None = None) -> Figure:
         """Where the step goes on ranks that stand for the others: seconds per class of time."""

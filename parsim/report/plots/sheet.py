@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from parsim.report.plots import style
 from parsim.report.plots.figure import Picture, extent, font_size, fonts, new_figure
-from parsim.report.plots.memory import plot_memory
+from parsim.report.plots.memory import Look, plot_memory
 from parsim.report.plots.timeline import COMPUTE, GAP, TAGS, averaged, lane_pitch, legend_handles, plot_timeline
 from parsim.report.quantities import time_unit
 
@@ -78,7 +78,7 @@ def timeline_figure(data: TimelineData, width: float = 12.0) -> Picture:
             below = figure.add_axes((left / width, y / height, inner / width, memory / height), sharex=above)
             plot_memory(
                 data.memory, below, capacity=data.capacity, unit=time_unit(data.end - data.begin), rank=data.memory_rank, until=data.end,
-                used=data.memory_used, legend=False, size=size, short=width < 9.0, most=round(36.0 * inner),
+                used=data.memory_used, look=Look(size, short=width < 9.0, most=round(36.0 * inner), legend=False),
             )  # fmt: skip
             _place(figure, beneath, margin, y - axis)
         plot_timeline(data, above, size=size, pitch=pitch, labels=labels, legend=False, heading=False)

@@ -16,7 +16,7 @@ BUBBLE = "#e6e9ed"
 BUBBLE_HATCH = "#c9ced6"
 BUBBLE_LINES = "///"
 WAITING = "#eceef1"
-"""The compute row while only communication or a copy runs; without a hatch, which tells it from a bubble."""
+"""The compute row while only communication or a copy runs; dotted, which tells it from a bubble."""
 GRID = "#d4d9df"
 CAPACITY = "#D55E00"
 

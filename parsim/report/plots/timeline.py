@@ -189,7 +189,11 @@ def idle_style(key: str) -> style.Style:
     """How the compute row looks while nothing computes, by class of the breakdown."""
     if key == "bubble":
         return style.Style(style.BUBBLE, "bubble", hatch=style.BUBBLE_LINES, line=style.BUBBLE_HATCH)
-    return style.ROLES["launch"] if key == "launch" else style.Style(style.WAITING, "waits for comm. or copies")
+    return (
+        style.ROLES["launch"]
+        if key == "launch"
+        else style.Style(style.WAITING, "waits for comm. or copies", hatch="..", line=style.BUBBLE_HATCH)
+    )
 
 
 def hidden_style(look: style.Style) -> style.Style:
@@ -247,9 +251,12 @@ def _draw_averages(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -
 
 def _shares(pen: _Pen, edges: Floats, top: float, low: Floats, high: Floats, look: style.Style) -> None:
     """Steps from `low` to `high` (shares of a row), downwards from `top`."""
-    below, above = (top + BESIDE * np.append(share, share[-1]) for share in (low, high))
+    low, high = (np.round(np.append(share, share[-1]), 4) for share in (low, high))
+    kept = np.concatenate(([True], (np.diff(low) != 0.0) | (np.diff(high) != 0.0)))  # a step where something changes
+    kept[-1] = True
+    below, above = top + BESIDE * low[kept], top + BESIDE * high[kept]
     pen.ax.fill_between(
-        edges / pen.unit.factor, below, above, step="post", facecolor=look.colour, edgecolor=look.stroke, hatch=look.hatch or None,
+        edges[kept] / pen.unit.factor, below, above, step="post", facecolor=look.colour, edgecolor=look.stroke, hatch=look.hatch or None,
         linewidth=0.0, zorder=2, label=f"_{look.label}",
     )  # fmt: skip
 
