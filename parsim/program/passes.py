@@ -65,7 +65,7 @@ class PassBuilder:
         self.prefix = prefix
         self.items: list[Item] = []
         self._segment: Item | None = None
-        self._label = ("", COMPUTE)
+        self._label = self._named = ("", COMPUTE)
         self._waits: list[int] = []
         self._tails: list[str] = []
         self._last_compute = START
@@ -74,9 +74,13 @@ class PassBuilder:
 
     def label(self, name: str, kind: str) -> None:
         """Following compute without a name of its own is called `name` and counts as `kind`."""
-        if (name, kind) != self._label:
+        self._named = (name, kind)
+        self._relabel(self._named)
+
+    def _relabel(self, label: tuple[str, str]) -> None:
+        if label != self._label:
             self._close()
-            self._label = (name, kind)
+            self._label = label
 
     def finish(self) -> list[Item]:
         """The items; waits that nothing follows become an empty compute item."""
@@ -102,7 +106,8 @@ class PassBuilder:
         if name:
             self.label(name, kind)
         elif kind != self._label[1]:
-            self.label(kind, kind)
+            # recomputation within a block is a word of its own; what follows it belongs to the block again
+            self._relabel(self._named if kind == self._named[1] else (kind, kind))
         segment = self._segment
         if segment is None or self._waits or self._tails:
             self._close()

@@ -235,14 +235,19 @@ def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], list[int]]:
     known: dict[tuple[str, str], tuple[str, tuple[str, str]]] = {}
     numbers: dict[tuple[str, str, int], int] = {}
     roles, keys = [], []
+    last = ("", "", -1)
     for index in ops.tolist():
         op = timeline.program.ops[index]
         if (found := known.get((op.kind, op.name))) is None:
             name = role(op.kind, op.name)
             stage = op.name.split(" ", 1)[0][1:] if name in _SLOT_OF else ""
             found = known[op.kind, op.name] = (name, (_SLOT_OF.get(name, name), stage if stage.isdigit() else ""))
+        slot = (*found[1], op.instance)
+        if found == ("recompute", ("B", "")) and last[0] == "B" and last[2] == op.instance:
+            slot = last  # recomputation within a block does not say which stage it is of
+        last = slot
         roles.append(found[0])
-        keys.append(numbers.setdefault((*found[1], op.instance), len(numbers)))
+        keys.append(numbers.setdefault(slot, len(numbers)))
     return roles, keys
 
 

@@ -133,11 +133,7 @@ def test_windows_are_pieces_of_the_whole(cuts, name):
     edges = sorted({0.0, report.end, *(cut * report.end for cut in cuts)})
     whole = timeline_data(report)
     for number, lane in enumerate(whole.lanes):
-        parts = [
-            timeline_data(report, window=pair, memory=False).lanes[number]
-            for pair in zip(edges, edges[1:], strict=False)
-            if pair[1] - pair[0] > 1e-9
-        ]
+        parts = [timeline_data(report, window=pair, memory=False).lanes[number] for pair in pairwise(edges) if pair[1] - pair[0] > 1e-9]
         for kind in ("compute", "idle", "exposed"):
             for key, bars in getattr(lane, kind).items():
                 pieces = [getattr(part, kind)[key].seconds for part in parts if key in getattr(part, kind)]
@@ -387,3 +383,13 @@ def test_a_notebook_gets_no_scripts_and_no_hostile_names(run, make_pipeline, mak
     assert not set(ids) & set(re.findall(r'\bid="([^"]+)"', other))
     assert len(shown) < 700_000
     assert repr(report) == f"{evil}: {report.verdict}"
+
+
+def test_recomputation_within_blocks_leaves_a_backward_one_box():
+    report = report_of("gpt3-22b-8x-a100")  # selective recomputation: kernels of attention between those of the block
+    (lane,) = timeline_data(report).lanes
+    assert [(box.kind, box.micro_batch) for box in lane.boxes] == [("F", 0), ("B", 0)]
+    backward = lane.boxes[1]
+    assert backward.role == "backward"
+    assert lane.compute["recompute"].seconds == pytest.approx(report.breakdown["recompute"])
+    assert "other" not in lane.compute
