@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import cli_calibrate, cli_explain, cli_fit, cli_flops, cli_import, cli_network, cli_schedule
+from parsim import cli_calibrate, cli_explain, cli_fit, cli_flops, cli_import, cli_network, cli_schedule, cli_timeline
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, progress, say, say_json
 
@@ -191,6 +191,7 @@ def schema(as_json: Json = False, debug: Debug = False) -> None:
 
 
 cli_explain.register(app)
+cli_timeline.register(app)
 cli_network.register(app)
 cli_import.register(app)
 cli_flops.register(app)

@@ -57,11 +57,6 @@ def page(report: Report) -> str:
     return Template((folder / "report.html").read_text("utf-8")).substitute(parts)
 
 
-def summary(report: Report) -> str:
-    """The verdict and the breakdown, for notebooks."""
-    return f"<div><p><b>{escape(report.verdict)}</b><br>{escape(report.limiter)}</p>{_breakdown_table(report)}</div>"
-
-
 def inline(svg: bytes, prefix: str, label: str) -> str:
     """An SVG file made part of a page: own ids, the page's text colour, no header and no foreign addresses."""
     text = svg.decode("utf-8")

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parsim.report import representatives
 from parsim.report.communication import covered
-from parsim.report.measured import MemoryCurve, RankClass
+from parsim.report.measured import DeviceMemory, MemoryCurve
 from parsim.report.plots.style import role
-from parsim.report.timeline import KEYS, Floats, Indices, Timeline, sweep
+from parsim.report.representatives import Representative
+from parsim.report.timeline import KEYS, Floats, Indices, Timeline, idle_stretches, sweep
+from parsim.report.window import Window, window_of
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
 
 MOST_RANKS = 60
 """lanes that a figure can show; beyond it some ranks stand for the others"""
-_CHOSEN = 32
 
 ROWS = ("tensor_comm", "expert_comm", "context_comm", "pipeline_comm", "data_comm", "offload", "optimizer")
 """Rows under a rank's compute, in this order where a rank has them."""
@@ -35,6 +37,11 @@ class Bars:
 
     def __len__(self) -> int:
         return len(self.begin)
+
+    @property
+    def seconds(self) -> float:
+        """Their lengths together [s]; what overlaps counts twice."""
+        return float((self.end - self.begin).sum())
 
     def coverage(self, edges: Floats) -> Floats:
         """Which part of each stretch between neighbouring `edges` [s] lies under a bar; bars may overlap."""
@@ -57,21 +64,31 @@ class Box:
     micro_batch: int
     solid: bool
     """one colour without gaps"""
+    chunk: int = 0
+    """which of the model chunks of an interleaved pipeline"""
+    cut: bool = False
+    """it goes on outside the figure"""
 
 
 @dataclass(frozen=True)
 class RankLanes:
     """The rows of one rank."""
 
-    rank: int
-    label: str
+    who: Representative
     compute: Mapping[str, Bars]
     """role -> bars"""
+    idle: Mapping[str, Bars]
+    """class of the breakdown -> where nothing computes: "bubble", or what is waited for"""
     boxes: tuple[Box, ...]
     beside: Mapping[str, Bars]
     """class -> one bar per collective or copy"""
     exposed: Mapping[str, Bars]
     """class -> the stretches of it under which no other op computes"""
+
+    @property
+    def rank(self) -> int:
+        """As the user knows it."""
+        return self.who.rank
 
 
 @dataclass(frozen=True)
@@ -87,75 +104,83 @@ class TimelineData:
     memory: MemoryCurve | None = None
     memory_rank: int | None = None
     memory_used: int | None = None
-    """peak of the device memory in use on that rank [B]"""
+    """peak of the device memory in use on that rank [B]; None if it is not in the window"""
     capacity: int | None = None
     rows: tuple[str, ...] = field(default=())
     """the classes that any rank has beside its compute"""
+    chunks: int = 1
+    """model chunks per rank of an interleaved pipeline"""
 
     @property
     def bars(self) -> int:
         """How many intervals there are to draw."""
         return sum(len(bars) for lane in self.lanes for part in (lane.compute, lane.beside, lane.exposed) for bars in part.values())
 
+    @property
+    def densest(self) -> int:
+        """Intervals in the fullest row."""
+        rows = [sum(map(len, lane.compute.values())) for lane in self.lanes]
+        rows += [len(lane.beside[key]) + len(lane.exposed[key]) for lane in self.lanes for key in lane.beside]
+        return max(rows, default=0)
 
-def timeline_data(report: Report, ranks: Sequence[int] | None = None) -> TimelineData:
-    """The figure's data for `ranks`; by default one rank per class, at most `MOST_RANKS` or a choice of them.
 
-    Raises ValueError if a rank was not simulated.
+def timeline_data(
+    report: Report, ranks: Sequence[int] | None = None, window: Window | None = None, *, most: int = MOST_RANKS, memory: bool = True
+) -> TimelineData:
+    """The figure's data for `ranks`; by default at most `most` that stand for the others.
+
+    Raises:
+        InputError: there is no such rank, or the window is not within the step.
     """
     timeline, measured = report.timeline, report.measured
-    if ranks is not None and (missing := [rank for rank in ranks if rank not in timeline.lanes]):
-        message = f"rank {missing[0]} was not simulated; simulated ranks: {', '.join(map(str, timeline.ranks))}"
-        raise ValueError(message)
-    classes = {group.rank: group for group in measured.classes}
-    chosen = choose(report) if ranks is None else list(ranks)
-    staged = measured.schedule.stages > 1
-    lanes = tuple(rank_lanes(timeline, rank, report.begin, report.end, _label(rank, classes.get(rank), staged)) for rank in chosen)
-    shown = sum(classes[rank].count if rank in classes else 1 for rank in chosen)
-    note = f"{len(chosen)} of {len(classes)} classes of ranks" if ranks is None and len(chosen) < len(classes) else ""
-    if not note and shown > len(chosen):
-        note = f"{len(chosen)} of {shown} ranks; the others do the same as one of them"
-    worst = report.worst_device
-    return TimelineData(
+    begin, end = window_of(report, window)
+    chosen = representatives.named(report, representatives.choose(report, most) if ranks is None else ranks)
+    chunks = measured.schedule.virtual_stages
+    lanes = tuple(rank_lanes(timeline, who, begin, end, measured.schedule.stages if chunks > 1 else 0) for who in chosen)
+    shown = {who.simulated for who in chosen}
+    total = sum(group.count for group in measured.classes)
+    kinds = sum(group.rank in shown for group in measured.classes)
+    note = ""
+    if len(measured.classes) > 1 and kinds < len(measured.classes):
+        note = f"{kinds} of {len(measured.classes)} classes of equal ranks"
+    elif total > len(chosen):
+        note = f"{len(chosen)} of {total} ranks; the others do the same as one of them"
+    data = TimelineData(
         lanes=lanes,
-        begin=report.begin,
-        end=report.end,
+        begin=begin,
+        end=end,
         title=measured.name,
         note=note,
-        memory=None if worst is None else worst.curve,
-        memory_rank=None if worst is None else worst.rank,
-        memory_used=None if worst is None else worst.device_used_bytes,
-        capacity=None if worst is None else report.capacity(worst),
         rows=tuple(key for key in ROWS if any(key in lane.beside for lane in lanes)),
+        chunks=chunks,
+    )
+    device = _fullest(report, shown) if memory else None
+    if device is None or device.curve is None:
+        return data
+    peak = device.peak_time_s
+    return replace(
+        data,
+        memory=device.curve.within(begin, end),
+        memory_rank=next((who.rank for who in chosen if who.simulated == device.rank), device.rank),
+        memory_used=device.device_used_bytes if window is None or (peak is not None and begin <= peak <= end) else None,
+        capacity=report.capacity(device),
     )
 
 
-def choose(report: Report) -> list[int]:
-    """Representative ranks by stage; if there are too many the first, the last, the two that matter, and some between."""
-    groups = sorted(report.measured.classes, key=lambda group: (group.stage or 0, group.rank))
-    ranks = [group.rank for group in groups]
-    if len(ranks) <= MOST_RANKS:
-        return ranks
-    places = {round(place) for place in np.linspace(0, len(ranks) - 1, _CHOSEN - 2)}
-    places |= {ranks.index(report.breakdown_rank), ranks.index(report.bottleneck_rank)}
-    return [ranks[place] for place in sorted(places)]
+def _fullest(report: Report, shown: set[int]) -> DeviceMemory | None:
+    """The shown rank with the least memory left; any rank if none of them has a curve."""
+    devices = [device for device in report.measured.memory.devices if device.rank in shown and device.curve is not None]
+    return min(devices, key=lambda device: report.capacity(device) - device.device_used_bytes, default=report.worst_device)
 
 
-def _label(rank: int, group: RankClass | None, staged: bool) -> str:
-    name = f"rank {rank}"
-    if staged and group is not None and group.stage is not None:
-        name = f"stage {group.stage} · {name}"
-    return f"{name} (×{group.count})" if group is not None and group.count > 1 else name
-
-
-def rank_lanes(timeline: Timeline, rank: int, begin: float, end: float, label: str = "") -> RankLanes:
-    """The bars of one rank within [begin, end]."""
+def rank_lanes(timeline: Timeline, who: Representative, begin: float, end: float, stages: int = 0) -> RankLanes:
+    """The bars of one rank within [begin, end]; `stages` of the pipeline where a rank holds several model chunks, else 0."""
+    rank = who.simulated
     lane = _within(timeline, timeline.lane(rank), begin, end)
-    communicates = np.fromiter((timeline.program.ops[index].collective is not None for index in lane.tolist()), dtype=bool, count=len(lane))
-    computing = lane[~communicates]
-    compute, boxes = _compute(timeline, computing, begin, end)
+    computing = _within(timeline, timeline.computing(rank), begin, end)
+    compute, boxes = _compute(timeline, computing, begin, end, stages)
     beside, exposed = {}, {}
-    others = _within(timeline, np.union1d(timeline.beside(rank), lane[communicates]), begin, end)
+    others = _within(timeline, np.union1d(timeline.beside(rank), np.setdiff1d(lane, computing)), begin, end)
     for key in ROWS:
         code = KEYS.index(key)
         own = others[timeline.kind[others] == code]
@@ -163,7 +188,8 @@ def rank_lanes(timeline: Timeline, rank: int, begin: float, end: float, label: s
             cover = lane[timeline.kind[lane] != code]
             beside[key] = _clipped(timeline, own, begin, end)
             exposed[key] = _uncovered(timeline, own, cover, begin, end)
-    return RankLanes(rank, label or f"rank {rank}", compute, boxes, beside, exposed)
+    idle = {key: Bars(*spans) for key, spans in idle_stretches(timeline, rank, begin, end).items()}
+    return RankLanes(who, compute, idle, boxes, beside, exposed)
 
 
 def _within(timeline: Timeline, ops: Indices, begin: float, end: float) -> Indices:
@@ -185,7 +211,7 @@ def _uncovered(timeline: Timeline, ops: Indices, cover: Indices, begin: float, e
     return Bars(starts[fresh], ends[np.concatenate((np.flatnonzero(fresh)[1:] - 1, [len(ends) - 1]))] if len(ends) else ends)
 
 
-def _compute(timeline: Timeline, ops: Indices, begin: float, end: float) -> tuple[dict[str, Bars], tuple[Box, ...]]:
+def _compute(timeline: Timeline, ops: Indices, begin: float, end: float, stages: int) -> tuple[dict[str, Bars], tuple[Box, ...]]:
     """Bars by role, one per stretch of equal work without a gap, and the boxes they make up."""
     if not len(ops):
         return {}, ()
@@ -200,7 +226,8 @@ def _compute(timeline: Timeline, ops: Indices, begin: float, end: float) -> tupl
     last = np.concatenate((first[1:] - 1, [len(ops) - 1]))
     merged = Bars(bars.begin[first], bars.end[last])
     compute = {name: Bars(merged.begin[role_codes[first] == code], merged.end[role_codes[first] == code]) for name, code in names.items()}
-    return compute, tuple(_boxes(timeline, ops, merged, [roles[place] for place in first], key_codes[first], first))
+    boxes = _boxes(timeline, ops, merged, [roles[place] for place in first], key_codes[first], first, stages)
+    return compute, tuple(boxes)
 
 
 def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], list[int]]:
@@ -208,22 +235,28 @@ def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], list[int]]:
     known: dict[tuple[str, str], tuple[str, tuple[str, str]]] = {}
     numbers: dict[tuple[str, str, int], int] = {}
     roles, keys = [], []
+    last = ("", "", -1)
     for index in ops.tolist():
         op = timeline.program.ops[index]
         if (found := known.get((op.kind, op.name))) is None:
             name = role(op.kind, op.name)
             stage = op.name.split(" ", 1)[0][1:] if name in _SLOT_OF else ""
             found = known[op.kind, op.name] = (name, (_SLOT_OF.get(name, name), stage if stage.isdigit() else ""))
+        slot = (*found[1], op.instance)
+        if found == ("recompute", ("B", "")) and last[0] == "B" and last[2] == op.instance:
+            slot = last  # recomputation within a block does not say which stage it is of
+        last = slot
         roles.append(found[0])
-        keys.append(numbers.setdefault((*found[1], op.instance), len(numbers)))
+        keys.append(numbers.setdefault(slot, len(numbers)))
     return roles, keys
 
 
-def _boxes(timeline: Timeline, ops: Indices, merged: Bars, roles: Sequence[str], keys: Indices, places: Indices) -> list[Box]:
+def _boxes(timeline: Timeline, ops: Indices, merged: Bars, roles: Sequence[str], keys: Indices, places: Indices, stages: int) -> list[Box]:
     """Group neighbouring bars of one pass."""
     boxes = []
     starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
     stops = np.concatenate((starts[1:], [len(keys)]))
+    last = np.append(places, len(ops)) - 1
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         op = timeline.program.ops[int(ops[places[start]])]
         kind = _SLOT_OF.get(roles[start])
@@ -231,5 +264,13 @@ def _boxes(timeline: Timeline, ops: Indices, merged: Bars, roles: Sequence[str],
             continue
         lengths = merged.end[start:stop] - merged.begin[start:stop]
         largest = roles[start + int(lengths.argmax())]
-        boxes.append(Box(float(merged.begin[start]), float(merged.end[stop - 1]), kind, largest, op.instance, stop == start + 1))
+        begin, end = float(merged.begin[start]), float(merged.end[stop - 1])
+        cut = bool(timeline.start[op.index] < begin or timeline.end[ops[last[stop]]] > end)
+        boxes.append(Box(begin, end, kind, largest, op.instance, stop == start + 1, _chunk(op.name, stages), cut))
     return boxes
+
+
+def _chunk(name: str, stages: int) -> int:
+    """The model chunk that an op such as ``F5 layer 17`` belongs to: its virtual stage over the stages."""
+    number = name.partition(" ")[0][1:]
+    return int(number) // stages if stages and number.isdigit() else 0

@@ -147,6 +147,15 @@ class MemoryCurve:
     times: Sequence[float]
     bytes: Mapping[str, Sequence[int]]
 
+    def within(self, begin: float, end: float) -> MemoryCurve:
+        """The part from `begin` to `end` [s], with the level that holds at `begin`."""
+        times = np.asarray(self.times, dtype=np.float64)
+        first = max(0, int(np.searchsorted(times, begin, side="right")) - 1)
+        last = int(np.searchsorted(times, end, side="right"))
+        return MemoryCurve(
+            np.maximum(times[first:last], begin).tolist(), {name: list(volume[first:last]) for name, volume in self.bytes.items()}
+        )
+
     def thinned(self, most: int) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         """Times and bytes with at most about `most` points: of each bin the highest and the lowest, so the peak stays.
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import parsim
 from parsim.errors import Finding
@@ -24,6 +24,9 @@ from parsim.report.timeline import (
     bubble_fraction,
     bubble_over_ideal,
 )
+
+if TYPE_CHECKING:
+    from parsim.report.plots.plot import Plot
 
 
 class Report:
@@ -373,11 +376,18 @@ class Report:
         """The document as text; floats with full precision, NaN is refused (ValueError)."""
         return json.dumps(self.document(), indent=indent, allow_nan=False, ensure_ascii=False)
 
+    @property
+    def plot(self) -> Plot:
+        """Figures: ``report.plot.timeline()``, ``.memory()``, ``.breakdown()``, ``.collectives()``, ``.links()``."""
+        from parsim.report.plots.plot import Plot
+
+        return Plot(self)
+
     def __repr__(self) -> str:
-        return f"<Report {self.measured.name}: {self.verdict}>"
+        return f"{self.measured.name}: {self.verdict}"
 
     def _repr_html_(self) -> str:
-        from parsim.report.html import summary
+        from parsim.report.notebook import summary
 
         return summary(self)
 

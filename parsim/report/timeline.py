@@ -127,6 +127,12 @@ class Timeline:
         columns = list(self.lanes.get(rank, {}).values())
         return np.unique(np.concatenate(columns)) if columns else np.empty(0, dtype=np.int64)
 
+    def computing(self, rank: int) -> Indices:
+        """The ops of the compute lane that are no collectives, in order."""
+        lane = self.lane(rank)
+        ops = self.program.ops
+        return np.array([index for index in lane.tolist() if ops[index].collective is None], dtype=np.int64)
+
     def beside(self, rank: int) -> Indices:
         """The ops of `rank` that hold a lane but not its compute lane."""
         return np.setdiff1d(self.of_rank(rank), self.lane(rank), assume_unique=True)
@@ -160,23 +166,42 @@ def breakdown(timeline: Timeline, rank: int, begin: float = 0.0, end: float | No
     (tensor, expert, context, pipeline, data, offload, in that order); else launch if only the host is late; else
     bubble. An op starts when all its members have arrived, so waiting for them is bubble.
     """
-    end = timeline.makespan if end is None else end
-    keys: list[str] = []
-    layers: list[tuple[Floats, Floats]] = []
-    compute, beside = timeline.lane(rank), timeline.beside(rank)
-    for order, ops in ((KEYS, compute), (_BESIDE_COMPUTE, beside)):
-        for key in order:
-            chosen = ops[timeline.kind[ops] == _CODE[key]]
-            if len(chosen):
-                keys.append(key)
-                layers.append((timeline.start[chosen], timeline.end[chosen]))
-    times, top = sweep(layers, begin, end)
+    layers = _layers(timeline, rank)
+    spans = [(timeline.start[chosen], timeline.end[chosen]) for _, chosen in layers]
+    times, top = sweep(spans, begin, timeline.makespan if end is None else end)
     seconds = np.bincount(top + 1, weights=np.diff(times), minlength=len(layers) + 1)
     result = dict.fromkeys(KEYS, 0.0)
     result["bubble"] += float(seconds[0])
-    for key, value in zip(keys, seconds[1:], strict=True):
+    for (key, _), value in zip(layers, seconds[1:], strict=True):
         result[key] += float(value)
     return result
+
+
+def idle_stretches(timeline: Timeline, rank: int, begin: float, end: float) -> dict[str, tuple[Floats, Floats]]:
+    """When nothing computes on `rank` within [begin, end]: class of the breakdown -> begins and ends [s], neighbours merged.
+
+    The bubble here is as long as the bubble of :func:`breakdown`; the other classes are what the idle compute lane waits for.
+    """
+    layers = [("", timeline.computing(rank)), *_layers(timeline, rank)]
+    times, top = sweep([(timeline.start[chosen], timeline.end[chosen]) for _, chosen in layers], begin, end)
+    names = ["bubble", *(key for key, _ in layers)]
+    codes = np.array([names.index(key) for key in names], dtype=np.int64)[top + 1]
+    lasting = np.diff(times) > 0.0
+    codes, starts, ends = codes[lasting], times[:-1][lasting], times[1:][lasting]
+    fresh = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1]))) if len(codes) else np.empty(0, dtype=np.int64)
+    codes, starts, ends = codes[fresh], starts[fresh], ends[np.concatenate((fresh[1:], [len(ends)]))[: len(fresh)] - 1]
+    return {names[code]: (starts[codes == code], ends[codes == code]) for code in np.unique(codes).tolist() if names[code]}
+
+
+def _layers(timeline: Timeline, rank: int) -> list[tuple[str, Indices]]:
+    """Classes and their ops, from what covers everything to what shows where nothing else is."""
+    found = []
+    for order, ops in ((KEYS, timeline.lane(rank)), (_BESIDE_COMPUTE, timeline.beside(rank))):
+        for key in order:
+            chosen = ops[timeline.kind[ops] == _CODE[key]]
+            if len(chosen):
+                found.append((key, chosen))
+    return found
 
 
 def bubble_fraction(breakdowns: Mapping[int, Mapping[str, float]], counts: Mapping[int, int]) -> float | None:

@@ -246,7 +246,7 @@ def test_tables_are_flat(report):
 def test_reports_show_themselves(report):
     assert "fits" in repr(report)
     shown = report._repr_html_()
-    assert shown.startswith("<div>")
+    assert shown.startswith("<div ")
     assert "pipeline_comm" in shown
 
 

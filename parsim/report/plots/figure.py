@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
+from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib as mpl
 from matplotlib import font_manager
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.textpath import text_to_path
 
 from parsim.report.plots import style
 
@@ -34,31 +38,95 @@ _WIDE_FONTS = (
 """Tried in this order for what DejaVu Sans lacks."""
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure [inch] that lays itself out."""
-    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08), dpi=100)
+Kind = Literal["svg", "png", "pdf", "pgf"]
+KINDS: tuple[Kind, ...] = ("pdf", "svg", "png", "pgf")
+"""of files"""
+
+_SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "parsim",
+    "svg.fonttype": "path",
+    "pdf.fonttype": 42,
+    "pgf.rcfonts": False,
+    "hatch.linewidth": 0.5,
+}
+"""Glyphs in SVG are outlines, fonts in PDF are embedded TrueType: both look the same everywhere."""
+_METADATA: dict[str, dict[str, str | None]] = {
+    "svg": {"Date": None, "Creator": "parsim"},
+    "png": {"Software": "parsim"},
+    "pdf": {"Creator": "parsim", "Producer": None, "CreationDate": None},
+    "pgf": {},
+}
+"""No dates, no versions."""
+
+
+class Picture(Figure):
+    """A figure without global state that shows itself in a notebook and saves the same bytes every time."""
+
+    def savefig(self, fname: Any, **options: Any) -> None:
+        """As matplotlib's, with embedded fonts and without a date."""
+        kind = str(options.get("format") or Path(str(fname)).suffix.removeprefix(".").lower() or "png")
+        if kind in _METADATA:
+            options.setdefault("metadata", _METADATA[kind])
+        options.setdefault("dpi", 200.0)
+        with mpl.rc_context(_SETTINGS), _boxes():
+            super().savefig(fname, **options)
+
+    def _repr_png_(self) -> bytes:
+        return save(self, "png", dpi=144.0)
+
+
+def new_figure(width: float, height: float, *, layout: bool = True) -> Picture:
+    """An empty figure [inch] that lays itself out unless told not to."""
+    engine = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08) if layout else None
+    figure = Picture(figsize=(width, height), layout=engine, dpi=100)
     figure.patch.set_facecolor(style.PAPER)
     return figure
 
 
-def dress(ax: Axes) -> None:
-    """Ink, no box, and the figure's paper."""
+def font_size(width: float) -> float:
+    """The size of a figure's text [pt] for a width [in]: 8 in a column, 9 on a page, 10 on a screen."""
+    return 8.0 if width < 5.0 else 9.0 if width < 9.0 else 10.0
+
+
+def extent(text: str, size: float) -> float:
+    """How wide a text is [in] in the current font at `size` [pt]."""
+    if not text:
+        return 0.0
+    return (
+        max(text_to_path.get_text_width_height_descent(line, FontProperties(size=size), ismath=False)[0] for line in text.split("\n"))
+        / 72.0
+    )
+
+
+def heading(figure: Figure, text: str, size: float) -> None:
+    """The title of a whole figure, in as many lines as its width needs."""
+    if text:
+        width = float(figure.get_size_inches()[0]) - 0.2
+        lines = wrap(text, max(20, int(0.96 * width * len(text) / extent(text, 1.1 * size))))
+        figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=1.1 * size, color=style.INK)
+
+
+def dress(ax: Axes, size: float = 10.0) -> None:
+    """Ink, no box, and the figure's paper; `size` of the text [pt]."""
     ax.patch.set_visible(False)
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     ax.spines["bottom"].set_color(style.INK)
-    ax.tick_params(colors=style.INK, labelsize="small")
+    ax.tick_params(colors=style.INK, labelsize=0.833 * size)
     for text in (ax.xaxis.label, ax.yaxis.label):
         text.set_color(style.INK)
 
 
 @contextmanager
-def fonts(text: str = "") -> Iterator[None]:
-    """Add a font with wide characters if `text` needs one and the machine has one; else missing glyphs are boxes."""
+def fonts(text: str = "", size: float = 10.0) -> Iterator[None]:
+    """Text of `size` [pt]. Add a font with wide characters if `text` needs one and the machine has one; else missing glyphs are boxes."""
     family = ["DejaVu Sans"]
     if not re.fullmatch(r"[\u0000-\u052f\u2000-\u2bff]*", text):
         family += _installed_wide_fonts()
-    with mpl.rc_context({"font.family": family, "text.usetex": False, "text.parse_math": False}), _boxes():
+    with (
+        mpl.rc_context({"font.family": family, "font.size": size, "hatch.linewidth": 0.5, "text.usetex": False, "text.parse_math": False}),
+        _boxes(),
+    ):
         yield
 
 
@@ -76,11 +144,9 @@ def _installed_wide_fonts() -> list[str]:
     return [name for name in _WIDE_FONTS if name in installed][:1]
 
 
-def save(figure: Figure, kind: Literal["svg", "png"] = "svg", *, inline: bool = False, dpi: float = 150.0) -> bytes:
-    """The figure as a file; equal figures give equal bytes. `inline`: text stays text (smaller, selectable)."""
+def save(figure: Figure, kind: Kind = "svg", *, inline: bool = False, dpi: float = 150.0) -> bytes:
+    """The figure as a file; equal figures give equal bytes. `inline`: text of an SVG stays text (smaller, selectable)."""
     out = BytesIO()
-    settings: dict[Any, Any] = {"svg.hashsalt": "parsim", "svg.fonttype": "none" if inline else "path", "hatch.linewidth": 0.5}
-    metadata = {"Date": None, "Creator": "parsim"} if kind == "svg" else {"Software": "parsim"}
-    with mpl.rc_context(settings), _boxes():
-        figure.savefig(out, format=kind, dpi=dpi, metadata=metadata)
+    with mpl.rc_context({**_SETTINGS, "svg.fonttype": "none" if inline else "path"}), _boxes():
+        Figure.savefig(figure, out, format=kind, dpi=dpi, metadata=_METADATA[kind])
     return out.getvalue()

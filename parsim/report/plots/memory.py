@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from parsim.report.measured import CATEGORIES, DeviceMemory, MemoryCurve
 from parsim.report.plots import style
-from parsim.report.plots.figure import dress, fonts, new_figure
+from parsim.report.plots.figure import dress, font_size, fonts, heading, new_figure
 from parsim.report.quantities import GIB, TimeUnit, gib, time_unit
 
 if TYPE_CHECKING:
@@ -25,6 +25,21 @@ _NEAR = 0.25
 """a capacity more than four times what is used would flatten the picture"""
 
 
+class Look(NamedTuple):
+    """How much room there is."""
+
+    size: float = 10.0
+    """of the text [pt]"""
+    short: bool = False
+    """few words, for narrow figures"""
+    most: int = MOST_POINTS
+    """time points"""
+    legend: bool = True
+
+
+WIDE = Look()
+
+
 def plot_memory(
     curve: MemoryCurve,
     ax: Axes | None = None,
@@ -34,17 +49,17 @@ def plot_memory(
     rank: int | None = None,
     until: float | None = None,
     used: int | None = None,
-    legend: bool = True,
+    look: Look = WIDE,
 ) -> Axes:
     """Stacked areas of one rank over time [GiB], with the capacity line and the highest point marked.
 
     The last level holds until `until` [s]. `used` is the peak of the device memory in use: more than the areas show where
     the allocator keeps segments that hold no tensor.
     """
-    with fonts():
+    with fonts(size=look.size):
         if ax is None:
             ax = new_figure(12.0, 4.0).add_subplot()
-        times, levels = curve.thinned(MOST_POINTS)
+        times, levels = curve.thinned(look.most)
         if until is not None and len(times) and until > times[-1]:
             times = np.append(times, until)
             levels = {category: np.append(volume, volume[-1]) for category, volume in levels.items()}
@@ -56,18 +71,18 @@ def plot_memory(
         if len(total):
             _mark_peak(ax, times / unit.factor, total, "" if beyond else f"{gib(peak * GIB)} GiB")
         if used is not None and beyond:
-            _used_line(ax, used, peak)
-        top = 1.12 * highest if capacity is None else _capacity_line(ax, capacity, highest)
+            _used_line(ax, used, peak, short=look.short)
+        top = 1.12 * highest if capacity is None else _capacity_line(ax, capacity, highest, 1.7 if look.short else 1.3)
         ax.set_ylim(0.0, top)
-        ax.yaxis.set_major_locator(MaxNLocator(6))
+        ax.yaxis.set_major_locator(MaxNLocator(3 if look.short else 6))
         ax.set_xlabel(f"time [{unit.name}]")
-        ax.set_ylabel("memory [GiB]" if rank is None else f"memory of rank {rank} [GiB]")
-        dress(ax)
+        ax.set_ylabel("memory [GiB]" if rank is None else f"rank {rank} [GiB]" if look.short else f"memory of rank {rank} [GiB]")
+        dress(ax, look.size)
         ax.margins(x=0.0)
-        if legend:
+        if look.legend:
             handles, labels = ax.get_legend_handles_labels()
-            look = {"frameon": False, "fontsize": "small", "labelcolor": style.INK}
-            ax.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), **look)
+            kind = {"frameon": False, "fontsize": "small", "labelcolor": style.INK}
+            ax.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), **kind)
     return ax
 
 
@@ -90,9 +105,11 @@ def _areas(ax: Axes, times: Floats, levels: Mapping[str, Floats]) -> Floats:
     return below
 
 
-def plot_peaks(devices: Sequence[DeviceMemory], labels: Sequence[str], ax: Axes | None = None, *, capacity: int | None = None) -> Axes:
-    """One stacked bar per class of ranks: what its peak is made of [GiB]."""
-    with fonts():
+def plot_peaks(
+    devices: Sequence[DeviceMemory], labels: Sequence[str], ax: Axes | None = None, *, capacity: int | None = None, size: float = 10.0
+) -> Axes:
+    """One stacked bar per class of ranks: what its peak is made of [GiB]; `size` of the text [pt]."""
+    with fonts(size=size):
         if ax is None:
             ax = new_figure(12.0, 1.6 + 0.32 * len(devices)).add_subplot()
         left = np.zeros(len(devices))
@@ -123,7 +140,7 @@ def plot_peaks(devices: Sequence[DeviceMemory], labels: Sequence[str], ax: Axes 
         ax.set_ylim(len(devices) - 0.4, -0.6)
         ax.set_xlim(0.0, 1.1 * max(float(left.max(initial=0.0)), (capacity or 0) / GIB, 1e-9))
         ax.set_xlabel("memory at the peak [GiB]")
-        dress(ax)
+        dress(ax, size)
         ax.tick_params(axis="y", length=0)
     return ax
 
@@ -137,27 +154,34 @@ def memory_figure(
     until: float | None = None,
     title: str = "",
     note: str = "",
+    width: float = 12.0,
 ) -> Figure:
     """At the peak on each of `devices`; above it over time on rank `curve_of`, if that is given and its curve is known."""
     chosen = next((device for device in devices if device.rank == curve_of), None)
-    peaks = 1.0 + 0.32 * len(devices)
-    with fonts(title):
+    size = font_size(width)
+    peaks = (1.0 + 0.32 * len(devices)) * size / 10.0
+    with fonts(title, size):
         if chosen is None or chosen.curve is None:
-            figure = new_figure(12.0, peaks + 1.0)
+            figure = new_figure(width, peaks + 1.0)
             below = figure.add_subplot()
         else:
-            figure = new_figure(12.0, peaks + 4.4)
-            above, below = figure.subplots(2, 1, height_ratios=(4.0, peaks))
-            plot_memory(chosen.curve, above, capacity=capacity, rank=curve_of, until=until, used=chosen.device_used_bytes, legend=False)
-        plot_peaks(devices, labels, below, capacity=capacity)
+            over = min(4.0, 0.33 * width)
+            figure = new_figure(width, peaks + over + (0.4 if width > 9.0 else 0.9))
+            above, below = figure.subplots(2, 1, height_ratios=(over, peaks))
+            plot_memory(
+                chosen.curve, above, capacity=capacity, rank=curve_of, until=until, used=chosen.device_used_bytes,
+                look=Look(size, short=width < 9.0, legend=False),
+            )  # fmt: skip
+        plot_peaks(devices, labels, below, capacity=capacity, size=size)
         handles, names = below.get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False, fontsize="small", labelcolor=style.INK)
+        columns = 2 if width < 5.0 else 4 if width < 9.0 else 6
+        figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize="small", labelcolor=style.INK)
         below.set_title(note, loc="right", fontsize="small", color=style.INK)
-        figure.suptitle(title, x=0.01, ha="left", color=style.INK)
+        heading(figure, title, size)
     return figure
 
 
-def _capacity_line(ax: Axes, capacity: int, highest: float) -> float:
+def _capacity_line(ax: Axes, capacity: int, highest: float, room: float) -> float:
     """Draw the capacity, or say that it is far above; returns where the axis should end [GiB]."""
     level = capacity / GIB
     text = f"capacity {gib(capacity)} GiB"
@@ -169,12 +193,14 @@ def _capacity_line(ax: Axes, capacity: int, highest: float) -> float:
         xycoords=("axes fraction", "data" if near else "axes fraction"), xytext=(-4, 3 if near else -3), textcoords="offset points",
         ha="right", va="bottom" if near else "top", fontsize="small", color=style.CAPACITY,
     )  # fmt: skip
-    return 1.12 * max(highest, level) if near else 1.3 * highest
+    return 1.12 * max(highest, level) if near else room * highest
 
 
-def _used_line(ax: Axes, used: int, tensors: float) -> None:
+def _used_line(ax: Axes, used: int, tensors: float, *, short: bool) -> None:
     ax.axhline(used / GIB, color=style.INK, linestyle=":", linewidth=1.0)
     text = f"most in use {gib(used)} GiB, with what the allocator caches; without it {gib(tensors * GIB)} GiB"
+    if short:
+        text = f"in use {gib(used)} GiB, {gib(tensors * GIB)} in tensors"
     ax.annotate(
         text, (0.0, used / GIB), xycoords=("axes fraction", "data"),
         xytext=(4, 2), textcoords="offset points", ha="left", va="bottom", fontsize="small", color=style.INK,
@@ -185,7 +211,7 @@ def _mark_peak(ax: Axes, times: Floats, total: Floats, text: str) -> None:
     place = int(total.argmax())
     x, y = float(times[place]), float(total[place])
     right = len(times) > 1 and x > float(times[0] + 0.7 * (times[-1] - times[0]))
-    ax.plot([x], [y], marker="o", markersize=4, color=style.INK)
+    ax.plot([x], [y], marker="o", markersize=3, color=style.INK)
     ax.annotate(
         text, (x, y), xytext=(-6 if right else 6, 4), textcoords="offset points",
         ha="right" if right else "left", va="bottom", fontsize="small", color=style.INK,

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Literal
 from parsim.report.lanes import timeline_data
 from parsim.report.plots.figure import save
 from parsim.report.plots.memory import memory_figure
-from parsim.report.plots.timeline import timeline_figure
+from parsim.report.plots.sheet import timeline_figure
 from parsim.report.verdict import rank_class, shortened
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from parsim.report.measured import DeviceMemory
     from parsim.report.report import Report
 
@@ -27,18 +29,25 @@ def timeline(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: boo
 def memory(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: bool = False) -> bytes:
     """Memory at the peak on every class of ranks, and over time on the fullest (on the page the timeline has that)."""
     worst = report.worst_device
+    curve_of = None if worst is None or inline else worst.rank
+    return save(peaks_figure(report, curve_of, title="" if inline else report.measured.name), kind, inline=inline)
+
+
+def peaks_figure(report: Report, curve_of: int | None, *, title: str, width: float = 12.0) -> Figure:
+    """Memory at the peak on every class of ranks, and over time on `curve_of`."""
     fullest = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
-    devices = sorted(fullest[:MOST_DEVICES], key=lambda device: device.rank)
-    figure = memory_figure(
+    chosen = [*fullest[:MOST_DEVICES], *(device for device in fullest[MOST_DEVICES:] if device.rank == curve_of)]
+    devices = sorted(chosen, key=lambda device: device.rank)
+    return memory_figure(
         devices,
         [_label(report, device) for device in devices],
         capacity=report.measured.memory.capacity_bytes - report.measured.memory.reserve_bytes,
-        curve_of=None if worst is None or inline else worst.rank,
+        curve_of=curve_of,
         until=report.end,
-        title="" if inline else report.measured.name,
+        title=title,
         note=f"the fullest {len(devices)} of {len(fullest)} classes of ranks" if len(devices) < len(fullest) else "",
+        width=width,
     )
-    return save(figure, kind, inline=inline)
 
 
 def _label(report: Report, device: DeviceMemory) -> str:

@@ -1,4 +1,4 @@
-"""The step as lanes: per rank its compute, under it communication and copies, below all the memory of one rank."""
+"""The step as lanes: per rank its compute, and under it communication and copies. The same drawing for every figure."""
 
 from __future__ import annotations
 
@@ -11,41 +11,44 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from parsim.report.lanes import timeline_data
 from parsim.report.plots import style
-from parsim.report.plots.figure import dress, fonts, new_figure
-from parsim.report.plots.memory import plot_memory
+from parsim.report.plots.figure import dress, fonts
 from parsim.report.quantities import TimeUnit, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from parsim.report.lanes import Bars, Box, RankLanes, TimelineData
+    from parsim.report.report import Report
     from parsim.report.timeline import Floats
+    from parsim.report.window import Window
 
 RASTERISE = 20_000
-"""bars above which a figure holds pixels instead of paths"""
+"""bars above which a figure holds averages instead of bars"""
+DENSE = 2.0
+"""bars per point (1/72 in) of a row from which on it is averaged"""
+COMPUTE, BESIDE, GAP = 1.0, 0.42, 0.45
+"""Heights of a row of compute, of one of communication, and of the space between ranks, in units of the first."""
 
-_COLUMNS = 2_400
-"""pixels of a row then"""
+_COLUMNS_PER_POINT = 2.0
 _EDGES = 3_000
 _TEXTS = 2_000
 _SMALLEST = 4.5
 _FEW = 8
-_TITLE_ROOM = 95
-"""characters of title and note that fit on one line"""
-_COMPUTE, _BESIDE, _GAP = 1.0, 0.42, 0.45
-_LABELS = {
+TAGS = {
     "tensor_comm": "tensor",
     "expert_comm": "expert",
     "context_comm": "context",
-    "pipeline_comm": "pipeline",
+    "pipeline_comm": "p2p",
     "data_comm": "data",
     "offload": "copies",
     "optimizer": "CPU step",
 }
+"""Names of the thin rows."""
 
 
 @dataclass(frozen=True)
@@ -56,178 +59,249 @@ class _Pen:
     unit: TimeUnit
     edge: float
     """line width of bar edges; 0 where they would cover the bars"""
+    size: float
+    """of text [pt]"""
+    pitch: float
+    """from one rank to the next"""
+    columns: int
+    """stretches of time to average over; 0: draw every bar"""
 
 
-def plot_timeline(data: TimelineData, ax: Axes | None = None) -> Axes:
-    """Draw the lanes of `data`; a new figure unless `ax` is given.
+def draw_timeline(
+    ax: Axes,
+    report: Report,
+    ranks: Sequence[int] | None = None,
+    window: Window | None = None,
+    *,
+    span: tuple[float, float] | None = None,
+    size: float = 9.0,
+    legend: bool = False,
+) -> TimelineData:
+    """Draw lanes of a report's step on the caller's axes; returns what was drawn, for `legend_handles`.
 
-    One row per rank for compute (micro-batch numbers in the boxes if they fit), and a thinner one under it per kind of
-    communication: solid where it is exposed, pale and hatched where it runs under compute. Grey is bubble.
+    `window` is the part of the step [s]; `span` what the axis shows [s] where several axes share one. One row per rank for compute
+    (micro-batch numbers in the boxes if they fit), a thinner one under it per kind of communication: solid where it is
+    exposed, pale and hatched where it runs under compute. Hatched grey is bubble.
+
+    Raises:
+        InputError: there is no such rank, or the window is not within the step.
     """
-    with fonts(data.title):
-        if ax is None:
-            ax = new_figure(12.0, _height(data)).add_subplot()
-        pen = _Pen(ax, time_unit(data.end), 0.3 if data.bars <= _EDGES else 0.0)
+    data = timeline_data(report, ranks, window)
+    plot_timeline(data, ax, span=span, size=size, legend=legend)
+    return data
+
+
+def plot_timeline(
+    data: TimelineData,
+    ax: Axes,
+    *,
+    span: tuple[float, float] | None = None,
+    size: float = 10.0,
+    pitch: float | None = None,
+    labels: Sequence[str] | None = None,
+    legend: bool = True,
+    heading: bool = True,
+) -> Axes:
+    """Draw the lanes of `data` on `ax`; `labels` instead of the names of ranks, `heading`: title and note above."""
+    begin, end = span or (data.begin, data.end)
+    with fonts(data.title, size):
+        points = _points(ax)
+        dense = averaged(data, points)
+        columns = max(100, round(_COLUMNS_PER_POINT * points)) if dense else 0
+        edge = 0.3 if data.densest <= _EDGES and data.densest < 0.5 * points else 0.0
+        pen = _Pen(ax, time_unit(end - begin), edge, size, lane_pitch(data) if pitch is None else pitch, columns)
         for number, lane in enumerate(data.lanes):
-            _draw_rank(pen, lane, data, number * _pitch(data))
-        _dress(pen, data)
-        _legend(ax, data)
+            _draw_rank(pen, lane, data, number * pen.pitch)
+        _dress(pen, data, (begin, end), [lane.who.label for lane in data.lanes] if labels is None else labels)
+        if heading:
+            _heading(pen, data)
+        if legend:
+            _legend(ax, data)
         _numbers(pen, data)
     return ax
 
 
-def _pitch(data: TimelineData) -> float:
-    """From one rank to the next."""
-    return _COMPUTE + _BESIDE * len(data.rows) + _GAP
+def lane_pitch(data: TimelineData) -> float:
+    """From one rank to the next, in heights of a compute row."""
+    return COMPUTE + BESIDE * len(data.rows) + GAP
 
 
-def _dress(pen: _Pen, data: TimelineData) -> None:
-    ax, unit, pitch = pen.ax, pen.unit, _pitch(data)
-    ax.set_yticks([number * pitch + _COMPUTE / 2 for number in range(len(data.lanes))], [lane.label for lane in data.lanes])
-    ax.set_ylim(max(pitch * len(data.lanes) - _GAP, _COMPUTE), -0.2)
-    ax.set_xlim(data.begin / unit.factor, max(data.end, data.begin + 1e-12) / unit.factor)
-    ax.xaxis.set_major_locator(MaxNLocator(10))
+def averaged(data: TimelineData, points: float) -> bool:
+    """Whether an axis of this width [1/72 in] is too narrow for the bars."""
+    return data.bars > RASTERISE or data.densest > DENSE * points
+
+
+def _points(ax: Axes) -> float:
+    """How wide the axes are [1/72 in]; before they are laid out, roughly."""
+    figure = ax.figure
+    dpi = figure.dpi if isinstance(figure, Figure) else 100.0
+    return float(ax.get_window_extent().width) / dpi * 72.0
+
+
+def _dress(pen: _Pen, data: TimelineData, span: tuple[float, float], labels: Sequence[str]) -> None:
+    ax, unit, pitch = pen.ax, pen.unit, pen.pitch
+    ax.set_yticks([number * pitch + COMPUTE / 2 for number in range(len(data.lanes))], labels)
+    ax.set_ylim(max(pitch * (len(data.lanes) - 1) + lane_pitch(data) - GAP, COMPUTE), -0.15)
+    ax.set_xlim(span[0] / unit.factor, max(span[1], span[0] + 1e-12) / unit.factor)
+    ax.xaxis.set_major_locator(MaxNLocator(max(4, min(10, int(_points(ax) / (5.0 * pen.size))))))
     ax.set_xlabel(f"time [{unit.name}]")
-    averaged = "spans thinner than a pixel are averaged" if data.bars > RASTERISE else ""
-    note = "; ".join(filter(None, (data.note, averaged)))
-    crowded = len(data.title) + len(note) > _TITLE_ROOM
-    ax.set_title(data.title, loc="left", color=style.INK, pad=22 if note and crowded else None)
-    if note:
-        if crowded:  # a line of its own, under the title
-            ax.annotate(note, (0, 1), (0, 6), xycoords="axes fraction", textcoords="offset points", fontsize="small", color=style.INK)
-        else:
-            ax.set_title(note, loc="right", fontsize="small", color=style.INK)
-    dress(ax)
+    dress(ax, pen.size)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="x", color=style.GRID, linewidth=0.5)
     ax.set_axisbelow(True)
     for lane in range(len(data.lanes) if len(data.lanes) <= _FEW else 1):
         for number, key in enumerate(data.rows):
-            middle = lane * pitch + _COMPUTE + _BESIDE * (number + 0.5)
+            middle = lane * pitch + COMPUTE + BESIDE * (number + 0.5)
             ax.annotate(
-                _LABELS[key], (1.0, middle), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points",
-                va="center", fontsize="x-small", color=style.INK,
+                TAGS[key], (1.0, middle), xycoords=("axes fraction", "data"), xytext=(3, 0), textcoords="offset points",
+                va="center", fontsize="x-small", color=style.INK, annotation_clip=False,
             )  # fmt: skip
 
 
-def timeline_figure(data: TimelineData) -> Figure:
-    """The lanes, and beneath them the memory of the fullest rank on the same time axis."""
-    height = _height(data)
-    with fonts(data.title):
-        figure = new_figure(12.0, height + (2.2 if data.memory is not None else 0.0))
-        if data.memory is None:
-            plot_timeline(data, figure.add_subplot())
-            return figure
-        lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=(height, 2.0))
-    # Numbers are placed by the width of boxes in pixels, so the layout must know the memory axis first.
-    plot_memory(
-        data.memory, memory, capacity=data.capacity, unit=time_unit(data.end), rank=data.memory_rank, until=data.end, used=data.memory_used
-    )
-    plot_timeline(data, lanes)
-    lanes.set_xlabel("")
-    lanes.tick_params(labelbottom=False)
-    return figure
-
-
-def _height(data: TimelineData) -> float:
-    return float(np.clip(1.2 + 0.34 * len(data.lanes) * _pitch(data), 2.2, 18.0))
+def _heading(pen: _Pen, data: TimelineData) -> None:
+    pen.ax.set_title(data.title, loc="left", color=style.INK, pad=1.9 * pen.size if data.note else None)
+    if data.note:  # a line of its own, under the title
+        pen.ax.annotate(
+            data.note, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", fontsize="small", color=style.INK
+        )  # fmt: skip
 
 
 def _draw_rank(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -> None:
     """The rows of one rank, downwards from `top`."""
-    if data.bars > RASTERISE:
+    if pen.columns:
         _draw_averages(pen, lane, data, top)
         return
-    left, width = data.begin / pen.unit.factor, (data.end - data.begin) / pen.unit.factor
-    pen.ax.add_patch(
-        Rectangle(
-            (left, top), width, _COMPUTE, facecolor=style.BUBBLE, edgecolor=style.BUBBLE_HATCH, hatch=style.BUBBLE_LINES, linewidth=0,
-            zorder=1,
-        )
-    )  # fmt: skip
+    for key, bars in lane.idle.items():
+        look = idle_style(key)
+        _bars(pen, bars, top, COMPUTE, look, edge=0.0, zorder=1.0)
     for role, bars in lane.compute.items():
-        _bars(pen, bars, top, _COMPUTE, style.ROLES[role].colour)
+        _bars(pen, bars, top, COMPUTE, style.ROLES[role])
+    for chunk in range(1, data.chunks):
+        _shade(pen, [box for box in lane.boxes if box.chunk == chunk], top, chunk / data.chunks)
     for number, key in enumerate(data.rows):
         if key in lane.beside:
-            at, colour = top + _COMPUTE + _BESIDE * number, style.ROLES[_look(key)].colour
-            _bars(pen, lane.beside[key], at, _BESIDE, colour, hidden=True)
-            _bars(pen, lane.exposed[key], at, _BESIDE, colour, edge=False)
+            at, look = top + COMPUTE + BESIDE * number, style.beside(key)
+            _bars(pen, lane.beside[key], at, BESIDE, hidden_style(look), edge=min(pen.edge, 0.3))
+            _bars(pen, lane.exposed[key], at, BESIDE, look, edge=0.0, zorder=2.1)
 
 
-def _draw_averages(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -> None:
-    """The same as one strip of pixels per row, each the average of what lies under it.
-
-    Bars thinner than a pixel would otherwise hide the bubbles between them.
-    """
-    edges = np.linspace(data.begin, data.end, _COLUMNS + 1)
-    shares = [(bars.coverage(edges), (*to_rgb(style.ROLES[role].colour), 1.0)) for role, bars in lane.compute.items()]
-    idle = np.clip(1.0 - sum((share for share, _ in shares), np.zeros(_COLUMNS)), 0.0, 1.0)
-    _strip(pen, [*shares, (idle, (*to_rgb(style.BUBBLE), 1.0))], data, top, _COMPUTE)
-    for number, key in enumerate(data.rows):
-        if key in lane.beside:
-            colour = to_rgb(style.ROLES[_look(key)].colour)
-            exposed = lane.exposed[key].coverage(edges)
-            hidden = np.clip(lane.beside[key].coverage(edges) - exposed, 0.0, 1.0)
-            shares = [(exposed, (*colour, 1.0)), (hidden, (*colour, style.HIDDEN))]
-            _strip(pen, shares, data, top + _COMPUTE + _BESIDE * number, _BESIDE)
+def idle_style(key: str) -> style.Style:
+    """How the compute row looks while nothing computes, by class of the breakdown."""
+    if key == "bubble":
+        return style.Style(style.BUBBLE, "bubble", hatch=style.BUBBLE_LINES, line=style.BUBBLE_HATCH)
+    return (
+        style.ROLES["launch"]
+        if key == "launch"
+        else style.Style(style.WAITING, "waits for comm. or copies", hatch="..", line=style.BUBBLE_HATCH)
+    )
 
 
-def _strip(pen: _Pen, shares: Sequence[tuple[Floats, tuple[float, ...]]], data: TimelineData, top: float, height: float) -> None:
-    """One row of pixels: colours weighted by their share of each pixel's time; what no share covers is transparent."""
-    opacity = np.sum([share * colour[3] for share, colour in shares], axis=0)
-    weighted = np.sum([np.outer(share * colour[3], colour[:3]) for share, colour in shares], axis=0)
-    image = np.zeros((1, _COLUMNS, 4))
-    image[0, :, :3] = np.clip(weighted / np.maximum(opacity, 1e-12)[:, None], 0.0, 1.0)
-    image[0, :, 3] = np.clip(opacity, 0.0, 1.0)
-    left, right = data.begin / pen.unit.factor, data.end / pen.unit.factor
-    pen.ax.imshow(image, extent=(left, right, top + height, top), aspect="auto", interpolation="nearest", zorder=2)
+def hidden_style(look: style.Style) -> style.Style:
+    """The same communication where compute hides it: pale, and hatched in its own colour."""
+    red, green, blue = (round(255 * (style.HIDDEN * part + 1.0 - style.HIDDEN)) for part in to_rgb(look.colour))
+    return style.Style(f"#{red:02x}{green:02x}{blue:02x}", f"{look.label}, hidden", look.text, style.HIDDEN_HATCH, look.colour)
 
 
-def _look(key: str) -> str:
-    return {"pipeline_comm": "pipeline", "offload": "offload", "optimizer": "optimizer"}.get(key, "communication")
-
-
-def _bars(pen: _Pen, bars: Bars, top: float, height: float, colour: str, *, hidden: bool = False, edge: bool = True) -> None:
+def _bars(pen: _Pen, bars: Bars, top: float, height: float, look: style.Style, *, edge: float | None = None, zorder: float = 2.0) -> None:
     if not len(bars):
         return
     spans = np.column_stack((bars.begin, bars.end - bars.begin)) / pen.unit.factor
     drawn = pen.ax.broken_barh(
         [(float(begin), float(width)) for begin, width in spans],
         (top, height),
-        facecolor=(colour, style.HIDDEN) if hidden else colour,
-        edgecolor=(colour, 1.0) if hidden else _darker(colour),
-        linewidth=pen.edge if edge else 0.0,
-        zorder=2,
+        facecolor=look.colour,
+        edgecolor=look.stroke,
+        linewidth=pen.edge if edge is None else edge,
+        zorder=zorder,
+        label=f"_{look.label}",
     )
-    if hidden:
-        drawn.set_hatch(style.HIDDEN_HATCH)
+    if look.hatch:
+        drawn.set_hatch(look.hatch)
 
 
-def _darker(colour: str) -> str:
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
-    return f"#{int(red * 0.6):02x}{int(green * 0.6):02x}{int(blue * 0.6):02x}"
+def _shade(pen: _Pen, boxes: Sequence[Box], top: float, share: float) -> None:
+    """The lower part of boxes of a later model chunk, lighter."""
+    if boxes:
+        spans = [(box.begin / pen.unit.factor, (box.end - box.begin) / pen.unit.factor) for box in boxes]
+        height = 0.5 * COMPUTE * share
+        pen.ax.broken_barh(
+            spans, (top + COMPUTE - height, height), facecolor=(style.PAPER, 0.55), edgecolor="none", zorder=2.2, label="_later chunk"
+        )
+
+
+def _draw_averages(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -> None:
+    """Compute as one strip of pixels, each the average of what lies under it; communication as high as its share of the time.
+
+    Bars thinner than a pixel would otherwise hide the bubbles between them.
+    """
+    edges = np.linspace(data.begin, data.end, pen.columns + 1)
+    shares = [(bars.coverage(edges), to_rgb(style.ROLES[role].colour)) for role, bars in lane.compute.items()]
+    shares += [(bars.coverage(edges), to_rgb(idle_style(key).colour)) for key, bars in lane.idle.items() if len(bars)]
+    image = np.sum([np.outer(share, colour) for share, colour in shares], axis=0)[None, :, :] if shares else np.ones((1, pen.columns, 3))
+    left, right = data.begin / pen.unit.factor, data.end / pen.unit.factor
+    pen.ax.imshow(np.clip(image, 0.0, 1.0), extent=(left, right, top + COMPUTE, top), aspect="auto", interpolation="nearest", zorder=2)
+    for number, key in enumerate(data.rows):
+        if key in lane.beside:
+            at, look = top + COMPUTE + BESIDE * number, style.beside(key)
+            exposed = np.clip(lane.exposed[key].coverage(edges), 0.0, 1.0)
+            both = np.clip(np.maximum(lane.beside[key].coverage(edges), exposed), 0.0, 1.0)
+            _shares(pen, edges, at, np.zeros_like(exposed), exposed, look)
+            _shares(pen, edges, at, exposed, both, hidden_style(look))
+
+
+def _shares(pen: _Pen, edges: Floats, top: float, low: Floats, high: Floats, look: style.Style) -> None:
+    """Steps from `low` to `high` (shares of a row), downwards from `top`."""
+    low, high = (np.round(np.append(share, share[-1]), 4) for share in (low, high))
+    kept = np.concatenate(([True], (np.diff(low) != 0.0) | (np.diff(high) != 0.0)))  # a step where something changes
+    kept[-1] = True
+    below, above = top + BESIDE * low[kept], top + BESIDE * high[kept]
+    pen.ax.fill_between(
+        edges[kept] / pen.unit.factor, below, above, step="post", facecolor=look.colour, edgecolor=look.stroke, hatch=look.hatch or None,
+        linewidth=0.0, zorder=2, label=f"_{look.label}",
+    )  # fmt: skip
+
+
+def legend_handles(datas: Sequence[TimelineData], *, dense: bool = False) -> list[Patch]:
+    """What the colours and hatches of these timelines mean, each once."""
+    used = {role for data in datas for lane in data.lanes for role, bars in lane.compute.items() if len(bars)}
+    idle = {key for data in datas for lane in data.lanes for key, bars in lane.idle.items() if len(bars)}
+    rows = [key for key in TAGS if any(key in data.rows for data in datas)]
+    handles = [_patch(look, look.label) for name, look in style.ROLES.items() if name in used]
+    if any(data.chunks > 1 for data in datas) and not dense:
+        handles.append(Patch(facecolor=style.GRID, edgecolor="none", label="lighter below: later model chunk"))
+    for name in dict.fromkeys(style.COMMUNICATION.get(key, "communication") for key in rows):
+        keys = [key for key in rows if style.COMMUNICATION.get(key, "communication") == name]
+        label = "/".join(TAGS[key] for key in keys)
+        label = f"{label} comm." if name == "communication" else label
+        for shown, look in (("exposed", style.ROLES[name]), ("hidden", hidden_style(style.ROLES[name]))):
+            if any(_lasts(lane, key, shown) for data in datas for lane in data.lanes for key in keys if key in lane.beside):
+                handles.append(_patch(look, f"{label}, {shown}"))
+    looks = {idle_style(key).label: idle_style(key) for key in sorted(idle, key=("bubble", "launch").__contains__)}
+    return handles + [_patch(look, look.label) for look in reversed(looks.values())]
+
+
+def _lasts(lane: RankLanes, key: str, shown: str) -> bool:
+    """Whether a rank has exposed, or hidden, communication of this class."""
+    exposed, whole = lane.exposed[key], lane.beside[key]
+    if shown == "exposed":
+        return len(exposed) > 0
+    edges = np.unique(np.concatenate((whole.begin, whole.end)))
+    hidden = (np.minimum(whole.coverage(edges), 1.0) - exposed.coverage(edges)) @ np.diff(edges) if len(edges) > 1 else 0.0
+    return bool(hidden > 1e-9 * whole.seconds)
+
+
+def _patch(look: style.Style, label: str) -> Patch:
+    return Patch(facecolor=look.colour, edgecolor=look.stroke, hatch=look.hatch or None, linewidth=0.4, label=label)
 
 
 def _legend(ax: Axes, data: TimelineData) -> None:
-    used = {role for lane in data.lanes for role, bars in lane.compute.items() if len(bars)}
-    handles = [
-        Patch(facecolor=look.colour, edgecolor=_darker(look.colour), label=look.label) for name, look in style.ROLES.items() if name in used
-    ]
-    for name in dict.fromkeys(map(_look, data.rows)):
-        look = style.ROLES[name]
-        axes = " / ".join(_LABELS[key] for key in data.rows if _look(key) == name) if name == "communication" else ""
-        label = f"{axes} {look.label}".strip()
-        handles.append(Patch(facecolor=look.colour, edgecolor=_darker(look.colour), label=f"{label}, exposed"))
-        pale = (look.colour, style.HIDDEN)
-        handles.append(Patch(facecolor=pale, edgecolor=look.colour, hatch=style.HIDDEN_HATCH, label=f"{label}, hidden"))
-    handles.append(Patch(facecolor=style.BUBBLE, edgecolor=style.BUBBLE_HATCH, hatch=style.BUBBLE_LINES, label="bubble"))
+    handles = legend_handles([data])
+    look = {"frameon": False, "fontsize": "small", "labelcolor": style.INK}
     figure = ax.figure
     if isinstance(figure, Figure) and figure.get_layout_engine() is not None:
-        figure.legend(
-            handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False, fontsize="small", labelcolor=style.INK
-        )
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(handles)), **look)
     else:
-        ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.06, 1.0), frameon=False, fontsize="small", labelcolor=style.INK)
+        ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.06, 1.0), **look)
 
 
 def _numbers(pen: _Pen, data: TimelineData) -> None:
@@ -235,23 +309,27 @@ def _numbers(pen: _Pen, data: TimelineData) -> None:
     widths: dict[str, list[float]] = defaultdict(list)
     for lane in data.lanes:
         for box in lane.boxes:
-            widths[box.kind].append((box.end - box.begin) / pen.unit.factor)
+            if not box.cut:
+                widths[box.kind].append((box.end - box.begin) / pen.unit.factor)
     figure = pen.ax.figure
     if not 0 < sum(map(len, widths.values())) <= _TEXTS or not isinstance(figure, Figure):
         return
-    figure.draw_without_rendering()  # places the axes, whose size in pixels decides
+    if figure.get_layout_engine() is not None:
+        figure.draw_without_rendering()  # places the axes, whose size in pixels decides
     frame, point = pen.ax.get_window_extent(), figure.dpi / 72.0
-    size = min(9.0, 0.75 * frame.height / (len(data.lanes) * _pitch(data)) / point)
+    low, high = pen.ax.get_ylim()
+    size = min(0.9 * pen.size, 0.75 * frame.height / abs(high - low) / point)
     if size < _SMALLEST:
         return
     longest = max(len(str(box.micro_batch)) for lane in data.lanes for box in lane.boxes)
     wanted = (0.65 * longest + 0.2) * size * point
-    per_unit = frame.width / max(1e-12, (data.end - data.begin) / pen.unit.factor)
+    left, right = pen.ax.get_xlim()
+    per_unit = frame.width / (right - left)
     fitting = {kind for kind, values in widths.items() if median(values) * per_unit >= wanted}
     for number, lane in enumerate(data.lanes):
         for box in lane.boxes:
-            if box.kind in fitting:
-                _number(pen, box, number * _pitch(data) + _COMPUTE / 2, size)
+            if box.kind in fitting and not (box.cut and (box.end - box.begin) / pen.unit.factor * per_unit < wanted):
+                _number(pen, box, number * pen.pitch + COMPUTE / 2, size)
 
 
 def _number(pen: _Pen, box: Box, middle: float, size: float) -> None:
@@ -265,7 +343,7 @@ def _number(pen: _Pen, box: Box, middle: float, size: float) -> None:
         fontsize=size,
         color=look.text,
         clip_on=True,
-        # Across a gap the number needs ground of its own.
-        bbox=None if box.solid else {"facecolor": look.colour, "edgecolor": "none", "pad": 0.8},
+        # Across a gap or averages the number needs ground of its own.
+        bbox=None if box.solid and not pen.columns else {"facecolor": look.colour, "edgecolor": "none", "pad": 0.8},
         zorder=3,
     )

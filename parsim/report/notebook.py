@@ -1,0 +1,84 @@
+"""How a report shows itself in a notebook: verdict, the numbers that matter, where the step goes, and the timeline."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+from html import escape
+from typing import TYPE_CHECKING
+
+from parsim.report.plots import style
+from parsim.report.quantities import gib, number, percent, seconds
+from parsim.report.verdict import exposed_communication
+
+if TYPE_CHECKING:
+    from parsim.report.report import Report
+
+_FRAME = "font:13px/1.45 system-ui,sans-serif;max-width:1000px"
+_CELL = "text-align:left;padding:1px 18px 1px 0;border:0;background:none"
+
+
+def summary(report: Report) -> str:
+    """HTML that needs nothing else: no script, no stylesheet, no address."""
+    state = style.GREEN if report.fits else style.VERMILION
+    head = (
+        f'<div style="border-left:4px solid {state};padding-left:9px"><b>{escape(report.measured.name)}</b><br>'
+        f"{escape(report.verdict)}<br>{escape(report.limiter)}</div>"
+    )
+    return f'<div style="{_FRAME}">{head}{_numbers(report)}{_breakdown(report)}{_timeline(report)}</div>'
+
+
+def _numbers(report: Report) -> str:
+    step = report.step_time
+    share = exposed_communication(report.breakdown) / step if step > 0 else None
+    per_gpu = None if report.tokens_per_s is None else report.tokens_per_s / report.measured.ranks.total
+    tiles = {
+        "step time": seconds(step),
+        "MFU": percent(report.mfu),
+        "peak memory": f"{gib(report.peak_memory)} of {gib(report.measured.memory.capacity_bytes)} GiB",
+        "bubble": percent(report.bubble),
+        "exposed communication": percent(share),
+        "samples/s": number(report.samples_per_s),
+        "tokens/s per GPU": number(per_gpu),
+    }
+    names = "".join(f'<th style="{_CELL};font-weight:normal;opacity:.7">{escape(name)}</th>' for name in tiles)
+    values = "".join(f'<td style="{_CELL}"><b>{escape(value)}</b></td>' for value in tiles.values())
+    return f'<table style="margin:8px 0;border-collapse:collapse"><tr>{names}</tr><tr>{values}</tr></table>'
+
+
+def _breakdown(report: Report) -> str:
+    """One line per class of time that the step has."""
+    step = report.step_time
+    rows = "".join(
+        f'<tr><td style="{_CELL}"><span style="display:inline-block;width:10px;height:10px;background:{style.KEYS[key]}"></span> {key}</td>'
+        f'<td style="{_CELL};text-align:right">{escape(seconds(value))}</td>'
+        f'<td style="{_CELL};text-align:right">{percent(value / step)}</td></tr>'
+        for key, value in report.breakdown.items()
+        if step > 0 and value > 0
+    )
+    note = f"where the step of rank {report.breakdown_rank} goes"
+    return f'<details><summary>{escape(note)}</summary><table style="border-collapse:collapse">{rows}</table></details>' if rows else ""
+
+
+def _timeline(report: Report) -> str:
+    """The figure as SVG with ids of its own: many reports may stand in one notebook."""
+    from parsim.report.html import inline
+    from parsim.report.plots.figure import save
+    from parsim.report.plots.sheet import timeline_figure
+
+    if not report.measured.classes:
+        return ""
+    figure = timeline_figure(replace(report.plot.timeline_data(width=9.5), title=""), 9.5)
+    svg = save(figure, inline=True)
+    prefix = f"parsim-{hashlib.sha256(svg).hexdigest()[:12]}"
+    text = inline(svg, prefix, f"Timeline of the step of {report.measured.name}")
+    # A notebook has no theme of ours: the colours that the page takes from its stylesheet are given here, and paper under them.
+    for colour, variable in (
+        ("#e6e9ed", "var(--bubble)"),
+        ("#c9ced6", "var(--hatch)"),
+        ("#d4d9df", "var(--line)"),
+        (style.INK, "currentColor"),
+    ):
+        text = text.replace(variable, colour)
+    return re.sub(r"<svg\b", '<svg style="background:#fff;max-width:100%;height:auto"', text, count=1)

@@ -1,0 +1,117 @@
+"""``report.plot``: every figure of a report by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from parsim.report import representatives
+from parsim.report.communication import busiest
+from parsim.report.lanes import MOST_RANKS, timeline_data
+from parsim.report.length import inches
+from parsim.report.representatives import named, read_ranks
+from parsim.report.window import Window
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from parsim.report.lanes import TimelineData
+    from parsim.report.report import Report
+
+PAGE = "7in"
+"""width of a figure unless another is given: the text of a page"""
+_READABLE = 16
+"""lanes on a page"""
+
+
+class Plot:
+    """Figures of one report, in one style: the same colour means the same thing in each.
+
+    ``width`` is inches, or a length such as "3.5in" or "89mm" (a column of a journal). Every method returns a matplotlib
+    Figure, which shows itself in a notebook; its ``savefig("figure.pdf")`` embeds the fonts and gives the same bytes every time.
+    All raise `InputError` for a width, a window or a rank that is none.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def __repr__(self) -> str:
+        return f"<figures of {self._report.measured.name}: timeline, memory, breakdown, collectives, links>"
+
+    def timeline(
+        self,
+        *,
+        width: str | float = PAGE,
+        window: Window | None = None,
+        ranks: Sequence[int] | str | None = None,
+        stages: bool = False,
+        memory: bool = True,
+        title: str | None = None,
+    ) -> Figure:
+        """The step as lanes, and the memory of the fullest of these ranks beneath.
+
+        `window` is "0.2s:0.5s", "40%:60%" or (begin, end) in seconds; `ranks` such as [0, 8] or "0,8-11", `stages` one rank per
+        pipeline stage, else some that stand for the others. `title`: the scenario's name by default, "" for none.
+        """
+        from dataclasses import replace
+
+        from parsim.report.plots.sheet import timeline_figure
+
+        inch = inches(width)
+        data = self.timeline_data(width=inch, window=window, ranks=ranks, stages=stages, memory=memory)
+        return timeline_figure(data if title is None else replace(data, title=title), inch)
+
+    def timeline_data(
+        self,
+        *,
+        width: str | float = PAGE,
+        window: Window | None = None,
+        ranks: Sequence[int] | str | None = None,
+        stages: bool = False,
+        memory: bool = True,
+    ) -> TimelineData:
+        """What `timeline` draws: lanes with begins and ends in seconds."""
+        report = self._report
+        most = _READABLE if inches(width) < 9.0 else MOST_RANKS
+        chosen = read_ranks(ranks) if isinstance(ranks, str) else ranks
+        if chosen is None and stages:
+            chosen = representatives.stages(report)
+        return timeline_data(report, chosen, window, most=most, memory=memory)
+
+    def memory(self, *, width: str | float = PAGE, rank: int | None = None, title: str | None = None) -> Figure:
+        """Memory over the step on `rank` (default: the one with the least left), and at its peak on every class of ranks."""
+        from parsim.report.plots.pictures import peaks_figure
+
+        report = self._report
+        worst = report.worst_device
+        shown = None if worst is None else worst.rank
+        if rank is not None:
+            shown = named(report, [rank])[0].simulated
+        return peaks_figure(report, shown, title=report.measured.name if title is None else title, width=inches(width))
+
+    def breakdown(self, *, width: str | float = PAGE, ranks: Sequence[int] | str | None = None, title: str | None = None) -> Figure:
+        """Where the step goes on ranks that stand for the others: seconds per class of time."""
+        from parsim.report.plots.breakdown import breakdown_figure
+
+        report, inch = self._report, inches(width)
+        chosen = read_ranks(ranks) if isinstance(ranks, str) else ranks
+        members = {member: group.rank for group in report.measured.classes for member in group.members}
+        found = named(report, representatives.choose(report, _READABLE) if chosen is None else chosen)
+        rows = [(who.name if inch < 5.0 else who.label, report.breakdowns[members[who.rank]]) for who in found if who.rank in members]
+        return breakdown_figure(rows, inch, title=report.measured.name if title is None else title)
+
+    def collectives(self, *, width: str | float = PAGE, title: str | None = None) -> Figure:
+        """The collectives of a step on the rank that ends last: time exposed, and hidden under compute."""
+        from parsim.report.plots.communication import collectives_figure
+
+        report = self._report
+        name = f"{report.measured.name}: collectives of rank {report.breakdown_rank}"
+        return collectives_figure(report.collectives, inches(width), title=name if title is None else title)
+
+    def links(self, *, width: str | float = PAGE, title: str | None = None) -> Figure:
+        """How much of what each class of links could carry it carried, the busiest first."""
+        from parsim.report.plots.communication import links_figure
+
+        report = self._report
+        name = f"{report.measured.name}: links"
+        return links_figure(busiest(report.links), inches(width), title=name if title is None else title)
