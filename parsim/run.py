@@ -85,11 +85,13 @@ def execute(built: Built, *, unfolded: bool = False) -> Run:
         if unfolded:
             lowering = Lowering(job, clock)
             lowering.run()
+            loads = wires.cost
             trace = Engine(lowering.program, wires, interference=beside, background=others).run()
         else:
             folded = FoldedInterconnect(wires, classes)
+            loads = folded.cost
             trace = Engine(lowering.program, folded, interference=beside, background=map(folded.background, others)).run()
-        return Run(job, lowering, trace, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0)
+        return Run(job, lowering, trace, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0, loads)
 
 
 def interference_of(built: Built, wires: Interconnect) -> DeviceInterference | None:

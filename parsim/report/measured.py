@@ -18,6 +18,7 @@ from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
 from parsim.report.confidence import Confidence
 from parsim.report.host_memory import HostMemory
+from parsim.report.profiled import Profiled
 from parsim.report.steady import SteadyWindow
 from parsim.simulation.trace import Trace
 
@@ -146,6 +147,8 @@ class MemoryCurve:
 
     times: Sequence[float]
     bytes: Mapping[str, Sequence[int]]
+    reserved: Sequence[tuple[float, int]] = ()
+    """each change of the memory that the caching allocator holds: (time [s], bytes); empty where it was not replayed"""
 
     def thinned(self, most: int) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         """Times and bytes with at most about `most` points: of each bin the highest and the lowest, so the peak stays.
@@ -251,3 +254,4 @@ class Measured:
     steps_to_train: int | None = None
     """optimizer steps of the whole training; None: the scenario gives its length in tokens, or not at all"""
     goodput: float | None = None
+    profiled: Profiled = field(default_factory=Profiled)
