@@ -19,7 +19,7 @@ import numpy as np
 import parsim
 from parsim.report.link_use import link_curves
 from parsim.report.measured import MemoryCurve
-from parsim.report.profiled import COMPUTE_STREAM, HOST_THREAD, Gpu, group_name, streams, thread_name
+from parsim.report.profiled import COMPUTE_STREAM, HOST_THREAD, SORT_STEP, Gpu, group_name, streams, thread_name
 from parsim.report.quantities import GIB
 from parsim.report.timeline import COMPUTE_LANE, Floats, Indices
 from parsim.report.trace_slices import Place, Slices, Track, micro
@@ -160,7 +160,7 @@ def _process(report: Report, rank: int) -> Iterator[str]:
     same = f" · stands for ranks {group.ranks}" if group.count > 1 else ""
     yield _named("process_name", rank, 0, name=f"rank {rank}{stage}{same}")
     yield _named("process_labels", rank, 0, labels=f"GPU {rank}")
-    yield _named("process_sort_index", rank, 0, sort_index=(group.stage or 0) * 1_000_000 + rank)
+    yield _named("process_sort_index", rank, 0, sort_index=((group.stage or 0) * 1_000_000 + rank) * SORT_STEP)
     yield from _thread(rank, HOST_THREAD, f"thread {HOST_THREAD} (python)")
 
 
@@ -229,7 +229,7 @@ def _links(report: Report) -> Iterator[str]:
     pid = measured.ranks.total
     if curves:
         yield _named("process_name", pid, 0, name="links of all ranks")
-        yield _named("process_sort_index", pid, 0, sort_index=10**9)
+        yield _named("process_sort_index", pid, 0, sort_index=10**12)
     for curve in curves:
         percent = np.append(np.round(np.maximum(curve.share, 0.0) * 100.0, 6), 0.0)
         yield from _counter(f"use of {curve.name}", "%", pid, 0, _stamps(curve.edges), percent)

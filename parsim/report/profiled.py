@@ -25,6 +25,8 @@ _FIRST_NCCL_STREAM, _STEP = 20, 4
 MOST_LISTED = 30
 """ranks that PyTorch's profiler lists of a group before it writes dots (kTruncatLength)"""
 HOST_THREAD = 1
+SORT_STEP = 64
+"""places in the order of processes from one simulated rank to the next, for recorded ones between them"""
 _HOST_LANES = ("launch", "cpu_step", "nvme_read", "nvme_write")
 """lanes of threads of the host"""
 
