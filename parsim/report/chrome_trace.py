@@ -264,5 +264,3 @@ def _metadata(report: Report, written: Written) -> dict[str, object]:
         "spans_left_out": written.spans_left_out,
         "note": "ranks that do the same are represented by one; spans left out start after the last written one or take less than 1 ns",
     }
-
-

@@ -12,7 +12,6 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from parsim.report.verdict import rank_class
 from parsim.simulation.allocator_history import History, history
 from parsim.simulation.ledger import Ledger, MemoryTimeline
 
@@ -48,7 +47,7 @@ def memory_snapshot(report: Report, rank: int) -> dict[str, Any]:
     "oom" entry marks the first reservation that does not fit. Raises ValueError if the rank was not simulated.
     """
     if rank not in report.timeline.lanes:
-        same = rank_class(report.measured, rank).rank if 0 <= rank < report.measured.ranks.total else None
+        same = next((group.rank for group in report.measured.classes if rank in group.members), None)
         hint = "" if same is None else f"; it does what rank {same} does"
         raise ValueError(f"rank {rank} was not simulated{hint}")
     trace = report.measured.trace
@@ -116,7 +115,9 @@ class _Told:
             row = self.rows[born]
             number, instance, index = int(self.curve.tensor[row]), int(self.curve.instance[row]), int(self.curve.op[row])
             tensor = self.curve.tensors[number]
-            what = self._tensors.setdefault((number, instance), {"name": tensor.name, "filename": tensor.category, "line": max(instance, 0)})
+            what = self._tensors.setdefault(
+                (number, instance), {"name": tensor.name, "filename": tensor.category, "line": max(instance, 0)}
+            )
             name = "before the step" if index < 0 else self._ops[index].name
             micro_batch = -1 if index < 0 else self._ops[index].instance
             place = {"name": name, "filename": "micro-batch", "line": micro_batch} if micro_batch >= 0 else None

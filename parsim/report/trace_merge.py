@@ -18,7 +18,9 @@ _ROOM = 1000
 """processes of different traces begin at multiples of this"""
 
 
-def merge(predicted: Iterable[Event], measured: Iterable[Event], *, label: str = "measured", rank: int | None = None) -> list[dict[str, Any]]:
+def merge(
+    predicted: Iterable[Event], measured: Iterable[Event], *, label: str = "measured", rank: int | None = None
+) -> list[dict[str, Any]]:
     """The events of both: `predicted` first, then `measured` with other ids, a `label`, and in time with the first.
 
     `rank` is whose trace `measured` is, where it is known (distributedInfo): its processes stand below that rank's. May be applied
@@ -35,18 +37,21 @@ def merge(predicted: Iterable[Event], measured: Iterable[Event], *, label: str =
     return kept + list(_moved(added, offset, flows, shift, label, (below, first + SORT_STEP - 1)))
 
 
-def _moved(events: Sequence[dict[str, Any]], offset: int, flows: int, shift: float, label: str, orders: tuple[int, int]) -> Iterator[dict[str, Any]]:
+def _moved(
+    events: Sequence[dict[str, Any]], offset: int, flows: int, shift: float, label: str, orders: tuple[int, int]
+) -> Iterator[dict[str, Any]]:
     """Recorded events with their new ids and times; what names their processes comes first."""
-    pids: dict[Any, int] = {}
-    names: dict[Any, str] = {}
+    pids: dict[str, int] = {}
+    said_of: dict[str, dict[str, Any]] = {"process_name": {}, "process_labels": {}}
     for event in events:
         if "pid" in event:
-            pids.setdefault(event["pid"], offset + len(pids))
-        if event.get("name") == "process_name" and event.get("ph") == "M":
-            names[event["pid"]] = str((event.get("args") or {}).get("name", ""))
-    labels = {event["pid"]: (event.get("args") or {}).get("labels") for event in events if event.get("name") == "process_labels"}
+            pids.setdefault(str(event["pid"]), offset + len(pids))
+        if event.get("ph") == "M" and event.get("name") in ("process_name", "process_labels"):
+            said_of[event["name"]][str(event.get("pid"))] = _args(event).get("name", _args(event).get("labels"))
     for place, (old, new) in enumerate(pids.items()):
-        said = " ".join(str(part) for part in (names.get(old) or f"process {old}", labels.get(old)) if part)
+        said = " ".join(
+            str(part) for part in (said_of["process_name"].get(old) or f"process {old}", said_of["process_labels"].get(old)) if part
+        )
         yield {"ph": "M", "name": "process_name", "pid": new, "tid": 0, "args": {"name": f"{label} · {said}"}}
         order = min(orders[0] + 1 + place, orders[1])
         yield {"ph": "M", "name": "process_sort_index", "pid": new, "tid": 0, "args": {"sort_index": order}}
@@ -54,7 +59,7 @@ def _moved(events: Sequence[dict[str, Any]], offset: int, flows: int, shift: flo
         if event.get("ph") == "M" and event.get("name") in ("process_name", "process_sort_index"):
             continue
         if "pid" in event:
-            event["pid"] = pids[event["pid"]]
+            event["pid"] = pids[str(event["pid"])]
         if event.get("ph") != "M" and isinstance(event.get("ts"), (int, float)):
             event["ts"] = round(event["ts"] + shift, 3)
         if event.get("ph") in ("s", "t", "f") and (number := _flow(event)) is not None:
@@ -70,8 +75,13 @@ def _begin(events: Sequence[Event]) -> float:
 
 
 def _order(event: Event) -> int:
-    index = (event.get("args") or {}).get("sort_index", 0)
+    index = _args(event).get("sort_index", 0)
     return index if isinstance(index, int) else 0
+
+
+def _args(event: Event) -> Mapping[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, Mapping) else {}
 
 
 def _pid(event: Event) -> int | None:

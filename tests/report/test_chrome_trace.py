@@ -157,7 +157,11 @@ def test_every_send_has_its_arrow(report):
         if event["ph"] in "sf":
             flows[event["id"]][event["ph"]] = event
     assert len(flows) == 2 * 3 * 8  # every activation and every gradient
-    ends = {(event["args"]["correlation"], event["args"]["Collective name"]): event for event in events if event["ph"] == "X" and "SendRecv" in event["name"]}
+    ends = {
+        (event["args"]["correlation"], event["args"]["Collective name"]): event
+        for event in events
+        if event["ph"] == "X" and "SendRecv" in event["name"]
+    }
     for number, pair in flows.items():
         send, receive = ends[number + 1, "send"], ends[number + 1, "recv"]
         assert (pair["s"]["pid"], pair["f"]["pid"]) == (send["pid"], receive["pid"])
@@ -247,7 +251,9 @@ def test_elements_in_and_out():
     assert listed(tuple(range(64))) == f"[{', '.join(map(str, range(29)))}, ..., 63]"
 
 
-@given(st.sets(st.sampled_from(["compute", "tensor", "data", "send forward", "receive forward", "d2h", "h2d", "launch", "cpu_step", "world"])))
+@given(
+    st.sets(st.sampled_from(["compute", "tensor", "data", "send forward", "receive forward", "d2h", "h2d", "launch", "cpu_step", "world"]))
+)
 def test_threads_have_numbers_of_their_own(lanes):
     found = streams(lanes)
     assert set(found) == lanes
@@ -321,5 +327,7 @@ def test_the_checker_checks(report):
     assert broken(lambda events: first(events, "s").update(ts=1e12)) >= {"flow_no_enclosing_slice"}
     assert broken(lambda events: first(events, "f").update(id=10**9)) == {"flow_end_without_start", "own_flow_without_end"}
     assert broken(lambda events: first(events, "s").update(id="x")) >= {"flow_invalid_id"}
-    assert broken(lambda events: first(events, "X").update(dur=first(events, "X")["dur"] + 5e5)) >= {"slice_drop_overlapping_complete_event"}
+    assert broken(lambda events: first(events, "X").update(dur=first(events, "X")["dur"] + 5e5)) >= {
+        "slice_drop_overlapping_complete_event"
+    }
     assert broken(lambda events: first(events, "X").update(tid=99)) == {"own_thread_without_name"}
