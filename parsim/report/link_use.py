@@ -55,17 +55,17 @@ def link_curves(
     for link_class in classes.values():
         copies[link_class] = copies.get(link_class, 0) + 1
     pieces: dict[tuple[str, str], list[tuple[Floats, Floats, Floats]]] = {}
-    for key, indices in members.items():
-        cost = loads(collectives[key])
+    for number, indices in members.items():
+        cost = loads(collectives[number])
         column = np.array(indices, dtype=np.int64)
-        for kind, volume in _carried(cost, classes, copies).items():
+        for sort, volume in _carried(cost, classes, copies).items():
             begins = np.minimum(timeline.start[column] + cost.latency, timeline.end[column])
-            pieces.setdefault(kind, []).append((begins, timeline.end[column], np.full(len(column), volume)))
+            pieces.setdefault(sort, []).append((begins, timeline.end[column], np.full(len(column), volume)))
     edges = np.linspace(0.0, end, steps + 1)
     totals: dict[tuple[str, str], float] = {}
     for link_class in copies:
-        name = link_class.name, link_class.kind
-        totals[name] = totals.get(name, 0.0) + link_class.count * link_class.capacity
+        key = link_class.name, link_class.kind
+        totals[key] = totals.get(key, 0.0) + link_class.count * link_class.capacity
     curves = []
     for (name, kind), parts in sorted(pieces.items()):
         begins, ends, volumes = (np.concatenate(column) for column in zip(*parts, strict=True))

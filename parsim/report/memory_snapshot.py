@@ -133,7 +133,7 @@ def _entries(done: History, told: _Told, room: int | None) -> list[dict[str, Any
     for step in done.steps:
         event = step.event
         time, category = told.time(event), told.category(event)
-        entry = {"addr": BASE + step.address, "size": step.size, "stream": STREAM, "time_us": time}
+        entry: dict[str, Any] = {"addr": BASE + step.address, "size": step.size, "stream": STREAM, "time_us": time}
         if step.action in ("segment_alloc", "segment_map"):
             if room is not None and reserved <= room < reserved + step.size:
                 oom = {"action": "oom", "device_free": room - reserved, "size": step.size, "stream": STREAM, "time_us": time}
@@ -147,8 +147,8 @@ def _entries(done: History, told: _Told, room: int | None) -> list[dict[str, Any
             entry |= {"size": told.requested(event), "block_size": step.size, "category": category, "frames": told.frames(event)}
         else:
             entry |= {"frames": _NO_FRAMES}
-        for action in ("free_requested", "free_completed") if step.action == "free" else (step.action,):
-            found.append({"action": action, **entry})
+        actions = ("free_requested", "free_completed") if step.action == "free" else (step.action,)
+        found += [{"action": action, **entry} for action in actions]
     last = found[-1]["time_us"] if found else 0
     end = {"action": "snapshot", "addr": 0, "size": 0, "stream": STREAM, "time_us": last, "frames": _NO_FRAMES, "category": "unknown"}
     return [*found, end]

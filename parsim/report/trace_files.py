@@ -46,7 +46,10 @@ def write_trace(report: Report, path: Path, ranks: Sequence[int] | None = None, 
 
 
 def write_per_rank(report: Report, directory: Path, ranks: Sequence[int] | None = None, most_spans: int | None = None) -> list[Path]:
-    """One file per rank (default: all that were simulated), ``rank-3.json.gz``, which tools for many ranks want (Holistic Trace Analysis); no arrows between them."""
+    """One file per rank (default: all that were simulated), ``rank-3.json.gz``, as Holistic Trace Analysis wants them.
+
+    No arrows between them. Raises ValueError for a rank that was not simulated.
+    """
     chosen = list(ranks if ranks is not None else report.timeline.ranks)
     paths = []
     for rank in chosen:

@@ -18,13 +18,11 @@ _ROOM = 1000
 """processes of different traces begin at multiples of this"""
 
 
-def merge(
-    predicted: Iterable[Event], measured: Iterable[Event], *, label: str = "measured", rank: int | None = None
-) -> list[dict[str, Any]]:
+def merge(predicted: Iterable[Event], measured: Iterable[Any], *, label: str = "measured", rank: int | None = None) -> list[dict[str, Any]]:
     """The events of both: `predicted` first, then `measured` with other ids, a `label`, and in time with the first.
 
     `rank` is whose trace `measured` is, where it is known (distributedInfo): its processes stand below that rank's. May be applied
-    again to its own result. Neither input is changed.
+    again to its own result. Neither input is changed; what is no event is left out of `measured`.
     """
     kept = [dict(event) for event in predicted]
     added = [dict(event) for event in measured if isinstance(event, Mapping)]

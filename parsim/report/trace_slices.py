@@ -94,7 +94,8 @@ class Slices:
         """Slices of one pass after the other: (name of the pass, micro-batch), [(row, begin, end)]."""
         current: tuple[str, int] = ("", -1)
         pieces: list[tuple[str, int, int]] = []
-        ops, texts = self._report.timeline.program.ops, {}
+        ops = self._report.timeline.program.ops
+        texts: dict[tuple[str, str, int], _Text] = {}
         place = f'"pid":{track.rank},"tid":{track.number},"ts":'
         annotated = track.lane == COMPUTE_LANE
         for index, begin, end in zip(*places, strict=True):

@@ -57,22 +57,23 @@ def test_plots_hold_the_snapshot(case, viz):
 def test_pairs_can_be_filtered(case, viz):
     """What was allocated and freed drops out; what stays is what the segments hold."""
     _, snapshot = case
-    copied = pickle.loads(pickle.dumps(snapshot))  # noqa: S301 - our own
+    copied = pickle.loads(pickle.dumps(snapshot))
     left = viz.filter_alloc_free_pairs(copied)["device_traces"][0]
     kept = [entry["size"] for entry in left if entry["action"] == "alloc"]
     assert sum(kept) == sum(segment["requested_size"] for segment in snapshot["segments"])
     assert not any(entry["action"].startswith("free") for entry in left)
 
 
-def test_flame_graph_rows_add_up(case, viz, monkeypatch):
-    """The rows handed to flamegraph.pl (which is downloaded, so not run here) carry all live memory."""
+@pytest.mark.parametrize("verb", ["memory", "segments"])
+def test_flame_graph_rows_add_up(case, viz, verb):
+    """The rows for flamegraph.pl (a script that would be downloaded) carry every reserved byte, split as the segments say."""
     _, snapshot = case
-    rows = []
-    monkeypatch.setattr(viz, "format_flamegraph", lambda lines, *_: rows.extend(lines.splitlines()) or "")
-    viz.memory(snapshot)
-    live = sum(segment["allocated_size"] for segment in snapshot["segments"])
+    rows = [row.rsplit(" ", 1) for row in getattr(viz, verb)(snapshot, format_flamegraph=str.splitlines)]
     sums = {}
-    for row in rows:
-        key = "inactive" if "inactive" in row else "live"
-        sums[key] = sums.get(key, 0) + int(row.rsplit(" ", 1)[1])
-    assert sum(sums.values()) in (live, sum(segment["total_size"] for segment in snapshot["segments"]))
+    for names, size in rows:
+        state = next(part for part in names.split(";") if part in ("active_allocated", "inactive"))
+        sums[state] = sums.get(state, 0) + int(size)
+    segments = snapshot["segments"]
+    live = sum(segment["allocated_size"] for segment in segments)
+    free = sum(segment["total_size"] for segment in segments) - live
+    assert sums == {"active_allocated": live} | ({"inactive": free} if free else {})
