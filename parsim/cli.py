@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import cli_calibrate, cli_explain, cli_fit, cli_flops, cli_import, cli_network, cli_schedule, cli_timeline
+from parsim import cli_calibrate, cli_explain, cli_fit, cli_flops, cli_import, cli_network, cli_schedule, cli_timeline, cli_trace
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, progress, say, say_json
 
@@ -197,6 +197,7 @@ cli_import.register(app)
 cli_flops.register(app)
 cli_calibrate.register(app)
 cli_schedule.register(app)
+cli_trace.register(app)
 
 
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None) -> Scenario:

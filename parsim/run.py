@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from parsim.errors import Finding, InputError
+from parsim.hardware.flows import CollectiveCost
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.interference import MODELS, DeviceInterference
 from parsim.hardware.kernels import kernel_time
@@ -16,6 +17,7 @@ from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan, plan
 from parsim.program.folding import FoldedInterconnect, fold
 from parsim.program.lowering import Lowering
+from parsim.program.program import Collective
 from parsim.report.assemble import Run, assemble
 from parsim.report.confidence import Confidence
 from parsim.report.measured import Assumption
@@ -85,11 +87,13 @@ def execute(built: Built, *, unfolded: bool = False) -> Run:
         if unfolded:
             lowering = Lowering(job, clock)
             lowering.run()
+            loads: Callable[[Collective], CollectiveCost] = wires.cost
             trace = Engine(lowering.program, wires, interference=beside, background=others).run()
         else:
             folded = FoldedInterconnect(wires, classes)
+            loads = folded.cost
             trace = Engine(lowering.program, folded, interference=beside, background=map(folded.background, others)).run()
-        return Run(job, lowering, trace, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0)
+        return Run(job, lowering, trace, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0, loads)
 
 
 def interference_of(built: Built, wires: Interconnect) -> DeviceInterference | None:

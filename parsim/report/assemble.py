@@ -25,6 +25,7 @@ from parsim.report.measured import (
     Ranks,
     ScheduleFacts,
 )
+from parsim.report.profiled import profiled_of
 from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
 from parsim.simulation.trace import Trace
@@ -59,6 +60,10 @@ class Accelerator(Protocol):
     def visible_memory(self) -> int: ...
     @property
     def peak(self) -> Mapping[str, float]: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def sms(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,8 @@ class Run:
     micro_batches: int
     """of one step; the plan of a schedule without a flush has more"""
     wall: float
+    loads: Callable[[Collective], CollectiveCost] | None = None
+    """the same as `cost` with the load of all equals, as the engine saw it"""
 
 
 def ranks_of(run: Run, hardware: Hardware) -> Ranks:
@@ -216,5 +223,6 @@ def assemble(
         steps_simulated=steps,
         folded=run.folded,
         wall_s=run.wall,
+        profiled=profiled_of(run, hardware),
         **facts,  # type: ignore[arg-type]
     )

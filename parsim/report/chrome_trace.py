@@ -1,8 +1,10 @@
-"""The trace as Chrome JSON, in the subset that Perfetto reads without complaint.
+"""The trace as PyTorch's profiler (Kineto) writes it: Chrome JSON, in the subset that Perfetto reads without complaint.
 
 Times are microseconds with three decimals; start and end are rounded to ns first and the duration is their difference, so
-that slices of a track never overlap. Process and thread ids are integers, a counter has one value, and flows begin and end
-inside slices. Rows are written as text in batches: a million spans as dictionaries would take a third of a gigabyte.
+that slices of a track nest and never overlap. Ids are integers, a counter has one value, flows begin and end inside slices, and
+what names a process or thread stands before its first event. An op is one slice per rank: a collective for which compute waits is
+on its communicator's stream, as NCCL's kernels are. Rows are written as text in batches: a million spans as dictionaries would
+take a third of a gigabyte.
 """
 
 from __future__ import annotations
@@ -15,21 +17,24 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 
 import parsim
+from parsim.report.link_use import link_curves
 from parsim.report.measured import MemoryCurve
-from parsim.report.plots.style import role
+from parsim.report.profiled import COMPUTE_STREAM, HOST_THREAD, SORT_STEP, Gpu, group_name, streams, thread_name
 from parsim.report.quantities import GIB
-from parsim.report.timeline import COMPUTE_LANE, Indices
+from parsim.report.timeline import COMPUTE_LANE, Floats, Indices
+from parsim.report.trace_slices import Place, Slices, Track, micro
 from parsim.report.verdict import rank_class
 
 if TYPE_CHECKING:
-    from parsim.program.program import Op
     from parsim.report.report import Report
 
 MOST_RANKS = 16
 MOST_SPANS = 60_000
 _BATCH = 10_000
-_SAMPLES = 20_000
-"""memory levels per rank"""
+_SAMPLES = 2_000
+"""memory levels per rank and category; the peak of the sum is one of them"""
+OUTSIDE = ("context", "communicators")
+"""device memory that the caching allocator does not see"""
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,13 @@ class Written:
 
     ranks: tuple[int, ...]
     spans: int
+    """kernels, copies and work of the host; annotations and counters are not counted"""
     spans_left_out: int
     """slices of the written ranks beyond the cap, and those that take less than a nanosecond"""
 
 
 def write_chrome_trace(
-    report: Report, out: TextIO, ranks: Sequence[int] | None = None, most_ranks: int = MOST_RANKS, most_spans: int = MOST_SPANS
+    report: Report, out: TextIO, ranks: Sequence[int] | None = None, most_ranks: int = MOST_RANKS, most_spans: int | None = MOST_SPANS
 ) -> Written:
     """Write the trace of `ranks` (default: one per class, at most `most_ranks`) to an open text file.
 
@@ -53,27 +59,32 @@ def write_chrome_trace(
     if ranks is not None and (missing := [rank for rank in ranks if rank not in timeline.lanes]):
         message = f"rank {missing[0]} was not simulated; simulated ranks: {', '.join(map(str, timeline.ranks))}"
         raise ValueError(message)
-    chosen = _choose(report, most_ranks) if ranks is None else list(ranks)
-    tracks = [(rank, number, name, column) for rank in chosen for number, (name, column) in enumerate(_tracks(report, rank))]
-    total = sum(len(column) for *_, column in tracks)
-    horizon = _horizon(report, [column for *_, column in tracks], most_spans)
+    chosen = _choose(report, most_ranks) if ranks is None else list(dict.fromkeys(ranks))
+    tracks = _tracks(report, chosen)
+    total = sum(len(track.ops) for track in tracks)
+    horizon = _horizon(report, tracks, most_spans)
+    slices = Slices(report, horizon)
     rows = _Rows(out)
-    out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+    devices = [report.measured.profiled.gpus.get(rank, Gpu("", 0, 0)).properties(rank) for rank in chosen]
+    head = {"schemaVersion": 1, "deviceProperties": devices, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0}
+    out.write(f'{json.dumps(head)[:-1]}, "traceEvents":[\n')
     for rank in chosen:
         rows.extend(_process(report, rank))
-    slices: dict[int, list[tuple[int, int, int, int]]] = {}
-    for rank, number, name, column in tracks:
-        rows.add(f'{{"ph":"M","name":"thread_name","pid":{rank},"tid":{number},"args":{{"name":{json.dumps(name)}}}}}')
-        rows.add(f'{{"ph":"M","name":"thread_sort_index","pid":{rank},"tid":{number},"args":{{"sort_index":{number}}}}}')
-        rows.extend(_slices(report, rank, number, column[timeline.start[column] <= horizon], slices))
-    spans = rows.slices
-    rows.extend(_flows(report, slices))
+    for track in tracks:
+        rows.extend(_thread(track.rank, track.number, thread_name(track.lane, track.number)))
+    for rank in chosen:
+        rows.extend(_step(report, rank))
+    for track in tracks:
+        rows.extend(slices.rows(track))
+    rows.extend(_flows(report, slices.sends))
     for device in report.measured.memory.devices:
         if device.rank in chosen and device.curve is not None:
-            rows.extend(_counters(device.rank, device.curve))
+            rows.extend(_memory(device.rank, device.curve))
+    rows.extend(_links(report))
     rows.flush()
-    written = Written(tuple(chosen), spans, total - spans)
-    out.write(f'\n],"otherData":{json.dumps(_metadata(report, written))}}}\n')
+    written = Written(tuple(chosen), slices.written, total - slices.written)
+    tail = {"distributedInfo": _distributed(report, chosen, slices), "otherData": _metadata(report, written)}
+    out.write(f"\n],{json.dumps(tail, ensure_ascii=False)[1:-1]}}}\n")
     return written
 
 
@@ -84,17 +95,11 @@ class _Rows:
         self._out = out
         self._rows: list[str] = []
         self._begun = False
-        self.slices = 0
-
-    def add(self, row: str) -> None:
-        self._rows.append(row)
-        self.slices += row.startswith('{"ph":"X"')
-        if len(self._rows) >= _BATCH:
-            self.flush()
 
     def extend(self, rows: Iterable[str]) -> None:
-        for row in rows:
-            self.add(row)
+        self._rows.extend(rows)
+        if len(self._rows) >= _BATCH:
+            self.flush()
 
     def flush(self) -> None:
         if self._rows:
@@ -114,101 +119,138 @@ def _choose(report: Report, most: int) -> list[int]:
     return [rank for rank in ranks if rank in kept]
 
 
-def _tracks(report: Report, rank: int) -> list[tuple[str, Indices]]:
-    """The lanes of a rank, compute first."""
-    lanes = report.timeline.lanes[rank]
-    return sorted(lanes.items(), key=lambda item: (item[0] != COMPUTE_LANE, item[0]))
+def _tracks(report: Report, ranks: Sequence[int]) -> list[Track]:
+    """The threads of each rank, compute first; an op that holds several lanes of a rank is on the first beside compute."""
+    timeline = report.timeline
+    numbers = streams(name for lanes in timeline.lanes.values() for name in lanes)
+    taken = np.zeros(len(timeline.start), dtype=bool)
+    found: list[Track] = []
+    for rank in ranks:
+        own: dict[str, Indices] = {}
+        for name, column in sorted(timeline.lanes[rank].items(), key=lambda item: (item[0] == COMPUTE_LANE, item[0])):
+            own[name] = column[~taken[column]]
+            taken[column] = True
+        for column in own.values():
+            taken[column] = False
+        order = sorted(own, key=lambda name: (name != COMPUTE_LANE, name))
+        found += [Track(rank, numbers[name], name, own[name]) for name in order if len(own[name])]
+    return found
 
 
-def _horizon(report: Report, columns: Sequence[Indices], most: int) -> float:
+def _horizon(report: Report, tracks: Sequence[Track], most: int | None) -> float:
     """The start of the last slice within the cap [s]."""
-    total = sum(map(len, columns))
-    if total <= most:
+    if most is None or sum(len(track.ops) for track in tracks) <= most:
         return float("inf")
-    starts = np.concatenate([report.timeline.start[column] for column in columns])
+    starts = np.concatenate([report.timeline.start[track.ops] for track in tracks])
     return float(np.partition(starts, most - 1)[most - 1])
+
+
+def _named(kind: str, pid: int, tid: int, **args: object) -> str:
+    return f'{{"ph":"M","name":"{kind}","pid":{pid},"tid":{tid},"args":{json.dumps(args, ensure_ascii=False)}}}'
+
+
+def _thread(pid: int, tid: int, name: str) -> Iterator[str]:
+    yield _named("thread_name", pid, tid, name=name)
+    yield _named("thread_sort_index", pid, tid, sort_index=tid)
 
 
 def _process(report: Report, rank: int) -> Iterator[str]:
     group = rank_class(report.measured, rank)
     stage = "" if group.stage is None else f" · stage {group.stage}"
     same = f" · stands for ranks {group.ranks}" if group.count > 1 else ""
-    name = json.dumps(f"rank {rank}{stage}{same}", ensure_ascii=False)
-    yield f'{{"ph":"M","name":"process_name","pid":{rank},"args":{{"name":{name}}}}}'
-    yield f'{{"ph":"M","name":"process_sort_index","pid":{rank},"args":{{"sort_index":{(group.stage or 0) * 1_000_000 + rank}}}}}'
+    yield _named("process_name", rank, 0, name=f"rank {rank}{stage}{same}")
+    yield _named("process_labels", rank, 0, labels=f"GPU {rank}")
+    yield _named("process_sort_index", rank, 0, sort_index=((group.stage or 0) * 1_000_000 + rank) * SORT_STEP)
+    yield from _thread(rank, HOST_THREAD, f"thread {HOST_THREAD} (python)")
 
 
-def _micro(nanoseconds: int) -> str:
-    """Microseconds with three decimals, exactly."""
-    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
+def _step(report: Report, rank: int) -> Iterator[str]:
+    """The annotation that torch.profiler's step() leaves around what the report measures."""
+    begin, end = round(report.begin * 1e9), round(report.end * 1e9)
+    if end > begin:
+        place = f'"pid":{rank},"tid":{HOST_THREAD},"ts":{micro(begin)},"dur":{micro(end - begin)}'
+        yield f'{{"ph":"X","cat":"user_annotation","name":"ProfilerStep#0",{place},"args":{{}}}}'
 
 
-def _slices(report: Report, rank: int, number: int, column: Indices, sends: dict[int, list[tuple[int, int, int, int]]]) -> Iterator[str]:
-    """The complete events of one track; remembers where sends are, for the flows."""
-    timeline = report.timeline
-    starts = np.rint(timeline.start[column] * 1e9).astype(np.int64).tolist()
-    ends = np.rint(timeline.end[column] * 1e9).astype(np.int64).tolist()
-    texts: dict[tuple[str, str, int], str] = {}
-    free = 0
-    for index, begin, end in zip(column.tolist(), starts, ends, strict=True):
-        start = max(begin, free)
-        if end <= start:
-            continue
-        free = end
-        op = timeline.program.ops[index]
-        key = (op.name, op.kind, id(op.collective))
-        if (text := texts.get(key)) is None:
-            text = texts[key] = _text(op, number)
-        if op.collective is not None and op.collective.kind == "send":
-            sends.setdefault(index, []).append((rank, number, start, end))
-        instance = f',"micro-batch":{op.instance}' if op.instance >= 0 else ""
-        yield (f'{{"ph":"X","pid":{rank},"tid":{number},"ts":{_micro(start)},"dur":{_micro(end - start)},{text}"op":{index}{instance}}}}}')
-
-
-def _text(op: Op, number: int) -> str:
-    """The part of an event that is the same for all repetitions; keys of communication as PyTorch's profiler writes them."""
-    parts = [f'"stream":{number}', f'"class":{json.dumps(op.kind)}']
-    if op.collective is not None:
-        transfer = op.collective
-        parts += [
-            f'"Collective name":{json.dumps(transfer.kind)}',
-            f'"Group size":{len(transfer.group)}',
-            f'"axis":{json.dumps(transfer.axis)}',
-            f'"bytes":{transfer.bytes}',
-        ]
-    category = "kernel" if op.kind in ("compute", "recompute", "optimizer") or op.collective is not None else role(op.kind, op.name)
-    return f'"name":{json.dumps(op.name, ensure_ascii=False)},"cat":"{category}","args":{{{",".join(parts)},'
-
-
-def _flows(report: Report, sends: dict[int, list[tuple[int, int, int, int]]]) -> Iterator[str]:
+def _flows(report: Report, sends: dict[int, list[Place]]) -> Iterator[str]:
     """An arrow per send that is on two written ranks, from inside its slice on the sender to inside that on the receiver."""
     ops = report.timeline.program.ops
     for index, places in sorted(sends.items()):
-        collective = ops[index].collective
-        by_rank = {place[0]: place for place in reversed(places)}
-        if collective is None or len(by_rank) < 2:
+        sender = ops[index].lanes[0].rank
+        by_rank = {place.rank: place for place in reversed(places)}
+        if sender not in by_rank or len(by_rank) < 2:
             continue
-        first = by_rank.get(collective.group[0], places[0])
-        last = next(place for rank, place in by_rank.items() if rank != first[0])
-        if min(first[3] - first[2], last[3] - last[2]) < 4:
+        ends = by_rank[sender], next(place for rank, place in by_rank.items() if rank != sender)
+        if min(place.end - place.begin for place in ends) < 4:
             continue
-        for letter, (rank, number, begin, end), part in (("s", first, 1), ("f", last, 3)):
-            at = _micro(begin + (end - begin) * part // 4)
+        for letter, place, part in zip("sf", ends, (1, 3), strict=True):
+            at = micro(place.begin + (place.end - place.begin) * part // 4)
             bind = '"bp":"e",' if letter == "f" else ""
-            yield f'{{"ph":"{letter}",{bind}"id":{index},"name":"send","cat":"p2p","pid":{rank},"tid":{number},"ts":{at}}}'
+            yield f'{{"ph":"{letter}",{bind}"id":{index},"name":"send","cat":"p2p","pid":{place.rank},"tid":{place.number},"ts":{at}}}'
 
 
-def _counters(rank: int, curve: MemoryCurve) -> Iterator[str]:
-    """One counter per memory category, in GiB, where it changes."""
+def _counter(name: str, unit: str, pid: int, tid: int, stamps: Indices, values: Floats) -> Iterator[str]:
+    """One value per event, where it changes; the last of those at one time counts."""
+    if not len(stamps):
+        return
+    last = np.append(stamps[1:] != stamps[:-1], True)
+    stamps, values = stamps[last], values[last]
+    changed = np.append(True, values[1:] != values[:-1])
+    begin = f'{{"ph":"C","name":{json.dumps(name, ensure_ascii=False)},"pid":{pid},"tid":{tid},"ts":'
+    for at, value in zip(stamps[changed].tolist(), values[changed].tolist(), strict=True):
+        yield f'{begin}{micro(at)},"args":{{"{unit}":{value!r}}}}}'
+
+
+def _stamps(times: Floats) -> Indices:
+    """Seconds as whole nanoseconds."""
+    return np.rint(times * 1e9).astype(np.int64)
+
+
+def _memory(rank: int, curve: MemoryCurve) -> Iterator[str]:
+    """Counters of memory: allocated, reserved, and each category. Bytes / 2^30 is exact, so a peak can be compared to the byte."""
     times, levels = curve.thinned(_SAMPLES)
-    stamps = np.rint(times * 1e9).astype(np.int64)
-    final = np.concatenate((stamps[1:] != stamps[:-1], [True])) if len(stamps) else np.empty(0, dtype=bool)
+    stamps = _stamps(times)
+    allocated = np.zeros(len(times))
     for category, volume in levels.items():
-        label, last = json.dumps(f"memory: {category}"), None
-        for at, amount in zip(stamps[final].tolist(), volume[final].tolist(), strict=True):
-            if amount != last:
-                last = amount
-                yield f'{{"ph":"C","name":{label},"pid":{rank},"ts":{_micro(at)},"args":{{"GiB":{amount / GIB:.9g}}}}}'
+        allocated = allocated if category in OUTSIDE else allocated + volume
+    yield from _counter("memory allocated", "GiB", rank, COMPUTE_STREAM, stamps, allocated / GIB)
+    changes = np.array(curve.reserved, dtype=np.float64).reshape(-1, 2)
+    yield from _counter("memory reserved", "GiB", rank, COMPUTE_STREAM, _stamps(changes[:, 0]), changes[:, 1] / GIB)
+    for category, volume in levels.items():
+        yield from _counter(f"memory: {category}", "GiB", rank, COMPUTE_STREAM, stamps, volume / GIB)
+
+
+def _links(report: Report) -> Iterator[str]:
+    """A process for the network behind the last rank, with one counter per kind of link: its mean use in % of capacity."""
+    measured = report.measured
+    if measured.profiled.loads is None:
+        return
+    curves = link_curves(report.timeline, measured.profiled.loads, measured.links, report.timeline.makespan)
+    pid = measured.ranks.total
+    if curves:
+        yield _named("process_name", pid, 0, name="links of all ranks")
+        yield _named("process_sort_index", pid, 0, sort_index=10**12)
+    for curve in curves:
+        percent = np.append(np.round(np.maximum(curve.share, 0.0) * 100.0, 6), 0.0)
+        yield from _counter(f"use of {curve.name}", "%", pid, 0, _stamps(curve.edges), percent)
+
+
+def _distributed(report: Report, ranks: Sequence[int], slices: Slices) -> dict[str, object]:
+    """What torch.distributed says of the job; the first written rank speaks."""
+    groups = {group_name(found): (found.axis, found.group) for found in slices.collectives}
+    world = report.measured.ranks.total
+    listed = [("default_pg", "default_pg", range(world)), *((name, axis, group) for name, (axis, group) in sorted(groups.items()))]
+    return {
+        "backend": "nccl",
+        "rank": ranks[0] if ranks else 0,
+        "world_size": world,
+        "pg_count": len(listed),
+        "pg_config": [
+            {"pg_name": name, "pg_desc": axis, "backend_config": "cuda:nccl", "pg_size": len(group), "ranks": list(group)}
+            for name, axis, group in listed
+        ],
+        "nccl_version": "unknown",
+    }
 
 
 def _metadata(report: Report, written: Written) -> dict[str, object]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from parsim.parallel.fsdp import ROOT
 from parsim.parallel.hooks import Weight
 from parsim.parallel.plan import SHARDED, Chunk, Plan
@@ -157,7 +159,15 @@ def _thinned(curve: MemoryTimeline, context: int, buffers: int) -> MemoryCurve:
     flat = {"context": [context] * len(curve.times), "communicators": [buffers] * len(curve.times)}
     whole = MemoryCurve(curve.times, {name: values.tolist() for name, values in curve.levels.items()} | flat)  # type: ignore[arg-type]
     times, levels = whole.thinned(CURVE_POINTS)
-    return MemoryCurve(times.tolist(), {name: values.astype(int).tolist() for name, values in levels.items()})
+    return MemoryCurve(times.tolist(), {name: values.astype(int).tolist() for name, values in levels.items()}, _reserved(curve))
+
+
+def _reserved(curve: MemoryTimeline) -> tuple[tuple[float, int], ...]:
+    """Each change of the reserved memory."""
+    if curve.replay is None:
+        return ()
+    times = np.asarray(curve.times)[curve.replay.reserved_at]
+    return tuple(zip(times.tolist(), curve.replay.reserved_to.tolist(), strict=True))
 
 
 def in_flight(plan: Plan, pipeline_rank: int) -> int:

@@ -18,6 +18,7 @@ from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
 from parsim.report.confidence import Confidence
 from parsim.report.host_memory import HostMemory
+from parsim.report.profiled import Profiled
 from parsim.report.steady import SteadyWindow
 from parsim.simulation.trace import Trace
 
@@ -146,6 +147,8 @@ class MemoryCurve:
 
     times: Sequence[float]
     bytes: Mapping[str, Sequence[int]]
+    reserved: Sequence[tuple[float, int]] = ()
+    """each change of the memory that the caching allocator holds: (time [s], bytes); empty where it was not replayed"""
 
     def within(self, begin: float, end: float) -> MemoryCurve:
         """The part from `begin` to `end` [s], with the level that holds at `begin`."""
@@ -273,3 +276,4 @@ class Measured:
     steps_to_train: int | None = None
     """optimizer steps of the whole training; None: the scenario gives its length in tokens, or not at all"""
     goodput: float | None = None
+    profiled: Profiled = field(default_factory=Profiled)
