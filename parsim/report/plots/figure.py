@@ -76,11 +76,15 @@ def _installed_wide_fonts() -> list[str]:
     return [name for name in _WIDE_FONTS if name in installed][:1]
 
 
-def save(figure: Figure, kind: Literal["svg", "png"] = "svg", *, inline: bool = False, dpi: float = 150.0) -> bytes:
+def save(figure: Figure, kind: Literal["svg", "png", "pdf"] = "svg", *, inline: bool = False, dpi: float = 150.0) -> bytes:
     """The figure as a file; equal figures give equal bytes. `inline`: text stays text (smaller, selectable)."""
     out = BytesIO()
-    settings: dict[Any, Any] = {"svg.hashsalt": "parsim", "svg.fonttype": "none" if inline else "path", "hatch.linewidth": 0.5}
-    metadata = {"Date": None, "Creator": "parsim"} if kind == "svg" else {"Software": "parsim"}
+    settings: dict[Any, Any] = {"svg.hashsalt": "parsim", "svg.fonttype": "none" if inline else "path", "pdf.fonttype": 42, "hatch.linewidth": 0.5}
+    metadata: dict[str, str | None] = {
+        "svg": {"Date": None, "Creator": "parsim"},
+        "png": {"Software": "parsim"},
+        "pdf": {"CreationDate": None, "Creator": "parsim"},
+    }[kind]
     with mpl.rc_context(settings), _boxes():
         figure.savefig(out, format=kind, dpi=dpi, metadata=metadata)
     return out.getvalue()

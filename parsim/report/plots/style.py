@@ -65,6 +65,17 @@ KEYS = {
 }
 """Classes of the breakdown."""
 
+KEY_HATCHES = {
+    "recompute": "....",
+    "data_comm": "////",
+    "context_comm": "\\\\\\\\",
+    "expert_comm": "xxxx",
+    "launch": "||||",
+    "bubble": "///",
+    "other": "++++",
+}
+"""What tells classes of one colour, or of one grey in print, apart in a stack."""
+
 CATEGORIES = {
     "context": Style("#5b636d", "context"),
     "communicators": Style("#7d8590", "communicators"),
