@@ -121,8 +121,8 @@ def load(
             findings.append(Finding(f"no override is called {entry!r}", "overrides", entry, hint, f"--override {entry}"))
         for partial, places in sources.named.get(entry, ()):
             merge(base, origins, Layer(partial, places, findings))
-    for partial, places in partials:
-        merge(base, origins, Layer(partial, places, findings))
+    for part, where in partials:
+        merge(base, origins, Layer(part, where, findings))
     _arguments(base, origins, overrides, findings)
     return _checked(base, origins, path, findings)
 

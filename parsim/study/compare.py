@@ -25,7 +25,7 @@ from parsim.study.variants import Source, Variant, variants
 from parsim.study.winner import Winner, thriftiest, winner
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from parsim.report.plots.figure import Drawing
 
 Status = Literal["fits", "does not fit", "deadlock", "refused"]
 _LANES = 24
@@ -187,7 +187,7 @@ class Comparison:
             ],
         }  # fmt: skip
 
-    def figure(self, name: str = "breakdown", *, width: float = 7.0) -> Figure:
+    def figure(self, name: str = "breakdown", *, width: float = 7.0) -> Drawing:
         """One of the figures, `width` inches wide: breakdown | memory | timelines | collectives | pareto.
 
         Raises:

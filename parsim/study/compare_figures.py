@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from parsim.errors import Finding, InputError
 from parsim.report.plots.comparison import Entry, breakdown_figure, collectives_figure, memory_figure
 from parsim.report.plots.comparison_timelines import timelines_figure
+from parsim.report.plots.figure import Drawing
 from parsim.report.plots.pareto import Place, pareto_figure
 from parsim.study.differences import work
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from parsim.study.compare import Comparison
 
 MANY = 1000
@@ -25,12 +24,12 @@ def entries(comparison: Comparison) -> list[Entry]:
     return [Entry(run.label, run.document, run.reason) for run in comparison.runs]
 
 
-def _timelines(comparison: Comparison, width: float) -> Figure:
+def _timelines(comparison: Comparison, width: float) -> Drawing:
     chosen = [(run.label, run.lanes, run.status == "fits") for run in comparison.runs if run.lanes is not None]
-    return timelines_figure([(label, lanes, fits) for label, lanes, fits in chosen if lanes is not None], width=width)
+    return timelines_figure(chosen, width=width)
 
 
-def _pareto(comparison: Comparison, width: float) -> Figure:
+def _pareto(comparison: Comparison, width: float) -> Drawing:
     won = comparison.winner
     unit = "" if won is None or won.criterion == "step_time_s" else won.criterion.removeprefix("seconds_per_")
     places = []
@@ -43,7 +42,7 @@ def _pareto(comparison: Comparison, width: float) -> Figure:
     return pareto_figure(places, name=f"time per {MANY:,} {unit}s" if unit else "step time", width=width)
 
 
-FIGURES: dict[str, Callable[[Comparison, float], Figure]] = {
+FIGURES: dict[str, Callable[[Comparison, float], Drawing]] = {
     "breakdown": lambda comparison, width: breakdown_figure(entries(comparison), width=width),
     "memory": lambda comparison, width: memory_figure(entries(comparison), width=width),
     "timelines": _timelines,
@@ -61,7 +60,7 @@ def names(comparison: Comparison) -> list[str]:
     return [name for name in FIGURES if name not in left_out] if documents else []
 
 
-def figure(comparison: Comparison, name: str, width: float) -> Figure:
+def figure(comparison: Comparison, name: str, width: float) -> Drawing:
     """One figure, `width` inches wide.
 
     Raises:

@@ -27,20 +27,27 @@ def write(comparison: Comparison, directory: str | Path, formats: Iterable[str],
     chosen = list(dict.fromkeys(formats))
     if unknown := [one for one in chosen if one not in FORMATS]:
         raise InputError(Finding("unknown format of figures", "--format", unknown[0], f"known: {', '.join(FORMATS)}"))
-    texts: dict[str, Callable[[], bytes]] = {
-        "comparison.json": lambda: (json.dumps(comparison.document(), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode(),
-        "comparison.md": lambda: markdown(comparison).encode(),
-        "comparison.csv": lambda: csv_text(comparison).encode(),
+    contents: dict[str, Callable[[], bytes]] = {
+        f"comparison.{suffix}": partial(_written, comparison, form)
+        for suffix, form in (("json", _json), ("md", markdown), ("csv", csv_text))
     }
     for name in names(comparison):
         for kind in chosen:
-            texts[f"{name}.{kind}"] = partial(_drawn, comparison, name, cast("Literal['svg', 'png', 'pdf']", kind), width)
+            contents[f"{name}.{kind}"] = partial(_drawn, comparison, name, cast("Literal['svg', 'png', 'pdf']", kind), width)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in texts.items():
+    for name, content in contents.items():
         with replacing(folder / name) as out:
             out.write(content())
-    return [folder / name for name in texts]
+    return [folder / name for name in contents]
+
+
+def _written(comparison: Comparison, form: Callable[[Comparison], str]) -> bytes:
+    return form(comparison).encode()
+
+
+def _json(comparison: Comparison) -> str:
+    return json.dumps(comparison.document(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _drawn(comparison: Comparison, name: str, kind: Literal["svg", "png", "pdf"], width: float) -> bytes:

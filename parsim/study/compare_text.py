@@ -126,9 +126,7 @@ def notes(comparison: Comparison) -> list[tuple[str, list[str]]]:
             warned.setdefault(f"{warning['path']}: {warning['message']}", []).append(run.label)
     everywhere = len(comparison.simulated)
     warnings = [f"{'all' if len(labels) == everywhere else ', '.join(labels)}: {message}" for message, labels in warned.items()]
-    return [
-        (title, lines) for title, lines in (("What limits each", limits), ("Not simulated", failed), ("Warnings", warnings)) if lines
-    ]
+    return [(title, lines) for title, lines in (("What limits each", limits), ("Not simulated", failed), ("Warnings", warnings)) if lines]
 
 
 def text(comparison: Comparison, width: int | None = None) -> str:
@@ -205,7 +203,9 @@ def csv_text(comparison: Comparison) -> str:
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     figures = [row for row in (*comparison.results, *comparison.parts, *comparison.categories) if any(v is not None for v in row.values)]
-    writer.writerow(["label", "status", *(row.key for row in comparison.inputs), *(_name(row) for row in figures), "limiter_kind", "reason"])
+    writer.writerow(
+        ["label", "status", *(row.key for row in comparison.inputs), *(_name(row) for row in figures), "limiter_kind", "reason"]
+    )
     for place, run in enumerate(comparison.runs):
         given = ["" if row.values[place] is None else row.values[place] for row in comparison.inputs]
         values = ["" if (value := row.values[place]) is None else repr(value) for row in figures]

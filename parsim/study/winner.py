@@ -109,8 +109,9 @@ def _sentence(contest: _Contest, chosen: int, other: int, parts: Mapping[str, fl
     ours, theirs = contest.time(chosen), contest.time(other)
     alone = sum(contest.fits.values()) == 1
     if not contest.fits[other]:
-        head = f"{name} is {'the only one' if alone else 'the fastest'} that fits, {contest.text(chosen)}; {rival} needs {_lack(contest, other)}"
-        return f"{head}{_saved(contest, chosen, other)}{_gpus(contest, chosen, other)}{_quicker(contest, chosen, other)}."
+        head = f"{name} is {'the only one' if alone else 'the fastest'} that fits, {contest.text(chosen)}"
+        lack = f"{rival} needs {_lack(contest, other)}"
+        return f"{head}; {lack}{_saved(contest, chosen, other)}{_gpus(contest, chosen, other)}{_quicker(contest, chosen, other)}."
     if abs(ours - theirs) <= TIE * max(ours, theirs):
         saved = contest.peak(other) - contest.peak(chosen)
         gain = f" and needs {gib(saved)} GiB less memory{_saved(contest, chosen, other)}" if saved > 0 else ""

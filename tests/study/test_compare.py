@@ -45,7 +45,14 @@ def report(step: float, peak: float, capacity: float = 80.0, *, tokens: float = 
     zero = dict.fromkeys(simulate("mlp-1x-a100").breakdown, 0.0)
     at_peak = dict.fromkeys(("parameters", "gradients", "optimizer", "activations", "buffers", "temporaries", "workspace", "context"), 0)
     at_peak |= {"communicators": 0, "fragmentation": 0, "activations": int(peak * GIB)}
-    device = {"peak_bytes": int(peak * GIB), "at_peak": at_peak, "ranks": "0-7", "stage": 0, "in_flight_micro_batches": 1, "weight_versions": 1}
+    device = {
+        "peak_bytes": int(peak * GIB),
+        "at_peak": at_peak,
+        "ranks": "0-7",
+        "stage": 0,
+        "in_flight_micro_batches": 1,
+        "weight_versions": 1,
+    }
     return {
         "step_time_s": step, "tokens_per_s": tokens / step, "samples_per_s": 1 / step, "ranks": {"total": gpus},
         "breakdown_s": zero | parts | {"compute": step - fsum(parts.values())}, "collectives": [],
@@ -127,7 +134,12 @@ def test_differences_of_the_parts_sum_to_the_difference_of_the_step(small: str) 
 
 def test_a_python_list_varies_a_key(small: str) -> None:
     found = compare(small, vary={"parallel.data.strategy": ["ddp", "zero1"], "training.recompute": [{"selective": ["attention"]}, "full"]})
-    assert found.labels == ("ddp, recompute={selective: [attention]}", "ddp, full", "zero1, recompute={selective: [attention]}", "zero1, full")
+    assert found.labels == (
+        "ddp, recompute={selective: [attention]}",
+        "ddp, full",
+        "zero1, recompute={selective: [attention]}",
+        "zero1, full",
+    )
 
 
 def test_progress_sees_every_run(small: str) -> None:
@@ -261,7 +273,8 @@ def test_the_fastest_that_fits_wins_and_the_parts_say_why() -> None:
     slow = report(10.0, 20.0, data_comm=3.0, bubble=1.0)
     fast = report(8.0, 20.0, data_comm=0.5, bubble=1.5)
     assert sentence(slow, fast) == (
-        "B wins: 8 s per step, 20 % less than A (10 s per step): 2.5 s less exposed data-parallel communication, against 500 ms more bubble."
+        "B wins: 8 s per step, 20 % less than A (10 s per step): 2.5 s less exposed data-parallel communication, "
+        "against 500 ms more bubble."
     )
     assert sentence(slow, fast) == sentence(fast, slow, baseline=1).replace("A", "#").replace("B", "A").replace("#", "B")
     found = winner("AB", [fast, slow], 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -178,7 +178,7 @@ def collectives_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figur
             colour = style.PURPLE if axis == "pipeline" else style.VERMILION
             for entry, busy, shown in group:
                 place += 1.0
-                _communication(ax, place, busy / unit.factor, shown / unit.factor, colour, entry)
+                _communication(ax, place, busy / unit.factor, shown / unit.factor, colour)
                 beside = f", {seconds(shown)} exposed" if shown > 0 else ", hidden"
                 text = seconds(busy) + ("" if is_narrow(width) else beside)
                 _total(ax, place, busy / unit.factor, text, fits=entry.fits)
@@ -197,9 +197,7 @@ def _lines(labels: Sequence[str]) -> float:
     return sum(max(1.0, 0.52 * (label.count("\n") + 1)) for label in labels)
 
 
-def _stack(
-    ax: Axes, places: Any, values: Any, left: Any, colour: str, hatch: str, label: str, entries: Sequence[Entry]
-) -> None:
+def _stack(ax: Axes, places: Any, values: Any, left: Any, colour: str, hatch: str, label: str, entries: Sequence[Entry]) -> None:
     """One class of all bars; an empty bar carries the legend where every bar is pale."""
     ax.barh([0], [0], facecolor=colour, edgecolor=style.INK, hatch=hatch or None, linewidth=0.4, label=label)
     for pale in (False, True):
@@ -211,7 +209,7 @@ def _stack(
             )  # fmt: skip
 
 
-def _communication(ax: Axes, place: float, busy: float, shown: float, colour: str, entry: Entry) -> None:
+def _communication(ax: Axes, place: float, busy: float, shown: float, colour: str) -> None:
     word = "point-to-point" if colour == style.PURPLE else "communication"
     ax.barh([place], [shown], height=_BAR, facecolor=colour, edgecolor=style.INK, linewidth=0.4, label=f"{word}, exposed")
     ax.barh(
@@ -235,7 +233,7 @@ def _refused(ax: Axes, place: float, entry: Entry, width: float) -> None:
     )  # fmt: skip
 
 
-def _axis(ax: Axes, labels: Sequence[str], fits: Sequence[bool], name: str, end: float, ticks: Sequence[float] | None = None) -> None:
+def _axis(ax: Axes, labels: Sequence[str], fits: Sequence[bool], name: str, end: float, ticks: Iterable[float] | None = None) -> None:
     places = list(range(len(labels))) if ticks is None else list(ticks)
     ax.set_yticks(places, labels)
     for text, good in zip(ax.get_yticklabels(), fits, strict=True):

@@ -34,6 +34,17 @@ _WIDE_FONTS = (
 """Tried in this order for what DejaVu Sans lacks."""
 
 
+Drawing = Figure
+"""a figure's type, for rooms that draw nothing themselves"""
+
+_METADATA: dict[str, dict[str, str | None]] = {
+    "svg": {"Date": None, "Creator": "parsim"},
+    "png": {"Software": "parsim"},
+    "pdf": {"CreationDate": None, "Creator": "parsim"},
+}
+"""no dates: equal figures give equal files"""
+
+
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure [inch] that lays itself out."""
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08), dpi=100)
@@ -79,12 +90,13 @@ def _installed_wide_fonts() -> list[str]:
 def save(figure: Figure, kind: Literal["svg", "png", "pdf"] = "svg", *, inline: bool = False, dpi: float = 150.0) -> bytes:
     """The figure as a file; equal figures give equal bytes. `inline`: text stays text (smaller, selectable)."""
     out = BytesIO()
-    settings: dict[Any, Any] = {"svg.hashsalt": "parsim", "svg.fonttype": "none" if inline else "path", "pdf.fonttype": 42, "hatch.linewidth": 0.5}
-    metadata: dict[str, str | None] = {
-        "svg": {"Date": None, "Creator": "parsim"},
-        "png": {"Software": "parsim"},
-        "pdf": {"CreationDate": None, "Creator": "parsim"},
-    }[kind]
+    settings: dict[Any, Any] = {
+        "svg.hashsalt": "parsim",
+        "svg.fonttype": "none" if inline else "path",
+        "pdf.fonttype": 42,
+        "hatch.linewidth": 0.5,
+    }
+    metadata = _METADATA[kind]
     with mpl.rc_context(settings), _boxes():
         figure.savefig(out, format=kind, dpi=dpi, metadata=metadata)
     return out.getvalue()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Side = Literal["left", "right", "center"]
 _ROOM = 0.12
 """margin around the points, as a share of their spread"""
 _COMPARABLE = 1.6
 """a capacity beyond so many times the highest point is named, not drawn"""
-_PLACES = (
+_PLACES: tuple[tuple[int, int, Side], ...] = (
     (6, 4, "left"), (6, -10, "left"), (-6, 4, "right"), (-6, -10, "right"), (0, 8, "center"), (0, -14, "center"), (6, 14, "left"),
     (6, -20, "left"), (-6, 14, "right"), (-6, -20, "right"), (0, 18, "center"), (0, -24, "center"),
 )  # fmt: skip
@@ -116,7 +117,7 @@ def _labels(figure: Figure, ax: Axes, places: Sequence[Place], factor: float) ->
             color=style.INK if place.fits else style.CAPACITY, fontsize="small", zorder=4,
             bbox={"facecolor": (style.PAPER, 0.75), "edgecolor": "none", "pad": 0.4},
         )  # fmt: skip
-        best: tuple[float, tuple[int, int, str], Bbox] | None = None
+        best: tuple[float, tuple[int, int, Side], Bbox] | None = None
         for right, up, side in _PLACES:
             text.set_position((right, up))
             text.set_horizontalalignment(side)
