@@ -7,7 +7,7 @@ The public names are imported on first use, so that ``parsim --help`` stays quic
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["ParsimError", "Report", "Scenario", "load", "simulate"]
+__all__ = ["ParsimError", "Report", "Scenario", "compare", "load", "simulate"]
 
 if TYPE_CHECKING:
     from parsim.errors import ParsimError
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from parsim.run import simulate
     from parsim.scenario import Scenario
     from parsim.scenario.load import load
+    from parsim.study.compare import compare
 
 _HOMES = {
     "ParsimError": "parsim.errors",
     "Report": "parsim.report",
     "Scenario": "parsim.scenario",
+    "compare": "parsim.study.compare",
     "load": "parsim.scenario",
     "simulate": "parsim.run",
 }

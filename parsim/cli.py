@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import cli_calibrate, cli_explain, cli_fit, cli_flops, cli_import, cli_network, cli_schedule, cli_timeline, cli_trace
+from parsim import cli_calibrate, cli_compare, cli_explain, cli_fit, cli_flops, cli_import, cli_network, cli_schedule, cli_timeline, cli_trace
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, progress, say, say_json
 
@@ -31,7 +31,7 @@ OUT = Path("parsim-out")
 """where `run` writes, one directory per scenario"""
 EXAMPLE = "gpt2-ddp-4x-a100"
 """the shipped scenario that `new` copies"""
-LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios")
+LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons")
 
 app = typer.Typer(name="parsim", rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -147,7 +147,7 @@ def list_(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List what comes with parsim: models, devices, topologies, software profiles, schedules, scenarios."""
+    """List what comes with parsim: models, devices, topologies, software profiles, schedules, scenarios, comparisons."""
     if kind is not None and kind not in LISTED:
         raise ScenarioError(Finding(f"there is no list of {kind!r}", value=kind, suggestion=f"choose from {', '.join(LISTED)}"))
     known = {name: _names(name) for name in LISTED if kind in (None, name)}
@@ -192,6 +192,7 @@ def schema(as_json: Json = False, debug: Debug = False) -> None:
 
 cli_explain.register(app)
 cli_timeline.register(app)
+cli_compare.register(app)
 cli_network.register(app)
 cli_import.register(app)
 cli_flops.register(app)

@@ -18,14 +18,17 @@ from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 
-KINDS = ("devices", "models", "software", "topologies", "scenarios")
+KINDS = ("devices", "models", "software", "topologies", "scenarios", "comparisons")
 SIZE_LIMIT = 10 * 10**6
 """largest file that is read [B]"""
 NODE_LIMIT = 500_000
 """largest number of values after YAML aliases are expanded"""
 DEPTH_LIMIT = 100
 _PACKAGE = Path(__file__).resolve().parent.parent
-_NOUN = {"devices": "device", "models": "model", "software": "software profile", "topologies": "topology", "scenarios": "scenario"}
+_NOUN = {
+    "devices": "device", "models": "model", "software": "software profile", "topologies": "topology", "scenarios": "scenario",
+    "comparisons": "comparison",
+}  # fmt: skip
 
 Origin = tuple[str, int | None, int | None]
 """file (or command-line argument), line and column, both from 1"""
@@ -64,6 +67,8 @@ def home(kind: str) -> Path:
     """The directory of the shipped files of `kind` (one of `KINDS`)."""
     if kind not in KINDS:
         raise ValueError(f"unknown kind of file {kind!r}; known: {', '.join(KINDS)}")
+    if kind == "comparisons":
+        return data_root() / "scenarios" / kind
     return data_root() / kind if kind in ("topologies", "scenarios") else _PACKAGE / "catalogue" / kind
 
 

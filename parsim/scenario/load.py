@@ -81,11 +81,17 @@ class _Sources:
         self.file(target, chain)
 
 
-def load(source: str | Path | Mapping[str, Any], *overrides: str, named: Sequence[str] = ()) -> Scenario:
+def load(
+    source: str | Path | Mapping[str, Any],
+    *overrides: str,
+    named: Sequence[str] = (),
+    partials: Sequence[tuple[Mapping[str, Any], Mapping[str, Origin]]] = (),
+) -> Scenario:
     """Read, merge and check a scenario.
 
     `source` is a path, the name of a shipped scenario, or a mapping; `overrides` are command-line arguments such as
-    ``parallel.tp=4``; `named` chooses from the file's ``overrides:`` (each may be a comma-separated list).
+    ``parallel.tp=4``; `named` chooses from the file's ``overrides:`` (each may be a comma-separated list); `partials` are
+    parts of scenarios from elsewhere, with the places of their keys, laid between the two.
 
     Raises `ScenarioError` with every problem at once.
     """
@@ -115,6 +121,8 @@ def load(source: str | Path | Mapping[str, Any], *overrides: str, named: Sequenc
             findings.append(Finding(f"no override is called {entry!r}", "overrides", entry, hint, f"--override {entry}"))
         for partial, places in sources.named.get(entry, ()):
             merge(base, origins, Layer(partial, places, findings))
+    for part, where in partials:
+        merge(base, origins, Layer(part, where, findings))
     _arguments(base, origins, overrides, findings)
     return _checked(base, origins, path, findings)
 

@@ -38,6 +38,9 @@ _WIDE_FONTS = (
 """Tried in this order for what DejaVu Sans lacks."""
 
 
+Drawing = Figure
+"""a figure's type, for rooms that draw nothing themselves"""
+
 Kind = Literal["svg", "png", "pdf", "pgf"]
 KINDS: tuple[Kind, ...] = ("pdf", "svg", "png", "pgf")
 """of files"""

@@ -80,11 +80,14 @@ KEYS = {
 
 KEY_HATCHES = {
     "recompute": ROLES["recompute"].hatch,
-    "bubble": BUBBLE_LINES,
+    "data_comm": "----",
+    "context_comm": "\\\\\\\\",
+    "expert_comm": "xxxx",
     "launch": ROLES["launch"].hatch,
+    "bubble": BUBBLE_LINES,
     "other": ROLES["other"].hatch,
 }
-"""Hatches of those; they repeat what the timeline shows."""
+"""Hatches of those: they repeat what the timeline shows, and tell classes of one colour apart in a stack."""
 
 CATEGORIES = {
     "context": Style("#5b636d", "context"),

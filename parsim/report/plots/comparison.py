@@ -1,0 +1,321 @@
+"""Runs side by side: where their steps go, what their memory is made of, what their collectives take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from parsim.report.measured import AT_PEAK
+from parsim.report.plots import style
+from parsim.report.plots.figure import dress, fonts, new_figure
+from parsim.report.quantities import GIB, gib, seconds, time_unit
+from parsim.report.timeline import KEYS
+from parsim.report.verdict import WORDS, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from parsim.report.timeline import Floats
+
+COLUMN = 3.5
+"""width of a column of a paper [inch]; up to half more, figures are drawn for it"""
+_FONT = 7.5
+_BAR, _ROW = 0.74, 0.24
+"""height of a bar in rows, and of a row [inch]"""
+_GAP = 0.5
+"""rows between the devices of one run and of the next"""
+_FRAME = 0.75
+"""axis and its label [inch]"""
+_LEGEND_ROW = 0.17
+_PALE = 0.45
+"""opacity of what does not fit"""
+_DEVICES = 32
+"""bars of memory; beyond it only the fullest device of each run is shown"""
+_COLLECTIVES = 6
+"""kinds of collectives that are shown, the longest"""
+_COMPARABLE = 0.25
+"""a capacity more than four times what is used would flatten the picture"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run: its report as JSON has it, or the reason why there is none."""
+
+    label: str
+    document: Mapping[str, Any] | None
+    reason: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it was simulated and fits."""
+        return self.document is not None and bool(self.document["memory"]["fits"])
+
+    @property
+    def mark(self) -> str:
+        """The label, and whether it cannot be had."""
+        return self.label if self.fits else f"{self.label} ✗"
+
+
+@contextmanager
+def printed(text: str) -> Iterator[None]:
+    """Letters of the size that journals print."""
+    with fonts(text), mpl.rc_context({"font.size": _FONT, "hatch.linewidth": 0.4}):
+        yield
+
+
+def is_narrow(width: float) -> bool:
+    """Whether a figure is as wide as a column."""
+    return width < 1.5 * COLUMN
+
+
+def wrapped(label: str, width: float) -> str:
+    """A label in lines that leave room for the bars."""
+    return fill(label, 16 if is_narrow(width) else 28, break_on_hyphens=False)
+
+
+def legend(figure: Figure, axes: Sequence[Axes], width: float) -> None:
+    """One legend under all axes, each entry once."""
+    found: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if found:
+        figure.legend(
+            found.values(), found.keys(), loc="outside lower left", ncols=legend_columns(list(found), width), frameon=False,
+            fontsize="small", labelcolor=style.INK, handlelength=1.6, columnspacing=1.2,
+        )  # fmt: skip
+
+
+def legend_columns(labels: Sequence[str], width: float) -> int:
+    """How many entries stand beside each other."""
+    widest = max(map(len, labels), default=1)
+    return max(1, min(len(labels), int(width / (0.062 * widest + 0.42))))
+
+
+def height(rows: float, labels: Sequence[str], width: float) -> float:
+    """Of a figure with so many rows of bars and these entries in its legend [inch]."""
+    lines = -(-len(labels) // legend_columns(labels, width)) if labels else 0
+    return _FRAME + _ROW * rows + _LEGEND_ROW * lines
+
+
+def breakdown_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
+    """Stacked: where the step of each run goes, on one time axis. Pale and crossed out: does not fit."""
+    known = [entry.document["breakdown_s"] for entry in entries if entry.document is not None]
+    keys = [key for key in KEYS if any(one[key] > 0 for one in known)]
+    steps = [float(entry.document["step_time_s"]) for entry in entries if entry.document is not None]
+    unit = time_unit(max(steps, default=1.0))
+    labels = [wrapped(entry.mark, width) for entry in entries]
+    with printed("".join(labels)):
+        figure = new_figure(width, height(_lines(labels), [WORDS[key] for key in keys], width))
+        ax = figure.add_subplot()
+        left = np.zeros(len(entries))
+        for key in keys:
+            values = np.array([0.0 if one.document is None else one.document["breakdown_s"][key] / unit.factor for one in entries])
+            _stack(ax, np.arange(len(entries)), values, left, style.KEYS[key], style.KEY_HATCHES.get(key, ""), WORDS[key], entries)
+            left += values
+        for place, entry in enumerate(entries):
+            if entry.document is None:
+                _refused(ax, place, entry, width)
+            else:
+                _total(ax, place, left[place], seconds(float(entry.document["step_time_s"])), fits=entry.fits)
+        _axis(ax, labels, [entry.fits for entry in entries], f"step time [{unit.name}]", float(left.max(initial=0.0)))
+        legend(figure, [ax], width)
+    return figure
+
+
+def memory_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
+    """Stacked: what the peak of each device class of each run is made of, with what a device has."""
+    rows = _devices(entries)
+    categories = [key for key in AT_PEAK if any(device is not None and device["at_peak"][key] for _, _, device in rows)]
+    labels = [wrapped(label, width) for label, _, _ in rows]
+    names = [style.memory_style(key).label for key in categories]
+    owners = [entry for _, entry, _ in rows]
+    with printed("".join(labels)):
+        places = _apart(owners)
+        figure = new_figure(width, height(_lines(labels) + places[-1] - len(rows) + 1, [*names, "capacity 79.3 GiB"], width))
+        ax = figure.add_subplot()
+        left = np.zeros(len(rows))
+        for key in categories:
+            look = style.memory_style(key)
+            values = np.array([0.0 if device is None else device["at_peak"][key] / GIB for _, _, device in rows])
+            _stack(ax, places, values, left, look.colour, look.hatch, look.label, owners)
+            left += values
+        for place, end, (_, entry, device) in zip(places, left, rows, strict=True):
+            if device is None:
+                _refused(ax, place, entry, width)
+            else:
+                _total(ax, place, end, f"{gib(device['peak_bytes'])} GiB", fits=entry.fits)
+        highest = _capacities(ax, places, owners, float(left.max(initial=0.0)))
+        _axis(ax, labels, [entry.fits for entry in owners], "memory at the peak of a device [GiB]", highest, places)
+        legend(figure, [ax], width)
+    return figure
+
+
+def collectives_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
+    """By kind and axis of parallelism, a bar for each run: solid is exposed, pale and hatched runs under compute."""
+    groups = _collectives(entries)
+    unit = time_unit(max((busy for group in groups.values() for _, busy, _ in group), default=1.0))
+    texts: list[str] = []
+    with printed("".join(entry.label for entry in entries)):
+        lines = sum(len(group) + 1.3 for group in groups.values())
+        figure = new_figure(width, height(lines, ["communication, exposed", "communication, hidden"], width))
+        ax = figure.add_subplot()
+        place, ticks, end = 0.0, [], 0.0
+        for (kind, axis), group in groups.items():
+            ax.annotate(
+                f"{_spoken(kind)}, {axis}", (0.0, place), xycoords=("axes fraction", "data"), fontweight="bold", va="center",
+                color=style.INK, fontsize=_FONT,
+            )  # fmt: skip
+            colour = style.PURPLE if axis == "pipeline" else style.VERMILION
+            for entry, busy, shown in group:
+                place += 1.0
+                _communication(ax, place, busy / unit.factor, shown / unit.factor, colour)
+                beside = f", {seconds(shown)} exposed" if shown > 0 else ", hidden"
+                text = seconds(busy) + ("" if is_narrow(width) else beside)
+                _total(ax, place, busy / unit.factor, text, fits=entry.fits)
+                ticks.append(place)
+                texts.append(wrapped(entry.mark, width).replace("\n", " ") if not is_narrow(width) else entry.mark)
+                end = max(end, busy / unit.factor)
+            place += 1.3
+        fits = [entry.fits for group in groups.values() for entry, _, _ in group]
+        _axis(ax, texts, fits, f"time per step on one rank [{unit.name}]", end, ticks)
+        legend(figure, [ax], width)
+    return figure
+
+
+def _lines(labels: Sequence[str]) -> float:
+    """Rows of bars; a label of three lines needs more than its bar."""
+    return sum(max(1.0, 0.52 * (label.count("\n") + 1)) for label in labels)
+
+
+def _stack(ax: Axes, places: Any, values: Any, left: Any, colour: str, hatch: str, label: str, entries: Sequence[Entry]) -> None:
+    """One class of all bars; an empty bar carries the legend where every bar is pale."""
+    ax.barh([0], [0], facecolor=colour, edgecolor=style.INK, hatch=hatch or None, linewidth=0.4, label=label)
+    for pale in (False, True):
+        rows = [row for row, entry in enumerate(entries) if entry.fits is not pale and values[row] > 0]
+        if rows:
+            ax.barh(
+                places[rows], values[rows], left=left[rows], height=_BAR, facecolor=(colour, _PALE if pale else 1.0),
+                edgecolor=style.INK, hatch=hatch or None, linewidth=0.4,
+            )  # fmt: skip
+
+
+def _communication(ax: Axes, place: float, busy: float, shown: float, colour: str) -> None:
+    word = "point-to-point" if colour == style.PURPLE else "communication"
+    ax.barh([place], [shown], height=_BAR, facecolor=colour, edgecolor=style.INK, linewidth=0.4, label=f"{word}, exposed")
+    ax.barh(
+        [place], [busy - shown], left=[shown], height=_BAR, facecolor=(colour, style.HIDDEN), edgecolor=colour,
+        hatch=style.HIDDEN_HATCH, linewidth=0.4, label=f"{word}, hidden",
+    )  # fmt: skip
+
+
+def _total(ax: Axes, place: float, end: float, text: str, *, fits: bool) -> None:
+    ax.annotate(
+        text if fits else f"{text}, does not fit", (end, place), xytext=(3, 0), textcoords="offset points", va="center",
+        color=style.INK if fits else style.CAPACITY, fontsize=_FONT,
+    )  # fmt: skip
+
+
+def _refused(ax: Axes, place: float, entry: Entry, width: float) -> None:
+    room = 44 if is_narrow(width) else 96
+    ax.annotate(
+        f"not simulated: {entry.reason}"[:room] + ("…" if len(entry.reason) > room - 15 else ""), (0.0, place), xytext=(3, 0),
+        textcoords="offset points", va="center", color=style.CAPACITY, fontsize="small", style="italic", annotation_clip=False,
+    )  # fmt: skip
+
+
+def _axis(ax: Axes, labels: Sequence[str], fits: Sequence[bool], name: str, end: float, ticks: Iterable[float] | None = None) -> None:
+    places = list(range(len(labels))) if ticks is None else list(ticks)
+    ax.set_yticks(places, labels)
+    for text, good in zip(ax.get_yticklabels(), fits, strict=True):
+        text.set_color(style.INK if good else style.CAPACITY)
+    ax.set_ylim(max(places, default=0) + 0.6, -0.6)
+    ax.set_xlim(0.0, 1.02 * end or 1.0)
+    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    ax.set_xlabel(name)
+    dress(ax)
+    for text, good in zip(ax.get_yticklabels(), fits, strict=True):
+        text.set_color(style.INK if good else style.CAPACITY)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="x", color=style.GRID, linewidth=0.5)
+    ax.set_axisbelow(True)
+
+
+def _devices(entries: Sequence[Entry]) -> list[tuple[str, Entry, Mapping[str, Any] | None]]:
+    """Rows of the memory figure: every device class, or of too many the fullest of each run."""
+    count = sum(1 if entry.document is None else len(entry.document["memory"]["devices"]) for entry in entries)
+    rows: list[tuple[str, Entry, Mapping[str, Any] | None]] = []
+    for entry in entries:
+        devices = [] if entry.document is None else list(entry.document["memory"]["devices"])
+        if len(devices) > 1 and count > _DEVICES:
+            devices = [max(devices, key=lambda device: int(device["peak_bytes"]))]
+        if not devices:
+            rows.append((entry.mark, entry, None))
+        staged = entry.document is not None and entry.document["schedule"]["stages"] > 1
+        for device in devices:
+            place = f"stage {device['stage']}" if staged and device["stage"] is not None else f"rank {shortened(device['ranks'], 12)}"
+            alone = len(devices) == 1 and entry.document is not None and len(entry.document["memory"]["devices"]) == 1
+            rows.append((entry.mark if alone else f"{entry.mark} · {place}", entry, device))
+    return rows
+
+
+def _apart(owners: Sequence[Entry]) -> Floats:
+    """Where the bars stand: the devices of a run together, a gap before the next run that has several."""
+    several = {entry.label for number, entry in enumerate(owners) if entry in owners[:number]}
+    places = [0.0]
+    for before, entry in pairwise(owners):
+        gap = _GAP if entry is not before and {entry.label, before.label} & several else 0.0
+        places.append(places[-1] + 1.0 + gap)
+    return np.array(places)
+
+
+def _capacities(ax: Axes, places: Floats, owners: Sequence[Entry], highest: float) -> float:
+    """One line where all devices have as much, else a mark on each bar; returns where the axis should end [GiB]."""
+    levels = [
+        None if entry.document is None else (entry.document["memory"]["capacity_bytes"] - entry.document["memory"]["reserve_bytes"]) / GIB
+        for entry in owners
+    ]
+    known = {level for level in levels if level is not None}
+    near = {level for level in known if highest >= _COMPARABLE * level}
+    look: dict[str, Any] = {"color": style.CAPACITY, "linestyle": "--", "linewidth": 1.1}
+    if len(known) == 1 and near:
+        level = known.pop()
+        ax.axvline(level, **look, label=f"capacity {gib(level * GIB)} GiB")
+    elif near:
+        for place, level in zip(places, levels, strict=True):
+            if level in near and level is not None:
+                ax.plot([level, level], [place - 0.48, place + 0.48], **look, label="capacity")
+    if far := sorted(known - near):
+        ax.plot([], [], **look, label=f"capacity {', '.join(gib(level * GIB) for level in far)} GiB, far above")
+    return max(highest, *near) if near else highest
+
+
+def _collectives(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[Entry, float, float]]]:
+    """(Kind, axis) -> runs with the seconds they are busy and exposed, the longest kinds first."""
+    found: dict[tuple[str, str], list[tuple[Entry, float, float]]] = {}
+    for entry in entries:
+        sums: dict[tuple[str, str], list[float]] = {}
+        for row in () if entry.document is None else entry.document["collectives"]:
+            total = sums.setdefault((row["kind"], row["axis"]), [0.0, 0.0])
+            total[0] += row["busy_s"]
+            total[1] += row["exposed_s"]
+        for key, (busy, shown) in sums.items():
+            if busy > 0:
+                found.setdefault(key, []).append((entry, busy, shown))
+    longest = sorted(found, key=lambda key: -max(busy for _, busy, _ in found[key]))[:_COLLECTIVES]
+    return {key: found[key] for key in longest}
+
+
+def _spoken(kind: str) -> str:
+    return {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter", "all_to_all": "AllToAll"}.get(
+        kind, kind.replace("_", " ").capitalize()
+    )

@@ -1,0 +1,220 @@
+"""A comparison as tables: for a terminal, as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING
+
+from parsim.report.quantities import NONE, gib, number, percent, time_unit
+from parsim.report.verdict import WORDS
+from parsim.study.differences import Input, Result
+
+if TYPE_CHECKING:
+    from parsim.study.compare import Comparison
+
+_LONGEST = 26
+"""letters of a value in a terminal, before it is cut"""
+_ALWAYS = ("step_time_s", "memory.peak_bytes")
+_RELATIVE = ("step_time_s", "tokens_per_s", "samples_per_s", "memory.peak_bytes")
+_FOLLOWS = ("samples_per_s", "hfu")
+"""not shown beside what says the same"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    heading: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines that belong together."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+def blocks(comparison: Comparison, longest: int | None = None) -> list[Block]:
+    """What differs in the input, in the result, in the step and in the memory, one column per variant.
+
+    Values of the input are cut after `longest` letters.
+    """
+    found = [
+        Block("What differs in the input", tuple(_input(row, longest) for row in comparison.inputs)),
+        Block("What comes out", tuple(_outcome(comparison))),
+        Block("Where the step goes", tuple(_differing(comparison.parts, WORDS))),
+        Block("Peak of the fullest device", tuple(_differing(comparison.categories, {}))),
+    ]
+    return [block for block in found if block.rows]
+
+
+def _input(row: Input, longest: int | None) -> Row:
+    cells = []
+    for value, origin in zip(row.values, row.origins, strict=True):
+        text = NONE if value is None else _cut(value, longest)
+        cells.append(f"{text} (default)" if origin == "default" and value != NONE else text)
+    return Row(row.key, tuple(cells))
+
+
+def _outcome(comparison: Comparison) -> Iterator[Row]:
+    yield Row("status", tuple(run.status for run in comparison.runs))
+    present = [row for row in comparison.results if any(value is not None for value in row.values)]
+    tokens = any(row.metric.key == "tokens_per_s" for row in present)
+    for row in present:
+        key = row.metric.key
+        if (not row.differs and key not in _ALWAYS) or (key in _FOLLOWS and tokens):
+            continue
+        yield _result(row)
+        if key in _RELATIVE and row.differs:
+            against = comparison.labels[comparison.baseline]
+            cells = [NONE if value is None else "0 %" if value == 0.0 else _signed(value) for value in row.relative]
+            yield Row(f"  against {against}", tuple(cells))
+    yield Row("limited by", tuple(NONE if one is None else WORDS[one["limiter_kind"]] for one in comparison.documents))
+
+
+def _differing(rows: Sequence[Result], words: dict[str, str]) -> Iterator[Row]:
+    """The parts that any variant has, in one unit."""
+    longest = max((value for row in rows for value in row.values if value is not None), default=0.0)
+    for row in rows:
+        if any(row.values):
+            yield _result(row, words.get(row.metric.heading, row.metric.heading).removeprefix("the "), longest)
+
+
+def _result(row: Result, heading: str = "", longest: float | None = None) -> Row:
+    heading = heading or row.metric.heading
+    if row.metric.kind == "s":
+        unit = time_unit(longest or max((abs(value) for value in row.values if value is not None), default=0.0))
+        return Row(f"{heading} [{unit.name}]", tuple(NONE if value is None else unit.cell(value) for value in row.values))
+    if row.metric.kind == "B":
+        return Row(f"{heading} [GiB]", tuple(NONE if value is None else _gib(value) for value in row.values))
+    if row.metric.kind == "share":
+        return Row(heading, tuple(map(percent, row.values)))
+    return Row(heading, tuple(map(number, row.values)))
+
+
+def _gib(value: float) -> str:
+    return "0" if value == 0 else gib(value).replace("-", "−") if abs(value) >= 0.005 * 2**30 else "<0.01"
+
+
+def _signed(fraction: float) -> str:
+    text = percent(abs(fraction))
+    return "0 %" if float(text.split()[0]) == 0.0 else f"{'+' if fraction > 0 else '−'}{text}"
+
+
+def _cut(text: str, longest: int | None) -> str:
+    return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def notes(comparison: Comparison) -> list[tuple[str, list[str]]]:
+    """Titles and lines: what limits each, what failed, and what warns."""
+    limits = [f"{run.label}: {run.document['limiter']}" for run in comparison.runs if run.document is not None]
+    failed = []
+    for run in comparison.runs:
+        if run.document is None and run.findings and not run.stopped:
+            failed += [f"{run.label}: {finding}" for finding in run.findings]
+        elif run.document is None:
+            failed.append(f"{run.label}: {run.reason}")
+    warned: dict[str, list[str]] = {}
+    for run in comparison.simulated:
+        for warning in (run.document or {})["warnings"]:
+            warned.setdefault(f"{warning['path']}: {warning['message']}", []).append(run.label)
+    everywhere = len(comparison.simulated)
+    warnings = [f"{'all' if len(labels) == everywhere else ', '.join(labels)}: {message}" for message, labels in warned.items()]
+    return [(title, lines) for title, lines in (("What limits each", limits), ("Not simulated", failed), ("Warnings", warnings)) if lines]
+
+
+def text(comparison: Comparison, width: int | None = None) -> str:
+    """The comparison in a terminal: who wins, the tables, the reasons. Tables wider than `width` go on below."""
+    width = get_terminal_size((100, 24)).columns if width is None else width
+    lines = [comparison.title, "", *comparison.verdict.splitlines(), *_moved(comparison)]
+    if not comparison.inputs:
+        lines += ["", "The scenarios do not differ: nothing in the input is changed."]
+    for names, columns in _columns(comparison, width):
+        lines += ["", *_table(names, columns)]
+    for title, items in notes(comparison):
+        lines += ["", title, *(f"  {item}" for item in items)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _moved(comparison: Comparison) -> list[str]:
+    """What to know where the baseline that was asked for has no numbers."""
+    asked = comparison.asked
+    if asked == comparison.baseline or not comparison.simulated:
+        return []
+    return [f"{comparison.labels[asked]} was not simulated; differences are against {comparison.labels[comparison.baseline]}."]
+
+
+def _columns(comparison: Comparison, width: int) -> Iterator[tuple[Sequence[str], list[Block]]]:
+    """As many variants at a time as fit beside the headings, at least one."""
+    found = blocks(comparison, _LONGEST)
+    labels = comparison.labels
+    first = max(len(row.heading) for block in found for row in block.rows) + 2
+    widths = [max(len(label), *(len(row.cells[place]) for block in found for row in block.rows)) + 2 for place, label in enumerate(labels)]
+    begin = 0
+    while begin < len(labels):
+        end, used = begin + 1, first + widths[begin]
+        while end < len(labels) and used + widths[end] <= width:
+            used += widths[end]
+            end += 1
+        chosen = [Block(block.title, tuple(Row(row.heading, row.cells[begin:end]) for row in block.rows)) for block in found]
+        yield labels[begin:end], chosen
+        begin = end
+
+
+def _table(labels: Sequence[str], found: Sequence[Block]) -> Iterator[str]:
+    first = max(len(row.heading) for block in found for row in block.rows) + 2
+    widths = [max(len(label), *(len(row.cells[place]) for block in found for row in block.rows)) for place, label in enumerate(labels)]
+    heads = "  ".join(f"{label:>{width}}" for label, width in zip(labels, widths, strict=True))
+    for number_, block in enumerate(found):
+        if number_:
+            yield ""
+        yield f"{block.title:<{first}}{heads if number_ == 0 else ''}".rstrip() if len(block.title) < first else block.title
+        if number_ == 0 and len(block.title) >= first:
+            yield f"{'':<{first}}{heads}"
+        for row in block.rows:
+            cells = "  ".join(f"{cell:>{width}}" for cell, width in zip(row.cells, widths, strict=True))
+            yield f"  {row.heading:<{first - 2}}{cells}"
+
+
+def markdown(comparison: Comparison) -> str:
+    """The same as Markdown, whole: one table, then the reasons."""
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    lines = [f"# {comparison.title}", "", *comparison.verdict.splitlines(), *_moved(comparison), ""]
+    lines += [line(["", *comparison.labels]), line(["---", *("---:" for _ in comparison.labels)])]
+    for block in blocks(comparison):
+        lines.append(line([f"**{block.title}**", *("" for _ in comparison.labels)]))
+        lines += [line([row.heading, *row.cells]) for row in block.rows]
+    for title, items in notes(comparison):
+        lines += ["", f"## {title}", "", *(f"- {item}" for item in items)]
+    return "\n".join(lines) + "\n"
+
+
+def csv_text(comparison: Comparison) -> str:
+    """One row per variant: what differs in the input, then the figures in SI units (suffixes _s and _bytes)."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    figures = [row for row in (*comparison.results, *comparison.parts, *comparison.categories) if any(v is not None for v in row.values)]
+    writer.writerow(
+        ["label", "status", *(row.key for row in comparison.inputs), *(_name(row) for row in figures), "limiter_kind", "reason"]
+    )
+    for place, run in enumerate(comparison.runs):
+        given = ["" if row.values[place] is None else row.values[place] for row in comparison.inputs]
+        values = ["" if (value := row.values[place]) is None else repr(value) for row in figures]
+        limiter = "" if run.document is None else run.document["limiter_kind"]
+        writer.writerow([run.label, run.status, *given, *values, limiter, run.reason])
+    return out.getvalue()
+
+
+def _name(row: Result) -> str:
+    """A column with its unit: ``breakdown_s.compute`` has it, ``at_peak.parameters`` does not."""
+    key = row.metric.key
+    return f"{key}_bytes" if key.startswith("at_peak.") else key

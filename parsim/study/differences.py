@@ -1,0 +1,224 @@
+"""What differs between scenarios, key by key, and between their results, number by number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parsim.report.measured import AT_PEAK
+from parsim.report.timeline import COMMUNICATION, KEYS
+from parsim.scenario.scenario import Scenario, flow, place_text
+
+Document = Mapping[str, Any]
+"""a report as JSON has it"""
+
+EQUAL = 1e-9
+"""numbers closer than this, relative to the larger, are the same number"""
+_DERIVED = {
+    "total": "GPUs", "nodes": "nodes", "idle_gpus": "idle GPUs", "tensor": "tensor size", "context": "context size",
+    "data": "data size", "pipeline": "pipeline size", "expert": "expert size", "micro_batches": "micro-batches",
+}  # fmt: skip
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Input:
+    """A key of the resolved scenario whose values differ; None for variants that could not be loaded."""
+
+    key: str
+    values: tuple[str | None, ...]
+    """as YAML"""
+    origins: tuple[str | None, ...]
+    """``file:line``, the command-line argument, ``default``, or ``derived``"""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of the report."""
+
+    key: str
+    heading: str
+    kind: str
+    """s | B | share | 1/s | 1"""
+    value: Callable[[Document], float | None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A number of the reports, None where there is none."""
+
+    metric: Metric
+    values: tuple[float | None, ...]
+    baseline: float | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether any two of the values that are there are apart."""
+        known = [value for value in self.values if value is not None]
+        return any(not same(value, known[0]) for value in known)
+
+    @property
+    def differences(self) -> tuple[float | None, ...]:
+        """Value less the baseline's, in the metric's unit."""
+        return tuple(None if value is None or self.baseline is None else value - self.baseline for value in self.values)
+
+    @property
+    def relative(self) -> tuple[float | None, ...]:
+        """Value over the baseline's, less one; None where the baseline has none or is zero."""
+        return tuple(None if value is None or not self.baseline else value / self.baseline - 1.0 for value in self.values)
+
+
+def same(one: float, other: float) -> bool:
+    """Whether two numbers are equal but for rounding."""
+    return abs(one - other) <= EQUAL * max(abs(one), abs(other))
+
+
+# input -----------------------------------------------------------------------------------------------------------
+
+
+def inputs(scenarios: Sequence[Scenario | None], documents: Sequence[Document | None]) -> list[Input]:
+    """The keys whose values differ in the resolved scenarios, then what follows from them: ranks and defaults of the stack."""
+    trees = [None if scenario is None else scenario.document() for scenario in scenarios]
+    rows = [
+        Input(path, tuple(_text(value) for value in values), tuple(_origin(scenario, path) for scenario in scenarios))
+        for path, values in _leaves([tree for tree in trees if tree is not None], "", trees)
+        if path != "name"
+    ]
+    known = {row.values for row in rows}
+    for key, values in (*_ranks(documents), *_assumptions(documents)):
+        present = {value for value in values if value is not None}
+        if len(present) > 1 and values not in known:
+            rows.append(Input(key, values, tuple(None if value is None else "derived" for value in values)))
+    return rows
+
+
+def _leaves(loaded: Sequence[Any], prefix: str, nodes: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Paths below `prefix` at which the values of `nodes` differ; None stands for a scenario that is not there."""
+    keys = dict.fromkeys(key for node in loaded for key in node)
+    for key in keys:
+        path = f"{prefix}{key}"
+        values = [None if node is None else node.get(key, _ABSENT) for node in nodes]
+        there = [value for value, node in zip(values, nodes, strict=True) if node is not None]
+        if all(value == there[0] and type(value) is type(there[0]) for value in there):
+            continue
+        if all(isinstance(value, Mapping) for value in there):
+            yield from _leaves(there, f"{path}.", values)
+        else:
+            yield path, [_Nothing if node is None else value for value, node in zip(values, nodes, strict=True)]
+
+
+class _Nothing:
+    """The scenario could not be loaded."""
+
+
+def _text(value: Any) -> str | None:
+    if value is _Nothing:
+        return None
+    return "–" if value is _ABSENT else flow(value)
+
+
+def _origin(scenario: Scenario | None, path: str) -> str | None:
+    if scenario is None:
+        return None
+    written: Any = scenario.written
+    for key in path.split("."):
+        if not isinstance(written, Mapping) or key not in written:
+            return "default"
+        written = written[key]
+    return place_text(scenario.locate(path))
+
+
+def _ranks(documents: Sequence[Document | None]) -> Iterator[tuple[str, tuple[str | None, ...]]]:
+    for key, name in _DERIVED.items():
+        yield name, tuple(None if document is None else str(document["ranks"][key]) for document in documents)
+
+
+def _assumptions(documents: Sequence[Document | None]) -> Iterator[tuple[str, tuple[str | None, ...]]]:
+    stated = [None if document is None else {one["name"]: str(one["value"]) for one in document["assumptions"]} for document in documents]
+    for name in dict.fromkeys(name for one in stated if one is not None for name in one):
+        yield f"assumptions.{name}", tuple(None if one is None else one.get(name) for one in stated)
+
+
+# result ----------------------------------------------------------------------------------------------------------
+
+
+def exposed(document: Document) -> float:
+    """Time of the step in which the breakdown rank does nothing but communicate [s]."""
+    return sum(float(document["breakdown_s"][key]) for key in COMMUNICATION)
+
+
+def fullest(document: Document) -> Mapping[str, Any] | None:
+    """The device class with the highest peak."""
+    devices = document["memory"]["devices"]
+    return max(devices, key=lambda device: int(device["peak_bytes"]), default=None)
+
+
+def work(document: Document) -> tuple[float, str]:
+    """What one step does: its tokens, or its samples where the model has no sequences."""
+    rate, unit = (document["tokens_per_s"], "token") if document["tokens_per_s"] else (document["samples_per_s"], "sample")
+    return float(rate or 0.0) * float(document["step_time_s"]), unit
+
+
+def _part(key: str) -> Callable[[Document], float]:
+    return lambda document: float(document["breakdown_s"][key])
+
+
+def _category(key: str) -> Callable[[Document], float | None]:
+    def value(document: Document) -> float | None:
+        device = fullest(document)
+        return None if device is None else float(device["at_peak"][key])
+
+    return value
+
+
+def _of(*path: str) -> Callable[[Document], float | None]:
+    def value(document: Document) -> float | None:
+        found: Any = document
+        for key in path:
+            found = found[key]
+        return None if found is None else float(found)
+
+    return value
+
+
+def _most(key: str) -> Callable[[Document], float | None]:
+    """The largest of all devices."""
+
+    def value(document: Document) -> float | None:
+        found = [float(device[key]) for device in document["memory"]["devices"] if device[key] is not None]
+        return max(found, default=None)
+
+    return value
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("step_time_s", "step time", "s", _of("step_time_s")),
+    Metric("tokens_per_s", "tokens per second", "1/s", _of("tokens_per_s")),
+    Metric("samples_per_s", "samples per second", "1/s", _of("samples_per_s")),
+    Metric("tokens_per_s_per_gpu", "tokens per second and GPU", "1/s", _of("tokens_per_s_per_gpu")),
+    Metric("mfu", "MFU", "share", _of("mfu")),
+    Metric("hfu", "HFU", "share", _of("hfu")),
+    Metric("bubble_fraction", "bubble", "share", _of("bubble_fraction")),
+    Metric("exposed_comm_s", "exposed communication", "s", exposed),
+    Metric("memory.peak_bytes", "peak memory", "B", _of("memory", "peak_bytes")),
+    Metric("memory.capacity_bytes", "capacity", "B", _of("memory", "capacity_bytes")),
+    Metric("memory.headroom_bytes", "headroom", "B", _of("memory", "headroom_bytes")),
+    Metric("memory.host_bytes", "host memory", "B", _of("memory", "host_bytes")),
+    Metric("in_flight_micro_batches", "micro-batches in flight, at most", "1", _most("in_flight_micro_batches")),
+    Metric("weight_versions", "versions of the weights, at most", "1", _most("weight_versions")),
+)
+"""the figures of a comparison; throughput, MFU and the like follow from the step where the work is the same"""
+PARTS = tuple(Metric(f"breakdown_s.{key}", key, "s", _part(key)) for key in KEYS)
+"""the step of the breakdown rank"""
+CATEGORIES = tuple(Metric(f"at_peak.{key}", key, "B", _category(key)) for key in AT_PEAK)
+"""the peak of the fullest device"""
+
+
+def results(documents: Sequence[Document | None], baseline: int, metrics: Sequence[Metric]) -> list[Result]:
+    """The metrics of all documents; differences are against the one at `baseline`."""
+    found = []
+    for metric in metrics:
+        values = tuple(None if document is None else metric.value(document) for document in documents)
+        found.append(Result(metric, values, values[baseline]))
+    return found
