@@ -13,6 +13,9 @@ from parsim.study.compare_text import blocks, notes
 if TYPE_CHECKING:
     from parsim.study.compare import Comparison
 
+_HEADING = "text-align:left;font-weight:normal;white-space:pre"
+"""of a row; leading blanks say what belongs to the row above"""
+
 
 def html(comparison: Comparison) -> str:
     """A fragment without script."""
@@ -36,5 +39,5 @@ def table(comparison: Comparison) -> str:
         rows.append(f"<tr><th colspan='{1 + len(comparison)}' style='text-align:left'>{escape(block.title)}</th></tr>")
         for row in block.rows:
             cells = "".join(f"<td style='text-align:right'>{escape(cell)}</td>" for cell in row.cells)
-            rows.append(f"<tr><th scope='row' style='text-align:left;font-weight:normal'>{escape(row.heading)}</th>{cells}</tr>")
+            rows.append(f"<tr><th scope='row' style='{_HEADING}'>{escape(row.heading)}</th>{cells}</tr>")
     return f"<table><thead><tr><th></th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -192,7 +192,7 @@ def markdown(comparison: Comparison) -> str:
     lines += [line(["", *comparison.labels]), line(["---", *("---:" for _ in comparison.labels)])]
     for block in blocks(comparison):
         lines.append(line([f"**{block.title}**", *("" for _ in comparison.labels)]))
-        lines += [line([row.heading, *row.cells]) for row in block.rows]
+        lines += [line([row.heading.replace("  ", "\N{EM SPACE}"), *row.cells]) for row in block.rows]
     for title, items in notes(comparison):
         lines += ["", f"## {title}", "", *(f"- {item}" for item in items)]
     return "\n".join(lines) + "\n"

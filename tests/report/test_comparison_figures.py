@@ -146,7 +146,10 @@ def test_nothing_is_cut_off_in_print(zero: list[Entry], reports: dict[str, Repor
         assert figure.get_size_inches()[0] == width
         figure.draw_without_rendering()
         paper = figure.bbox
-        texts = [text for ax in figure.axes for text in (*ax.texts, ax.xaxis.label, ax.yaxis.label, *ax.get_yticklabels())]
+        texts = [text for ax in figure.axes for text in (*ax.texts, ax.xaxis.label, ax.yaxis.label)]
+        for ax in figure.axes:
+            low, high = sorted(ax.get_ylim())
+            texts += [text for text in ax.get_yticklabels() if low <= text.get_position()[1] <= high]
         texts += [text for legend in figure.legends for text in legend.get_texts()]
         for text in texts:
             box = text.get_window_extent()

@@ -129,10 +129,11 @@ def test_what_to_recompute(found: dict[str, Comparison]) -> None:
     assert step["no recompute"] < step["selective"] < step["full"]
     assert peak["no recompute"] > peak["selective"] > peak["full"]
     assert [run.status for run in comparison] == ["does not fit", "fits", "fits"]
-    # Korthikanti et al. 2022, table 4: full recomputation costs 39 % of the unrecomputed step of a layer, selective with
-    # sequence parallelism 4 %: here against the whole step
-    assert step["full"] / step["no recompute"] - 1 == pytest.approx(0.36, abs=0.04)
-    assert step["selective"] / step["no recompute"] - 1 == pytest.approx(0.06, abs=0.03)
+    # Korthikanti et al. 2022, table 4, one layer of 22B: 19.0 ms with sequence parallelism, 20.3 ms with selective recomputation
+    # besides; 19.6 ms and 27.2 ms without and with full recomputation. The optimizer is no part of a layer.
+    layers = {label: step[label] - part(comparison, label, "optimizer") for label in comparison.labels}
+    assert layers["selective"] / layers["no recompute"] == pytest.approx(20.3 / 19.0, abs=0.02)
+    assert layers["full"] / layers["no recompute"] == pytest.approx(27.2 / 19.6, abs=0.02)
 
 
 @pytest.mark.slow

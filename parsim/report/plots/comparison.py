@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -42,6 +42,8 @@ _DEVICES = 32
 """bars of memory; beyond it only the fullest device of each run is shown"""
 _COLLECTIVES = 6
 """kinds of collectives that are shown, the longest"""
+_SHORTEST = 1e-3
+"""bars of collectives shorter than this share of the longest have no ink"""
 _COMPARABLE = 0.25
 """a capacity more than four times what is used would flatten the picture"""
 
@@ -82,12 +84,10 @@ def wrapped(label: str, width: float) -> str:
     return fill(label, 16 if is_narrow(width) else 28, break_on_hyphens=False)
 
 
-def legend(figure: Figure, axes: Sequence[Axes], width: float) -> None:
-    """One legend under all axes, each entry once."""
-    found: dict[str, Any] = {}
-    for ax in axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
+def legend(figure: Figure, found: Mapping[str, Any], width: float, above: float) -> None:
+    """One legend, label -> handle, under `above` inches of figure, which becomes as high as both need."""
+    lines = -(-len(found) // legend_columns(list(found), width)) if found else 0
+    figure.set_figheight(above + _LEGEND_ROW * lines)
     if found:
         figure.legend(
             found.values(), found.keys(), loc="outside lower left", ncols=legend_columns(list(found), width), frameon=False,
@@ -101,10 +101,17 @@ def legend_columns(labels: Sequence[str], width: float) -> int:
     return max(1, min(len(labels), int(width / (0.062 * widest + 0.42))))
 
 
-def height(rows: float, labels: Sequence[str], width: float) -> float:
-    """Of a figure with so many rows of bars and these entries in its legend [inch]."""
-    lines = -(-len(labels) // legend_columns(labels, width)) if labels else 0
-    return _FRAME + _ROW * rows + _LEGEND_ROW * lines
+def entries_of(ax: Axes) -> dict[str, Any]:
+    """Label -> handle, each once."""
+    found: dict[str, Any] = {}
+    for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+        found.setdefault(label, handle)
+    return found
+
+
+def height(rows: float) -> float:
+    """Of a figure with so many rows of bars, without its legend [inch]."""
+    return _FRAME + _ROW * rows
 
 
 def breakdown_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
@@ -115,7 +122,7 @@ def breakdown_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
     unit = time_unit(max(steps, default=1.0))
     labels = [wrapped(entry.mark, width) for entry in entries]
     with printed("".join(labels)):
-        figure = new_figure(width, height(_lines(labels), [WORDS[key] for key in keys], width))
+        figure = new_figure(width, height(_lines(labels)))
         ax = figure.add_subplot()
         left = np.zeros(len(entries))
         for key in keys:
@@ -128,7 +135,7 @@ def breakdown_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
             else:
                 _total(ax, place, left[place], seconds(float(entry.document["step_time_s"])), fits=entry.fits)
         _axis(ax, labels, [entry.fits for entry in entries], f"step time [{unit.name}]", float(left.max(initial=0.0)))
-        legend(figure, [ax], width)
+        legend(figure, entries_of(ax), width, height(_lines(labels)))
     return figure
 
 
@@ -137,11 +144,11 @@ def memory_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
     rows = _devices(entries)
     categories = [key for key in AT_PEAK if any(device is not None and device["at_peak"][key] for _, _, device in rows)]
     labels = [wrapped(label, width) for label, _, _ in rows]
-    names = [style.memory_style(key).label for key in categories]
     owners = [entry for _, entry, _ in rows]
     with printed("".join(labels)):
         places = _apart(owners)
-        figure = new_figure(width, height(_lines(labels) + places[-1] - len(rows) + 1, [*names, "capacity 79.3 GiB"], width))
+        above = height(_lines(labels) + places[-1] - len(rows) + 1)
+        figure = new_figure(width, above)
         ax = figure.add_subplot()
         left = np.zeros(len(rows))
         for key in categories:
@@ -156,18 +163,18 @@ def memory_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
                 _total(ax, place, end, f"{gib(device['peak_bytes'])} GiB", fits=entry.fits)
         highest = _capacities(ax, places, owners, float(left.max(initial=0.0)))
         _axis(ax, labels, [entry.fits for entry in owners], "memory at the peak of a device [GiB]", highest, places)
-        legend(figure, [ax], width)
+        legend(figure, entries_of(ax), width, above)
     return figure
 
 
 def collectives_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
     """By kind and axis of parallelism, a bar for each run: solid is exposed, pale and hatched runs under compute."""
-    groups = _collectives(entries)
+    groups, cut = _collectives(entries)
     unit = time_unit(max((busy for group in groups.values() for _, busy, _ in group), default=1.0))
     texts: list[str] = []
     with printed("".join(entry.label for entry in entries)):
         lines = sum(len(group) + 1.3 for group in groups.values())
-        figure = new_figure(width, height(lines, ["communication, exposed", "communication, hidden"], width))
+        figure = new_figure(width, height(lines))
         ax = figure.add_subplot()
         place, ticks, end = 0.0, [], 0.0
         for (kind, axis), group in groups.items():
@@ -188,7 +195,9 @@ def collectives_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figur
             place += 1.3
         fits = [entry.fits for group in groups.values() for entry, _, _ in group]
         _axis(ax, texts, fits, f"time per step on one rank [{unit.name}]", end, ticks)
-        legend(figure, [ax], width)
+        if cut:
+            ax.set_title("less than 0.1 % of the longest bar is left out", loc="right", fontsize="x-small", color=style.INK)
+        legend(figure, entries_of(ax), width, height(lines))
     return figure
 
 
@@ -222,14 +231,15 @@ def _total(ax: Axes, place: float, end: float, text: str, *, fits: bool) -> None
     ax.annotate(
         text if fits else f"{text}, does not fit", (end, place), xytext=(3, 0), textcoords="offset points", va="center",
         color=style.INK if fits else style.CAPACITY, fontsize=_FONT,
+        bbox={"facecolor": (style.PAPER, 0.8), "edgecolor": "none", "pad": 0.3},
     )  # fmt: skip
 
 
 def _refused(ax: Axes, place: float, entry: Entry, width: float) -> None:
-    room = 44 if is_narrow(width) else 96
+    lines = wrap(f"not simulated: {entry.reason}", 44 if is_narrow(width) else 96, max_lines=2, placeholder=" …")
     ax.annotate(
-        f"not simulated: {entry.reason}"[:room] + ("…" if len(entry.reason) > room - 15 else ""), (0.0, place), xytext=(3, 0),
-        textcoords="offset points", va="center", color=style.CAPACITY, fontsize="small", style="italic", annotation_clip=False,
+        "\n".join(lines), (0.0, place), xytext=(3, 0), textcoords="offset points", va="center", color=style.CAPACITY,
+        fontsize="x-small", style="italic", annotation_clip=False,
     )  # fmt: skip
 
 
@@ -299,8 +309,8 @@ def _capacities(ax: Axes, places: Floats, owners: Sequence[Entry], highest: floa
     return max(highest, *near) if near else highest
 
 
-def _collectives(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[Entry, float, float]]]:
-    """(Kind, axis) -> runs with the seconds they are busy and exposed, the longest kinds first."""
+def _collectives(entries: Sequence[Entry]) -> tuple[dict[tuple[str, str], list[tuple[Entry, float, float]]], bool]:
+    """(Kind, axis) -> runs with the seconds they are busy and exposed, the longest kinds first; whether short ones are left out."""
     found: dict[tuple[str, str], list[tuple[Entry, float, float]]] = {}
     for entry in entries:
         sums: dict[tuple[str, str], list[float]] = {}
@@ -311,8 +321,10 @@ def _collectives(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[E
         for key, (busy, shown) in sums.items():
             if busy > 0:
                 found.setdefault(key, []).append((entry, busy, shown))
-    longest = sorted(found, key=lambda key: -max(busy for _, busy, _ in found[key]))[:_COLLECTIVES]
-    return {key: found[key] for key in longest}
+    least = _SHORTEST * max((busy for rows in found.values() for _, busy, _ in rows), default=0.0)
+    kept = {key: long for key, rows in found.items() if (long := [row for row in rows if row[1] >= least])}
+    longest = sorted(kept, key=lambda key: -max(busy for _, busy, _ in kept[key]))[:_COLLECTIVES]
+    return {key: kept[key] for key in longest}, sum(map(len, kept.values())) < sum(map(len, found.values()))
 
 
 def _spoken(kind: str) -> str:

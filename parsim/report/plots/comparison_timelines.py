@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from parsim.report.lanes import Bars, Box, RankLanes, TimelineData
 from parsim.report.plots import style
-from parsim.report.plots.comparison import is_narrow, legend_columns, printed
+from parsim.report.plots.comparison import is_narrow, legend, printed
 from parsim.report.plots.figure import new_figure
 from parsim.report.plots.timeline import plot_timeline
 from parsim.report.quantities import seconds, time_unit
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _ROW = 0.16
 """height of one row of a rank [inch]"""
 _HEAD = 0.34
-_FOOT = 0.9
+_FOOT = 0.55
+_LEGEND = 1.5
 _ABOVE_BARS = 2.5
 """drawn over bars and under numbers"""
 
@@ -37,7 +38,8 @@ def timelines_figure(entries: Sequence[tuple[str, TimelineData, bool]], *, width
     longest = max((one.end for one in data), default=1.0)
     heights = [_HEAD + _ROW * sum(_rows(one)) for one in data]
     with printed("".join(label for label, _, _ in entries)):
-        figure = new_figure(width, sum(heights) + _FOOT)
+        # numbers are placed by sizes on paper, so there must be room for a legend before it is known
+        figure = new_figure(width, sum(heights) + _FOOT + _LEGEND)
         axes = list(figure.subplots(len(data), 1, height_ratios=heights, squeeze=False).flat)
         found: dict[str, Any] = {}
         for ax, one, (label, _, fits) in zip(axes, data, entries, strict=True):
@@ -47,11 +49,7 @@ def timelines_figure(entries: Sequence[tuple[str, TimelineData, bool]], *, width
             _cover(ax, one.end, longest)
             _title(ax, label, one.end - one.begin, fits=fits)
             _small(ax, last=ax is axes[-1], narrow=is_narrow(width))
-        columns = legend_columns(list(found), width)
-        figure.legend(
-            found.values(), found.keys(), loc="outside lower left", ncols=columns, frameon=False, fontsize="small", labelcolor=style.INK,
-            handlelength=1.6, columnspacing=1.2,
-        )  # fmt: skip
+        legend(figure, found, width, sum(heights) + _FOOT)
     return figure
 
 

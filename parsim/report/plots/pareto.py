@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
 from parsim.report.plots import style
-from parsim.report.plots.comparison import legend, printed
+from parsim.report.plots.comparison import entries_of, legend, printed
 from parsim.report.plots.figure import dress, new_figure
 from parsim.report.quantities import GIB, gib, time_unit
 
@@ -22,10 +22,14 @@ _ROOM = 0.12
 """margin around the points, as a share of their spread"""
 _COMPARABLE = 1.6
 """a capacity beyond so many times the highest point is named, not drawn"""
-_PLACES: tuple[tuple[int, int, Side], ...] = (
-    (6, 4, "left"), (6, -10, "left"), (-6, 4, "right"), (-6, -10, "right"), (0, 8, "center"), (0, -14, "center"), (6, 14, "left"),
-    (6, -20, "left"), (-6, 14, "right"), (-6, -20, "right"), (0, 18, "center"), (0, -24, "center"),
+_NEAR: tuple[tuple[int, int, Side], ...] = (
+    (6, 3, "left"), (6, -9, "left"), (-6, 3, "right"), (-6, -9, "right"), (0, 7, "center"), (0, -14, "center"),
 )  # fmt: skip
+_WAYS: tuple[tuple[int, int, Side], ...] = (
+    (1, 1, "left"), (1, -1, "left"), (-1, 1, "right"), (-1, -1, "right"), (2, 0, "left"), (0, 1, "center"),
+)  # fmt: skip
+_FAR = tuple((across * out, up * out + (0 if up > 0 else -8), side) for out in (14, 24, 36, 50, 66) for across, up, side in _WAYS)
+_PLACES = (*_NEAR, *_FAR)
 """where a label may stand beside its point [pt], best first"""
 
 
@@ -55,7 +59,8 @@ def pareto_figure(places: Sequence[Place], *, name: str = "step time", width: fl
     """Step time (or `name`) to the right, peak memory upwards: lower left is better; the front is the stepped line."""
     unit = time_unit(max((place.time for place in places), default=1.0))
     with printed("".join(place.label for place in places)):
-        figure = new_figure(width, 0.45 * width + 1.2)
+        above = 0.35 * width + 1.6
+        figure = new_figure(width, above)
         ax = figure.add_subplot()
         best = front(places)
         if len(best) > 1:
@@ -78,7 +83,7 @@ def pareto_figure(places: Sequence[Place], *, name: str = "step time", width: fl
         ax.spines["left"].set_color(style.INK)
         ax.grid(color=style.GRID, linewidth=0.5)
         ax.set_axisbelow(True)
-        legend(figure, [ax], width)
+        legend(figure, entries_of(ax), width, above)
         _labels(figure, ax, places, unit.factor)
     return figure
 
@@ -133,9 +138,9 @@ def _labels(figure: Figure, ax: Axes, places: Sequence[Place], factor: float) ->
             text.set_position((right, up))
             text.set_horizontalalignment(side)
             taken.append(best[2])
-            if abs(up) > 12:
+            if (right, up, side) in _FAR:
                 ax.annotate(
-                    "", (place.time / factor, place.peak / GIB), textcoords="offset points", xytext=(right, up if up > 0 else up + 8),
+                    "", (place.time / factor, place.peak / GIB), textcoords="offset points", xytext=(right, up + (0 if up > 0 else 8)),
                     arrowprops={"arrowstyle": "-", "color": style.GREY, "linewidth": 0.5}, zorder=2,
                 )  # fmt: skip
 
