@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import cli_calibrate, cli_compare, cli_explain, cli_fit, cli_flops, cli_import, cli_network, cli_schedule, cli_timeline, cli_trace
+from parsim import (
+    cli_calibrate,
+    cli_compare,
+    cli_explain,
+    cli_fit,
+    cli_flops,
+    cli_import,
+    cli_network,
+    cli_schedule,
+    cli_timeline,
+    cli_trace,
+)
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, progress, say, say_json
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import parsim
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.report.deadlock import CONTRACT_VERSION
-from parsim.report.lanes import TimelineData, choose, timeline_data
+from parsim.report.lanes import TimelineData, timeline_data
 from parsim.report.report import Report
+from parsim.report.representatives import choose
 from parsim.run import simulate
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import Scenario, flow
@@ -295,7 +296,7 @@ def run(variant: Variant, lanes: int = _MOST) -> Run:
         first = next(iter(str(error).splitlines()), "the program waits for itself")
         return Run(variant.label, scenario, None, None, first, (Finding(str(error)),), stopped=True)
     found = Run(
-        variant.label, scenario, report.document(), timeline_data(report, _chosen(report, lanes)), "" if report.fits else report.limiter
+        variant.label, scenario, report.document(), timeline_data(report, choose(report, lanes)), "" if report.fits else report.limiter
     )
     found.__dict__["report"] = report
     return found
@@ -304,21 +305,6 @@ def run(variant: Variant, lanes: int = _MOST) -> Run:
 def _reason(finding: Finding) -> str:
     """A finding without its place: the table names the variant."""
     return ": ".join(filter(None, (finding.path, finding.message)))
-
-
-def _chosen(report: Report, most: int) -> list[int]:
-    """At most `most` ranks: the first, the last, the one of the breakdown, and some between."""
-    ranks = choose(report)
-    if len(ranks) <= most:
-        return ranks
-    if most == 1:
-        return [report.breakdown_rank]
-    step = (len(ranks) - 1) / (most - 1)
-    places = {round(number * step) for number in range(most)}
-    if report.breakdown_rank in ranks and ranks.index(report.breakdown_rank) not in places:
-        nearest = min(places - {0, len(ranks) - 1} or places, key=lambda place: abs(place - ranks.index(report.breakdown_rank)))
-        places = places - {nearest} | {ranks.index(report.breakdown_rank)}
-    return [ranks[place] for place in sorted(places)]
 
 
 def nothing_simulated(comparison: Comparison) -> ParsimError | None:
