@@ -91,8 +91,10 @@ function wheel(chart, view) {
 }
 
 class MemoryChart {
-  constructor(parent, run, view, styles, several) {
+  constructor(parent, run, view, styles, runs) {
     Object.assign(this, { run, view, styles, number: 0 });
+    const several = runs.length > 1;
+    this.most = (1.08 * Math.max(...runs.flatMap((other) => other.memory.map((memory) => Math.max(memory.capacity, memory.peak))))) / GIB;
     const bar = document.createElement("div");
     bar.className = "controls";
     bar.append(several ? `${run.name}: ` : "", "memory over time of ");
@@ -141,8 +143,7 @@ class MemoryChart {
       this.chart.destroy();
     }
     const memory = this.run.memory[this.number], options = common(this.view, theme, this.box.clientWidth || 1200, 230);
-    const most = 1.08 * Math.max(memory.capacity, memory.peak) / GIB;
-    options.scales.y = { range: () => [0, most] };
+    options.scales.y = { range: () => [0, this.most] };
     options.axes.push({ scale: "y", size: GUTTER, stroke: theme.soft, font: "11.5px system-ui, sans-serif", grid: { stroke: theme.line, width: 1 }, ticks: { show: false }, label: "GiB", labelSize: 18, labelFont: "11.5px system-ui, sans-serif", values: (chart, splits) => splits.map((at) => at.toLocaleString("en")) });
     const steps = uPlot.paths.stepped({ align: 1 });
     options.series = [{}, ...[...this.names].reverse().map((name) => this.series(name, theme, steps))];

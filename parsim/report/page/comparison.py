@@ -84,9 +84,16 @@ def _side_by_side(keys: Sequence[tuple[str, str, str]], columns: Sequence[Mappin
             row.append(Cell(text(value), value, f"{place}.{path}" if path else ""))
             if place:
                 change = value - values[0]
-                row.append(Cell(f"{'+' if change > 0 else '−'}{text(abs(change))}" if change else "=", change))
+                row.append(Cell(_change(change, text), change))
         rows.append(row)
     return rows
+
+
+def _change(change: float, text: Callable[[float], str]) -> str:
+    if not change:
+        return "="
+    words = text(abs(change))
+    return "≈" if words in ("<0.01", "0", "0.0", "0.00") else f"{'+' if change > 0 else '-'}{words}"
 
 
 def memory(entries: Sequence[Entry]) -> str:

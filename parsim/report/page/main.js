@@ -31,7 +31,7 @@ async function start() {
   const view = new View(Math.max(...runs.map((run) => run.length)));
   const timeline = new Timeline(document.getElementById("timeline"), runs, view, facts.styles);
   const box = document.getElementById("memory"), charts = [];
-  if (box) for (const run of runs) if (run.memory.length) charts.push(new MemoryChart(box, run, view, facts.styles, runs.length > 1));
+  if (box) for (const run of runs) if (run.memory.length) charts.push(new MemoryChart(box, run, view, facts.styles, runs));
   timeline.memory = charts;
   view.all();
   const draw = () => {

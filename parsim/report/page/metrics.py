@@ -79,13 +79,17 @@ def difference(metric: Metric, before: float | None, after: float | None) -> str
     """``-12.3 %``, or percentage points for shares; a dash where there is nothing to compare."""
     if before is None or after is None:
         return NONE
-    if metric.share:
-        return f"{100 * (after - before):+.1f} points"
+    if metric.share and before != after:
+        points = 100 * (after - before)
+        return f"{points:+.1f} points" if abs(points) >= 0.05 else "≈"
     return relative(before, after)
 
 
 def relative(before: float, after: float) -> str:
-    """``+12.3 %``; ``=`` where nothing changed."""
+    """``+12.3 %``; ``=`` where nothing changed, ``≈`` where hardly anything did."""
     if before == after:
         return "="
-    return NONE if before == 0 else f"{100 * (after / before - 1):+,.1f} %"
+    if before == 0:
+        return NONE
+    change = 100 * (after - before) / abs(before)
+    return f"{change:+,.1f} %" if abs(change) >= 0.05 else "≈"

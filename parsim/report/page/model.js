@@ -133,18 +133,18 @@ function spanText(run, span) {
   return run.instance[span] ? `${name} · micro-batch ${run.instance[span] - 1}` : name;
 }
 
-// Up to four lines about a span, or about the pass that a slot is.
+// Four lines about a span, or about the pass that a slot is: what and where, when, how much, why not earlier.
 function describe(run, span, slot) {
   const start = slot ? slot.start : run.start[span], end = slot ? slot.end : run.end[span];
-  const what = run.whats[run.what[span]];
-  const title = slot ? `${{ F: "forward", B: "backward", W: "weight gradient" }[slot.letter]} ${what.slot} · micro-batch ${slot.instance} (${slot.last - slot.first} ops)` : spanText(run, span);
-  const share = (100 * (end - start)) / run.length;
-  const lines = [`${title}\n${run.ranks[run.rows[run.rowOf[span]].rank].ranks}: ${placeText(run, span)}`];
-  const facts = [`starts ${timeText(start)}, takes ${timeText(end - start)} (${share < 0.1 ? share.toPrecision(2) : share.toFixed(1)} % of the step)`];
-  lines.push(facts[0] + workText(run, span, slot, end - start));
-  const cause = run.cause[slot ? slot.first : span];
-  lines.push(cause < 0 ? "waits for nothing" : `waited for ${spanText(run, cause)} on ${placeText(run, cause)}`);
-  return lines.join("\n");
+  const row = run.rows[run.rowOf[span]], rank = run.ranks[row.rank], first = slot ? slot.first : span;
+  const word = slot && { F: "forward", B: "backward", W: "weight gradient" }[slot.letter];
+  const title = slot ? `${word} ${run.whats[run.what[first]].slot} · micro-batch ${slot.instance} (${slot.last - slot.first} ops)` : spanText(run, span);
+  const share = (100 * (end - start)) / run.length, cause = run.cause[first];
+  const where = rank.label.startsWith("rank") && rank.count === 1 ? "" : ` (${rank.ranks})`;
+  return `${title} · ${placeText(run, span)}${where}\n`
+    + `starts ${timeText(start)}, takes ${timeText(end - start)} (${share < 0.1 ? share.toPrecision(2) : share.toFixed(1)} % of the step)`
+    + workText(run, span, slot, end - start)
+    + (cause < 0 ? "\nwaits for nothing" : `\nwaited for ${spanText(run, cause)} on ${placeText(run, cause)}`);
 }
 
 function workText(run, span, slot, seconds) {
@@ -156,7 +156,7 @@ function workText(run, span, slot, seconds) {
   }
   const parts = [];
   if (flop) parts.push(`${flopText(flop)} (${flopText(flop / seconds)}/s)`);
-  if (moved) parts.push(`${bytesText(moved)} of device memory read and written`);
+  if (moved) parts.push(`${bytesText(moved)} to and from device memory`);
   if (what.bytes && !slot) {
     const share = run.share[span];
     const seen = share === 255 ? "exposed" : share === 0 ? "hidden" : `${Math.round(share / 2.55)} % exposed`;

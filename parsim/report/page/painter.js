@@ -1,7 +1,7 @@
 // Spans on a canvas. Wide ones are rectangles with labels; thin ones are summed per pixel column into one strip per row, so that
 // cost is bounded by pixels and colours are true averages of the area.
 
-const THIN = 3, LABEL = 40, NAMED = 80;
+const THIN = 3, KERNEL = 4, LABEL = 40, NAMED = 80;
 
 function readTheme() {
   const css = getComputedStyle(document.documentElement);
@@ -39,6 +39,7 @@ class Painter {
   setTheme(theme) {
     this.theme = theme;
     this.patterns = null;
+    this.fades = {};
     this.looks = {};
     for (const [name, style] of Object.entries(this.styles.roles)) {
       const colour = name === "offload" ? theme.ink : style.colour;
@@ -127,15 +128,25 @@ class Painter {
         }
       } else if ((slot.end - slot.start) * this.scale >= thin) wide.push(slot);
       else {
-        this.add(line, slot.start, slot.end, this.looks[slot.role].rgb, slot.busy * (1 - slot.again));
-        this.add(line, slot.start, slot.end, this.looks.recompute.rgb, slot.busy * slot.again);
+        this.add(line, slot.start, slot.end, this.faded(slot.role, slot.busy).rgb, 1 - slot.again);
+        this.add(line, slot.start, slot.end, this.faded("recompute", slot.busy).rgb, slot.again);
       }
     }
     return wide;
   }
 
+  // A colour over the grey of a bubble: a pass that computes half of its time is half as strong.
+  faded(role, busy) {
+    const key = `${role} ${Math.round(busy * 50)}`;
+    return (this.fades[key] ||= (() => {
+      const colour = mix(this.looks[role].colour, this.theme.bubble, Math.round(busy * 50) / 50);
+      return { colour, rgb: channels(colour) };
+    })());
+  }
+
   opens(slot) {
-    return !slot.letter || (slot.last - slot.first > 1 && this.layout.usual(slot.letter) * this.scale >= NAMED * this.ratio);
+    const usual = this.layout.usual(slot.letter);
+    return !slot.letter || (slot.last - slot.first > 1 && Math.min(usual.length / NAMED, usual.length / usual.ops / KERNEL) * this.scale >= this.ratio);
   }
 
   blit(rows, ranks) {
@@ -182,17 +193,15 @@ class Painter {
   pass(row, slot, numbered) {
     const { context, ratio } = this, look = this.looks[slot.role], top = this.top(row), height = this.height(row);
     const [x, width] = this.bounds(slot.start, slot.end);
-    context.globalAlpha = Math.min(1, slot.busy);
-    context.fillStyle = look.colour;
+    context.fillStyle = this.faded(slot.role, slot.busy).colour;
     context.fillRect(x, top, width, height);
     if (slot.again > 0.01) {
-      context.fillStyle = this.looks.recompute.colour;
+      context.fillStyle = this.faded("recompute", slot.busy).colour;
       context.fillRect(x, top, width, Math.max(1, Math.round(height * slot.again)));
     }
-    context.globalAlpha = 1;
     if (width >= 6 * ratio) this.edge(x, top, width, height, look.edge);
     if (!slot.letter || !numbered[slot.letter]) return;
-    const text = this.layout.usual(slot.letter) * this.scale >= LABEL * ratio ? `${slot.letter} ${slot.instance}` : `${slot.instance}`;
+    const text = this.layout.usual(slot.letter).length * this.scale >= LABEL * ratio ? `${slot.letter} ${slot.instance}` : `${slot.instance}`;
     this.label(text, x, top, width, height, slot.busy > 0.6 ? look.text : this.theme.ink);
   }
 
@@ -200,15 +209,15 @@ class Painter {
     const { context, ratio } = this, { run, source } = row, what = run.whats[run.what[i]], look = this.looks[what.role];
     const top = this.top(row), height = this.height(row), [x, width] = this.bounds(run.start[i], run.end[i]);
     const talks = source.kind.endsWith("_comm") || source.kind === "offload";
-    context.globalAlpha = run.busy[i] / 255;
-    const hidden = talks && run.share[i] < 255;
-    context.fillStyle = !hidden ? look.colour : width >= 6 * ratio ? this.patterns.hidden[what.role] : look.hidden;
+    const hidden = talks && run.share[i] < 255, busy = run.busy[i] / 255;
+    if (talks) context.globalAlpha = busy;
+    context.fillStyle = !talks ? this.faded(what.role, busy).colour : !hidden ? look.colour : width >= 6 * ratio ? this.patterns.hidden[what.role] : look.hidden;
     context.fillRect(x, top, width, height);
+    context.globalAlpha = 1;
     if (what.merged && what.again > 0.01) {
-      context.fillStyle = this.looks.recompute.colour;
+      context.fillStyle = this.faded("recompute", busy).colour;
       context.fillRect(x, top, width, Math.max(1, Math.round(height * what.again)));
     }
-    context.globalAlpha = 1;
     if (hidden && run.share[i]) this.bare(row, i, look);
     if (width >= 6 * ratio && !talks) this.edge(x, top, width, height, look.edge);
     if (talks || height < 12 * ratio) return;
@@ -274,6 +283,7 @@ class Painter {
       if (!place) return;
       const before = chain[place - 1], other = rowOf(before);
       if (other === row || run.end[before] > to || run.start[i] < from) return;
+      if (other.group === row.group && (run.end[i] - run.start[i]) * this.scale < 6 * ratio) return; // between rows of a rank only where there is room
       context.moveTo(this.x(run.end[before]), this.top(other) + this.height(other) / 2);
       context.lineTo(this.x(run.start[i]), this.top(row) + this.height(row) / 2);
     });

@@ -14,7 +14,6 @@ from parsim.report.page.markup import Cell, attributes, bar, figure, swatch, tab
 from parsim.report.page.metrics import EXPOSED, METRICS, Metric, value_of
 from parsim.report.plots import style
 from parsim.report.quantities import GIB, NONE, cell, gib, number, percent, seconds, size, time_unit
-from parsim.report.timeline import KEYS
 from parsim.report.verdict import rank_class, shortened
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 
 Document = Mapping[str, Any]
 _TILES = ("step_time_s", "mfu", "memory.peak_bytes", "bubble_fraction", EXPOSED.key, "tokens_per_s_per_gpu")
+_EQUAL = 0.01
+"""difference in utilisation below which classes of links share a row"""
 _LONGEST = 12
 """ops of the critical path that are listed"""
 
@@ -105,8 +106,8 @@ def memory(report: Report) -> str:
     names = [name for name in AT_PEAK if any(device.at_peak.get(name, 0) for device in devices)]
     widest = max((max(report.capacity(device), device.device_used_bytes) for device in devices), default=0)
     rows = [_device(report, device, f"memory.devices.{order[device.rank]}", names, widest) for device in devices]
-    heads = ["Ranks", "At the peak", "Count", "Stage", *(f"{name} [GiB]" for name in names), "Peak [GiB]", "Capacity [GiB]", "Peak at", "During"]
-    return table(heads, rows, words=2, name="devices")
+    heads = ["Ranks", "At the peak", "Count", "Stage", *(name.capitalize() for name in names), "Peak", "Capacity", "Peak at", "During"]
+    return table(heads, rows, words=2, name="devices", caption="Device memory at the peak, by category [GiB].")
 
 
 def _device(report: Report, device: DeviceMemory, key: str, names: list[str], widest: float) -> list[Cell | str]:
@@ -151,23 +152,39 @@ def collectives(report: Report) -> str:
 
 
 def links(report: Report) -> str:
-    """What every class of links carried."""
+    """What every class of links carried; classes that were equally busy share a row."""
     unit = time_unit(report.step_time)
     heads = ["Link", "Kind", "Links", "Capacity [GB/s]", "Per step [GiB]", "Used [%]", f"Saturated [{unit.name}]"]
     rows: list[list[Cell | str]] = []
-    for place, row in sorted(enumerate(report.links), key=lambda item: -item[1].utilisation):
-        key = f"links.{place}"
+    for places in _equally_busy(report):
+        row, key = report.links[places[0]], f"links.{places[0]}"
+        count = sum(report.links[place].count for place in places)
         rows.append(
             [
                 row.link, row.kind,
-                Cell(f"{row.count:,}", row.count, f"{key}.count"),
+                Cell(f"{count:,}", count, f"{key}.count" if len(places) == 1 else ""),
                 Cell(number(row.capacity_Bps / 1e9), row.capacity_Bps, f"{key}.capacity_Bps"),
                 Cell(cell(row.bytes / GIB), round(row.bytes), f"{key}.bytes"),
                 Cell(f"{100 * row.utilisation:.1f}", row.utilisation, f"{key}.utilisation"),
                 Cell(unit.cell(row.saturated_s), row.saturated_s, f"{key}.saturated_s"),
             ]
         )  # fmt: skip
-    return table(heads, rows, words=2, name="links", caption="Per direction; where links of a class differ, the busiest.")
+    return table(heads, rows, words=2, name="links", caption="Per direction; of links in one row the busiest. Every class in report.json.")
+
+
+def _equally_busy(report: Report) -> list[list[int]]:
+    """Places of link rows with the same name, kind and capacity, at most a point of utilisation apart; the busiest first."""
+    found: list[list[int]] = []
+    for place, row in sorted(enumerate(report.links), key=lambda item: -item[1].utilisation):
+        for places in found:
+            first = report.links[places[0]]
+            alike = (first.link, first.kind, first.capacity_Bps) == (row.link, row.kind, row.capacity_Bps)
+            if alike and first.utilisation - row.utilisation <= _EQUAL:
+                places.append(place)
+                break
+        else:
+            found.append([place])
+    return found
 
 
 def critical_path(report: Report) -> str:
@@ -244,14 +261,22 @@ def nearest(report: Report) -> str:
     rows = report.measured.confidence.nearest
     if not rows:
         return ""
-    heads = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [[_worded(row.get(key)) for key in heads] for row in rows]
-    return table([head.replace("_", " ").capitalize() for head in heads], cells, words=len(heads), name="nearest")
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[_signed(row.get(key)) if key.endswith("error") else _worded(row.get(key)) for key in keys] for row in rows]
+    heads = [key.replace("_", " ").capitalize() for key in keys]
+    words = "<p>Published measurements on the same GPU with the same kind of strategy, how far off parsim is there, and what differs.</p>"
+    return words + table(heads, cells, words=len(heads), name="nearest")
+
+
+def _signed(value: Any) -> str:
+    return NONE if value is None else f"{100 * value:+.1f} %"
 
 
 def _worded(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_worded(item)}" for key, item in value.items()) or NONE
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:,.0f}" if value.is_integer() else f"{value:.6g}"
     return NONE if value is None else ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
@@ -275,15 +300,10 @@ def _raw(value: Any) -> float | str | None:
 
 def legend() -> str:
     """Colours of the timeline."""
-    looks = [(name, look.label, look.colour, "") for name, look in style.ROLES.items() if name not in ("communication", "other")]
+    looks = [(name, look.label, look.colour, name) for name, look in style.ROLES.items() if name not in ("communication", "other")]
     looks[-2:-2] = [
         ("communication", "communication, exposed", style.ROLES["communication"].colour, ""),
         ("hidden", "communication, hidden", style.ROLES["communication"].colour, "hidden"),
     ]
     looks.append(("bubble", "bubble", "var(--bubble)", "hatched"))
     return "".join(f'<span class="{name}">{swatch(colour, kind)}{label}</span>' for name, label, colour, kind in looks)
-
-
-def class_order() -> list[str]:
-    """Classes of time in the order of the report."""
-    return list(KEYS)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FULL = 255
 """a share of one"""
 _SLOT_OF = {"forward": "F", "backward": "B", "recompute": "B", "weight": "W"}
+_ROLE_OF = {"F": "forward", "B": "backward", "W": "weight"}
 _COMPUTE = frozenset(KEYS.index(key) for key in ("compute", "recompute", "optimizer", "launch", "other"))
 
 
@@ -159,6 +160,7 @@ class _Collected:
         self.per_second = per_second
         self.rows: list[Row] = []
         self._whats: dict[What, int] = {}
+        self._slots: dict[tuple[str, str], str] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._parts: dict[str, list[Integers]] = {name: [] for name in ("op", "rank", "what", "start", "end", "instance", "share")}
         self._bare: dict[str, list[Integers]] = {"start": [], "end": []}
@@ -232,7 +234,7 @@ class _Collected:
         program = self.timeline.program.ops
         for name, column in (("op", ops), ("start", start), ("end", end), ("share", share), ("rank", np.full(len(ops), rank))):
             self._parts[name].append(column)
-        self._parts["what"].append(np.array([self._what(program[index]) for index in ops.tolist()], dtype=np.int64))
+        self._parts["what"].append(np.array(self._numbered([program[index] for index in ops.tolist()]), dtype=np.int64))
         self._parts["instance"].append(np.array([max(-1, program[index].instance) for index in ops.tolist()], dtype=np.int64))
 
     def _add_bare(self, rank: int, ops: Indices) -> None:
@@ -251,18 +253,37 @@ class _Collected:
         self._bare["end"].append(ends[last])
         self._bare_count += int(fresh.sum())
 
-    def _what(self, op: Op) -> int:
-        key = (op.name, op.kind, op.duration if op.collective is None else id(op.collective))
-        if (number := self._numbers.get(key)) is None:
-            number = self._numbers[key] = self._whats.setdefault(self._describe(op), len(self._whats))
-        return number
+    def _numbered(self, ops: Sequence[Op]) -> list[int]:
+        """The number of what each op of a row is; one without a name of its own belongs to the pass before it."""
+        numbers: list[int] = []
+        slot, instance = "", -1
+        for op in ops:
+            own = self._slot(op)
+            if op.instance != instance or own[-1:].isdigit():
+                slot, instance = own, op.instance
+            key = (op.name, op.kind, slot, op.duration if op.collective is None else id(op.collective))
+            if (number := self._numbers.get(key)) is None:
+                number = self._numbers[key] = self._whats.setdefault(self._describe(op, slot), len(self._whats))
+            numbers.append(number)
+        return numbers
 
-    def _describe(self, op: Op) -> What:
+    def _slot(self, op: Op) -> str:
+        """The pass that an op's name says it belongs to: ``B3``; ``B`` where it does not say of which stage."""
+        if (slot := self._slots.get((op.kind, op.name))) is None:
+            letter = _SLOT_OF.get(role(op.kind, op.name), "")
+            stage = op.name.split(" ", 1)[0][1:] if letter else ""
+            slot = self._slots[op.kind, op.name] = f"{letter}{stage}" if stage.isdigit() else letter
+        return slot
+
+    def _describe(self, op: Op, slot: str) -> What:
         kind = op.kind if op.kind in KEYS else "other"
         drawn = role(op.kind, op.name)
-        stage = op.name.split(" ", 1)[0][1:] if drawn in _SLOT_OF else ""
-        slot = f"{_SLOT_OF[drawn]}{stage}" if stage.isdigit() else _SLOT_OF.get(drawn, "")
         if (transfer := op.collective) is not None:
             return What(op.name, kind, drawn, "", bytes=transfer.bytes, transfer=transfer.kind, members=len(transfer.group))
+        name = op.name
+        if kind in ("compute", "recompute") and slot and not self._slot(op)[-1:].isdigit():
+            drawn = drawn if kind == "recompute" else _ROLE_OF[slot[0]]
+            name = f"{slot} {name}"
+        slot = slot if kind in ("compute", "recompute") else ""
         flop, moved = self.timeline.program.work.get((op.name, op.duration), (None, None))
-        return What(op.name, kind, drawn, slot, round(op.duration * self.per_second), flop, moved)
+        return What(name, kind, drawn, slot, round(op.duration * self.per_second), flop, moved)

@@ -7,23 +7,23 @@ class Layout {
     this.rows = [];
     this.titles = [];
     this.byRun = runs.map(() => []);
-    let top = 6;
+    let top = 4;
     for (const run of runs) {
       if (runs.length > 1) { this.titles.push({ text: run.name, top }); top += 24; }
       run.ranks.forEach((rank, number) => {
         const sources = run.rows.filter((row) => row.rank === number);
         const group = { run, rank, label: rank.label, rows: [], compute: null };
-        const beside = sources.length > 2 ? 6 * times : 9 * times;
+        const beside = [9, 9, 9, 6, 5][Math.min(4, sources.length)] * times; // thin rows where several kinds overlap
         for (const source of sources) {
           const height = source.kind === "compute" ? 18 * times : beside;
           const row = { run, source, group, top, height };
-          top += height + (source.kind === "compute" ? 2 : 1);
+          top += height + (source.kind === "compute" ? 2 : sources.length > 3 ? 0 : 1);
           group.rows.push(row);
           this.rows.push(row);
           this.byRun[run.number][source.place] = row;
           if (source.kind === "compute") group.compute = row;
         }
-        top += 7;
+        top += 5;
         this.groups.push(group);
       });
     }
@@ -31,25 +31,26 @@ class Layout {
     this.measure(runs);
   }
 
-  // The usual length of a forward, backward and weight-gradient pass, and the longest number of a micro-batch.
+  // The usual length of a forward, backward and weight-gradient pass and of how many ops it is, and the longest number of a micro-batch.
   measure(runs) {
     const lengths = {};
     this.longest = "0";
     for (const run of runs) for (const row of run.rows) for (const slot of row.passes || []) {
       if (!slot.letter || slot.instance < 0) continue;
-      (lengths[slot.letter] ||= []).push(slot.end - slot.start);
+      (lengths[slot.letter] ||= []).push([slot.end - slot.start, slot.last - slot.first]);
       if (`${slot.instance}`.length > this.longest.length) this.longest = `${slot.instance}`;
     }
-    this.lengths = {};
-    for (const [letter, all] of Object.entries(lengths)) this.lengths[letter] = all.sort((a, b) => a - b)[all.length >> 1];
+    const median = (all) => all.sort((a, b) => a - b)[all.length >> 1];
+    this.passes = {};
+    for (const [letter, all] of Object.entries(lengths)) this.passes[letter] = { length: median(all.map((pair) => pair[0])), ops: median(all.map((pair) => pair[1])) };
   }
 
-  usual(letter) { return this.lengths[letter] || 0; }
+  usual(letter) { return this.passes[letter] || { length: 0, ops: 1 }; }
 
   numbered(context, scale) {
     context.font = `600 ${10.5}px system-ui, sans-serif`;
     const need = context.measureText("0".repeat(this.longest.length)).width + 4;
-    return Object.fromEntries(Object.entries(this.lengths).map(([letter, length]) => [letter, length * scale >= need]));
+    return Object.fromEntries(Object.entries(this.passes).map(([letter, pass]) => [letter, pass.length * scale >= need]));
   }
 
   visible(from, to) { return this.rows.filter((row) => row.top + row.height >= from && row.top <= to); }

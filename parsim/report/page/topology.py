@@ -168,9 +168,10 @@ def _draw(line: _Line, places: dict[str, tuple[int, int, int]], number: int, of:
     words = f"{rate(line.capacity)} · {percent(line.used)}"
     title = f"{' and '.join(line.names)}: {line.count:,} × {line.kind}, {rate(line.capacity)} each way, busiest used {percent(line.used)}"
     if a == b:
-        left, top = x - w // 2, y - 11 - 5 * number
-        path = f"M{left} {top}h-{26 + 8 * number}v{22 + 10 * number}h{26 + 8 * number}"
-        text, anchor = (left - 34 - 8 * number, y + 4 + 13 * (number - (of - 1) / 2)), "end"
+        way = 1 if a in _SIDE else -1
+        side, top, reach = x + way * (w // 2), y - 11 - 5 * number, way * (26 + 8 * number)
+        path = f"M{side} {top}h{reach}v{22 + 10 * number}h{-reach}"
+        text, anchor = (side + reach + 8 * way, y + 4 + 13 * (number - (of - 1) / 2)), "start" if way > 0 else "end"
     elif x == u:
         at = x + (2 * number - of + 1) * _SPREAD
         path = f"M{at} {min(y, v) + _HEIGHT // 2}V{max(y, v) - _HEIGHT // 2}"
