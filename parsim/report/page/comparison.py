@@ -73,7 +73,7 @@ def breakdowns(entries: Sequence[Entry]) -> str:
 
 
 def _side_by_side(keys: Sequence[tuple[str, str, str]], columns: Sequence[Mapping[str, float]], text: Callable[[float], str]) -> Rows:
-    """A row per (key, HTML, key of the document) that any run has, its value in each run, and the change in the text's unit."""
+    """A row per (key, HTML, key of the document) that any run has: its value in each run, and the change."""
     rows: Rows = []
     for key, html, path in keys:
         values = [column.get(key, 0) for column in columns]
@@ -100,7 +100,9 @@ def memory(entries: Sequence[Entry]) -> str:
     """What fills the fullest device of each run."""
     worst = [entry.report.worst_device for entry in entries]
     columns = [{} if device is None else {**device.at_peak, "total": device.device_used_bytes} for device in worst]
-    keys = [(name, f"{swatch(style.memory_style(name).colour)}{name}", "") for name in AT_PEAK] + [("total", "<b>total</b>", "memory.peak_bytes")]
+    keys = [(name, f"{swatch(style.memory_style(name).colour)}{name}", "") for name in AT_PEAK] + [
+        ("total", "<b>total</b>", "memory.peak_bytes")
+    ]
     return table(_heads("Fullest device at its peak", entries, " [GiB]"), _side_by_side(keys, columns, gib), name="memory-table")
 
 
@@ -124,7 +126,9 @@ def collectives(entries: Sequence[Entry]) -> str:
             line.append(Cell(NONE if run is None else unit.cell(run.exposed_s), 0.0 if run is None else run.exposed_s))
             if place:
                 both = run is not None and runs[0] is not None
-                line.append(relative(runs[0].exposed_s, run.exposed_s) if both else "new" if run is not None else "gone" if runs[0] else NONE)
+                line.append(
+                    relative(runs[0].exposed_s, run.exposed_s) if both else "new" if run is not None else "gone" if runs[0] else NONE
+                )
         rows.append(line)
     return table(heads, rows, words=2, name="collectives")
 

@@ -38,9 +38,7 @@ def _distance(timeline: Timeline, targets: Indices, sources: Indices) -> Indices
     count = len(timeline.start)
     wanted = targets[several] * count + sources[several]
     for near in (1, 0):
-        columns = [
-            column for lanes in timeline.lanes.values() for name, column in lanes.items() if (name == COMPUTE_LANE) == (near == 0)
-        ]
+        columns = [column for lanes in timeline.lanes.values() for name, column in lanes.items() if (name == COMPUTE_LANE) == (near == 0)]
         known = [column[1:] * count + column[:-1] for column in columns if len(column) > 1]
         if known:
             distance[several[np.isin(wanted, np.concatenate(known))]] = near

@@ -61,7 +61,11 @@ def table(
     more = f"{MOST_ROWS:,} of {len(rows):,} rows; all in report.json." if len(rows) > MOST_ROWS else ""
     title = " ".join(filter(None, (caption, more)))
     caption = f"<caption>{escape(title)}</caption>" if title else ""
-    box = f'<input class="filter" type="search" placeholder="filter rows" aria-label="filter {escape(name)}">' if len(rows) > _FILTERED else ""
+    box = (
+        f'<input class="filter" type="search" placeholder="filter rows" aria-label="filter {escape(name)}">'
+        if len(rows) > _FILTERED
+        else ""
+    )
     kind = ' class="sortable"' if sortable and len(rows) > 1 else ""
     anchor = f' id="{escape(name)}"' if name else ""
     return (

@@ -106,7 +106,7 @@ def memory(report: Report) -> str:
     names = [name for name in AT_PEAK if any(device.at_peak.get(name, 0) for device in devices)]
     widest = max((max(report.capacity(device), device.device_used_bytes) for device in devices), default=0)
     rows = [_device(report, device, f"memory.devices.{order[device.rank]}", names, widest) for device in devices]
-    heads = ["Ranks", "At the peak", "Count", "Stage", *(name.capitalize() for name in names), "Peak", "Capacity", "Peak at", "During"]
+    heads = ["Ranks", "At the peak", "Count", "Stage", "Peak", "Capacity", *(name.capitalize() for name in names), "Peak at", "During"]
     return table(heads, rows, words=2, name="devices", caption="Device memory at the peak, by category [GiB].")
 
 
@@ -121,9 +121,9 @@ def _device(report: Report, device: DeviceMemory, key: str, names: list[str], wi
         Cell("", device.device_used_bytes, html=f'<div class="small">{bar(parts, widest, f"rank {device.rank}")}{limit}</div>'),
         Cell(str(group.count), group.count, f"{key}.count"),
         Cell(NONE if group.stage is None else str(group.stage), group.stage),
-        *(Cell(gib(peak.get(name, 0)), peak.get(name, 0), f"{key}.at_peak.{name}") for name in names),
         Cell(gib(device.device_used_bytes), device.device_used_bytes, f"{key}.peak_bytes"),
         Cell(gib(report.capacity(device)), report.capacity(device)),
+        *(Cell(gib(peak.get(name, 0)), peak.get(name, 0), f"{key}.at_peak.{name}") for name in names),
         Cell(seconds(device.peak_time_s), device.peak_time_s, f"{key}.peak_time_s"),
         device.peak_op or NONE,
     ]
@@ -197,7 +197,7 @@ def critical_path(report: Report) -> str:
     scale = step / (report.end - report.begin) if report.end > report.begin else 1.0
     unit = time_unit(step)
     longest = sorted(spent.items(), key=lambda item: (-sum(item[1]), item[0]))
-    rows = [
+    rows: list[list[Cell | str]] = [
         [
             name.partition("\0")[0],
             Cell(kind := name.partition("\0")[2], html=f"{swatch(style.KEYS.get(kind, style.GREY), kind)}{escape(kind)}"),
@@ -211,7 +211,9 @@ def critical_path(report: Report) -> str:
         f"The chain of {len(report.path.pieces):,} ops that decides how long the step takes, walked back from its last op to the blocker"
         f" that ended last. The {min(_LONGEST, len(longest))} longest of its {len(longest)} kinds of ops; its times by class stand above."
     )
-    return f"<p>{words}</p>" + table(["Op", "Class", "Times", f"Time [{unit.name}]", "Share of step [%]"], rows, words=2, name="critical-path")
+    return f"<p>{words}</p>" + table(
+        ["Op", "Class", "Times", f"Time [{unit.name}]", "Share of step [%]"], rows, words=2, name="critical-path"
+    )
 
 
 def warnings(report: Report) -> str:
@@ -290,7 +292,9 @@ def definitions(document: Document | None = None) -> str:
         shown = f" = <code{attributes(key, _raw(value))}>{escape(_worded(value))}</code>" if plain else ""
         formula = f"<br><code>{escape(item.formula)}</code>" if item.formula else ""
         source = f"<br><small>{escape(item.source)}</small>" if item.source else ""
-        parts.append(f'<dt id="def-{item.name}">{escape(item.name)} [{escape(item.unit)}]{shown}</dt><dd>{escape(item.text)}{formula}{source}</dd>')
+        parts.append(
+            f'<dt id="def-{item.name}">{escape(item.name)} [{escape(item.unit)}]{shown}</dt><dd>{escape(item.text)}{formula}{source}</dd>'
+        )
     return f"<dl>{''.join(parts)}</dl>"
 
 

@@ -14,7 +14,14 @@ from parsim.report.wiring import Wires, Wiring
 if TYPE_CHECKING:
     from parsim.report.report import Report
 
-STEPS = ((0.0, "#9aa1ab", 1.0), (0.25, "#8a8a3c", 1.8), (0.5, "#b8a63a", 2.6), (0.75, "#f0e442", 3.4), (0.95, "#e68a00", 4.2), (9.0, "#d55e00", 5.0))
+STEPS = (
+    (0.0, "#9aa1ab", 1.0),
+    (0.25, "#8a8a3c", 1.8),
+    (0.5, "#b8a63a", 2.6),
+    (0.75, "#f0e442", 3.4),
+    (0.95, "#e68a00", 4.2),
+    (9.0, "#d55e00", 5.0),
+)
 """(utilisation up to which, colour, width): 0, < 25, < 50, < 75, < 95, >= 95 %"""
 _APART = 0.05
 """members whose utilisation differs by more than this are lines of their own"""
@@ -23,7 +30,15 @@ _FABRIC = ("core", "spine", "leaf", "switch")
 _TIERS = ("nic", "pcie", "gpu", "nvswitch")
 _SIDE = {"memory": 0, "cpu": 1, "nvme": 2, "drive": 2}
 """kinds beside the PCIe switches, and their tier inside the machine"""
-_NAMES = {"nic": "NIC", "pcie": "PCIe switch", "gpu": "GPU", "nvswitch": "NVSwitch", "cpu": "CPU", "memory": "host memory", "nvme": "NVMe drive"}
+_NAMES = {
+    "nic": "NIC",
+    "pcie": "PCIe switch",
+    "gpu": "GPU",
+    "nvswitch": "NVSwitch",
+    "cpu": "CPU",
+    "memory": "host memory",
+    "nvme": "NVMe drive",
+}
 _STEP, _HEIGHT, _SPREAD = 78, 34, 16
 
 
@@ -54,7 +69,9 @@ def topology(report: Report) -> str:
         x, y, w, h = frame
         kinds = f" ({wiring.other_machines} others differ)" if wiring.other_machines else ""
         words = f"one of {wiring.machines:,} machines{kinds}"
-        border = f'<rect class="frame" x="{x}" y="{y}" width="{w}" height="{h}"/><text class="soft" x="{x + 8}" y="{y + h - 8}">{words}</text>'
+        border = (
+            f'<rect class="frame" x="{x}" y="{y}" width="{w}" height="{h}"/><text class="soft" x="{x + 8}" y="{y + h - 8}">{words}</text>'
+        )
     return (
         f'<svg class="topology" role="img" aria-label="Links of {escape(title)}, coloured by utilisation" viewBox="0 0 {width} {height}"'
         f' style="max-width:{width}px">{border}{drawn}{boxes}</svg>{_legend()}'
@@ -74,15 +91,14 @@ def _lines(wiring: Wiring, rows: Sequence[LinkRow]) -> list[_Line]:
         found.setdefault(_pair(wires), {}).setdefault(wires.name, [])
     for row in rows:
         found.setdefault(_pair(row), {}).setdefault(row.link, []).append(row)
-    wired = {(wires.name, wires.kind): wires for wires in (*wiring.between, *wiring.inside)}
+    wired = {(known.name, known.kind): known for known in (*wiring.between, *wiring.inside)}
     lines: list[_Line] = []
     for (a, b, kind), by_name in found.items():
         buckets: list[_Line] = []
         for name, members in by_name.items():
-            wires = wired.get((name, kind))
-            if not members and wires is not None:
-                members = [LinkRow(name, kind, wires.count, wires.capacity, 0.0, 0.0, 0.0)]
-            for row in sorted(members, key=lambda row: -row.utilisation):
+            idle = wired.get((name, kind))
+            rest = [LinkRow(name, kind, idle.count, idle.capacity, 0.0, 0.0, 0.0)] if idle is not None and not members else []
+            for row in sorted(members or rest, key=lambda row: -row.utilisation):
                 own = next((line for line in buckets if line.used - row.utilisation <= _APART), None)
                 if own is None and len(buckets) == _MOST_LINES:
                     own = buckets[-1]
@@ -123,9 +139,7 @@ def _label(kind: str, count: int) -> str:
     return f"{name} ×{count:,}" if count > 1 else name
 
 
-def _place(
-    wiring: Wiring, lines: Sequence[_Line]
-) -> tuple[dict[str, tuple[int, int, int]], int, int, tuple[int, int, int, int]]:
+def _place(wiring: Wiring, lines: Sequence[_Line]) -> tuple[dict[str, tuple[int, int, int]], int, int, tuple[int, int, int, int]]:
     """Centre and width of every box, the size of the picture, and the frame of a machine."""
     counts = _counts(wiring)
     known = {end for line in lines for end in line.ends}
@@ -165,6 +179,7 @@ def _draw(line: _Line, places: dict[str, tuple[int, int, int]], number: int, of:
     if a not in places or b not in places:
         return ""
     (x, y, w), (u, v, _) = places[a], places[b]
+    text: tuple[float, float]
     words = f"{rate(line.capacity)} · {percent(line.used)}"
     title = f"{' and '.join(line.names)}: {line.count:,} × {line.kind}, {rate(line.capacity)} each way, busiest used {percent(line.used)}"
     if a == b:
@@ -204,8 +219,6 @@ def _box(kind: str, count: int, place: tuple[int, int, int]) -> str:
 
 def _legend() -> str:
     words = ("idle", "< 25 %", "< 50 %", "< 75 %", "< 95 %", "≥ 95 %")
-    parts = "".join(
-        f'<span><svg width="34" height="10" aria-hidden="true"><path d="M2 5H32" stroke="{colour}" stroke-width="{width}"/></svg> {escape(text)}</span>'
-        for (_, colour, width), text in zip(STEPS, words, strict=True)
-    )
+    stroke = '<span><svg width="34" height="10" aria-hidden="true"><path d="M2 5H32" stroke="{}" stroke-width="{}"/></svg> {}</span>'
+    parts = "".join(stroke.format(colour, width, escape(text)) for (_, colour, width), text in zip(STEPS, words, strict=True))
     return f'<div class="legend">Share of capacity used over the step: {parts}</div>'
