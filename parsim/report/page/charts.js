@@ -5,9 +5,10 @@ const GIB = 2 ** 30, GUTTER = 104;
 class View {
   constructor(length) {
     this.length = length;
-    this.range = [0, length];
+    this.range = [-0.004 * length, 1.004 * length];
     this.charts = [];
     this.pending = false;
+    this.drawn = this.range;
   }
 
   // The one place where ranges are clamped.
@@ -34,8 +35,12 @@ class View {
     requestAnimationFrame(() => { this.pending = false; this.draw(); });
   }
 
+  // Where only the selection changed, the charts that show it are painted again without new axes.
   draw() {
+    const moved = this.range !== this.drawn;
+    this.drawn = this.range;
     for (const chart of this.charts) {
+      if (!moved) { if (chart.selects) chart.redraw(false, false); continue; }
       chart.setScale("x", { min: this.range[0], max: this.range[1] });
       chart.root.parentElement.dataset.view = this.range.join(" ");
     }

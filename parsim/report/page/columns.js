@@ -12,12 +12,15 @@ async function unpack(packed) {
   const columns = {};
   let place = 0;
   for (const head of packed.columns) {
-    const count = head.length;
-    const values = new (head.planes > 3 ? Float64Array : Int32Array)(count);
-    let factor = 1;
-    for (let plane = 0; plane < head.planes; plane++, factor *= 256, place += count)
-      for (let i = 0; i < count; i++) values[i] += data[place + i] * factor;
-    if (head.signed) for (let i = 0; i < count; i++) values[i] = values[i] % 2 ? -(values[i] + 1) / 2 : values[i] / 2;
+    const { length, planes, signed } = head, values = new (planes > 3 ? Float64Array : Int32Array)(length);
+    for (let plane = 0; plane < planes; plane++, place += length) {
+      const bytes = data.subarray(place, place + length), factor = 256 ** plane;
+      if (plane === 0) values.set(bytes);
+      else if (planes > 3) for (let i = 0; i < length; i++) values[i] += bytes[i] * factor;
+      else for (let i = 0; i < length; i++) values[i] |= bytes[i] << (8 * plane);
+    }
+    if (signed && planes > 3) for (let i = 0; i < length; i++) values[i] = values[i] % 2 ? -(values[i] + 1) / 2 : values[i] / 2;
+    else if (signed) for (let i = 0; i < length; i++) values[i] = (values[i] >>> 1) ^ -(values[i] & 1);
     columns[head.name] = values;
   }
   return columns;

@@ -33,7 +33,6 @@ async function start() {
   const box = document.getElementById("memory"), charts = [];
   if (box) for (const run of runs) if (run.memory.length) charts.push(new MemoryChart(box, run, view, facts.styles, runs));
   timeline.memory = charts;
-  view.all();
   const draw = () => {
     const theme = readTheme();
     timeline.draw(theme);

@@ -40,11 +40,14 @@ class Painter {
     this.theme = theme;
     this.patterns = null;
     this.fades = {};
+    this.looksOf = new Map();
     this.looks = {};
     for (const [name, style] of Object.entries(this.styles.roles)) {
       const colour = name === "offload" ? theme.ink : style.colour;
       const hidden = mix(colour, theme.paper, 0.45);
-      this.looks[name] = { colour, hidden, edge: name === "offload" ? theme.soft : darker(colour), text: style.text, rgb: channels(colour), hiddenRgb: channels(hidden) };
+      const rgb = channels(colour), pale = channels(hidden);
+      const mixes = Array.from({ length: 256 }, (_, share) => pale.map((v, c) => v + ((rgb[c] - v) * share) / 255));
+      this.looks[name] = { rgb, mixes, colour, hidden, edge: name === "offload" ? theme.soft : darker(colour), text: style.text };
     }
   }
 
@@ -78,20 +81,33 @@ class Painter {
 
   begin(lines, width) {
     this.width = Math.max(1, Math.round(width));
-    this.sums = new Float32Array(lines * this.width * 4);
+    const size = lines * this.width * 4;
+    if (!this.sums || this.sums.length !== size) {
+      this.sums = new Float32Array(size);
+      this.strip.width = this.width;
+      this.strip.height = Math.max(1, lines);
+      this.pen = this.strip.getContext("2d");
+      this.image = this.pen.createImageData(this.width, Math.max(1, lines));
+    } else this.sums.fill(0);
   }
 
   // Add a stretch of one colour to a line of the strip.
   add(line, start, end, rgb, weight) {
     const from = Math.max(0, (start - this.view[0]) * this.scale), to = Math.min(this.width, (end - this.view[0]) * this.scale);
-    const sums = this.sums;
-    for (let x = Math.floor(from); x < to; x++) {
-      const cover = (Math.min(to, x + 1) - Math.max(from, x)) * weight, at = (line * this.width + x) * 4;
+    const last = Math.ceil(to);
+    for (let x = Math.floor(from); x < last; x++) {
+      const cover = ((to < x + 1 ? to : x + 1) - (from > x ? from : x)) * weight, at = (line * this.width + x) * 4, sums = this.sums;
       sums[at] += rgb[0] * cover;
       sums[at + 1] += rgb[1] * cover;
       sums[at + 2] += rgb[2] * cover;
       sums[at + 3] += cover;
     }
+  }
+
+  // How each kind of span of a run is drawn.
+  looksFor(run) {
+    if (!this.looksOf.has(run)) this.looksOf.set(run, run.whats.map((what) => this.looks[what.role]));
+    return this.looksOf.get(run);
   }
 
   // Sum thin spans; return the wide ones.
@@ -104,11 +120,12 @@ class Painter {
     }
     const { run, source } = row, wide = [], thin = THIN * this.ratio, [from, to] = this.view;
     const talks = source.kind.endsWith("_comm") || source.kind === "offload";
+    const looks = this.looksFor(run);
     for (let i = firstEndingAfter(run.end, source.first, source.last, from); i < source.last && run.start[i] < to; i++) {
-      const look = this.looks[run.whats[run.what[i]].role], share = run.share[i] / 255;
-      if ((run.end[i] - run.start[i]) * this.scale >= thin) wide.push(i);
-      else this.add(line, run.start[i], run.end[i], talks ? look.hiddenRgb.map((v, c) => v + (look.rgb[c] - v) * share) : look.rgb, run.busy[i] / 255);
-      if (talks && share === 1) this.add(underline, run.start[i], run.end[i], look.rgb, run.busy[i] / 255);
+      const start = run.start[i], end = run.end[i], look = looks[run.what[i]], share = run.share[i], busy = run.busy[i] / 255;
+      if ((end - start) * this.scale >= thin) wide.push(i);
+      else this.add(line, start, end, talks ? look.mixes[share] : look.rgb, busy);
+      if (talks && share === 255) this.add(underline, start, end, look.rgb, busy);
     }
     for (let i = firstEndingAfter(run.bareEnd, source.bareFirst, source.bareLast, from); i < source.bareLast && run.bareStart[i] < to; i++)
       this.add(underline, run.bareStart[i], run.bareEnd[i], this.looks[source.kind === "pipeline_comm" ? "pipeline" : source.kind === "offload" ? "offload" : "communication"].rgb, 1);
@@ -118,13 +135,13 @@ class Painter {
   // Passes while they are narrow, their kernels once there is room: all or none of a kind of pass.
   slots(row, line) {
     const { run, source } = row, wide = [], thin = THIN * this.ratio, [from, to] = this.view;
-    const ends = (source.slotEnds ||= Float64Array.from(source.slots, (slot) => slot.end));
+    const ends = (source.slotEnds ||= Float64Array.from(source.slots, (slot) => slot.end)), looks = this.looksFor(run);
     for (let s = firstEndingAfter(ends, 0, ends.length, from); s < ends.length && source.slots[s].start < to; s++) {
       const slot = source.slots[s];
       if (this.opens(slot)) {
         for (let i = firstEndingAfter(run.end, slot.first, slot.last, from); i < slot.last && run.start[i] < to; i++) {
           if ((run.end[i] - run.start[i]) * this.scale >= thin) wide.push(i);
-          else this.add(line, run.start[i], run.end[i], this.looks[run.whats[run.what[i]].role].rgb, run.busy[i] / 255);
+          else this.add(line, run.start[i], run.end[i], looks[run.what[i]].rgb, run.busy[i] / 255);
         }
       } else if ((slot.end - slot.start) * this.scale >= thin) wide.push(slot);
       else {
@@ -138,10 +155,11 @@ class Painter {
   // A colour over the grey of a bubble: a pass that computes half of its time is half as strong.
   faded(role, busy) {
     const key = `${role} ${Math.round(busy * 50)}`;
-    return (this.fades[key] ||= (() => {
+    if (!this.fades[key]) {
       const colour = mix(this.looks[role].colour, this.theme.bubble, Math.round(busy * 50) / 50);
-      return { colour, rgb: channels(colour) };
-    })());
+      this.fades[key] = { colour, rgb: channels(colour) };
+    }
+    return this.fades[key];
   }
 
   opens(slot) {
@@ -150,11 +168,8 @@ class Painter {
   }
 
   blit(rows, ranks) {
-    const { context, width, sums } = this, lines = sums.length / width / 4;
-    this.strip.width = width;
-    this.strip.height = Math.max(1, lines);
-    const pen = this.strip.getContext("2d", { willReadFrequently: true });
-    const image = pen.createImageData(width, Math.max(1, lines)), pixels = image.data;
+    const { context, width, sums } = this, pixels = this.image.data;
+    pixels.fill(0);
     for (let at = 0; at < sums.length; at += 4) {
       const cover = sums[at + 3];
       if (!cover) continue;
@@ -163,7 +178,7 @@ class Painter {
       pixels[at + 2] = sums[at + 2] / cover;
       pixels[at + 3] = Math.min(255, 255 * cover);
     }
-    pen.putImageData(image, 0, 0);
+    this.pen.putImageData(this.image, 0, 0);
     context.imageSmoothingEnabled = false;
     rows.forEach((row, line) => context.drawImage(this.strip, 0, line, width, 1, this.box.left, this.top(row), width, this.height(row)));
     this.underlines = ranks.map((group, i) => [group, rows.length + i]);

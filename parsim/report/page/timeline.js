@@ -63,7 +63,7 @@ class Timeline {
     Object.assign(this, { box, runs, view, scroll: 0, selected: null, shown: null });
     this.layout = new Layout(runs);
     this.painter = new Painter(this.layout, styles);
-    this.plotHeight = Math.min(this.layout.height, 640);
+    this.plotHeight = Math.min(this.layout.height, 660);
     this.scroller = this.part("scroller", box);
     this.spacer = this.part("spacer", this.scroller);
     this.stuck = this.part("stuck", this.spacer);
@@ -99,6 +99,7 @@ class Timeline {
     options.hooks.draw.unshift((chart) => this.paint(chart));
     options.hooks.setCursor = [(chart) => this.hover(chart)];
     this.chart = new uPlot(options, [[0, this.view.length], [null, null]], this.stuck);
+    this.chart.selects = true;
     this.view.charts.push(this.chart);
     this.stuck.dataset.view = this.view.range.join(" ");
     this.chart.over.addEventListener("click", (event) => this.click(event));
