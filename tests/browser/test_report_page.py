@@ -39,7 +39,7 @@ def test_sixteen_stages_open_fast_and_small(open_page, pipeline):
     assert opened.complaints == []
     assert opened.view()[0] == pytest.approx(0.0, abs=0.01 * report.step_time)
     assert opened.view()[1] == pytest.approx(report.step_time, rel=0.01)
-    print("painted in", opened.page.locator("#timeline").get_attribute("data-paint"), "ms")
+    assert float(opened.page.locator("#timeline").get_attribute("data-paint")) < 1_000  # ms, on any machine
 
 
 def test_ten_numbers_are_those_of_the_document(open_page, pipeline):
@@ -183,7 +183,9 @@ def test_the_keyboard_is_enough(open_page, pipeline):
     page.keyboard.press("ArrowRight")
     first = opened.until(lambda: details.get_attribute("data-span"), "arrows select")
     page.keyboard.press("ArrowRight")
-    second = opened.until(lambda: details.get_attribute("data-span") not in (None, first) and details.get_attribute("data-span"), "the next")
+    second = opened.until(
+        lambda: details.get_attribute("data-span") not in (None, first) and details.get_attribute("data-span"), "the next"
+    )
     assert int(second) == int(first) + 1
     page.keyboard.press("ArrowDown")
     assert "stage 1" in details.inner_text()
@@ -272,7 +274,10 @@ def test_tables_sort_by_number(open_page, small):
     _, path = small
     opened = open_page(path)
     head = opened.page.locator("#collectives th", has_text="Busy")
-    values = lambda: [float(v) for v in opened.page.locator('#collectives [data-key$=".busy_s"]').evaluate_all("c => c.map(x => x.dataset.v)")]  # noqa: E731
+
+    def values():
+        return [float(v) for v in opened.page.locator('#collectives [data-key$=".busy_s"]').evaluate_all("c => c.map(x => x.dataset.v)")]
+
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "descending"
     assert values() == sorted(values(), reverse=True)

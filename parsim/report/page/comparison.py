@@ -60,8 +60,9 @@ def breakdowns(entries: Sequence[Entry]) -> str:
     """Bars to one scale, and the classes of time side by side."""
     longest = max(entry.report.step_time for entry in entries)
     bars = "".join(
-        f'<div class="run"><span>{escape(entry.name)} · {seconds(entry.report.step_time)}</span>{breakdown_bar(entry.report, longest)}</div>'
+        f'<div class="run"><span>{escape(entry.name)} · {seconds(step)}</span>{breakdown_bar(entry.report, longest)}</div>'
         for entry in entries
+        for step in (entry.report.step_time,)
     )
     unit = time_unit(longest)
     rows = _side_by_side(

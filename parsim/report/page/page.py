@@ -39,6 +39,7 @@ def page(entries: Sequence[tuple[str, Report]]) -> str:
     parts = {
         "title": escape(title),
         "style": _read("assets/uplot.min.css") + _read("page/page.css"),
+        "version": json.loads(_read("assets/VENDOR.json"))["version"],
         "licence": _read("assets/uplot.LICENSE").replace("--", "- -"),
         "heading": escape(title if len(found) == 1 else "Comparison of " + title),
         "recipe": "" if len(found) > 1 else escape(recipe(found[0].report.measured)),
