@@ -21,10 +21,10 @@ def compute_row(opened, label):
     return box["y"] + top + height / 2
 
 
-def span_of(report, rank, name, instance):
-    timeline = report.timeline
-    index = next(i for i in timeline.lane(rank) if timeline.program.ops[i].name == name and timeline.program.ops[i].instance == instance)
-    return float(timeline.start[index]), float(timeline.end[index])
+def longest_op(report, rank, name, instance):
+    """The longest op of a name on the compute lane."""
+    ops = [report.timeline.program.ops[i] for i in report.timeline.lane(rank)]
+    return max((op for op in ops if (op.name, op.instance) == (name, instance)), key=lambda op: op.duration)
 
 
 def test_sixteen_stages_open_fast_and_small(open_page, pipeline):
@@ -99,7 +99,8 @@ def test_hovering_says_what_when_how_much_and_why(open_page, pipeline):
     report, path = pipeline
     opened = open_page(path)
     page = opened.page
-    begin, end = span_of(report, 0, "F0 layer 3", 0)
+    op = longest_op(report, 0, "F0 layer 3", 0)
+    begin, end = float(report.timeline.start[op.index]), float(report.timeline.end[op.index])
     y = compute_row(opened, "stage 0")
     tip = page.locator(".tip")
     page.mouse.move(opened.at((begin + end) / 2), y)
@@ -121,11 +122,12 @@ def test_hovering_says_what_when_how_much_and_why(open_page, pipeline):
     lines = tip.inner_text().split("\n")
     assert len(lines) == 4
     assert lines[0] == "F0 layer 3 · micro-batch 0 · stage 0, compute (ranks 0-7)"
-    assert f"takes {1e6 * (end - begin):.4g} µs" in lines[1]
+    length = f"{1e3 * (end - begin):.4g} ms" if end - begin >= 2e-3 else f"{round(1e6 * (end - begin)):,} µs"
+    assert f"takes {length}" in lines[1]
     assert "% of the step" in lines[1]
-    op = next(op for op in report.timeline.program.ops if op.name == "F0 layer 3")
     flop, _ = report.timeline.program.work[op.name, op.duration]
-    assert f"{flop / 1e9:.3g} GFLOP" in lines[2]
+    assert flop > 1e11
+    assert f"{flop / 1e9:.0f} GFLOP" in lines[2]
     assert "device memory" in lines[2]
     assert lines[3].startswith("waited for ")
     page.mouse.move(10, 10)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from parsim import load, simulate
 
 
@@ -16,8 +14,7 @@ def test_work_of_a_perceptron_by_hand():
     assert flop == 2 * sum(products) + sum(products[1:])
     first = program.work[next((op.name, op.duration) for op in program.ops if op.name.startswith("F0"))]
     assert first[0] == products[0]
-    # operands once, the result once, fp32; what else the op reads and writes comes on top
-    assert first[1] >= 4 * (batch * 1024 + 1024 * 1024 + batch * 1024)
+    assert first[1] == 4 * (batch * 1024 + 1024 * 1024 + batch * 1024)  # operands once, the result once, fp32
 
 
 def test_a_slow_rank_does_the_same_work():
@@ -34,7 +31,6 @@ def test_a_slow_rank_does_the_same_work():
 def test_adam_moves_what_its_book_says():
     program = simulate(load("scenarios/gpt2-ddp-4x-a100.yaml")).timeline.program
     step = next(op for op in program.ops if op.name == "optimizer")
-    flop, moved = program.work[step.name, step.duration]
-    assert flop == pytest.approx(0.0, abs=1e12)
-    assert moved / 124_439_808 == pytest.approx(moved // 124_439_808, abs=1.0)
-    assert moved > 16 * 124_439_808  # states, gradients and weights are read and written
+    parameters = 124_439_808
+    # AdamW of `foreach`, element by element: 15 FLOP, and 86 B for weight, gradient, master and two moments in its passes
+    assert program.work[step.name, step.duration] == (15 * parameters, 86 * parameters)
