@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,12 +23,13 @@ from parsim.report.assemble import Run, assemble
 from parsim.report.confidence import Confidence
 from parsim.report.measured import Assumption
 from parsim.report.report import Report
+from parsim.report.wiring import wiring_of
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.confidence import confidence
 from parsim.scenario.load import load
 from parsim.scenario.provenance import catalogue_sha256
-from parsim.scenario.scenario import Scenario
+from parsim.scenario.scenario import Scenario, place_text
 from parsim.simulation.engine import Engine, collector_paused
 from parsim.theory.pipeline import bubble_fraction
 
@@ -60,6 +62,8 @@ def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: st
             training_tokens=built.tokens,
             name=scenario.name,
             scenario=scenario.document(),
+            origins={path: place_text(origin) for path, origin in scenario.origins.items()},
+            wiring=partial(wiring_of, built.cluster),
             assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
             warnings=built.warnings,
             confidence=Confidence(**confidence(built)),

@@ -96,6 +96,8 @@ class Lowering:
         for by_role in self._passes:
             for passes in by_role.values():
                 self.program.memory_bound.update(passes.memory_bound())
+                for (name, seconds), work in passes.work().items():
+                    self.program.work.update({(name, seconds / speed): work for speed in {1.0, *self.plan.slow.values()}})
         return self.program
 
     # -- slots ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from parsim.kernel import Kernel, Memory
+from parsim.kernel import Fixed, Kernel, Memory
 from parsim.parallel.hooks import START
 from parsim.program.program import COMPUTE, OFFLOAD, Effect, Tensor
 
@@ -40,6 +40,10 @@ class Item:
     duration: float = 0.0
     memory_time: float = 0.0
     """the part of it in kernels that wait for HBM [s]"""
+    flop: float = 0.0
+    """what its kernels compute [FLOP]"""
+    moved: float = 0.0
+    """what its kernels read and write in device memory [B]"""
     collective: tuple[str, str, int] | None = None
     """(kind, axis, bytes)"""
     needs: list[int] = field(default_factory=list)
@@ -113,6 +117,8 @@ class PassBuilder:
         for kernel in kernels:
             seconds = self.clock(kernel)
             segment.duration += seconds
+            segment.flop += kernel.flop
+            segment.moved += 0.0 if isinstance(kernel, Fixed) else kernel.bytes
             if isinstance(kernel, Memory):
                 segment.memory_time += seconds
         for tensor in frees:

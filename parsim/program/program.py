@@ -122,6 +122,8 @@ class Program:
     """rank -> tensors that exist before the first op (parameters, optimizer state, ...)"""
     memory_bound: dict[str, float] = field(default_factory=dict)
     """name of a compute op -> share of its time in kernels that wait for HBM (0 if absent); for interference"""
+    work: dict[tuple[str, float], tuple[float, float]] = field(default_factory=dict)
+    """(name, duration) of a compute op -> what its kernels compute [FLOP] and move in device memory [B]; for pictures"""
     slots: dict[int, Sequence[tuple[str, int, int]]] = field(default_factory=dict)
     """rank -> its schedule as (kind, stage, micro_batch), for the text form and figures"""
     _tail: dict[Lane, Op] = field(default_factory=dict, repr=False)

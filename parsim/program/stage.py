@@ -37,6 +37,7 @@ class StagePasses:
         self.sharding = {stage: plan.sharding(chunk, role) for stage, chunk in self.chunks.items()}
         self.units = {stage: plan.units(chunk) for stage, chunk in self.chunks.items()}
         self.weights = {w.name: w for chunk in self.chunks.values() for w in plan.weights(chunk)}
+        self._ending: list[Item] = []
         self._templates: dict[tuple[str, int, bool, bool, bool, Hashable], tuple[list[Item], Hashable]] = {}
         self._tapes: dict[tuple[int, bool], Tape] = {}
         self._versions = _Versions()
@@ -103,6 +104,7 @@ class StagePasses:
                 getattr(sharding, name)(at)
                 _extend(items, at.finish())
         self._constants(items)
+        self._ending = items
         return items
 
     @property
@@ -254,6 +256,12 @@ class StagePasses:
                     whole[item.name] = whole.get(item.name, 0.0) + item.duration
                     bound[item.name] = bound.get(item.name, 0.0) + item.memory_time
         return {name: bound[name] / seconds for name, seconds in whole.items() if bound[name]}
+
+    def work(self) -> dict[tuple[str, float], tuple[float, float]]:
+        """(Op name, duration [s]) -> what its kernels compute [FLOP] and move in device memory [B], over the templates so far."""
+        written = [items for items, _ in self._templates.values()] + [self._ending]
+        items = (item for items in written for item in items if item.duration and (item.flop or item.moved))
+        return {(item.name, item.duration): (item.flop, item.moved) for item in items}
 
     # -- what reports ask -----------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from parsim.report.confidence import Confidence
 from parsim.report.host_memory import HostMemory
 from parsim.report.profiled import Profiled
 from parsim.report.steady import SteadyWindow
+from parsim.report.wiring import Wiring
 from parsim.simulation.trace import Trace
 
 CATEGORIES = (
@@ -252,6 +253,8 @@ class Measured:
     name: str = "unnamed"
     scenario: Mapping[str, Any] = field(default_factory=dict)
     """the resolved scenario; loading it again gives the same report"""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """dotted key of the scenario -> where it was written (``file:line``, or the argument); keys at their defaults are absent"""
     window: SteadyWindow | None = None
     """for schedules without a flush; None: the step is the whole trace"""
     costs: Callable[[Collective], CollectiveCost] | None = None
@@ -259,6 +262,8 @@ class Measured:
     links: Mapping[int, LinkClass] = field(default_factory=dict)
     idle_links: int = 0
     """links of the cluster that no transfer crosses"""
+    wiring: Callable[[], Wiring] | None = None
+    """counts what the cluster is wired with, for its picture"""
     steps_simulated: float = 1.0
     """optimizer steps in the trace (more than one only without a flush); scales what links carried"""
     assumptions: tuple[Assumption, ...] = ()

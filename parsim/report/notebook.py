@@ -63,7 +63,7 @@ def _breakdown(report: Report) -> str:
 
 def _timeline(report: Report) -> str:
     """The figure as SVG with ids of its own: many reports may stand in one notebook."""
-    from parsim.report.html import inline
+    from parsim.report.inline_svg import inline
     from parsim.report.plots.figure import save
     from parsim.report.plots.sheet import timeline_figure
 

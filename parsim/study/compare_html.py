@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from parsim.report.html import inline
+from parsim.report.inline_svg import inline
 from parsim.report.plots.figure import save
 from parsim.study.compare_figures import names
 from parsim.study.compare_text import blocks, notes

@@ -1,0 +1,107 @@
+"""Fewer spans where there are too many: the kernels of a pass become one span, and so does the communication beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from parsim.report.page.columns import Integers
+from parsim.report.page.spans import FULL, Row, Spans, What
+from parsim.report.timeline import Indices
+
+_KEPT = ("pipeline_comm",)
+"""rows whose spans already are one per pass"""
+
+
+def merged(spans: Spans) -> Spans:
+    """One span per pass on compute rows, and one per pass and row of communication; `busy` says how much of each is work."""
+    heads = np.concatenate([np.empty(0, dtype=np.int64), *_heads(spans)])
+    group = np.searchsorted(heads, np.arange(len(spans)), side="right") - 1
+    tails = np.append(heads[1:], len(spans)) - 1
+    length = (spans.end - spans.start).astype(np.float64)
+    total = _sums(length, heads)
+    start, end = spans.start[heads], spans.end[tails]
+    cause = spans.cause[heads]
+    critical = group[spans.critical]
+    fresh = np.ones(len(critical), dtype=bool)
+    fresh[1:] = critical[1:] != critical[:-1]
+    whats = _Whats(spans, heads, tails)
+    return replace(
+        spans,
+        rows=tuple(_row(row, heads) for row in spans.rows),
+        what=whats.column,
+        whats=tuple(whats.known),
+        start=start,
+        end=end,
+        instance=spans.instance[heads],
+        cause=np.where(cause < 0, -1, group[cause]),
+        share=np.rint(_sums(length * spans.share, heads) / np.maximum(total, 1.0)).astype(np.int64),
+        busy=np.clip(np.rint(FULL * total / np.maximum(end - start, 1)), 0, FULL).astype(np.int64),
+        critical=critical[fresh],
+    )
+
+
+def _sums(values: np.ndarray[tuple[int], np.dtype[np.float64]], heads: Indices) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.add.reduceat(values, heads) if len(heads) else np.empty(0)
+
+
+def _row(row: Row, heads: Indices) -> Row:
+    first, last = np.searchsorted(heads, (row.first, row.first + row.count))
+    return replace(row, first=int(first), count=int(last - first))
+
+
+def _heads(spans: Spans) -> list[Integers]:
+    """Per row the spans with which a new group begins."""
+    slots = {slot: number for number, slot in enumerate(dict.fromkeys(what.slot for what in spans.whats), 1) if slot}
+    slot_of = np.array([slots.get(what.slot, 0) for what in spans.whats], dtype=np.int64)
+    found: list[Integers] = []
+    passes = np.empty(0, dtype=np.int64)
+    for row in spans.rows:
+        place = np.arange(row.first, row.first + row.count)
+        if row.kind == "compute":
+            slot, instance = slot_of[spans.what[place]], spans.instance[place]
+            new = (slot[1:] != slot[:-1]) | (instance[1:] != instance[:-1]) | (slot[1:] == 0)
+        else:
+            window = np.searchsorted(passes, spans.start[place], side="right")
+            new = (window[1:] != window[:-1]) | (row.kind in _KEPT)
+        own = place[np.concatenate(([True], new))] if len(place) else place
+        if row.kind == "compute":
+            passes = spans.start[own]
+        found.append(own)
+    return found
+
+
+@dataclass
+class _Whats:
+    """What the groups are, each kind once."""
+
+    spans: Spans
+    heads: Integers
+    tails: Integers
+
+    def __post_init__(self) -> None:
+        self.known: dict[What, int] = {}
+        spans, heads = self.spans, self.heads
+        numbers = spans.what
+        flop = np.array([what.flop or 0.0 for what in spans.whats], dtype=np.float64)[numbers]
+        moved = np.array([what.moved or 0.0 for what in spans.whats], dtype=np.float64)[numbers]
+        size = np.array([what.bytes or 0 for what in spans.whats], dtype=np.float64)[numbers]
+        repeated = np.array([what.role == "recompute" for what in spans.whats], dtype=bool)[numbers]
+        length = (spans.end - spans.start).astype(np.float64)
+        whole, again = _sums(length, heads), _sums(length * repeated, heads)
+        table = zip(
+            numbers[heads].tolist(), (self.tails - heads + 1).tolist(), _sums(flop, heads).tolist(), _sums(moved, heads).tolist(),
+            _sums(size, heads).tolist(), np.round(again / np.maximum(whole, 1.0), 2).tolist(), strict=True,
+        )  # fmt: skip
+        self.column = np.array([self._number(spans.whats[number], *facts) for number, *facts in table], dtype=np.int64)
+
+    def _number(self, what: What, count: float, flop: float, moved: float, size: float, again: float) -> int:
+        if count > 1:
+            kind = "backward" if what.slot.startswith("B") else what.role
+            name = what.slot or f"{what.kind.removesuffix('_comm')} communication"
+            what = What(
+                name, what.kind, kind, what.slot, flop=flop or None, moved=moved or None, bytes=round(size) or None, members=what.members,
+                merged=int(count), again=again,
+            )  # fmt: skip
+        return self.known.setdefault(what, len(self.known))

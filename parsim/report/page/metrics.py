@@ -1,0 +1,95 @@
+"""The figures of merit of a run as the page shows them: one list for the tiles, the comparison and the definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from parsim.report.quantities import NONE, gib, number, percent, seconds
+
+if TYPE_CHECKING:
+    from parsim.report.report import Report
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of the JSON document."""
+
+    key: str
+    """dotted path in the document"""
+    title: str
+    text: Callable[[Any], str]
+    share: bool = False
+    """a fraction: differences are percentage points"""
+    definition: str = ""
+    """its name among the definitions where that is not the last part of the key"""
+
+    @property
+    def defined(self) -> str:
+        """The name of its definition."""
+        return self.definition or self.key.rpartition(".")[2]
+
+
+def _gib(value: float | None) -> str:
+    return NONE if value is None else f"{gib(value)} GiB"
+
+
+def _tera(value: float | None) -> str:
+    return NONE if value is None else f"{number(value)} TFLOP/s"
+
+
+EXPOSED = Metric("exposed_communication", "Exposed communication", percent, share=True)
+METRICS = (
+    Metric("step_time_s", "Step time", seconds),
+    Metric("mfu", "MFU", percent, share=True),
+    Metric("hfu", "HFU", percent, share=True),
+    Metric("memory.peak_bytes", "Peak memory", _gib),
+    Metric("memory.headroom_bytes", "Headroom", _gib),
+    Metric("bubble_fraction", "Bubble", percent, share=True),
+    EXPOSED,
+    Metric("tokens_per_s_per_gpu", "Tokens/s per GPU", number),
+    Metric("tokens_per_s", "Tokens/s", number),
+    Metric("samples_per_s", "Samples/s", number),
+    Metric("model_tflops_per_gpu", "Model FLOP/s per GPU", _tera),
+    Metric("hardware_tflops_per_gpu", "Hardware FLOP/s per GPU", _tera),
+    Metric("time_to_train_s", "Time to train", seconds),
+    Metric("gpu_hours", "GPU hours", number),
+)
+
+
+def value_of(report: Report, document: Mapping[str, Any], metric: Metric) -> Any:
+    """The number behind a metric, as the document has it."""
+    if metric is EXPOSED:
+        return exposed_share(report)
+    found: Any = document
+    for part in metric.key.split("."):
+        found = found[part]
+    return found
+
+
+def exposed_share(report: Report) -> float | None:
+    """Part of the step that the breakdown rank spends in nothing but communication."""
+    from parsim.report.verdict import exposed_communication
+
+    return exposed_communication(report.breakdown) / report.step_time if report.step_time > 0 else None
+
+
+def difference(metric: Metric, before: float | None, after: float | None) -> str:
+    """``-12.3 %``, or percentage points for shares; a dash where there is nothing to compare."""
+    if before is None or after is None:
+        return NONE
+    if metric.share and before != after:
+        points = 100 * (after - before)
+        return f"{points:+.1f} points" if abs(points) >= 0.05 else "≈"
+    return relative(before, after)
+
+
+def relative(before: float, after: float) -> str:
+    """``+12.3 %``; ``=`` where nothing changed, ``≈`` where hardly anything did."""
+    if before == after:
+        return "="
+    if before == 0:
+        return NONE
+    change = 100 * (after - before) / abs(before)
+    return f"{change:+,.1f} %" if abs(change) >= 0.05 else "≈"

@@ -1,0 +1,313 @@
+"""The parts of a page that describe one run; all of it readable without a script."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from parsim.report.definitions import DEFINITIONS
+from parsim.report.measured import AT_PEAK, DeviceMemory
+from parsim.report.page.markup import Cell, attributes, bar, figure, swatch, table
+from parsim.report.page.metrics import EXPOSED, METRICS, Metric, value_of
+from parsim.report.plots import style
+from parsim.report.quantities import GIB, NONE, cell, gib, number, percent, seconds, size, time_unit
+from parsim.report.verdict import rank_class, shortened
+
+if TYPE_CHECKING:
+    from parsim.report.report import Report
+
+Document = Mapping[str, Any]
+_TILES = ("step_time_s", "mfu", "memory.peak_bytes", "bubble_fraction", EXPOSED.key, "tokens_per_s_per_gpu")
+_EQUAL = 0.01
+"""difference in utilisation below which classes of links share a row"""
+_LONGEST = 12
+"""ops of the critical path that are listed"""
+
+
+def verdict(report: Report, title: str = "") -> str:
+    """The answer, whether it fits first; the limiter, and how sure it is."""
+    state, mark = ("fits", "✓") if report.fits else ("fails", "✗")
+    name = f"<h2>{escape(title)}</h2>" if title else ""
+    return (
+        f'<div class="verdict {state}">{name}<b><span class="mark" aria-hidden="true">{mark}</span> '
+        f'<span data-key="verdict">{escape(report.verdict)}</span></b>'
+        f'<span data-key="limiter">{escape(report.limiter)}</span><small>{escape(confidence(report))}</small></div>'
+    )
+
+
+def confidence(report: Report) -> str:
+    """How sure the step time is, and on what that rests."""
+    sure = report.measured.confidence
+    return f"confidence: {sure.status}" + (f" ({sure.basis})" if sure.basis else "")
+
+
+def tiles(report: Report, document: Document) -> str:
+    """The six figures of merit."""
+    theory = report.measured.schedule.bubble_fraction_theory
+    notes = {
+        "step_time_s": "",
+        "mfu": f"HFU {percent(report.hfu)}",
+        "memory.peak_bytes": f"of {gib(report.measured.memory.capacity_bytes)} GiB",
+        "bubble_fraction": f"theory {percent(theory)}" if theory is not None else "",
+        "tokens_per_s_per_gpu": f"{number(report.samples_per_s)} samples/s in all",
+    }
+    band = report.measured.confidence.step_band(report.step_time)
+    if band is not None:
+        notes["step_time_s"] = f"80 % band {seconds(band[0])} to {seconds(band[1])}"
+    return "".join(_tile(report, document, metric, notes.get(metric.key, "")) for metric in METRICS if metric.key in _TILES)
+
+
+def _tile(report: Report, document: Document, metric: Metric, note: str) -> str:
+    value = value_of(report, document, metric)
+    defined = DEFINITIONS[metric.defined]
+    return (
+        f'<a class="tile" href="#def-{defined.name}" title="{escape(defined.text)}"><span>{escape(metric.title)}</span>'
+        f"{figure(metric.text(value), metric.key, value)}<span>{escape(note)}</span></a>"
+    )
+
+
+def breakdown(report: Report) -> str:
+    """Where the step goes: a bar, and the same as numbers beside the critical path."""
+    words = f"<p>Time line of rank {report.breakdown_rank}, whose optimizer step ends last; definitions below.</p>"
+    return words + breakdown_bar(report, report.step_time) + breakdown_table(report)
+
+
+def breakdown_table(report: Report) -> str:
+    """Seconds of every class of time, and those of the critical path."""
+    step, unit = report.step_time, time_unit(report.step_time)
+    rows = [
+        [
+            Cell(key, html=f"{swatch(style.KEYS[key], key)}{key}"),
+            Cell(unit.cell(value), value, f"breakdown_s.{key}"),
+            Cell(f"{100 * value / step:.1f}" if step > 0 else NONE, value),
+            Cell(unit.cell(report.critical[key]), report.critical[key], f"critical_path_s.{key}"),
+        ]
+        for key, value in report.breakdown.items()
+        if value or report.critical[key]
+    ]
+    heads = ["Time goes to", f"[{unit.name}]", "[%]", f"Critical path [{unit.name}]"]
+    return table(heads, rows, name="breakdown")
+
+
+def breakdown_bar(report: Report, whole: float) -> str:
+    """The bar alone; `whole` seconds are its full width."""
+    parts = [(style.KEYS[key], value, f"{key} {seconds(value)}") for key, value in report.breakdown.items()]
+    label = ", ".join(f"{key} {seconds(value)}" for key, value in report.breakdown.items() if value)
+    return bar(parts, whole, label)
+
+
+def memory(report: Report) -> str:
+    """Memory of every class of ranks at its peak."""
+    devices = report.measured.memory.devices
+    order = {device.rank: place for place, device in enumerate(devices)}
+    names = [name for name in AT_PEAK if any(device.at_peak.get(name, 0) for device in devices)]
+    widest = max((max(report.capacity(device), device.device_used_bytes) for device in devices), default=0)
+    rows = [_device(report, device, f"memory.devices.{order[device.rank]}", names, widest) for device in devices]
+    heads = ["Ranks", "At the peak", "Count", "Stage", "Peak", "Capacity", *(name.capitalize() for name in names), "Peak at", "During"]
+    return table(heads, rows, words=2, name="devices", caption="Device memory at the peak, by category [GiB].")
+
+
+def _device(report: Report, device: DeviceMemory, key: str, names: list[str], widest: float) -> list[Cell | str]:
+    group = rank_class(report.measured, device.rank)
+    peak = device.at_peak
+    parts = [(style.memory_style(name).colour, peak.get(name, 0), f"{name} {gib(peak.get(name, 0))} GiB") for name in style.CATEGORIES]
+    share = min(100.0, 100.0 * report.capacity(device) / widest) if widest else 100.0
+    limit = f'<i class="limit" style="left:{share:.2f}%"></i>'
+    return [
+        Cell(group.ranks, device.rank, html=escape(shortened(group.ranks))),
+        Cell("", device.device_used_bytes, html=f'<div class="small">{bar(parts, widest, f"rank {device.rank}")}{limit}</div>'),
+        Cell(str(group.count), group.count, f"{key}.count"),
+        Cell(NONE if group.stage is None else str(group.stage), group.stage),
+        Cell(gib(device.device_used_bytes), device.device_used_bytes, f"{key}.peak_bytes"),
+        Cell(gib(report.capacity(device)), report.capacity(device)),
+        *(Cell(gib(peak.get(name, 0)), peak.get(name, 0), f"{key}.at_peak.{name}") for name in names),
+        Cell(seconds(device.peak_time_s), device.peak_time_s, f"{key}.peak_time_s"),
+        device.peak_op or NONE,
+    ]
+
+
+def collectives(report: Report) -> str:
+    """What the breakdown rank sends and receives per step."""
+    unit = time_unit(max((row.busy_s for row in report.collectives), default=0.0))
+    heads = ["Axis", "Collective", "Algorithm", "Protocol", "Ranks", "Count", "Size"]
+    heads += [*(f"{word} [{unit.name}]" for word in ("Busy", "Exposed", "Waited")), "Bus bandwidth [GB/s]"]
+    rows: list[list[Cell | str]] = []
+    for place, row in sorted(enumerate(report.collectives), key=lambda item: (-item[1].exposed_s, -item[1].busy_s)):
+        key = f"collectives.{place}"
+        times = (("busy_s", row.busy_s), ("exposed_s", row.exposed_s), ("wait_s", row.wait_s))
+        rows.append(
+            [
+                row.axis, row.kind, row.algorithm or NONE, row.protocol or NONE,
+                Cell(str(row.group_size), row.group_size, f"{key}.group_size"),
+                Cell(f"{row.count:,}", row.count, f"{key}.count"),
+                Cell(size(row.bytes), row.bytes, f"{key}.bytes"),
+                *(Cell(unit.cell(value), value, f"{key}.{name}") for name, value in times),
+                Cell(cell(None if row.busbw_Bps is None else row.busbw_Bps / 1e9), row.busbw_Bps, f"{key}.busbw_Bps"),
+            ]
+        )  # fmt: skip
+    return table(heads, rows, words=4, name="collectives", caption=f"Per step, seen from rank {report.breakdown_rank}.")
+
+
+def links(report: Report) -> str:
+    """What every class of links carried; classes that were equally busy share a row."""
+    unit = time_unit(report.step_time)
+    heads = ["Link", "Kind", "Links", "Capacity [GB/s]", "Per step [GiB]", "Used [%]", f"Saturated [{unit.name}]"]
+    rows: list[list[Cell | str]] = []
+    for places in _equally_busy(report):
+        row, key = report.links[places[0]], f"links.{places[0]}"
+        count = sum(report.links[place].count for place in places)
+        rows.append(
+            [
+                row.link, row.kind,
+                Cell(f"{count:,}", count, f"{key}.count" if len(places) == 1 else ""),
+                Cell(number(row.capacity_Bps / 1e9), row.capacity_Bps, f"{key}.capacity_Bps"),
+                Cell(cell(row.bytes / GIB), round(row.bytes), f"{key}.bytes"),
+                Cell(f"{100 * row.utilisation:.1f}", row.utilisation, f"{key}.utilisation"),
+                Cell(unit.cell(row.saturated_s), row.saturated_s, f"{key}.saturated_s"),
+            ]
+        )  # fmt: skip
+    return table(heads, rows, words=2, name="links", caption="Per direction; of links in one row the busiest. Every class in report.json.")
+
+
+def _equally_busy(report: Report) -> list[list[int]]:
+    """Places of link rows with the same name, kind and capacity, at most a point of utilisation apart; the busiest first."""
+    found: list[list[int]] = []
+    for place, row in sorted(enumerate(report.links), key=lambda item: -item[1].utilisation):
+        for places in found:
+            first = report.links[places[0]]
+            alike = (first.link, first.kind, first.capacity_Bps) == (row.link, row.kind, row.capacity_Bps)
+            if alike and first.utilisation - row.utilisation <= _EQUAL:
+                places.append(place)
+                break
+        else:
+            found.append([place])
+    return found
+
+
+def critical_path(report: Report) -> str:
+    """The chain that decides the length of the step, by op."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    for index, begin, end in report.path.pieces:
+        op = report.timeline.program.ops[index]
+        spent[f"{op.name}\0{op.kind}"].append(end - begin)
+    step = report.step_time
+    scale = step / (report.end - report.begin) if report.end > report.begin else 1.0
+    unit = time_unit(step)
+    longest = sorted(spent.items(), key=lambda item: (-sum(item[1]), item[0]))
+    rows: list[list[Cell | str]] = [
+        [
+            name.partition("\0")[0],
+            Cell(kind := name.partition("\0")[2], html=f"{swatch(style.KEYS.get(kind, style.GREY), kind)}{escape(kind)}"),
+            Cell(f"{len(times):,}", len(times)),
+            Cell(unit.cell(sum(times) * scale), sum(times)),
+            Cell(f"{100 * sum(times) * scale / step:.1f}" if step > 0 else NONE, sum(times)),
+        ]
+        for name, times in longest[:_LONGEST]
+    ]
+    words = (
+        f"The chain of {len(report.path.pieces):,} ops that decides how long the step takes, walked back from its last op to the blocker"
+        f" that ended last. The {min(_LONGEST, len(longest))} longest of its {len(longest)} kinds of ops; its times by class stand above."
+    )
+    return f"<p>{words}</p>" + table(
+        ["Op", "Class", "Times", f"Time [{unit.name}]", "Share of step [%]"], rows, words=2, name="critical-path"
+    )
+
+
+def warnings(report: Report) -> str:
+    """What the user should know."""
+    return "".join(f'<p class="warning">{escape(str(finding))}</p>' for finding in report.warnings)
+
+
+def assumptions(report: Report) -> str:
+    """Numbers that nobody stated."""
+    rows = [[item.name, item.value, item.source, item.origin] for item in report.measured.assumptions]
+    return table(["Name", "Value", "Source", "Where"], rows, words=4, name="assumptions")
+
+
+def scenario(report: Report) -> str:
+    """The resolved scenario, every value with where it was written."""
+    origins = report.measured.origins
+    rows: list[list[Cell | str]] = []
+    for path, value in leaves(report.measured.scenario):
+        origin = next((origins[above] for above in _above(path) if above in origins), "default")
+        rows.append([path, Cell(shown := _written(value), html=f"<code>{escape(shown)}</code>"), origin])
+    return table(["Key", "Value", "Where"], rows, words=3, name="scenario", caption="Loading this scenario again gives the same report.")
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _above(path: str) -> Iterator[str]:
+    """The key itself; for free mappings also the keys above it."""
+    yield path
+    while path.startswith(("model.", "cluster.topology.", "cluster.set.")) and "." in path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def nearest(report: Report) -> str:
+    """The measured runs most like this one."""
+    rows = report.measured.confidence.nearest
+    if not rows:
+        return ""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[_signed(row.get(key)) if key.endswith("error") else _worded(row.get(key)) for key in keys] for row in rows]
+    heads = [key.replace("_", " ").capitalize() for key in keys]
+    words = "<p>Published measurements on the same GPU with the same kind of strategy, how far off parsim is there, and what differs.</p>"
+    return words + table(heads, cells, words=len(heads), name="nearest")
+
+
+def _signed(value: Any) -> str:
+    return NONE if value is None else f"{100 * value:+.1f} %"
+
+
+def _worded(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_worded(item)}" for key, item in value.items()) or NONE
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() else f"{value:.6g}"
+    return NONE if value is None else ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def definitions(document: Document | None = None) -> str:
+    """What every number means; with a document also its value there."""
+    parts = []
+    for item in DEFINITIONS.values():
+        value = None if document is None else (document | document["memory"]).get(item.name)
+        key = item.name if document is not None and item.name in document else f"memory.{item.name}"
+        plain = isinstance(value, int | float | str)
+        shown = f" = <code{attributes(key, _raw(value))}>{escape(_worded(value))}</code>" if plain else ""
+        formula = f"<br><code>{escape(item.formula)}</code>" if item.formula else ""
+        source = f"<br><small>{escape(item.source)}</small>" if item.source else ""
+        parts.append(
+            f'<dt id="def-{item.name}">{escape(item.name)} [{escape(item.unit)}]{shown}</dt><dd>{escape(item.text)}{formula}{source}</dd>'
+        )
+    return f"<dl>{''.join(parts)}</dl>"
+
+
+def _raw(value: Any) -> float | str | None:
+    return json.dumps(value) if isinstance(value, bool) else value
+
+
+def legend() -> str:
+    """Colours of the timeline."""
+    looks = [(name, look.label, look.colour, name) for name, look in style.ROLES.items() if name not in ("communication", "other")]
+    looks[-2:-2] = [
+        ("communication", "communication, exposed", style.ROLES["communication"].colour, ""),
+        ("hidden", "communication, hidden", style.ROLES["communication"].colour, "hidden"),
+    ]
+    looks.append(("bubble", "bubble", "var(--bubble)", "hatched"))
+    return "".join(f'<span class="{name}">{swatch(colour, kind)}{label}</span>' for name, label, colour, kind in looks)

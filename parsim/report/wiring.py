@@ -1,0 +1,65 @@
+"""What a cluster is wired with: parts and links of one machine, and the links between machines, counted by class."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from parsim.hardware.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Wires:
+    """Links of one class."""
+
+    name: str
+    """``gpu->nvswitch``"""
+    kind: str
+    count: int
+    capacity: float
+    """of one link [B/s]"""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """One machine (the first kind, where there are several) and the fabric."""
+
+    machines: int
+    parts: dict[str, int]
+    """kind of vertex -> how many a machine has"""
+    inside: tuple[Wires, ...]
+    """links of one machine"""
+    between: tuple[Wires, ...]
+    """links of the fabric, all of them"""
+    switches: dict[str, int]
+    """kind of switch of the fabric -> how many"""
+    fabric: str = ""
+    """rail-optimised | fat-tree | ...; empty for one machine"""
+    other_machines: int = 0
+    """machines of other kinds"""
+
+
+def wiring_of(cluster: Cluster) -> Wiring:
+    """Count a cluster's parts."""
+    node, fabric = cluster.blocks[0].node, cluster.fabric
+    inside = Counter((name, link.kind, link.capacity) for name, link in zip(node.classes, node.links, strict=True))
+    between: Counter[tuple[str, str, float]] = Counter()
+    switches: dict[str, set[str]] = {}
+    if fabric is not None:
+        for local in range(fabric.link_count):
+            name = fabric.link_class(local)
+            between[name, fabric.link(local).kind, fabric.capacity(local)] += 1
+            kinds = name.partition(" (")[0].replace("<->", "->").split("->")
+            for kind, end in zip(kinds, fabric.ends(local), strict=False):
+                if len(kinds) == 2 and kind != "nic":
+                    switches.setdefault(kind, set()).add(end)
+    alike = sum(block.count for block in cluster.blocks if block.node is node)
+    return Wiring(
+        machines=cluster.nodes,
+        parts=dict(Counter(node.finder.kind.values())),
+        inside=tuple(Wires(name, kind, count, capacity) for (name, kind, capacity), count in inside.items()),
+        between=tuple(Wires(name, kind, count, capacity) for (name, kind, capacity), count in between.items()),
+        switches={kind: len(ends) for kind, ends in switches.items()},
+        fabric="" if fabric is None else fabric.kind,
+        other_machines=cluster.nodes - alike,
+    )
