@@ -45,7 +45,9 @@ def compare(
     label: Annotated[list[str] | None, typer.Option(metavar="LABEL", help="What to call the variants, once for each, in order.")] = None,
     as_json: Json = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files here instead of parsim-out/compare-<name>.")] = None,
-    formats: Annotated[str, typer.Option("--format", metavar="LIST", help="Figures: svg, png, pdf, with commas; none for none.")] = "svg",
+    formats: Annotated[
+        str, typer.Option("--format", metavar="LIST", help="Figures svg, png, pdf and the page html; or none.")
+    ] = "svg,html",
     width: Annotated[float, typer.Option(min=2.5, max=20.0, help="Width of the figures [inch]; 3.5 is a column of a paper.")] = 7.0,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 if any cannot be simulated, 3 if any does not fit.")] = False,

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 _SCRIPTS = ("columns.js", "model.js", "painter.js", "charts.js", "timeline.js", "tables.js", "main.js")
 
 
-def page(entries: Sequence[tuple[str, Report]]) -> str:
+def page(entries: Sequence[tuple[str, Report]], missing: Sequence[tuple[str, str]] = ()) -> str:
     """The page of one (name, report), or of several beside each other, the first being what the others are compared with.
 
-    Raises ValueError without an entry.
+    `missing` are runs without a report: (name, why). Raises ValueError without an entry.
     """
     if not entries:
         raise ValueError("a page needs at least one report")
@@ -35,14 +35,15 @@ def page(entries: Sequence[tuple[str, Report]]) -> str:
     for entry, data in zip(found, payloads, strict=True):
         data.facts["name"] = entry.name
     title = " · ".join(dict.fromkeys(entry.name for entry in found))
-    body = _one(found[0], payloads[0]) if len(found) == 1 else _several(found, payloads)
+    alone = len(found) == 1 and not missing
+    body = _one(found[0], payloads[0]) if alone else _several(found, payloads, missing)
     parts = {
         "title": escape(title),
         "style": _read("assets/uplot.min.css") + _read("page/page.css"),
         "version": json.loads(_read("assets/VENDOR.json"))["version"],
         "licence": _read("assets/uplot.LICENSE").replace("--", "- -"),
-        "heading": escape(title if len(found) == 1 else "Comparison of " + title),
-        "recipe": "" if len(found) > 1 else escape(recipe(found[0].report.measured)),
+        "heading": escape(title if alone else "Comparison of " + title),
+        "recipe": "" if not alone else escape(recipe(found[0].report.measured)),
         "body": body,
         "data": text(payloads),
         "library": _read("assets/uplot.min.js"),
@@ -76,7 +77,7 @@ def _one(entry: Entry, data: Payload) -> str:
     )
 
 
-def _several(entries: Sequence[Entry], payloads: Sequence[Payload]) -> str:
+def _several(entries: Sequence[Entry], payloads: Sequence[Payload], missing: Sequence[tuple[str, str]]) -> str:
     verdicts = "".join(sections.verdict(entry.report, entry.name) for entry in entries)
     each = "".join(
         details(
@@ -89,6 +90,7 @@ def _several(entries: Sequence[Entry], payloads: Sequence[Payload]) -> str:
     return "\n".join(
         (
             f'<div class="verdicts">{verdicts}</div>',
+            "".join(f'<p class="warning">{escape(name)}: cannot be simulated, {escape(reason)}</p>' for name, reason in missing),
             section("What changes", comparison.metrics(entries)),
             section("What is different", comparison.scenarios(entries)),
             section("Where the step goes", comparison.breakdowns(entries), "step"),
