@@ -67,16 +67,16 @@ def payload(report: Report, *, parts: int = 1) -> Payload:
         packed = pack(_columns(spans))
     memory, curves = _memory(report, chosen, spans.ticks_per_second, parts)
     packed = pack(_columns(spans) | curves)
+    place = {rank: number for number, rank in enumerate(chosen)}
     facts = {
         "name": report.measured.name,
         "ticks_per_second": spans.ticks_per_second,
         "length": round((report.end - report.begin) * spans.ticks_per_second),
         "ranks": [_rank(report, rank) for rank in chosen],
-        "rows": [[chosen.index(row.rank), row.kind, row.first, row.count, row.bare_first, row.bare_count] for row in spans.rows],
+        "rows": [[place[row.rank], row.kind, row.first, row.count, row.bare_first, row.bare_count] for row in spans.rows],
         "fields": [field.name for field in fields(What)],
         "whats": [astuple(what) for what in spans.whats],
         "memory": memory,
-        "merged": simplified,
     }
     return Payload(facts, packed, _note(report, ranks, chosen, simplified), len(spans))
 

@@ -94,8 +94,6 @@ class Spans:
     critical: Integers
     """spans of the critical path, first to last"""
     ticks_per_second: int
-    origin: float
-    """where the step begins in the trace [s]"""
 
     def __len__(self) -> int:
         return len(self.what)
@@ -135,7 +133,6 @@ def spans_of(report: Report, ranks: Sequence[int]) -> Spans:
         bare_end=collected.bare("end"),
         critical=first[path][first[path] >= 0],
         ticks_per_second=per_second,
-        origin=report.begin,
     )
 
 
