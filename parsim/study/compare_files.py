@@ -63,6 +63,7 @@ def _page(comparison: Comparison) -> str:
     return page(
         [(label, report) for label, report in entries if report is not None],
         [(run.label, run.reason) for run in ordered if run.report is None],
+        comparison.title,
     )
 
 

@@ -39,7 +39,7 @@ def test_it_says_who_wins_and_writes_files(capsys: pytest.CaptureFixture[str]) -
     written = sorted(path.name for path in Path("parsim-out/compare-small").iterdir())
     assert written == [
         "breakdown.svg", "collectives.svg",
-        "comparison.csv", "comparison.json", "comparison.md", "memory.svg", "pareto.svg", "timelines.svg",
+        "comparison.csv", "comparison.json", "comparison.md", "memory.svg", "pareto.svg", "report.html", "timelines.svg",
     ]  # fmt: skip
     assert out.splitlines()[-1].startswith("Wrote parsim-out/compare-small/: comparison.json, comparison.md, comparison.csv, breakdown.svg")
     assert json.loads(Path("parsim-out/compare-small/comparison.json").read_text(encoding="utf-8"))["labels"] == ["ddp", "zero1"]

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 _SCRIPTS = ("columns.js", "model.js", "painter.js", "charts.js", "timeline.js", "tables.js", "main.js")
 
 
-def page(entries: Sequence[tuple[str, Report]], missing: Sequence[tuple[str, str]] = ()) -> str:
+def page(entries: Sequence[tuple[str, Report]], missing: Sequence[tuple[str, str]] = (), name: str = "") -> str:
     """The page of one (name, report), or of several beside each other, the first being what the others are compared with.
 
-    `missing` are runs without a report: (name, why). Raises ValueError without an entry.
+    `missing` are runs without a report: (name, why); `name` is what a comparison is called. Raises ValueError without an entry.
     """
     if not entries:
         raise ValueError("a page needs at least one report")
@@ -34,7 +34,7 @@ def page(entries: Sequence[tuple[str, Report]], missing: Sequence[tuple[str, str
     payloads = [payload(entry.report, parts=len(found)) for entry in found]
     for entry, data in zip(found, payloads, strict=True):
         data.facts["name"] = entry.name
-    title = " · ".join(dict.fromkeys(entry.name for entry in found))
+    title = name or " · ".join(dict.fromkeys(entry.name for entry in found))
     alone = len(found) == 1 and not missing
     body = _one(found[0], payloads[0]) if alone else _several(found, payloads, missing)
     parts = {
@@ -42,7 +42,7 @@ def page(entries: Sequence[tuple[str, Report]], missing: Sequence[tuple[str, str
         "style": _read("assets/uplot.min.css") + _read("page/page.css"),
         "version": json.loads(_read("assets/VENDOR.json"))["version"],
         "licence": _read("assets/uplot.LICENSE").replace("--", "- -"),
-        "heading": escape(title if alone else "Comparison of " + title),
+        "heading": escape(title if alone or name else f"Comparison of {title}"),
         "recipe": "" if not alone else escape(recipe(found[0].report.measured)),
         "body": body,
         "data": text(payloads),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from parsim.report.causes import causes
 from parsim.report.definitions import DEFINITIONS
-from parsim.report.measured import AT_PEAK, DeviceMemory
+from parsim.report.measured import AT_PEAK, DeviceMemory, Effect
 from parsim.report.page.markup import Cell, attributes, bar, figure, swatch, table
 from parsim.report.page.metrics import EXPOSED, METRICS, Metric, value_of
 from parsim.report.plots import style
@@ -23,8 +23,6 @@ Document = Mapping[str, Any]
 _TILES = ("step_time_s", "mfu", "memory.peak_bytes", "bubble_fraction", EXPOSED.key, "tokens_per_s_per_gpu")
 _EQUAL = 0.01
 """difference in utilisation below which classes of links share a row"""
-_LONGEST = 12
-"""ops of the critical path that are listed"""
 
 
 def verdict(report: Report, title: str = "") -> str:
@@ -188,32 +186,24 @@ def _equally_busy(report: Report) -> list[list[int]]:
 
 
 def critical_path(report: Report) -> str:
-    """The chain that decides the length of the step, by op."""
-    spent: dict[str, list[float]] = defaultdict(list)
-    for index, begin, end in report.path.pieces:
-        op = report.timeline.program.ops[index]
-        spent[f"{op.name}\0{op.kind}"].append(end - begin)
-    step = report.step_time
-    scale = step / (report.end - report.begin) if report.end > report.begin else 1.0
-    unit = time_unit(step)
-    longest = sorted(spent.items(), key=lambda item: (-sum(item[1]), item[0]))
+    """The chain that decides the length of the step, by cause."""
+    step, unit = report.step_time, time_unit(report.step_time)
     rows: list[list[Cell | str]] = [
         [
-            name.partition("\0")[0],
-            Cell(kind := name.partition("\0")[2], html=f"{swatch(style.KEYS.get(kind, style.GREY), kind)}{escape(kind)}"),
-            Cell(f"{len(times):,}", len(times)),
-            Cell(unit.cell(sum(times) * scale), sum(times)),
-            Cell(f"{100 * sum(times) * scale / step:.1f}" if step > 0 else NONE, sum(times)),
+            row.name,
+            Cell(row.kind, html=f"{swatch(style.KEYS.get(row.kind, style.GREY), row.kind)}{escape(row.kind)}"),
+            Cell(f"{row.count:,}", row.count),
+            Cell(unit.cell(row.seconds), row.seconds),
+            Cell(f"{100 * row.seconds / step:.1f}" if step > 0 else NONE, row.seconds),
         ]
-        for name, times in longest[:_LONGEST]
+        for row in causes(report)
     ]
     words = (
         f"The chain of {len(report.path.pieces):,} ops that decides how long the step takes, walked back from its last op to the blocker"
-        f" that ended last. The {min(_LONGEST, len(longest))} longest of its {len(longest)} kinds of ops; its times by class stand above."
+        " that ended last. It sums to the step time."
     )
-    return f"<p>{words}</p>" + table(
-        ["Op", "Class", "Times", f"Time [{unit.name}]", "Share of step [%]"], rows, words=2, name="critical-path"
-    )
+    heads = ["Cause", "Class", "Ops", f"Time [{unit.name}]", "Share of step [%]"]
+    return f"<p>{words}</p>" + table(heads, rows, words=2, name="critical-path")
 
 
 def warnings(report: Report) -> str:
@@ -223,8 +213,18 @@ def warnings(report: Report) -> str:
 
 def assumptions(report: Report) -> str:
     """Numbers that nobody stated."""
-    rows = [[item.name, item.value, item.source, item.origin] for item in report.measured.assumptions]
-    return table(["Name", "Value", "Source", "Where"], rows, words=4, name="assumptions")
+    found = report.measured.assumptions
+    known = any(item.effect is not None for item in found)
+    heads = ["Name", "Value", *(("Tried instead", "Step then", "Peak then [GiB]") if known else ()), "Source", "Where"]
+    rows = [[item.name, item.value, *(_effect(item.effect) if known else ()), item.source, item.origin] for item in found]
+    return table(heads, rows, words=len(heads), name="assumptions")
+
+
+def _effect(effect: Effect | None) -> list[str]:
+    if effect is None:
+        return [NONE, NONE, NONE]
+    times, peaks = map(seconds, effect.step_time_s), map(gib, effect.peak_bytes)
+    return [", ".join(effect.tried), " to ".join(times), " to ".join(peaks)]
 
 
 def scenario(report: Report) -> str:
