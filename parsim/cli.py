@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import cli_calibrate, cli_fit, cli_flops, cli_import, cli_network
+from parsim import cli_calibrate, cli_diagnose, cli_fit, cli_flops, cli_import, cli_network
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, say, say_json
 
@@ -197,6 +197,7 @@ cli_network.register(app)
 cli_import.register(app)
 cli_flops.register(app)
 cli_calibrate.register(app)
+cli_diagnose.register(app)
 
 
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None) -> Scenario:

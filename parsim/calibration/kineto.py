@@ -21,6 +21,7 @@ from parsim.errors import Finding, ScenarioError
 
 LARGEST = 2 * 10**9
 """longest trace that is read, unpacked [B]"""
+REPAIR = "give what torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote"
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime")
 
 
@@ -87,6 +88,11 @@ def read_trace(path: str | Path) -> Trace:
     Raises:
         ScenarioError: it cannot be read, or is no trace of the PyTorch profiler.
     """
+    return parse_trace(read_bytes(path), str(path))
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """A trace's text, unpacked; see `read_trace`."""
     path = Path(path)
     name = str(path)
     try:
@@ -100,28 +106,32 @@ def read_trace(path: str | Path) -> Trace:
         raise ScenarioError(Finding(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=name)) from None
     if len(raw) > LARGEST:
         raise ScenarioError(Finding(f"the trace has more than {LARGEST:,} bytes", file=name, suggestion="record fewer steps"))
-    return parse_trace(raw, name)
+    return raw
 
 
-def parse_trace(raw: bytes, name: str) -> Trace:
-    """The trace in JSON text; see `read_trace`."""
-    repair = "give what torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote"
+def events_of(raw: bytes, name: str) -> tuple[list[Any], dict[str, Any]]:
+    """The complete events of JSON text, and the keys beside them; see `read_trace`."""
     try:
         whole = json.loads(raw)
     except json.JSONDecodeError as error:
         text = f"not JSON: {error.msg}"
-        raise ScenarioError(Finding(text, suggestion=repair, file=name, line=error.lineno, column=error.colno)) from None
+        raise ScenarioError(Finding(text, suggestion=REPAIR, file=name, line=error.lineno, column=error.colno)) from None
     except (UnicodeDecodeError, RecursionError) as error:
-        raise ScenarioError(Finding(f"not JSON: {str(error)[:100]}", suggestion=repair, file=name)) from None
+        raise ScenarioError(Finding(f"not JSON: {str(error)[:100]}", suggestion=REPAIR, file=name)) from None
     events = whole.get("traceEvents") if isinstance(whole, dict) else whole
     if not isinstance(events, list):
-        raise ScenarioError(Finding("has no traceEvents", suggestion=repair, file=name))
+        raise ScenarioError(Finding("has no traceEvents", suggestion=REPAIR, file=name))
     about = {key: value for key, value in whole.items() if key != "traceEvents"} if isinstance(whole, dict) else {}
-    complete = [event for event in events if _complete(event)]
+    return [event for event in events if _complete(event)], about
+
+
+def parse_trace(raw: bytes, name: str) -> Trace:
+    """The trace in JSON text; see `read_trace`."""
+    complete, about = events_of(raw, name)
     operations = _operations(complete)
     kernels = tuple(_kernels(complete, operations))
     if not operations and not kernels:
-        raise ScenarioError(Finding("holds neither operations nor kernels", suggestion=repair, file=name))
+        raise ScenarioError(Finding("holds neither operations nor kernels", suggestion=REPAIR, file=name))
     launches = tuple(
         float(event["dur"]) for event in complete if event.get("cat") in _LAUNCHES and "LaunchKernel" in str(event.get("name"))
     )

@@ -89,6 +89,8 @@ class Diagnosis:
     """what the peak would be otherwise, the nearest first; empty where it was not measured"""
     overhead: int | None = None
     """`software.memory.overhead` that alone would explain the peak [B]; None: it would have to be negative"""
+    wire_step: float | None = None
+    """simulated step with the wires as a log of nccl-tests found them [s]"""
 
     @property
     def gap(self) -> float:

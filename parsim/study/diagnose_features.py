@@ -7,17 +7,16 @@ lowered, its durations remember the classes of the kernels that they are made of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parsim.kernel import Attention, Gemm, Kernel
-from parsim.report.communication import covered, own_arrival
+from parsim.report.communication import covered
 
 GEMM, ATTENTION, MEMORY, OPTIMIZER = "gemm", "attention", "memory-bound", "optimizer"
 COMPUTE = (GEMM, ATTENTION, MEMORY, OPTIMIZER)
-GAPS = ("exposed communication", "idle before", "idle within", "idle after")
 _KINDS = (GEMM, ATTENTION, MEMORY)
 
 Floats = NDArray[np.float64]
@@ -88,71 +87,81 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Rank:
-    """One rank's recorded steps."""
+class Window:
+    """Recorded time of one rank: one step, or `steps` of them that nothing separates."""
 
-    rank: int
     begin: float
-    """of the first step [s]"""
+    """[s]"""
     end: float
-    """of the last [s]"""
+    """[s]"""
     stretches: Sequence[Stretch]
     steps: int = 1
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run did, by rank."""
+    """What a run did: rank -> its windows."""
 
-    ranks: Mapping[int, Rank]
+    ranks: Mapping[int, Sequence[Window]]
     source: str = ""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """what was left out or supposed when reading"""
 
     @property
     def step_time(self) -> float:
         """Seconds per step: of the rank that took longest."""
-        return max((rank.end - rank.begin) / rank.steps for rank in self.ranks.values())
+        return max(
+            sum(window.end - window.begin for window in windows) / sum(window.steps for window in windows)
+            for windows in self.ranks.values()
+        )
 
 
 def features(recorded: Recorded) -> dict[tuple[int, str], float]:
     """(rank, class) -> seconds per step; classes that begin with # are numbers of kernels per step."""
     transfers = _transfers(recorded)
     found: dict[tuple[int, str], float] = {}
-    for number, rank in recorded.ranks.items():
-        for name, value in _of_rank(rank, transfers).items():
-            found[number, name] = value / rank.steps
+    for number, windows in recorded.ranks.items():
+        steps = sum(window.steps for window in windows)
+        for window in windows:
+            for name, value in _of_window(window, transfers).items():
+                found[number, name] = found.get((number, name), 0.0) + value / steps
     return found
 
 
-def _of_rank(rank: Rank, transfers: Mapping[tuple[str, int], float]) -> dict[str, float]:
+def _of_window(window: Window, transfers: Mapping[tuple[str, int], float]) -> dict[str, float]:
     found: dict[str, float] = {}
-    compute = [stretch for stretch in rank.stretches if stretch.kind in COMPUTE]
-    comm = [stretch for stretch in rank.stretches if stretch.kind not in COMPUTE]
+    compute = [stretch for stretch in window.stretches if stretch.kind in COMPUTE]
+    comm = [stretch for stretch in window.stretches if stretch.kind not in COMPUTE]
     for stretch in compute:
         found[stretch.kind] = found.get(stretch.kind, 0.0) + stretch.duration
         if stretch.kind in (GEMM, ATTENTION):
             found[f"#{stretch.kind}"] = found.get(f"#{stretch.kind}", 0.0) + stretch.count
+    moving, present = [], []
     for stretch in comm:
         moved = min(stretch.duration - stretch.waited, stretch.count * transfers[stretch.kind, stretch.bytes])
         found[stretch.kind] = found.get(stretch.kind, 0.0) + moved
-        found["waiting for others"] = found.get("waiting for others", 0.0) + stretch.duration - moved
-    busy = _merged(compute)
-    begins, ends = _merged(rank.stretches)
+        moving.append((stretch.end - moved, stretch.end))
+        if "send" in stretch.kind:  # when a receiver posts its message says nothing about when data were due
+            present.append(moving[-1])
+        else:
+            found["waiting for others"] = found.get("waiting for others", 0.0) + stretch.duration - moved
+            present.append((stretch.start, stretch.end))
+    busy = [(stretch.start, stretch.end) for stretch in compute]
+    begins, ends = _merged(busy + present)
     if not len(begins):
         return found
     if comm:
-        lengths = _merged(comm)
-        found["exposed communication"] = float((lengths[1] - lengths[0]).sum() - covered(*busy, *lengths).sum())
-    found["idle before"] = max(0.0, float(begins[0]) - rank.begin)
-    found["idle after"] = max(0.0, rank.end - float(ends[-1]))
+        lengths = _merged(moving)
+        found["exposed communication"] = float((lengths[1] - lengths[0]).sum() - covered(*_merged(busy), *lengths).sum())
+    found["idle before"] = max(0.0, float(begins[0]) - window.begin)
+    found["idle after"] = max(0.0, window.end - float(ends[-1]))
     found["idle within"] = float((begins[1:] - ends[:-1]).sum())
     return found
 
 
-def _merged(stretches: Iterable[Stretch]) -> tuple[Floats, Floats]:
+def _merged(intervals: Iterable[tuple[float, float]]) -> tuple[Floats, Floats]:
     """Begin and end of the union of intervals, ascending and disjoint."""
-    pairs = sorted((stretch.start, stretch.end) for stretch in stretches if stretch.duration > 0)
+    pairs = sorted(interval for interval in intervals if interval[1] > interval[0])
     if not pairs:
         return np.empty(0), np.empty(0)
     table = np.array(pairs)
@@ -168,18 +177,8 @@ def _transfers(recorded: Recorded) -> dict[tuple[str, int], float]:
     An NCCL kernel runs from its own rank's arrival on, so its length contains the wait for the others; who came last did not wait.
     """
     durations: dict[tuple[str, int], dict[int, list[float]]] = {}
-    for number, rank in recorded.ranks.items():
-        for stretch in rank.stretches:
-            if stretch.kind not in COMPUTE:
-                each = (stretch.duration - stretch.waited) / max(stretch.count, 1.0)
-                durations.setdefault((stretch.kind, stretch.bytes), {}).setdefault(number, []).append(each)
+    for number, windows in recorded.ranks.items():
+        for stretch in (stretch for window in windows for stretch in window.stretches if stretch.kind not in COMPUTE):
+            each = (stretch.duration - stretch.waited) / max(stretch.count, 1.0)
+            durations.setdefault((stretch.kind, stretch.bytes), {}).setdefault(number, []).append(each)
     return {key: min(float(np.quantile(values, 0.25)) for values in ranks.values()) for key, ranks in durations.items()}
-
-
-def own_arrivals(report: object, rank: int) -> dict[int, float]:
-    """When `rank` arrived at each of its collectives [s], by op."""
-    timeline = report.timeline  # type: ignore[attr-defined]
-    indices = np.array([index for index in timeline.of_rank(rank).tolist() if timeline.program.ops[index].collective is not None], dtype=np.int64)
-    if not len(indices):
-        return {}
-    return dict(zip(indices.tolist(), own_arrival(timeline, rank, indices).tolist(), strict=True))
