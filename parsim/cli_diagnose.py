@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +25,9 @@ Overrides = Annotated[
 ]
 Trace = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FILE", help="Trace of the PyTorch profiler (.json or .json.gz), or one that parsim wrote; again for another rank."),
+    typer.Option(
+        metavar="FILE", help="Trace of the PyTorch profiler (.json or .json.gz), or one that parsim wrote; again for another rank."
+    ),
 ]
 
 
@@ -37,19 +40,22 @@ def diagnose(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The scenario of the run: a file, or the name of a shipped scenario.")],
     overrides: Overrides = None,
     override: Annotated[
-        list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides; NAME,NAME for several.")
+        list[str] | None,
+        typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides; NAME,NAME for several."),
     ] = None,
     step_time: Annotated[str | None, typer.Option(metavar="TIME", help="Measured time of an optimizer step, for example 18.2s.")] = None,
     peak_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Measured peak of a GPU's memory, for example 61GiB.")] = None,
     trace: Trace = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps in a trace, where the profiler did not mark them.")] = None,
-    nccl_log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Output of nccl-tests, or of the run with NCCL_DEBUG=INFO.")
+    nccl_log: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of nccl-tests, or of the run with NCCL_DEBUG=INFO.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="Write a scenario with a block of overrides per explanation.")
     ] = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="Write a scenario with a block of overrides per explanation.")] = None,
     perfetto: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="With --trace: recorded and predicted step in one file; default: parsim-out/<scenario>/diagnose.json."),
+        typer.Option(
+            metavar="FILE.json", help="With --trace: recorded and predicted step in one file; default: parsim-out/<scenario>/diagnose.json."
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
@@ -85,7 +91,13 @@ def diagnose(
 
 
 def _usable(
-    step_time: str | None, peak_memory: str | None, trace: Sequence[Path] | None, log: Path | None, *, perfetto: Path | None, steps: int | None
+    step_time: str | None,
+    peak_memory: str | None,
+    trace: Sequence[Path] | None,
+    log: Path | None,
+    *,
+    perfetto: Path | None,
+    steps: int | None,
 ) -> None:
     findings = []
     if not (step_time or peak_memory or trace or log):
@@ -140,10 +152,13 @@ def _shown(*, quiet: bool) -> Callable[[str, list[Any], int], Iterable[Any]]:
     return partial(progress, quiet=quiet)
 
 
-def _placed(scenario: Scenario) -> Any:
-    from parsim.cli import _placed as placed
-
-    return placed(scenario)
+@contextmanager
+def _placed(scenario: Scenario) -> Iterator[None]:
+    """Give the findings of the rooms that know no files their place in the user's."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(scenario.findings_at(error.findings)) from error
 
 
 def _evidence(found: Diagnosis, recorded: Recorded, shown: Callable[[str, list[Any], int], Iterable[Any]]) -> Evidence:

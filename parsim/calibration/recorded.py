@@ -23,7 +23,10 @@ _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (ATTENTION, re.compile(r"flash|fmha|attention|sdpa|mha_(fwd|bwd)", re.IGNORECASE)),
     (OPTIMIZER, re.compile(r"multi_tensor|multitensor|adam|lamb_|FusedSgd|lion", re.IGNORECASE)),
-    (GEMM, re.compile(r"gemm|gemv|cutlass|cublas|xmma|nvjet|cijk_|splitk|wgrad|dgrad|implicit_con|conv2d|cudnn.*conv|winograd", re.IGNORECASE)),
+    (
+        GEMM,
+        re.compile(r"gemm|gemv|cutlass|cublas|xmma|nvjet|cijk_|splitk|wgrad|dgrad|implicit_con|conv2d|cudnn.*conv|winograd", re.IGNORECASE),
+    ),
 )
 _NCCL = re.compile(r"(?:nccl|rccl).*?_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AlltoAll)", re.IGNORECASE)
 _KINDS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "broadcast": "broadcast",
@@ -152,7 +155,7 @@ def _simulated(events: Sequence[Any], other: Mapping[str, Any], name: str, notes
 
 def _end(events: Sequence[Any]) -> float:
     """End of the step [s]: that of everything that was written."""
-    return max(event["ts"] + event["dur"] for event in events) * 1e-6
+    return 1e-6 * max(float(event["ts"] + event["dur"]) for event in events)
 
 
 def _op(event: Mapping[str, Any]) -> Stretch | None:

@@ -132,14 +132,14 @@ def explain_step(question: Question, progress: Callable[[str, list[Cause], int],
     built = build(question.scenario)
     report = simulator.report()
     found = Diagnosis(question, built, report)
-    causes: list[Cause] = [*parameters(question.scenario, built, report), *settings(question.scenario)]
+    causes: list[Cause] = [*parameters(question.scenario, built, report), *settings(question.scenario, built)]
     for cause in progress("Trying causes", causes, len(causes)):
         one = explained(cause, simulator, report, question)
         if one is not None:
             found.explanations.append(one)
     found.explanations.sort(key=lambda one: one.rank)
     if question.peak_memory is not None:
-        _explain_memory(found, simulator, question.peak_memory)
+        _explain_memory(found, question.peak_memory)
     if question.step_time is None:
         found.explanations.clear()
     return found
@@ -212,7 +212,7 @@ def solve(cause: Parameter, step: Callable[[tuple[str, ...]], float], now: float
     return cause.at(outer), high + target
 
 
-def _explain_memory(found: Diagnosis, simulator: Simulator, measured: int) -> None:
+def _explain_memory(found: Diagnosis, measured: int) -> None:
     """Settings by the peak they would have, and the overhead that alone would do."""
     report = found.report
     with_memory = [one for one in found.explanations if isinstance(one.cause, Setting) and one.peak != report.peak_memory]
@@ -236,7 +236,7 @@ def question(scenario: Scenario, step_time: str | None, peak_memory: str | None)
         if text is None:
             return None
         try:
-            value = float(parse(text, kind))  # type: ignore[arg-type]
+            value = float(parse(text, kind))
         except ValueError as error:
             findings.append(Finding(str(error), option, text, f"for example {option} {example}", file="command line"))
             return None

@@ -109,18 +109,18 @@ def _device_parameters(built: Built, device: Device) -> Iterator[Parameter]:
             return tuple(f"cluster.set.device.gemm.efficiency.{key}={min(1.0, old * value / now)!r}" for key, old in known.items())
 
         yield Parameter(
-            "gemm", "efficiency of matrix products (GEMM)", now, "", True, max(0.01, now / SLOWEST), 1.0,
+            "gemm", "GEMM efficiency", now, "", True, max(0.01, now / SLOWEST), 1.0,
             plausible("gemm", now, device.name), scaled, calibrate,
         )  # fmt: skip
         throttled = "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE while it trains: is the clock below its maximum, and why?"
         yield Parameter(
-            "clock", "sustained clock (power or heat)", clock, "", True, max(0.1, clock / SLOWEST), 1.0,
+            "clock", "sustained clock", clock, "", True, max(0.1, clock / SLOWEST), 1.0,
             plausible("clock", clock, device.name), _share("compute.clock_derate"), throttled,
         )  # fmt: skip
     if tables is None or tables.copy is None:
         now = device.memory_efficiency
         yield Parameter(
-            "memory", "memory bandwidth that kernels reach (HBM)", now, "", True, max(0.01, now / SLOWEST), 1.0,
+            "memory", "HBM efficiency", now, "", True, max(0.01, now / SLOWEST), 1.0,
             plausible("memory", now, device.name), _share("memory.efficiency"), calibrate,
         )  # fmt: skip
     kernel = device.attention.get(built.training.attention)
@@ -132,7 +132,7 @@ def _device_parameters(built: Built, device: Device) -> Iterator[Parameter]:
             return (f"{place}.forward={value!r}", f"{place}.backward={value * ratio!r}")
 
         yield Parameter(
-            "attention", f"efficiency of the attention kernel ({name}, forward; backward in proportion)", kernel.forward, "", True,
+            "attention", f"attention efficiency ({name}, forward)", kernel.forward, "", True,
             0.01 * max(1.0, 1 / ratio), min(1.0, 1.0 / ratio), plausible("attention", kernel.forward, device.name), both, calibrate,
         )  # fmt: skip
 
@@ -148,16 +148,16 @@ def _wires(scenario: Scenario, built: Built, report: Report) -> Iterator[Paramet
     size = f"all_reduce_perf -b 8M -e 8G -f 2 (nccl-tests) on {len(built.gpus)} GPUs, then"
     compare = f"{size} parsim collective all-reduce --topology ... --nodes {nodes} --compare LOG, or this command with --nccl-log LOG"
     for name, title, kinds in (
-        ("nvlink", "bandwidth inside a machine (NVLink)", local),
-        ("pcie", "bandwidth inside a machine (PCIe)", pcie),
-        ("network", "bandwidth between machines (NIC)", network),
+        ("nvlink", "NVLink bandwidth", local),
+        ("pcie", "PCIe path bandwidth", pcie),
+        ("network", "NIC bandwidth", network),
     ):
         if not kinds:
             continue
         rows = [row for row in used if row.kind in kinds]
         now = max(rows, key=lambda row: row.utilisation).capacity_Bps if rows else fabric.link_kind.capacity if fabric else 0.0
         yield Parameter(
-            name, f"{title}: {', '.join(sorted(kinds))}", now, "B/s", True, now / SLOWEST, now * FASTEST_LINK, plausible(name, now),
+            name, f"{title} ({', '.join(sorted(kinds))})", now, "B/s", True, now / SLOWEST, now * FASTEST_LINK, plausible(name, now),
             _linked(scenario, sorted(kinds), now), compare,
         )  # fmt: skip
 
@@ -199,23 +199,23 @@ def _host_parameters(built: Built, report: Report) -> Iterator[Parameter]:
             return tuple(f"software.host.{key}={old * value / now!r} s" for key, old in times.items() if old)
 
         yield Parameter(
-            "launch", f"launch time on the host ({leading}; the others in proportion)", now, "s", False,
+            "launch", f"host launch time ({leading.removeprefix('per_').replace('_', ', ')})", now, "s", False,
             max(now * SLOWEST, step), 0.0, plausible("launch", now or 12e-6), launched, profile,
         )  # fmt: skip
     per_micro = step / max(1, built.training.micro_batches)
     yield Parameter(
-        "data_loading", "data loading, per micro-batch", built.training.data_loading, "s", False, SLOWEST * per_micro, 0.0,
+        "data_loading", "data loading per micro-batch", built.training.data_loading, "s", False, SLOWEST * per_micro, 0.0,
         plausible("data_loading", built.training.data_loading, unit=per_micro), lambda value: (f"training.data_loading={value!r} s",),
         "train 20 steps on one batch that stays on the GPU: is it faster then? Or --trace",
     )  # fmt: skip
     yield Parameter(
-        "step_constant", "time between steps (logging, checkpoints, Python)", built.runtime.step_constant, "s", False, SLOWEST * step, 0.0,
+        "step_constant", "time between steps", built.runtime.step_constant, "s", False, SLOWEST * step, 0.0,
         plausible("step_constant", built.runtime.step_constant), lambda value: (f"software.step_constant={value!r} s",),
         "py-spy record on one rank, or a PyTorch trace and --trace",
     )  # fmt: skip
     local = report.measured.model.parameters / max(1, built.parallelism.tensor.size * built.parallelism.pipeline.size) / 1e9
     yield Parameter(
-        "boundary", "optimizer step beyond its kernels, per 1e9 local parameters", built.runtime.boundary, "s", False,
+        "boundary", "optimizer per 1e9 local parameters", built.runtime.boundary, "s", False,
         SLOWEST * step / max(local, 1e-9), 0.0, plausible("boundary", built.runtime.boundary),
         lambda value: (f"software.boundary={value!r} s",), profile,
     )  # fmt: skip
@@ -231,7 +231,7 @@ def _slow(built: Built, rank: int, report: Report) -> Parameter:
 
     now = built.slow.get(rank, 1.0)
     return Parameter(
-        f"slow_rank_{rank}", f"one slow rank ({rank} stands for any like it)" if report.measured.ranks.total > 1 else "a slow GPU",
+        f"slow_rank_{rank}", f"slow rank ({rank} or one like it)" if report.measured.ranks.total > 1 else "a slow GPU",
         now, "", True, now / SLOWEST, 1.0, plausible("slow_rank", now), arguments,
         "nvidia-smi -q -d CLOCK,PERFORMANCE,ECC on every machine; or traces of two ranks and --trace twice",
     )  # fmt: skip
@@ -242,17 +242,17 @@ _SETTINGS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
      "print the arguments of the run; in a trace, full recomputation runs the forward attention kernels twice"),
     ("attention_kernel", "attention kernel", "training.attention", ("eager", "mem-efficient", "triton-fa1", "flash2", "flash3", "cudnn"),
      "torch.profiler: is there a kernel named flash_fwd, fmha_cutlassF or cudnn..sdpa, or a softmax between two products?"),
-    ("overlap_reduce", "gradient reduction beside backward", "parallel.data.overlap_reduce", (True, False),
+    ("overlap_reduce", "gradients reduced beside backward", "parallel.data.overlap_reduce", (True, False),
      "a trace: do the NCCL kernels run beside those of backward?"),
-    ("overlap_gather", "parameter gather beside forward", "parallel.data.overlap_gather", (True, False),
+    ("overlap_gather", "parameters gathered beside forward", "parallel.data.overlap_gather", (True, False),
      "a trace: do the NCCL kernels run beside those of forward?"),
     ("prefetch", "units gathered ahead", "parallel.data.prefetch", (0, 1, 2), "print the arguments of FSDP or ZeRO; a trace"),
     ("accumulate", "reduction in every micro-batch", "parallel.data.accumulate", ("no_sync", "every"),
      "is no_sync() around all but the last micro-batch? Count the reductions in a trace"),
-    ("tensor_overlap", "tensor-parallel reduction beside backward", "parallel.tensor.overlap", ("none", "backward"),
+    ("tensor_overlap", "tensor-parallel overlap", "parallel.tensor.overlap", ("none", "backward"),
      "CUDA_DEVICE_MAX_CONNECTIONS=1 set? A trace: do the NCCL kernels run beside those of backward?"),
     ("overlap_sends", "pipeline messages beside compute", "parallel.pipeline.overlap_sends", (True, False), "a trace of a middle stage"),
-    ("interference", "slow-down of compute beside communication", "cluster.interference", ("off", "simple", "full"),
+    ("interference", "interference", "cluster.interference", ("off", "simple", "full"),
      "a trace: how long is the same kernel beside NCCL and alone?"),
     ("fusion", "norm and activation kernels", "software.fusion", ("eager", "fused", "compiled"),
      "torch.profiler: are the kernels named triton_ (compiled) or elementwise (eager)?"),
@@ -267,12 +267,14 @@ OVERLAP = ("overlap_reduce", "overlap_gather", "prefetch", "accumulate", "tensor
 """the settings about what runs beside what"""
 
 
-def settings(scenario: Scenario) -> list[Setting]:
+def settings(scenario: Scenario, built: Built) -> list[Setting]:
     """Every other value of the settings that a run may have had; what changes nothing is found by simulating it."""
+    meant = {"training.attention": built.training.attention, "training.optimizer.implementation": built.training.optimizer.implementation}
     found = []
     for name, title, key, values, command in _SETTINGS:
         now: Any = scenario.tree
         for part in key.split("."):
             now = now.get(part) if isinstance(now, Mapping) else None
+        now = meant.get(key, now) if now == "auto" else now
         found += [Setting(name, title, key, now, value, command) for value in values if value != now]
     return found

@@ -100,7 +100,11 @@ def with_wires(found: Diagnosis, wires: Wires, simulator: Simulator) -> None:
 def _measured(log: Log, name: str, built: Built, causes: Sequence[Parameter]) -> Wire:
     findings = []
     if log.kind is None:
-        findings.append(Finding("does not say which collective it timed", suggestion="keep the line 'nccl-tests ... Collective test starting'", file=name))
+        findings.append(
+            Finding(
+                "does not say which collective it timed", suggestion="keep the line 'nccl-tests ... Collective test starting'", file=name
+            )
+        )
     ranks = log.ranks or len(built.gpus)
     if ranks > len(built.gpus):
         findings.append(Finding(f"was measured on {ranks} GPUs, the scenario uses {len(built.gpus)}", file=name))
@@ -146,7 +150,15 @@ def _remarks(paths: Paths, built: Built) -> list[tuple[str, str]]:
         found.append(("pcie", "GPUs of a machine talk through host memory (SHM), not directly (P2P)"))
         found.append(("nvlink", "GPUs of a machine talk through host memory (SHM): NVLink is not used"))
     for key, value in paths.environment:
-        if key in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS"):
+        if key in (
+            "NCCL_P2P_DISABLE",
+            "NCCL_IB_DISABLE",
+            "NCCL_SHM_DISABLE",
+            "NCCL_NVLS_ENABLE",
+            "NCCL_ALGO",
+            "NCCL_PROTO",
+            "NCCL_MAX_NCHANNELS",
+        ):
             cause = "nvlink" if key in ("NCCL_P2P_DISABLE", "NCCL_NVLS_ENABLE") else "network"
             found.append((cause, f"{key} is set to {value}; the scenario assumes NCCL's defaults"))
     return found

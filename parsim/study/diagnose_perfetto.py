@@ -53,9 +53,9 @@ def _process(name: str, process: int, window: Window) -> Iterator[dict[str, obje
             yield {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": title}}
             yield {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": thread, "args": {"sort_index": thread}}
             for stretch, begin, length in row:
-                at, took = begin - round(window.begin * 1e9), length
+                at = (begin - round(window.begin * 1e9)) / 1000
                 yield {
-                    "ph": "X", "pid": process, "tid": thread, "ts": at / 1000, "dur": took / 1000, "name": stretch.name, "cat": stretch.kind,
+                    "ph": "X", "pid": process, "tid": thread, "ts": at, "dur": length / 1000, "name": stretch.name, "cat": stretch.kind,
                     "args": {"class": stretch.kind, "waited_us": round(stretch.waited * 1e6, 3)},
                 }  # fmt: skip
             thread += 1

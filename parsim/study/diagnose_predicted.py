@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -131,11 +131,15 @@ def told_apart(recorded: Recorded, like: Recorded) -> Recorded:
             if part > 0:
                 each = stretch.duration * part / total
                 known = counts.get(stretch.name, (0.0, 0.0, 1.0))[number]
-                yield replace(stretch, kind=kind, start=place, duration=each, count=known * stretch.duration / max(length[stretch.name], 1e-30))
+                yield replace(
+                    stretch, kind=kind, start=place, duration=each, count=known * stretch.duration / max(length[stretch.name], 1e-30)
+                )
                 place += each
 
     ranks = {
-        rank: tuple(replace(window, stretches=tuple(part for stretch in window.stretches for part in divided(stretch))) for window in windows)
+        rank: tuple(
+            replace(window, stretches=tuple(part for stretch in window.stretches for part in divided(stretch))) for window in windows
+        )
         for rank, windows in recorded.ranks.items()
     }
     return replace(recorded, ranks=ranks)

@@ -15,6 +15,12 @@ from parsim.study.diagnose_trace import Attribution, Evidence
 from parsim.units import format_bytes, format_rate, format_time
 
 WIDTH = 118
+NOTHING = 1e-6
+"""classes of less than this part of the step are not shown"""
+MEMORY = (
+    "To decide: torch.cuda.memory_stats (reserved less allocated is fragmentation); what nvidia-smi shows less reserved is context and "
+    "communicators."
+)
 UNDECIDED = (
     "A step time alone cannot decide between these: each of them gives the same step. The order is how far each value lies from what was "
     "found in validation, no probability. A trace decides (--trace), or the command beside a cause."
@@ -23,9 +29,9 @@ UNDECIDED = (
 
 def text(found: Diagnosis, evidence: Evidence | None = None, wires: Wires | None = None) -> str:
     """What `parsim diagnose` prints."""
-    lines = [found.question.scenario.name, *_gap(found), ""]
+    lines = [found.question.scenario.name, *_gap(found, evidence), ""]
     if evidence is not None:
-        lines += [*_classes(evidence), "", *_attributed(found, evidence), ""]
+        lines += [*_classes(evidence), "", *_attributed(evidence), ""]
     if wires is not None:
         lines += [*_wires(found, wires), ""]
     if found.question.step_time is not None and evidence is None:
@@ -35,14 +41,14 @@ def text(found: Diagnosis, evidence: Evidence | None = None, wires: Wires | None
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _gap(found: Diagnosis) -> list[str]:
+def _gap(found: Diagnosis, evidence: Evidence | None) -> list[str]:
     measured, predicted = found.question.step_time, found.report.step_time
     lines = []
     if measured is not None:
         share = found.gap / predicted
         lines.append(f"measured {seconds(measured)}, predicted {seconds(predicted)}: {signed(found.gap)} ({share:+.1%})")
         band = found.report.measured.confidence.step_band(predicted)
-        if found.expected and band is not None:
+        if found.expected and evidence is None and band is not None:
             known = f"80 % of the published runs like it lie between {seconds(band[0])} and {seconds(band[1])}"
             lines += wrapped(f"Nothing asks for an explanation: {known}. What follows is what would explain the rest.")
     if found.question.peak_memory is not None:
@@ -68,12 +74,21 @@ def _alone(found: Diagnosis) -> list[str]:
         rows = [("", "cause", "now", "at its bound", "plausible", "step")]
         rows += [("", *_row(one), seconds(one.step)) for one in failing]
         lines += ["", "What cannot explain it alone", *table(rows)]
-    lines += ["", *wrapped(UNDECIDED), "", "To decide"]
-    for number, one in enumerate(explaining, 1):
-        lines += wrapped(f"{number} {one.cause.title}: {one.cause.command}", hang="   ")
-    sources = dict.fromkeys(f"{_title(one.cause)}: {one.cause.range.basis}, {one.cause.range.source}" for one in explaining if isinstance(one.cause, Parameter))
-    lines += ["", "Where the plausible values come from", *(line for source in sources for line in wrapped(source, hang="   "))]
+    lines += ["", *wrapped(UNDECIDED), *_commands([one.cause for one in explaining], "To decide")]
+    ranges = [(number, one.cause.range) for number, one in enumerate(explaining, 1) if isinstance(one.cause, Parameter)]
+    if ranges:
+        lines += ["", "Where the plausible values come from"]
+        lines += [line for number, span in ranges for line in wrapped(f"{number} {span.basis}: {span.source}", hang="   ")]
     return lines
+
+
+def _commands(causes: Sequence[Cause], heading: str) -> list[str]:
+    """What would decide, with the numbers of the causes that it is for."""
+    numbers: dict[str, list[str]] = {}
+    for number, cause in enumerate(causes, 1):
+        numbers.setdefault(cause.command, []).append(str(number))
+    lines = ["", heading] if numbers else []
+    return lines + [line for command, those in numbers.items() for line in wrapped(f"{', '.join(those)}: {command}", hang="   ")]
 
 
 def _row(one: Explanation) -> tuple[str, str, str, str]:
@@ -86,7 +101,7 @@ def _row(one: Explanation) -> tuple[str, str, str, str]:
 
 
 def _title(cause: Cause) -> str:
-    return f"{cause.title} ({cause.key})" if isinstance(cause, Setting) else cause.title
+    return cause.key if isinstance(cause, Setting) else cause.title
 
 
 def between(cause: Parameter) -> str:
@@ -117,10 +132,17 @@ def _memory(found: Diagnosis) -> list[str]:
             rows.append((f"{cause.key}={flow(cause.value)}", flow(cause.now), format_bytes(one.peak), share, seconds(one.step)))
     lines += table(rows) if len(rows) > 1 else ["No other setting changes it."]
     if found.overhead is not None:
-        text_ = f"software.memory.overhead={format_bytes(found.overhead)} alone would explain it: buffers that no tensor of the model is, other processes, fragmentation."
+        text_ = (
+            f"software.memory.overhead={format_bytes(found.overhead)} alone would explain it: buffers that are no tensor of the model, "
+            "other processes, fragmentation."
+        )
     else:
         text_ = "The run took less than predicted: no overhead explains that; look at recomputation, precision and the loss."
-    return [*lines, *wrapped(text_), *wrapped("To decide: torch.cuda.memory_stats (reserved less allocated is fragmentation), nvidia-smi less reserved is context and communicators.")]
+    return [
+        *lines,
+        *wrapped(text_),
+        *wrapped(MEMORY),
+    ]
 
 
 # -- a trace -----------------------------------------------------------------------------------------------------------
@@ -129,14 +151,16 @@ def _memory(found: Diagnosis) -> list[str]:
 def _classes(evidence: Evidence) -> list[str]:
     rows = [("rank", "class", "recorded", "predicted", "ratio", "with the causes")]
     for rank, name, seen, expected, explained in evidence.rows():
+        if max(seen, expected, explained) < NOTHING * evidence.predicted.step_time:
+            continue
         number = name.startswith("#")
         values = [f"{value:,.0f}" if number else seconds(value) for value in (seen, expected, explained)]
-        ratio = f"{seen / expected:.2f}" if expected > 0 else "-"
+        ratio = f"{seen / expected:.2f}" if expected > NOTHING * evidence.predicted.step_time else "-"
         rows.append((str(rank), f"kernels: {name[1:]}" if number else name, values[0], values[1], ratio, values[2]))
     return [f"Time by class and step, {evidence.recorded.source}", *table(rows), *(f"note: {note}" for note in evidence.recorded.notes)]
 
 
-def _attributed(found: Diagnosis, evidence: Evidence) -> list[str]:
+def _attributed(evidence: Evidence) -> list[str]:
     if not evidence.best:
         return wrapped(
             f"No class stands out: all are within what predictions are off (chi2 {evidence.before:.1f}). Nothing asks for a cause."
@@ -146,11 +170,15 @@ def _attributed(found: Diagnosis, evidence: Evidence) -> list[str]:
         rows.append((str(number), *_fitted(one), seconds(one.step) if one.step else "-"))
     both = " and ".join(_named(evidence, name) for name in evidence.best)
     left = f"It leaves chi2 {evidence.after:.1f} of {evidence.before:.1f}."
-    lines = ["Causes by how well they explain the classes", *table(rows), *wrapped(f"Best: {both}. {left}"), "", "To confirm"]
-    for number, one in enumerate(evidence.ranking[:3], 1):
-        lines += wrapped(f"{number} {one.cause.title}: {one.cause.command}", hang="   ")
-    if evidence.unseen:
-        names = ", ".join(dict.fromkeys(cause.title for cause in evidence.unseen))
+    lines = ["Causes by how well they explain the classes", *table(rows), *wrapped(f"Best: {both}. {left}")]
+    if not evidence.described:
+        lines += wrapped(
+            "! Much is left over: the scenario may not be that of this run. Compare the ranks of collectives, numbers of kernels, the batch."
+        )
+    lines += _commands([one.cause for one in evidence.ranking[:3]], "To confirm")
+    unseen = [cause for cause in evidence.unseen if isinstance(cause, Parameter)]
+    if unseen:
+        names = ", ".join(dict.fromkeys(cause.title for cause in unseen))
         lines += wrapped(f"Leave no mark on these ranks, so nothing is said about them: {names}.")
     return lines
 
@@ -176,7 +204,9 @@ def _wires(found: Diagnosis, wires: Wires) -> list[str]:
     lines = [f"What {wires.file} says"]
     if (one := wires.wire) is not None:
         verdict = "as assumed: the wires are not the cause" if one.as_assumed else f"{one.factor:.2f} of what is assumed"
-        lines += wrapped(f"{one.kind} on {one.ranks} GPUs of {one.nodes} machine{'s' * (one.nodes > 1)}, {one.sizes} sizes from 64 MiB on: {verdict}")
+        lines += wrapped(
+            f"{one.kind} on {one.ranks} GPUs of {one.nodes} machine{'s' * (one.nodes > 1)}, {one.sizes} sizes from 64 MiB on: {verdict}"
+        )
         if found.wire_step is not None:
             lines += wrapped(f"With it the step takes {seconds(found.wire_step)} instead of {seconds(found.report.step_time)}.")
     if wires.paths is not None:
@@ -235,7 +265,14 @@ def _memory_document(found: Diagnosis) -> dict[str, Any]:
 
 def _evidence_document(evidence: Evidence) -> dict[str, Any]:
     classes = [
-        {"rank": rank, "class": name, "recorded": seen, "predicted": expected, "explained": explained, "unit": "1" if name[0] == "#" else "s"}
+        {
+            "rank": rank,
+            "class": name,
+            "recorded": seen,
+            "predicted": expected,
+            "explained": explained,
+            "unit": "1" if name[0] == "#" else "s",
+        }
         for rank, name, seen, expected, explained in evidence.rows()
     ]
     ranking = [

@@ -36,8 +36,12 @@ RELATIVE, COUNTED, FLOOR = 0.05, 0.10, 0.005
 collectives are within 5 % of published ones in the mean)"""
 PENALTY, SETTING_PENALTY, PRIOR = 4.0, 6.0, 2.0
 """chi2 that a cause must earn: a parameter, a setting, and at most so much more for a value far from what was found anywhere"""
+STRANGE = 5.0
+"""chi2 per class from which on a trace is of another run than the scenario"""
 REFINED = 6
 _PROBE = 1.3
+_SETTLED = 0.02
+"""amplitudes that move less than this are found"""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,12 @@ class Evidence:
     ranking: tuple[Attribution, ...] = ()
     unseen: tuple[Cause, ...] = field(default=())
     """causes that leave no mark on these ranks"""
+
+    @property
+    def described(self) -> bool:
+        """Whether the scenario and the causes describe the trace at all: chi2 per class is near one where they do."""
+        classes = len(self.rows())
+        return self.after <= STRANGE * max(1, classes)
 
     def rows(self) -> list[tuple[int, str, float, float, float]]:
         """(rank, class, recorded, predicted, explained) [s] per step; of # classes numbers."""
@@ -140,21 +150,19 @@ class _Fit:
 class Attributor:
     """Fits causes to traces of one scenario; what each cause does is simulated once."""
 
-    def __init__(self, scenario: Scenario, ranks: Iterable[int], simulate: Callable[[Scenario, Sequence[int]], Recorded] = predicted) -> None:
+    def __init__(
+        self, scenario: Scenario, ranks: Iterable[int], simulate: Callable[[Scenario, Sequence[int]], Recorded] = predicted
+    ) -> None:
         self.scenario = scenario
         self.ranks = tuple(ranks)
         self._simulate = simulate
-        self._known: dict[tuple[str, ...], Recorded] = {}
         self.base = self.recorded(())
         self.columns: list[_Column] = []
         self.unseen: list[Cause] = []
 
     def recorded(self, arguments: tuple[str, ...]) -> Recorded:
         """What the ranks do with overrides."""
-        if (found := self._known.get(arguments)) is None:
-            changed = self.scenario.with_overrides(*arguments) if arguments else self.scenario
-            found = self._known[arguments] = self._simulate(changed, self.ranks)
-        return found
+        return self._simulate(self.scenario.with_overrides(*arguments) if arguments else self.scenario, self.ranks)
 
     def add(self, causes: Iterable[Cause]) -> None:
         """Simulate what each cause does; those that are not possible here are left out."""
@@ -276,9 +284,10 @@ class Attributor:
                 chi2 = float(((left / sigma) ** 2).sum())
                 fit = _Fit(one.members, amplitudes, chi2, chi2 + self._penalty(one.members, amplitudes), one.errors)
                 best = fit if best is None or fit.score < best.score else best
-                amplitudes = self._moved(one.members, amplitudes, table / sigma, left / sigma)
-                if amplitudes is best.amplitudes:
+                moved = self._moved(one.members, amplitudes, table / sigma, left / sigma)
+                if np.abs(moved - amplitudes).max() < _SETTLED:
                     break
+                amplitudes = moved
             if best is not None:
                 found.append(best)
         return sorted(found, key=lambda one: one.score)
@@ -340,20 +349,20 @@ def attributed(
         text = f"rank {strange[0]} is in the trace, the scenario has {total} (0 to {total - 1})"
         raise ScenarioError(Finding(text, "--trace", strange[0], "give the scenario of the recorded run"))
     ranks = sorted(recorded.ranks)
-    simulate = predicted
+    simulate: Callable[[Scenario, Sequence[int]], Recorded] = predicted
     if any(stretch.kind == OP for windows in recorded.ranks.values() for window in windows for stretch in window.stretches):
         recorded = told_apart(recorded, predicted(scenario, ranks))
         simulate = _bare
     attributor = Attributor(scenario, ranks, simulate)
     slow = suspects(recorded, attributor.base, total)
-    causes: list[Cause] = [*parameters(scenario, built, report, slow), *settings(scenario)]
+    causes: list[Cause] = [*parameters(scenario, built, report, slow), *settings(scenario, built)]
     attributor.add(progress("Trying causes", causes, len(causes)))
     found = attributor.evidence(recorded)
     simulator = Simulator(scenario)
     return replace(found, ranking=tuple(replace(one, step=simulator.step(one.arguments)) for one in found.ranking[:6]) + found.ranking[6:])
 
 
-def _bare(scenario: Scenario, ranks: Iterable[int] | None) -> Recorded:
+def _bare(scenario: Scenario, ranks: Sequence[int]) -> Recorded:
     return without_waits(predicted(scenario, ranks))
 
 

@@ -43,8 +43,7 @@ def parse_debug(text: str) -> Paths | None:
     network, channels, version = "", None, ""
     transports: Counter[str] = Counter()
     environment: dict[str, str] = {}
-    for line in text.splitlines():
-        line = line.rstrip()
+    for line in map(str.rstrip, text.splitlines()):
         if match := _CHANNEL.search(line):
             transports[_transport(match[1])] += 1
         elif match := _NETWORK.search(line):
