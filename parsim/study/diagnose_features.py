@@ -19,6 +19,9 @@ GEMM, ATTENTION, MEMORY, OPTIMIZER = "gemm", "attention", "memory-bound", "optim
 COMPUTE = (GEMM, ATTENTION, MEMORY, OPTIMIZER)
 _KINDS = (GEMM, ATTENTION, MEMORY)
 
+SPREAD = 1.15
+"""a collective that takes no longer than so many times the short ones of its kind did not wait, it was slower (assumption)"""
+
 Floats = NDArray[np.float64]
 
 
@@ -138,7 +141,8 @@ def _of_window(window: Window, transfers: Mapping[tuple[str, int], float]) -> di
             found[f"#{stretch.kind}"] = found.get(f"#{stretch.kind}", 0.0) + stretch.count
     moving, present = [], []
     for stretch in comm:
-        moved = min(stretch.duration - stretch.waited, stretch.count * transfers[stretch.kind, stretch.bytes])
+        shortest, moved = stretch.count * transfers[stretch.kind, stretch.bytes], stretch.duration - stretch.waited
+        moved = moved if moved <= SPREAD * shortest else shortest
         found[stretch.kind] = found.get(stretch.kind, 0.0) + moved
         moving.append((stretch.end - moved, stretch.end))
         if "send" in stretch.kind:  # when a receiver posts its message says nothing about when data were due

@@ -38,7 +38,8 @@ PENALTY, SETTING_PENALTY, PRIOR = 4.0, 6.0, 2.0
 """chi2 that a cause must earn: a parameter, a setting, and at most so much more for a value far from what was found anywhere"""
 STRANGE = 5.0
 """chi2 per class from which on a trace is of another run than the scenario"""
-REFINED = 6
+REFINED, CLOSE = 6, 12.0
+"""sets that are simulated again: at most so many single causes that are so close to the best in chi2, and half as many pairs"""
 _PROBE = 1.3
 _SETTLED = 0.02
 """amplitudes that move less than this are found"""
@@ -270,9 +271,10 @@ class Attributor:
     def _refined(self, sets: Sequence[_Fit], keys: list[Key], target: Vector, sigma: Vector, table: Vector) -> list[_Fit]:
         """The best sets, simulated; what is left over moves the amplitudes once more, twice."""
         base = features(self.base)
-        chosen = list(sets[:REFINED])
-        chosen += [one for one in [one for one in sets if len(one.members) == 1][:3] if one not in chosen]
-        found = []
+        singles = [one for one in sets if len(one.members) == 1]
+        close = [one for one in singles if one.score <= singles[0].score + CLOSE] if singles else []
+        chosen = close[:REFINED] + [one for one in sets[:REFINED] if len(one.members) > 1][: REFINED // 2]
+        found: list[_Fit] = []
         for one in chosen:
             amplitudes, best = one.amplitudes, None
             for _ in range(3):

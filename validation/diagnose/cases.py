@@ -28,6 +28,7 @@ from parsim.study.diagnose_causes import Cause, Setting, parameters, settings
 from parsim.study.diagnose_features import ATTENTION, COMPUTE, GEMM, MEMORY, OPTIMIZER, Recorded, Stretch, Window, features
 from parsim.study.diagnose_predicted import predicted
 from parsim.study.diagnose_trace import Attributor
+from parsim.terminal import progress
 
 HERE = Path(__file__).resolve().parent
 CHANGE = 0.3
@@ -136,8 +137,8 @@ _NCCL = {"all_reduce": "AllReduce_Sum_bf16_RING_LL", "all_gather": "AllGather_RI
 _TORCH = {"all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "send": "send"}
 
 
-def noisy(window: Window, draw: random.Random, classes: Mapping[str, float]) -> Window:
-    """The window with kernels that take longer or shorter; what follows moves, gaps stay."""
+def noisy(window: Window, draw: random.Random, classes: Mapping[str, float], shared: dict[tuple[str, int], float]) -> Window:
+    """The window with kernels that take longer or shorter; what follows moves, gaps stay. A collective is as long on all ranks: `shared`."""
     work = sorted((one for one in window.stretches if one.kind in COMPUTE), key=lambda one: one.start)
     old, new, made = [window.begin], [window.begin], []
     for one in work:
@@ -154,9 +155,12 @@ def noisy(window: Window, draw: random.Random, classes: Mapping[str, float]) -> 
             return new[place] + moment - old[place]
         return new[place - 1] + (new[place] - new[place - 1]) * (moment - old[place - 1]) / span
 
+    seen: dict[str, int] = {}
     for one in (one for one in window.stretches if one.kind not in COMPUTE):
         start = moved(one.start)
-        transfer = (one.duration - one.waited) * classes[one.kind] * draw.lognormvariate(0.0, KERNEL)
+        seen[one.name] = seen.get(one.name, 0) + 1
+        factor = shared.setdefault((one.name, seen[one.name]), draw.lognormvariate(0.0, KERNEL))
+        transfer = (one.duration - one.waited) * classes[one.kind] * factor
         made.append(replace(one, start=start, duration=one.waited + transfer))
     return Window(window.begin, moved(window.end), tuple(made))
 
@@ -203,10 +207,10 @@ def recording(run: Recorded, folder: Path, draw: random.Random) -> list[Path]:
     """Files of all ranks: the same errors of a class everywhere, noise of its own for every kernel."""
     kinds = sorted({one.kind for windows in run.ranks.values() for window in windows for one in window.stretches})
     classes = {kind: draw.lognormvariate(0.0, CLASS) for kind in kinds}
-    paths = []
+    paths, shared = [], [dict[tuple[str, int], float]() for _ in range(STEPS)]
     for rank, windows in run.ranks.items():
         path = folder / f"rank{rank}.pt.trace.json"
-        path.write_text(json.dumps(kineto([noisy(windows[0], draw, classes) for _ in range(STEPS)], rank)), encoding="utf-8")
+        path.write_text(json.dumps(kineto([noisy(windows[0], draw, classes, step) for step in shared], rank)), encoding="utf-8")
         paths.append(path)
     return paths
 
@@ -277,15 +281,14 @@ def draws(benches: Sequence[Bench], count: int, together: int, seed: int) -> Ite
         yield one, tuple(pair)
 
 
-def results(count: int, pairs: int, seed: int = 1, names: Sequence[str] = tuple(SCENARIOS)) -> list[Result]:
-    """`count` runs with one change and `pairs` with two."""
-    benches = [bench(name) for name in names]
-    found = []
-    for together, number in ((1, count), (2, pairs)):
-        for place, (one, changes) in enumerate(draws(benches, number, together, seed)):
-            draw = random.Random(f"{seed} {together} {place}")  # noqa: S311 - noise that must repeat
-            found.append(case(one, changes, draw))
-    return found
+def results(count: int, pairs: int, seed: int = 1, names: Sequence[str] = tuple(SCENARIOS)) -> Iterator[Result]:
+    """`count` runs with one change and `pairs` with two, in turn."""
+    benches = [bench(name) for name in progress("Simulating every cause", names, len(names))]
+    single, double = (list(enumerate(draws(benches, number, together, seed))) for together, number in ((1, count), (2, pairs)))
+    asked = [entry for both in itertools.zip_longest(single, double) for entry in both if entry is not None]
+    for place, (one, changes) in progress("Cases", asked, len(asked)):
+        draw = random.Random(f"{seed} {len(changes)} {place}")  # noqa: S311 - noise that must repeat
+        yield case(one, changes, draw)
 
 
 def table(found: Sequence[Result]) -> str:
@@ -315,16 +318,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE / "results.csv")
     options = parser.parse_args()
-    found = results(options.cases, options.pairs, options.seed)
+    found = []
     with options.out.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["scenario", "changed", "step_change", "place", "listed_with_time_only", "first", "right"])
-        for one in found:
+        for one in results(options.cases, options.pairs, options.seed):
+            found.append(one)
             listed = "" if one.listed is None else str(one.listed).lower()
             places = " ".join(map(str, one.places))
-            writer.writerow(
-                [one.scenario, " ".join(map(str, one.changes)), f"{one.gap:.4f}", places, listed, one.first, str(one.right).lower()]
-            )
+            writer.writerow([one.scenario, " ".join(map(str, one.changes)), f"{one.gap:.4f}", places, listed, one.first, str(one.right).lower()])
+            stream.flush()
     sys.stdout.write(f"{table(found)}\n")
 
 
