@@ -17,7 +17,7 @@ from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.scenario import Scenario
-from parsim.study.diagnose_causes import Cause, Parameter, Setting, parameters, settings
+from parsim.study.diagnose_causes import LONGEST, Cause, Parameter, Setting, parameters, settings
 from parsim.study.diagnose_ranges import plausible
 
 CLOSE = 1e-4
@@ -185,7 +185,7 @@ def solve(cause: Parameter, step: Callable[[tuple[str, ...]], float], now: float
         return step(cause.arguments(cause.at(place))) - target
 
     inner, low = here, now - target
-    scale = here if cause.rate or here > 0 else cause.slowest / 50.0
+    scale = here if cause.rate or here > 0 else cause.slowest / LONGEST
     outer = here + (scale * (target / now - 1.0) * 1.05 if target > now else (bound - here) * min(1.0, 1.5 * (1 - target / now)))
     while True:
         outer = min(outer, bound) if bound > here else max(outer, bound)

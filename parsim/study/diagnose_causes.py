@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SLOWEST = 50.0
 """a parameter is at most so many times worse than it stands"""
+LONGEST = 1000.0
+"""a time that the scenario takes for nothing is at most so many steps"""
 FASTEST_LINK = 10.0
 """a link is at most so many times faster than it stands"""
 
@@ -200,23 +202,23 @@ def _host_parameters(built: Built, report: Report) -> Iterator[Parameter]:
 
         yield Parameter(
             "launch", f"host launch time ({leading.removeprefix('per_').replace('_', ', ')})", now, "s", False,
-            max(now * SLOWEST, step), 0.0, plausible("launch", now or 12e-6), launched, profile,
+            LONGEST * step, 0.0, plausible("launch", now or 12e-6), launched, profile,
         )  # fmt: skip
     per_micro = step / max(1, built.training.micro_batches)
     yield Parameter(
-        "data_loading", "data loading per micro-batch", built.training.data_loading, "s", False, SLOWEST * per_micro, 0.0,
+        "data_loading", "data loading per micro-batch", built.training.data_loading, "s", False, LONGEST * per_micro, 0.0,
         plausible("data_loading", built.training.data_loading, unit=per_micro), lambda value: (f"training.data_loading={value!r} s",),
         "train 20 steps on one batch that stays on the GPU: is it faster then? Or --trace",
     )  # fmt: skip
     yield Parameter(
-        "step_constant", "time between steps", built.runtime.step_constant, "s", False, SLOWEST * step, 0.0,
+        "step_constant", "time between steps", built.runtime.step_constant, "s", False, LONGEST * step, 0.0,
         plausible("step_constant", built.runtime.step_constant), lambda value: (f"software.step_constant={value!r} s",),
         "py-spy record on one rank, or a PyTorch trace and --trace",
     )  # fmt: skip
     local = report.measured.model.parameters / max(1, built.parallelism.tensor.size * built.parallelism.pipeline.size) / 1e9
     yield Parameter(
         "boundary", "optimizer per 1e9 local parameters", built.runtime.boundary, "s", False,
-        SLOWEST * step / max(local, 1e-9), 0.0, plausible("boundary", built.runtime.boundary),
+        LONGEST * step / max(local, 1e-9), 0.0, plausible("boundary", built.runtime.boundary),
         lambda value: (f"software.boundary={value!r} s",), profile,
     )  # fmt: skip
 

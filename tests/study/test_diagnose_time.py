@@ -52,7 +52,7 @@ class TestSolve:
         assert step((repr(found),)) == pytest.approx(target, rel=1e-4)
 
     def test_a_time_that_was_zero(self):
-        found, reached = solve(parameter(0.0, rate=False, slowest=100.0, fastest=0.0), lambda a: max(3.0, float(a[0])) + 1.0, 4.0, 5.5)
+        found, reached = solve(parameter(0.0, rate=False, slowest=4000.0, fastest=0.0), lambda a: max(3.0, float(a[0])) + 1.0, 4.0, 5.5)
         assert (found, reached) == (pytest.approx(4.5, rel=1e-3), pytest.approx(5.5, rel=1e-4))
 
     def test_the_bound_where_nothing_explains(self):
