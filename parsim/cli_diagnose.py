@@ -63,7 +63,7 @@ def diagnose(
 ) -> None:
     """Say what would explain a measured step time, and which causes a trace shows."""
     from parsim.study.diagnose import Simulator, explain_step
-    from parsim.study.diagnose_causes import Parameter
+    from parsim.study.diagnose_causes import parameters
     from parsim.study.diagnose_nccl import read_wires, with_wires
     from parsim.study.diagnose_text import document, text
 
@@ -74,9 +74,9 @@ def diagnose(
         found = explain_step(asked, shown)
         wires = None
         if nccl_log is not None:
-            causes = [one.cause for one in found.explanations if isinstance(one.cause, Parameter)]
+            causes = parameters(scenario, found.built, found.report)
             wires = read_wires(nccl_log, found.built, causes)
-            with_wires(found, wires, Simulator(scenario))
+            with_wires(found, wires, causes, Simulator(scenario))
         evidence = _evidence(found, recorded, shown) if recorded is not None else None
     written = [] if evidence is None else [_perfetto(evidence, perfetto, file, as_json=as_json)]
     if save is not None:

@@ -169,4 +169,6 @@ def _op(event: Mapping[str, Any]) -> Stretch | None:
     group = args.get("class")
     if group == "optimizer":
         return Stretch(OPTIMIZER, name, start, length)
+    if group == "recompute" and name.startswith("R"):
+        name = f"F{name[1:]}"  # what is repeated is the forward, and made of the same kernels
     return Stretch(OP, name, start, length) if group in ("compute", "recompute") else None

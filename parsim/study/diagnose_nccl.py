@@ -75,15 +75,15 @@ def read_wires(path: str | Path, built: Built, causes: Sequence[Parameter]) -> W
     return Wires(name, wire, paths, tuple(_remarks(paths, built)) if paths is not None else ())
 
 
-def with_wires(found: Diagnosis, wires: Wires, simulator: Simulator) -> None:
+def with_wires(found: Diagnosis, wires: Wires, causes: Sequence[Parameter], simulator: Simulator) -> None:
     """Put what a log says into a diagnosis: the step with the measured wires, and the order of the causes.
 
     A wire that is as assumed is ruled out. One that is not comes first if the step asks for about the same, and so does one that
     a remark speaks about; the log measured it, the others are guesses.
     """
     one, spoken = wires.wire, [cause for cause, _ in wires.remarks]
-    known = {entry.cause.name: entry for entry in found.explanations}
-    if one is not None and isinstance(cause := known[one.cause].cause if one.cause in known else None, Parameter):
+    cause = next((known for known in causes if one is not None and known.name == one.cause), None)
+    if one is not None and cause is not None:
         found.wire_step = simulator.step(cause.arguments(cause.now * one.factor))
 
     def order(entry: Explanation) -> int:

@@ -106,20 +106,12 @@ def told_apart(recorded: Recorded, like: Recorded) -> Recorded:
     One factor per class is fitted to the ops' lengths (non-negative least squares on what `like` predicts of each name); then
     each op is divided in proportion.
     """
-    shares: dict[str, list[float]] = {}
-    counts: dict[str, list[float]] = {}
-    length: dict[str, float] = {}
-    for windows in like.ranks.values():
-        for stretch in (stretch for window in windows for stretch in window.stretches if stretch.kind in PARTS):
-            place = PARTS.index(stretch.kind)
-            shares.setdefault(stretch.name, [0.0] * len(PARTS))[place] += stretch.duration
-            counts.setdefault(stretch.name, [0.0] * len(PARTS))[place] += stretch.count
-    for windows in recorded.ranks.values():
-        for stretch in (stretch for window in windows for stretch in window.stretches if stretch.kind == OP):
-            length[stretch.name] = length.get(stretch.name, 0.0) + stretch.duration
-    scale = len(like.ranks) / max(1, len(recorded.ranks))
-    names = [name for name in length if name in shares]
-    factors = _factors([shares[name] for name in names], [length[name] * scale for name in names])
+    shares, counts = _composition(like)
+    lengths: dict[str, list[float]] = {}
+    for stretch in (one for windows in recorded.ranks.values() for window in windows for one in window.stretches if one.kind == OP):
+        lengths.setdefault(stretch.name, []).append(stretch.duration)
+    names = [name for name in lengths if name in shares]
+    factors = _factors([shares[name] for name in names], [sum(lengths[name]) / len(lengths[name]) for name in names])
 
     def divided(stretch: Stretch) -> Iterator[Stretch]:
         if stretch.kind != OP:
@@ -131,9 +123,7 @@ def told_apart(recorded: Recorded, like: Recorded) -> Recorded:
             if part > 0:
                 each = stretch.duration * part / total
                 known = counts.get(stretch.name, (0.0, 0.0, 1.0))[number]
-                yield replace(
-                    stretch, kind=kind, start=place, duration=each, count=known * stretch.duration / max(length[stretch.name], 1e-30)
-                )
+                yield replace(stretch, kind=kind, start=place, duration=each, count=known)
                 place += each
 
     ranks = {
@@ -143,6 +133,22 @@ def told_apart(recorded: Recorded, like: Recorded) -> Recorded:
         for rank, windows in recorded.ranks.items()
     }
     return replace(recorded, ranks=ranks)
+
+
+def _composition(like: Recorded) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds and kernels per class of one op of each name, in the mean."""
+    shares: dict[str, list[float]] = {}
+    counts: dict[str, list[float]] = {}
+    ops: dict[str, list[int]] = {}
+    for stretch in (one for windows in like.ranks.values() for window in windows for one in window.stretches if one.kind in PARTS):
+        place = PARTS.index(stretch.kind)
+        shares.setdefault(stretch.name, [0.0] * len(PARTS))[place] += stretch.duration
+        counts.setdefault(stretch.name, [0.0] * len(PARTS))[place] += stretch.count
+        ops.setdefault(stretch.name, [0] * len(PARTS))[place] += 1
+    for table in (shares, counts):
+        for name, row in table.items():
+            table[name] = [value / max(ops[name]) for value in row]
+    return shares, counts
 
 
 def _factors(shares: Sequence[Sequence[float]], lengths: Sequence[float]) -> list[float]:

@@ -173,7 +173,7 @@ def _attributed(evidence: Evidence) -> list[str]:
     lines = ["Causes by how well they explain the classes", *table(rows), *wrapped(f"Best: {both}. {left}")]
     if not evidence.described:
         lines += wrapped(
-            "! Much is left over: the scenario may not be that of this run. Compare the ranks of collectives, numbers of kernels, the batch."
+            "! Much is left over: the scenario may not be that of this run. Compare ranks of collectives, numbers of kernels, the batch."
         )
     lines += _commands([one.cause for one in evidence.ranking[:3]], "To confirm")
     unseen = [cause for cause in evidence.unseen if isinstance(cause, Parameter)]

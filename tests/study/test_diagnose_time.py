@@ -139,7 +139,9 @@ class TestExplainStep:
         measured = 1.25 * simulate(scenario).step_time
         found = explain_step(question(scenario, f"{measured!r} s", None), quiet)
         explaining = [one for one in found.explanations if one.explains and one.value is not None]
-        assert {"gemm", "memory", "clock", "launch", "data_loading", "step_constant", "slow_rank_0"} <= {one.cause.name for one in explaining}
+        assert {"gemm", "memory", "clock", "launch", "data_loading", "step_constant", "slow_rank_0"} <= {
+            one.cause.name for one in explaining
+        }
         for one in explaining:
             assert simulate(scenario.with_overrides(*one.arguments)).step_time == pytest.approx(measured, rel=1e-4), one.cause.name
         ranks = [one.rank for one in found.explanations]
@@ -173,4 +175,3 @@ class TestExplainStep:
         with pytest.raises(ScenarioError) as caught:
             question(scenario, "5 GB", "-1 GiB")
         assert [finding.path for finding in caught.value.findings] == ["--step-time", "--peak-memory"]
-

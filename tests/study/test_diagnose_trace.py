@@ -1,10 +1,11 @@
 """`parsim diagnose --trace`: what a trace holds by class, and which causes it shows."""
 
+import csv
 import gzip
 import importlib.util
 import json
-import math
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,7 @@ class TestFeatures:
 
     def test_who_came_last_did_not_wait(self):
         """The same collective is 5 s long on the rank that came first and 1 s on the last: moving the data takes 1 s."""
+
         def window(length):
             return (Window(0.0, 6.0, (Stretch("comm all_reduce x2", "c", 6.0 - length, length, bytes=8),)),)
 
@@ -111,8 +113,12 @@ class TestReading:
         events = []
         for step in range(3):
             at = 1000.0 * step
-            events.append({"ph": "X", "cat": "gpu_user_annotation", "name": f"ProfilerStep#{step}", "ts": at, "dur": 1000, "pid": 0, "tid": 7})
-            events.append({"ph": "X", "cat": "kernel", "name": "flash_bwd_kernel", "ts": at + 100, "dur": 200 + 100 * step, "pid": 0, "tid": 7})
+            events.append(
+                {"ph": "X", "cat": "gpu_user_annotation", "name": f"ProfilerStep#{step}", "ts": at, "dur": 1000, "pid": 0, "tid": 7}
+            )
+            events.append(
+                {"ph": "X", "cat": "kernel", "name": "flash_bwd_kernel", "ts": at + 100, "dur": 200 + 100 * step, "pid": 0, "tid": 7}
+            )
         path = tmp_path / "trace.json.gz"
         path.write_bytes(gzip.compress(json.dumps({"traceEvents": events, "distributedInfo": {"rank": 5}}).encode()))
         run = read_recorded([path])
@@ -123,11 +129,17 @@ class TestReading:
             read_recorded([path], 2)
 
     def test_files_that_are_none_are_all_named(self, tmp_path):
-        (tmp_path / "cpu.json").write_text(json.dumps({"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2}]}))
+        (tmp_path / "cpu.json").write_text(
+            json.dumps({"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2}]})
+        )
         (tmp_path / "text.json").write_text("hello")
         with pytest.raises(ScenarioError) as caught:
             read_recorded([tmp_path / "cpu.json", tmp_path / "text.json", tmp_path / "none.json"])
-        assert [finding.message[:24] for finding in caught.value.findings] == ["holds no work of a GPU", "not JSON: Expecting valu", "no such file"]
+        assert [finding.message[:24] for finding in caught.value.findings] == [
+            "holds no work of a GPU",
+            "not JSON: Expecting valu",
+            "no such file",
+        ]
 
     def test_the_same_rank_twice(self, tmp_path):
         text = (ROOT / "tests/data/kineto/gpu-step.json").read_text()
@@ -146,19 +158,31 @@ class TestOwnTraces:
             write_chrome_trace(simulate(load(DDP).with_overrides(change)), out)
         return read_recorded([path])
 
+    def test_an_unchanged_trace_is_divided_as_predicted(self, tmp_path):
+        run, like = self.written("name=the same", tmp_path / "trace.json"), predicted(load(DDP), [0])
+        found, truth = features(told_apart(run, like)), features(like)
+        for kind in (GEMM, ATTENTION, MEMORY, "#gemm", "#attention"):
+            assert found[0, kind] == pytest.approx(truth[0, kind], rel=2e-3), kind
+
     def test_kernels_are_told_apart_by_what_ops_are_made_of(self, tmp_path):
-        """HBM at 0.7 of its efficiency: memory-bound work takes 1 / 0.7 of the time, products what they took."""
+        """HBM at 0.7 of its efficiency. One factor per class is an approximation: small kernels keep the fixed part of their time."""
         run = self.written("cluster.set.device.memory.efficiency=x0.7", tmp_path / "trace.json")
         scenario = load(DDP)
         truth = features(predicted(scenario.with_overrides("cluster.set.device.memory.efficiency=x0.7"), [0]))
         found = features(told_apart(run, predicted(scenario, [0])))
-        assert found[0, GEMM] == pytest.approx(truth[0, GEMM], rel=0.06)
-        assert found[0, MEMORY] == pytest.approx(truth[0, MEMORY], rel=0.06)
+        assert found[0, GEMM] + found[0, MEMORY] + found[0, ATTENTION] == pytest.approx(
+            truth[0, GEMM] + truth[0, MEMORY] + truth[0, ATTENTION], rel=1e-6
+        )
+        assert found[0, MEMORY] == pytest.approx(truth[0, MEMORY], rel=0.1)
 
     def test_the_cause_is_found(self, tmp_path):
         scenario = load(DDP)
         for number, (change, name) in enumerate(
-            [("software.step_constant=4 ms", "step_constant"), ("cluster.set.device.memory.efficiency=x0.6", "memory"), ("training.recompute=full", "recompute")]
+            [
+                ("software.step_constant=4 ms", "step_constant"),
+                ("cluster.set.device.memory.efficiency=x0.6", "memory"),
+                ("training.recompute=full", "recompute"),
+            ]
         ):
             run = self.written(change, tmp_path / f"{number}.json")
             found = attributed(scenario, build(scenario), simulate(scenario), run, quiet)
@@ -189,7 +213,9 @@ class TestAttributed:
             attributed(scenario, build(scenario), simulate(scenario), strange, quiet)
 
     def test_a_schedule_without_the_end_of_a_step(self):
-        scenario = load({**DDP, "training": {**DDP["training"], "gradient_accumulation": 4}}, "parallel.pp=2", "parallel.pipeline.schedule=pipedream")
+        scenario = load(
+            {**DDP, "training": {**DDP["training"], "gradient_accumulation": 4}}, "parallel.pp=2", "parallel.pipeline.schedule=pipedream"
+        )
         with pytest.raises(PlanError, match="without a flush"):
             attributed(scenario, build(scenario), simulate(scenario), Recorded({}), quiet)
 
@@ -213,7 +239,7 @@ def test_both_sides_in_one_file_without_overlaps(tmp_path):
         tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
     for spans in tracks.values():
         spans.sort()
-        assert all(first[1] <= second[0] + 1e-6 for first, second in zip(spans, spans[1:], strict=False))
+        assert all(first[1] <= second[0] + 1e-6 for first, second in pairwise(spans))
     names = [event["args"]["name"] for event in events if event.get("name") == "process_name"]
     assert sorted(names) == ["rank 0: predicted", "rank 0: recorded", "rank 1: predicted", "rank 1: recorded"]
 
@@ -228,16 +254,11 @@ def test_two_dozen_changed_runs(cases):
     assert all(case.listed for case in single)
 
 
-def test_the_shares_in_the_readme_are_those_of_the_results(cases):
-    import csv
-
-    rows = list(csv.DictReader((ROOT / "validation/diagnose/results.csv").open(encoding="utf-8")))
+def test_the_table_in_the_readme_is_that_of_the_results(cases):
+    with (ROOT / "validation/diagnose/results.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert cases.table(rows) in (ROOT / "validation/diagnose/README.md").read_text(encoding="utf-8")
     single, double = [row for row in rows if row["listed_with_time_only"]], [row for row in rows if not row["listed_with_time_only"]]
-    text = (ROOT / "validation/diagnose/README.md").read_text(encoding="utf-8")
-    first, both = sum(row["right"] == "true" for row in single), sum(row["right"] == "true" for row in double)
-    listed = sum(row["listed_with_time_only"] == "true" for row in single)
-    cells = [len(single), f"{first} ({first / len(single):.0%})", f"{listed} ({listed / len(single):.0%})", len(double), f"{both} ({both / len(double):.0%})"]
-    assert f"| all | {' | '.join(map(str, cells))} |" in text
-    assert first / len(single) >= 0.9
-    assert listed == len(single) == 200
-    assert not math.isnan(both)
+    assert sum(row["right"] == "true" for row in single) >= 0.9 * len(single)
+    assert sum(row["right"] == "true" for row in double) >= 0.9 * len(double)
+    assert all(row["listed_with_time_only"] == "true" for row in single)

@@ -138,7 +138,7 @@ _TORCH = {"all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_sc
 
 
 def noisy(window: Window, draw: random.Random, classes: Mapping[str, float], shared: dict[tuple[str, int], float]) -> Window:
-    """The window with kernels that take longer or shorter; what follows moves, gaps stay. A collective is as long on all ranks: `shared`."""
+    """The window with kernels that take longer or shorter; what follows moves, gaps stay. Collectives are equal on all ranks (`shared`)."""
     work = sorted((one for one in window.stretches if one.kind in COMPUTE), key=lambda one: one.start)
     old, new, made = [window.begin], [window.begin], []
     for one in work:
@@ -291,23 +291,23 @@ def results(count: int, pairs: int, seed: int = 1, names: Sequence[str] = tuple(
         yield case(one, changes, draw)
 
 
-def table(found: Sequence[Result]) -> str:
-    """One row per scenario."""
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """The rows of results.csv by scenario."""
     lines = [
         "| scenario | one change | ranked first | listed with a time only | two changes | both in the first three |",
         "|---|---|---|---|---|---|",
     ]
-    for name in (*dict.fromkeys(one.scenario for one in found), "all"):
-        mine = [one for one in found if name in (one.scenario, "all")]
-        single, double = [one for one in mine if len(one.changes) == 1], [one for one in mine if len(one.changes) == 2]
-        cells = [str(len(single)), _share(single, [one.right for one in single]), _share(single, [bool(one.listed) for one in single]),
-                 str(len(double)), _share(double, [one.right for one in double])]  # fmt: skip
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    for name in (*sorted({row["scenario"] for row in rows}), "all"):
+        mine = [row for row in rows if name in (row["scenario"], "all")]
+        single, double = [row for row in mine if row["listed_with_time_only"]], [row for row in mine if not row["listed_with_time_only"]]
+        cells = [len(single), _share(single, "right"), _share(single, "listed_with_time_only"), len(double), _share(double, "right")]
+        lines.append(f"| {name} | {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
-def _share(cases: Sequence[Result], good: Sequence[bool]) -> str:
-    return f"{sum(good)} ({sum(good) / len(cases):.0%})" if cases else "-"
+def _share(rows: Sequence[Mapping[str, str]], column: str) -> str:
+    good = sum(row[column] == "true" for row in rows)
+    return f"{good} ({good / len(rows):.0%})" if rows else "-"
 
 
 def main() -> None:
@@ -317,18 +317,26 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE / "results.csv")
+    parser.add_argument("--table", action="store_true", help="only print the table of the file")
     options = parser.parse_args()
-    found = []
-    with options.out.open("w", encoding="utf-8", newline="") as stream:
+    if not options.table:
+        _write(options.out, results(options.cases, options.pairs, options.seed))
+    with options.out.open(encoding="utf-8", newline="") as stream:
+        sys.stdout.write(f"{table(list(csv.DictReader(stream)))}\n")
+
+
+def _write(path: Path, found: Iterator[Result]) -> None:
+    """One row per run, as they come."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["scenario", "changed", "step_change", "place", "listed_with_time_only", "first", "right"])
-        for one in results(options.cases, options.pairs, options.seed):
-            found.append(one)
+        for one in found:
             listed = "" if one.listed is None else str(one.listed).lower()
             places = " ".join(map(str, one.places))
-            writer.writerow([one.scenario, " ".join(map(str, one.changes)), f"{one.gap:.4f}", places, listed, one.first, str(one.right).lower()])
+            writer.writerow(
+                [one.scenario, " ".join(map(str, one.changes)), f"{one.gap:.4f}", places, listed, one.first, str(one.right).lower()]
+            )
             stream.flush()
-    sys.stdout.write(f"{table(found)}\n")
 
 
 if __name__ == "__main__":
