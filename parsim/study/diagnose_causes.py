@@ -265,9 +265,6 @@ _SETTINGS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
      "PYTORCH_CUDA_ALLOC_CONF; torch.cuda.memory_stats: reserved less allocated"),
 )  # fmt: skip
 
-OVERLAP = ("overlap_reduce", "overlap_gather", "prefetch", "accumulate", "tensor_overlap", "overlap_sends", "interference")
-"""the settings about what runs beside what"""
-
 
 def settings(scenario: Scenario, built: Built) -> list[Setting]:
     """Every other value of the settings that a run may have had; what changes nothing is found by simulating it."""
