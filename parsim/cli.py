@@ -20,17 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim import (
-    cli_calibrate,
-    cli_compare,
-    cli_explain,
-    cli_fit,
-    cli_flops,
-    cli_import,
-    cli_network,
-    cli_schedule,
-    cli_timeline,
-    cli_trace,
-)
+    cli_calibrate, ), cli_calibrate, cli_compare, cli_diagnose, cli_explain, cli_fit, cli_flops, cli_import, cli_network, cli_schedule, cli_timeline, cli_trace
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, progress, say, say_json
 
@@ -210,6 +200,7 @@ cli_flops.register(app)
 cli_calibrate.register(app)
 cli_schedule.register(app)
 cli_trace.register(app)
+cli_diagnose.register(app)
 
 
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None) -> Scenario:

@@ -21,6 +21,7 @@ from parsim.errors import Finding, ScenarioError
 
 LARGEST = 2 * 10**9
 """longest trace that is read, unpacked [B]"""
+REPAIR = "give what torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote"
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime")
 
 
@@ -87,17 +88,18 @@ def read_trace(path: str | Path) -> Trace:
     Raises:
         ScenarioError: it cannot be read, or is no trace of the PyTorch profiler.
     """
-    return parse_trace(_bytes(Path(path)), str(path))
+    return parse_trace(read_bytes(path), str(path))
 
 
 def read_document(path: str | Path) -> dict[str, Any]:
     """A trace as it stands in its file, its events under traceEvents; raises the same."""
-    whole = _document(_bytes(Path(path)), str(path))
+    whole = _document(read_bytes(path), str(path))
     return whole if isinstance(whole, dict) else {"traceEvents": whole}
 
 
-def _bytes(path: Path) -> bytes:
-    """A file, unpacked."""
+def read_bytes(path: str | Path) -> bytes:
+    """A trace's text, unpacked; see `read_trace`."""
+    path = Path(path)
     name = str(path)
     try:
         with path.open("rb") as stream:
@@ -113,35 +115,37 @@ def _bytes(path: Path) -> bytes:
     return raw
 
 
-_REPAIR = "give what torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote"
-
-
 def _document(raw: bytes, name: str) -> dict[str, Any] | list[Any]:
     """The JSON of a trace: an object with events, or a bare list of them."""
     try:
         whole = json.loads(raw)
     except json.JSONDecodeError as error:
         text = f"not JSON: {error.msg}"
-        raise ScenarioError(Finding(text, suggestion=_REPAIR, file=name, line=error.lineno, column=error.colno)) from None
+        raise ScenarioError(Finding(text, suggestion=REPAIR, file=name, line=error.lineno, column=error.colno)) from None
     except (UnicodeDecodeError, RecursionError) as error:
-        raise ScenarioError(Finding(f"not JSON: {str(error)[:100]}", suggestion=_REPAIR, file=name)) from None
+        raise ScenarioError(Finding(f"not JSON: {str(error)[:100]}", suggestion=REPAIR, file=name)) from None
     events = whole.get("traceEvents") if isinstance(whole, dict) else whole
     if not isinstance(events, list):
-        raise ScenarioError(Finding("has no traceEvents", suggestion=_REPAIR, file=name))
+        raise ScenarioError(Finding("has no traceEvents", suggestion=REPAIR, file=name))
     found: dict[str, Any] | list[Any] = whole
     return found
 
 
-def parse_trace(raw: bytes, name: str) -> Trace:
-    """The trace in JSON text; see `read_trace`."""
+def events_of(raw: bytes, name: str) -> tuple[list[Any], dict[str, Any]]:
+    """The complete events of JSON text, and the keys beside them; see `read_trace`."""
     whole = _document(raw, name)
     events = whole["traceEvents"] if isinstance(whole, dict) else whole
     about = {key: value for key, value in whole.items() if key != "traceEvents"} if isinstance(whole, dict) else {}
-    complete = [event for event in events if _complete(event)]
+    return [event for event in events if _complete(event)], about
+
+
+def parse_trace(raw: bytes, name: str) -> Trace:
+    """The trace in JSON text; see `read_trace`."""
+    complete, about = events_of(raw, name)
     operations = _operations(complete)
     kernels = tuple(_kernels(complete, operations))
     if not operations and not kernels:
-        raise ScenarioError(Finding("holds neither operations nor kernels", suggestion=_REPAIR, file=name))
+        raise ScenarioError(Finding("holds neither operations nor kernels", suggestion=REPAIR, file=name))
     launches = tuple(
         float(event["dur"]) for event in complete if event.get("cat") in _LAUNCHES and "LaunchKernel" in str(event.get("name"))
     )

@@ -29,9 +29,9 @@ _CORES = {
 _TYPES = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16", "c10::Float8_e4m3fn": "fp8",
           "c10::Float8_e5m2": "fp8"}  # fmt: skip
 _BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
-_ELEMENTS = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "byte": 1, "char": 1, "int": 4, "long": 8, "bool": 1,
+ELEMENT_BYTES = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "byte": 1, "char": 1, "int": 4, "long": 8, "bool": 1,
              "float8_e4m3fn": 1, "float8_e5m2": 1}  # fmt: skip
-_COLLECTIVES = {
+COLLECTIVES = {
     "allreduce": "all_reduce", "all_reduce": "all_reduce", "allreduce_coalesced": "all_reduce",
     "allgather": "all_gather", "_allgather_base": "all_gather", "all_gather": "all_gather", "all_gather_into_tensor": "all_gather",
     "allgather_into_tensor_coalesced": "all_gather", "all_gather_into_tensor_coalesced": "all_gather",
@@ -202,8 +202,8 @@ def _collectives(kernels: Sequence[Kernel], notes: list[str]) -> Iterator[Collec
         name = kernel.args.get("Collective name")
         if name is None:
             continue
-        kind = _COLLECTIVES.get(str(name).lower())
-        element = _ELEMENTS.get(str(kernel.args.get("dtype", "")).lower())
+        kind = COLLECTIVES.get(str(name).lower())
+        element = ELEMENT_BYTES.get(str(kernel.args.get("dtype", "")).lower())
         into, out, ranks = (kernel.args.get(key) for key in ("In msg nelems", "Out msg nelems", "Group size"))
         if kind is None or element is None or not isinstance(ranks, int) or not isinstance(into, int):
             unknown[str(name)] = None

@@ -1,0 +1,174 @@
+"""What ran on the GPUs of a run, read from traces of the PyTorch profiler (one file per rank), or from a trace that parsim wrote.
+
+Kernels are told apart by name: NCCL's by their parameters ("Collective name", "Group size", "In msg nelems": pytorch
+torch/csrc/distributed/c10d/ParamCommsUtils.hpp), attention, matrix products, optimizer, and everything else, which moves
+memory. Steps are those that ``profiler.step()`` marks (ProfilerStep#3); without marks the whole file is one, or what the
+caller says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from parsim.calibration.kineto import REPAIR, events_of, read_bytes
+from parsim.calibration.profile import COLLECTIVES, ELEMENT_BYTES
+from parsim.errors import Finding, ScenarioError
+from parsim.study.diagnose_features import ATTENTION, GEMM, MEMORY, OPTIMIZER, Recorded, Stretch, Window
+from parsim.study.diagnose_predicted import OP
+
+_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+_CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (ATTENTION, re.compile(r"flash|fmha|attention|sdpa|mha_(fwd|bwd)", re.IGNORECASE)),
+    (OPTIMIZER, re.compile(r"multi_tensor|multitensor|adam|lamb_|FusedSgd|lion", re.IGNORECASE)),
+    (
+        GEMM,
+        re.compile(r"gemm|gemv|cutlass|cublas|xmma|nvjet|cijk_|splitk|wgrad|dgrad|implicit_con|conv2d|cudnn.*conv|winograd", re.IGNORECASE),
+    ),
+)
+_NCCL = re.compile(r"(?:nccl|rccl).*?_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AlltoAll)", re.IGNORECASE)
+_KINDS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "broadcast": "broadcast",
+          "reduce": "reduce", "sendrecv": "send", "alltoall": "all_to_all"}  # fmt: skip
+_STEP = re.compile(r"ProfilerStep#\d+$")
+_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
+
+
+def read_recorded(paths: Sequence[str | Path], steps: int | None = None) -> Recorded:
+    """What the traces hold, by rank.
+
+    Args:
+        paths: one file per rank; a trace written by parsim holds several.
+        steps: how many steps a file holds, where no marks say it.
+
+    Raises:
+        ScenarioError: files that cannot be read or hold no work of a GPU, and ranks that come twice, all at once.
+    """
+    findings: list[Finding] = []
+    ranks: dict[int, Sequence[Window]] = {}
+    notes: list[str] = []
+    for number, path in enumerate(paths):
+        try:
+            found = _of_file(path, number, steps, notes)
+        except ScenarioError as error:
+            findings += error.findings
+            continue
+        findings += [Finding(f"rank {rank} stands in an earlier file, too", file=str(path)) for rank in found if rank in ranks]
+        ranks |= found
+    if findings:
+        raise ScenarioError(findings)
+    return Recorded(ranks, ", ".join(Path(path).name for path in paths), tuple(dict.fromkeys(notes)))
+
+
+def _of_file(path: str | Path, number: int, steps: int | None, notes: list[str]) -> dict[int, Sequence[Window]]:
+    name = str(path)
+    events, about = events_of(read_bytes(path), name)
+    other = about.get("otherData")
+    if isinstance(other, Mapping) and "parsim" in other:
+        return _simulated(events, other, name, notes)
+    work = [event for event in events if event.get("cat") in _GPU]
+    if not work:
+        repair = "record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+        raise ScenarioError(Finding("holds no work of a GPU", suggestion=repair, file=name))
+    rank = _rank(about, name, number)
+    windows = _windows(events, work, steps, name, notes)
+    starts = sorted(window[0] for window in windows)
+    found = []
+    for begin, end, count in windows:
+        after = next((start for start in starts if start > begin), float("inf"))
+        mine = [event for event in work if begin <= event["ts"] < (after if after < float("inf") else max(end, event["ts"] + 1))]
+        last = max((event["ts"] + event["dur"] for event in mine), default=end)
+        stretches = tuple(stretch for event in mine if (stretch := _stretch(event, notes)) is not None)
+        found.append(Window(begin * 1e-6, max(end, min(last, after)) * 1e-6, stretches, count))
+    return {rank: tuple(found)}
+
+
+def _rank(about: Mapping[str, Any], name: str, number: int) -> int:
+    distributed = about.get("distributedInfo")
+    rank = distributed.get("rank") if isinstance(distributed, Mapping) else None
+    if type(rank) is int:
+        return rank
+    match = _IN_NAME.search(Path(name).name)
+    return int(match[1]) if match else number
+
+
+def _windows(events: Sequence[Any], work: Sequence[Any], steps: int | None, name: str, notes: list[str]) -> list[tuple[float, float, int]]:
+    """(begin, end, steps) of each stretch of recorded time [us]; marks on the GPU's side win over the host's."""
+    for category in ("gpu_user_annotation", "user_annotation", "cpu_op"):
+        marks = [event for event in events if event.get("cat") == category and _STEP.match(str(event.get("name")))]
+        if marks:
+            if steps is not None and steps != len(marks):
+                text = f"{steps} steps, but the profiler marked {len(marks)}"
+                raise ScenarioError(Finding(text, "--steps", steps, "leave it out", file=name))
+            marks.sort(key=lambda event: event["ts"])
+            return [(float(event["ts"]), float(event["ts"] + event["dur"]), 1) for event in marks]
+    if steps is None:
+        notes.append("the trace marks no steps (profiler.step()); taken for one step: say --steps N if it holds more")
+    begin = min(event["ts"] for event in work)
+    return [(float(begin), float(max(event["ts"] + event["dur"] for event in work)), steps or 1)]
+
+
+def _stretch(event: Mapping[str, Any], notes: list[str]) -> Stretch | None:
+    """One piece of a GPU's work; None for copies between host and device, which the simulation does not name."""
+    name, start, length = str(event.get("name")), event["ts"] * 1e-6, event["dur"] * 1e-6
+    args = event.get("args")
+    args = args if isinstance(args, Mapping) else {}
+    if event.get("cat") != "kernel":
+        return None if "HtoD" in name or "DtoH" in name else Stretch(MEMORY, name, start, length)
+    if args.get("Collective name") is not None or _NCCL.search(name):
+        return _collective(name, args, start, length, notes)
+    kind = next((kind for kind, pattern in _CLASSES if pattern.search(name)), MEMORY)
+    return Stretch(kind, name, start, length)
+
+
+def _collective(name: str, args: Mapping[str, Any], start: float, length: float, notes: list[str]) -> Stretch:
+    written = str(args.get("Collective name") or "").lower()
+    match = _NCCL.search(name)
+    kind = COLLECTIVES.get(written) or (_KINDS.get(match[1].lower()) if match else None) or "other"
+    kind = "send" if kind == "recv" else kind
+    size = args.get("Group size")
+    if type(size) is not int or size < 1:
+        notes.append("some collectives do not say how many ranks take part; they are compared with no predicted one")
+        size = 0
+    elements = args.get("Out msg nelems" if kind == "all_gather" else "In msg nelems")
+    each = ELEMENT_BYTES.get(str(args.get("dtype")).lower(), 0)
+    volume = elements * each if type(elements) is int and elements > 0 else 0
+    return Stretch(f"comm {kind} x{2 if kind == 'send' else size}", name, start, length, 0.0, 1.0, volume)
+
+
+def _simulated(events: Sequence[Any], other: Mapping[str, Any], name: str, notes: list[str]) -> dict[int, Sequence[Window]]:
+    """A trace that parsim wrote: the ranks are the processes, the step begins at 0, ops are not divided into kernels."""
+    left = other.get("spans_left_out")
+    if type(left) is int and left > 0.01 * len(events):  # fewer are those that take no time
+        notes.append(f"{Path(name).name}: {left:,} slices were left out when it was written; its end may be missing")
+    ranks: dict[int, list[Stretch]] = {}
+    for event in events:
+        rank = event.get("pid")
+        if type(rank) is int and (stretch := _op(event)) is not None:
+            ranks.setdefault(rank, []).append(stretch)
+    if not ranks:
+        raise ScenarioError(Finding("holds no work of a GPU", suggestion=REPAIR, file=name))
+    ends = [_end(events)]
+    return {rank: (Window(0.0, max(ends), tuple(stretches)),) for rank, stretches in ranks.items()}
+
+
+def _end(events: Sequence[Any]) -> float:
+    """End of the step [s]: that of everything that was written."""
+    return 1e-6 * max(float(event["ts"] + event["dur"]) for event in events)
+
+
+def _op(event: Mapping[str, Any]) -> Stretch | None:
+    args = event.get("args")
+    args = args if isinstance(args, Mapping) else {}
+    start, length, name = event["ts"] * 1e-6, event["dur"] * 1e-6, str(event.get("name"))
+    if args.get("Collective name") is not None:
+        size, volume = args.get("Group size"), args.get("bytes")
+        kind = f"comm {args['Collective name']} x{size}"
+        return Stretch(kind, name, start, length, 0.0, 1.0, volume if type(volume) is int else 0)
+    group = args.get("class")
+    if group == "optimizer":
+        return Stretch(OPTIMIZER, name, start, length)
+    if group == "recompute" and name.startswith("R"):
+        name = f"F{name[1:]}"  # what is repeated is the forward, and made of the same kernels
+    return Stretch(OP, name, start, length) if group in ("compute", "recompute") else None

@@ -1,0 +1,210 @@
+"""The command `parsim diagnose`: a run is not what the simulation says; why?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parsim.errors import Finding, InputError, ScenarioError
+from parsim.terminal import Debug, Json, create, progress, say, say_json
+
+if TYPE_CHECKING:
+    from parsim.scenario import Scenario
+    from parsim.study.diagnose import Diagnosis, Question
+    from parsim.study.diagnose_features import Recorded
+    from parsim.study.diagnose_trace import Evidence
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file, for example training.micro_batch=4.")
+]
+Trace = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE", help="Trace of the PyTorch profiler (.json or .json.gz), or one that parsim wrote; again for another rank."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command of this file on the command line."""
+    app.command()(diagnose)
+
+
+def diagnose(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The scenario of the run: a file, or the name of a shipped scenario.")],
+    overrides: Overrides = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides; NAME,NAME for several."),
+    ] = None,
+    step_time: Annotated[str | None, typer.Option(metavar="TIME", help="Measured time of an optimizer step, for example 18.2s.")] = None,
+    peak_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Measured peak of a GPU's memory, for example 61GiB.")] = None,
+    trace: Trace = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps in a trace, where the profiler did not mark them.")] = None,
+    nccl_log: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of nccl-tests, or of the run with NCCL_DEBUG=INFO.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="Write a scenario with a block of overrides per explanation.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json", help="With --trace: recorded and predicted step in one file; default: parsim-out/<scenario>/diagnose.json."
+        ),
+    ] = None,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Say what would explain a measured step time, and which causes a trace shows."""
+    from parsim.study.diagnose import Simulator, explain_step
+    from parsim.study.diagnose_causes import parameters
+    from parsim.study.diagnose_nccl import read_wires, with_wires
+    from parsim.study.diagnose_text import document, text
+
+    _usable(step_time, peak_memory, trace, nccl_log, perfetto=perfetto, steps=steps)
+    scenario, recorded, asked = _inputs(file, overrides, override, step_time, peak_memory, trace, steps)
+    shown = _shown(quiet=quiet or as_json)
+    with _placed(scenario):
+        found = explain_step(asked, shown)
+        wires = None
+        if nccl_log is not None:
+            causes = parameters(scenario, found.built, found.report)
+            wires = read_wires(nccl_log, found.built, causes)
+            with_wires(found, wires, causes, Simulator(scenario))
+        evidence = _evidence(found, recorded, shown) if recorded is not None else None
+    written = [] if evidence is None else [_perfetto(evidence, perfetto, file, as_json=as_json)]
+    if save is not None:
+        _save(save, file, overrides, override, found, evidence)
+        written.append(save)
+    if as_json:
+        say_json(document(found, evidence, wires))
+        return
+    say(text(found, evidence, wires))
+    for path in filter(None, written):
+        say(f"Wrote {path}")
+
+
+def _usable(
+    step_time: str | None,
+    peak_memory: str | None,
+    trace: Sequence[Path] | None,
+    log: Path | None,
+    *,
+    perfetto: Path | None,
+    steps: int | None,
+) -> None:
+    findings = []
+    if not (step_time or peak_memory or trace or log):
+        repair = "give --step-time 18.2s, --peak-memory 61GiB, --trace kineto.json or --nccl-log FILE"
+        findings.append(Finding("nothing that was measured was given", suggestion=repair, file="command line"))
+    for option, value in (("--perfetto", perfetto), ("--steps", steps)):
+        if value is not None and not trace:
+            findings.append(Finding(f"{option} goes with --trace", option, str(value), file="command line"))
+    if findings:
+        raise ScenarioError(findings)
+
+
+def _inputs(
+    file: str,
+    overrides: Sequence[str] | None,
+    named: Sequence[str] | None,
+    step_time: str | None,
+    peak_memory: str | None,
+    trace: Sequence[Path] | None,
+    steps: int | None,
+) -> tuple[Scenario, Recorded | None, Question]:
+    """The scenario, what was recorded, and what was measured; every problem of the three at once."""
+    from dataclasses import replace
+
+    from parsim.scenario import load
+    from parsim.study.diagnose import question
+
+    findings: list[Finding] = []
+
+    def attempt(step: Callable[[], Any]) -> Any:
+        try:
+            return step()
+        except InputError as error:
+            findings.extend(error.findings)
+            return None
+
+    scenario = attempt(lambda: load(file, *(overrides or ()), named=list(named or ())))
+    asked = attempt(lambda: question(scenario, step_time, peak_memory))
+    recorded = None
+    if trace:
+        from parsim.calibration.recorded import read_recorded
+
+        recorded = attempt(lambda: read_recorded(trace, steps))
+    if findings:
+        raise ScenarioError(findings)
+    if recorded is not None and asked.step_time is None:
+        asked = replace(asked, step_time=recorded.step_time)
+    return scenario, recorded, asked
+
+
+def _shown(*, quiet: bool) -> Callable[[str, list[Any], int], Iterable[Any]]:
+    return partial(progress, quiet=quiet)
+
+
+@contextmanager
+def _placed(scenario: Scenario) -> Iterator[None]:
+    """Give the findings of the rooms that know no files their place in the user's."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(scenario.findings_at(error.findings)) from error
+
+
+def _evidence(found: Diagnosis, recorded: Recorded, shown: Callable[[str, list[Any], int], Iterable[Any]]) -> Evidence:
+    from parsim.study.diagnose_trace import attributed
+
+    return attributed(found.question.scenario, found.built, found.report, recorded, shown)
+
+
+def _perfetto(evidence: Evidence, path: Path | None, file: str, *, as_json: bool) -> Path | None:
+    """Write recorded and predicted step; nothing beside a JSON document unless asked to."""
+    from parsim.study.diagnose_perfetto import write_comparison
+
+    if path is None and as_json:
+        return None
+    if path is None:
+        path = Path("parsim-out") / Path(file).stem / "diagnose.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+    sides = [("predicted", evidence.predicted)]
+    if evidence.best:
+        sides.append((f"predicted with {', '.join(evidence.best)}", evidence.explained))
+    write_comparison(path, evidence.recorded, *sides)
+    return path
+
+
+def _save(
+    path: Path, file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, found: Diagnosis, evidence: Evidence | None
+) -> None:
+    """Write the scenario with what explains the run; a path of the user's is written as the new file finds it."""
+    from parsim.scenario import files
+    from parsim.study.diagnose_text import saved
+
+    blocks = _blocks(found, evidence)
+    if not blocks:
+        raise ScenarioError(Finding("nothing explains the run, so there is nothing to save", "--save", str(path), file="command line"))
+    source = files.find("scenarios", file)
+    extends = file if files.is_shipped(source) else os.path.relpath(source, path.parent)
+    create(path, saved(extends, overrides or (), named or (), blocks, str(path)))
+
+
+def _blocks(found: Diagnosis, evidence: Evidence | None) -> Mapping[str, Sequence[str]]:
+    """Name -> overrides: what the trace shows together, then each cause that alone explains the step time."""
+    blocks: dict[str, Sequence[str]] = {}
+    if evidence is not None and evidence.best:
+        blocks["calibrated"] = evidence.arguments
+    for one in found.explanations:
+        if one.explains:
+            name = one.cause.name if one.value is not None else f"{one.cause.name}_{getattr(one.cause, 'value', '')}"
+            blocks.setdefault(name.replace(" ", "_"), one.arguments)
+    return blocks
