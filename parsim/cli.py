@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim import (
-    cli_calibrate, ), cli_calibrate, cli_compare, cli_diagnose, cli_explain, cli_fit, cli_flops, cli_import, cli_network, cli_schedule, cli_timeline, cli_trace
+from parsim.commands import calibrate, compare, diagnose, explain, fit, flops, importing, network, schedule, timeline, trace
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, progress, say, say_json
 
@@ -53,7 +52,7 @@ def parsim(
 ) -> None:
     """Does it fit, how fast is it, and why? Simulates one training step of a neural network on a cluster."""
     if metric is not None:
-        cli_explain.define(metric, as_json=False)
+        explain.define(metric, as_json=False)
         raise typer.Exit
     if version:
         from parsim import __version__
@@ -102,7 +101,7 @@ def run(
         raise typer.Exit(3)
 
 
-cli_fit.register(app)
+fit.register(app)
 
 
 @app.command()
@@ -191,16 +190,16 @@ def schema(as_json: Json = False, debug: Debug = False) -> None:
     say_json(scenario_schema())
 
 
-cli_explain.register(app)
-cli_timeline.register(app)
-cli_compare.register(app)
-cli_network.register(app)
-cli_import.register(app)
-cli_flops.register(app)
-cli_calibrate.register(app)
-cli_schedule.register(app)
-cli_trace.register(app)
-cli_diagnose.register(app)
+explain.register(app)
+timeline.register(app)
+compare.register(app)
+network.register(app)
+importing.register(app)
+flops.register(app)
+calibrate.register(app)
+schedule.register(app)
+trace.register(app)
+diagnose.register(app)
 
 
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None) -> Scenario:

@@ -63,7 +63,7 @@ def test_what_only_the_step_can_tell(options: list[str], message: str, capsys: p
 
 
 def test_a_pgf_needs_tex(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parsim.cli_timeline.which", lambda _: None)
+    monkeypatch.setattr("parsim.commands.timeline.which", lambda _: None)
     assert execute(["timeline", FILE, "--out", "x.pgf"]) == 2
     assert "needs xelatex" in capsys.readouterr().err
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from parsim.cli import execute
-from parsim.cli_trace import numbers
+from parsim.commands.trace import numbers
 
 SAMPLE = Path(__file__).parent.parent / "data" / "kineto" / "gpu-step.json"
 NAME = "gpt2-ddp-4x-a100"
