@@ -7,7 +7,6 @@ Exit codes: 0 ok, 1 internal error, 2 bad usage or invalid scenario, 3 simulated
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim import cli_calibrate, cli_explain, cli_fit, cli_flops, cli_import, cli_network
+from parsim.columns import printable
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, progress, say, say_json
 
@@ -138,7 +138,7 @@ def show(
     elif as_json:
         say_json({"parsim": 1, "scenario": dict(scenario.written) if written else scenario.document()})
     else:
-        say(scenario.show(defaults=not written))
+        say(scenario.show(defaults=not written), escapes=True)
 
 
 @app.command(name="list")
@@ -251,7 +251,7 @@ def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | 
     from shlex import join
 
     blocks = [word for name in named or () for word in ("--override", name)]
-    return join(["parsim", "run", file, *(overrides or ()), *blocks])
+    return printable(join(["parsim", "run", file, *(overrides or ()), *blocks]))
 
 
 def _signed(report: Report, command: str) -> Report:
@@ -345,7 +345,7 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
     if as_json:
         document: dict[str, Any] = {"parsim": 1, "errors": [finding.as_dict() for finding in findings]}
         try:
-            say(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+            say_json(document, default=str)
         except ReaderGone:
             return 141
     return code

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from parsim.columns import width
 from parsim.report.plots import style
 from parsim.report.plots.figure import dress, fonts, new_figure
 from parsim.report.plots.memory import plot_memory
@@ -90,7 +91,7 @@ def _dress(pen: _Pen, data: TimelineData) -> None:
     ax.set_xlabel(f"time [{unit.name}]")
     averaged = "spans thinner than a pixel are averaged" if data.bars > RASTERISE else ""
     note = "; ".join(filter(None, (data.note, averaged)))
-    crowded = len(data.title) + len(note) > _TITLE_ROOM
+    crowded = width(data.title) + width(note) > _TITLE_ROOM
     ax.set_title(data.title, loc="left", color=style.INK, pad=22 if note and crowded else None)
     if note:
         if crowded:  # a line of its own, under the title
