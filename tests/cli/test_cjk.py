@@ -114,13 +114,11 @@ def test_new_writes_a_chinese_file(folder, capsys):
 
 def test_a_file_name_that_is_not_utf8(folder, capsys):
     """Archives from Chinese Windows unpack to GBK names; their bytes reach us as surrogates, which no UTF-8 file can hold."""
-    raw = os.path.join(os.fsencode(folder), "训练".encode("gbk") + b".yaml")
+    name = os.fsdecode("训练".encode("gbk") + b".yaml")
     try:
-        with open(raw, "w", encoding="utf-8") as file:
-            file.write(SCENARIO.partition("\n")[2])
-    except OSError:
+        Path(name).write_text(SCENARIO.partition("\n")[2], encoding="utf-8")
+    except (OSError, UnicodeError):
         pytest.skip("this file system takes UTF-8 names only")
-    name = os.path.basename(os.fsdecode(raw))
     assert name != printable(name)
     assert execute(["run", name, "--out", "out"]) == 0
     assert "\ufffd" in json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))["scenario"]["name"]
@@ -225,9 +223,7 @@ def test_tables_keep_their_columns_on_every_stream(folder, monkeypatch, encoding
     shown = raw.decode(encoding)
     assert "internal error" not in shown
     # rich draws its rules otherwise there; what stands in the tables stands in the same columns
-    columns, expected = (
-        [width(line) for line in text.splitlines() if any(map(str.isalnum, line))] for text in (shown, wide.decode("utf-8"))
-    )
+    columns, expected = ([width(line) for line in text.splitlines() if set(line) - set("─-+| ")] for text in (shown, wide.decode("utf-8")))
     assert columns == expected
 
 
