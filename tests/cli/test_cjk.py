@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,35 @@ def test_json_escapes_of_rare_characters_are_one_character(folder):
     Path("rare.json").write_text(json.dumps({"name": "𠮷😀", "model": "gpt2", "cluster": "single-a100"}), encoding="ascii")
     tree = load("rare.json", "training.sequence_length=128", "training.global_batch=1", "training.micro_batch=1").tree
     assert tree["name"] == "𠮷😀"
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+
+MACHINE = """\
+name: 双路服务器
+node:
+  gpus: 2
+  device: a100-sxm-80gb
+  vertices: [{name: 交换机, kind: pcie}, cpu0]
+  edges: [{from: "gpu0..1", to: 交换机, kind: pcie4-x16}, {from: 交换机, to: cpu0, kind: pcie4-x16}]
+links: {pcie4-x16: {per_direction: 24 GB/s, latency: 0.4 us, source: 测试}}
+"""
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_names_are_drawn_with_a_font_that_has_them(folder, monkeypatch, capsys, kind):
+    """Where the machine has a Chinese font no glyph is missing (a warning, which is an error here); else a box, and no news."""
+    from parsim.report.plots import figure
+
+    Path("机器.yaml").write_text(MACHINE, encoding="utf-8")
+    if figure._installed_wide_fonts():
+        monkeypatch.setattr(figure, "_boxes", nullcontext)
+    assert execute(["topology", "plot", "./机器.yaml", "--out", f"机器图.{kind}"]) == 0
+    assert capsys.readouterr().out == f"Wrote 机器图.{kind}\n"
+    assert execute(["topology", "show", "./机器.yaml"]) == 0
+    assert "  交换机->cpu0  " in capsys.readouterr().out
+    assert execute(["run", "实验/训练.yaml", "--quiet", "--out", "图"]) == 0
 
 
 # -- mistakes of Chinese input methods --------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def topology_figure(cluster: Cluster) -> Figure:
     inches = min(24.0, max(8.0, 0.72 * widest))
     several = cluster.nodes > 1
     heights = [3.6] * several + [_height(machine.graph.number_of_nodes()) for machine in machines]
-    named = [cluster.name, *(str(vertex) for machine in machines for vertex in machine.graph), *_networks(cluster)]
+    named = [cluster.name, *(vertex for machine in machines for vertex in machine.graph), *_networks(cluster)]
     with fonts("".join(named)):
         figure = new_figure(max(inches, 11.0) if several else inches, sum(heights) + 0.9)
         panels = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
@@ -52,7 +52,9 @@ def topology_figure(cluster: Cluster) -> Figure:
 
 def _networks(cluster: Cluster) -> list[str]:
     """Switches of an explicit graph, which have names of their own."""
-    return [str(vertex) for vertex in cluster.network.finder.graph] if isinstance(cluster.network, GraphFabric) else []
+    if cluster.nodes == 1 or not isinstance(cluster.network, GraphFabric):
+        return []
+    return list(cluster.network.finder.graph)
 
 
 def _height(vertices: int) -> float:
