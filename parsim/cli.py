@@ -7,6 +7,7 @@ Exit codes: 0 ok, 1 internal error, 2 bad usage or invalid scenario, 3 simulated
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
@@ -344,8 +345,8 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
         sys.stderr.write(f"{findings[0].message}; run with --debug for the traceback\n")
     if as_json:
         document: dict[str, Any] = {"parsim": 1, "errors": [finding.as_dict() for finding in findings]}
-        try:
-            say_json(document, default=str)
+        try:  # values are what the user wrote: what JSON has no word for (a path, NaN) becomes a text
+            say_json(json.loads(json.dumps(document, default=str), parse_constant=str))
         except ReaderGone:
             return 141
     return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -39,10 +39,10 @@ def say(text: str, *, escapes: bool = False) -> None:
         raise ReaderGone from None
 
 
-def say_json(document: dict[str, Any], *, default: Callable[[Any], Any] | None = None) -> None:
+def say_json(document: dict[str, Any]) -> None:
     """Print a document on stdout: valid JSON whatever the stream's encoding, so anything but UTF is written in escapes."""
     ascii_only = not is_unicode(sys.stdout.encoding)
-    say(json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False, default=default))
+    say(json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False))
 
 
 def progress(doing: str, items: Iterable[T], total: int, *, quiet: bool = False) -> Iterator[T]:

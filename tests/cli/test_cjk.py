@@ -274,6 +274,21 @@ def test_other_commands_on_an_ascii_stream(folder, monkeypatch, arguments):
     assert raw.isascii()
 
 
+def test_a_machine_read_from_standard_input(monkeypatch, capsys):
+    """What a Chinese Windows terminal pipes has a BOM; the stream's own encoding does not matter."""
+    text = (Path(__file__).parents[1] / "data" / "topo-m" / "02-v100-sxm2-4gpu-dell-c4140.txt").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + text), encoding="ascii"))
+    assert execute(["import", "topo", "-", "--name", "机器", "--device", "v100-sxm2-16gb"]) == 0
+    assert 'name: "机器"' in capsys.readouterr().out
+
+
+def test_a_value_that_json_has_no_word_for(folder, monkeypatch):
+    """NaN in an error document would be no JSON."""
+    code, raw = said(monkeypatch, "utf-8", "check", "实验/训练.yaml", "training.global_batch=.nan", "--json")
+    assert code == 2
+    assert json.loads(raw, parse_constant=pytest.fail)["errors"][0]["value"] == "NaN"
+
+
 def test_plain_letters():
     assert plainly("气泡 █ µs – 甲", "ascii") == "???? # us - ??"
     assert plainly("气泡 – é", "gbk") == "气泡 – é"
