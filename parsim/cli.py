@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parsim.columns import printable
 from parsim.commands import calibrate, compare, diagnose, explain, fit, flops, importing, network, schedule, timeline, trace
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, progress, say, say_json
@@ -138,7 +139,7 @@ def show(
     elif as_json:
         say_json({"parsim": 1, "scenario": dict(scenario.written) if written else scenario.document()})
     else:
-        say(scenario.show(defaults=not written))
+        say(scenario.show(defaults=not written), escapes=True)
 
 
 @app.command(name="list")
@@ -256,7 +257,7 @@ def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | 
     from shlex import join
 
     blocks = [word for name in named or () for word in ("--override", name)]
-    return join(["parsim", "run", file, *(overrides or ()), *blocks])
+    return printable(join(["parsim", "run", file, *(overrides or ()), *blocks]))
 
 
 def _signed(report: Report, command: str) -> Report:
@@ -349,8 +350,8 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
         sys.stderr.write(f"{findings[0].message}; run with --debug for the traceback\n")
     if as_json:
         document: dict[str, Any] = {"parsim": 1, "errors": [finding.as_dict() for finding in findings]}
-        try:
-            say(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+        try:  # values are what the user wrote: what JSON has no word for (a path, NaN) becomes a text
+            say_json(json.loads(json.dumps(document, default=str), parse_constant=str))
         except ReaderGone:
             return 141
     return code

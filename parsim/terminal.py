@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from parsim.columns import is_unicode, plainly
 from parsim.errors import Finding, ScenarioError
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
@@ -24,10 +25,13 @@ class ReaderGone(Exception):  # noqa: N818 - no error of ours
     """Nobody reads our stdout any more."""
 
 
-def say(text: str) -> None:
-    """Print on stdout; raises `ReaderGone` if nobody listens (``parsim list | head -1``)."""
+def say(text: str, *, escapes: bool = False) -> None:
+    """Print on stdout; raises `ReaderGone` if nobody listens (``parsim list | head -1``).
+
+    What the stream's encoding lacks is replaced (`parsim.columns.plainly`), with `escapes` so that YAML reads it back.
+    """
     try:
-        sys.stdout.write(text.rstrip("\n") + "\n")
+        sys.stdout.write(plainly(text.rstrip("\n"), sys.stdout.encoding, escapes=escapes) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         # the interpreter flushes stdout once more at exit
@@ -36,8 +40,9 @@ def say(text: str) -> None:
 
 
 def say_json(document: dict[str, Any]) -> None:
-    """Print a document on stdout."""
-    say(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    """Print a document on stdout: valid JSON whatever the stream's encoding, so anything but UTF is written in escapes."""
+    ascii_only = not is_unicode(sys.stdout.encoding)
+    say(json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False))
 
 
 def progress(doing: str, items: Iterable[T], total: int, *, quiet: bool = False) -> Iterator[T]:

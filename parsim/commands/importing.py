@@ -36,7 +36,7 @@ def topo(
     from parsim.scenario.importers.nccl_xml import import_nccl_xml
     from parsim.scenario.importers.topo_m import import_topo
 
-    text = sys.stdin.read() if file == "-" else read_text(Path(file))
+    text = sys.stdin.buffer.read().decode("utf-8-sig", "replace") if file == "-" else read_text(Path(file))
     read = import_nccl_xml if text.lstrip().startswith("<") else import_topo
     called = name or ("imported" if file == "-" else Path(file).stem)
     try:
@@ -53,7 +53,7 @@ def topo(
         warnings = [finding.as_dict() for finding in imported.warnings]
         say_json({"parsim": 1, "topology": imported.tree, "warnings": warnings, "file": None if out is None else str(out)})
     else:
-        say(imported.yaml if out is None else f"Wrote {out}. Next: parsim topology show {out}")
+        say(imported.yaml if out is None else f"Wrote {out}. Next: parsim topology show {out}", escapes=True)
 
 
 @imports.command()

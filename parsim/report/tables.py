@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from parsim.columns import is_unicode, plainly
 from parsim.report.communication import busiest
 from parsim.report.host_memory import HostMemory
 from parsim.report.measured import DeviceMemory
@@ -39,13 +40,12 @@ _MEMORY_COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 def print_report(report: Report, console: Console | None = None) -> None:
     """Print the report; colours only on a terminal, plain letters where the console cannot show others."""
     console = Console() if console is None else console
-    if console.encoding.lower().replace("-", "").startswith("utf"):
+    if is_unicode(console.encoding):
         console.print(render(report))
         return
     with console.capture() as captured:
         console.print(render(report))
-    text = captured.get().translate(str.maketrans("█→–…µ·─", "#>-~u|-"))
-    console.out(text.encode(console.encoding, "replace").decode(console.encoding), end="", highlight=False)
+    console.out(plainly(captured.get(), console.encoding), end="", highlight=False)
 
 
 def render(report: Report) -> RenderableType:

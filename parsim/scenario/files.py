@@ -11,12 +11,14 @@ import datetime as dt
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
+from parsim.scenario.fullwidth import wide_key, wide_marks
 
 KINDS = ("devices", "models", "software", "topologies", "scenarios", "comparisons")
 SIZE_LIMIT = 10 * 10**6
@@ -127,7 +129,7 @@ def shown(path: str | Path) -> str:
         folder = home(kind).resolve()
         if resolved.is_relative_to(folder):
             return f"{'' if kind in ('topologies', 'scenarios') else 'catalogue/'}{kind}/{resolved.relative_to(folder).as_posix()}"
-    return resolved.relative_to(Path.cwd()).as_posix() if resolved.is_relative_to(Path.cwd()) else str(path)
+    return printable(resolved.relative_to(Path.cwd()).as_posix() if resolved.is_relative_to(Path.cwd()) else str(path))
 
 
 def read(path: str | Path) -> Document:
@@ -158,13 +160,21 @@ def parse_text(text: str, name: str, *, json: bool = False) -> Document:
         kind = "a list" if isinstance(loaded, list) else f"a single value ({str(loaded)[:40]!r})"
         raise _error(f"the top level is {kind}, expected a mapping of keys", name, 1, 1, suggestion="write 'key: value' lines")
     origins: dict[str, Origin] = {}
-    tree = _Converter(name, origins).value(loaded, "", 1)
-    return Document(name, tree, origins)
+    return Document(name, _converted(loaded, name, origins), origins)
 
 
 def parse_value(text: str) -> Any:
     """One YAML value, as on the command line: ``8``, ``1e9``, ``[1, 2]``, ``{a: 1}``, ``80 GiB``. Raises `ScenarioError`."""
-    return _Converter("command line", {}).value(_load(text, "command line"), "", 1)
+    return _converted(_load(text, "command line"), "command line", {})
+
+
+def _converted(loaded: Any, name: str, origins: dict[str, Origin]) -> Any:
+    """ruamel's tree as plain values; keys with punctuation of Chinese input methods are refused, all at once."""
+    converter = _Converter(name, origins)
+    tree = converter.value(loaded, "", 1)
+    if converter.findings:
+        raise ScenarioError(converter.findings)
+    return tree
 
 
 def _load(text: str, name: str) -> Any:
@@ -178,6 +188,8 @@ def _load(text: str, name: str) -> Any:
     except DuplicateKeyError as error:
         raise ScenarioError(_duplicates(text, name) or Finding(str(error.problem), file=name)) from None
     except MarkedYAMLError as error:
+        if wide := wide_marks(text, name):
+            raise ScenarioError(wide) from None
         mark = error.problem_mark or error.context_mark
         problem = " ".join(str(part) for part in (error.problem, error.context) if part)
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
@@ -196,6 +208,7 @@ class _Converter:
         self.name = name
         self.origins = origins
         self.nodes = 0
+        self.findings: list[Finding] = []
 
     def value(self, node: Any, path: str, depth: int) -> Any:
         self.nodes += 1
@@ -218,6 +231,8 @@ class _Converter:
             if isinstance(key, bool) or not isinstance(key, (str, int, float)):
                 where = self.origins.get(below, (self.name, None, None))
                 raise _error(f"the key {key!r} is not a text", *where, suggestion="put it in quotes")
+            if wide := wide_key(str(key)):
+                self.findings.append(replace(wide, path=path).at(*self.origins.get(below, (self.name, None, None))))
             plain[str(key)] = self.value(item, below, depth + 1)
         return plain
 
@@ -239,7 +254,9 @@ class _Converter:
             return None
         if isinstance(node, (bool, ScalarBoolean)):
             return bool(node)
-        for kind in (int, float, str):
+        if isinstance(node, str):
+            return printable(str(node))
+        for kind in (int, float):
             if isinstance(node, kind):
                 return kind(node)
         if isinstance(node, dt.datetime):
@@ -328,7 +345,19 @@ def read_text(path: Path) -> str:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
         message = f"not UTF-8: byte 0x{raw[error.start]:02x} at offset {error.start}"
-        raise _error(message, name, line, column, suggestion="save the file as UTF-8") from None
+        raise _error(message, name, line, column, suggestion=_encoding_hint(raw)) from None
+
+
+def _encoding_hint(raw: bytes) -> str:
+    """How to make UTF-8 of it: editors of Chinese Windows save GBK, Notepad's "Unicode" is UTF-16."""
+    hint = "save the file as UTF-8"
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return f"{hint}; it is UTF-16: iconv -f utf-16 -t utf-8"
+    try:
+        raw.decode("gb18030")
+    except UnicodeDecodeError:
+        return hint
+    return f"{hint}; if it is GBK: iconv -f gb18030 -t utf-8"
 
 
 def _siblings(path: Path) -> Iterator[Path]:

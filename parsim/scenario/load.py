@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario import files
 from parsim.scenario.files import Origin, nearest
@@ -104,7 +105,7 @@ def load(
         sources.layers.append(sources.layers.pop(0))
     else:
         found = files.find("scenarios", str(source))
-        name, path = found.stem, str(found)
+        name, path = printable(found.stem), str(found)
         sources.file(found)
     base: dict[str, Any] = {"name": name}
     origins: dict[str, Origin] = {}
@@ -156,9 +157,8 @@ def _arguments(base: dict[str, Any], origins: dict[str, Origin], arguments: Iter
         path = path.strip()
         keys = path.split(".")
         if not equals or not all(keys):
-            findings.append(
-                Finding(f"{argument!r} is not of the form key.key=value", path, argument, "for example parallel.tensor.size=4", *place)
-            )
+            hint = "write = instead of the full-width ＝ (U+FF1D)" if "＝" in argument else "for example parallel.tensor.size=4"
+            findings.append(Finding(f"{argument!r} is not of the form key.key=value", path, argument, hint, *place))
             continue
         try:
             value = files.parse_value(text)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from parsim.columns import left, width
 from parsim.errors import Finding
 from parsim.scenario.files import Origin, nearest, parse_value, shown
 from parsim.scenario.references import inline, reference_origins
@@ -79,8 +80,8 @@ class Scenario:
         """The merged scenario as YAML, each value with where it comes from; with `defaults` also what nobody wrote."""
         lines: list[tuple[str, str]] = []
         _show(self.tree if defaults else self.written, "", 0, self.origins, lines)
-        width = min(60, max((len(text) for text, comment in lines if comment), default=0))
-        return "".join(f"{text:<{width}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines)
+        widest = min(60, max((width(text) for text, comment in lines if comment), default=0))
+        return "".join(f"{left(text, widest)}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines)
 
     def hash(self) -> str:
         """SHA-256 of the resolved scenario without its name: equal for equal work."""

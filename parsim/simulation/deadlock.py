@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import isnan
 
+from parsim.columns import left, width
 from parsim.program.program import Lane, Op, Program
 
 RANKS = 16
@@ -145,9 +146,9 @@ def _grid(program: Program, start: Sequence[float], end: Sequence[float], waits:
         waited = waits[ops[front].index]
         others = f" and {len(waited) - 1} more" if len(waited) > 1 else ""
         causes.append(f"<-- waits for {_name(waited[0])}{others}" if waited else "<-- cannot end")
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
     lines = [
-        "  ".join(["", *(cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width), cause])
+        "  ".join(["", *(left(cell, columns) for cell, columns in zip(row, widths, strict=True) if columns), cause])
         for row, cause in zip(cells, causes, strict=True)
     ]
     if len(rows) > len(shown):

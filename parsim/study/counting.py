@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from parsim import units
+from parsim.columns import left as at_left
+from parsim.columns import right, width
 from parsim.errors import Finding, InputError, ModelError, ScenarioError, TopologyError
 from parsim.model.catalogue import build_model
 from parsim.model.counts import active_parameter_count, layer_parameter_count, parameter_count
@@ -274,13 +276,11 @@ def counted_document(counted: Counted) -> dict[str, Any]:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     """Rows as aligned columns, the first `left` to the left, the rest to the right; an empty last header: to the left."""
-    widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
+    widths = [max(width(line[column]) for line in (header, *rows)) for column in range(len(header))]
     last = len(header) - 1
+    to_left = {*range(left), *([last] if header[last].startswith(" ") else [])}
     aligned = []
     for line in (header, *rows):
-        cells = [
-            text.ljust(widths[column]) if column < left or (column == last and header[last].startswith(" ")) else text.rjust(widths[column])
-            for column, text in enumerate(line)
-        ]
+        cells = [(at_left if column in to_left else right)(text, widths[column]) for column, text in enumerate(line)]
         aligned.append("  ".join(cells).rstrip())
     return aligned

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from parsim.columns import left, width
+from parsim.columns import right as at_right
 from parsim.errors import TopologyError
 from parsim.hardware.bisection import Bisection, fabric_bisection, machine_bisections
 from parsim.hardware.cluster import Cluster
@@ -300,9 +302,9 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
-    widths = [max(len(row[column]) for row in (heading, *rows)) for column in range(len(heading))]
+    widths = [max(width(row[column]) for row in (heading, *rows)) for column in range(len(heading))]
 
     def aligned(column: int, cell: str) -> str:
-        return cell.rjust(widths[column]) if column in right else cell.ljust(widths[column])
+        return at_right(cell, widths[column]) if column in right else left(cell, widths[column])
 
     return ["  " + "  ".join(aligned(column, cell) for column, cell in enumerate(row)) for row in (heading, *rows)]

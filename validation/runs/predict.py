@@ -4,7 +4,7 @@
 
 - results.csv: seconds of every row and grade, and the peak memory; rows of other sources stay as they are
 - parsim/catalogue/published_runs.csv: what a priori predictions were off by; reports take the band around their own numbers from it
-- README.md of the repository: the table between its markers
+- README.md of the repository and its translations: the table between its markers
 
 Run it after a change that moves predictions; the tests compare a sample of rows with results.csv.
 """
@@ -27,7 +27,7 @@ from parsim.study.validate_runs import GRADES, MEMORY, Prediction, errors, valid
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.csv"
 KNOWN = Path(parsim.__file__).parent / "catalogue" / "published_runs.csv"
-README = HERE.parents[1] / "README.md"
+READMES = sorted(HERE.parents[1].glob("README*.md"))
 MARKERS = ("<!-- accuracy -->\n", "<!-- end of accuracy -->\n")
 Results = Mapping[str, Mapping[str, str]]
 
@@ -43,9 +43,10 @@ def main() -> None:
     rows = [row for source in sources for row in source.rows]
     _write(RESULTS, tuple(next(iter(results.values()))), (tuple(results[row.id].values()) for row in rows))
     _write(KNOWN, ("id", "source", "gpu", "family", "gpus", "parameters", "step_error", "memory_error"), _known(rows, results))
-    text = README.read_text(encoding="utf-8")
     pattern = re.escape(MARKERS[0]) + ".*?" + re.escape(MARKERS[1])
-    README.write_text(re.sub(pattern, MARKERS[0] + table(sources, results) + MARKERS[1], text, flags=re.DOTALL), encoding="utf-8")
+    for readme in READMES:
+        text = readme.read_text(encoding="utf-8")
+        readme.write_text(re.sub(pattern, MARKERS[0] + table(sources, results) + MARKERS[1], text, flags=re.DOTALL), encoding="utf-8")
 
 
 def read_results() -> Results:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib.lines import Line2D
 
 from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric import GraphFabric
 from parsim.report.plots import style
 from parsim.report.plots.fabric import draw_fabric
 from parsim.report.plots.figure import fonts, new_figure
@@ -28,7 +29,8 @@ def topology_figure(cluster: Cluster) -> Figure:
     inches = min(24.0, max(8.0, 0.72 * widest))
     several = cluster.nodes > 1
     heights = [3.6] * several + [_height(machine.graph.number_of_nodes()) for machine in machines]
-    with fonts(cluster.name):
+    named = [cluster.name, *(vertex for machine in machines for vertex in machine.graph), *_networks(cluster)]
+    with fonts("".join(named)):
         figure = new_figure(max(inches, 11.0) if several else inches, sum(heights) + 0.9)
         panels = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         labels: dict[str, tuple[str, float]] = {}
@@ -46,6 +48,13 @@ def topology_figure(cluster: Cluster) -> Figure:
                 labelcolor=style.INK,
             )  # fmt: skip
     return figure
+
+
+def _networks(cluster: Cluster) -> list[str]:
+    """Switches of an explicit graph, which have names of their own."""
+    if cluster.nodes == 1 or not isinstance(cluster.network, GraphFabric):
+        return []
+    return list(cluster.network.finder.graph)
 
 
 def _height(vertices: int) -> float:

@@ -1,0 +1,82 @@
+"""Text in the columns of a terminal: Chinese characters take two, and not every stream can show them."""
+
+from __future__ import annotations
+
+import re
+from unicodedata import category, east_asian_width
+
+_PLAIN = str.maketrans("█→–…µ·─×≤≥│²", "#>-~u|-x<>|2")
+"""what tables are drawn with, for streams without it"""
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def width(text: str) -> int:
+    r"""Columns that `text` takes: two for wide and full-width characters, none for combining ones (Unicode Annex 11).
+
+    >>> width("GPT"), width("显存"), width("e\u0301")
+    (3, 4, 1)
+    """
+    return sum(0 if category(letter) in ("Mn", "Me", "Cf") else 2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def left(text: str, columns: int) -> str:
+    """`text` at the left of a cell of `columns`."""
+    return text + " " * (columns - width(text))
+
+
+def right(text: str, columns: int) -> str:
+    """`text` at the right of a cell of `columns`."""
+    return " " * (columns - width(text)) + text
+
+
+def is_unicode(encoding: str | None) -> bool:
+    """Whether a stream of this encoding can show every character; one that does not say (a buffer in memory) can."""
+    return encoding is None or encoding.lower().replace("-", "").replace("_", "").startswith("utf")
+
+
+def printable(text: str) -> str:
+    r"""`text` without surrogates, which no UTF-8 file can hold.
+
+    They come from file names that are not UTF-8 (or were decoded under ``LANG=C``) and from JSON's ``\ud83d\ude00``: pairs become
+    the character they stand for, bytes become text where they are UTF-8, the rest becomes U+FFFD.
+
+    >>> printable("\udce5\udcae\udc9e"), printable("\ud83d\ude00"), ascii(printable("\udcca"))
+    ('实', '😀', "'\\ufffd'")
+    """
+    if _SURROGATES.search(text) is None:
+        return text
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def plainly(text: str, encoding: str | None, *, escapes: bool = False) -> str:
+    r"""`text` as a stream of `encoding` can show it, as wide as before: bars and dashes in plain letters, others as ``?``.
+
+    `escapes`: ``\u663e`` instead of ``?``, for text that is read again (a double-quoted YAML scalar understands it).
+
+    >>> plainly("显存 █ 80 µs", "ascii"), plainly("显存", "cp1252", escapes=True)
+    ('???? # 80 us', '\\u663e\\u5b58')
+    """
+    text = printable(text)
+    if encoding is None or is_unicode(encoding):
+        return text
+    shown = []
+    for letter in text:
+        if _encodable(letter, encoding):
+            shown.append(letter)
+        elif escapes:
+            shown.append(letter.encode("ascii", "backslashreplace").decode("ascii"))
+        else:
+            plain = letter.translate(_PLAIN)
+            shown.append(plain if plain != letter else "?" * width(letter))
+    return "".join(shown)
+
+
+def _encodable(letter: str, encoding: str) -> bool:
+    try:
+        letter.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
