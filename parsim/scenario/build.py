@@ -22,7 +22,7 @@ from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
-from parsim.scenario.software import Assumption, Profile, automatic, host_of, read_profile
+from parsim.scenario.software import Assumption, Profile, automatic, blocking_findings, host_of, read_profile
 from parsim.scenario.strategy import parallelism, with_schedule
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class _Builder:
             split = self._try(lambda: with_schedule(placed, self.scenario, micro_batches))
         if findings := counting_findings(self.settings, model):
             self._fail(ModelError, findings)
+        if findings := blocking_findings(self.settings.software.host, placed):
+            self._fail(ScenarioError, findings)
         self._stop()
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason

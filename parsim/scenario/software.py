@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.parallel.settings import Host
+from parsim.parallel.settings import Host, Parallelism
 from parsim.scenario import files
 from parsim.scenario.machine import HostSection
 from parsim.scenario.precision import PRESETS
@@ -115,7 +115,30 @@ def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption
             times[key] = profile.host[key]
             if times[key]:
                 assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
-    return Host(**times)
+    return Host(**times, blocking=section.blocking)
+
+
+def blocking_findings(section: HostSection, parallel: Parallelism) -> list[Finding]:
+    """A thread that waits for every kernel waits for collectives too: nothing may be asked to overlap."""
+    if not section.blocking:
+        return []
+    path, data = "software.host.blocking", parallel.data
+    found = []
+    if section.graphs:
+        found.append(
+            Finding("a CUDA graph is one launch: there are no kernels to wait for", path, True, "use host.graphs or host.blocking")
+        )
+    asked = (
+        (parallel.tensor.size > 1 and parallel.tensor.overlap != "none", "parallel.tensor.overlap", "none"),
+        (parallel.pipeline.size > 1 and parallel.pipeline.overlap_sends, "parallel.pipeline.overlap_sends", "false"),
+        (data.strategy in ("ddp", "zero1", "zero2") and data.size > 1 and data.overlap_reduce, "parallel.data.overlap_reduce", "false"),
+        (data.overlap_gather, "parallel.data.overlap_gather", "false"),
+    )
+    text = "the host waits for every kernel, those of collectives included: nothing overlaps"
+    found += [Finding(text, path, True, f"write {key}: {value}") for applies, key, value in asked if applies]
+    if data.strategy in ("zero3", "fsdp", "hsdp"):
+        found.append(Finding(f"not supported yet: {data.strategy} without prefetching", path, True, "use zero1, zero2 or ddp"))
+    return found
 
 
 class _Order:
