@@ -36,6 +36,8 @@ Results = Mapping[str, Mapping[str, str]]
 def main() -> None:
     """Predict and write."""
     sources = published(HERE)
+    if unknown := set(sys.argv[1:]) - {source.name for source in sources} - set(GRADES):
+        sys.exit(f"neither a source nor a grade: {', '.join(sorted(unknown))}")
     chosen = [source for source in sources if source.name in sys.argv[1:]] or sources
     grades = [grade for grade in GRADES if grade in sys.argv[1:]] or GRADES
     results = {one: dict(row) for one, row in read_results().items()} if RESULTS.exists() else {}
@@ -93,12 +95,9 @@ def _known(rows: Iterable[Row], results: Results) -> Iterator[Sequence[object]]:
 
 
 def _result(one: Prediction) -> dict[str, str]:
-    found = {
-        "id": one.row.id,
-        "source": one.row.source,
-        "measured_s": _six(one.row.measured.get("step_time_s")),
-        one.grade: _six(one.seconds),
-    }
+    """What a prediction writes into its row."""
+    measured = _six(one.row.measured.get("step_time_s"))
+    found = {"id": one.row.id, "source": one.row.source, "measured_s": measured, one.grade: _six(one.seconds)}
     memory = {"measured_gib": _six(one.memory), "predicted_gib": _six(one.gib)}
     return found | (memory if one.grade == GRADES[0] else {})
 
