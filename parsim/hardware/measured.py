@@ -122,7 +122,7 @@ class Launch:
     kernel: float
     """time of the smallest kernel on the device [s]"""
     issue: float | None = None
-    """time the host needs to issue one operation [s]; recorded, a job states it in `software.host`"""
+    """time the host needs to issue one operation [s]; what `software.host` takes per kernel if nobody states it"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -190,6 +190,8 @@ class Host:
     """added for each kernel of any block's forward: interpreter, dispatcher and launch [s]"""
     per_kernel_backward: float = 0.0
     """the same in backward, which autograd issues without the interpreter [s]"""
+    blocking: bool = False
+    """the thread waits for every kernel (CUDA_LAUNCH_BLOCKING=1): launches take time besides the kernels"""
 
 
 @dataclass(frozen=True, slots=True)

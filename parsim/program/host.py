@@ -8,7 +8,7 @@ block; what follows the block waits for it. Blocks whose kernels alone take long
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.model import Block
@@ -22,6 +22,7 @@ LANE = "launch"
 """lane of the thread that launches kernels"""
 _BETWEEN_BLOCKS = ("data", SHARD, REPLICA, OFFLOAD)
 """axes of transfers of weights and gradients, which are issued around a block and not between its operators"""
+_NAME = "launch kernels"
 _MOST_COLLECTIVES = 8
 """collectives of one block's pass, at most"""
 
@@ -54,7 +55,7 @@ class LaunchFloor:
         self.host = host
         self.clock = clock
         self.at = at
-        self.active = host != Host()
+        self.active = replace(host, blocking=False) != Host()
         self._begun: tuple[int, int] = (START, 0)
         self._floor: Floor | None = None
 
@@ -69,11 +70,11 @@ class LaunchFloor:
 
     def may_bind(self, floor: Floor) -> bool:
         """Whether the host could be the later one, whatever collectives there are."""
-        return floor.seconds + _MOST_COLLECTIVES * self.host.per_collective > floor.kernels
+        return not self.host.blocking and floor.seconds + _MOST_COLLECTIVES * self.host.per_collective > floor.kernels
 
     def begin_block(self, floor: Floor | None) -> None:
         """A block's pass begins here; None: nothing is launched."""
-        self._floor = floor if floor is not None and self.may_bind(floor) else None
+        self._floor = floor if floor is not None and (self.host.blocking or self.may_bind(floor)) else None
         if self._floor is not None:
             self._begun = (self.at.mark(), len(self.at.items))
 
@@ -85,8 +86,11 @@ class LaunchFloor:
         self.at.mark()
         collectives = sum(item.collective is not None and item.collective[1] not in _BETWEEN_BLOCKS for item in self.at.items[first:])
         seconds = self._floor.seconds + collectives * self.host.per_collective
+        if self.host.blocking:
+            self.at.idle(_NAME, "launch", seconds)
+            return
         if seconds <= self._floor.kernels:
             return
         needs, tails = ([], [COMPUTE]) if handle == START else ([handle], [])
-        self.at.items.append(Item("launch kernels", "launch", (LANE,), seconds, needs=needs, tails=tails))
+        self.at.items.append(Item(_NAME, "launch", (LANE,), seconds, needs=needs, tails=tails))
         self.at.wait(len(self.at.items) - 1)

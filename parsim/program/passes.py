@@ -191,8 +191,12 @@ class PassBuilder:
 
     def anchor(self) -> None:
         """Put an empty op on the compute lane, behind everything that the next compute waits for."""
+        self.idle(*self._label, 0.0)
+
+    def idle(self, name: str, kind: str, seconds: float) -> None:
+        """The device does nothing for `seconds`, between the compute so far and what follows."""
         self._close()
-        self.items.append(Item(*self._label, (COMPUTE,), needs=self._waits, tails=self._tails))
+        self.items.append(Item(name, kind, (COMPUTE,), seconds, needs=self._waits, tails=self._tails))
         self._waits, self._tails = [], []
         self._last_compute = len(self.items) - 1
 

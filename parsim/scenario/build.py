@@ -22,7 +22,7 @@ from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
-from parsim.scenario.software import Assumption, Profile, automatic, host_of, read_profile
+from parsim.scenario.software import Assumption, Profile, automatic, blocking_findings, host_of, issue_of, read_profile
 from parsim.scenario.strategy import parallelism, with_schedule
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class _Builder:
         self.kind: type[InputError] | None = None
         self.warnings: list[Finding] = []
         self.assumptions: list[Assumption] = []
+        self.devices: dict[str, Document] = {}
+        """device files that were read, by the name that asked for them"""
         self.input_dtype = ""
         """of a model written layer by layer"""
 
@@ -90,6 +92,8 @@ class _Builder:
             split = self._try(lambda: with_schedule(placed, self.scenario, micro_batches))
         if findings := counting_findings(self.settings, model):
             self._fail(ModelError, findings)
+        if findings := blocking_findings(self.settings.software.host, placed):
+            self._fail(ScenarioError, findings)
         self._stop()
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
@@ -148,7 +152,7 @@ class _Builder:
         document = topology_document(section.topology, relative)
         tree = document.tree
         own = tree.pop("devices", None) or {}
-        devices: dict[str, Document] = {}
+        devices = self.devices
         find = lookup("devices", document.path or relative, devices)
         fabric = {key: _listed(value) for key, value in section.fabric if value != "default"}
         try:
@@ -379,7 +383,7 @@ class _Builder:
             gradient_accumulation_fusion=accumulate,
             fused=fusion != "eager",
             compiled=fusion == "compiled",
-            host=host_of(section.host, profile, self.assumptions),
+            host=host_of(section.host, profile, self.assumptions, issue_of(devices[0], self.devices)),
             step_constant=section.step_constant,
             boundary=section.boundary,
         )

@@ -144,6 +144,8 @@ class HostSection(Section):
     """time to launch one kernel in backward, added to the layer's; auto = the profile's"""
     graphs: Annotated[bool, Flag()] = False
     """CUDA graphs: the host launches a whole pass at once and is never late"""
+    blocking: Annotated[bool, Flag()] = False
+    """CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel, so that launching comes on top of the kernels and nothing overlaps"""
 
 
 class RuntimeMemorySection(Section):

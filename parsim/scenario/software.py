@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.parallel.settings import Host
+from parsim.parallel.settings import Host, Parallelism
 from parsim.scenario import files
 from parsim.scenario.machine import HostSection
 from parsim.scenario.precision import PRESETS
@@ -15,6 +15,9 @@ from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.training import ATTENTIONS
 from parsim.scenario.values import Choice, Flag, Quantity, did_you_mean
 from parsim.units import format_time
+
+if TYPE_CHECKING:
+    from parsim.hardware.device import Device
 
 HOST_TIMES = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
 """keys of software.host that are times"""
@@ -105,17 +108,71 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
     return profile
 
 
-def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption]) -> Host:
-    """The launch floor; what comes from the profile is added to `assumptions`."""
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """What the host of a measured device needs to issue one operation."""
+
+    seconds: float
+    source: str
+    """who measured it"""
+    origin: str
+    """where that stands"""
+
+
+def issue_of(device: Device, documents: Mapping[str, files.Document]) -> Issue | None:
+    """What launching takes on the machine where a device was measured, with its place in `documents`; None if its host was not."""
+    launch = device.measured.launch if device.measured is not None else None
+    if device.measured is None or launch is None or launch.issue is None:
+        return None
+    origin = device.name
+    for document in documents.values():
+        if document.tree.get("name") == device.name:
+            file, line, _ = document.locate("measured.launch.issue")
+            origin = files.shown(file) + (f":{line}" if line is not None else "")
+    return Issue(launch.issue, device.measured.source or "measured on such a device", origin)
+
+
+def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption], issue: Issue | None = None) -> Host:
+    """The launch floor; what nobody stated is added to `assumptions`.
+
+    Per kernel it is `issue` where the device's host was measured, in backward as much less as in the profile; else the profile's.
+    """
     if section.graphs:
         return Host()
     times = {key: getattr(section, key) for key in HOST_TIMES}
     for key, value in times.items():
-        if value == "auto":
-            times[key] = profile.host[key]
-            if times[key]:
-                assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
-    return Host(**times)
+        if value != "auto":
+            continue
+        times[key] = profile.host[key]
+        if times[key] and issue is not None and key.startswith("per_kernel"):
+            times[key] *= issue.seconds / profile.host["per_kernel_forward"]
+            assumptions.append(Assumption(f"host_{key}", format_time(times[key]), issue.source, issue.origin))
+        elif times[key]:
+            assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
+    return Host(**times, blocking=section.blocking)
+
+
+def blocking_findings(section: HostSection, parallel: Parallelism) -> list[Finding]:
+    """A thread that waits for every kernel waits for collectives too: nothing may be asked to overlap."""
+    if not section.blocking:
+        return []
+    path, data = "software.host.blocking", parallel.data
+    found = []
+    if section.graphs:
+        found.append(
+            Finding("a CUDA graph is one launch: there are no kernels to wait for", path, True, "use host.graphs or host.blocking")
+        )
+    asked = (
+        (parallel.tensor.size > 1 and parallel.tensor.overlap != "none", "parallel.tensor.overlap", "none"),
+        (parallel.pipeline.size > 1 and parallel.pipeline.overlap_sends, "parallel.pipeline.overlap_sends", "false"),
+        (data.strategy in ("ddp", "zero1", "zero2") and data.size > 1 and data.overlap_reduce, "parallel.data.overlap_reduce", "false"),
+        (data.overlap_gather, "parallel.data.overlap_gather", "false"),
+    )
+    text = "the host waits for every kernel, those of collectives included: nothing overlaps"
+    found += [Finding(text, path, True, f"write {key}: {value}") for applies, key, value in asked if applies]
+    if data.strategy in ("zero3", "fsdp", "hsdp"):
+        found.append(Finding(f"not supported yet: {data.strategy} without prefetching", path, True, "use zero1, zero2 or ddp"))
+    return found
 
 
 class _Order:

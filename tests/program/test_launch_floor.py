@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parsim import simulate
+from parsim.errors import ScenarioError
 from parsim.kernel import Attention, Fixed, Gemm, Memory
 from parsim.parallel.settings import Host, Recompute
 from parsim.program.host import launches
@@ -97,3 +98,57 @@ def test_the_floor_grows_with_collectives_between_operators():
     without, with_them = (simulate(tree, f"software.host.per_collective={time}").document()["step_time_s"] for time in ("0 s", "1 ms"))
     # twelve layers with two all-reduces forward and two backward; embedding and head have one or more besides
     assert with_them - without >= 12 * 4e-3
+
+
+def blocking(floor_forward, floor_backward, **settings):
+    """The same layers under a thread that waits for every kernel."""
+    host = Host(per_layer_forward=floor_forward, per_layer_backward=floor_backward, blocking=True)
+    settings = {"step": False, "data_settings": {"strategy": "none"}} | settings
+    return job(layers(4), runtime={"host": host}, **settings).makespan
+
+
+@pytest.mark.parametrize(("forward", "backward"), [(0.0, 0.0), (0.5, 1.5), (3.0, 0.25)])
+def test_blocking_launches_come_on_top_of_the_kernels(forward, backward):
+    assert blocking(forward, backward) == pytest.approx(4 * (1 + forward) + 4 * (2 + backward), rel=1e-12)
+
+
+def test_blocking_is_paid_per_layer_and_micro_batch():
+    # two stages of two layers, 1F1B with m = 3: (m + p - 1) (tF + tB), recomputation launches the forward once more
+    found = blocking(0.5, 0.25, micro_batches=3, global_batch=3, pipeline=2, recompute=Recompute("full"))
+    assert found == pytest.approx((3 + 1) * 2 * ((1 + 0.5) + (1 + 0.5) + (2 + 0.25)), rel=1e-12)
+
+
+BLOCKING = {
+    **GPT2,
+    "cluster": {"topology": "hgx-h100", "gpus": 4},
+    "parallel": {"tensor": {"size": 4, "overlap": "none"}, "data": {"overlap_reduce": False}},
+    "software": {"host": {"blocking": True}},
+}
+
+
+def test_blocking_counts_launches_and_collectives():
+    """Every launch and every collective between operators takes its time once, in each of twelve layers."""
+    steps = {key: [] for key in ("per_kernel_forward", "per_layer_forward", "per_collective")}
+    for key, found in steps.items():
+        for time in ("1 ms", "2 ms"):
+            found.append(simulate(BLOCKING, f"software.host.{key}={time}").document())
+    per = {key: (two["step_time_s"] - one["step_time_s"]) / 1e-3 for key, (one, two) in steps.items()}
+    assert per["per_layer_forward"] == pytest.approx(12)
+    assert per["per_kernel_forward"] > 12 * 10
+    assert per["per_collective"] >= 12 * 4
+    one = steps["per_collective"][0]
+    assert sum(one["breakdown_s"].values()) == pytest.approx(one["step_time_s"], rel=1e-9)
+    assert one["breakdown_s"]["launch"] >= 12 * 4e-3
+
+
+def test_blocking_refuses_what_overlaps():
+    tree = {**BLOCKING, "parallel": {"tensor": {"size": 2}, "pipeline": {"size": 2}}}
+    with pytest.raises(ScenarioError) as caught:
+        simulate(tree)
+    hints = [finding.suggestion for finding in caught.value.findings]
+    assert hints == ["write parallel.tensor.overlap: none", "write parallel.pipeline.overlap_sends: false"]
+    with pytest.raises(ScenarioError) as caught:
+        simulate(BLOCKING, "software.host.graphs=true")
+    assert [finding.suggestion for finding in caught.value.findings] == ["use host.graphs or host.blocking"]
+    with pytest.raises(ScenarioError, match="without prefetching"):
+        simulate({**GPT2, "cluster": BLOCKING["cluster"], "parallel": {"data": {"strategy": "fsdp"}}, "software": BLOCKING["software"]})

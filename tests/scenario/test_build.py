@@ -200,6 +200,21 @@ def test_model_errors_have_places(folder: Path) -> None:
     assert str(caught.value).startswith("mine.yaml:4:1  model.heads  hidden / heads = 256 / 5 is not whole")
 
 
+def test_a_measured_host_says_what_launching_takes(folder: Path) -> None:
+    card = (folder / "old.yaml").read_text()
+    card += "measured:\n  source: parsim calibrate --device cuda\n  launch: {kernel: 2.1 us, issue: 4.8 us}\n"
+    (folder / "old.yaml").write_text(card)
+    line = card[: card.index("launch: {kernel")].count("\n") + 1
+    result = build(load("base.yaml"))
+    host = result.runtime.host
+    assert (host.per_kernel_forward, host.per_kernel_backward) == pytest.approx((4.8e-6, 3.6e-6))  # the profile has 12 and 9 us
+    found = {one.name: (one.value, one.source, one.origin) for one in result.assumptions if one.name.startswith("host_")}
+    who = "parsim calibrate --device cuda", f"old.yaml:{line}"
+    assert found == {"host_per_kernel_forward": ("4.8 us", *who), "host_per_kernel_backward": ("3.6 us", *who)}
+    stated = build(load("base.yaml", "software.host.per_kernel_forward=20 us")).runtime.host
+    assert (stated.per_kernel_forward, stated.per_kernel_backward) == pytest.approx((20e-6, 3.6e-6))
+
+
 def test_sequence_length_is_needed_where_there_are_sequences(folder: Path) -> None:
     assert "base.yaml:2:1  training.sequence_length  required" in refusal(ModelError, "training.sequence_length=null")
     plain = "{input: {shape: [1024]}, layers: [{linear: {out: 1024}}]}"

@@ -23,12 +23,14 @@ FITS = fitted()
 EACH = 5
 """rows of a source that are predicted again"""
 LIMITS = {
-    "korthikanti": (3.0, 2.0, 3.5), "megatron-sc21-t1": (6.0, 2.6, 4.0), "megatron-sc21-t2": (2.0, 2.0, 3.5),
-    "vtrain-multi": (4.0, 5.5, 6.0), "vtrain-single": (30.0, 9.0, 9.5), "llm-foundry-a100": (14.0, 5.5, 7.5),
-    "llm-foundry-h100": (12.5, 3.3, 3.5), "bloom": (16.5, 6.8, 6.8), "simumax-b200": (3.5, 3.0, 3.5), "zero-bubble": (6.5, 1.5, 2.0),
+    # sc21-t1 was within 2.6 and 4.0 while fits.yaml was put together from several runs; one joint fit weighs all sources alike and
+    # takes less from the matrix products and more from the memory, at which Korthikanti, t2, vtrain-multi and llm-foundry gain
+    "korthikanti": (3.0, 2.0, 2.5), "megatron-sc21-t1": (6.0, 3.5, 4.4), "megatron-sc21-t2": (2.0, 1.5, 3.0),
+    "vtrain-multi": (4.0, 5.0, 5.7), "vtrain-single": (30.0, 9.0, 9.5), "llm-foundry-a100": (14.0, 5.2, 7.0),
+    "llm-foundry-h100": (12.5, 3.3, 3.5), "bloom": (13.2, 6.0, 6.0), "simumax-b200": (3.5, 3.0, 3.5), "zero-bubble": (6.5, 1.5, 2.0),
 }  # fmt: skip
 """source -> mean absolute error, in percent: a priori, calibrated, held out"""
-MEMORY = {"simumax-b200": 1.5, "bloom": 4.6, "torchtitan": 10.0}
+MEMORY = {"simumax-b200": 1.5, "bloom": 4.3, "torchtitan": 10.0}
 """the same for the peak memory"""
 
 

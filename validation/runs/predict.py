@@ -1,8 +1,8 @@
 """Predict published runs in every grade, and write down what came out.
 
-    python validation/runs/predict.py [SOURCE ...]
+    python validation/runs/predict.py [SOURCE ...] [GRADE ...]
 
-- results.csv: seconds of every row and grade, and the peak memory; rows of other sources stay as they are
+- results.csv: seconds of every row and grade, and the peak memory (with the grade a-priori); other sources and grades stay as they are
 - parsim/catalogue/published_runs.csv: what a priori predictions were off by; reports take the band around their own numbers from it
 - README.md of the repository and its translations: the table between its markers
 
@@ -29,19 +29,22 @@ RESULTS = HERE / "results.csv"
 KNOWN = Path(parsim.__file__).parent / "catalogue" / "published_runs.csv"
 READMES = sorted(HERE.parents[1].glob("README*.md"))
 MARKERS = ("<!-- accuracy -->\n", "<!-- end of accuracy -->\n")
+COLUMNS = ("id", "source", "measured_s", *GRADES, "measured_gib", "predicted_gib")
 Results = Mapping[str, Mapping[str, str]]
 
 
 def main() -> None:
     """Predict and write."""
     sources = published(HERE)
-    chosen = [source for source in sources if source.name in sys.argv[1:] or not sys.argv[1:]]
-    found = validate(chosen, fitted(HERE))
-    grades = {grade: {one.row.id: one for one in found.predictions if one.grade == grade} for grade in GRADES}
-    results = dict(read_results()) if RESULTS.exists() else {}
-    results |= {one: _result(first, [grades[grade][one] for grade in GRADES]) for one, first in grades[GRADES[0]].items()}
+    if unknown := set(sys.argv[1:]) - {source.name for source in sources} - set(GRADES):
+        sys.exit(f"neither a source nor a grade: {', '.join(sorted(unknown))}")
+    chosen = [source for source in sources if source.name in sys.argv[1:]] or sources
+    grades = [grade for grade in GRADES if grade in sys.argv[1:]] or GRADES
+    results = {one: dict(row) for one, row in read_results().items()} if RESULTS.exists() else {}
+    for one in validate(chosen, fitted(HERE), grades).predictions:
+        results.setdefault(one.row.id, dict.fromkeys(COLUMNS, "")).update(_result(one))
     rows = [row for source in sources for row in source.rows]
-    _write(RESULTS, tuple(next(iter(results.values()))), (tuple(results[row.id].values()) for row in rows))
+    _write(RESULTS, COLUMNS, ([results[row.id][column] for column in COLUMNS] for row in rows))
     _write(KNOWN, ("id", "source", "gpu", "family", "gpus", "parameters", "step_error", "memory_error"), _known(rows, results))
     pattern = re.escape(MARKERS[0]) + ".*?" + re.escape(MARKERS[1])
     for readme in READMES:
@@ -92,13 +95,12 @@ def _known(rows: Iterable[Row], results: Results) -> Iterator[Sequence[object]]:
         yield row.id, row.source, known.gpu, known.family, known.gpus, f"{known.parameters:.0f}", *texts
 
 
-def _result(one: Prediction, graded: Sequence[Prediction]) -> Mapping[str, str]:
-    seconds = {each.grade: _six(each.seconds) for each in graded}
+def _result(one: Prediction) -> dict[str, str]:
+    """What a prediction writes into its row."""
     measured = _six(one.row.measured.get("step_time_s"))
-    return {
-        "id": one.row.id, "source": one.row.source, "measured_s": measured, **seconds,
-        "measured_gib": _six(one.memory), "predicted_gib": _six(one.gib),
-    }  # fmt: skip
+    found = {"id": one.row.id, "source": one.row.source, "measured_s": measured, one.grade: _six(one.seconds)}
+    memory = {"measured_gib": _six(one.memory), "predicted_gib": _six(one.gib)}
+    return found | (memory if one.grade == GRADES[0] else {})
 
 
 def _six(value: float | None) -> str:
