@@ -123,10 +123,7 @@ def _stretch(event: Mapping[str, Any], notes: list[str]) -> Stretch | None:
 
 
 def _collective(name: str, args: Mapping[str, Any], start: float, length: float, notes: list[str]) -> Stretch:
-    written = str(args.get("Collective name") or "").lower()
-    match = _NCCL.search(name)
-    kind = COLLECTIVES.get(written) or (_KINDS.get(match[1].lower()) if match else None) or "other"
-    kind = "send" if kind == "recv" else kind
+    kind = _kind(name, args)
     size = args.get("Group size")
     if type(size) is not int or size < 1:
         notes.append("some collectives do not say how many ranks take part; they are compared with no predicted one")
@@ -135,6 +132,13 @@ def _collective(name: str, args: Mapping[str, Any], start: float, length: float,
     each = ELEMENT_BYTES.get(str(args.get("dtype")).lower(), 0)
     volume = elements * each if type(elements) is int and elements > 0 else 0
     return Stretch(f"comm {kind} x{2 if kind == 'send' else size}", name, start, length, 0.0, 1.0, volume)
+
+
+def _kind(name: str, args: Mapping[str, Any]) -> str:
+    """The kind of a collective as parsim calls it, from its parameters or else the name of its kernel."""
+    match = _NCCL.search(name)
+    kind = COLLECTIVES.get(str(args.get("Collective name") or "").lower()) or (_KINDS.get(match[1].lower()) if match else None) or "other"
+    return "send" if kind == "recv" else kind
 
 
 def _simulated(events: Sequence[Any], other: Mapping[str, Any], name: str, notes: list[str]) -> dict[int, Sequence[Window]]:
@@ -164,7 +168,7 @@ def _op(event: Mapping[str, Any]) -> Stretch | None:
     start, length, name = event["ts"] * 1e-6, event["dur"] * 1e-6, str(event.get("name"))
     if args.get("Collective name") is not None:
         size, volume = args.get("Group size"), args.get("bytes")
-        kind = f"comm {args['Collective name']} x{size}"
+        kind = f"comm {_kind(name, args)} x{size}"
         return Stretch(kind, name, start, length, 0.0, 1.0, volume if type(volume) is int else 0)
     group = args.get("class")
     if group == "optimizer":
