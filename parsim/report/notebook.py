@@ -63,7 +63,6 @@ def _breakdown(report: Report) -> str:
 
 def _timeline(report: Report) -> str:
     """The figure as SVG with ids of its own: many reports may stand in one notebook."""
-    from parsim.report.html import inline
     from parsim.report.plots.figure import save
     from parsim.report.plots.sheet import timeline_figure
 
@@ -72,7 +71,14 @@ def _timeline(report: Report) -> str:
     figure = timeline_figure(replace(report.plot.timeline_data(width=9.5), title=""), 9.5)
     svg = save(figure, inline=True)
     prefix = f"parsim-{hashlib.sha256(svg).hexdigest()[:12]}"
-    text = inline(svg, prefix, f"Timeline of the step of {report.measured.name}")
+    return on_paper(svg, prefix, f"Timeline of the step of {report.measured.name}")
+
+
+def on_paper(svg: bytes, prefix: str, label: str) -> str:
+    """An SVG file made part of a notebook; `prefix` goes before its ids, `label` says what it is."""
+    from parsim.report.html import inline
+
+    text = inline(svg, prefix, label)
     # A notebook has no theme of ours: the colours that the page takes from its stylesheet are given here, and paper under them.
     for colour, variable in (
         ("#e6e9ed", "var(--bubble)"),
