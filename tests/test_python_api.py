@@ -120,6 +120,12 @@ def test_what_jupyter_shows_escapes_names(tmp_path):
         assert "&lt;" in shown
 
 
+def test_a_comparison_of_one_scenario_with_itself_changed_has_its_name_once():
+    scenario = load("mlp-1x-a100")
+    both = compare(scenario, scenario.with_overrides("training.micro_batch=2048"), labels=["as it is", "less"])
+    assert both.title == scenario.name
+
+
 def test_what_jupyter_shows_needs_no_stylesheet_of_ours():
     lab = schedule("1f1b", "gpipe", p=2, m=4)
     both = compare("mlp-1x-a100", vary={"training.micro_batch": [1024, 2048]})
