@@ -1,13 +1,23 @@
 """parsim: does it fit, how fast is it, and why?
 
 Simulates one training step of a neural network on a cluster that you may not own yet.
+
+    from parsim import compare, load, schedule, simulate
+
+    report = simulate("gpt2-ddp-4x-a100", "training.micro_batch=8")   # a name or a file, and what to change in it
+    report.step_time, report.peak_memory, report.fits                 # s, B
+    report.plot.timeline().savefig("step.pdf")
+    compare("llama-7b-zero1-8x-a100", "parallel.data.strategy=zero1,zero2,zero3")
+    schedule("1f1b", "gpipe", p=4, m=8)                               # pipeline schedules without a model
+
+Numbers are SI (s, B, FLOP/s). Whatever a user can get wrong raises a `ParsimError` that names everything at once.
 The public names are imported on first use, so that ``parsim --help`` stays quick.
 """
 
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["ParsimError", "Report", "Scenario", "compare", "load", "simulate"]
+__all__ = ["ParsimError", "Report", "Scenario", "compare", "load", "schedule", "simulate"]
 
 if TYPE_CHECKING:
     from parsim.errors import ParsimError
@@ -16,6 +26,7 @@ if TYPE_CHECKING:
     from parsim.scenario import Scenario
     from parsim.scenario.load import load
     from parsim.study.compare import compare
+    from parsim.study.laboratory import schedule
 
 _HOMES = {
     "ParsimError": "parsim.errors",
@@ -23,6 +34,7 @@ _HOMES = {
     "Scenario": "parsim.scenario",
     "compare": "parsim.study.compare",
     "load": "parsim.scenario",
+    "schedule": "parsim.study.laboratory",
     "simulate": "parsim.run",
 }
 
@@ -34,3 +46,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOMES[name]), name)
     message = f"module 'parsim' has no attribute {name!r}"
     raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

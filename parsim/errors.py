@@ -42,6 +42,10 @@ class ParsimError(Exception):
 
     exit_code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: what is wrong, and not the way through parsim to where it was found."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class InputError(ParsimError):
     """The user's input cannot be simulated; carries every finding at once."""

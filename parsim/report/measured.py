@@ -161,9 +161,9 @@ class MemoryCurve:
         )
 
     def thinned(self, most: int) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-        """Times and bytes with at most about `most` points: of each bin the highest and the lowest, so the peak stays.
+        """Times and bytes with at most about `most` points, in the order of a stack.
 
-        Categories come in the order of a stack.
+        Of each bin of time the highest and the lowest, so the peak stays, and the last, which holds until the next bin has any.
         """
         times = np.asarray(self.times, dtype=np.float64)
         known = [name for name in CATEGORIES if name in self.bytes] + [name for name in self.bytes if name not in CATEGORIES]
@@ -172,8 +172,9 @@ class MemoryCurve:
             return times, levels
         total = np.sum(list(levels.values()), axis=0)
         kept = {0, len(times) - 1}
-        for part in np.array_split(np.arange(len(times)), max(1, most // 2)):
-            kept |= {int(part[total[part].argmax()]), int(part[total[part].argmin()])}
+        edges = np.searchsorted(times, np.linspace(times[0], times[-1], max(2, most // 3 + 1))[1:-1])
+        for part in filter(len, np.split(np.arange(len(times)), edges)):
+            kept |= {int(part[total[part].argmax()]), int(part[total[part].argmin()]), int(part[-1])}
         chosen = np.array(sorted(kept))
         return times[chosen], {name: volume[chosen] for name, volume in levels.items()}
 

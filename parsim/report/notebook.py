@@ -63,7 +63,6 @@ def _breakdown(report: Report) -> str:
 
 def _timeline(report: Report) -> str:
     """The figure as SVG with ids of its own: many reports may stand in one notebook."""
-    from parsim.report.inline_svg import inline
     from parsim.report.plots.figure import save
     from parsim.report.plots.sheet import timeline_figure
 
@@ -72,13 +71,16 @@ def _timeline(report: Report) -> str:
     figure = timeline_figure(replace(report.plot.timeline_data(width=9.5), title=""), 9.5)
     svg = save(figure, inline=True)
     prefix = f"parsim-{hashlib.sha256(svg).hexdigest()[:12]}"
-    text = inline(svg, prefix, f"Timeline of the step of {report.measured.name}")
-    # A notebook has no theme of ours: the colours that the page takes from its stylesheet are given here, and paper under them.
-    for colour, variable in (
-        ("#e6e9ed", "var(--bubble)"),
-        ("#c9ced6", "var(--hatch)"),
-        ("#d4d9df", "var(--line)"),
-        (style.INK, "currentColor"),
-    ):
-        text = text.replace(variable, colour)
-    return re.sub(r"<svg\b", '<svg style="background:#fff;max-width:100%;height:auto"', text, count=1)
+    return on_paper(svg, prefix, f"Timeline of the step of {report.measured.name}")
+
+
+def on_paper(svg: bytes, prefix: str, label: str) -> str:
+    """An SVG file made part of a notebook, on paper of its own; `prefix` goes before its ids, `label` says what it is."""
+    text = svg.decode("utf-8")
+    text = text[text.index("<svg") :]
+    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r'\bid="', f'id="{prefix}-', text)
+    text = re.sub(r'href="#', f'href="#{prefix}-', text)
+    text = re.sub(r"url\(#", f"url(#{prefix}-", text)
+    frame = f'<svg style="background:#fff;max-width:100%;height:auto" role="img" aria-label="{escape(label)}"'
+    return re.sub(r"<svg\b", lambda _: frame, text, count=1)

@@ -149,9 +149,12 @@ def _below(origins: Mapping[str, Origin], path: str) -> dict[str, Origin]:
     return {key[len(path) + 1 :]: origin for key, origin in origins.items() if key.startswith(f"{path}.")}
 
 
-def _arguments(base: dict[str, Any], origins: dict[str, Origin], arguments: Iterable[str], findings: list[Finding]) -> None:
+def _arguments(base: dict[str, Any], origins: dict[str, Origin], arguments: Iterable[Any], findings: list[Finding]) -> None:
     """Lay ``a.b=c`` arguments over `base`, in order."""
     for argument in arguments:
+        if not isinstance(argument, str):
+            findings.append(Finding(f"{argument!r} is not a text key=value", "", str(argument), 'for example "parallel.tensor.size=4"'))
+            continue
         place = (COMMAND_LINE + argument, None, None)
         path, equals, text = argument.partition("=")
         path = path.strip()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from html import escape
 from typing import TYPE_CHECKING
 
-from parsim.report.inline_svg import inline
+from parsim.report.notebook import on_paper
 from parsim.report.plots.figure import save
 from parsim.study.compare_figures import names
 from parsim.study.compare_text import blocks, notes
@@ -27,7 +28,7 @@ def html(comparison: Comparison) -> str:
     ]
     if "breakdown" in names(comparison):
         svg = save(comparison.figure("breakdown"), "svg", inline=True)
-        parts.append(inline(svg, "comparison", "Where the step of each variant goes"))
+        parts.append(on_paper(svg, f"parsim-{sha256(svg).hexdigest()[:12]}", "Where the step of each variant goes"))
     return f"<div>{''.join(parts)}</div>"
 
 

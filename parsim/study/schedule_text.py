@@ -32,7 +32,7 @@ def unit_of(results: Iterable[Result], times: Times) -> TimeUnit:
 def text(results: Sequence[Result], times: Times) -> str:
     """The table, and below it what the literature says."""
     unit = unit_of(results, times)
-    lines = [_asked(results, times, unit), "", *_table(results, unit)]
+    lines = [asked(results, times, unit), "", *_aligned(table_rows(results, unit), right=range(1, 8))]
     if formulas := [line for result in results for line in _formulas(result, unit)]:
         lines += ["", "Closed forms", *formulas]
     if any(result.versions for result in results):
@@ -51,7 +51,8 @@ def show(value: float, unit: TimeUnit) -> str:
     return f"{value / unit.factor:.6g}"
 
 
-def _asked(results: Sequence[Result], times: Times, unit: TimeUnit) -> str:
+def asked(results: Sequence[Result], times: Times, unit: TimeUnit) -> str:
+    """What was given: sizes, times of the passes, messages."""
     sizes = list(dict.fromkeys((result.entry.ranks, result.entry.micro_batches) for result in results))
     counts = "; ".join(f"p = {p} ranks, m = {m} micro-batches" for p, m in sizes)
     passes = [("F", times.forward), ("B", times.backward)]
@@ -70,7 +71,8 @@ def _values(values: Sequence[float], unit: TimeUnit) -> str:
     return ":".join(show(value, unit) for value in values)
 
 
-def _table(results: Sequence[Result], unit: TimeUnit) -> list[str]:
+def table_rows(results: Sequence[Result], unit: TimeUnit) -> list[list[str]]:
+    """The table: two rows of headings, and one of each schedule."""
     memory = any(rank.activation is not None for result in results for rank in result.ranks)
     header = ["schedule", "makespan", "period", "per", "bubble", "closed", "over", "steady", "in flight"]
     second = ["", f"[{unit.name}]", f"[{unit.name}]", "micro-batch", "", "form", "ideal", "bubble", "by rank [micro-batches]"]
@@ -95,7 +97,7 @@ def _table(results: Sequence[Result], unit: TimeUnit) -> list[str]:
     if memory:
         header.append("activations")
         second.append("by rank")
-    return _aligned([header, second, *rows], right=range(1, 8))
+    return [header, second, *rows]
 
 
 def _percent(value: float | None) -> str:

@@ -80,7 +80,7 @@ def variants(
     found = _numbered(_labelled(found, labels))
     if len(found) == 1:
         _refuse_single(found[0])
-    title = groups[0].title if not many else " vs ".join(_shortest(group.title) for group in groups)
+    title = groups[0].title if not many else " vs ".join(dict.fromkeys(_shortest(group.title) for group in groups))
     stems = list(dict.fromkeys(group.stem for group in groups))
     stem = "-vs-".join(stems) if len(stems) <= 2 else f"{stems[0]}-and-{len(stems) - 1}-more"
     return Variants(tuple(found), title, stem, None if many else groups[0].baseline)

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from parsim.report.plots import style
-from parsim.report.plots.figure import fonts
+from parsim.report.plots.figure import Picture, fonts
 from parsim.report.schedule_scene import Scene
 
 Kind = Literal["pdf", "svg", "png"]
@@ -22,9 +22,9 @@ _METADATA: dict[str, dict[str, Any]] = {
 }
 
 
-def schedule_figure(scene: Scene) -> Figure:
+def schedule_figure(scene: Scene) -> Picture:
     """`scene` on one axes whose data are inches; every slot is a `Rectangle` with the slot's name as its gid."""
-    figure = Figure(figsize=(scene.width, scene.height), dpi=100)
+    figure = Picture(figsize=(scene.width, scene.height), dpi=100)
     figure.patch.set_facecolor(style.PAPER)
     ax = figure.add_axes((0, 0, 1, 1))
     ax.set_axis_off()
@@ -55,5 +55,5 @@ def save_schedule(scene: Scene, kind: Kind) -> bytes:
     out = BytesIO()
     settings: dict[Any, Any] = {"pdf.fonttype": 42, "svg.hashsalt": "parsim", "svg.fonttype": "path", "hatch.linewidth": 0.4}
     with fonts("".join(text.text for text in scene.texts)), mpl.rc_context(settings):
-        schedule_figure(scene).savefig(out, format=kind, dpi=300, metadata=_METADATA[kind])
+        Figure.savefig(schedule_figure(scene), out, format=kind, dpi=300, metadata=_METADATA[kind])
     return out.getvalue()

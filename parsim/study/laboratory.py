@@ -1,0 +1,177 @@
+"""schedule(): the schedule laboratory from Python, one call and an object that shows itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from parsim.errors import Finding, PlanError
+from parsim.report.length import inches
+from parsim.report.schedule_scene import Labels, Scene
+from parsim.study import schedule_text as words
+from parsim.study.schedule import Result, simulate
+from parsim.study.schedule_inputs import Times, entries
+from parsim.study.schedule_inputs import times as read_times
+
+if TYPE_CHECKING:
+    from parsim.report.plots.figure import Drawing
+
+T = TypeVar("T")
+Passes = str | Mapping[str, float | str | Sequence[float | str]]
+"""``"F=1,B=2"``, or {"F": 1, "B": 2}, values with units as texts, one value or one per rank"""
+_CELL = "text-align:right;padding:1px 14px 1px 0"
+
+
+class Schedules:
+    """Pipeline schedules side by side; a sequence of `Result`, whose times are in `unit`. Shows itself in a notebook."""
+
+    def __init__(self, results: Sequence[Result], times: Times) -> None:
+        self.results = tuple(results)
+        self.times = times
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.results)
+
+    def __getitem__(self, which: str | int) -> Result:
+        """By place or by label ("1f1b", "interleaved v=2"). Raises `KeyError` for a label that none has."""
+        if isinstance(which, int):
+            return self.results[which]
+        for result in self.results:
+            if result.entry.label == which:
+                return result
+        raise KeyError(f"no schedule is called {which!r}; there are {', '.join(self.labels)}")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the schedules are called."""
+        return tuple(result.entry.label for result in self.results)
+
+    @property
+    def unit(self) -> str:
+        """Of all times: "s" if they were given with a unit, else "units of time"."""
+        return self.times.unit or "units of time"
+
+    def document(self) -> dict[str, Any]:
+        """Everything as ``parsim schedule --json`` prints it, with the start and end of every slot."""
+        return words.document(self.results, self.times)
+
+    def figure(
+        self, *, width: str | float = "7in", title: str = "", labels: Labels = "number", captions: bool = True, first: int = 0
+    ) -> Drawing:
+        """All schedules under each other on one time axis, as papers draw them.
+
+        `width` is inches or "3.5in", "89mm"; `labels` in the boxes: number | pass | none; `first`: the number of the first rank and
+        micro-batch. Raises `InputError` for a width that is none.
+        """
+        from parsim.report.plots.schedule import schedule_figure
+
+        return schedule_figure(self._scene(inches(width), title, labels, captions=captions, first=first))
+
+    def _scene(self, width: float, title: str = "", labels: Labels = "number", *, captions: bool = True, first: int = 0) -> Scene:
+        return words.figure(self.results, self.times, width=width, title=title, labels=labels, captions=captions, first=first)
+
+    def __repr__(self) -> str:
+        return words.text(self.results, self.times)
+
+    def _repr_html_(self) -> str:
+        unit = words.unit_of(self.results, self.times)
+        first, second, *rows = words.table_rows(self.results, unit)
+        heads = "".join(f"<th style='{_CELL}'>{escape(one)}<br>{escape(two)}</th>" for one, two in zip(first, second, strict=True))
+        cells = ("".join(f"<td style='{_CELL}'>{escape(cell)}</td>" for cell in row) for row in rows)
+        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody></table>"
+        return f"<div><p>{escape(words.asked(self.results, self.times, unit))}</p>{table}{self._svg()}</div>"
+
+    def _svg(self) -> str:
+        """The figure with ids of its own: many may stand in one notebook."""
+        import hashlib
+
+        from parsim.report.notebook import on_paper
+        from parsim.report.plots.schedule import save_schedule
+
+        svg = save_schedule(self._scene(9.5), "svg")
+        return on_paper(svg, f"parsim-{hashlib.sha256(svg).hexdigest()[:12]}", f"Schedules {', '.join(self.labels)}")
+
+
+def schedule(
+    *names: str,
+    p: int | None = None,
+    m: int | None = None,
+    v: int | Sequence[int] = 1,
+    times: Passes = "F=1,I=1,W=1",
+    stage_times: Sequence[float] = (1.0,),
+    comm: float | str | Sequence[float | str] = 0.0,
+    overlap_sends: bool = True,
+    activation: int | str | None = None,
+) -> Schedules:
+    """Run pipeline schedules without a model or a cluster.
+
+    `names`: naive, gpipe, 1f1b, interleaved, pipedream, zb-h1, zb-h2, zb-v, or your own table ("mine.csv") or function
+    ("mine.py:rows"). `p` ranks, `m` micro-batches, `v` chunks per rank of interleaved. `times` of one micro-batch on one rank, all
+    its chunks together: numbers, or all with a unit ({"F": "1.2 ms", "B": "2.4 ms"}); `stage_times` are factors on them, one per rank.
+    `comm`: a message's time; `overlap_sends` False: messages hold up compute on both ranks. `activation`: bytes that a
+    micro-batch keeps on a rank.
+
+    >>> schedule("1f1b", p=4, m=8, times={"F": 1, "B": 2})[0].makespan
+    33.0
+
+    Raises:
+        PlanError: times, sizes or names that do not go together; with everything that is wrong.
+        DeadlockError: a schedule waits for itself.
+    """
+    findings: list[Finding] = []
+    passes = times if isinstance(times, str) else ",".join(f"{key}={_list(value)}" for key, value in times.items())
+    factors = None if tuple(stage_times) == (1.0,) else _list(stage_times)
+    seconds = _checked(findings, lambda: read_times(passes, communication=_list(comm), stage_times=factors, overlap=overlap_sends))
+    size = _checked(findings, lambda: _bytes(activation))
+    chunks = (v,) if isinstance(v, int) else tuple(v)
+    if names:
+        found = _checked(findings, lambda: entries(names, p, m, chunks))
+    else:
+        findings.append(Finding("no schedule is named", "names", suggestion='for example schedule("1f1b", "gpipe", p=4, m=8)'))
+    if findings or found is None or seconds is None:
+        raise PlanError(map(_as_argument, findings))
+    try:
+        return Schedules(simulate(found, seconds, size), seconds)
+    except PlanError as error:
+        raise PlanError(map(_as_argument, error.findings)) from None
+
+
+def _checked(findings: list[Finding], read: Callable[[], T]) -> T | None:
+    """What `read` gives; None, and more findings, where it cannot."""
+    try:
+        return read()
+    except PlanError as error:
+        findings += error.findings
+        return None
+
+
+def _list(values: float | str | Sequence[float | str]) -> str:
+    return str(values) if isinstance(values, (str, int, float)) else ":".join(map(str, values))
+
+
+def _bytes(activation: int | str | None) -> int | None:
+    from parsim.units import parse
+
+    try:
+        return int(parse(activation, "bytes")) if isinstance(activation, str) else activation
+    except ValueError as error:
+        raise PlanError(Finding(str(error), "activation", activation)) from None
+
+
+def _as_argument(finding: Finding) -> Finding:
+    """Options of the command line are arguments here: ``-p 4`` is p=4."""
+
+    def spelled(text: str) -> str:
+        return re.sub(
+            r"(?<![\w-])--?([a-z][a-z-]*)(?: (\d+))?",
+            lambda found: found[1].replace("-", "_") + (f"={found[2]}" if found[2] else ""),
+            text,
+        )
+
+    return replace(finding, message=spelled(finding.message), path=spelled(finding.path), suggestion=spelled(finding.suggestion))
