@@ -18,7 +18,7 @@ NAMES = (
     "README", "reading-a-report", "glossary", "adding", "formats", "write-a-strategy",
     "coming-from-megatron", "coming-from-deepspeed", "coming-from-torchtitan", "coming-from-hugging-face",
 )  # fmt: skip
-_BLOCK = re.compile(r"(?:^<!-- (file|output|shows): (.+?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?:^<!-- (file|output|shows): (.+?) -->\n)?^```([\w-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`(parsim [^`\n]+)`")
 _DESCRIBES = re.compile(r"(?<![\w.=/-])[A-Z]{3,}\b|\.\.\.|…")
 

@@ -49,7 +49,11 @@ WORDS: tuple[tuple[str, str, str], ...] = (
     ("recomputation", "activations are dropped and computed again in the backward", "training.recompute"),
     ("reduce-scatter", "every rank ends with its shard of the sum", ""),
     ("replica", "the ranks that hold one whole copy of the parameters", "parallel.data.size"),
-    ("sequence parallelism", "norms and dropout work on a shard of the tokens, beside tensor parallelism", "parallel.tensor.sequence_parallel"),
+    (
+        "sequence parallelism",
+        "norms and dropout work on a shard of the tokens, beside tensor parallelism",
+        "parallel.tensor.sequence_parallel",
+    ),
     ("stage", "the layers of one pipeline rank", "parallel.pipeline.split"),
     ("step", "one optimizer step: all micro-batches, then the update", ""),
     ("straggler", "a rank slower than the others", "variability.slow"),
