@@ -38,8 +38,6 @@ FOREIGN: dict[str, tuple[str, str]] = {
     "data_parallel_shard_degree": ("torchtitan", "parallel.data.size"),
     "data_parallel_replicate_degree": ("torchtitan", "parallel.data.size"),
     "sequence_parallel": ("Megatron", "parallel.tensor.sequence_parallel"),
-    "tp_comm_overlap": ("Megatron", "parallel.tensor.overlap"),
-    "enable_async_tensor_parallel": ("torchtitan", "parallel.tensor.overlap"),
     "autotp_size": ("DeepSpeed", "parallel.tensor.size"),
     # data parallelism
     "zero_stage": ("", "parallel.data.strategy"),
@@ -179,8 +177,6 @@ VALUES = {
     "fsdp": "fsdp",
     "use_torch_fsdp2": "fsdp",
     "num_distributed_optimizer_instances": "a class of your own, FILE.py:CLASS",
-    "tp_comm_overlap": "full",
-    "enable_async_tensor_parallel": "full",
     "no_overlap_p2p_communication": "false",
     "no_scatter_gather_tensors_in_pipeline": "false",
     "no_gradient_accumulation_fusion": "false",
