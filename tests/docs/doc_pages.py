@@ -3,7 +3,8 @@
 Conventions, as comments that a reader does not see: ``<!-- file: NAME -->`` before a code block writes it beside the commands;
 ``<!-- output: COMMAND -->`` before one says that it is the whole output; ``<!-- shows: COMMAND -->`` that its lines stand in it.
 Lines of ``console`` blocks and code spans that begin with ``parsim`` are commands. A comment behind one may say its exit code:
-``# exit 3``. A span with a word in capitals (FILE, NAME ...) or with an ellipsis describes a command and is not executed.
+``# exit 3``. A span without arguments, with a word in capitals (FILE, NAME ...) or with an ellipsis describes a command and is
+not executed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ def text_of(page: str) -> str:
     return (DOCS / f"{page}.md").read_text(encoding="utf-8")
 
 
+def _is_description(command: str) -> bool:
+    """A command without arguments is only named (all but ``parsim schema`` and ``parsim list``)."""
+    return (len(command.split()) < 3 and command not in ("parsim schema", "parsim list")) or bool(_DESCRIBES.search(command))
+
+
 def steps(page: str) -> Iterator[Step]:
     """Everything on a page that can be done, top to bottom."""
     text = text_of(page)
@@ -58,13 +64,13 @@ def steps(page: str) -> Iterator[Step]:
 
 def _spans(text: str) -> Iterator[Step]:
     for command in _SPAN.findall(text):
-        if not _DESCRIBES.search(command):
+        if not _is_description(command):
             yield Step("run", command)
 
 
 def described(page: str) -> list[str]:
     """The commands that a page names without running them."""
-    return [command for command in _SPAN.findall(text_of(page)) if _DESCRIBES.search(command)]
+    return [command for command in _SPAN.findall(text_of(page)) if _is_description(command)]
 
 
 def split(command: str) -> tuple[list[str], int]:
