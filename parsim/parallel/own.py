@@ -22,13 +22,11 @@ class OwnStrategy:
     kind: type[Replicated]
     file: str
 
-    def blame(self, error: Exception) -> PlanError | None:
-        """The finding for an exception that passed through the file; None if it did not."""
+    def blame(self, error: Exception) -> PlanError:
+        """The finding for an exception while the class was asked, with the line of the file that it passed through, if any."""
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == self.file]
-        if not lines:
-            return None
         message = f"{self.kind.__name__} failed with {type(error).__name__}: {error}"
-        return PlanError(Finding(message, PATH).at(self.file, lines[-1], None))
+        return PlanError(Finding(message, PATH).at(self.file, lines[-1] if lines else None, None))
 
 
 def load_strategy(file: Path, name: str) -> OwnStrategy:
@@ -36,7 +34,7 @@ def load_strategy(file: Path, name: str) -> OwnStrategy:
     value = f"{file}:{name}"
     try:
         names = runpy.run_path(str(file))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = f"{file} failed with {type(error).__name__}: {error}"
         raise PlanError(Finding(message, PATH, value)) from error
     kind = names.get(name)

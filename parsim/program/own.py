@@ -1,4 +1,4 @@
-"""What a strategy of the user's own answers, checked: his errors and illegal programs are findings, not tracebacks."""
+"""What a strategy of the user's own answers, checked: errors in it and illegal programs are findings, not tracebacks."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ def answers(plan: Plan) -> Iterator[None]:
             [replace(finding, path=PATH) if finding.path in ("", "collective") else finding for finding in error.findings]
         ) from error
     except Exception as error:
-        blamed = own.blame(error) if own is not None else None
-        if blamed is None:
+        if own is None:
             raise
-        raise blamed from error
+        raise own.blame(error) from error
 
 
 def refuse_illegal(plan: Plan, program: Program) -> None:

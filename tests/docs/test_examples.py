@@ -92,3 +92,13 @@ def test_the_strategy_shares_states_and_traffic(tmp_path: Path, ranks: int) -> N
     }
     assert moved == {"reduce_scatter": 2 * parameters, "all_reduce": 2 * parameters // ranks, "all_gather": 2 * parameters}
     assert own["step_time_s"] < plain["step_time_s"]
+
+
+@pytest.mark.parametrize("sizes", [("parallel.tp=2",), ("parallel.pp=2", "training.micro_batch=2"), ("parallel.cp=2",)])
+def test_the_strategy_goes_with_other_parallelism(tmp_path: Path, sizes: tuple[str, ...]) -> None:
+    files_of("write-a-strategy", tmp_path)
+    scenario = load(str(tmp_path / "job.yaml"), "model=gpt2", "cluster.nodes=2", *sizes)
+    folded, whole = simulate(scenario).document(), simulate(scenario, unfolded=True).document()
+    assert folded["step_time_s"] == pytest.approx(whole["step_time_s"], rel=1e-9)
+    inside = {row["group_size"] for row in folded["collectives"] if row["kind"] == "all_gather" and row["axis"] == "data"}
+    assert inside == {8 if "parallel.cp=2" in sizes else 4 if "parallel.tp=2" in sizes else 8}

@@ -108,6 +108,14 @@ BROKEN = {
         "mine.py:Bad", BAD + "    def after_backward(self, unit, at):\n        at.nothing()\n",
         "{file}:22  parallel.data.strategy  Bad failed with AttributeError: 'PassBuilder' object has no attribute 'nothing'",
     ),
+    "a hook with other arguments": (
+        "mine.py:Bad", BAD + "    def step(self):\n        pass\n",
+        "{file}  parallel.data.strategy  Bad failed with TypeError: Bad.step() takes 1 positional argument but 2 were given",
+    ),
+    "a hook that gives nothing": (
+        "mine.py:Bad", BAD + "    def resident(self, at):\n        pass\n", "{file}  parallel.data.strategy  Bad failed with TypeError: ",
+    ),
+    "a file that ends the program": ("mine.py:Same", "raise SystemExit(0)\n", "failed with SystemExit: 0"),
     "an unknown axis": (
         "mine.py:Bad", BAD + "    def finish_gradients(self, at):\n        at.collective('all_reduce', 'node', 8, 'g')\n",
         "parallel.data.strategy  a collective along 'node', which is no axis; use one of tensor, context, data, pipeline, shard, replica",
