@@ -18,6 +18,7 @@ from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan, plan
 from parsim.program.folding import FoldedInterconnect, fold
 from parsim.program.lowering import Lowering
+from parsim.program.own import answers, refuse_illegal
 from parsim.program.program import Collective
 from parsim.report.assemble import Run, assemble
 from parsim.report.confidence import Confidence
@@ -87,7 +88,9 @@ def execute(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], f
         wires = Interconnect(built.cluster, job.gpus, built.collectives)
         beside = interference_of(built, wires)
         others = built.background
-        classes, lowering = fold(job, wires, clock, others)
+        with answers(job):
+            classes, lowering = fold(job, wires, clock, others)
+        refuse_illegal(job, lowering.program)
         if unfolded:
             lowering = Lowering(job, clock)
             lowering.run()

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from parsim.kernel import Memory
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
@@ -46,6 +47,8 @@ SHARD, REPLICA = "shard", "replica"
 @dataclass
 class FullyShardedDataParallel(Replicated):
     """See the module's table. `units` are in forward order; the root unit (if any) is named ``root``."""
+
+    shares_gradients: ClassVar[bool] = True
 
     units: tuple[Unit, ...] = ()
     copies: int = 1

@@ -21,6 +21,7 @@ from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.hooks import Unit, Weight
 from parsim.parallel.mesh import Mesh
 from parsim.parallel.offload import offload_findings
+from parsim.parallel.own import OwnStrategy
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.schedules import Schedule, placement, schedule
 from parsim.parallel.settings import Parallelism, Runtime, Training
@@ -90,6 +91,12 @@ class Plan:
         """PipeDream: an update after every backward, no flush."""
         return self.parallelism.pipeline.schedule == "pipedream"
 
+    @property
+    def sharded(self) -> bool:
+        """Parameters are sharded over the replicas and gathered unit by unit."""
+        data = self.parallelism.data
+        return data.strategy in SHARDED or (data.own is not None and issubclass(data.own.kind, FullyShardedDataParallel))
+
     def role(self, rank: int) -> str:
         """Ranks of one stage and role do the same work. Only the central strategies know a difference."""
         if self.parallelism.data.strategy in CENTRAL and self.mesh.size("data") > 1:
@@ -152,7 +159,7 @@ class Plan:
     def units(self, chunk: Chunk) -> tuple[Unit, ...]:
         """What hooks are called with: one unit per block, or as `data.unit` wraps them for sharded strategies."""
         by_block = {block: tuple(w for w in self.weights(chunk) if w.block == block) for block in chunk.blocks}
-        if self.parallelism.data.strategy not in SHARDED or self.parallelism.data.unit == "block":
+        if not self.sharded or self.parallelism.data.unit == "block":
             return tuple(Unit(self.model.block_names[block], (block,), weights) for block, weights in by_block.items())
         if self.parallelism.data.unit == "model":
             return (Unit("model", chunk.blocks, self.weights(chunk)),)
@@ -167,6 +174,8 @@ class Plan:
         common = (self.weights(chunk), self.training, self.parallelism.data, self.runtime, size)
         strategy = self.parallelism.data.strategy
         alone = size == 1 or strategy == "none"
+        if self.parallelism.data.own is not None and not alone:
+            return self._own(self.parallelism.data.own, chunk)
         if alone and self.training.offload.states:  # the optimizer's host side is a shard of one
             if strategy in SHARDED:
                 return FullyShardedDataParallel(*common, units=tuple(u for u in self.units(chunk) if u.weights))
@@ -183,6 +192,15 @@ class Plan:
         central = DataParallelModule if strategy == "torch-data-parallel" else ParameterServer
         outputs, inputs = self._boundary_bytes()
         return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
+
+    def _own(self, own: OwnStrategy, chunk: Chunk) -> Replicated:
+        """The user's strategy; `data.shard_size` says how large a shard group is."""
+        data = replace(self.parallelism.data, shard_size=self.shard_size)
+        common = (self.weights(chunk), self.training, data, self.runtime)
+        if issubclass(own.kind, FullyShardedDataParallel):
+            units = tuple(u for u in self.units(chunk) if u.weights)
+            return own.kind(*common, self.shard_size, units=units, copies=self.replicas // self.shard_size)
+        return own.kind(*common, self.replicas)
 
     def partial(self, micro_batch: int) -> bool:
         """This micro-batch is the smaller last one."""
@@ -352,7 +370,9 @@ def _shard_findings(parallelism: Parallelism, replicas: int) -> list[Finding]:
     shard, strategy, path = parallelism.data.shard_size, parallelism.data.strategy, "parallel.data.shard_size"
     if not shard or replicas == 1:
         return []
-    if strategy != "hsdp":
+    if parallelism.data.own is not None and replicas % shard == 0:
+        return []
+    if strategy != "hsdp" and parallelism.data.own is None:
         return [Finding(f"{strategy} has no shard groups", path, shard, "leave it out, or use strategy hsdp")]
     legal = [str(n) for n in range(2, replicas + 1) if replicas % n == 0]
     if replicas % shard:

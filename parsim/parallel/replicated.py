@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from parsim.kernel import Memory
 from parsim.parallel.hooks import Emitter, Unit, Weight
@@ -24,6 +25,9 @@ class Replicated:
     accumulation a later micro-batch writes a temporary gradient and adds it, unless the accumulation is fused
     into the weight-gradient GEMM.
     """
+
+    shares_gradients: ClassVar[bool] = False
+    """a rank has only its share of the reduced gradients when it steps: their norm is that of all ranks"""
 
     weights: tuple[Weight, ...]
     training: Training

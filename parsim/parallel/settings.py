@@ -6,10 +6,13 @@ These are the scenario's `training` and `parallel` sections as domain objects: f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from parsim.model.finetune import Finetune
 from parsim.parallel.schedules.slot import Schedule
+
+if TYPE_CHECKING:
+    from parsim.parallel.own import OwnStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +149,11 @@ class DataParallel:
 
     size: int = 1
     strategy: str = "ddp"
-    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp | hsdp"""
+    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp | hsdp | FILE.py:CLASS"""
+    own: OwnStrategy | None = None
+    """that class"""
     shard_size: int = 0
-    """hsdp: ranks of a shard group; 0: all replicas"""
+    """hsdp and the user's own: ranks of a shard group; 0: all replicas"""
     bucket: tuple[float, Literal["bytes", "elements"]] | None = None
     """None: the strategy's own rule (DDP 25 MiB; DeepSpeed 5e8 elements)"""
     first_bucket: int | None = None

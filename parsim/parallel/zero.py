@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from parsim.kernel import Memory
 from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, element_buckets, megatron_buckets
@@ -29,6 +30,8 @@ from parsim.parallel.replicated import AXIS, LANE, Replicated
 @dataclass
 class ZeroOptimizer(Replicated):
     """Stages 1 and 2; see the module's table."""
+
+    shares_gradients: ClassVar[bool] = True
 
     stage: int = 1
     buckets: tuple[Bucket, ...] = field(init=False)

@@ -5,7 +5,9 @@ Context ranks hold the same parameters, so what is done for parameters along dat
 
 from __future__ import annotations
 
+from parsim.errors import Finding, PlanError
 from parsim.parallel.fsdp import REPLICA, SHARD
+from parsim.parallel.own import PATH as STRATEGY
 from parsim.parallel.plan import Plan
 from parsim.program.program import OFFLOAD
 
@@ -31,6 +33,9 @@ def group(plan: Plan, axis: str, rank: int) -> tuple[int, ...]:
         place = replicas.index(rank)
         first = place - place % size
         return {SHARD: replicas[first : first + size], REPLICA: replicas[place % size :: size]}.get(axis, replicas)
+    if axis not in mesh.order:
+        known = ", ".join((*mesh.order, SHARD, REPLICA, "model", "world"))
+        raise PlanError(Finding(f"a collective along {axis!r}, which is no axis", STRATEGY, axis, f"use one of {known}"))
     return mesh.group(rank, axis)
 
 

@@ -94,7 +94,8 @@ class StagePasses:
         clips = training.optimizer.clip_gradients and not self.plan.asynchronous
         if training.step and training.backward and clips and self._trains():
             at.label("gradient norm", "optimizer")
-            sharded = self.plan.parallelism.data.strategy in ("zero1", "zero2", "zero3", "fsdp", "hsdp")
+            data = self.plan.parallelism.data
+            sharded = data.own.kind.shares_gradients if data.own else data.strategy in ("zero1", "zero2", "zero3", "fsdp", "hsdp")
             at.collective("all_reduce", "world" if sharded else "model", 4, "gradient norm", lane=self._last_lane, blocking=True)
             _extend(items, at.finish())
         for name in ("step", "distribute"):

@@ -9,7 +9,7 @@ import numpy as np
 
 from parsim.parallel.fsdp import ROOT
 from parsim.parallel.hooks import Weight
-from parsim.parallel.plan import SHARDED, Chunk, Plan
+from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.storage import trains, weight_bytes
 from parsim.program.program import OFFLOAD
 from parsim.report.host_memory import Machines, host_memory
@@ -91,14 +91,14 @@ def at_save(run: Run, devices: Sequence[DeviceMemory]) -> int:
     """
     base = max(sum(d.resident_bytes.values()) + d.at_peak["context"] + d.at_peak["communicators"] for d in devices)
     strategy = run.plan.parallelism.data.strategy
-    if strategy not in SHARDED or run.plan.replicas == 1:
+    if not run.plan.sharded or run.plan.replicas == 1:
         return base
     return base + max((_at_once(run.plan, chunk, strategy) for chunk in run.plan.chunks), default=0)
 
 
 def _at_once(plan: Plan, chunk: Chunk, strategy: str) -> int:
     """Bytes of a chunk's weights that saving gathers at once; frozen ones are gathered as they are stored."""
-    if strategy in ("fsdp", "hsdp"):
+    if strategy != "zero3":
         sizes = {unit.name: sum(_gathered(weight, plan) for weight in unit.weights) for unit in plan.units(chunk)}
         root = sizes.pop(ROOT, 0)
         return root + max(sizes.values(), default=0)

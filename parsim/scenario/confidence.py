@@ -63,7 +63,9 @@ def features(built: Built) -> Features:
     family = "data"
     if split.data.strategy in ("zero3", "fsdp", "hsdp"):
         family = "sharded"
-    if split.tensor.size > 1 or split.pipeline.size > 1:
+    if split.data.own is not None:
+        family = "own"
+    elif split.tensor.size > 1 or split.pipeline.size > 1:
         family = "model"
     return Features(built.cluster.device(built.gpus[0]).name, family, built.used_gpus, float(max(1, parameter_count(built.model))))
 

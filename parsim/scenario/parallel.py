@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Numbe
 
 AXES = ("tensor", "context", "data", "pipeline")
 STRATEGIES = ("none", "torch-data-parallel", "parameter-server", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
+OWN_STRATEGY = r".+\.py:[A-Za-z_][A-Za-z0-9_]*"
 LARGEST = 10**6
 _WHICH = "say which one: ddp (one process per GPU), torch-data-parallel (one process, torch.nn.DataParallel), zero1, zero2, zero3 or fsdp"
 _STRATEGY_HINTS = {
@@ -66,6 +68,22 @@ class OrderKind(Kind):
         return {"type": "array", "items": {"enum": list(AXES)}, "minItems": 4, "maxItems": 4, "uniqueItems": True}
 
 
+@dataclass(frozen=True)
+class StrategyKind(Choice):
+    """One of the names, or ``FILE.py:CLASS``."""
+
+    def check(self, value: Any) -> Any:
+        if isinstance(value, str) and re.fullmatch(OWN_STRATEGY, value):
+            return value
+        if isinstance(value, str) and value.partition(":")[0].endswith(".py"):
+            raise ValueError(f"{shown(value)} is a Python file; say which class: {value.partition(':')[0]}:NAME")
+        return super().check(value)
+
+    def json_schema(self) -> JsonSchema:
+        own: JsonSchema = {"type": "string", "pattern": f"^{OWN_STRATEGY}$", "examples": ["mine.py:MyStrategy"]}
+        return {"anyOf": [super().json_schema(), own]}
+
+
 class TensorSection(Section):
     """Tensor parallelism: every layer is split over `size` ranks."""
 
@@ -119,10 +137,10 @@ class DataSection(Section):
 
     size: Annotated[Any, Whole(1, LARGEST, ("auto",))] = "auto"
     """replicas (d); auto = used GPUs / (tensor x pipeline x context)"""
-    strategy: Annotated[str, Choice(STRATEGIES, _STRATEGY_HINTS)] = "ddp"
-    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp | hsdp"""
+    strategy: Annotated[str, StrategyKind(STRATEGIES, _STRATEGY_HINTS)] = "ddp"
+    """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp | hsdp, or a class of your own: FILE.py:CLASS"""
     shard_size: Annotated[Any, Whole(1, LARGEST, ("auto",))] = "auto"
-    """hsdp: ranks per shard group; auto = the GPUs of a node"""
+    """hsdp and strategies of your own: ranks per shard group; auto = the GPUs of a node"""
     bucket: Annotated[Any, BucketKind()] = "auto"
     """size of a gradient bucket: "25 MiB" or "5e8 elements"; auto = the software's rule"""
     first_bucket: Annotated[Any, Quantity("bytes", words=("auto",))] = "auto"

@@ -121,7 +121,16 @@ def inline(tree: Mapping[str, Any], origins: Mapping[str, Origin], source: str) 
     schedule = schedule_file(pipeline["schedule"], folder(origins, "parallel.pipeline.schedule", source))
     if schedule is not None:
         pipeline["schedule"] = str(schedule[0].resolve()) + schedule[1]
+    data = document["parallel"]["data"]
+    strategy = python_file(data["strategy"], folder(origins, "parallel.data.strategy", source)) if ".py:" in data["strategy"] else None
+    if strategy is not None:
+        data["strategy"] = str(strategy[0].resolve()) + strategy[1]
     return document
+
+
+def python_file(reference: str, relative_to: str | None) -> tuple[Path, str] | None:
+    """The file of ``FILE.py:NAME`` and ``:NAME``; None where there is no such file."""
+    return schedule_file(reference, relative_to)
 
 
 def schedule_file(schedule: str, relative_to: str | None) -> tuple[Path, str] | None:

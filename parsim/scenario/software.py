@@ -74,6 +74,8 @@ def automatic(settings: ScenarioSchema, *, transformer: bool) -> tuple[str, str]
         return "megatron-core", "tensor, context or pipeline parallelism of a transformer is usually run with Megatron-Core"
     if strategy in ("zero1", "zero2", "zero3"):
         return "deepspeed", f"{strategy} is usually run with DeepSpeed"
+    if ".py:" in strategy:
+        return "pytorch-2", "a strategy of your own; PyTorch is assumed around it"
     return "pytorch-2", f"{strategy} is part of PyTorch" if strategy != "none" else "one process is plain PyTorch"
 
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.mesh import Mesh
+from parsim.parallel.own import PATH as STRATEGY
+from parsim.parallel.own import OwnStrategy, load_strategy
 from parsim.parallel.schedules import NAMES, Schedule, check, schedule
 from parsim.parallel.schedules.custom import from_function, from_text, load_function
 from parsim.parallel.settings import ContextParallel, DataParallel, Parallelism, PipelineParallel, TensorParallel
 from parsim.scenario import files
 from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection
-from parsim.scenario.references import folder, schedule_file
+from parsim.scenario.references import folder, python_file, schedule_file
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
@@ -41,19 +43,35 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         ),
         context=ContextParallel(section.context.size, cast(Literal["ring", "all-gather", "ulysses"], section.context.method)),
         pipeline=_pipeline(section.pipeline, scenario),
-        data=replace(_data(section.data, size), shard_size=_shard_size(section, size, cluster, gpus)),
+        data=replace(_data(section.data, size), shard_size=_shard_size(section, size, cluster, gpus), own=_own(section, scenario)),
     )
 
 
+def _own(section: ParallelSection, scenario: Scenario) -> OwnStrategy | None:
+    """The class that ``FILE.py:CLASS`` names. Raises `PlanError`."""
+    name = section.data.strategy
+    if ".py:" not in name:
+        return None
+    found = python_file(name, folder(scenario.origins, STRATEGY, scenario.source))
+    if found is None:
+        raise PlanError(Finding(f"there is no file {name.rpartition(':')[0]!r}", STRATEGY, name))
+    return load_strategy(found[0], found[1][1:])
+
+
 def _shard_size(section: ParallelSection, data: int, cluster: Cluster, gpus: tuple[int, ...]) -> int:
-    """Ranks of a shard group; auto: those replicas of rank 0's parameters that sit on its node."""
+    """Ranks of a shard group; auto: those replicas of rank 0's parameters that sit on its node.
+
+    For a strategy of the user's own all replicas (0) where that is no equal part of them.
+    """
     if section.data.shard_size != "auto":
         return int(section.data.shard_size)
-    if section.data.strategy != "hsdp":
+    own = ".py:" in section.data.strategy
+    if section.data.strategy != "hsdp" and not own:
         return 0
     sizes = {"tensor": section.tensor.size, "context": section.context.size, "data": data, "pipeline": section.pipeline.size}
     replicas = Mesh(section.order, tuple(sizes[axis] for axis in section.order)).group(0, "data", "context")
-    return sum(cluster.node_of(gpus[rank]) == cluster.node_of(gpus[0]) for rank in replicas)
+    on_node = sum(cluster.node_of(gpus[rank]) == cluster.node_of(gpus[0]) for rank in replicas)
+    return 0 if own and len(replicas) % on_node else on_node
 
 
 def data_size(section: ParallelSection, cluster: Cluster, used: int) -> int:
