@@ -230,6 +230,7 @@ LEAVES: dict[str, Leaf] = {
     "software.host.per_collective": leaf("1 ms", same=AUTO, parallel__tensor__size=2),
     "software.host.per_kernel_forward": leaf("1 ms", "0 s", same=AUTO),
     "software.host.per_kernel_backward": leaf("1 ms", same=AUTO),
+    "software.host.blocking": leaf(True, parallel__data__overlap_reduce=False),
     "software.host.graphs": leaf(True),
     "software.boundary": leaf("1 s"),
     "software.step_constant": leaf("10 ms"),
