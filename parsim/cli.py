@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.columns import printable
-from parsim.commands import calibrate, compare, diagnose, explain, fit, flops, importing, network, schedule, timeline, trace
+from parsim.commands import calibrate, compare, diagnose, explain, fit, flops, importing, network, schedule, timeline, trace, validate
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, create, progress, say, say_json
 
@@ -195,6 +195,7 @@ explain.register(app)
 timeline.register(app)
 compare.register(app)
 network.register(app)
+validate.register(app)
 importing.register(app)
 flops.register(app)
 calibrate.register(app)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -15,6 +15,7 @@ from parsim.columns import is_unicode, plainly
 from parsim.errors import Finding, ScenarioError
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
+Figure = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: a .svg or .png file.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 
 
@@ -89,3 +90,21 @@ def write_collectives(device: Path, texts: dict[str, str]) -> str | None:
     for file, text in texts.items():
         create(folder / file, text)
     return str(folder)
+
+
+def picture_kind(path: Path) -> Literal["svg", "png"]:
+    """The kind of picture that a file's name asks for."""
+    match path.suffix.lower():
+        case ".svg":
+            return "svg"
+        case ".png":
+            return "png"
+    raise ScenarioError(Finding(f"cannot draw a {path.suffix or 'file without suffix'}", "FILE", str(path), "name it .svg or .png"))
+
+
+def write_picture(path: Path, picture: bytes) -> None:
+    """Write a picture."""
+    try:
+        path.write_bytes(picture)
+    except OSError as error:
+        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=path.name, file=str(path))) from None

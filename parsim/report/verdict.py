@@ -181,11 +181,18 @@ def verdict(measured: Measured, answers: Answers) -> str:
             where = _where(measured, answers.worst.rank)
             parts.append(f"does not fit: {room}, {gib(-answers.headroom)} GiB too much on {where}")
     band = measured.confidence.step_band(answers.step_time)
-    parts.append(f"step {seconds(answers.step_time)}" + ("" if band is None else f" ({seconds(band[0])} to {seconds(band[1])})"))
+    parts.append(f"step {seconds(answers.step_time)}" + ("" if band is None else f" ({_band(answers.step_time, band)})"))
     share = answers.exposed_communication / answers.step_time if answers.step_time > 0 else 0.0
     parts.append(f"{percent(answers.bubble_fraction)} bubble, {percent(share)} exposed communication")
     parts.append(f"biggest lever: {lever(measured, answers)}")
     return "; ".join(parts)
+
+
+def _band(step: float, band: tuple[float, float]) -> str:
+    """The band, and why the prediction may lie outside of it: published runs like this one were all missed in one direction."""
+    low, high = band
+    than = "longer" if low > step else "less" if high < step else ""
+    return f"{seconds(low)} to {seconds(high)}" + (f", as runs like it took {than} than predicted" if than else "")
 
 
 def _tight(measured: Measured, answers: Answers) -> str:

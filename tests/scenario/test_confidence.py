@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim import simulate
+from parsim.report import Report
 from parsim.report.confidence import Confidence
 from parsim.scenario.build import build
 from parsim.scenario.confidence import SHARE, Features, KnownRun, band, confidence_of, features, known_runs, like
@@ -98,3 +101,16 @@ def test_shipped_bands_cover_80_percent_of_runs_they_did_not_see():
             inside.append(low <= 1 / (1 + one.step_error) <= high)
     assert len(inside) > 400
     assert 0.75 <= sum(inside) / len(inside) <= 0.90, f"promised {SHARE}"
+
+
+@pytest.mark.parametrize(
+    ("factors", "words"),
+    [
+        ((0.9, 1.1), "step 33 s (29.7 s to 36.3 s);"),
+        ((1.2, 1.5), "step 33 s (39.6 s to 49.5 s, as runs like it took longer than predicted);"),
+        ((0.7, 0.8), "step 33 s (23.1 s to 26.4 s, as runs like it took less than predicted);"),
+    ],
+)
+def test_the_verdict_says_why_a_band_leaves_the_prediction_out(factors, words):
+    report = simulate("pipeline-unit-1f1b")
+    assert words in Report(replace(report.measured, confidence=Confidence("validated", factors))).verdict

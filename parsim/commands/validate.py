@@ -1,0 +1,88 @@
+"""``parsim validate``: how good the predictions are."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parsim.errors import Finding, ScenarioError
+from parsim.terminal import Debug, Figure, Json, picture_kind, progress, say, say_json, write_picture
+
+validations = typer.Typer(name="validate", help="Compare predictions with published measurements.")
+
+
+def register(app: typer.Typer) -> None:
+    """Put the commands of this file on the command line."""
+    app.add_typer(validations)
+
+
+@validations.callback(invoke_without_command=True)
+def runs(
+    context: typer.Context,
+    source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this source; may be given again.")] = None,
+    grade: Annotated[list[str] | None, typer.Option(help="a-priori | calibrated | held-out; default: all three")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Leave out the rows.")] = False,
+    plot: Figure = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own sources.yaml, fits.yaml and rows.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare predicted with published steps of training runs: seconds and memory, by source."""
+    if context.invoked_subcommand is not None:
+        return
+    from parsim.study.runs import fitted, published
+    from parsim.study.validate_runs import GRADES, document, validate
+    from parsim.study.validate_runs_text import picture, text
+
+    for name in grade or ():
+        if name not in GRADES:
+            raise ScenarioError(Finding(f"unknown grade {name!r}", "--grade", name, f"known: {', '.join(GRADES)}"))
+    suffix = None if plot is None else picture_kind(plot)
+    grades = tuple(one for one in GRADES if not grade or one in grade)
+    watch = partial(progress, "Predicting published runs")
+    found = validate(published(data, source or ()), fitted(data), grades, jobs=jobs, watch=watch)
+    if plot is not None and suffix is not None:
+        write_picture(plot, picture(found, suffix))
+    if as_json:
+        say_json(document(found))
+    else:
+        say(text(found, rows=not summary) + (f"\nWrote {plot}" if plot is not None else ""))
+
+
+@validations.command()
+def nccl(
+    profile: Annotated[str | None, typer.Option(help="measured | nccl; default: both")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own measurements.csv and systems.yaml.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare predicted with published times of collectives, by system and size."""
+    from parsim.hardware.nccl.profiles import PROFILES
+    from parsim.hardware.nccl.profiles import profile as known
+    from parsim.study.measurements import measurements
+    from parsim.study.validate_nccl import document, text, validate
+
+    found = validate(measurements(data), PROFILES if profile is None else [known(profile).name])
+    say_json(document(found)) if as_json else say(text(found))
+
+
+@validations.command()
+def gemm(
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own measurements.csv, attention.csv and devices.yaml.")] = None,
+    as_json: Json = False,
+    plot: Figure = None,
+    debug: Debug = False,
+) -> None:
+    """Compare predicted with published times of matrix products and fused attention, by device and type."""
+    from parsim.study.kernel_measurements import kernel_measurements
+    from parsim.study.validate_gemm import document, picture, text, validate
+
+    suffix = None if plot is None else picture_kind(plot)
+    found = validate(kernel_measurements(data))
+    if plot is not None and suffix is not None:
+        write_picture(plot, picture(found, suffix))
+    say_json(document(found)) if as_json else say(text(found) + (f"\nWrote {plot}" if plot is not None else ""))
