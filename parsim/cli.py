@@ -22,7 +22,7 @@ import typer
 from parsim.columns import printable
 from parsim.commands import calibrate, compare, diagnose, explain, fit, flops, importing, network, schedule, timeline, trace, validate
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
-from parsim.terminal import Debug, Json, ReaderGone, create, progress, say, say_json
+from parsim.terminal import Debug, Json, ReaderGone, busy, create, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -81,14 +81,15 @@ def run(
 
     scenario = _load(file, overrides, override)
     command = _command(file, overrides, override)
-    with _placed(scenario), _deadlocks(scenario, command, as_json=as_json):
+    with _placed(scenario), _deadlocks(scenario, command, as_json=as_json), busy("Simulating one step", quiet=quiet):
         report = _signed(simulate(scenario, unfolded=unfolded), command)
     if sensitivity:
         from parsim.study.assumptions import with_effects
 
         report = with_effects(scenario, report, watch=partial(progress, "Trying other assumptions", quiet=quiet))
     directory = out if out is not None else None if as_json else OUT / Path(file).stem
-    written = _write(report, directory, pictures=not no_pictures) if directory is not None else []
+    with busy("Writing the report", quiet=quiet):
+        written = _write(report, directory, pictures=not no_pictures) if directory is not None else []
     if as_json:
         say_json(report.document())
     elif not quiet:

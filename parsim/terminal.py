@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -60,6 +61,18 @@ def progress(doing: str, items: Iterable[T], total: int, *, quiet: bool = False)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         yield from bar.track(items, total=total, description=doing)
+
+
+@contextmanager
+def busy(doing: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show on stderr that one long piece of work goes on; nothing where `quiet`, or where stderr is not a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(doing):
+        yield
 
 
 def create(path: Path, text: str) -> None:
