@@ -11,7 +11,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
@@ -347,9 +347,3 @@ def _components(vertices: dict[str, str], edges: list[Edge]) -> dict[str, str]:
     for edge in edges:
         parent[root(edge.target)] = root(edge.source)
     return {vertex: root(vertex) for vertex in vertices}
-
-
-def standard_names(tree: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name and aliases under which a topology tree may be called."""
-    aliases = tree.get("aliases") or ()
-    return (str(tree.get("name", "")), *map(str, aliases))

@@ -59,9 +59,9 @@ def _files(report: Report, name: str) -> dict[str, Callable[[BinaryIO], object]]
     if name == "trace":
         return {"trace.json": lambda out: _trace(report, out)}
     if name == "html":
-        from parsim.report.html import page
+        from parsim.report.page.page import page
 
-        return {"report.html": lambda out: out.write(page(report).encode())}
+        return {"report.html": lambda out: out.write(page([(report.measured.name, report)]).encode())}
     from parsim.report.plots import pictures
 
     kind: Literal["svg", "png"] = "svg" if name == "svg" else "png"

@@ -16,7 +16,6 @@ from pydantic.fields import FieldInfo
 from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario import files
-from parsim.scenario.files import Origin, nearest
 from parsim.scenario.merge import merge
 from parsim.scenario.problems import findings_of, unknown_key
 from parsim.scenario.references import unknown_names
@@ -25,6 +24,7 @@ from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.shortforms import Layer
 from parsim.scenario.support import unsupported
 from parsim.scenario.values import did_you_mean, shown
+from parsim.scenario.yaml_tree import Origin, nearest
 
 COMMAND_LINE = "command line: "
 
@@ -61,7 +61,7 @@ class _Sources:
         document = files.read(path)
         chain = (*chain, path.resolve())
         for number, entry in enumerate(_entries(document.tree.get("extends"))):
-            where = files.nearest(document.origins, f"extends.{number}") or (document.path, None, None)
+            where = nearest(document.origins, f"extends.{number}") or (document.path, None, None)
             try:
                 self.extended(entry, document.path, chain)
             except ScenarioError as error:

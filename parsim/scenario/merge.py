@@ -9,8 +9,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from parsim.scenario.files import Origin
 from parsim.scenario.shortforms import LATE_SCALAR, Layer, box
+from parsim.scenario.yaml_tree import Origin
 
 WHOLE = frozenset({"training.recompute"})
 """mappings that replace each other whole: their keys are alternatives"""

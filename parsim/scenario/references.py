@@ -9,8 +9,9 @@ from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario import files
-from parsim.scenario.files import Document, Origin, nearest
+from parsim.scenario.files import Document
 from parsim.scenario.shortforms import box
+from parsim.scenario.yaml_tree import Origin, nearest
 
 
 def folder(origins: Mapping[str, Origin], path: str, source: str) -> str | None:

@@ -12,9 +12,10 @@ from typing import Any
 
 from parsim.columns import left, width
 from parsim.errors import Finding
-from parsim.scenario.files import Origin, nearest, parse_value, shown
+from parsim.scenario.files import parse_value, shown
 from parsim.scenario.references import inline, reference_origins
 from parsim.scenario.schema import ScenarioSchema
+from parsim.scenario.yaml_tree import Origin, nearest
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from parsim.errors import Finding
 from parsim.scenario import files
-from parsim.scenario.files import Origin
+from parsim.scenario.yaml_tree import Origin
 
 _BOX = re.compile(r"\s*(\d+)\s*[x×](?:\s+|(?=[^\W_]))(\S.*?)\s*")
 

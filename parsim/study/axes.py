@@ -8,10 +8,11 @@ from itertools import product
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.scenario.files import Origin, parse_value
+from parsim.scenario.files import parse_value
 from parsim.scenario.load import COMMAND_LINE
 from parsim.scenario.scenario import flow
 from parsim.scenario.shortforms import SHORT
+from parsim.scenario.yaml_tree import Origin
 
 Partial = tuple[Mapping[str, Any], Mapping[str, Origin]]
 """a part of a scenario, and where its keys were written"""

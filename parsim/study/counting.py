@@ -23,8 +23,9 @@ from parsim.model.flops import (
     repeated_work,
 )
 from parsim.model.model import Model
-from parsim.scenario.files import find, is_shipped, nearest, read
+from parsim.scenario.files import find, is_shipped, read
 from parsim.scenario.references import lookup, model_tree
+from parsim.scenario.yaml_tree import nearest
 
 if TYPE_CHECKING:
     from parsim.hardware.device import Device

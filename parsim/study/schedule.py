@@ -121,10 +121,10 @@ class _Nobody:
     """Programs of the laboratory have no collectives, so nobody asks."""
 
     def cost(self, collective: Collective) -> CollectiveCost:
-        raise NotImplementedError
+        raise RuntimeError(f"a schedule without a cluster asks for the time of {collective}")
 
     def capacity(self, link: int) -> float:
-        raise NotImplementedError
+        raise RuntimeError(f"a schedule without a cluster asks for link {link}")
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,15 @@ MOST_DEVICES = 24
 """bars of peaks in one figure"""
 
 
-def timeline(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: bool = False) -> bytes:
+def timeline(report: Report, kind: Literal["svg", "png"] = "svg") -> bytes:
     """The step by rank, and the memory of the fullest rank."""
-    return save(timeline_figure(timeline_data(report)), kind, inline=inline)
+    return save(timeline_figure(timeline_data(report)), kind)
 
 
-def memory(report: Report, kind: Literal["svg", "png"] = "svg", *, inline: bool = False) -> bytes:
-    """Memory at the peak on every class of ranks, and over time on the fullest (on the page the timeline has that)."""
+def memory(report: Report, kind: Literal["svg", "png"] = "svg") -> bytes:
+    """Memory at the peak on every class of ranks, and over time on the fullest."""
     worst = report.worst_device
-    curve_of = None if worst is None or inline else worst.rank
-    return save(peaks_figure(report, curve_of, title="" if inline else report.measured.name), kind, inline=inline)
+    return save(peaks_figure(report, None if worst is None else worst.rank, title=report.measured.name), kind)
 
 
 def peaks_figure(report: Report, curve_of: int | None, *, title: str, width: float = 12.0) -> Figure:
