@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from parsim.report.lanes import Bars, Box, RankLanes, TimelineData
 from parsim.report.plots import style
 from parsim.report.plots.comparison import is_narrow, legend, printed
-from parsim.report.plots.figure import new_figure
+from parsim.report.plots.figure import font_size, new_figure
 from parsim.report.plots.timeline import plot_timeline
 from parsim.report.quantities import seconds, time_unit
 
@@ -44,7 +44,8 @@ def timelines_figure(entries: Sequence[tuple[str, TimelineData, bool]], *, width
         found: dict[str, Any] = {}
         for ax, one, (label, _, fits) in zip(axes, data, entries, strict=True):
             # all panels get the longest one's end: the same unit, ticks and room for numbers; what is too much is covered
-            plot_timeline(replace(one, title="", note="", end=longest), ax)
+            names = [lane.who.name for lane in one.lanes]  # what each rank stands for would take the width of the bars
+            plot_timeline(replace(one, title="", note="", end=longest), ax, size=font_size(width), labels=names)
             found |= _legend_of(ax, figure)
             _cover(ax, one.end, longest)
             _title(ax, label, one.end - one.begin, fits=fits)
