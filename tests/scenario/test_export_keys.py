@@ -34,10 +34,8 @@ PIPELINE = (
 INTERLEAVED = ("parallel.pipeline.schedule=interleaved", "parallel.pipeline.virtual_stages=2")
 LONG = ("training.examples=100000", "training.epochs=2")
 OFFLOAD = ("training.offload={parameters: cpu, gradients: cpu, optimizer: cpu}",)
-TUNED = (
-    "training.finetune={method: qlora, rank: 8, targets: [q, v], dropout: 0.1, train_embeddings: true, base: nf4, quantise_head: true, "
-    "base_sharded: false}",
-)  # fmt: skip
+QLORA = "method: qlora, rank: 8, targets: [q, v], dropout: 0.1, train_embeddings: true, base: nf4, quantise_head: true, base_sharded: false"
+TUNED = (f"training.finetune={{{QLORA}}}",)
 ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
     "megatron": [
         (STAGED, (*RECIPE, "parallel.tensor.sequence_parallel=true")),
@@ -53,6 +51,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (HYBRID, ("parallel.data.shard_size=4",)),
         (STAGED, (*PIPELINE, "training.precision=fp16")),
         ({**LLAMA, "parallel": {"data": {"strategy": "zero2"}}}, ("parallel.data.overlap_gather=true",)),
+        (SHARDED, ("training.loss={kernel: eager, chunks: 4}",)),
         (SHARDED, TUNED),
         (LLAMA, ("training.finetune={method: freeze, freeze: [embedding]}",)),
         (LLAMA, ("training.finetune={method: lora, flat_gradients: true}",)),
@@ -64,6 +63,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (LLAMA, ("parallel.context={size: 2, method: all-gather}",)),
         (HYBRID, ("parallel.data.shard_size=4",)),
         ({**LLAMA, "parallel": {"data": {"strategy": "zero2"}}}, ("parallel.data.overlap_gather=true",)),
+        (LLAMA, ("training.loss={kernel: eager, chunks: 4}",)),
         (LLAMA, TUNED),
         (LLAMA, ("training.finetune={method: freeze, freeze: [embedding]}",)),
         (LLAMA, ("training.finetune={method: lora, flat_gradients: true}",)),
@@ -75,14 +75,19 @@ EVERYWHERE = {"training.backward", "training.step"}
 ELSEWHERE = {
     "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*"},
     "deepspeed": {
-        "parallel.order", "parallel.tensor.sequence_parallel", "training.loss.chunks", "parallel.pipeline.schedule",
+        "parallel.order",
+        "parallel.tensor.sequence_parallel",
+        "parallel.pipeline.schedule",
         "parallel.pipeline.virtual_stages",
     },
     "fsdp": {
-        "parallel.order", "parallel.tensor.sequence_parallel", "training.loss.chunks", "training.offload.activations", "parallel.pipeline.size",
+        "parallel.order",
+        "parallel.tensor.sequence_parallel",
+        "training.offload.activations",
+        "parallel.pipeline.size",
         *PIPELINED,
     },
-}  # fmt: skip
+}
 """keys that are refused, or taken only where another key is refused, hence tested with the refusals"""
 
 
@@ -124,7 +129,11 @@ def _value(tree: Any, path: str) -> Any:
 
 REFUSED = [
     ("megatron", STAGED, ("training.backward=false", "training.step=false"), {"training.backward", "training.step"}),
-    ("megatron", {**STAGED, "software": {"profile": "deepspeed"}}, ("training.offload.optimizer=nvme",), set()),
+    ("megatron", SHARDED, OFFLOAD, {"training.offload.parameters", "parallel.data.strategy"}),
+    ("megatron", SHARDED, ("training.recompute=full", "training.offload.activations=cpu"), {"training.offload.activations"}),
+    ("megatron", SHARDED, ("training.offload.optimizer=nvme",), {"training.offload.optimizer"}),
+    ("megatron", SHARDED, TUNED, {"training.finetune.method"}),
+    ("megatron", HYBRID, ("training.loss={kernel: eager, chunks: 4}",), {"training.loss.chunks", "parallel.data.strategy"}),
     ("deepspeed", STAGED, ("parallel.order=[pipeline,tensor,context,data]", "training.precision=fp16"), {"parallel.order"}),
     ("fsdp", STAGED, INTERLEAVED, {"parallel.pipeline.size", "parallel.data.strategy"}),
     ("fsdp", LLAMA, ("parallel.tensor={size: 2, sequence_parallel: true}",), {"parallel.tensor.sequence_parallel"}),
@@ -156,6 +165,12 @@ def test_expert_parallelism_has_its_option(monkeypatch: pytest.MonkeyPatch) -> N
 def test_strategies_of_one_process_are_refused(target: str, strategy: str) -> None:
     with pytest.raises(InputError, match="runs one process per GPU"):
         exported({**REPLICATED, "cluster": {"topology": "dgx-a100-80gb"}}, target, f"parallel.data.strategy={strategy}")
+
+
+def test_an_optimizer_on_the_cpu_has_its_options_in_megatron() -> None:
+    result = exported({**LLAMA, "parallel": {"data": {"strategy": "zero1"}}}, "megatron", "training.offload.optimizer=cpu")
+    assert "    --optimizer-cpu-offload\n    --use-precision-aware-optimizer\n" in result.text
+    assert "torch.optim" in next(note.message for note in result.notes if note.path == "training.offload.optimizer")
 
 
 @pytest.mark.parametrize("target", TARGETS)
