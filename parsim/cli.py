@@ -20,7 +20,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.columns import printable
-from parsim.commands import calibrate, compare, diagnose, explain, fit, flops, importing, network, schedule, timeline, trace, validate
+from parsim.commands import (
+    calibrate,
+    compare,
+    diagnose,
+    explain,
+    export,
+    fit,
+    flops,
+    importing,
+    network,
+    schedule,
+    timeline,
+    trace,
+    validate,
+)
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, busy, create, progress, say, say_json
 
@@ -198,6 +212,7 @@ compare.register(app)
 network.register(app)
 validate.register(app)
 importing.register(app)
+export.register(app)
 flops.register(app)
 calibrate.register(app)
 schedule.register(app)
