@@ -22,6 +22,7 @@ from parsim.program.own import answers, refuse_illegal
 from parsim.program.program import Collective
 from parsim.report.assemble import Run, assemble
 from parsim.report.confidence import Confidence
+from parsim.report.economics import Economics, economics
 from parsim.report.measured import Assumption
 from parsim.report.report import Report
 from parsim.report.wiring import wiring_of
@@ -71,8 +72,14 @@ def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: st
             provenance={"catalogue_sha256": catalogue_sha256()},
             seed=built.seed,
             steps_to_train=built.steps_to_train,
+            economics=economics_of(built),
         )
     )
+
+
+def economics_of(built: Built) -> Economics | None:
+    """Prices, power and failures for `parsim.report.economics.bill`; None where the scenario does not ask."""
+    return None if built.economics is None else economics(built.economics)
 
 
 def _in_scenario(finding: Finding) -> Finding:

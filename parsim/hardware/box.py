@@ -32,7 +32,7 @@ def expand_box(box: dict[str, Any], device_of: Callable[[str], Device], where: s
 
     Keys: ``gpu``, ``count``; ``interconnect`` (a PCIe kind such as pcie3-x8, nvswitch, nvlink-mesh, nvlink-pairs; default by
     device); ``sockets`` (default 2 for more than 4 GPUs), ``socket_link``; ``nic`` (a network kind) and ``nics``; ``p2p``; ``cpu`` (maker);
-    ``host_memory`` (of the machine).
+    ``host_memory`` (of the machine); ``overhead_power`` (what it draws beside its GPUs).
 
     Raises:
         TopologyError: unknown keys or wiring that the device does not have.
@@ -64,7 +64,7 @@ def expand_box(box: dict[str, Any], device_of: Callable[[str], Device], where: s
     elif standard_kind(wiring) is None and wiring not in links:
         tree.fail("interconnect", f"unknown interconnect {wiring!r}", closest(wiring, (*_WIRINGS, "pcie3-x8", "pcie4-x16", *STANDARD)))
     node: dict[str, Any] = {"gpus": count, "device": gpu, "vertices": vertices, "edges": edges}
-    for key in ("p2p", "cpu", "host_memory"):
+    for key in ("p2p", "cpu", "host_memory", "overhead_power"):
         if tree.has(key):
             node[key] = tree.raw(key)
     tree.raw("price")

@@ -81,6 +81,8 @@ class Node:
         """maker of the CPUs (intel | amd | ibm | arm), by default that of the socket link; empty if unknown"""
         self.host_memory = host_memory
         """memory of the machine's CPUs [B]; None if the topology does not say"""
+        self.overhead_power: float | None = None
+        """what the machine draws beside its GPUs while it trains [W]; None if the topology does not say"""
         self.graph: networkx.DiGraph[str] = networkx.DiGraph()
         self.links, self.classes = wire(self.graph, vertices, edges)
         self.capacities = [link.capacity for link in self.links]

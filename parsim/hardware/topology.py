@@ -73,6 +73,8 @@ class HostSide:
     """maker of the CPUs"""
     memory: int | None = None
     """of all of them [B]"""
+    overhead_power: float | None = None
+    """drawn beside the GPUs [W]"""
     used: Host = ""
     """what something is offloaded to"""
 
@@ -100,7 +102,7 @@ def read_topology(top: Tree, device_of: DeviceOf, p2p: bool | None, host: Host =
         devices = _devices(machine, vertices, device_of)
         ports = _ports(machine, fabric, vertices)
         wants = machine.flag("p2p", devices[0].has("p2p") if devices else True)
-        beside = HostSide(_cpu(machine), _host_memory(machine), host)
+        beside = HostSide(_cpu(machine), _host_memory(machine), _overhead_power(machine), host)
         machine.close()
         top.close()
         top.stop()
@@ -136,12 +138,19 @@ def make_node(
         vertices = vertices | {f"nvme-{cpu}": "nvme" for cpu in cpus}
         edges = edges + [Edge(f"nvme-{cpu}", cpu, read, both_ways=False) for cpu in cpus]
         edges = edges + [Edge(cpu, f"nvme-{cpu}", write, both_ways=False) for cpu in cpus]
-    return Node(name, vertices, edges, devices, ports, p2p, host.cpu, host.memory)
+    machine = Node(name, vertices, edges, devices, ports, p2p, host.cpu, host.memory)
+    machine.overhead_power = host.overhead_power
+    return machine
 
 
 def _host_memory(tree: Tree) -> int | None:
     """Memory of a machine's CPUs [B], if the file says so."""
     return int(tree.quantity("host_memory", "bytes", 0.0)) if tree.has("host_memory") else None
+
+
+def _overhead_power(tree: Tree) -> float | None:
+    """What a machine draws beside its GPUs: CPUs, memory, NICs, switches, fans, losses [W]."""
+    return tree.quantity("overhead_power", "power", 0.0, positive=False) if tree.has("overhead_power") else None
 
 
 def _cpu(tree: Tree) -> str:
@@ -305,7 +314,7 @@ def _explicit(top: Tree, topology: Topology, device_of: DeviceOf, p2p: bool | No
     edges = read_edges(top, "edges", vertices, topology)
     devices = _devices(top, vertices, device_of)
     wants = top.flag("p2p", devices[0].has("p2p") if devices else True)
-    beside = HostSide(_cpu(top), _host_memory(top), host)
+    beside = HostSide(_cpu(top), _host_memory(top), _overhead_power(top), host)
     if not any(kind == "gpu" for kind in vertices.values()):
         top.fail("vertices", "there is no GPU")
     top.close()

@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from parsim.errors import Finding, InputError
-
-
-@dataclass(frozen=True)
-class Definition:
-    """One metric: what it is, how it is computed, and who says so."""
-
-    name: str
-    """the key in the JSON document"""
-    unit: str
-    text: str
-    formula: str = ""
-    source: str = ""
-
-    def __str__(self) -> str:
-        parts = [f"{self.name} [{self.unit}]", self.text]
-        if self.formula:
-            parts.append(f"Formula: {self.formula}")
-        if self.source:
-            parts.append(f"Source: {self.source}")
-        return "\n".join(parts)
-
+from parsim.report.definition import Definition
+from parsim.report.definitions_economics import ECONOMICS
 
 _MEGATRON = "Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters, 2021 (arXiv:2104.04473)"
 _GPIPE = "Huang et al., GPipe, 2019 (arXiv:1811.06965)"
@@ -110,21 +90,7 @@ _ALL = (
         "(model FLOP + repeated FLOP) per second and GPU / peak",
         f"{_PALM}; {_MEGATRON}; mosaicml/llm-foundry scripts/train/benchmarking",
     ),
-    Definition(
-        "time_to_train_s",
-        "s",
-        "Time of the whole training at this rate, without interruptions: of training.tokens, or of training.examples and epochs in"
-        " whole steps; null where neither is given.",
-        "training.tokens / tokens_per_s, or ceil(examples x epochs / global_batch) x step_time_s",
-        _PARSIM,
-    ),
-    Definition(
-        "gpu_hours",
-        "h",
-        "Hours of all GPUs in use over that time; idle ones are not in it.",
-        "time_to_train_s x ranks.total / 3600",
-        _PARSIM,
-    ),
+    *ECONOMICS,
     Definition(
         "bubble_fraction",
         "fraction",

@@ -17,6 +17,7 @@ from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
 from parsim.report.confidence import Confidence
+from parsim.report.economics import Economics
 from parsim.report.host_memory import HostMemory
 from parsim.report.profiled import Profiled
 from parsim.report.steady import SteadyWindow
@@ -277,9 +278,8 @@ class Measured:
     training_tokens: float | None = None
     """of the whole training; None: nobody asks how long it takes"""
     confidence: Confidence = field(default_factory=Confidence)
-    cost: Any = None
-    energy_J: float | None = None
     steps_to_train: int | None = None
     """optimizer steps of the whole training; None: the scenario gives its length in tokens, or not at all"""
-    goodput: float | None = None
+    economics: Economics | None = None
+    """prices, power and failures; None: nobody asked"""
     profiled: Profiled = field(default_factory=Profiled)

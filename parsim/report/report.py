@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,11 @@ from parsim.report import verdict as words
 from parsim.report.communication import CollectiveRow, LinkRow, collective_rows, link_rows, unused_links
 from parsim.report.critical_path import CriticalPath, critical_path
 from parsim.report.deadlock import CONTRACT_VERSION
+from parsim.report.economics import METRICS, Bill, Busy, bill
 from parsim.report.measured import AT_PEAK, DeviceMemory, Measured
 from parsim.report.steady import first_makespan
 from parsim.report.timeline import (
+    COMMUNICATION,
     Timeline,
     bottleneck_rank,
     breakdown,
@@ -142,7 +144,9 @@ class Report:
 
     @property
     def time_to_train(self) -> float | None:
-        """Time of the whole training at this rate [s], by its steps or its tokens; None where nobody asked."""
+        """Time of the whole training [s], by its steps or its tokens, failures included where known; None where nobody asked."""
+        if self.bill is not None:
+            return self.bill.time_to_train
         tokens, rate, steps = self.measured.training_tokens, self.tokens_per_s, self.measured.steps_to_train
         if steps is not None:
             return steps * self.step_time
@@ -150,9 +154,25 @@ class Report:
 
     @property
     def gpu_hours(self) -> float | None:
-        """The same times the GPUs in use [h]."""
+        """The same times the GPUs in use [h]; idle ones are in `bill.gpu_hours_billed`."""
         seconds = self.time_to_train
         return None if seconds is None else seconds * self.measured.ranks.total / 3600.0
+
+    @cached_property
+    def busy(self) -> Busy:
+        """What a GPU does during a step on average [s]."""
+        counts = {group.rank: group.count for group in self.measured.classes}
+
+        def mean(keys: Iterable[str]) -> float:
+            return sum(counts[rank] * row[key] for rank, row in self.breakdowns.items() for key in keys) / sum(counts.values())
+
+        return Busy(mean(("compute", "recompute", "optimizer", "other")), mean((*COMMUNICATION, "offload")))
+
+    @cached_property
+    def bill(self) -> Bill | None:
+        """Steps, hours, energy and money of the training; None where nobody asked."""
+        economics = self.measured.economics
+        return None if economics is None else bill(economics, self.step_time, self.busy)
 
     # memory ----------------------------------------------------------------------------------------------------
 
@@ -297,11 +317,7 @@ class Report:
             "links": [{**asdict(row), "bytes": round(row.bytes)} for row in self.links],
             "unused_links": measured.idle_links + unused_links(measured.trace.links, measured.links),
             "confidence": measured.confidence.document(self.step_time, self.peak_memory if measured.memory.devices else None),
-            "cost": measured.cost,
-            "energy_J": measured.energy_J,
-            "time_to_train_s": self.time_to_train,
-            "gpu_hours": self.gpu_hours,
-            "goodput": measured.goodput,
+            **self._money(),
             "assumptions": [asdict(assumption) for assumption in measured.assumptions],
             "warnings": [{"path": finding.path, "message": _message(finding)} for finding in self.warnings],
             "simulation": {
@@ -314,6 +330,12 @@ class Report:
                 "seed": measured.seed,
             },
         }
+
+    def _money(self) -> dict[str, Any]:
+        known = {"time_to_train_s": self.time_to_train, "gpu_hours": self.gpu_hours}
+        if self.bill is None:
+            return {"cost": None, **dict.fromkeys(METRICS), **known, "economics": None}
+        return {"cost": self.bill.cost(), **self.bill.metrics(), **known, "economics": self.bill.document()}
 
     def _memory(self) -> dict[str, Any]:
         memory = self.measured.memory

@@ -13,10 +13,12 @@ from rich.text import Text
 
 from parsim.columns import is_unicode, plainly
 from parsim.report.communication import busiest
+from parsim.report.economics import Bill
 from parsim.report.host_memory import HostMemory
 from parsim.report.measured import DeviceMemory
 from parsim.report.plots.style import KEYS as COLOURS
 from parsim.report.quantities import GIB, cell, gib, number, percent, seconds, size, time_unit
+from parsim.report.statement import statement
 from parsim.report.verdict import rank_class, recipe, shortened
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ def render(report: Report) -> RenderableType:
 def _parts(report: Report) -> Iterator[RenderableType]:
     yield _headline(report)
     yield _speed(report)
+    if report.bill is not None:
+        yield from _money(report.bill)
     yield _breakdown(report)
     if report.measured.memory.devices:
         yield _memory(report)
@@ -107,6 +111,18 @@ def _training(report: Report) -> Iterator[tuple[str, str, str, str]]:
     if report.time_to_train is not None:
         in_all = "" if steps is None else f" of {steps:,} steps"
         yield "Time to train", seconds(report.time_to_train), f"GPU-hours{in_all}", number(report.gpu_hours)
+
+
+def _money(bill: Bill) -> Iterator[RenderableType]:
+    """What the training costs; why a number is missing, below."""
+    table = _table("Money and time", [Column(""), _right(""), Column("", overflow="fold")])
+    table.show_header = False
+    for line in statement(bill):
+        _add(table, line.title, line.text, line.note)
+    if table.row_count:
+        yield Padding(table, (1, 0, 0, 0))
+    for metric, reason in bill.economics.reasons.items():
+        yield Text(f"no {metric.replace('_', ' ')}: {reason}", style="dim")
 
 
 def _table(title: str, columns: Sequence[Column], caption: str = "") -> Table:

@@ -19,6 +19,7 @@ from parsim.scenario.counting import counting_findings, steps_to_train
 from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
 from parsim.scenario.places import machine_findings
 from parsim.scenario.precision import PRESETS, resolve, sum_text
+from parsim.scenario.pricing import pricing
 from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
@@ -97,6 +98,8 @@ class _Builder:
         self._stop()
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
+        steps = steps_to_train(self.settings, training[0])
+        economics = self._economics(cluster, gpus, model, training[0], steps)
         return Built(
             scenario=self.scenario,
             model=model,
@@ -108,17 +111,17 @@ class _Builder:
             slow={slow.rank: slow.speed for slow in self.settings.variability.slow},
             batch_arithmetic=training[1],
             bytes_per_parameter=sum_text(precision, training[0].optimizer) + sum_suffix(recipe, precision),
-            steps_to_train=steps_to_train(self.settings, training[0]),
+            steps_to_train=steps,
             memory_reserve=self.settings.cluster.memory_reserve,
             assumptions=tuple(self.assumptions),
             warnings=tuple(self.scenario.findings_at(self.warnings)),
-            economics=self.settings.economics,
             report=self.settings.report,
             collectives=collective_settings(self.settings.cluster.collectives),
             interference=self.settings.cluster.interference,
             seed=self.settings.variability.seed,
             tokens=self.settings.training.tokens,
             background=others or (),
+            economics=economics,
         )
 
     # collecting
@@ -321,6 +324,19 @@ class _Builder:
             offload=self._offload(),
         )
         return training, batch.arithmetic
+
+    def _economics(
+        self, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, steps: int | None
+    ) -> dict[str, Any] | None:
+        tokens = self.settings.training.tokens
+        length = steps if tokens is None else tokens / (training.global_batch * training.mean_length)
+        found = pricing(self.settings, cluster, gpus, model, training, steps=length)
+        if found.findings:
+            self._fail(ScenarioError, found.findings)
+            self._stop()
+        self.assumptions += found.assumptions
+        self.warnings += found.warnings
+        return found.facts
 
     def _offload(self) -> Offload:
         """What leaves the device; gradients go where the optimizer is unless something else is written."""

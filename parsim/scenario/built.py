@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding
 from parsim.parallel.settings import Parallelism, Runtime, Training
-from parsim.scenario.schema import EconomicsSection, ReportSection
+from parsim.scenario.schema import ReportSection
 from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ class Built:
     """memory of every device that must stay free [B]"""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[Finding, ...]
-    economics: EconomicsSection
     report: ReportSection
     collectives: Settings | None = None
     """how NCCL's model prices collectives; None: rings and trees on the graph's capacities"""
@@ -52,6 +51,8 @@ class Built:
     """of the whole training; None: not asked about"""
     steps_to_train: int | None = None
     """optimizer steps of the whole training; None: the scenario does not say"""
+    economics: Mapping[str, Any] | None = None
+    """facts for `parsim.report.economics.economics`; None: nobody asked"""
     background: tuple[Background, ...] = ()
     """traffic of other jobs"""
 

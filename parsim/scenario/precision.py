@@ -108,12 +108,21 @@ def resolve(wanted: Wanted, default: str) -> Precision:
     return replace(changed, cached_casts=casts)
 
 
+def _states(precision: Precision, optimizer: Optimizer) -> int:
+    """Bytes of optimizer states per parameter."""
+    if optimizer.name in MOMENTS:
+        return MOMENTS[optimizer.name] * precision.optimizer_element
+    return {"adam-8bit": 2, "adafactor": 0}[optimizer.name]
+
+
+def stored_bytes(precision: Precision, optimizer: Optimizer) -> int:
+    """Bytes per parameter of a checkpoint that training goes on from: weight, fp32 master and optimizer states, no gradient."""
+    return precision.parameters + precision.master + _states(precision, optimizer)
+
+
 def sum_text(precision: Precision, optimizer: Optimizer) -> str:
     """Bytes per parameter as the report prints them: ``2+2+4+8 = 16 B/parameter``."""
-    if optimizer.name in MOMENTS:
-        states = MOMENTS[optimizer.name] * precision.optimizer_element
-    else:
-        states = {"adam-8bit": 2, "adafactor": 0}[optimizer.name]
+    states = _states(precision, optimizer)
     parts = [precision.parameters, precision.gradients, *([precision.master] if precision.master else []), states]
     casts = f" (+{precision.cached_casts} cached)" if precision.cached_casts else ""
     approximately = "~" if optimizer.name in ("adam-8bit", "adafactor") else ""

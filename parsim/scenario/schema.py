@@ -6,29 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from parsim.scenario.economics import EconomicsSection
 from parsim.scenario.machine import ClusterSection, SoftwareSection, VariabilitySection
 from parsim.scenario.parallel import ParallelSection
 from parsim.scenario.section import Section
 from parsim.scenario.training import TrainingSection
-from parsim.scenario.values import Anything, Choice, Flag, ListOf, Number, Quantity, Text, Whole
-
-
-class EconomicsSection(Section):
-    """Prices and failures, for cost, energy and goodput."""
-
-    currency: Annotated[str, Text("USD")] = "USD"
-    """of every price"""
-    gpu_hour: Annotated[float | None, Number(0.0, 1e6, optional=True)] = None
-    """price of one GPU for one hour"""
-    power_price: Annotated[float | None, Number(0.0, 1e6, optional=True)] = None
-    """price of one kWh"""
-    pue: Annotated[float, Number(1.0, 10.0)] = 1.2
-    """power usage effectiveness of the building"""
-    mtbf_per_gpu: Annotated[float | None, Quantity("time", optional=True)] = None
-    """mean time between failures of one GPU"""
-    checkpoint_time: Annotated[float | None, Quantity("time", optional=True)] = None
-    """time to write a checkpoint"""
-
+from parsim.scenario.values import Anything, Choice, Flag, ListOf, Text, Whole
 
 FLOP_CONVENTIONS = ("palm", "llm-foundry", "6n", "6n-non-embedding", "megatron", "megatron-lm", "exact", "exact-full")
 
@@ -66,7 +49,7 @@ class ScenarioSchema(Section):
     variability: VariabilitySection = VariabilitySection()
     """what differs from a perfect machine"""
     economics: EconomicsSection = EconomicsSection()
-    """prices and failures"""
+    """prices, power and failures"""
     report: ReportSection = ReportSection()
     """what the report counts and shows"""
     assumptions: Annotated[dict[str, Any], Anything((dict,), "a mapping of assumption names to values")] = Field(default={})

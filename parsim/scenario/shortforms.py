@@ -48,6 +48,12 @@ ASSUMPTIONS = {
     "drive_read_bandwidth": "cluster.set.links.nvme-read.per_direction",
     "drive_write_bandwidth": "cluster.set.links.nvme-write.per_direction",
     "finetune_base": "training.finetune.base",
+    "gpu_hour": "economics.gpu_hour",
+    "power_computing": "economics.gpu_power.computing",
+    "power_communicating": "economics.gpu_power.communicating",
+    "power_waiting": "economics.gpu_power.waiting",
+    "node_power": "economics.node_power",
+    "restart_time": "economics.restart_time",
 }
 """name of an assumption, as reports print it -> the key that states it"""
 SCALAR = {

@@ -64,12 +64,6 @@ LIMITS: tuple[Limit, ...] = (
     Limit("variability.runs", _only(1), "repeated runs"),
     Limit("variability.jitter", _only(0.0), "jitter"),
     Limit("variability.faults", _empty, "faults"),
-    Limit("economics.currency", _only("USD"), "cost"),
-    Limit("economics.gpu_hour", lambda value: value is None, "cost"),
-    Limit("economics.power_price", lambda value: value is None, "cost"),
-    Limit("economics.pue", _only(1.2), "energy"),
-    Limit("economics.mtbf_per_gpu", lambda value: value is None, "goodput"),
-    Limit("economics.checkpoint_time", lambda value: value is None, "goodput"),
 )
 
 

@@ -24,6 +24,7 @@ _PATTERNS = {
     "bytes": (rf"^{_NUMBER} ?([kMGTPE]|[KMGTPE]i)?(B|b|bit)$", ["80 GiB", "512 MiB"]),
     "rate": (rf"^{_NUMBER} ?([kMGTPE]|[KMGTPE]i)?(B/s|b/s|bit/s|bps)$", ["600 GB/s", "400 Gb/s"]),
     "flops": (rf"^{_NUMBER} ?[kMGTPE]?(FLOP/s|FLOPS)$", ["312 TFLOP/s"]),
+    "power": (rf"^{_NUMBER} ?[munµkMGT]?W$", ["2.8 kW"]),
     "time": (rf"^{_NUMBER} ?([munµk]?s|min|h|d)$", ["10 us", "1.5 ms", "2 h"]),
     "count": (rf"^{_NUMBER} ?([kMGTPB]|[KMGT]i)?( ?[a-zA-Z]+)?$", ["2T", "4M tokens"]),
 }

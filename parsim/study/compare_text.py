@@ -95,7 +95,8 @@ def _result(row: Result, heading: str = "", longest: float | None = None) -> Row
         return Row(f"{heading} [GiB]", tuple(NONE if value is None else _gib(value) for value in row.values))
     if row.metric.kind == "share":
         return Row(heading, tuple(map(percent, row.values)))
-    return Row(heading, tuple(map(number, row.values)))
+    size = {"d": 86_400.0, "kWh": 3.6e6}.get(row.metric.kind, 1.0)
+    return Row(heading, tuple(NONE if value is None else number(value / size) for value in row.values))
 
 
 def _gib(value: float) -> str:

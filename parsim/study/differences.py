@@ -40,7 +40,7 @@ class Metric:
     key: str
     heading: str
     kind: str
-    """s | B | share | 1/s | 1"""
+    """s | B | share | 1/s | d (of s) | kWh (of J) | 1"""
     value: Callable[[Document], float | None]
 
 
@@ -182,6 +182,11 @@ def _of(*path: str) -> Callable[[Document], float | None]:
     return value
 
 
+def _given(key: str) -> Callable[[Document], float | None]:
+    """A number that only some reports have."""
+    return lambda document: None if document.get(key) is None else float(document[key])
+
+
 def _most(key: str) -> Callable[[Document], float | None]:
     """The largest of all devices."""
 
@@ -209,6 +214,26 @@ METRICS: tuple[Metric, ...] = (
     Metric("weight_versions", "versions of the weights, at most", "1", _most("weight_versions")),
 )
 """the figures of a comparison; throughput, MFU and the like follow from the step where the work is the same"""
+TIME_AND_ENERGY: tuple[Metric, ...] = (
+    Metric("time_to_train_s", "time to train [d]", "d", _given("time_to_train_s")),
+    Metric("gpu_hours", "GPU-hours", "1", _given("gpu_hours")),
+    Metric("goodput", "goodput", "share", _given("goodput")),
+    Metric("energy_J", "energy to train [kWh]", "kWh", _given("energy_J")),
+)
+"""where the scenarios ask for them"""
+
+
+def costs(documents: Sequence[Document | None]) -> tuple[Metric, ...]:
+    """The costs of runs that have any, in their one currency; none where currencies differ."""
+    found = [document.get("cost") for document in documents if document is not None]
+    currencies = {cost["currency"] for cost in found if cost is not None}
+    if len(currencies) != 1:
+        return ()
+    (currency,) = currencies
+    keys = {"cost_to_train": "cost to train", "cost_per_million_tokens": "cost per million tokens"}
+    return tuple(Metric(key, f"{title} [{currency}]", "1", _given(key)) for key, title in keys.items())
+
+
 PARTS = tuple(Metric(f"breakdown_s.{key}", key, "s", _part(key)) for key in KEYS)
 """the step of the breakdown rank"""
 CATEGORIES = tuple(Metric(f"at_peak.{key}", key, "B", _category(key)) for key in AT_PEAK)

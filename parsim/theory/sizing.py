@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log, sqrt
+from math import exp, expm1, log, sqrt
 
 DAY = 86_400.0
 """seconds"""
@@ -70,6 +70,30 @@ def checkpoint_overhead(interval: float, checkpoint: float, mtbf: float, restart
     10.54
     """
     return checkpoint / interval + interval / (2 * mtbf) + restart / mtbf
+
+
+def daly_wall_time(useful: float, interval: float, checkpoint: float, mtbf: float, restart: float = 0.0) -> float:
+    """Expected time [s] of `useful` seconds of work under Poisson failures: M e^(R/M) (e^((tau + C)/M) - 1) T/tau.
+
+    Failures also strike while a checkpoint is written and while the job restarts. Daly 2006, equation 20 (exact).
+
+    >>> round(daly_wall_time(100 * 3600, 1099, 60, 3 * 3600, 300) / 3600, 2)
+    114.57
+    """
+    return mtbf * exp(restart / mtbf) * expm1((interval + checkpoint) / mtbf) * useful / interval
+
+
+def exact_interval(checkpoint: float, mtbf: float) -> float:
+    """The interval that makes `daly_wall_time` shortest [s]: M (1 + W(-e^(-1 - C/M))), W Lambert's principal branch (by Newton).
+
+    >>> round(exact_interval(60, 3 * 3600), 1)
+    1098.9
+    """
+    target = -exp(-1 - checkpoint / mtbf)
+    w = -1 + sqrt(2 * (1 - exp(-checkpoint / mtbf)))  # the branch point's series
+    for _ in range(60):
+        w -= (w * exp(w) - target) / (exp(w) * (1 + w))
+    return mtbf * (1 + w)
 
 
 def job_mtbf(device_mtbf: float, devices: int) -> float:

@@ -26,12 +26,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "variability.runs": (2,),
     "variability.jitter": (0.1,),
     "variability.faults": ([{"link": "leaf0-spine0", "at": "10 s"}],),
-    "economics.currency": ("EUR",),
-    "economics.gpu_hour": (2.0, 0),
-    "economics.power_price": (0.2,),
-    "economics.pue": (1.3,),
-    "economics.mtbf_per_gpu": ("50000 h",),
-    "economics.checkpoint_time": ("60 s",),
 }
 
 

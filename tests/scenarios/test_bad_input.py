@@ -214,7 +214,7 @@ BAD: dict[str, Bad] = {
     "unknown assumption": Bad(
         good("", "assumptions: {context_memry: 1 GiB}\n"), "s.yaml:9:15", "assumptions.context_memry", "did you mean 'context_memory'"
     ),
-    "not built yet": Bad(good("", "economics: {gpu_hour: 2}\n"), "s.yaml:9:13", "economics.gpu_hour", "not supported yet: cost"),
+    "not built yet": Bad(good("", "variability: {jitter: 0.1}\n"), "s.yaml:9:15", "variability.jitter", "not supported yet: jitter"),
     # sizes that do not go together
     "indivisible batch": Bad(
         good("global_batch: 32", "global_batch: 30"),

@@ -87,6 +87,8 @@ STREAM = [{"from": "gpu0", "to": "gpu1", "rate": "200 GB/s"}]
 TRANSFERS = [{"from": "gpu0", "to": "gpu1", "bytes": "20 MB", "every": "1 ms"}]
 PCIE = {"topology": "8x-rtx-4090-pcie"}
 
+FAILING = {"mtbf_per_gpu": "50000 h", "checkpoint_time": "60 s"}
+
 LEAVES: dict[str, Leaf] = {
     "model": leaf("bert-base", {**MODEL, "layers": 6}),
     "training.sequence_length": leaf(128),
@@ -245,12 +247,27 @@ LEAVES: dict[str, Leaf] = {
     "variability.slow.rank": leaf(1, 2, variability__slow=[{"rank": 0, "speed": 0.5}]),
     "variability.slow.speed": leaf(0.25, 0.75, variability__slow=[{"rank": 0, "speed": 0.5}]),
     "variability.faults": leaf([{"link": "leaf0", "at": "1 s", "bandwidth": "x0.5"}]),
-    "economics.currency": leaf("EUR"),
-    "economics.gpu_hour": leaf(2.0),
-    "economics.power_price": leaf(0.2),
-    "economics.pue": leaf(1.5),
-    "economics.mtbf_per_gpu": leaf("50000 h"),
-    "economics.checkpoint_time": leaf("60 s"),
+    "economics.currency": leaf("EUR", training__tokens="1G", economics__gpu_hour=2.0),
+    "economics.gpu_hour": leaf(
+        2.0, "3.5 USD", "3.5 EUR", same={"example": None, "2.0 USD": 2.0}, cluster__topology="aws:p5.48xlarge", training__tokens="1G"
+    ),
+    "economics.purchase.node": leaf("200_000 USD", training__tokens="1G", economics__purchase={"node": 100_000}),
+    "economics.purchase.gpu": leaf(25_000, training__tokens="1G", economics__purchase={"gpu": 20_000}),
+    "economics.purchase.years": leaf(3, 5, training__tokens="1G", economics__purchase={"node": 100_000}),
+    "economics.purchase.utilisation": leaf(0.8, training__tokens="1G", economics__purchase={"node": 100_000}),
+    "economics.purchase.upkeep": leaf(0.1, training__tokens="1G", economics__purchase={"node": 100_000}),
+    "economics.power_price": leaf(0.2, "0.3 USD"),
+    "economics.pue": leaf(1.5, training__tokens="1G"),
+    "economics.node_power": leaf("1 kW", "3 kW", same=AUTO, training__tokens="1G"),
+    "economics.gpu_power.computing": leaf(0.8, 1.0, same={"auto": None, 0.9: None}, training__tokens="1G"),
+    "economics.gpu_power.communicating": leaf(0.6, same=AUTO, training__tokens="1G"),
+    "economics.gpu_power.waiting": leaf(0.2, same=AUTO, training__tokens="1G"),
+    "economics.carbon_intensity": leaf(0.4, training__tokens="1G"),
+    "economics.mtbf_per_gpu": leaf("50000 h", economics__checkpoint_time="60 s"),
+    "economics.checkpoint_time": leaf("60 s", "120 s", economics__mtbf_per_gpu="50000 h"),
+    "economics.checkpoint_bandwidth": leaf("1 GB/s", "2 GB/s", economics__mtbf_per_gpu="50000 h"),
+    "economics.checkpoint_interval": leaf("1 h", "2 h", same=AUTO, economics=FAILING),
+    "economics.restart_time": leaf("1 h", same={"auto": None, "5 min": None}, economics=FAILING),
     "report.flop_convention": leaf(
         "llm-foundry", "6n", "6n-non-embedding", "megatron", "megatron-lm", "exact", "exact-full", same={"palm": None}
     ),
@@ -390,6 +407,12 @@ def test_short_forms_say_the_same_as_long_ones(short: str, long: str) -> None:
 
 
 ASSUMED = {
+    "gpu_hour": 2,
+    "power_computing": 1.0,
+    "power_communicating": 0.6,
+    "power_waiting": 0.2,
+    "node_power": "1 kW",
+    "restart_time": "1 h",
     "host_per_kernel_forward": "1 ms",
     "host_per_kernel_backward": "1 ms",
     "software_profile": "megatron-core",
@@ -412,6 +435,10 @@ DRIVES = {"training": {"offload": {"optimizer": "nvme"}}, "parallel": {"data": {
 ASSUMED_WHERE = {
     **dict.fromkeys(("host_memory_bandwidth", "drive_read_bandwidth", "drive_write_bandwidth"), DRIVES),
     "finetune_base": {"training": {"finetune": {"method": "qlora"}}},
+    "gpu_hour": {"training": {"tokens": "1G"}, "cluster": {"topology": "aws:p5.48xlarge"}},
+    **{key: {"training": {"tokens": "1G"}} for key in ("power_computing", "power_communicating", "power_waiting")},
+    "node_power": {"training": {"tokens": "1G"}, "cluster": {"topology": "8x-l40s-pcie"}},
+    "restart_time": {"economics": FAILING},
 }
 """where an assumption is made that not every scenario needs"""
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from parsim.cli import execute
+from parsim.report.economics import METRICS
 from parsim.report.measured import AT_PEAK
 from parsim.run import simulate
 from parsim.scenario import files, load
@@ -40,7 +41,9 @@ KEYS = {
         "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu", "bubble_fraction",
         "bubble_over_ideal", "bubble_fraction_theory", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s",
         "limiter_kind", "limiter", "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", "energy_J",
-        "time_to_train_s", "gpu_hours", "goodput", "assumptions", "warnings", "simulation",
+        "time_to_train_s", "gpu_hours", "goodput", "steps_to_train", "gpu_hours_billed", "cost_per_step", "cost_per_million_tokens",
+        "cost_per_million_samples", "cost_to_train", "energy_per_step_J", "energy_per_token_J", "co2_kg", "economics",
+        "assumptions", "warnings", "simulation",
     },
     "provenance": {"catalogue_sha256", "command"},
     "scenario": {"name", "model", "training", "parallel", "cluster", "software", "variability", "economics", "report", "assumptions"},
@@ -72,6 +75,12 @@ KEYS = {
 """every key of the report's contract; more may come, none may go"""
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Golden files do not age: it is before the date of any example price, so that none is called old."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1704067200")
+
+
 def overrides_of(stem: str) -> list[str]:
     """The named overrides of a scenario's own file."""
     return list(files.read(files.home("scenarios") / f"{stem}.yaml").tree.get("overrides", ()))
@@ -94,6 +103,8 @@ def reduced(document: dict[str, Any]) -> dict[str, Any]:
     for name in ("breakdown_s", "critical_path_s"):
         kept[name] = {key: value for key, value in document[name].items() if value}
     kept |= {key: document[key] for key in ("limiter_kind", "breakdown_rank", "bottleneck_rank")}
+    if document["scenario"]["training"]["tokens"] is not None:
+        kept |= {key: document[key] for key in ("cost", *METRICS, "economics")}
     memory = dict(document["memory"])
     memory["devices"] = [_device(device) for device in memory["devices"]]
     if memory["host"] is None:

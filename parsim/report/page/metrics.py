@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parsim.report.quantities import NONE, gib, number, percent, seconds
+from parsim.report.statement import energy
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -39,6 +40,10 @@ def _tera(value: float | None) -> str:
     return NONE if value is None else f"{number(value)} TFLOP/s"
 
 
+def _energy(value: float | None) -> str:
+    return NONE if value is None else energy(value)
+
+
 EXPOSED = Metric("exposed_communication", "Exposed communication", percent, share=True)
 METRICS = (
     Metric("step_time_s", "Step time", seconds),
@@ -55,7 +60,19 @@ METRICS = (
     Metric("hardware_tflops_per_gpu", "Hardware FLOP/s per GPU", _tera),
     Metric("time_to_train_s", "Time to train", seconds),
     Metric("gpu_hours", "GPU hours", number),
+    Metric("goodput", "Goodput", percent, share=True),
+    Metric("energy_J", "Energy to train", _energy),
 )
+
+
+def costs(documents: Iterable[Mapping[str, Any]]) -> tuple[Metric, ...]:
+    """The costs of runs that have any, in their one currency; none where currencies differ."""
+    currencies = {document["cost"]["currency"] for document in documents if document["cost"] is not None}
+    if len(currencies) != 1:
+        return ()
+    (currency,) = currencies
+    keys = {"cost_to_train": "Cost to train", "cost_per_million_tokens": "Cost per million tokens"}
+    return tuple(Metric(key, f"{title} [{currency}]", number) for key, title in keys.items())
 
 
 def value_of(report: Report, document: Mapping[str, Any], metric: Metric) -> Any:

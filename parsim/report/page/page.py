@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from parsim.report.page import comparison, sections
 from parsim.report.page.comparison import Entry
 from parsim.report.page.markup import details, section
+from parsim.report.page.money import money
 from parsim.report.page.payload import Payload, payload, text
 from parsim.report.page.topology import topology
 from parsim.report.verdict import recipe
@@ -64,6 +65,7 @@ def _one(entry: Entry, data: Payload) -> str:
             sections.verdict(report),
             f'<div class="tiles">{sections.tiles(report, entry.document)}</div>',
             sections.warnings(report),
+            section("Money and time", money(report), "money") if report.bill is not None else "",
             section("Where the step goes", sections.breakdown(report), "step"),
             section("Timeline", _timeline([data]), "timeline-section"),
             section("Memory", _memory([entry]) + sections.memory(report), "memory-section"),

@@ -1,0 +1,28 @@
+"""What the training costs, as a section of the page."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from parsim.report.definitions import DEFINITIONS
+from parsim.report.page.markup import Cell, table
+from parsim.report.statement import statement
+
+if TYPE_CHECKING:
+    from parsim.report.report import Report
+
+
+def money(report: Report) -> str:
+    """Steps, hours, money and energy, and why a number is missing; empty where nobody asked."""
+    if report.bill is None:
+        return ""
+    values = report.bill.metrics()
+    rows: list[list[Cell | str]] = []
+    for line in statement(report.bill):
+        head = f'<a href="#def-{line.key}" title="{escape(DEFINITIONS[line.key].text)}">{escape(line.title)}</a>'
+        rows.append([Cell(line.title, html=head), Cell(line.text, values[line.key], line.key), Cell("", html=escape(line.note))])
+    missing = "".join(
+        f"<p>No {escape(metric.replace('_', ' '))}: {escape(reason)}.</p>" for metric, reason in report.bill.economics.reasons.items()
+    )
+    return (table(["", "", "rests on"], rows, name="bill", sortable=False) if rows else "") + missing

@@ -1,0 +1,271 @@
+"""What the economics section means on a cluster: prices in one currency, watts, failures; and what was assumed for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from math import log
+from typing import TYPE_CHECKING, Any
+
+from parsim import units
+from parsim.errors import Finding
+from parsim.scenario.clock import today
+from parsim.scenario.economics import YEAR, EconomicsSection, Money
+from parsim.scenario.precision import stored_bytes
+from parsim.scenario.software import Assumption
+
+if TYPE_CHECKING:
+    from parsim.hardware.cluster import Cluster
+    from parsim.hardware.node import Node
+    from parsim.hardware.topology import Price
+    from parsim.model.model import Model
+    from parsim.parallel.settings import Training
+    from parsim.scenario.schema import ScenarioSchema
+
+STALE = 90
+"""days after which an example price is called old"""
+SHARES = {"computing": 0.9, "communicating": 0.5, "waiting": 0.3}
+_SHARE_SOURCES = {
+    "computing": "an 8 x H100 node that trains language models draws 76 % of its rated 10.2 kW (arXiv 2506.14551)",
+    "communicating": "assumption: between computing and waiting; training power dips at every synchronisation (arXiv 2308.12908)",
+    "waiting": "assumption: above idle, since a waiting GPU spins in a kernel of NCCL at full clock",
+}
+BESIDE = 0.5
+"""power of a machine beside its GPUs over the TDP of these"""
+_BESIDE_SOURCE = "at most 8.4 kW measured on a node with 8 x 700 W of GPUs: 2.8 kW beside them (arXiv 2412.08602)"
+RESTART = 300.0
+LEAST_GOODPUT = 0.01
+_HOPELESS = log(1.0 / LEAST_GOODPUT)
+"""mean times between failures that an interval, its checkpoint and a restart last: so many pass without a failure once in 100 times"""
+
+
+@dataclass
+class Pricing:
+    """The facts that `parsim.report.economics.Economics` is made of, None where nobody asked; and what to tell the user."""
+
+    facts: dict[str, Any] | None = None
+    assumptions: list[Assumption] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def pricing(
+    settings: ScenarioSchema, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, *, steps: float | None
+) -> Pricing:
+    """The economics of a job on `gpus`, whose whole training has `steps` optimizer steps (None: unknown).
+
+    Asked for by a length of the training, or by any key of the section.
+    """
+    section, result = settings.economics, Pricing()
+    if steps is None and section == EconomicsSection():
+        return result
+    reasons: dict[str, str] = {}
+    if steps is None:
+        reasons["cost_to_train"] = "the training has no length: write training.tokens, or examples"
+    facts: dict[str, Any] = {
+        "used_gpus": len(gpus),
+        "billed_gpus": cluster.installed_gpus,
+        "nodes": cluster.nodes,
+        "steps": steps,
+        "samples_per_step": float(training.global_batch),
+        "tokens_per_step": float(training.global_batch * training.mean_length) if model.sequence else None,
+        "currency": section.currency,
+        "carbon": section.carbon_intensity,
+        "reasons": reasons,
+    }
+    facts |= _prices(section, cluster, result, reasons)
+    facts["power"] = _power(section, cluster, gpus, result, reasons)
+    facts["failures"] = _failures(section, len(gpus), model, training, result, reasons)
+    result.facts = facts
+    return result
+
+
+# prices ----------------------------------------------------------------------------------------------------------
+
+
+def _written_prices(section: EconomicsSection) -> Iterator[tuple[str, Money]]:
+    """Path and price of every price in the section."""
+    bought = section.purchase
+    keys = {
+        "economics.gpu_hour": section.gpu_hour,
+        "economics.power_price": section.power_price,
+        "economics.purchase.node": bought.node if bought is not None else None,
+        "economics.purchase.gpu": bought.gpu if bought is not None else None,
+    }
+    yield from ((path, value) for path, value in keys.items() if isinstance(value, Money))
+
+
+def _prices(section: EconomicsSection, cluster: Cluster, result: Pricing, reasons: dict[str, str]) -> dict[str, Any]:
+    for path, price in _written_prices(section):
+        if price.currency not in ("", section.currency):
+            text = f"this price is in {price.currency}, but economics.currency is {section.currency}; rates are not converted"
+            result.findings.append(
+                Finding(text, path, f"{price.amount:g} {price.currency}", "write all prices in one currency, and its name")
+            )
+    rent = section.gpu_hour.amount if isinstance(section.gpu_hour, Money) else None
+    where: dict[str, Any] = {"origin": "economics", "date": None, "source": None, "example": False}
+    if section.gpu_hour == "example" or (section.gpu_hour is None and section.purchase is None and section.power_price is None):
+        example = _example(section, cluster, result, reasons)
+        if example is not None:
+            rent = example.gpu_hour
+            where = {"origin": cluster.name, "date": example.date, "source": example.source, "example": True}
+    hardware = _hardware(section, cluster, result, rented=section.gpu_hour is not None)
+    power = section.power_price
+    return {"rent": rent, "hardware": hardware, "power_price": power.amount if power is not None else None, "price": where}
+
+
+def _example(section: EconomicsSection, cluster: Cluster, result: Pricing, reasons: dict[str, str]) -> Price | None:
+    """The topology's dated example price; old ones are called old."""
+    price, hint = cluster.price, "write economics.gpu_hour (rent) or economics.purchase"
+    if price is None:
+        reasons["cost"] = f"there is no price: {hint}; the topology {cluster.name} has no example"
+        if section.gpu_hour == "example":
+            result.findings.append(Finding(f"the topology {cluster.name} has no example price", "economics.gpu_hour", "example", hint))
+        return None
+    amount = f"{price.gpu_hour:g} {price.currency}"
+    if price.currency != section.currency:
+        text = f"the example price of {cluster.name} is {amount} per GPU-hour, but economics.currency is {section.currency}"
+        path = "economics.gpu_hour" if section.gpu_hour == "example" else "economics.currency"
+        result.findings.append(Finding(text, path, section.currency, f"{hint}, in {section.currency}; rates are not converted"))
+        return None
+    source = f"example price of {price.date}: {price.source}" if price.source else f"example price of {price.date}"
+    result.assumptions.append(Assumption("gpu_hour", amount, source, f"topology {cluster.name}"))
+    if (old := _age(price.date)) is None or old > STALE:
+        state = "has no readable date" if old is None else f"is of {price.date}, more than {STALE} days ago"
+        text = f"the example price of {cluster.name}, {amount} per GPU-hour, {state}"
+        result.warnings.append(Finding(text, "economics.gpu_hour", None, "write the price of today"))
+    return price
+
+
+def _age(written: str) -> int | None:
+    """Days since a date; None where it cannot be read."""
+    try:
+        return (today() - date.fromisoformat(written.strip()[:10])).days
+    except ValueError:
+        return None
+
+
+def _hardware(section: EconomicsSection, cluster: Cluster, result: Pricing, *, rented: bool) -> float | None:
+    """Money per hour of training for machines that were bought."""
+    bought = section.purchase
+    if bought is None:
+        return None
+    if rented:
+        text = "rented and bought at once: gpu_hour and purchase are two ways to pay for the same machines"
+        result.findings.append(Finding(text, "economics.purchase", None, "leave one of them out"))
+    if (bought.node is None) == (bought.gpu is None):
+        text = "a purchase needs one price, of a node or of a gpu"
+        result.findings.append(Finding(text, "economics.purchase", None, "write for example purchase: {node: 300_000 USD, years: 4}"))
+        return None
+    price = bought.node.amount * cluster.nodes if bought.node is not None else 0.0
+    price += bought.gpu.amount * cluster.installed_gpus if bought.gpu is not None else 0.0
+    return price * (1.0 / bought.years + bought.upkeep) / (YEAR * bought.utilisation)
+
+
+# power -----------------------------------------------------------------------------------------------------------
+
+
+def _power(
+    section: EconomicsSection, cluster: Cluster, gpus: tuple[int, ...], result: Pricing, reasons: dict[str, str]
+) -> dict[str, Any] | None:
+    device = cluster.device(gpus[0])
+    shares = {key: getattr(section.gpu_power, key) for key in SHARES}
+    for key, value in shares.items():
+        if value == "auto":
+            shares[key] = SHARES[key]
+            result.assumptions.append(Assumption(f"power_{key}", f"{SHARES[key]:g} from idle to TDP", _SHARE_SOURCES[key], "default"))
+    if not shares["waiting"] <= shares["communicating"] <= shares["computing"]:
+        text = "expected waiting <= communicating <= computing, not " + ", ".join(f"{key} {value:g}" for key, value in shares.items())
+        result.findings.append(Finding(text, "economics.gpu_power", None, "write all three"))
+    if device.tdp <= 0:
+        reasons["energy"] = f"the device file of {device.name} does not say its TDP (power: {{tdp: 400 W, idle: 60 W}})"
+        if section.power_price is not None:
+            result.findings.append(Finding(reasons["energy"], "economics.power_price", None, "leave it out, or complete the device file"))
+        return None
+    idle = min(device.idle_power, device.tdp)
+    return {"idle": idle, "tdp": device.tdp, "beside": _beside(section, cluster, result), "pue": section.pue, **shares}
+
+
+def _beside(section: EconomicsSection, cluster: Cluster, result: Pricing) -> float:
+    """All machines beside their GPUs [W]."""
+    if section.node_power != "auto":
+        return float(section.node_power) * cluster.nodes
+    total = sum(block.count * _beside_node(block.node) for block in cluster.blocks)
+    guessed = [block.node for block in cluster.blocks if block.node.overhead_power is None]
+    if guessed:
+        value = f"{_beside_node(guessed[0]):g} W = {BESIDE:g} x TDP of its GPUs"
+        result.assumptions.append(Assumption("node_power", value, _BESIDE_SOURCE, "default"))
+    return float(total)
+
+
+def _beside_node(node: Node) -> float:
+    return BESIDE * sum(device.tdp for device in node.devices) if node.overhead_power is None else node.overhead_power
+
+
+# failures --------------------------------------------------------------------------------------------------------
+
+
+def _failures(
+    section: EconomicsSection, gpus: int, model: Model, training: Training, result: Pricing, reasons: dict[str, str]
+) -> dict[str, float] | None:
+    written = [
+        key
+        for key in ("checkpoint_time", "checkpoint_bandwidth", "checkpoint_interval", "restart_time")
+        if getattr(section, key) not in (None, "auto")
+    ]
+    lacking = ["mtbf_per_gpu"] if section.mtbf_per_gpu is None else []
+    lacking += ["checkpoint_time (or checkpoint_bandwidth)"] if not {"checkpoint_time", "checkpoint_bandwidth"} & set(written) else []
+    if lacking:
+        reasons["goodput"] = f"it needs economics.{' and economics.'.join(lacking)}"
+        if len(lacking) == 1 or written:
+            path = f"economics.{written[0] if section.mtbf_per_gpu is None else 'mtbf_per_gpu'}"
+            result.warnings.append(Finding("there is no goodput, and failures cost nothing", path, None, f"add economics.{lacking[0]}"))
+        return None
+    if {"checkpoint_time", "checkpoint_bandwidth"} <= set(written):
+        text = "the time to write a checkpoint is given twice"
+        result.findings.append(Finding(text, "economics.checkpoint_bandwidth", None, "leave checkpoint_time or checkpoint_bandwidth out"))
+        return None
+    zero = [key for key in ("mtbf_per_gpu", *written) if getattr(section, key) == 0 and key not in ("checkpoint_time", "restart_time")]
+    if zero:
+        result.findings += [Finding("must be greater than 0", f"economics.{key}", 0) for key in zero]
+        return None
+    restart = section.restart_time
+    if restart == "auto":
+        restart = RESTART
+        result.assumptions.append(
+            Assumption("restart_time", units.format_time(RESTART), "assumption: detect, replace, load, warm up", "default")
+        )
+    return _checked(section, float(section.mtbf_per_gpu or 0.0) / gpus, _writing(section, model, training), restart, gpus, result)
+
+
+def _writing(section: EconomicsSection, model: Model, training: Training) -> float:
+    """Time to write one checkpoint: as written, or its size over the rate [s]."""
+    if section.checkpoint_bandwidth is None:
+        return float(section.checkpoint_time or 0.0)
+    return checkpoint_bytes(model, training) / section.checkpoint_bandwidth
+
+
+def checkpoint_bytes(model: Model, training: Training) -> int:
+    """What training goes on from: the trained weights, their fp32 master and optimizer states; 14 B per parameter with bf16 and Adam.
+
+    BLOOM's were 2.3 TB for 176.2e9 parameters (bigscience/bloom model card): 2,298 GiB.
+    """
+    from parsim.model.counts import trainable_parameter_count
+
+    return trainable_parameter_count(model) * stored_bytes(training.precision, training.optimizer)
+
+
+def _checked(section: EconomicsSection, mtbf: float, writing: float, restart: float, gpus: int, result: Pricing) -> dict[str, float] | None:
+    """The facts of `parsim.report.goodput.Failures`; interval 0 means the best."""
+    interval = 0.0 if section.checkpoint_interval == "auto" else float(section.checkpoint_interval)
+    if (interval + writing + restart) / mtbf > _HOPELESS:
+        text = (
+            f"{gpus:,} GPUs fail every {units.format_time(mtbf)}, a checkpoint takes {units.format_time(writing)} and a restart"
+            f" {units.format_time(restart)}: less than {100 * LEAST_GOODPUT:g} % of the time would be useful"
+        )
+        result.findings.append(
+            Finding(text, "economics.mtbf_per_gpu", section.mtbf_per_gpu, "check the three, or write checkpoints more often")
+        )
+        return None
+    return {"mtbf": mtbf, "checkpoint": writing, "restart": restart, "interval": interval}
