@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,12 +103,19 @@ class FoldedInterconnect:
         return tuple((link, count * total / self._classes.link_counts[link]) for link, total in sorted(sums.items()))
 
 
+Lowered = TypeVar("Lowered", bound=Lowering)
+
+
 def fold(
-    plan: Plan, interconnect: Interconnect, clock: Callable[[Kernel], float], background: Sequence[Background] = ()
-) -> tuple[Classes, Lowering]:
+    plan: Plan,
+    interconnect: Interconnect,
+    clock: Callable[[Kernel], float],
+    background: Sequence[Background] = (),
+    lower: Callable[[Plan, Callable[[Kernel], float], Sequence[int], Mapping[int, int]], Lowered] = Lowering,  # type: ignore[assignment]
+) -> tuple[Classes, Lowered]:
     """The classes of a plan's ranks, and the finished lowering of their representatives.
 
-    `background` is traffic of other jobs, which makes ranks unequal whose links it crosses.
+    `lower` makes it. `background` is traffic of other jobs, which makes ranks unequal whose links it crosses.
 
     Starts from "one class per stage, role and speed", lowers that, looks at which transfers it makes, refines, and
     lowers again if the refinement split a class.
@@ -119,7 +126,7 @@ def fold(
         key = (plan.mesh.coordinate(rank, "pipeline"), plan.role(rank), plan.slow.get(rank, 1.0))
         represents[rank] = first.setdefault(key, rank)
     while True:
-        lowering = Lowering(plan, clock, tuple(dict.fromkeys(represents.values())), represents)
+        lowering = lower(plan, clock, tuple(dict.fromkeys(represents.values())), represents)
         lowering.run()
         classes = refine(plan, interconnect, lowering, represents, background)
         if len(classes.representatives) == len(set(represents.values())):

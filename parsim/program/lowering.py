@@ -41,7 +41,7 @@ class Lowering:
     ) -> None:
         self.plan = plan
         self._clock = clock
-        self.program = Program()
+        self.program = self.new_program()
         ranks = list(range(plan.mesh.ranks)) if representatives is None else sorted(representatives)
         self._represents = represents
         self._stage_ranks = [[r for r in ranks if plan.mesh.coordinate(r, "pipeline") == p] for p in range(plan.mesh.size("pipeline"))]
@@ -66,6 +66,10 @@ class Lowering:
         self._shared_lanes: dict[tuple[Ranks, tuple[str, ...]], tuple[Lane, ...]] = {}
         self.families: dict[tuple[str, str, int, int], dict[int, None]] = {}
         """(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> sizes [B]: every kind of transfer in the program"""
+
+    def new_program(self) -> Program:
+        """What is filled."""
+        return Program()
 
     def passes_of(self, pipeline_rank: int) -> StagePasses:
         """The passes of one pipeline rank (of any role)."""
@@ -262,7 +266,7 @@ class Lowering:
         if len(ranks) == 1:
             rank = ranks[0]
             items = templates[self._roles[rank]]
-            if (compiled := self._compiled(rank, items)) is not None:
+            if (compiled := self.compiled(rank, items)) is not None:
                 start = self.program.stamp(rank, compiled, instance, waits[rank] if waits else [])
                 return {rank: start} if start is not None else {}
         stamps = [Stamping(self, rank, templates[self._roles[rank]], instance, list(waits[rank]) if waits else []) for rank in ranks]
@@ -273,7 +277,7 @@ class Lowering:
                 self._together(stamps)
         return {stamp.rank: stamp.start for stamp in stamps if stamp.start is not None}
 
-    def _compiled(self, rank: int, items: Sequence[Item]) -> list[Stamp] | None:
+    def compiled(self, rank: int, items: Sequence[Item]) -> Sequence[Stamp] | None:
         """A pass ready for `Program.stamp`; None if other lowered ranks take part in one of its collectives."""
         key = (rank, id(items))
         if key not in self._ready_made:
