@@ -9,10 +9,12 @@ others load) stays outside blocks, as ops.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from parsim.program.passes import Item
 from parsim.program.program import COMPUTE, Collective, Effect, Lane, Op, Program, Stamp
 
 
@@ -47,12 +49,42 @@ class Layout:
     """lanes that may still be busy when the compute of the pass is over"""
 
 
+Spec = tuple[str, str, int]
+"""A transfer in a pass: (kind, axis, bytes)"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """What is in a block, on whichever rank."""
+
+    items: tuple[Item, ...]
+    segments: tuple[Segment, ...]
+    uses: tuple[tuple[Spec, tuple[str, ...], int], ...]
+    """transfers inside with their lanes, and how often"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """What happens inside a block: the ops as they would be stamped, and its segments."""
+    """What happens inside a block of one rank."""
 
-    stamps: tuple[Stamp, ...]
-    segments: tuple[Segment, ...]
+    shape: Shape
+    speed: float
+    """of the rank's compute, 1 = as planned"""
+    transfers: dict[Spec, Collective]
+    uses: tuple[tuple[Collective, tuple[Lane, ...], int], ...]
+    """distinct transfers with their lanes, and how often they run"""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An op of a pass that is cut into blocks: an item, or a block."""
+
+    item: Item
+    """the (first) item"""
+    shape: Shape | None
+    lanes: tuple[str, ...]
+    needs: tuple[int, ...]
+    """places of parts"""
 
 
 class CutPass(list[Stamp]):
@@ -92,14 +124,13 @@ class BlockProgram(Program):
         """See `Program.transfers`; those inside blocks too."""
         yield from super().transfers()
         for body in dict.fromkeys(self.bodies):
-            for stamp in body.stamps if body is not None else ():
-                if stamp[4] is not None:
-                    yield stamp[4], stamp[2]
+            for collective, lanes, _ in body.uses if body is not None else ():
+                yield collective, lanes
 
     @property
     def expanded(self) -> int:
         """How many ops it stands for."""
-        return sum(1 if body is None else len(body.stamps) for body in self.bodies)
+        return sum(1 if body is None else len(body.shape.items) for body in self.bodies)
 
 
 def layout(rows: Sequence[Row], open_lanes: frozenset[str]) -> Layout:
@@ -227,27 +258,23 @@ def _blocks(graph: _Graph) -> Iterator[tuple[int, int, tuple[Segment, ...]]]:
             yield origin, end, tuple(graph.segment(first, last, origin) for first, last in run)
 
 
-def cut_pass(compiled: Sequence[Stamp], cut: Layout) -> CutPass:
-    """A compiled pass with its blocks as one stamp each."""
-    result = CutPass()
-    result.bodies = []
+def parts(items: Sequence[Item], cut: Layout) -> list[Part]:
+    """A pass as it is cut."""
+    found: list[Part] = []
     place: list[int] = []
     begins = {first: (last, segments) for first, last, segments in cut.blocks}
     i = 0
-    while i < len(compiled):
+    while i < len(items):
         last, segments = begins.get(i, (i + 1, ()))
-        inside = compiled[i:last]
-        needs = tuple(dict.fromkeys(place[need] for stamp in inside for need in stamp[6] if need < i))
+        inside = tuple(items[i:last])
+        needs = tuple(dict.fromkeys(place[need] for item in inside for need in item.needs if need < i))
         if segments:
-            lanes = dict.fromkeys(lane for stamp in inside for lane in stamp[2])
-            ordered = tuple(sorted(lanes, key=lambda lane: lane.name != COMPUTE))
-            name, kind, *_, tails = inside[0]
-            result.append((name, kind, ordered, sum(stamp[3] for stamp in inside), None, (), needs, tails))
-            result.bodies.append(Body(tuple(inside), segments))
+            lanes = dict.fromkeys(lane for item in inside for lane in item.lanes)
+            uses = Counter((item.collective, item.lanes) for item in inside if item.collective is not None)
+            shape = Shape(inside, segments, tuple((spec, lanes, count) for (spec, lanes), count in uses.items()))
+            found.append(Part(items[i], shape, tuple(sorted(lanes, key=lambda lane: lane != COMPUTE)), needs))
         else:
-            name, kind, plain, duration, collective, effects, _, tails = inside[0]
-            result.append((name, kind, plain, duration, collective, effects, needs, tails))
-            result.bodies.append(None)
-        place += [len(result) - 1] * (last - i)
+            found.append(Part(items[i], None, items[i].lanes, needs))
+        place += [len(found) - 1] * (last - i)
         i = last
-    return result
+    return found

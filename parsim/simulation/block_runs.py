@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.blocks import BlockProgram, Body
-from parsim.program.program import COMPUTE, Collective, Op, Program
+from parsim.program.passes import Item
+from parsim.program.program import COMPUTE, OFFLOAD, Collective, Lane, Op, Program
 from parsim.simulation.blocks import Course, Inside, Loads, Log, Progress, expand
 from parsim.simulation.elastic import ElasticRun
 from parsim.simulation.engine import Run
@@ -66,8 +67,8 @@ def changeable(
     if not isinstance(program, BlockProgram):
         return frozenset()
     alone = serial_collectives(program, cost, capacity, shared)
-    inside = {stamp[4] for body in dict.fromkeys(program.bodies) if body is not None for stamp in body.stamps}
-    return frozenset(collective for collective in inside if collective is not None and id(collective) not in alone)
+    inside = {collective for body in dict.fromkeys(program.bodies) if body is not None for collective, _, _ in body.uses}
+    return frozenset(collective for collective in inside if id(collective) not in alone)
 
 
 class _Courses:
@@ -84,25 +85,28 @@ class _Courses:
 
     def of(self, body: Body) -> Course:
         if (found := self._known.get(body)) is None:
-            inside = tuple(map(self._inside, body.stamps))
-            key = (inside, body.segments)
+            times = tuple([self._serial[id(collective)].time for collective, _, _ in body.uses])
+            loads = tuple([self._load(*use) for use in body.uses])
+            key = (body.shape, body.speed, times, loads)
             if (found := self._shared.get(key)) is None:
-                found = self._shared[key] = Course(inside, body.segments, self._rate)
+                known = {(spec, lanes): pair for (spec, lanes, _), *pair in zip(body.shape.uses, times, loads, strict=True)}
+                inside = [self._inside(item, body.speed, *known.get((item.collective, item.lanes), (0.0, None))) for item in body.shape.items]
+                found = self._shared[key] = Course(inside, body.shape.segments, self._rate)
             self._known[body] = found
         return found
 
-    def _inside(self, stamp: Any) -> Inside:
-        name, _, lanes, duration, collective, *_ = stamp
-        computes = lanes[0].name == COMPUTE
-        if collective is None:
-            kernel = computes and duration > 0
-            return Inside(kernel, duration, self._program.memory_bound.get(name, 0.0) if kernel else 0.0, None)
-        load = None
-        if self._interference is not None and not computes and collective.axis != "offload":
-            if id(collective) not in self._loads:
-                self._loads[id(collective)] = self._interference.load(collective)
-            load = self._loads[id(collective)]
-        return Inside(kernel=False, seconds=duration + self._serial[id(collective)].time, memory_bound=0.0, load=load)
+    def _inside(self, item: Item, speed: float, time: float, load: Any) -> Inside:
+        kernel = item.collective is None and item.lanes[0] == COMPUTE and item.duration > 0
+        bound = self._program.memory_bound.get(item.name, 0.0) if kernel else 0.0
+        return Inside(kernel, item.duration / speed + time, bound, load)
+
+    def _load(self, collective: Collective, lanes: tuple[Lane, ...], _: int) -> Any:
+        """What a transfer inside takes from kernels beside it."""
+        if self._interference is None or lanes[0].name == COMPUTE or collective.axis == OFFLOAD:
+            return None
+        if id(collective) not in self._loads:
+            self._loads[id(collective)] = self._interference.load(collective)
+        return self._loads[id(collective)]
 
     def _rate(self, loads: Loads, memory_bound: float) -> float:
         if not loads or self._interference is None:
@@ -123,9 +127,8 @@ def run_of(engine: Engine) -> Run:
 def _count_transfers(program: BlockProgram, serial: Mapping[int, Serial]) -> None:
     """Blocks' transfers ran, too."""
     for body, count in Counter(body for body in program.bodies if body is not None).items():
-        for stamp in body.stamps:
-            if stamp[4] is not None:
-                serial[id(stamp[4])].runs += count
+        for collective, _, times in body.uses:
+            serial[id(collective)].runs += times * count
 
 
 class BlockRun(Run):
