@@ -17,7 +17,7 @@ from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan, plan
 from parsim.program.blocked import BlockLowering
-from parsim.program.folding import FoldedInterconnect, fold
+from parsim.program.folding import FoldedInterconnect, fold, fold_with
 from parsim.program.lowering import Lowering
 from parsim.program.own import answers, refuse_illegal
 from parsim.program.program import Collective
@@ -36,6 +36,9 @@ from parsim.simulation.block_runs import BlockTrace, changeable
 from parsim.simulation.engine import Engine, collector_paused
 from parsim.simulation.trace import Trace
 from parsim.theory.pipeline import bubble_fraction
+
+_FEWER = 0.7
+"""blocks are simulated if they leave no more than this share of the ops"""
 
 
 def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: str, unfolded: bool = False) -> Report:
@@ -125,13 +128,17 @@ def _by_ops(
 
 
 def _in_blocks(built: Built, job: Plan, wires: Interconnect, clock: Callable[[Kernel], float], beside: DeviceInterference | None) -> Run:
-    """Blocks are simulated; their ops follow on demand."""
-    classes, lowering = fold(job, wires, clock, built.background, BlockLowering)
+    """Blocks are simulated; their ops follow on demand. Where there are few blocks, every op is simulated."""
+    classes, lowering = fold_with(BlockLowering, job, wires, clock, built.background)
     folded = FoldedInterconnect(wires, classes)
     others = [folded.background(stream) for stream in built.background]
     shared = {link for stream in others for link, _ in stream.path}
     while apart := changeable(lowering.program, folded.cost, folded.capacity, shared):
         lowering = lowering.without(apart)
+    if len(lowering.program.ops) > _FEWER * lowering.blocks.expanded:
+        whole = lowering.whole()
+        every = Engine(whole.program, folded, interference=beside, background=others).run()
+        return Run(job, whole, lambda: every, classes, wires.cost, True, built.training.micro_batches, 0.0, folded.cost)
     trace = cast("BlockTrace", Engine(lowering.program, folded, interference=beside, background=others).run())
 
     @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import cast
 
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
@@ -57,6 +58,11 @@ class BlockLowering(Lowering):
     def new_passes(self, pipeline_rank: int, role: str) -> Passes:
         """See `Lowering.new_passes`: equal chunks are written once."""
         return self._shared.of(pipeline_rank, role)
+
+    @property
+    def blocks(self) -> BlockProgram:
+        """The program."""
+        return cast("BlockProgram", self.program)
 
     def declare(self) -> None:
         """See `Lowering.declare`: nothing is asked about the memory of blocks."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from parsim.program.passes import Item
@@ -241,7 +242,7 @@ def _blocks(graph: _Graph) -> Iterator[tuple[int, int, tuple[Segment, ...]]]:
     """Runs of usable segments, of two items or more, with compute."""
     runs: list[list[tuple[int, int]]] = [[]]
     cuts = graph.cuts()
-    for first, last in zip(cuts, cuts[1:], strict=False):
+    for first, last in pairwise(cuts):
         if not graph.usable(first, last):
             runs.append([])
             continue

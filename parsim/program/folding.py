@@ -104,18 +104,26 @@ class FoldedInterconnect:
 
 
 Lowered = TypeVar("Lowered", bound=Lowering)
+Lower = Callable[[Plan, Callable[[Kernel], float], Sequence[int], Mapping[int, int]], Lowered]
 
 
 def fold(
+    plan: Plan, interconnect: Interconnect, clock: Callable[[Kernel], float], background: Sequence[Background] = ()
+) -> tuple[Classes, Lowering]:
+    """The classes of a plan's ranks, and the finished lowering of their representatives; see `fold_with`."""
+    return fold_with(Lowering, plan, interconnect, clock, background)
+
+
+def fold_with(
+    lower: Lower[Lowered],
     plan: Plan,
     interconnect: Interconnect,
     clock: Callable[[Kernel], float],
     background: Sequence[Background] = (),
-    lower: Callable[[Plan, Callable[[Kernel], float], Sequence[int], Mapping[int, int]], Lowered] = Lowering,  # type: ignore[assignment]
 ) -> tuple[Classes, Lowered]:
-    """The classes of a plan's ranks, and the finished lowering of their representatives.
+    """The classes of a plan's ranks, and the finished lowering, made by `lower`, of their representatives.
 
-    `lower` makes it. `background` is traffic of other jobs, which makes ranks unequal whose links it crosses.
+    `background` is traffic of other jobs, which makes ranks unequal whose links it crosses.
 
     Starts from "one class per stage, role and speed", lowers that, looks at which transfers it makes, refines, and
     lowers again if the refinement split a class.

@@ -23,6 +23,7 @@ from parsim.simulation.trace import LinkUse, Trace
 if TYPE_CHECKING:
     from parsim.simulation.engine import Engine
 
+
 class Alike(Interference, Protocol):
     """Interference that knows which loads do the same."""
 
@@ -89,8 +90,11 @@ class _Courses:
             loads = tuple([self._load(*use) for use in body.uses])
             key = (body.shape, body.speed, times, loads)
             if (found := self._shared.get(key)) is None:
-                known = {(spec, lanes): pair for (spec, lanes, _), *pair in zip(body.shape.uses, times, loads, strict=True)}
-                inside = [self._inside(item, body.speed, *known.get((item.collective, item.lanes), (0.0, None))) for item in body.shape.items]
+                known: dict[Hashable, tuple[float, Any]] = {
+                    (spec, lanes): (time, load) for (spec, lanes, _), time, load in zip(body.shape.uses, times, loads, strict=True)
+                }
+                found_in = [(item, known.get((item.collective, item.lanes), (0.0, None))) for item in body.shape.items]
+                inside = [self._inside(item, body.speed, time, load) for item, (time, load) in found_in]
                 found = self._shared[key] = Course(inside, body.shape.segments, self._rate)
             self._known[body] = found
         return found
@@ -129,6 +133,17 @@ def _count_transfers(program: BlockProgram, serial: Mapping[int, Serial]) -> Non
     for body, count in Counter(body for body in program.bodies if body is not None).items():
         for collective, _, times in body.uses:
             serial[id(collective)].runs += times * count
+
+
+class Running(Progress):
+    """A block under way in a run."""
+
+    __slots__ = ("op", "rank")
+
+    def __init__(self, op: Op, course: Course, start: float, loads: Loads) -> None:
+        super().__init__(course, start, loads)
+        self.op = op
+        self.rank = op.lanes[0].rank
 
 
 class BlockRun(Run):
@@ -178,13 +193,13 @@ class ElasticBlockRun(ElasticRun):
             self.env.timeout(course.cuts()[-1], op).callbacks.append(self._finish)
             return
         loads = self.overlap.loads(rank)
-        progress = Progress(op, course, now, loads)
+        progress = Running(op, course, now, loads)
         self.overlap.running[rank] = progress
         if loads:
             self.logs[op.index] = progress.log
         self.arm(progress)
 
-    def arm(self, progress: Progress) -> None:
+    def arm(self, progress: Running) -> None:
         """Look at a block when it should be over; a look that comes too early looks again."""
         if progress.end < progress.armed:
             progress.armed = progress.end
@@ -199,7 +214,7 @@ class ElasticBlockRun(ElasticRun):
             self.arm(progress)
             return
         progress.armed = -1.0
-        del self.overlap.running[progress.op.lanes[0].rank]
+        del self.overlap.running[progress.rank]
         self._end(progress.op)
 
     def _uses(self, makespan: float) -> dict[int, LinkUse]:
@@ -219,7 +234,7 @@ class BlockOverlap(Overlap):
         self._run = run
         self._alike = interference.alike
         self._same: dict[Loads, Loads] = {}
-        self.running: dict[int, Progress] = {}
+        self.running: dict[int, Running] = {}
         """rank -> the block it runs now"""
 
     def loads(self, rank: int) -> Loads:

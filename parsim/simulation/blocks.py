@@ -14,7 +14,6 @@ from math import inf
 from typing import Any, Protocol
 
 from parsim.program.blocks import Segment
-from parsim.program.program import Op
 
 Loads = tuple[Any, ...]
 Log = list[tuple[float, Loads]]
@@ -156,10 +155,9 @@ class _Play:
 class Progress:
     """A block under way: it reaches cut point `cut` at time `at` and goes on from there as the course says."""
 
-    __slots__ = ("armed", "at", "course", "cut", "cuts", "end", "entered", "loads", "log", "op", "regimes")
+    __slots__ = ("armed", "at", "course", "cut", "cuts", "end", "entered", "loads", "log", "regimes")
 
-    def __init__(self, op: Op | None, course: Course, start: float, loads: Loads) -> None:
-        self.op = op
+    def __init__(self, course: Course, start: float, loads: Loads) -> None:
         self.course = course
         self.loads = loads
         self.cuts = course.cuts(loads)
@@ -203,7 +201,7 @@ def expand(course: Course, start: float, end: float, log: Log) -> tuple[list[flo
     if len(log) == 1:
         begun, over = course.spans(loads)
         return [start + time for time in begun], _until([start + time for time in over], end)
-    progress = Progress(None, course, start, loads)
+    progress = Progress(course, start, loads)
     starts: list[float] = []
     ends: list[float] = []
     for now, loads in log[1:]:  # the changes are replayed; what is certain before the next one is written down
