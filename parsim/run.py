@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -23,8 +23,11 @@ from parsim.program.own import answers, refuse_illegal
 from parsim.program.program import Collective
 from parsim.report.assemble import Run, assemble
 from parsim.report.confidence import Confidence
-from parsim.report.measured import Assumption
+from parsim.report.device_memory import memory_of
+from parsim.report.measured import Assumption, MemoryFacts
 from parsim.report.report import Report
+from parsim.report.steady import steady_period
+from parsim.report.timeline import Timeline
 from parsim.report.wiring import wiring_of
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
@@ -86,6 +89,39 @@ def _in_scenario(finding: Finding) -> Finding:
     return replace(finding, path=f"cluster.{finding.path}") if finding.path.startswith("collectives.") else finding
 
 
+@dataclass(frozen=True)
+class StepResult:
+    """What a search asks of one step; equal to what the report says."""
+
+    run: Run
+    step_time: float
+    """one optimizer step in steady state [s]"""
+    makespan: float
+    """end of the last op [s]"""
+    _built: Built
+
+    @cached_property
+    def memory(self) -> MemoryFacts:
+        """Device memory of every class of ranks [B]; the ops inside blocks are looked at for it."""
+        built = self._built
+        with collector_paused():
+            return memory_of(self.run, built.cluster, reserve=built.memory_reserve, bytes_per_parameter=built.bytes_per_parameter)
+
+    @property
+    def peaks(self) -> dict[int, int]:
+        """Representative rank -> peak of its device's memory [B]."""
+        return {device.rank: device.device_used_bytes for device in self.memory.devices}
+
+
+def step_of(built: Built) -> StepResult:
+    """The step time of a scenario, and its memory on demand, without a report. Raises as `simulate`."""
+    run = execute(built, unfolded=not built.report.fold)
+    step = run.makespan
+    if run.plan.asynchronous:
+        step = steady_period(Timeline(run.trace), run.micro_batches).step_time(run.micro_batches)
+    return StepResult(run, step, run.makespan, built)
+
+
 def execute(built: Built, *, unfolded: bool = False, blocks: bool = True, clock: Callable[[Kernel], float] | None = None) -> Run:
     """Plan, lower and run; the garbage collector rests meanwhile. `clock` instead of that of the job's GPUs.
 
@@ -124,7 +160,7 @@ def _by_ops(
         folded = FoldedInterconnect(wires, classes)
         loads = folded.cost
         trace = Engine(lowering.program, folded, interference=beside, background=map(folded.background, others)).run()
-    return Run(job, lowering, lambda: trace, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0, loads)
+    return Run(job, lowering, lambda: trace, trace.makespan, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0, loads)
 
 
 def _in_blocks(built: Built, job: Plan, wires: Interconnect, clock: Callable[[Kernel], float], beside: DeviceInterference | None) -> Run:
@@ -138,7 +174,7 @@ def _in_blocks(built: Built, job: Plan, wires: Interconnect, clock: Callable[[Ke
     if len(lowering.program.ops) > _FEWER * lowering.blocks.expanded:
         whole = lowering.whole()
         every = Engine(whole.program, folded, interference=beside, background=others).run()
-        return Run(job, whole, lambda: every, classes, wires.cost, True, built.training.micro_batches, 0.0, folded.cost)
+        return Run(job, whole, lambda: every, every.makespan, classes, wires.cost, True, built.training.micro_batches, 0.0, folded.cost)
     trace = cast("BlockTrace", Engine(lowering.program, folded, interference=beside, background=others).run())
 
     @cache
@@ -146,7 +182,7 @@ def _in_blocks(built: Built, job: Plan, wires: Interconnect, clock: Callable[[Ke
         with collector_paused():
             return trace.expanded(lowering.whole().program)
 
-    return Run(job, lowering, expanded, classes, wires.cost, True, built.training.micro_batches, 0.0, folded.cost)
+    return Run(job, lowering, expanded, trace.makespan, classes, wires.cost, True, built.training.micro_batches, 0.0, folded.cost)
 
 
 def interference_of(built: Built, wires: Interconnect) -> DeviceInterference | None:

@@ -74,6 +74,8 @@ class Run:
     lowering: Lowering
     traced: Callable[[], Trace]
     """the trace of every op, made when it is first asked for"""
+    makespan: float
+    """end of the last op [s]"""
     classes: Classes
     cost: Callable[[Collective], CollectiveCost]
     folded: bool

@@ -11,7 +11,7 @@ from parsim.errors import ParsimError
 from parsim.program.blocks import Row, Segment, layout
 from parsim.program.shared import RankPasses, SharedPasses
 from parsim.program.stage import StagePasses
-from parsim.run import clock_of, execute, plan_of
+from parsim.run import clock_of, execute, plan_of, simulate, step_of
 from parsim.scenario import files, load
 from parsim.scenario.build import build
 from parsim.simulation.blocks import Course, Inside, Progress, expand
@@ -246,6 +246,15 @@ def test_neighbours_in_one_node_share_its_links():
     """Messages between the stages of a node meet its collectives: those stay ops, here nearly all there is."""
     run = same(build(load(scenario(tensor={"size": 4}, pipeline={"size": 4}))))
     assert len(run.lowering.program.ops) == len(run.trace.program.ops)
+
+
+@pytest.mark.parametrize("name", ["gpt3-22b-8x-a100", "gpt2-xl-gpipe-4x-v100", "pipeline-unit-pipedream", "llama-7b-zero3-8x-a100"])
+def test_a_quick_result_is_what_the_report_says(name):
+    path = files.home("scenarios") / f"{name}.yaml"
+    quick, report = step_of(build(load(path))), simulate(path)
+    assert quick.step_time == report.step_time
+    assert quick.makespan == report.timeline.makespan
+    assert quick.peaks == {device.rank: device.device_used_bytes for device in report.measured.memory.devices}
 
 
 def blocks_of(micro_batches, data=1):
