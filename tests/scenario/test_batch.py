@@ -35,9 +35,9 @@ def refusal(*arguments: Any, **keys: Any) -> str:
 
 def test_indivisible_batches_name_the_two_nearest() -> None:
     assert refusal(3, global_batch=16, micro_batch=2) == (
-        "training.global_batch  global_batch 16 / (micro_batch 2 x data 3) = 16 / 6 = 2.667 is not whole; use 12 or 18"
+        "training.global_batch  global_batch 16 / (micro_batch 2 x data 3) = 16 / 6 = 2.667 is not whole; use 12 or 18, or data 2 or 4"
     )
-    assert "16 / 32 = 0.5 is not whole; use 32 or 64" in refusal(8, global_batch=16, micro_batch=4)
+    assert "16 / 32 = 0.5 is not whole; use 32 or 64, or data 4" in refusal(8, global_batch=16, micro_batch=4)
     assert "use 15 or 20" in refusal(1, global_batch=16, gradient_accumulation=5)
 
 
