@@ -87,7 +87,11 @@ def test_suggestions_are_legal_and_nearest(total: int, micro: int, data: int) ->
     try:
         result = batch(data, global_batch=total, micro_batch=micro)
     except PlanError as error:
-        low, high = (int(word) for word in error.findings[0].suggestion.removeprefix("use ").split(" or "))
+        batches, _, replicas = error.findings[0].suggestion.removeprefix("use ").partition(", or data ")
+        low, high = (int(word) for word in batches.split(" or "))
+        for count in map(int, filter(None, replicas.split(" or "))):
+            assert batch(count, global_batch=total, micro_batch=micro).global_batch == total
+        assert bool(replicas) is (total % micro == 0)
         assert all(batch(data, global_batch=legal, micro_batch=micro).global_batch == legal for legal in (low, high))
         assert high - low == micro * data
         assert low < total < high or (low == micro * data and total < low)
