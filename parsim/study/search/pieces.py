@@ -74,9 +74,7 @@ class Shared:
         slots = pipeline.slots or short(pipeline.schedule, pipeline.size, built.training.micro_batches, pipeline.virtual_stages)
         plan = plan_of(replace(built, parallelism=replace(built.parallelism, pipeline=replace(pipeline, slots=slots))), clock)
         where = (self.id(built.cluster), built.gpus, built.collectives)
-        wires = self.known(
-            ("prices", *where), lambda: Prices(built.cluster, Interconnect(built.cluster, built.gpus, built.collectives))
-        )
+        wires = self.known(("prices", *where), lambda: Prices(built.cluster, Interconnect(built.cluster, built.gpus, built.collectives)))
         prices = ChainPrices(plan, wires)
         own = _Candidate(self, plan, prices, clock, self.number((self.id(built.model), len(plan.model.blocks), *where)))
         chunks = tuple(map(own.chunk, plan.chunks))
@@ -127,7 +125,9 @@ class _Candidate:
             layer = block.kind not in ("embedding", "head") and 0 < number < len(model.blocks) - 1
             alike = layer and self.plan.training.finetune is None
             before = shared.id(model.blocks[number - 1])
-            found.append(shared.number(("place", shared.id(block), before) if alike else ("place", shared.id(model.blocks[0]), block, number)))
+            found.append(
+                shared.number(("place", shared.id(block), before) if alike else ("place", shared.id(model.blocks[0]), block, number))
+            )
         return found
 
     # -- passes ---------------------------------------------------------------------------------------------------
@@ -149,7 +149,11 @@ class _Candidate:
                 seconds[name] += entering.gathers.get("F", 0.0)
             elif name in "BbIi":
                 seconds[name] += leaving.gathers.get("B", 0.0)
-        least = {way: min(seconds[k] for k in kinds if k in seconds) for way, kinds in (("F", "Ff"), ("B", "BbIi")) if seconds.keys() & set(kinds)}
+        least = {
+            way: min(seconds[k] for k in kinds if k in seconds)
+            for way, kinds in (("F", "Ff"), ("B", "BbIi"))
+            if seconds.keys() & set(kinds)
+        }
         level = high = entering.input
         for cost, inner in costs:
             if inner:  # inside a group that is recomputed together only the first input is kept
@@ -163,9 +167,7 @@ class _Candidate:
         key = ("block", self.blocks, self.places[block], checkpoint, self.selective)
         return self.shared.known(
             key,
-            lambda: block_cost(
-                self.plan, block, checkpoint=checkpoint, kinds=self.kinds, clock=self.clock, price=self.prices.anywhere
-            ),
+            lambda: block_cost(self.plan, block, checkpoint=checkpoint, kinds=self.kinds, clock=self.clock, price=self.prices.anywhere),
         )
 
     # -- stages ---------------------------------------------------------------------------------------------------
@@ -190,7 +192,11 @@ class _Candidate:
     def _ties(self) -> list[tuple[int, int]]:
         """Blocks that share a parameter."""
         model = self.plan.model
-        named = [(name, number, p) for number, (name, block) in enumerate(zip(model.block_names, model.blocks, strict=True)) for p in block.parameters()]
+        named = [
+            (name, number, p)
+            for number, (name, block) in enumerate(zip(model.block_names, model.blocks, strict=True))
+            for p in block.parameters()
+        ]
         homes = {f"{name}.{parameter.name}": number for name, number, parameter in named}
         return [(homes[parameter.tied], number) for _, number, parameter in named if parameter.tied in homes]
 

@@ -87,7 +87,7 @@ def stage_cost(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float],
         head = items[:meeting]
         before = max(0.0, longest(head, price, from_compute, speed=speed).compute)
         queued_before = longest(_up_to(items, meeting), price, from_queue, speed=speed).compute
-        after = longest(_from(items, meeting), price, {lane: 0.0 for lane in items[meeting].lanes}, speed=speed).whole
+        after = longest(_from(items, meeting), price, dict.fromkeys(items[meeting].lanes, 0.0), speed=speed).whole
         queued = -inf
     resident = sum(rounded(rows[number].bytes) for number in passes.resident if held_in(rows[number].category) == "device")
     groups = {members_of(plan, item.collective[1], rank) for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
