@@ -6,7 +6,7 @@ never by the candidate, so candidates may come in any order and from any lattice
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -37,7 +37,8 @@ class ChunkCost:
     """live bytes that a forward leaves for its backward [B]"""
     forward_high: int
     backward_high: int
-    """most that a pass adds meanwhile [B]"""
+    layer_high: int
+    """most that a pass adds meanwhile [B]; the last while a layer runs backward"""
     entering: BlockCost
     leaving: BlockCost
 
@@ -161,7 +162,20 @@ class _Candidate:
             else:
                 high = max(high, level + cost.forward_high)
                 level += cost.kept
-        return ChunkCost(seconds, least, level - leaving.output, high, leaving.backward_high, entering, leaving)
+        backward, layer = self._backward_highs(chunk, costs)
+        return ChunkCost(seconds, least, level - leaving.output, high, backward, layer, entering, leaving)
+
+    def _backward_highs(self, chunk: Chunk, costs: Sequence[tuple[BlockCost, bool]]) -> tuple[int, int]:
+        """Most that a backward adds [B] while any block runs and while a layer does: what blocks behind it kept has gone by then."""
+        gone, highs = 0, {False: 0, True: 0}
+        last = costs[-1][0].output
+        for block, (cost, inner) in zip(reversed(chunk.blocks), reversed(costs), strict=True):
+            layer = self.plan.model.blocks[block].kind not in ("embedding", "head")
+            highs[layer] = max(highs[layer], cost.backward_high - gone - cost.output + last)
+            if inner:  # recomputed with others: what is live between them is not known here
+                break
+            gone += cost.kept
+        return max(highs.values()), highs[True]
 
     def _block(self, block: int, checkpoint: bool) -> BlockCost:
         key = ("block", self.blocks, self.places[block], checkpoint, self.selective)
