@@ -50,6 +50,16 @@ def build(scenario: Scenario) -> Built:
     return _Builder(scenario).built()
 
 
+def machine(scenario: Scenario) -> tuple[Cluster, tuple[int, ...]]:
+    """The cluster of `scenario` and the GPU of each rank, without the rest. Raises `TopologyError`, with places."""
+    builder = _Builder(scenario)
+    try:
+        cluster = builder._cluster()
+        return cluster, builder._gpus(cluster)
+    except InputError as error:
+        raise type(error)(scenario.findings_at(error.findings)) from None
+
+
 class _Builder:
     """One build: what fails is collected as long as the rest can still be looked at."""
 
