@@ -20,7 +20,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.columns import printable
-from parsim.commands import calibrate, compare, diagnose, explain, fit, flops, importing, network, schedule, sweep, timeline, trace, validate
+from parsim.commands import (
+    calibrate,
+    compare,
+    diagnose,
+    explain,
+    fit,
+    flops,
+    importing,
+    network,
+    schedule,
+    sweep,
+    timeline,
+    trace,
+    validate,
+)
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, busy, create, progress, say, say_json
 

@@ -47,9 +47,7 @@ def say_json(document: dict[str, Any]) -> None:
     say(json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False))
 
 
-def progress(
-    doing: str, items: Iterable[T], total: int, *, quiet: bool = False, remark: Callable[[], str] | None = None
-) -> Iterator[T]:
+def progress(doing: str, items: Iterable[T], total: int, *, quiet: bool = False, remark: Callable[[], str] | None = None) -> Iterator[T]:
     """`items`, with a bar on stderr as they are taken: what is done, how many of `total`, time left, and what `remark` says then.
 
     Nothing is shown where `quiet`, or where stderr is not a terminal.
@@ -60,7 +58,13 @@ def progress(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[remark]}")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[remark]}"),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(doing, total=total, remark="")
         for item in items:

@@ -39,7 +39,9 @@ def sweep(
     where: Annotated[
         list[str] | None, typer.Option("--where", metavar="CONSTRAINT", help="Keep only these, e.g. 'step_time < 2 s'; may be repeated.")
     ] = None,
-    minimise: Annotated[list[str] | None, typer.Option("--minimise", metavar="FIGURE", help="Look for the least; default: step_time.")] = None,
+    minimise: Annotated[
+        list[str] | None, typer.Option("--minimise", metavar="FIGURE", help="Look for the least; default: step_time.")
+    ] = None,
     maximise: Annotated[list[str] | None, typer.Option("--maximise", metavar="FIGURE", help="Look for the most.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Simulate each candidate with so many seeds.")] = None,
     override: Annotated[
@@ -47,7 +49,8 @@ def sweep(
     ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows of the table; default: 10.")] = None,
     why_not: Annotated[
-        str | None, typer.Option("--why-not", metavar="KEY|all", help="Say why a row is not the best; a key, settings such as tp=4,pp=2, or all.")
+        str | None,
+        typer.Option("--why-not", metavar="KEY|all", help="Say why a row is not the best; a key, settings such as tp=4,pp=2, or all."),
     ] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Simulate also what is proved not to be among the best.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the rows here instead of parsim-out/sweep-<name>.")] = None,
@@ -114,11 +117,17 @@ def _write(found: Study, directory: Path) -> list[Path]:
         raise ScenarioError(Finding(f"cannot write the study: {error.strerror}", file=str(error.filename or directory))) from None
 
 
-def _command(
-    file: str, values: list[str] | None, where: list[str] | None, minimise: list[str] | None, maximise: list[str] | None
-) -> str:
+def _command(file: str, values: list[str] | None, where: list[str] | None, minimise: list[str] | None, maximise: list[str] | None) -> str:
     """The command that gives the same rows and the same ranking."""
     from shlex import join
 
     options = {"--where": where, "--minimise": minimise, "--maximise": maximise}
-    return join(["parsim", "sweep", file, *(values or ()), *(word for name, given in options.items() for one in given or () for word in (name, one))])
+    return join(
+        [
+            "parsim",
+            "sweep",
+            file,
+            *(values or ()),
+            *(word for name, given in options.items() for one in given or () for word in (name, one)),
+        ]
+    )

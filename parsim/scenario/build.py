@@ -52,10 +52,8 @@ def build(scenario: Scenario) -> Built:
 
 def machine(scenario: Scenario) -> tuple[Cluster, tuple[int, ...]]:
     """The cluster of `scenario` and the GPU of each rank, without the rest. Raises `TopologyError`, with places."""
-    builder = _Builder(scenario)
     try:
-        cluster = builder._cluster()
-        return cluster, builder._gpus(cluster)
+        return _Builder(scenario).machine()
     except InputError as error:
         raise type(error)(scenario.findings_at(error.findings)) from None
 
@@ -130,6 +128,10 @@ class _Builder:
             tokens=self.settings.training.tokens,
             background=others or (),
         )
+
+    def machine(self) -> tuple[Cluster, tuple[int, ...]]:
+        cluster = self._cluster()
+        return cluster, self._gpus(cluster)
 
     # collecting
 

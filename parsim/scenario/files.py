@@ -111,7 +111,9 @@ def shown(path: str | Path) -> str:
     for kind in KINDS:
         folder = home(kind).resolve()
         if resolved.is_relative_to(folder):
-            return f"{'' if kind in ('topologies', 'scenarios', 'studies') else 'catalogue/'}{kind}/{resolved.relative_to(folder).as_posix()}"
+            return (
+                f"{'' if kind in ('topologies', 'scenarios', 'studies') else 'catalogue/'}{kind}/{resolved.relative_to(folder).as_posix()}"
+            )
     return printable(resolved.relative_to(Path.cwd()).as_posix() if resolved.is_relative_to(Path.cwd()) else str(path))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from parsim.scenario.problems import known_keys, sections
 from parsim.scenario.schema import ScenarioSchema
-from parsim.scenario.shortforms import LATE_SCALAR, SCALAR, SHORT, SYNONYMS, ZERO
+from parsim.scenario.shortforms import SCALAR, SHORT, SYNONYMS, ZERO
 from parsim.scenario.values import Kind
 
 FREE = ("model", "cluster.topology", "cluster.set", "assumptions")

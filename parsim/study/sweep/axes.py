@@ -34,8 +34,10 @@ class Axis(Protocol):
     @property
     def depends(self) -> bool:
         """Whether its values follow from those of other axes."""
+
     def points(self, before: Point, resolve: Resolve) -> Sequence[Point]:
         """Its values where the others are as in `before`."""
+
     def document(self) -> Any: ...
 
 

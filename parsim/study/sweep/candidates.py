@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import parsim
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.scenario.leaves import canonical, leaves, value_at
+from parsim.scenario.leaves import canonical, value_at
 from parsim.scenario.load import load
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import Scenario, flow
@@ -20,7 +20,8 @@ from parsim.study.sweep.constraint import Constraint, Known
 from parsim.study.sweep.definition import Definition
 from parsim.study.sweep.facts import Machines
 from parsim.study.sweep.row import Row, refused
-from parsim.study.sweep.vocabulary import Stage, UnknownWord, Word, key_of
+from parsim.study.sweep.vocabulary import Stage, UnknownWord, Word
+from parsim.study.sweep.vocabulary import key_of as full_key
 
 _LATER = {
     "parallel.data.size": "data_size",
@@ -92,11 +93,11 @@ class Space:
                 yield Place(number, settings, excluded=broken.why(known))
                 continue
             place = self._loaded(number, settings, where)
+            if place.candidate is not None and place.candidate.key in seen:
+                yield Place(number, settings, same_as=place.candidate.key)
+                continue
             if place.candidate is not None:
-                if place.candidate.key in seen:
-                    place = Place(number, settings, same_as=place.candidate.key)
-                else:
-                    seen[place.candidate.key] = None
+                seen[place.candidate.key] = None
             yield place
 
     def _loaded(self, number: int, settings: Mapping[str, Any], where: Sequence[Constraint]) -> Place:
@@ -109,7 +110,8 @@ class Space:
         known = self.known(settings, facts)
         if broken := next((one for one in where if one.holds(known) is False), None):
             return Place(number, settings, excluded=broken.why(known), facts=facts)
-        return Place(number, settings, Candidate(key_of_scenario(scenario), overrides, scenario.document()), facts=facts)
+        document = scenario.document()
+        return Place(number, settings, Candidate(key_of(document), overrides, document), facts=facts)
 
     def _unloaded_key(self, overrides: Sequence[str]) -> str:
         return _digest("unloaded", self.base.hash(), *overrides)
@@ -152,7 +154,7 @@ class Space:
                 self._sizes[machine] = self.machines.gpus(self.base.with_overrides(*machine))
             return self._sizes[machine]
         try:
-            key = key_of(word)
+            key = full_key(word)
         except UnknownWord as error:
             raise ScenarioError(Finding(str(error.args[0]), word, None, error.args[1])) from None
         value = self._written(before, key)
@@ -172,9 +174,10 @@ def arguments(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"{key}={flow(value)}" for key, value in settings.items())
 
 
-def key_of_scenario(scenario: Scenario) -> str:
+def key_of(document: Mapping[str, Any]) -> str:
     """What tells this work from any other: the resolved scenario without its name, the files it runs, the version, the catalogue."""
-    return _digest(scenario.hash(), *_contents(scenario))
+    work = json.dumps({key: value for key, value in document.items() if key != "name"}, sort_keys=True, separators=(",", ":"))
+    return _digest(work, *_contents(document))
 
 
 def stamp() -> tuple[str, str]:
@@ -186,10 +189,10 @@ def _digest(*words: str) -> str:
     return sha256("\n".join((*stamp(), *words)).encode()).hexdigest()[:_DIGITS]
 
 
-def _contents(scenario: Scenario) -> Iterator[str]:
+def _contents(document: Mapping[str, Any]) -> Iterator[str]:
     """Schedules and strategies that are files of the user's: their text decides the result too."""
     for key in ("parallel.pipeline.schedule", "parallel.data.strategy"):
-        name = str(value_at(scenario.tree, key)).partition(".py:")
+        name = str(value_at(document, key)).partition(".py:")
         path = Path(f"{name[0]}.py" if name[1] else name[0])
         if "\n" not in name[0] and path.suffix and path.is_file():
             yield sha256(path.read_bytes()).hexdigest()

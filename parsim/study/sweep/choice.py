@@ -66,7 +66,7 @@ class Bounded:
     def take(self, count: int) -> list[Place]:
         found: list[Place] = []
         while self._waiting and len(found) < count:
-            low, number, place = self._waiting[0]
+            low, _, place = self._waiting[0]
             if len(self._best) == self._top and low > self._best[-1] * (1.0 + SLACK):
                 for lower, rest, _ in self._waiting:
                     self.passed[rest] = f"step time is at least {lower:.6g} s, the best {self._top} take at most {self._best[-1]:.6g} s"
@@ -81,5 +81,3 @@ class Bounded:
         if score is not None:
             insort(self._best, score)
             del self._best[self._top :]
-
-

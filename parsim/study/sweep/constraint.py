@@ -91,12 +91,8 @@ def constraint(text: Any, origin: Origin = ("", None, None), key: str = "where")
         ScenarioError: the grammar, unknown words (with the nearest), dimensions that do not go together.
     """
     try:
-        if not isinstance(text, str) or not text.strip():
-            raise _Wrong("a constraint is a text", "for example: step_time < 2 s")
         parser = _Parser(text)
-        term = parser.term()
-        if term.sort not in ("flag", "any"):
-            raise _Wrong(f"{text.strip()!r} is {_named(term.sort)}, not something that holds or not", "compare it: <, <=, ==, !=, >=, >")
+        term = parser.whole()
     except _Wrong as error:
         message, *hint = error.args
         raise ScenarioError(Finding(message, key, text, hint[0] if hint else "", *origin)) from None
@@ -105,12 +101,21 @@ def constraint(text: Any, origin: Origin = ("", None, None), key: str = "where")
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: Any) -> None:
+        if not isinstance(text, str) or not text.strip():
+            raise _Wrong("a constraint is a text", "for example: step_time < 2 s")
         self.text = text.replace("µ", "u").replace("μ", "u").strip()
         for foreign, meant in _FOREIGN.items():
             if foreign in self.text:
                 raise _Wrong(f"{foreign!r} is not a word of constraints", f"write {meant!r}")
         self.quantities: dict[int, tuple[float, Dimension, str]] = {}
+
+    def whole(self) -> Term:
+        """All of the text, which must be something that holds or not."""
+        found = self.term()
+        if found.sort not in ("flag", "any"):
+            raise _Wrong(f"{self.text!r} is {_named(found.sort)}, not something that holds or not", "compare it: <, <=, ==, !=, >=, >")
+        return found
 
     def term(self) -> Term:
         source = self._without_units()
@@ -325,4 +330,3 @@ def _shown(value: Any, word: Word) -> str:
     if word.unit == "fraction":
         return f"{100 * value:.4g} %"
     return f"{value / word.factor:,.6g}{f' {word.unit}' if word.unit not in ('', '1') else ''}"
-

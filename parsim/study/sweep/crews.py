@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from importlib import import_module
 from multiprocessing import get_context, parent_process
 from time import monotonic
 from typing import Any
@@ -91,21 +92,21 @@ class Dask(Borrowed):
 
     def __init__(self, address: str) -> None:
         try:
-            from distributed import Client
+            distributed: Any = import_module("distributed")
         except ImportError:
             message = "Dask is not installed"
             raise ScenarioError(Finding(message, "--dask", address, 'pip install "parsim[dask]"')) from None
         try:
-            self.client = Client(address, timeout="15s", set_as_default=False)
+            self.client = distributed.Client(address, timeout="15s", set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
             hint = "start one: dask scheduler, and on each machine: dask worker ADDRESS --nthreads 1"
-            message = f"no Dask scheduler answers: {error or type(error).__name__}"
+            message = f"no Dask scheduler answers: {str(error) or type(error).__name__}"
             raise ScenarioError(Finding(message, "--dask", address, hint)) from None
         super().__init__(self.client.get_executor(pure=False), max(1, self._threads()))
         self._seen = monotonic()
 
     def _threads(self) -> int:
-        return sum(int(worker["nthreads"]) for worker in self.client.scheduler_info(n_workers=-1)["workers"].values())
+        return sum(self.client.nthreads().values())
 
     def died(self, error: BaseException) -> bool:
         return type(error).__name__ == "KilledWorker"
@@ -142,5 +143,3 @@ def crew(workers: int | None, executor: Executor | None, dask: str | None, work:
         return Dask(dask)
     count = min(workers or os.cpu_count() or 1, work)
     return Processes(count) if count > 1 else Crew()
-
-

@@ -133,9 +133,8 @@ class Reader:
     def listed(self, word: str, key: str, values: Sequence[Any], origin: Origin) -> Listed:
         """The values of one key, each checked as the scenario would."""
         kind = leaves().get(key)
-        meant = [canonical(word if word == "parallel.zero" or word == "zero" else key, value)[1] for value in values]
-        if word == "zero":
-            meant = [canonical("parallel.zero", value)[1] for value in values]
+        written = "parallel.zero" if word in ("parallel.zero", "zero") else key
+        meant = [canonical(written, value)[1] for value in values]
         for value in meant if kind is not None else ():
             try:
                 kind.check(value)  # type: ignore[union-attr]
@@ -180,7 +179,8 @@ class Reader:
         """So many seeds from 0, or those in a list."""
         if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_SEEDS:
             value = list(range(value))
-        if not isinstance(value, (list, tuple)) or not value or not all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+        whole = isinstance(value, (list, tuple)) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+        if not whole or not value:
             hint = "write seeds: 5, or seeds: [1, 2, 3]"
             self.findings.append(Finding("seeds are a count or a list of whole numbers", "seeds", value, hint, *origin))
             return []

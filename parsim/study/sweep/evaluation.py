@@ -14,7 +14,7 @@ _ONE_AT_A_TIME = Lock()
 """a worker with several threads (Dask) simulates in one of them: the interpreter runs one at a time anyway"""
 
 
-class ForeignWorker(ParsimError):
+class ForeignWorkerError(ParsimError):
     """A worker runs another version of parsim, or another catalogue."""
 
 
@@ -42,10 +42,10 @@ def evaluate_all(work: Sequence[tuple[Candidate, Mapping[str, Any]]], expected: 
     """The rows of a chunk, in order.
 
     Raises:
-        ForeignWorker: this process has not the parsim that asks (`expected` is its `stamp`).
+        ForeignWorkerError: this process has not the parsim that asks (`expected` is its `stamp`).
     """
     if (mine := stamp()) != expected:
         what = f"version {mine[0]}, not {expected[0]}" if mine[0] != expected[0] else "another catalogue of devices and models"
-        raise ForeignWorker(f"a worker has parsim {what}: its rows would not be comparable; install the same on all machines")
+        raise ForeignWorkerError(f"a worker has parsim {what}: its rows would not be comparable; install the same on all machines")
     with _ONE_AT_A_TIME:
         return [evaluate(candidate, settings) for candidate, settings in work]

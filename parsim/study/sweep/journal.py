@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from parsim.errors import Finding, ScenarioError
 from parsim.report.write import replacing
@@ -57,7 +57,9 @@ class Journal:
         if not path.exists():
             if self.path.exists() and self.path.stat().st_size:
                 message = f"has {RESULTS} but no {STUDY}: nobody knows what it answers"
-                raise ScenarioError(Finding(message, suggestion="begin anew with --restart, or use another --out", file=str(self.directory)))
+                raise ScenarioError(
+                    Finding(message, suggestion="begin anew with --restart, or use another --out", file=str(self.directory))
+                )
             return
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
@@ -82,7 +84,7 @@ class Journal:
         os.fsync(self._file.fileno())
         self.rows |= {row["key"]: row for row in fresh}
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -115,7 +117,9 @@ def _read(path: Path) -> dict[str, Row]:
             rows.setdefault(row["key"], row)
         except (ValueError, KeyError, TypeError):
             message = "is not a row of results: the file was changed by something else"
-            raise ScenarioError(Finding(message, suggestion="delete the line, or begin anew with --restart", file=str(path), line=number)) from None
+            raise ScenarioError(
+                Finding(message, suggestion="delete the line, or begin anew with --restart", file=str(path), line=number)
+            ) from None
     return rows
 
 

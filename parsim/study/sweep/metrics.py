@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from parsim import units
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.timeline import COMMUNICATION, KEYS
 from parsim.study.sweep.dimension import BYTES, ENERGY, FLOPS, FREQUENCY, MONEY, NUMBER, TIME, Dimension
@@ -47,6 +48,18 @@ class Metric:
     def factor(self) -> float:
         """Base units in one unit of the column."""
         return _UNITS[self.unit][1] if self.unit else 1.0
+
+    def shown(self, value: float | None) -> str:
+        """A value with its unit."""
+        if value is None:
+            return "null"
+        if self.unit in ("s", "h"):
+            return units.format_time(value * self.factor)
+        if self.unit == "B":
+            return units.format_bytes(value)
+        if self.unit == "fraction":
+            return f"{100 * value:.4g} %"
+        return f"{value:,.6g}" + (f" {self.unit}" if self.unit not in ("", "1", "money", self.title) else "")
 
     @property
     def text(self) -> str:
@@ -123,10 +136,10 @@ METRICS: tuple[Metric, ...] = (
         "cost_per_million_tokens", "cost per 1e6 tokens", "money", "lower", of("cost_per_million_tokens"),
         ("cost_per_million_tokens_usd", "cost_per_token"), "Price of one million tokens, in economics.currency.", _PRICE,
     ),
-    Metric("cost_per_step", "cost per step", "money", "lower", of("cost_per_step"), (), "Price of one step, in economics.currency.", _PRICE),
+    Metric("cost_per_step", "cost per step", "money", "lower", of("cost_per_step"), (), "Price of one step, in that currency.", _PRICE),
     Metric("energy_J", "energy", "J", "lower", of("energy_J"), ("energy",), "Energy of the whole training at the meter.", _TOKENS),
     Metric("energy_per_step_J", "energy per step", "J", "lower", of("energy_per_step_J"), (), "Energy of one step at the meter.", _POWER),
-    Metric("co2_kg", "CO2", "kg", "lower", of("co2_kg"), (), "CO2 equivalent of the energy.", f"economics (carbon intensity) and {_TOKENS}"),
+    Metric("co2_kg", "CO2", "kg", "lower", of("co2_kg"), (), "CO2 equivalent of the energy.", f"a carbon intensity and {_TOKENS}"),
     Metric(
         "goodput", "goodput", "fraction", "higher", of("goodput"), (), "Share of the time that goes into steps that count.",
         "economics.mtbf_per_gpu",

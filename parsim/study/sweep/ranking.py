@@ -44,7 +44,11 @@ def _layers(scores: Sequence[Scores], order: Sequence[int]) -> dict[int, int]:
     found: dict[int, int] = {}
     for place in order:
         number = next(
-            (number for number, layer in enumerate(layers) if not any(dominates(scores[other], scores[place]) for other in reversed(layer))),
+            (
+                number
+                for number, layer in enumerate(layers)
+                if not any(dominates(scores[other], scores[place]) for other in reversed(layer))
+            ),
             len(layers),
         )
         if number == len(layers):

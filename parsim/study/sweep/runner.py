@@ -87,8 +87,10 @@ class Runner:
             rows = future.result()
         except Exception as error:
             if not self.crew.died(error):
-                raise error if isinstance(error, ParsimError) else ParsimError(
-                    f"the workers cannot go on: {type(error).__name__}: {error}; rows so far are kept"
+                raise (
+                    error
+                    if isinstance(error, ParsimError)
+                    else ParsimError(f"the workers cannot go on: {type(error).__name__}: {error}; rows so far are kept")
                 ) from error
             self._suspects += chunk
             return

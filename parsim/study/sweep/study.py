@@ -23,7 +23,7 @@ from parsim.study.sweep.ranking import Scores, ranked
 from parsim.study.sweep.row import Row
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas  # type: ignore[import-untyped]
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,8 @@ class Study:
         if row["status"] not in ("fits", "does not fit"):
             return f"{row['status']}: {row['reason']}"
         if broken := self.broken(place, row):
-            return f"breaks {broken}" + (f" ({row['reason']})" if row["status"] == "does not fit" else "")
+            fitting = row["status"] == "fits"
+            return f"breaks {broken}" if fitting else f"does not fit: {row['reason']}"
         missing = next((objective.metric for objective in self.objectives if objective.score(row) is None), None)
         if missing is not None:
             return f"{missing.name} is null" + (f"; it needs {missing.needs}" if missing.needs else "")
@@ -192,8 +193,8 @@ class Study:
             return f"number {number}, on the front: nothing is better in {' and '.join(one.metric.title for one in self.objectives)}"
         metric = self.objectives[0].metric
         mine, its = entry.mean(metric.name), best.mean(metric.name)
-        apart = "" if not mine or not its or metric.name == "" else f", {100 * (mine / its - 1):+.3g} % against the best"
-        return f"number {number}: {metric.title} {_figure(mine)} {metric.unit}{apart}".replace(" 1,", ",")
+        apart = "" if not mine or not its else "as good as the best" if mine == its else f"{100 * (mine / its - 1):+.3g} % against the best"
+        return ", ".join(filter(None, (f"number {number}: {metric.title} {metric.shown(mine)}", apart)))
 
     def why_not(self, which: str = "all") -> list[tuple[str, str, str]]:
         """Key, label and reason of the points that `which` names: all, (the beginning of) a key, or settings such as ``tp=4,pp=2``.
@@ -273,7 +274,3 @@ class Study:
 
     def __repr__(self) -> str:
         return f"<Study {self.name}: {len(self.rows)} rows>"
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.6g}"

@@ -138,7 +138,9 @@ class _Block:
     def source(self, tree: Mapping[str, Any]) -> str:
         value = tree.get("scenario")
         if not isinstance(value, str) or not value.strip():
-            self.problem("scenario", "which scenario?" if value is None else f"{shown(value)} is no scenario", value, "write a name or a path")
+            self.problem(
+                "scenario", "which scenario?" if value is None else f"{shown(value)} is no scenario", value, "write a name or a path"
+            )
             return ""
         try:
             found = files.find("scenarios", value, self.document.path)

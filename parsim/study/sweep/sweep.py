@@ -31,7 +31,7 @@ _ALWAYS = "fits"
 """holds in every study unless a constraint speaks of it"""
 
 
-def sweep(
+def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates it
     source: Source,
     *arguments: str,
     axes: Mapping[str, Any] | None = None,
@@ -198,13 +198,15 @@ class _Run:
         if self.best is None:
             return ""
         metric = self.objectives[0].metric
-        return f"best {metric.title} {self.best[1][metric.name]:.4g} {metric.unit}".removesuffix(" 1")
+        return f"best: {metric.title} {metric.shown(self.best[1][metric.name])}"
 
 
 def _null(one: Objective) -> Finding:
     needs = one.metric.needs
     hint = f"it needs {needs}" if needs else "parsim explain says when it is defined"
-    return Finding(f"{one.metric.name} is null for this scenario: nothing can be ranked by it", one.word, one.metric.name, hint, *one.origin)
+    return Finding(
+        f"{one.metric.name} is null for this scenario: nothing can be ranked by it", one.word, one.metric.name, hint, *one.origin
+    )
 
 
 def _check_currencies(where: Sequence[Constraint], space: Space) -> None:
@@ -213,7 +215,10 @@ def _check_currencies(where: Sequence[Constraint], space: Space) -> None:
     wrong = [(one, code) for one in where for code in one.currencies if code != own]
     if wrong:
         raise ScenarioError(
-            [Finding(f"{one.text!r} is in {code}, the scenario in {own}", "where", one.text, f"write {own}", *one.origin) for one, code in wrong]
+            [
+                Finding(f"{one.text!r} is in {code}, the scenario in {own}", "where", one.text, f"write {own}", *one.origin)
+                for one, code in wrong
+            ]
         )
 
 

@@ -27,7 +27,7 @@ def text(study: Study) -> str:
     lines += [*_table(_columns(study, shown)), ""]
     if (more := len(study.entries) - len(shown)) > 0:
         lines += [f"{more:,} more; --top shows them.", ""]
-    lines += [*_best(study, shown[0]), *_unequal(study, shown)]
+    lines += [*_best(study, shown[0]), *_unequal(study)]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -39,8 +39,9 @@ def _asked(study: Study) -> str:
 def _counted(study: Study) -> str:
     counts = study.counts()
     words = {
-        "excluded": "excluded by constraints before a simulation", "equal": "equal to another", "passed": "proved worse without a simulation",
-        "simulated": "simulated", "refused": "refused", "deadlock": "in deadlock", "failed": "failed",
+        "excluded": "excluded by constraints before a simulation", "equal": "equal to another",
+        "passed": "proved worse without a simulation", "simulated": "simulated",
+        "refused": "refused", "deadlock": "in deadlock", "failed": "failed",
     }  # fmt: skip
     said = [f"{counts[name]:,} {word}" for name, word in words.items() if counts[name]]
     points = counts["points"]
@@ -70,6 +71,8 @@ def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
     metrics = list(dict.fromkeys([*(one.metric.name for one in study.objectives), *_ALWAYS, "gpus"]))
     for name in metrics:
         values = [entry.mean(name) for entry in shown]
+        if not any(values):
+            continue  # no MFU without FLOP, no memory of profiled stages
         if name == "gpus" and len(set(values)) < 2 and all(one.metric.name != "gpus" for one in study.objectives):
             continue
         columns.append(_figures(study, NAMED[name], values))
@@ -110,9 +113,8 @@ def currency(study: Study) -> str:
 def _table(columns: Sequence[Column]) -> list[str]:
     widths = [max(len(heading), *map(len, cells)) for heading, cells in columns]
     lines = ["  ".join(f"{heading:>{width}}" for (heading, _), width in zip(columns, widths, strict=True))]
-    for place in range(len(columns[0][1])):
-        lines.append("  ".join(f"{cells[place]:>{width}}" for (_, cells), width in zip(columns, widths, strict=True)))
-    return lines
+    rows = zip(*(cells for _, cells in columns), strict=True)
+    return [*lines, *("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)]
 
 
 def _best(study: Study, entry: Entry) -> list[str]:
@@ -120,7 +122,9 @@ def _best(study: Study, entry: Entry) -> list[str]:
     candidate = entry.place.candidate
     if candidate is not None and isinstance(study.definition.source, str):
         blocks = [word for name in study.definition.named for word in ("--override", name)]
-        lines.append(f"Run it: {join(['parsim', 'run', study.definition.source, *study.definition.arguments, *candidate.overrides, *blocks])}")
+        lines.append(
+            f"Run it: {join(['parsim', 'run', study.definition.source, *study.definition.arguments, *candidate.overrides, *blocks])}"
+        )
     return lines
 
 
@@ -132,17 +136,19 @@ def strategy(entry: Entry) -> str:
         "tensor": value_at(tree, "parallel.tensor.size"), "pipeline": value_at(tree, "parallel.pipeline.size"),
         "context": value_at(tree, "parallel.context.size"), "data": row["data_size"],
     }  # fmt: skip
-    words = [f"{name} {size:g}" for name, size in sizes.items() if isinstance(size, (int, float)) and (size > 1 or name in ("tensor", "data"))]
+    words = [
+        f"{name} {size:g}" for name, size in sizes.items() if isinstance(size, (int, float)) and (size > 1 or name in ("tensor", "data"))
+    ]
     if (size := sizes["pipeline"]) and size != 1:
         words.append(f"schedule {str(value_at(tree, 'parallel.pipeline.schedule')).partition(chr(10))[0]}")
     words.append(str(value_at(tree, "parallel.data.strategy")))
-    words.append(f"{row['micro_batches']:g} micro-batches")
+    words.append(f"{row['micro_batches']:g} micro-batch{'es' * (row['micro_batches'] != 1)}")
     recompute = value_at(tree, "training.recompute")
     words.append("no recomputation" if recompute in (None, "none") else f"recompute {flow(recompute)}")
     return f"{', '.join(words)} on {row['gpus']:g} GPU{'s' * (row['gpus'] != 1)}"
 
 
-def _unequal(study: Study, shown: Sequence[Entry]) -> list[str]:
+def _unequal(study: Study) -> list[str]:
     """A warning where a step is not the same work in all rows, and the objective is its time."""
     works = {entry.rows[0]["samples_per_step"] for entry in study.entries}
     if len(works) < 2 or all(one.metric.name != "step_time_s" for one in study.objectives):
