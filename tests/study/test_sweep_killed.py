@@ -197,8 +197,6 @@ def test_workers_that_cannot_even_begin_are_an_error_and_no_rows(monkeypatch: py
         Space(definition_of({"model": "gpt2", "cluster": "single-a100", "training": {"mbs": 1, "gas": 1}})).places(())
     )
     crew = Processes(1)
-    monkeypatch.setattr("parsim.study.sweep.runner.evaluate_all", os._exit)
-    monkeypatch.setattr("parsim.study.sweep.runner.stamp", lambda: 7)
     recorded: list[Any] = []
 
     def submit(job: Any, *arguments: Any) -> Any:
