@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parsim
-from parsim.errors import DeadlockError, InputError, ScenarioError
+from parsim.errors import DeadlockError, InputError, ParsimError, ScenarioError
 from parsim.run import simulate
 from parsim.study.sweep.candidates import Candidate, Place, Space
-from parsim.study.sweep.choice import Bounded
+from parsim.study.sweep.choice import Bounded, Everything, Least
 from parsim.study.sweep.crews import Crew
 from parsim.study.sweep.evaluation import ForeignWorkerError, evaluate, evaluate_all
 from parsim.study.sweep.journal import Journal
 from parsim.study.sweep.metrics import METRICS, NAMED, figures
+from parsim.study.sweep.objective import objective
 from parsim.study.sweep.ranking import dominates, ranked
 from parsim.study.sweep.row import Row
 from parsim.study.sweep.runner import Runner
@@ -322,11 +323,11 @@ def test_bounds_never_change_the_best(costs: list[tuple[float, float]], top: int
     """With any lower bounds, any number of workers and any order of arrival, the best `top` are those of simulating everything."""
     places = [Place(number, {}, Candidate(str(number), (), {})) for number in range(len(costs))]
 
-    def bound(candidate: Candidate) -> tuple[float, float]:
-        time, share = costs[int(candidate.key)]
-        return time * share, 0.0
+    def bound(place: Place) -> Least | None:
+        time, share = costs[place.number]
+        return Least(time * share) if share > 0.1 else None
 
-    choice = Bounded(iter(places), bound, lambda place, _: costs[place.number][0], top)
+    choice = Bounded(iter(places), bound, objective("step_time"), lambda place, _: costs[place.number][0], top)
     found: list[int] = []
     flying: list[Place] = []
     while True:
@@ -344,24 +345,38 @@ def test_bounds_never_change_the_best(costs: list[tuple[float, float]], top: int
 def test_a_study_with_bounds_simulates_less_and_ranks_the_same() -> None:
     words = ("training.global_batch=4,8,16,32",)
 
-    def bound(candidate: Candidate) -> tuple[float, float]:
-        return 3.0 * candidate.scenario["training"]["global_batch"], 0.0
+    def bound(place: Place) -> Least:
+        return Least(3.0 * place.settings["training.global_batch"], samples=place.settings["training.global_batch"])
 
-    everything = parsim.sweep(TINY, *words, top=1)
+    everything = parsim.sweep(TINY, *words, top=1, exhaustive=True)
     less = parsim.sweep(TINY, *words, top=1, bound=bound)
     assert len(everything.rows) == 4
-    assert len(less.rows) == 2  # 21 s; at least 24 s for 8 samples is taken ahead: two chunks are on their way
+    assert [row["step_time_s"] for row in less.rows] == [21.0]
     assert less.best is not None
     assert everything.best is not None
     assert less.best.key == everything.best.key
-    assert less.why_not()[3][2] == "not simulated: step time is at least 96 s, the best 1 take at most 21 s"
+    assert less.why_not()[3][2] == "not simulated: step time is at least 96 s, the best has 21 s"
     assert len(parsim.sweep(TINY, *words, top=1, bound=bound, exhaustive=True).rows) == 4
+    # bounds say nothing of memory here; of samples/s they say at most 1/3 everywhere
+    assert len(parsim.sweep(TINY, *words, top=1, bound=bound, maximise="samples_per_s").rows) == 4
+
+
+def test_what_surely_does_not_fit_is_passed_over() -> None:
+    def bound(place: Place) -> Least:
+        return Least(0.0, full="it needs at least 128 GiB of 79.25 GiB" if place.settings["training.global_batch"] == 128 else "")
+
+    study = parsim.sweep(TINY, "training.global_batch=4,128", bound=bound)
+    assert [reason for _, _, reason in study.why_not()] == ["the best", "not simulated: it needs at least 128 GiB of 79.25 GiB"]
+    assert len(parsim.sweep(TINY, "training.global_batch=4,128", bound=bound, where="fits or not fits").rows) == 2
+
+
+def test_a_bound_that_a_simulation_contradicts_is_an_error_and_no_answer() -> None:
+    with pytest.raises(ParsimError, match=r"takes 21\.0 s, but was proved to take at least 22\.0 s"):
+        parsim.sweep(TINY, "training.global_batch=4", bound=lambda _: Least(22.0))
 
 
 def test_a_runner_tells_every_row_once() -> None:
     places = list(Space(definition_of(TINY).changed(arguments=WORDS)).places(()))
     recorded: list[int] = []
-    from parsim.study.sweep.choice import Everything
-
     runner = Runner(Everything(iter(places)), Crew(), lambda found: recorded.extend(place.number for place, _ in found))
     assert [place.number for place, _ in runner.run()] == recorded == list(range(6))
