@@ -31,6 +31,7 @@ from parsim.commands import (
     importing,
     network,
     schedule,
+    sweep,
     timeline,
     trace,
     validate,
@@ -46,7 +47,7 @@ OUT = Path("parsim-out")
 """where `run` writes, one directory per scenario"""
 EXAMPLE = "gpt2-ddp-4x-a100"
 """the shipped scenario that `new` copies"""
-LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons")
+LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons", "studies")
 
 app = typer.Typer(name="parsim", rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -163,7 +164,7 @@ def list_(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List what comes with parsim: models, devices, topologies, software profiles, schedules, scenarios, comparisons."""
+    """List what comes with parsim: models, devices, topologies, software profiles, schedules, scenarios, comparisons, studies."""
     if kind is not None and kind not in LISTED:
         raise ScenarioError(Finding(f"there is no list of {kind!r}", value=kind, suggestion=f"choose from {', '.join(LISTED)}"))
     known = {name: _names(name) for name in LISTED if kind in (None, name)}
@@ -199,16 +200,20 @@ def new(
 
 
 @app.command()
-def schema(as_json: Json = False, debug: Debug = False) -> None:
+def schema(
+    study: Annotated[bool, typer.Option("--study", help="That of study files.")] = False, as_json: Json = False, debug: Debug = False
+) -> None:
     """Print the JSON Schema of scenario files, for completion in an editor."""
     from parsim.scenario.json_schema import schema as scenario_schema
+    from parsim.study.sweep.schema import schema as study_schema
 
-    say_json(scenario_schema())
+    say_json(study_schema() if study else scenario_schema())
 
 
 explain.register(app)
 timeline.register(app)
 compare.register(app)
+sweep.register(app)
 network.register(app)
 validate.register(app)
 importing.register(app)

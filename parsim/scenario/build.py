@@ -52,6 +52,15 @@ def build(scenario: Scenario) -> Built:
 
 
 class Builder:
+def machine(scenario: Scenario) -> tuple[Cluster, tuple[int, ...]]:
+    """The cluster of `scenario` and the GPU of each rank, without the rest. Raises `TopologyError`, with places."""
+    try:
+        return _Builder(scenario).machine()
+    except InputError as error:
+        raise type(error)(scenario.findings_at(error.findings)) from None
+
+
+class _Builder:
     """One build: what fails is collected as long as the rest can still be looked at."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -122,6 +131,10 @@ class Builder:
             background=others or (),
             economics=economics,
         )
+
+    def machine(self) -> tuple[Cluster, tuple[int, ...]]:
+        cluster = self._cluster()
+        return cluster, self._gpus(cluster)
 
     # collecting
 
