@@ -1,0 +1,223 @@
+"""Lower bounds of a candidate's step time and peak memory, without simulating it.
+
+Step time. Every op of a rank's compute lane follows the one before it, every slot of a pipeline follows the slot whose message
+it needs, and no transfer is faster than on idle links; so a chain of such ops is a lower bound of the step:
+
+    fill + the m passes of a rank + drain + end of the step            (`Bounds.step_time`, closed form, for every rank)
+    the longest chain through all slots of the schedule                (`Bounder.tight`, walks the schedule)
+
+and so is what passes through one queue, such as the gathers and reductions of sharded weights. What delays a simulation and is
+left out here: links shared with others, compute slowed beside communication, ranks waiting for unequal ones.
+
+Memory. The order of a rank's compute lane is fixed, whatever takes how long. What it has allocated and not freed at one place of
+that order is live at one moment; the caching allocator reserves no less, and context and communicators come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from parsim.report.device_memory import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
+from parsim.scenario.built import Built
+from parsim.study.search.pieces import Pieces, Shared
+from parsim.study.search.slots import ends, fullest, walk, walked
+
+ROUNDING_ERRORS = 1e-9
+"""relative; sums are taken in another order here than by the engine"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """No simulation of the candidate finds less."""
+
+    step_time: float
+    """[s]"""
+    peak_memory: int
+    """of the fullest rank's device, as `memory.peak_bytes` counts it [B]"""
+    capacity: int
+    """of a device, what must stay free taken off [B]"""
+    samples: int
+    """per step"""
+    tokens: float | None
+    """per step; None: samples without tokens"""
+    gpus: int
+    flop: float | None = None
+    """model FLOP per step under the report's convention"""
+
+    @property
+    def surely_full(self) -> bool:
+        """It cannot fit."""
+        return self.peak_memory > self.capacity
+
+
+class Bounder:
+    """Bounds of neighbours: what they have in common is found once."""
+
+    def __init__(self) -> None:
+        self.shared = Shared()
+
+    def bounds(self, built: Built) -> Bounds:
+        """The cheap bound of the step and that of the memory. Raises `PlanError` for what no plan exists for."""
+        pieces = self.shared.pieces(built)
+        training = built.training
+        capacity = built.cluster.device(built.gpus[0]).visible_memory - built.memory_reserve
+        tokens = float(training.global_batch * training.mean_length) if built.model.sequence else None
+        return Bounds(closed(pieces), memory(pieces), capacity, training.global_batch, tokens, len(built.gpus))
+
+    def tight(self, built: Built) -> float:
+        """The longest chain through the whole schedule [s]; not below the cheap bound."""
+        pieces = self.shared.pieces(built)
+        return max(closed(pieces), longest(pieces))
+
+
+# -- step time --------------------------------------------------------------------------------------------------------
+
+
+def closed(pieces: Pieces) -> float:
+    """Fill, a rank's own passes, drain, end of the step: the largest over the ranks [s]."""
+    plan = pieces.plan
+    if plan.asynchronous:
+        return _steady(pieces)
+    fill, drain, rest = _ways(pieces)
+    compute, queues = [], []
+    drained = 0.0
+    for p, row in enumerate(plan.slots):
+        first, last = row[0], row[-1]
+        own = sum(_passes(pieces, kind, stage) for kind, stage in {(slot.kind, slot.stage): None for slot in row})
+        done = own + (fill[first.stage] if first.kind == "F" else 0.0)
+        compute.append(done)
+        drained = max(drained, done + (rest[last.stage] if last.kind == "F" else drain[last.stage] if last.kind in "BI" else 0.0))
+        reduction = pieces.stages[p].reductions.get(last.stage)
+        begun = done - pieces.chunks[last.stage].seconds.get(last.kind, 0.0)
+        queues.append(-inf if reduction is None or last.kind == "F" else max(done + reduction.last, begun + reduction.total))
+    queued = max(sum(r.each for r in stage.reductions.values()) for stage in pieces.stages) * plan.training.micro_batches
+    return max(_finished(pieces, compute, queues), drained + _least_ending(pieces), queued) * (1 - ROUNDING_ERRORS)
+
+
+def _passes(pieces: Pieces, kind: str, stage: int) -> float:
+    """All passes of one kind on a stage. A smaller last micro-batch is left out."""
+    seconds, training = pieces.chunks[stage].seconds, pieces.plan.training
+    count = training.micro_batches - bool(training.last_micro_batch)
+    return seconds[kind.lower()] + (count - 1) * seconds[kind] if count else 0.0
+
+
+def _ways(pieces: Pieces) -> tuple[list[float], list[float], list[float]]:
+    """Per global stage: the forwards before it, the backwards behind it, the forwards behind it, messages included [s]."""
+    count = len(pieces.chunks)
+    fill, drain, rest = [0.0] * count, [0.0] * count, [0.0] * count
+    smaller = bool(pieces.plan.training.last_micro_batch)  # how long its passes take is not known here
+    for stage in range(1, count):
+        before = pieces.chunks[stage - 1].least
+        sent = pieces.sends.get(("F", stage - 1), 0.0), pieces.sends.get(("B", stage), 0.0)
+        fill[stage] = fill[stage - 1] + (0.0 if smaller else before.get("F", 0.0) + sent[0])
+        drain[stage] = drain[stage - 1] + (0.0 if smaller else before.get("B", 0.0) + sent[1])
+    for stage in reversed(range(count - 1)):
+        step = pieces.chunks[stage + 1].least.get("F", 0.0) + pieces.sends.get(("F", stage), 0.0)
+        rest[stage] = rest[stage + 1] + (0.0 if smaller else step)
+    return fill, drain, rest
+
+
+def _least_ending(pieces: Pieces) -> float:
+    """What follows the last pass of any rank, whichever it is [s]."""
+    stages = set(map(id, pieces.stages))
+    chosen = [stage for stage in pieces.stages if id(stage) in stages]
+    meets = all(stage.before > -inf for stage in chosen)
+    return min(max(0.0, stage.before) for stage in chosen) + (max if meets else min)(stage.after for stage in chosen)
+
+
+def _finished(pieces: Pieces, compute: list[float], queues: list[float]) -> float:
+    """The end of the step [s], from the ends of every rank's passes and of its gradients' queue."""
+    ranks = list(zip(compute, queues, pieces.stages, strict=True))
+    if all(stage.before > -inf for stage in pieces.stages):
+        met = max(max(done + stage.before, queue + stage.queued_before) for done, queue, stage in ranks)
+        return met + max(stage.after for stage in pieces.stages)
+    return max(max(done + stage.after, queue + stage.queued_after) for done, queue, stage in ranks)
+
+
+def _steady(pieces: Pieces) -> float:
+    """Without a flush a step is as many periods as it has micro-batches, and no period is shorter than a rank's own passes [s]."""
+    plan = pieces.plan
+    p = len(plan.slots)
+    many = plan.training.micro_batches - 4 * p - 8  # what `parsim.run.plan_of` adds to find the steady state
+    own = [sum(pieces.chunks[slot.stage].least[slot.kind] for slot in {s[:2]: s for s in row}.values()) for row in plan.slots]
+    return many * max(own) * (1 - 1e-6)
+
+
+def longest(pieces: Pieces) -> float:
+    """The longest chain through all slots of the schedule, and the end of the step behind it [s]; 0 where it is not known."""
+    plan = pieces.plan
+    if plan.asynchronous or plan.training.last_micro_batch:
+        return 0.0
+    pipeline = plan.parallelism.pipeline
+    if pipeline.schedule == "custom" or not plan.training.backward:
+        order = walk(plan.slots, len(plan.chunks))
+    else:
+        order = walked(pipeline.schedule, pipeline.size, plan.training.micro_batches, pipeline.virtual_stages)
+    if not order.ranks:
+        return 0.0
+    seconds = [pieces.chunks[stage].seconds[kind.lower() if first else kind] for kind, stage, first in order.names]
+    travel = [pieces.sends.get(("F", stage - 1) if kind == "F" else ("B", stage + 1), 0.0) for kind, stage, _ in order.names]
+    lanes, done = ends(order, len(plan.slots), seconds, travel)
+    queues = [-inf] * len(lanes)
+    for stage, place in order.last_backward.items():
+        p = plan.chunks[stage].pipeline_rank
+        if (reduction := pieces.stages[p].reductions.get(stage)) is not None:
+            begun = done[place] - seconds[order.keys[place]]
+            queues[p] = max(queues[p], done[place] + reduction.last, begun + reduction.total)
+    return _finished(pieces, lanes, queues) * (1 - ROUNDING_ERRORS)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def memory(pieces: Pieces) -> int:
+    """The fullest rank [B]: what stays, what its first slots pile up, context and communicators.
+
+    Of ranks that hold the same, the first is asked: the earlier a stage, the more micro-batches wait in it.
+    """
+    plan = pieces.plan
+    asked: dict[tuple[int, ...], int] = {}
+    for p in range(len(pieces.stages)):
+        asked.setdefault((id(pieces.stages[p]), *(id(pieces.chunks[chunk.stage]) for chunk in plan.of_rank(p))), p)
+    return plan.runtime.context + plan.runtime.overhead + max(_allocated(pieces, p) + _buffers(pieces, p) for p in asked.values())
+
+
+def _allocated(pieces: Pieces, p: int) -> int:
+    """Allocated memory of one pipeline rank [B]."""
+    plan, stage, row = pieces.plan, pieces.stages[p], pieces.plan.slots[p]
+    split = any(slot.kind == "W" for slot in row)
+    own = plan.of_rank(p)
+    written = {chunk.stage: 0 if split else size for chunk, size in zip(own, stage.gradients, strict=True)}
+    net: dict[tuple[str, int], int] = {}
+    high: dict[tuple[str, int], int] = {}
+    for chunk in own:
+        cost = pieces.chunks[chunk.stage]
+        net["F", chunk.stage] = cost.kept if plan.training.backward else min(0, cost.kept)
+        high["F", chunk.stage] = cost.forward_high
+        for kind in "BI":
+            net[kind, chunk.stage], high[kind, chunk.stage] = -cost.kept, cost.backward_high
+        net["W", chunk.stage] = high["W", chunk.stage] = 0
+    most = fullest(row, net, high, written)
+    if plan.parallelism.pipeline.schedule == "gpipe" and plan.training.backward:  # the row here has fewer forwards than come first
+        cost, smaller = pieces.chunks[own[0].stage], bool(plan.training.last_micro_batch)
+        many = plan.training.micro_batches - smaller
+        most = max(most, (many - 1) * cost.kept + cost.forward_high, many * cost.kept + (0 if smaller else cost.backward_high))
+    if not plan.asynchronous:
+        most = max(most, sum(stage.gradients) + stage.ending_high)
+    return stage.resident + most
+
+
+def _buffers(pieces: Pieces, p: int) -> int:
+    """Communicators that a rank surely has [B]."""
+    plan = pieces.plan
+    if plan.runtime.communicators is not None:
+        return plan.runtime.communicators
+    groups = set(pieces.stages[p].groups)
+    for axis in ("tensor", "context"):
+        if plan.mesh.size(axis) > 1:
+            groups.add(plan.mesh.group(pieces.prices.ranks[p], axis))
+    messages = [block.message.values() for chunk in pieces.chunks for block in (chunk.entering, chunk.leaving)]
+    sends = len(pieces.chunks) > 1 and all(size is not None for sizes in messages for size in sizes)
+    count = len(groups) + sends
+    return FIRST_COMMUNICATOR + FURTHER_COMMUNICATOR * (count - 1) if count else 0

@@ -1,0 +1,144 @@
+"""One pass by itself: the longest chain of its ops, and the memory that is surely live while it runs.
+
+Both are lower bounds of what a simulation finds. A pass is a list of items; an item waits for the items it needs, for
+the last item of each of its lanes and for the lanes it names. Nothing else is counted: no other rank is late, no link
+is shared, no kernel is slowed by a collective beside it. All of those can only make ends later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from parsim.program.passes import Item
+from parsim.program.program import COMPUTE, Tensor
+from parsim.simulation.allocator import ROUNDING
+from parsim.simulation.ledger import held_in
+
+Price = Callable[[str, str, int], float]
+"""(kind, axis, bytes) -> seconds of a collective alone on its links"""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The longest chain through a pass from its sources [s]; -inf: nothing depends on them."""
+
+    compute: float
+    """to the end of the compute lane"""
+    whole: float
+    """to the end of its last op in any lane"""
+
+
+def longest(items: Sequence[Item], price: Price, sources: Mapping[str, float], *, speed: float = 1.0, arrival: float = -inf) -> Chain:
+    """Follow a pass. `sources`: when each lane's last op before the pass ends (absent: -inf, it holds nothing up).
+
+    `arrival` is what the first item of the compute lane waits for besides. `speed` divides kernel times.
+    """
+    lanes = dict(sources)
+    begin = lanes.get(COMPUTE, -inf)
+    ends: list[float] = []
+    whole = -inf
+    for item in items:
+        start = max((lanes.get(lane, -inf) for lane in item.lanes), default=-inf)
+        for need in item.needs:
+            start = max(start, ends[need])
+        for tail in item.tails:
+            start = max(start, begin if tail == COMPUTE else lanes.get(tail, -inf))
+        if item.lanes[0] == COMPUTE:
+            start, arrival = max(start, arrival), -inf
+        end = start + item.duration / speed if item.collective is None else start + item.duration + price(*item.collective)
+        ends.append(end)
+        for lane in item.lanes:
+            lanes[lane] = max(end, lanes.get(lane, -inf))
+        whole = max(whole, end)
+    return Chain(lanes.get(COMPUTE, -inf), whole)
+
+
+def lane_seconds(items: Sequence[Item], price: Price, *, speed: float = 1.0) -> dict[str, float]:
+    """Time that each lane is taken [s]; ops of a lane never overlap, so a step is no shorter than any lane's sum over it."""
+    total: dict[str, float] = {}
+    for item in items:
+        seconds = item.duration / speed if item.collective is None else item.duration + price(*item.collective)
+        for lane in item.lanes:
+            total[lane] = total.get(lane, 0.0) + seconds
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Live device memory of a pass relative to its beginning [B]."""
+
+    net: int
+    """at its end"""
+    high: int
+    """at its highest, not below 0"""
+
+
+def rounded(size: int) -> int:
+    """What the allocator hands out for `size` bytes at least [B]."""
+    return -(-size // ROUNDING) * ROUNDING
+
+
+def levels(items: Sequence[Item], tensors: Sequence[Tensor], *, without: Sequence[str] = ()) -> Levels:
+    """Memory that is surely live, in the order of the compute lane, which no timing changes.
+
+    A collective beside compute may begin late and end early: what it allocates is counted from the first compute op that waits
+    for it (not at all if none does in this pass), what it frees is gone with the last compute op that it waits for. Categories
+    in `without` are left out.
+    """
+    sizes = [rounded(t.bytes) if held_in(t.category) == "device" and t.category not in without else 0 for t in tensors]
+    beside = [item for item in items if COMPUTE not in item.lanes]
+    came = {effect.tensor for item in beside for effect in item.effects if effect.allocate}
+    for tensor in came & {effect.tensor for item in beside for effect in item.effects if not effect.allocate}:
+        sizes[tensor] = 0
+    early = _early_frees(items)
+    level = -sum(sizes[number] for number in early.get(-1, ()))
+    high = 0
+    pending: dict[int, list[int]] = {}
+    """item beside compute -> tensors that it allocates, not counted yet"""
+    for place, item in enumerate(items):
+        if COMPUTE not in item.lanes:
+            pending[place] = [effect.tensor for effect in item.effects if effect.allocate]
+            continue
+        for waited in _closure(place, items, pending):
+            level += sum(sizes[number] for number in pending.pop(waited))
+        high = max(high, level)
+        for effect in item.effects:
+            if effect.allocate:
+                level += sizes[effect.tensor]
+                high = max(high, level)
+            elif (late := next((numbers for numbers in pending.values() if effect.tensor in numbers), None)) is not None:
+                late.remove(effect.tensor)
+            else:
+                level -= sizes[effect.tensor]
+        level -= sum(sizes[number] for number in early.get(place, ()))
+    return Levels(level, high)
+
+
+def _early_frees(items: Sequence[Item]) -> dict[int, list[int]]:
+    """Place of a compute item (-1: the pass's beginning) -> tensors that collectives beside compute may free right behind it."""
+    behind: list[int] = []
+    frees: dict[int, list[int]] = {}
+    for place, item in enumerate(items):
+        if COMPUTE in item.lanes:
+            behind.append(place)
+            continue
+        behind.append(max((behind[need] for need in item.needs), default=-1))
+        released = [effect.tensor for effect in item.effects if not effect.allocate]
+        if released:
+            frees.setdefault(behind[-1], []).extend(released)
+    return frees
+
+
+def _closure(place: int, items: Sequence[Item], pending: Mapping[int, object]) -> list[int]:
+    """Pending items that an item waits for, directly or through others beside compute."""
+    found: dict[int, None] = {}
+    stack = list(items[place].needs)
+    while stack:
+        need = stack.pop()
+        if need in found or need not in pending:
+            continue
+        found[need] = None
+        stack += items[need].needs
+    return list(found)

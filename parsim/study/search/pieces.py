@@ -1,0 +1,206 @@
+"""What neighbouring candidates have in common, found once: costs of blocks, of stages and of collectives.
+
+A candidate is put together from pieces that thousands of others are made of too. A piece is known by everything it depends on,
+never by the candidate, so candidates may come in any order and from any lattice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+from parsim.hardware.interconnect import Interconnect
+from parsim.kernel import Kernel
+from parsim.parallel.plan import Chunk, Plan
+from parsim.parallel.recompute import checkpoint_groups
+from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
+from parsim.run import clock_of, plan_of
+from parsim.scenario.built import Built
+from parsim.study.search.block_costs import BlockCost, block_cost
+from parsim.study.search.prices import ChainPrices, Prices
+from parsim.study.search.slots import short
+from parsim.study.search.stage_costs import StageCost, stage_cost
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCost:
+    """One global stage, wherever it stands."""
+
+    seconds: dict[str, float]
+    """as `BlockCost.seconds`, with the gathers of what is received"""
+    least: dict[str, float]
+    """F, B -> the shorter of the first micro-batch's pass and the others' [s]"""
+    kept: int
+    """live bytes that a forward leaves for its backward [B]"""
+    forward_high: int
+    backward_high: int
+    """most that a pass adds meanwhile [B]"""
+    entering: BlockCost
+    leaving: BlockCost
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Everything that bounds are made of."""
+
+    plan: Plan
+    """with fewer micro-batches in its `slots`: rows that begin as the whole schedule's do"""
+    chunks: tuple[ChunkCost, ...]
+    """by global stage; equal ones are one object"""
+    stages: tuple[StageCost, ...]
+    """by pipeline rank; equal ones are one object"""
+    sends: dict[tuple[str, int], float]
+    """(F or B, global stage) -> seconds of the message that hands its result on"""
+    prices: ChainPrices
+
+
+class Shared:
+    """The pieces known so far. It keeps everything it is asked about alive: make one per search."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, Any] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._kept: dict[int, object] = {}
+        """objects whose ids are parts of keys"""
+
+    def pieces(self, built: Built) -> Pieces:
+        """The pieces of a candidate. Raises `PlanError` where no plan exists for it."""
+        device = built.cluster.device(built.gpus[0])
+        clock = self.known(("clock", self.id(device)), lambda: clock_of(built))
+        pipeline = built.parallelism.pipeline
+        slots = pipeline.slots or short(pipeline.schedule, pipeline.size, built.training.micro_batches, pipeline.virtual_stages)
+        plan = plan_of(replace(built, parallelism=replace(built.parallelism, pipeline=replace(pipeline, slots=slots))), clock)
+        where = (self.id(built.cluster), built.gpus, built.collectives)
+        wires = self.known(
+            ("prices", *where), lambda: Prices(built.cluster, Interconnect(built.cluster, built.gpus, built.collectives))
+        )
+        prices = ChainPrices(plan, wires)
+        own = _Candidate(self, plan, prices, clock, self.number((self.id(built.model), len(plan.model.blocks), *where)))
+        chunks = tuple(map(own.chunk, plan.chunks))
+        stages = tuple(map(own.stage, range(plan.mesh.size("pipeline"))))
+        return Pieces(plan, chunks, stages, _sends(plan, chunks, prices), prices)
+
+    def known(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made under `key`, made now if nothing was."""
+        if (found := self._found.get(key)) is None:
+            found = self._found[key] = make()
+        return cast(T, found)
+
+    def id(self, thing: object) -> int:
+        """A key for an object that is compared by identity, which is kept alive."""
+        self._kept[id(thing)] = thing
+        return id(thing)
+
+    def number(self, key: Hashable) -> int:
+        """A small key that stands for a large one."""
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+class _Candidate:
+    """One candidate's pieces, and the keys by which they are known."""
+
+    def __init__(self, shared: Shared, plan: Plan, prices: ChainPrices, clock: Callable[[Kernel], float], machine: int) -> None:
+        self.shared, self.plan, self.prices, self.clock = shared, plan, prices, clock
+        self.kinds = tuple(sorted({slot.kind for row in plan.slots for slot in row}))
+        split, recipe = plan.parallelism, plan.training
+        pipeline, recompute = split.pipeline, recipe.recompute
+        plain = replace(recipe, micro_batches=1, global_batch=1, last_micro_batch=0, recompute=Recompute())
+        groups = tuple(tuple(prices.groups(axis)) for axis in ("tensor", "context"))
+        alike = replace(
+            split, pipeline=PipelineParallel(scatter_sends=pipeline.scatter_sends), data=DataParallel(strategy=split.data.strategy)
+        )
+        self.blocks = shared.number((machine, plain, alike, plan.runtime, groups, self.kinds))
+        self.recompute = shared.number(recompute)
+        self.selective = self.recompute if recompute.mode == "selective" else -1
+        alike = replace(split, pipeline=PipelineParallel(size=pipeline.size, virtual_stages=pipeline.virtual_stages))
+        self.states = shared.number((machine, replace(plain, micro_batch=1), alike, plan.runtime, plan.asynchronous, plan.shard_size))
+        self.places = shared.known(("places", machine, plain.finetune is None), self._places)
+
+    def _places(self) -> list[int]:
+        """A number for every block of the model: equal for layers that are one object behind equal ones."""
+        model, shared = self.plan.model, self.shared
+        found = []
+        for number, block in enumerate(model.blocks):
+            layer = block.kind not in ("embedding", "head") and 0 < number < len(model.blocks) - 1
+            alike = layer and self.plan.training.finetune is None
+            before = shared.id(model.blocks[number - 1])
+            found.append(shared.number(("place", shared.id(block), before) if alike else ("place", shared.id(model.blocks[0]), block, number)))
+        return found
+
+    # -- passes ---------------------------------------------------------------------------------------------------
+
+    def chunk(self, chunk: Chunk) -> ChunkCost:
+        """The cost of a chunk, equal to that of all chunks that hold equal blocks."""
+        speed = self.prices.speed(chunk.pipeline_rank)
+        held = tuple([self.places[block] for block in chunk.blocks])
+        return self.shared.known(("chunk", self.blocks, self.recompute, speed, held), lambda: self._chunk(chunk, speed))
+
+    def _chunk(self, chunk: Chunk, speed: float) -> ChunkCost:
+        costs: list[tuple[BlockCost, bool]] = []
+        for group in checkpoint_groups(self.plan.training.recompute, self.plan.model, chunk.blocks):
+            costs += [(self._block(block, group.checkpoint), group.checkpoint and block != group.blocks[0]) for block in group.blocks]
+        entering, leaving = costs[0][0], costs[-1][0]
+        seconds = {kind: sum(cost.seconds[kind] for cost, _ in costs) / speed for kind in entering.seconds}
+        for name in seconds:
+            if name in "Ff":
+                seconds[name] += entering.gathers.get("F", 0.0)
+            elif name in "BbIi":
+                seconds[name] += leaving.gathers.get("B", 0.0)
+        least = {way: min(seconds[k] for k in kinds if k in seconds) for way, kinds in (("F", "Ff"), ("B", "BbIi")) if seconds.keys() & set(kinds)}
+        level = high = entering.input
+        for cost, inner in costs:
+            if inner:  # inside a group that is recomputed together only the first input is kept
+                level += cost.output - cost.input
+            else:
+                high = max(high, level + cost.forward_high)
+                level += cost.kept
+        return ChunkCost(seconds, least, level - leaving.output, high, leaving.backward_high, entering, leaving)
+
+    def _block(self, block: int, checkpoint: bool) -> BlockCost:
+        key = ("block", self.blocks, self.places[block], checkpoint, self.selective)
+        return self.shared.known(
+            key,
+            lambda: block_cost(
+                self.plan, block, checkpoint=checkpoint, kinds=self.kinds, clock=self.clock, price=self.prices.anywhere
+            ),
+        )
+
+    # -- stages ---------------------------------------------------------------------------------------------------
+
+    def stage(self, p: int) -> StageCost:
+        """The cost of a pipeline rank besides its passes, equal to that of all that hold equal blocks on equal links."""
+        plan, rank, pattern = self.plan, self.prices.ranks[p], self.prices.prices.pattern
+        held = tuple([tuple([self.places[block] for block in chunk.blocks]) for chunk in plan.of_rank(p)])
+        groups = tuple([pattern(plan.mesh.group(rank, *axes)) for axes in (("tensor",), ("data", "context"), ("tensor", "pipeline"))])
+        tied = self._tied(p)
+        key = ("stage", self.states, held, groups, tied, self.prices.speed(p))
+        return self.shared.known(key, lambda: stage_cost(plan, p, self.clock, self.prices))
+
+    def _tied(self, p: int) -> tuple[tuple[int, int], ...]:
+        """Pipeline ranks that share a parameter with this one."""
+        pairs = self.shared.known(("tied", self.shared.id(self.plan.model.blocks[0]), len(self.places)), self._ties)
+        if not pairs:
+            return ()
+        home = {block: chunk.pipeline_rank for chunk in self.plan.chunks for block in chunk.blocks}
+        return tuple((home[one], home[other]) for one, other in pairs if home[one] != home[other] and p in (home[one], home[other]))
+
+    def _ties(self) -> list[tuple[int, int]]:
+        """Blocks that share a parameter."""
+        model = self.plan.model
+        named = [(name, number, p) for number, (name, block) in enumerate(zip(model.block_names, model.blocks, strict=True)) for p in block.parameters()]
+        homes = {f"{name}.{parameter.name}": number for name, number, parameter in named}
+        return [(homes[parameter.tied], number) for _, number, parameter in named if parameter.tied in homes]
+
+
+def _sends(plan: Plan, chunks: tuple[ChunkCost, ...], prices: ChainPrices) -> dict[tuple[str, int], float]:
+    found: dict[tuple[str, int], float] = {}
+    for stage, (chunk, cost) in enumerate(zip(plan.chunks, chunks, strict=True)):
+        for way, block, to in (("F", cost.leaving, stage + 1), ("B", cost.entering, stage - 1)):
+            if 0 <= to < len(chunks) and way in block.message:
+                size = block.message[way]
+                target = plan.chunks[to].pipeline_rank
+                found[way, stage] = block.message_seconds[way] if size is None else prices.send(chunk.pipeline_rank, target, size)
+    return found

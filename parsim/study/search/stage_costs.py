@@ -1,0 +1,188 @@
+"""What one pipeline rank costs besides its passes: what stays in its memory, and what ends its step.
+
+It depends on the blocks that the rank holds and on who reduces and shards with whom, but not on the micro-batch, recomputation
+or schedule, so thousands of candidates share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from parsim.kernel import Kernel
+from parsim.parallel.ddp import DistributedDataParallel
+from parsim.parallel.fsdp import ROOT, SHARD, FullyShardedDataParallel
+from parsim.parallel.plan import Plan
+from parsim.parallel.replicated import AXIS, LANE, Replicated
+from parsim.parallel.storage import trains
+from parsim.parallel.zero import ZeroOptimizer
+from parsim.program.groups import group as members_of
+from parsim.program.passes import Item
+from parsim.program.program import COMPUTE, OFFLOAD
+from parsim.program.stage import StagePasses
+from parsim.simulation.ledger import held_in
+from parsim.study.search.chains import levels, longest, rounded
+from parsim.study.search.prices import ChainPrices
+
+JOINS = ("world", "model")
+"""axes of the collective in which all stages meet before the optimizer steps"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What leaves one chunk's last backward through the gradients' queue; -inf where nothing does."""
+
+    total: float
+    """all its buckets one after another [s]"""
+    last: float
+    """its last bucket, which waits for the last gradient [s]"""
+    each: float
+    """what every micro-batch puts through that queue [s]"""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """One pipeline rank."""
+
+    resident: int
+    """live from the first op to the last [B]"""
+    gradients: tuple[int, ...]
+    """of each of its chunks, live from the end of its first backward to the optimizer step, besides [B]"""
+    ending_high: int
+    """most that the end of the step adds [B]"""
+    before: float
+    """from the end of its last pass to where all stages meet [s]; -inf: they do not meet"""
+    after: float
+    """from there to the end, or from the end of its last pass where stages do not meet [s]"""
+    queued_before: float
+    queued_after: float
+    """the same two from the end of the gradients' queue; -inf: nothing waits for it"""
+    reductions: dict[int, Reduction]
+    """by global stage"""
+    groups: frozenset[tuple[int, ...]]
+    """of the collectives between passes: each has a communicator"""
+
+
+def stage_cost(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float], prices: ChainPrices) -> StageCost:
+    """Write the end of the step of one pipeline rank and measure it."""
+    rank = prices.ranks[pipeline_rank]
+    passes = StagePasses(plan, pipeline_rank, plan.role(rank), clock)
+    speed = prices.speed(pipeline_rank)
+
+    def price(kind: str, axis: str, size: int) -> float:
+        return prices.at(pipeline_rank, kind, axis, size)
+
+    reductions = {stage: _reduction(sharding, price, plan.training.backward) for stage, sharding in passes.sharding.items()}
+    gradients = tuple(_gradients(sharding) * plan.training.backward for sharding in passes.sharding.values())
+    items = [] if plan.asynchronous else passes.end()
+    rows = passes.table.rows
+    meeting = next((place for place, item in enumerate(items) if item.collective is not None and item.collective[1] in JOINS), None)
+    from_compute, from_queue = ({COMPUTE: 0.0}, {LANE: 0.0})
+    if meeting is None:
+        before = queued_before = -inf
+        after, queued = (longest(items, price, source, speed=speed).whole for source in (from_compute, from_queue))
+        after = max(0.0, after)
+    else:
+        head = items[:meeting]
+        before = max(0.0, longest(head, price, from_compute, speed=speed).compute)
+        queued_before = longest(_up_to(items, meeting), price, from_queue, speed=speed).compute
+        after = longest(_from(items, meeting), price, {lane: 0.0 for lane in items[meeting].lanes}, speed=speed).whole
+        queued = -inf
+    resident = sum(rounded(rows[number].bytes) for number in passes.resident if held_in(rows[number].category) == "device")
+    groups = {members_of(plan, item.collective[1], rank) for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
+    if plan.replicas > 1 and any(reduction.total > 0 for reduction in reductions.values()):
+        groups.add(members_of(plan, SHARD if plan.sharded else AXIS, rank))
+    return StageCost(
+        resident,
+        gradients,
+        levels(items, rows).high + sum(map(_gradient_shards, passes.sharding.values())) * plan.training.backward,
+        before,
+        after,
+        queued_before,
+        queued,
+        reductions,
+        frozenset(group for group in groups if len(group) > 1),
+    )
+
+
+def _up_to(items: list[Item], place: int) -> list[Item]:
+    """The items before a meeting, and an empty one on the compute lane that waits for what the meeting waits for."""
+    stop = items[place]
+    return [*items[:place], Item("", "compute", (COMPUTE,), needs=list(stop.needs), tails=list(stop.tails))]
+
+
+def _from(items: list[Item], place: int) -> list[Item]:
+    """The items from a meeting on, with what they need before it dropped."""
+    found = []
+    for item in items[place:]:
+        needs = [need - place for need in item.needs if need >= place]
+        tails = [tail for tail in item.tails if tail != COMPUTE]
+        found.append(Item(item.name, item.kind, item.lanes, item.duration, collective=item.collective, needs=needs, tails=tails))
+    return found
+
+
+def _gradients(sharding: Replicated) -> int:
+    """Gradients that are tensors of their own and stay until the step [B]."""
+    if sharding.training.offload.optimizer != "none" or isinstance(sharding, FullyShardedDataParallel):
+        return 0
+    if isinstance(sharding, DistributedDataParallel) and (sharding.data.bucket_view or sharding.runtime.megatron):
+        return 0
+    if isinstance(sharding, ZeroOptimizer) and (sharding.stage == 2 or sharding.runtime.megatron):
+        return 0
+    if type(sharding) not in (Replicated, DistributedDataParallel, ZeroOptimizer):
+        return 0
+    return sum(rounded(w.count * sharding.training.precision.gradients) for w in sharding.trainable)
+
+
+def _gradient_shards(sharding: Replicated) -> int:
+    """Reduced shares that are there when the optimizer steps, and not before the first backward [B]."""
+    element = sharding.training.precision.gradients
+    if sharding.training.offload.optimizer != "none" or sharding.training.finetune is not None:
+        return 0
+    if type(sharding) is FullyShardedDataParallel:
+        return sum(rounded(-(-unit.count // sharding.size) * element) for unit in sharding.units)
+    if type(sharding) is ZeroOptimizer and sharding.stage == 2 and not sharding.runtime.megatron:
+        return rounded(sharding.shard * element)
+    return 0
+
+
+def _reduction(sharding: Replicated, price: Callable[[str, str, int], float], backward: bool) -> Reduction:
+    """The collectives that a chunk's backward puts into the gradients' queue, in the order of the queue."""
+    nothing = Reduction(-inf, -inf, 0.0)
+    if sharding.size == 1 or not backward or sharding.training.offload.parameters != "none":
+        return nothing
+    if type(sharding) is FullyShardedDataParallel:
+        return _sharded(sharding, price)
+    if type(sharding) not in (DistributedDataParallel, ZeroOptimizer) or not sharding.data.overlap_reduce:
+        return nothing
+    kind = "reduce_scatter" if isinstance(sharding, ZeroOptimizer) else "all_reduce"
+    buckets = getattr(sharding, "buckets", ())
+    seconds = [price(kind, AXIS, bucket.count * sharding.training.precision.reduce) for bucket in buckets]
+    if not seconds:
+        return nothing
+    always = sharding.data.accumulate == "every" or getattr(sharding, "stage", 0) == 2
+    return Reduction(sum(seconds), seconds[-1], sum(seconds) if always else 0.0)
+
+
+def _sharded(sharding: FullyShardedDataParallel, price: Callable[[str, str, int], float]) -> Reduction:
+    """Gathers and reductions of one micro-batch under a sharded strategy; units are gathered anew in backward where they reshard."""
+    gathers = reduces = last = 0.0
+    precision = sharding.training.precision
+    shared = sharding.data.queues == "shared"
+    always = sharding.data.accumulate == "every" or sharding.data.strategy == "zero3"
+    for unit in sharding.units:
+        if unit.name == ROOT or not all(map(trains, unit.weights)):
+            continue
+        size = unit.count
+        one = price("all_gather", SHARD, size * _gathered_element(sharding)) if sharding.data.reshard_after_forward else 0.0
+        gathers += 2 * one
+        last = price("reduce_scatter", SHARD, size * precision.reduce)
+        reduces += last
+    each = gathers + reduces * always if shared else max(gathers, reduces * always)
+    return Reduction(-inf, -inf, each)
+
+
+def _gathered_element(sharding: FullyShardedDataParallel) -> int:
+    precision = sharding.training.precision
+    return precision.cached_casts if precision.parameters == 4 and precision.cached_casts else precision.parameters
