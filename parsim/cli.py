@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.columns import printable
-from parsim.commands import calibrate, compare, diagnose, explain, fit, flops, importing, network, schedule, timeline, trace, validate
+from parsim.commands import calibrate, compare, diagnose, explain, fit, flops, importing, network, schedule, size, timeline, trace, validate
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, busy, create, progress, say, say_json
 
@@ -201,6 +201,7 @@ importing.register(app)
 flops.register(app)
 calibrate.register(app)
 schedule.register(app)
+size.register(app)
 trace.register(app)
 diagnose.register(app)
 

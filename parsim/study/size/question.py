@@ -12,6 +12,8 @@ OBJECTIVES = ("cost", "gpus", "energy", "time")
 """what may be minimised"""
 RECOMPUTE = ("auto", "none", "full")
 """auto: none, and full where nothing fits without it"""
+SHARDING = ("auto", "zero1", "fsdp")
+"""auto: ZeRO-1, and FSDP without tensor or pipeline parallelism; fsdp: also with tensor parallelism, which no published run here has"""
 SCHEDULES = ("1f1b", "interleaved")
 TOP = 3
 """configurations of a machine that are shown"""
@@ -58,6 +60,7 @@ class Question:
     software: str = "megatron-core"
     recompute: tuple[str, ...] = ("auto",)
     schedules: tuple[str, ...] = SCHEDULES
+    sharding: tuple[str, ...] = ("auto",)
     max_gpus: int | None = None
     deadline: float | None = None
     """[s]"""
@@ -100,6 +103,6 @@ class Question:
             found["power_price"] = str(self.power_price)
         found |= {
             "micro_batch": list(self.micro_batches), "software": self.software, "recompute": list(self.recompute),
-            "schedule": list(self.schedules), "minimise": self.minimise, "currency": self.currency,
+            "schedule": list(self.schedules), "sharding": list(self.sharding), "minimise": self.minimise, "currency": self.currency,
         }  # fmt: skip
         return found

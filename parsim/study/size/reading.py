@@ -15,14 +15,14 @@ from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import short_keys, split_values
 from parsim.study.size.money import Money, parse_money
-from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, Machine, Purchase, Question
+from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, Purchase, Question
 
 T = TypeVar("T")
 MARK = "size"
 """a file with this key at its top is a question"""
 KEYS = (
     "name", "model", "tokens", "on", "days", "hours", "budget", "minimise", "sequence_length", "global_batch", "micro_batch", "precision",
-    "software", "recompute", "schedule", "gpus", "max_gpus", "gpu_hour", "buy", "years", "power_price", "pue", "mtbf", "checkpoint_time",
+    "software", "recompute", "schedule", "sharding", "gpus", "max_gpus", "gpu_hour", "buy", "years", "power_price", "pue", "mtbf", "checkpoint_time",
     "restart_time", "goodput", "set", "top", "exhaustive",
 )  # fmt: skip
 _DAY, _HOUR = 86400.0, 3600.0
@@ -117,7 +117,8 @@ class _Reader:
             self.problem("tokens", "nothing is trained on less than one token", self.tree["tokens"])
         words: dict[str, Any] = {
             "minimise": self.read("minimise", _one_of(OBJECTIVES)), "recompute": self.read("recompute", _some_of(RECOMPUTE)),
-            "schedules": self.read("schedule", _some_of(SCHEDULES)), "precision": self.read("precision", _text),
+            "schedules": self.read("schedule", _some_of(SCHEDULES)), "sharding": self.read("sharding", _some_of(SHARDING)),
+            "precision": self.read("precision", _text),
             "software": self.read("software", self._software), "name": self.read("name", _text),
         }  # fmt: skip
         numbers = self._numbers()

@@ -98,7 +98,7 @@ class _Walk:
         self.candidates = Candidates(question, machine, training, probe, each, example)
         layers = sum(block.kind not in ("embedding", "head") for block in model.blocks)
         self.lattice = Lattice(
-            layers, model.heads, training.global_batch, each, question.micro_batches, schedules=question.schedules,
+            layers, model.heads, training.global_batch, each, question.micro_batches, schedules=question.schedules, sharding=question.sharding,
             recompute=tuple("none" if one == "auto" else one for one in question.recompute),
         )  # fmt: skip
         self.budget = None if question.budget is None else question.budget.amount

@@ -74,6 +74,8 @@ class Lattice:
     micro_batches: tuple[int, ...] = (1, 2)
     recompute: tuple[str, ...] = ("none",)
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    sharding: tuple[str, ...] = ("auto",)
+    """zero1, fsdp (no pipeline), auto: both, FSDP without tensor parallelism only"""
 
     @property
     def tensors(self) -> tuple[int, ...]:
@@ -102,11 +104,18 @@ class Lattice:
         chunks = [1] if pipeline == 1 or "1f1b" in self.schedules else []
         if pipeline > 1 and "interleaved" in self.schedules and count % pipeline == 0:
             chunks += [many for many in CHUNKS if self.layers // pipeline % many == 0]
-        shardings = ("zero1", "fsdp") if pipeline == 1 and data > 1 else ("zero1",)
+        shardings = self._shardings(tensor, pipeline, data)
         for recompute in self.recompute:
             for many in chunks:
                 for sharding in shardings:
                     yield Strategy(tensor, pipeline, data, micro, many, sharding, recompute)
+
+    def _shardings(self, tensor: int, pipeline: int, data: int) -> list[str]:
+        replicated = ["zero1"] if {"auto", "zero1"} & set(self.sharding) else []
+        if data == 1:
+            return ["zero1"]
+        whole = pipeline == 1 and ("fsdp" in self.sharding or ("auto" in self.sharding and tensor == 1))
+        return replicated + (["fsdp"] if whole else [])
 
     def fits_grid(self, gpus: int) -> bool:
         """Whether there is any strategy that uses so many GPUs, in whole machines or a part of one that divides it."""

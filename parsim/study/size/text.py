@@ -1,0 +1,166 @@
+"""The answer as text: the ranked table, what cannot do it and why, what was assumed, what would change the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parsim.report.quantities import NONE, gib, number, percent
+from parsim.report.verdict import WORDS
+from parsim.study.counting import table
+from parsim.study.size.answer import Answer, Sized, front, ranking
+from parsim.study.size.configuration import Configuration
+from parsim.study.size.question import Question
+from parsim.study.size.sensitivity import Effect, sensitivity
+from parsim.units import format_count
+
+MWH = 3.6e9
+"""joules"""
+_WORDS = {"cost": "the cost", "gpus": "the number of GPUs", "energy": "the energy", "time": "the time"}
+
+
+def text(answer: Answer) -> str:
+    """Everything for the terminal."""
+    parts = [
+        [_asked(answer)],
+        _table(answer),
+        list(_impossible(answer)),
+        list(_sensitivity(answer)),
+        list(_notes(answer)),
+        list(_assumed(answer)),
+        list(_looked(answer)),
+        [f"warning: {finding}" for finding in answer.warnings],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _asked(answer: Answer) -> str:
+    question, recipe = answer.question, answer.recipe
+    limits = []
+    if question.deadline is not None:
+        limits.append(f"in {question.deadline / 86400:g} days")
+    if question.budget is not None:
+        limits.append(f"for at most {money(question.budget.amount, question.currency)}")
+    size = format_count(answer.parameters)
+    return (
+        f"{question.model} ({size} parameters), {format_count(question.tokens)} tokens {' and '.join(limits)}".rstrip()
+        + f", least {question.minimise} first; sequence {recipe.sequence_length}, global batch {recipe.global_batch}"
+        + f" ({recipe.tokens_per_step / 1e6:.2f}M tokens)"
+    )
+
+
+def money(amount: float, currency: str) -> str:
+    """``3.44M USD``."""
+    return f"{format_count(amount, digits=3) if amount >= 1e5 else f'{amount:,.0f}'} {currency}"
+
+
+def shown(answer: Answer) -> list[Configuration]:
+    """The rows of the table: the best of every machine, up to `top` of each; of fixed counts all, also those that are too late."""
+    rows: list[Configuration] = []
+    for sized in answer.machines:
+        rows += sized.possible[: answer.question.top]
+    return ranking(rows, answer.question.minimise)
+
+
+def _table(answer: Answer) -> list[str]:
+    rows = shown(answer)
+    if not rows:
+        return ["Nothing that was looked at can do it."]
+    scale, prefix = _scale([one.cost for one in rows])
+    best = {id(one) for one in front(answer.everything)}
+    header = (
+        "", "machine", "GPUs (nodes)", "strategy", "step [s]", "days", "goodput", "GPU-hours", f"cost [{prefix}{answer.question.currency}]",
+        "energy [MWh]", "head-room [GiB]", "MFU", "80 % of days", "80 % of cost", " limited by",
+    )  # fmt: skip
+    lines = [_row(number_ + 1, one, scale, pareto=id(one) in best) for number_, one in enumerate(rows)]
+    found = table(header, lines, left=4)
+    if any(id(one) in best for one in rows):
+        found.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
+    if any(one.band is None for one in rows):
+        found.append(f"{NONE}: unvalidated, no published runs of such a GPU and kind of strategy say how far off it may be")
+    return found
+
+
+def _row(place: int, one: Configuration, scale: float, *, pareto: bool) -> tuple[str, ...]:
+    idle = f", {one.idle} idle" if one.idle else ""
+    cost = NONE if one.cost is None else number(one.cost / scale)
+    bands = (NONE, NONE)
+    if one.band is not None:
+        low, high = one.band
+        bands = (
+            f"{number(one.days * low)}-{number(one.days * high)}",
+            NONE if one.cost is None else f"{number(one.cost_at(low) / scale)}-{number(one.cost_at(high) / scale)}",
+        )
+    return (
+        f"{place}{'*' if pareto else ''}", one.machine, f"{one.gpus} ({one.nodes}{idle})", str(one.strategy), number(one.step_time),
+        number(one.days), percent(one.goodput), f"{one.gpu_hours:,.0f}", cost, NONE if one.energy is None else number(one.energy / MWH),
+        gib(one.headroom), percent(one.mfu), *bands, f" {WORDS[one.limiter_kind]}",
+    )  # fmt: skip
+
+
+def _scale(costs: list[float | None]) -> tuple[float, str]:
+    most = max((cost for cost in costs if cost is not None), default=0.0)
+    return (1e6, "M ") if most >= 1e6 else (1e3, "k ") if most >= 1e4 else (1.0, "")
+
+
+def _impossible(answer: Answer) -> Iterator[str]:
+    for sized in answer.machines:
+        if not sized.possible:
+            yield f"{sized.machine} cannot: {sized.reason}."
+
+
+def _sensitivity(answer: Answer) -> Iterator[str]:
+    effects = sensitivity(answer)
+    if not effects:
+        return
+    yield f"If assumptions are off: what wins, and {_WORDS[answer.question.minimise]} of it against now"
+    rows = [_effect(one) for one in effects]
+    yield from table(("change", "winner", "against now"), rows, left=2)
+
+
+def _effect(one: Effect) -> tuple[str, str, str]:
+    if one.winner is None:
+        return one.change, "nothing can do it", NONE
+    winner = f"{one.winner.machine}, {one.winner.gpus} GPUs" + (" instead" if one.moved else "")
+    return one.change, winner, NONE if one.relative is None else f"{100 * one.relative:+.1f} %"
+
+
+def _notes(answer: Answer) -> Iterator[str]:
+    for sized in answer.machines:
+        for note in sized.notes:
+            yield f"{sized.machine}: {note}"
+
+
+def _assumed(answer: Answer) -> Iterator[str]:
+    found = answer.assumed
+    if found:
+        yield "Assumed"
+        for one in found:
+            yield f"  {one.name}: {one.value} ({one.source})"
+
+
+def _looked(answer: Answer) -> Iterator[str]:
+    yield "Looked at"
+    yield f"  {_lattice(answer.question)}"
+    for sized in answer.machines:
+        yield f"  {_tally(sized)}"
+
+
+def _lattice(question: Question) -> str:
+    micro = ", ".join(map(str, question.micro_batches))
+    again = "none, and all layers where nothing fits without" if "auto" in question.recompute else " or ".join(question.recompute)
+    return (
+        "strategies: tensor parallelism by powers of two within a machine, with sequence parallelism; pipelines of equally many layers, at most"
+        f" 16 stages, {' or '.join(question.schedules)} (2 or 4 virtual stages); ZeRO-1, or FSDP without a pipeline; micro-batches of {micro};"
+        f" recomputation: {again}; software {question.software}"
+    )
+
+
+def _tally(sized: Sized) -> str:
+    tally = sized.tally
+    grid = f"{sized.grid[0]} to {sized.grid[-1]} GPUs in {len(sized.grid)} numbers" if len(sized.grid) > 1 else f"{sized.grid[0] if sized.grid else 0} GPUs"
+    return (
+        f"{sized.machine}: {grid}; {tally.considered:,} candidates: {tally.refused} impossible, {tally.too_large} proven not to fit,"
+        f" {tally.too_slow} proven too slow, {tally.simulated} simulated"
+    )
+
+
