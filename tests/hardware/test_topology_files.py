@@ -37,6 +37,15 @@ def test_every_shipped_topology_builds_and_names_its_sources(name):
     [
         ("aws:p5.48xlarge", "aws-p5"),
         ("aws:p4d.24xlarge", "aws-p4d"),
+        ("aws:p4de.24xlarge", "aws-p4de"),
+        ("aws:p5en.48xlarge", "aws-p5en"),
+        ("gcp:a3-highgpu-8g", "gcp-a3-high"),
+        ("gcp:a3-megagpu-8g", "gcp-a3-mega"),
+        ("gcp:a2-ultragpu-8g", "gcp-a2-ultra"),
+        ("azure:ND96isr_H100_v5", "azure-nd-h100-v5"),
+        ("azure:ND96amsr_A100_v4", "azure-nd-a100-v4"),
+        ("lambda:gpu_8x_h100_sxm5", "lambda-8x-h100"),
+        ("coreweave:hgx-h100", "coreweave-hgx-h100"),
         ("dgx-h100", "hgx-h100"),
         ("dgx-a100", "dgx-a100-80gb"),
         ("nvl72", "gb200-nvl72"),
@@ -71,7 +80,7 @@ def test_the_cube_mesh_has_24_links_and_degree_six():
 def test_price():
     price = shipped("aws-p4d").price
     assert price is not None
-    assert (price.gpu_hour, price.currency, price.date) == (4.1, "USD", "2024-06-01")
+    assert (price.gpu_hour, price.currency, price.date) == (2.74, "USD", "2025-06-05")
     tree = topology_tree("single-a100") | {"price": {"gpu_hour": 2.0}}
     with pytest.raises(TopologyError, match="date"):
         build(tree)

@@ -436,7 +436,7 @@ ASSUMED_WHERE = {
     **dict.fromkeys(("host_memory_bandwidth", "drive_read_bandwidth", "drive_write_bandwidth"), DRIVES),
     "finetune_base": {"training": {"finetune": {"method": "qlora"}}},
     "gpu_hour": {"training": {"tokens": "1G"}, "cluster": {"topology": "aws:p5.48xlarge"}},
-    **dict.fromkeys(("power_computing", "power_communicating", "power_waiting"), {"training": {"tokens": "1G"}}),
+    **{key: {"training": {"tokens": "1G"}} for key in ("power_computing", "power_communicating", "power_waiting")},
     "node_power": {"training": {"tokens": "1G"}, "cluster": {"topology": "8x-l40s-pcie"}},
     "restart_time": {"economics": FAILING},
 }
