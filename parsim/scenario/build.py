@@ -48,10 +48,10 @@ def build(scenario: Scenario) -> Built:
 
     Raises `ScenarioError`, `TopologyError`, `ModelError` or `PlanError`, with the place of every finding.
     """
-    return _Builder(scenario).built()
+    return Builder(scenario).built()
 
 
-class _Builder:
+class Builder:
     """One build: what fails is collected as long as the rest can still be looked at."""
 
     def __init__(self, scenario: Scenario) -> None:

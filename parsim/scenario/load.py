@@ -223,22 +223,22 @@ def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, f
             sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
         )
     settings = ScenarioSchema.model_validate(written)
-    return Scenario(settings, _filled(ScenarioSchema, written), written, origins, source)
+    return Scenario(settings, filled(ScenarioSchema, written), written, origins, source)
 
 
-def _filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]:
+def filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]:
     """`written` with every default, in the order of the schema."""
     return {name: _value(info, written[name]) if name in written else _default(info) for name, info in model.model_fields.items()}
 
 
 def _value(info: FieldInfo, value: Any) -> Any:
     if isinstance(value, Mapping) and isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-        return _filled(info.annotation, value)
+        return filled(info.annotation, value)
     return copy.deepcopy(value)
 
 
 def _default(info: FieldInfo) -> Any:
     value = info.default
     if isinstance(value, BaseModel):
-        return _filled(type(value), {})
+        return filled(type(value), {})
     return list(value) if isinstance(value, tuple) else copy.deepcopy(value)

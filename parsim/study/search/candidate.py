@@ -1,0 +1,32 @@
+"""A candidate: what it changes of the scenario that the search is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from parsim.scenario.neighbours import arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Dotted keys and their values; small enough to be sent to other processes by the thousand."""
+
+    changes: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, changes: Mapping[str, Any]) -> Candidate:
+        """From a mapping."""
+        return cls(tuple(changes.items()))
+
+    def mapping(self) -> dict[str, Any]:
+        """As a mapping."""
+        return dict(self.changes)
+
+    def arguments(self) -> tuple[str, ...]:
+        """As the command line would say it."""
+        return arguments(self.mapping())
+
+    def __str__(self) -> str:
+        return " ".join(self.arguments())
