@@ -34,10 +34,14 @@ def size(
     days: Annotated[float | None, typer.Option(help="Deadline [days].")] = None,
     hours: Annotated[float | None, typer.Option(help="Deadline [h].")] = None,
     budget: Annotated[str | None, typer.Option(help='At most this much money: "5M USD".')] = None,
-    minimise: Annotated[str | None, typer.Option("--minimise", "--minimize", help="cost | gpus | energy | time; default: cost, or gpus without any price.")] = None,
+    minimise: Annotated[
+        str | None, typer.Option("--minimise", "--minimize", help="cost | gpus | energy | time; default: cost, or gpus without any price.")
+    ] = None,
     gpus: Annotated[Several, typer.Option(metavar="[NAME=]N,N...", help="Fixed numbers of GPUs instead of as many as it takes.")] = None,
     max_gpus: Annotated[str | None, typer.Option(help="Look no further; default: 16384.")] = None,
-    sequence_length: Annotated[str | None, typer.Option("--sequence-length", "--seq", help="Tokens per sample; default: the model's.")] = None,
+    sequence_length: Annotated[
+        str | None, typer.Option("--sequence-length", "--seq", help="Tokens per sample; default: the model's.")
+    ] = None,
     global_batch: Annotated[str | None, typer.Option(help='Samples per step, or "4M tokens"; default: published, or a rule.')] = None,
     micro_batch: Annotated[str | None, typer.Option(metavar="N,N...", help="Micro-batches to try; default: 1,2.")] = None,
     precision: Annotated[str | None, typer.Option(help="bf16 | fp8 | ...; default: the software's.")] = None,
@@ -45,7 +49,9 @@ def size(
     recompute: Annotated[str | None, typer.Option(help="auto | none | full; default: auto, full where nothing fits without.")] = None,
     schedule: Annotated[str | None, typer.Option(help="Pipeline schedules to try; default: 1f1b,interleaved.")] = None,
     sharding: Annotated[str | None, typer.Option(help="auto | zero1 | fsdp; default: auto, ZeRO-1, and FSDP where it is alone.")] = None,
-    gpu_hour: Annotated[Several, typer.Option(metavar="[NAME=]PRICE", help="Rent of a GPU-hour; default: the dated example of the topology.")] = None,
+    gpu_hour: Annotated[
+        Several, typer.Option(metavar="[NAME=]PRICE", help="Rent of a GPU-hour; default: the dated example of the topology.")
+    ] = None,
     buy: Annotated[Several, typer.Option(metavar="[NAME=]PRICE[/node]", help="Price of a GPU (or node) that is bought.")] = None,
     years: Annotated[float | None, typer.Option(help="After which bought hardware is worth nothing; default: 4.")] = None,
     power_price: Annotated[str | None, typer.Option(help="Price of a kWh.")] = None,
@@ -54,12 +60,21 @@ def size(
     checkpoint_time: Annotated[str | None, typer.Option(help="Training stands still for a checkpoint: 60s.")] = None,
     restart_time: Annotated[str | None, typer.Option(help="From a failure until training goes on; default: 5 min.")] = None,
     goodput: Annotated[float | None, typer.Option(help="Fix useful time over all time; 1: nothing fails.")] = None,
-    set_: Annotated[Several, typer.Option("--set", metavar="KEY=VALUE,VALUE...", help="Scenario keys; several values are several machines: cluster.set.node.nics=1,8.")] = None,
+    set_: Annotated[
+        Several,
+        typer.Option(
+            "--set", metavar="KEY=VALUE,VALUE...", help="Scenario keys; several values are several machines: cluster.set.node.nics=1,8."
+        ),
+    ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows of each machine; default: 3.")] = None,
-    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Simulate every candidate instead of bounding them away (slow).")] = False,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="Simulate every candidate instead of bounding them away (slow).")
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write size.json, size.txt and figures there.")] = None,
-    save: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the scenario of each machine's best there, for `parsim run`.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the scenario of each machine's best there, for `parsim run`.")
+    ] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     debug: Debug = False,
@@ -70,9 +85,9 @@ def size(
     flags: dict[str, Any] = {
         "tokens": tokens, "on": on, "days": days, "hours": hours, "budget": budget, "minimise": minimise, "gpus": named_values(gpus),
         "max_gpus": max_gpus, "sequence_length": sequence_length, "global_batch": global_batch, "micro_batch": micro_batch,
-        "precision": precision, "software": software, "recompute": recompute, "schedule": schedule, "sharding": sharding, "gpu_hour": named_values(gpu_hour),
-        "buy": named_values(buy), "years": years, "power_price": power_price, "pue": pue, "mtbf": mtbf, "checkpoint_time": checkpoint_time,
-        "restart_time": restart_time, "goodput": goodput, "set": set_values(set_), "top": top, "exhaustive": exhaustive or None,
+        "precision": precision, "software": software, "recompute": recompute, "schedule": schedule, "sharding": sharding,
+        "gpu_hour": named_values(gpu_hour), "buy": named_values(buy), "years": years, "power_price": power_price, "pue": pue, "mtbf": mtbf,
+        "checkpoint_time": checkpoint_time, "restart_time": restart_time, "goodput": goodput, "set": set_values(set_), "top": top, "exhaustive": exhaustive or None,
     }  # fmt: skip
     answer = _answered(_question(model, flags), workers, quiet=quiet)
     written = _write(answer, out, save)

@@ -43,13 +43,16 @@ class Limits(NamedTuple):
     value: float | None = None
 
 
-def time_cost_figure(options: Sequence[Option], unit: str, limits: Limits = Limits(), *, width: float = 7.0) -> Figure:
+NO_LIMITS = Limits()
+
+
+def time_cost_figure(options: Sequence[Option], unit: str, limits: Limits = NO_LIMITS, *, width: float = 7.0) -> Figure:
     """Days to the right, cost [unit] upwards: lower left is better."""
     priced = [one for one in options if one.value is not None]
     return _figure(priced, "cost", f"cost [{unit}]", limits, width)
 
 
-def gpus_time_figure(options: Sequence[Option], limits: Limits = Limits(), *, width: float = 7.0) -> Figure:
+def gpus_time_figure(options: Sequence[Option], limits: Limits = NO_LIMITS, *, width: float = 7.0) -> Figure:
     """GPUs to the right, days upwards, with the band of published runs where there is one."""
     return _figure(options, "days", "time to train [days]", limits, width)
 
@@ -97,7 +100,15 @@ def _series(ax: Axes, options: Sequence[Option], place: int, what: str) -> None:
     ax.plot([x for x, _ in points], [y for _, y in points], color=colour, linewidth=0.8, linestyle=":", zorder=1)
     for one, (x, y) in zip(options, points, strict=True):
         if what == "days" and one.band is not None:
-            ax.plot([x, x], [one.days * one.band[0], one.days * one.band[1]], color=colour, linewidth=2.2, alpha=0.45, solid_capstyle="butt", zorder=2)
+            ax.plot(
+                [x, x],
+                [one.days * one.band[0], one.days * one.band[1]],
+                color=colour,
+                linewidth=2.2,
+                alpha=0.45,
+                solid_capstyle="butt",
+                zorder=2,
+            )
         ax.plot(
             [x], [y], linestyle="none", marker=marker, markersize=6, color=colour, markerfacecolor=colour if one.possible else style.PAPER,
             markeredgecolor=style.INK if one.possible else colour, markeredgewidth=0.5 if one.possible else 1.2, zorder=3,

@@ -143,7 +143,8 @@ def _machine(sized: Sized) -> dict[str, Any]:
             "bounded_away_time": tally.too_slow, "simulated": tally.simulated, "simulated_did_not_fit": tally.did_not_fit,
         },
         "looked_at": [
-            {"gpus": one.gpus, "found": None if one.found is None else one.found.document(), "reason": one.reason or None} for one in sized.looked
+            {"gpus": one.gpus, "found": None if one.found is None else one.found.document(), "reason": one.reason or None}
+            for one in sized.looked
         ],
         "possible": [one.document() for one in sized.possible],
         "reason": sized.reason or None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +9,9 @@ from parsim.errors import Finding, InputError, ScenarioError
 from parsim.model.flops import flop_per_step
 from parsim.report.economics import Economics
 from parsim.run import economics_of, simulate
-from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.load import load
+from parsim.scenario.neighbours import Neighbours
 from parsim.study.runs import put
 from parsim.study.search.bounds import Bounder
 from parsim.study.size.choose import Bound
@@ -38,26 +37,31 @@ class Candidates:
     """machines that are there in any case; None: as many as a strategy needs"""
     warnings: dict[str, Finding] = field(default_factory=dict)
     _bounder: Bounder = field(default_factory=Bounder)
+    _around: dict[tuple[int, int | None], Neighbours] = field(default_factory=dict)
     _built: dict[Strategy, Built | str] = field(default_factory=dict)
 
     def tree(self, strategy: Strategy) -> dict[str, Any]:
         """The scenario of a strategy, ready for `parsim run`."""
+        tree = self._base(strategy.gpus)
+        for key, value in strategy.keys().items():
+            put(tree, key, value)
+        return tree
+
+    def _base(self, gpus: int) -> dict[str, Any]:
+        """What the strategies of one number of GPUs have in common."""
         question, machine, recipe = self.question, self.machine, self.recipe
-        nodes = self.nodes or -(-strategy.gpus // self.gpus_per_node)
+        nodes = self.nodes or -(-gpus // self.gpus_per_node)
         cluster: dict[str, Any] = {"topology": machine.topology, "nodes": nodes}
-        if strategy.gpus != nodes * self.gpus_per_node:
-            cluster["gpus"] = strategy.gpus
+        if gpus != nodes * self.gpus_per_node:
+            cluster["gpus"] = gpus
         training: dict[str, Any] = {
-            "sequence_length": recipe.sequence_length, "global_batch": recipe.global_batch, "micro_batch": strategy.micro_batch,
-            "tokens": question.tokens,
+            "sequence_length": recipe.sequence_length, "global_batch": recipe.global_batch, "tokens": question.tokens,
         }  # fmt: skip
         if question.precision is not None:
             training["precision"] = question.precision
-        if strategy.recompute != "none":
-            training["recompute"] = strategy.recompute
         tree = {
-            "name": f"{question.model} on {strategy.gpus} GPUs of {machine.label}", "model": question.model, "cluster": cluster,
-            "training": training, "parallel": strategy.parallel(), "software": {"profile": question.software}, "economics": self._economics(),
+            "name": f"{question.model} on {gpus} GPUs of {machine.label}", "model": question.model, "cluster": cluster,
+            "training": training, "parallel": {}, "software": {"profile": question.software}, "economics": self._economics(),
         }  # fmt: skip
         for key, value in machine.settings:
             put(tree, key, value)
@@ -90,10 +94,16 @@ class Candidates:
         """The scenario as objects, or why there are none."""
         if strategy not in self._built:
             try:
-                self._built[strategy] = build(load(self.tree(strategy)))
+                self._built[strategy] = self._neighbours(strategy.gpus).built(strategy.keys())
             except InputError as error:
                 self._built[strategy] = error.findings[0].message
         return self._built[strategy]
+
+    def _neighbours(self, gpus: int) -> Neighbours:
+        key = (gpus, self.nodes)
+        if key not in self._around:
+            self._around[key] = Neighbours(load(self._base(gpus)))
+        return self._around[key]
 
     def bound(self, strategy: Strategy) -> Bound:
         """The quick bound."""

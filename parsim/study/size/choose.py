@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from parsim.study.size.strategies import Strategy
 
-R = TypeVar("R", bound="Simulated", covariant=True)
+R_co = TypeVar("R_co", bound="Simulated", covariant=True)
 
 
 class Simulated(Protocol):
@@ -43,7 +43,7 @@ class Bound:
     """why there is nothing to simulate"""
 
 
-class Judge(Protocol[R]):
+class Judge(Protocol[R_co]):
     """Knows bounds, and simulates."""
 
     def bound(self, strategy: Strategy) -> Bound:
@@ -54,7 +54,7 @@ class Judge(Protocol[R]):
         """A better, slower bound of the step time [s]."""
         ...
 
-    def simulate(self, strategy: Strategy) -> R:
+    def simulate(self, strategy: Strategy) -> R_co:
         """What it is. Raises nothing for a strategy whose bound was not refused."""
         ...
 
@@ -85,11 +85,11 @@ class Tally:
 
 
 @dataclass
-class Choice(Generic[R]):
+class Choice(Generic[R_co]):
     """The fastest that fits, and how it was found."""
 
     strategy: Strategy | None = None
-    found: R | None = None
+    found: R_co | None = None
     tally: Tally = field(default_factory=Tally)
     least_bound: float = inf
     """of the strategies that may fit [s]: none of them is faster"""
@@ -97,12 +97,12 @@ class Choice(Generic[R]):
     """bytes that the nearest of those that surely do not fit lacks; None: there is none"""
 
 
-def fastest(strategies: Iterable[Strategy], judge: Judge[R], limit: float = inf, *, exhaustive: bool = False) -> Choice[R]:
+def fastest(strategies: Iterable[Strategy], judge: Judge[R_co], limit: float = inf, *, exhaustive: bool = False) -> Choice[R_co]:
     """The strategy with the shortest step that fits and is not above `limit` [s]; ties go to the first.
 
     `exhaustive` simulates everything that is not refused.
     """
-    choice: Choice[R] = Choice()
+    choice: Choice[R_co] = Choice()
     tally = choice.tally
     heap: list[tuple[float, int, bool, Strategy]] = []
     for order, strategy in enumerate(strategies):

@@ -105,7 +105,10 @@ class Configuration:
             between = failures.mtbf * mtbf
             failures = replace(failures, mtbf=between, interval=best_interval(failures.checkpoint, between))
         new = replace(
-            old, failures=failures, rent=None if old.rent is None else old.rent * price, hardware=None if old.hardware is None else old.hardware * price
+            old,
+            failures=failures,
+            rent=None if old.rent is None else old.rent * price,
+            hardware=None if old.hardware is None else old.hardware * price,
         )
         busy = Busy(self.busy.computing * slower, self.busy.communicating * slower)
         return replace(self, economics=new, step_time=self.step_time * slower, busy=busy)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from parsim.report.plots.figure import Kind, save
@@ -40,24 +38,20 @@ def _stem(one: Configuration) -> str:
 
 def write_answer(answer: Answer, directory: Path, kind: Kind = "svg") -> list[Path]:
     """size.json, size.txt and the figures; each written whole or not at all. Raises OSError if the disk says no."""
-    contents: dict[str, Callable[[], bytes]] = {
-        "size.json": lambda: (json.dumps(document(answer), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode(),
-        "size.txt": lambda: f"{text(answer)}\n".encode(),
-    }
-    contents |= {name: partial(bytes, picture) for name, picture in figures(answer, kind).items()}
-    return _write(directory, contents)
+    written = json.dumps(document(answer), indent=1, ensure_ascii=False, allow_nan=False)
+    return _write(directory, {"size.json": f"{written}\n".encode(), "size.txt": f"{text(answer)}\n".encode(), **figures(answer, kind)})
 
 
 def write_scenarios(answer: Answer, directory: Path) -> list[Path]:
     """`scenarios` as files."""
-    return _write(directory, {name: partial(written.encode) for name, written in scenarios(answer).items()})
+    return _write(directory, {name: written.encode() for name, written in scenarios(answer).items()})
 
 
-def _write(directory: Path, contents: dict[str, Callable[[], bytes]]) -> list[Path]:
+def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         with replacing(directory / name) as out:
-            out.write(content())
+            out.write(content)
     return [directory / name for name in contents]
 
 
@@ -75,6 +69,7 @@ def _options(answer: Answer) -> tuple[list[Option], str, Limits]:
         for one in found
     ]
     limits = Limits(
-        None if question.deadline is None else question.deadline / 86400.0, None if question.budget is None else question.budget.amount / scale
+        None if question.deadline is None else question.deadline / 86400.0,
+        None if question.budget is None else question.budget.amount / scale,
     )
     return options, f"{prefix}{question.currency}", limits

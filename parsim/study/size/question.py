@@ -59,7 +59,7 @@ class Question:
     precision: str | None = None
     software: str = "megatron-core"
     recompute: tuple[str, ...] = ("auto",)
-    schedules: tuple[str, ...] = SCHEDULES
+    schedules: tuple[str, ...] = ("1f1b",)
     sharding: tuple[str, ...] = ("auto",)
     max_gpus: int | None = None
     deadline: float | None = None
@@ -78,7 +78,8 @@ class Question:
     """useful time over all time, fixed; None: from failures and checkpoints"""
     years: float | None = None
     """after which bought hardware is worth nothing"""
-    minimise: str = "cost"
+    minimise: str = ""
+    """one of `OBJECTIVES`; empty: time where only a budget is given, else cost, or gpus where nothing has a price"""
     top: int = TOP
     exhaustive: bool = False
     """simulate every candidate instead of bounding them away"""

@@ -22,7 +22,8 @@ MARK = "size"
 """a file with this key at its top is a question"""
 KEYS = (
     "name", "model", "tokens", "on", "days", "hours", "budget", "minimise", "sequence_length", "global_batch", "micro_batch", "precision",
-    "software", "recompute", "schedule", "sharding", "gpus", "max_gpus", "gpu_hour", "buy", "years", "power_price", "pue", "mtbf", "checkpoint_time",
+    "software", "recompute", "schedule", "sharding",
+    "gpus", "max_gpus", "gpu_hour", "buy", "years", "power_price", "pue", "mtbf", "checkpoint_time",
     "restart_time", "goodput", "set", "top", "exhaustive",
 )  # fmt: skip
 _DAY, _HOUR = 86400.0, 3600.0
@@ -111,7 +112,9 @@ class _Reader:
         machines = self._machines(folder)
         fixed = any(machine.gpus for machine in machines)
         if deadline is None and budget is None and not fixed and not any(self.tree.get(key) for key in ("days", "hours", "budget", "gpus")):
-            self.problem("days", "how long may it take, or cost?", None, "give --days or --hours, --budget, or --gpus (in a file: days: 60)")
+            self.problem(
+                "days", "how long may it take, or cost?", None, "give --days or --hours, --budget, or --gpus (in a file: days: 60)"
+            )
         tokens = self.read("tokens", lambda value: units.parse(value, "count"))
         if tokens is not None and tokens < 1:
             self.problem("tokens", "nothing is trained on less than one token", self.tree["tokens"])
@@ -128,19 +131,24 @@ class _Reader:
             return None
         found.setdefault("name", Path(file).stem if file else f"size-{Path(model).stem}")
         return Question(
-            model=model, tokens=float(tokens), machines=machines, deadline=deadline, budget=budget, currency=currency, folder=folder, **found
+            model=model,
+            tokens=float(tokens),
+            machines=machines,
+            deadline=deadline,
+            budget=budget,
+            currency=currency,
+            folder=folder,
+            **found,
         )
 
     def _numbers(self) -> dict[str, Any]:
-        whole = _whole(1, _MOST_GPUS)
-        return {
-            "sequence_length": self.read("sequence_length", _whole(1, 2**30)), "global_batch": self.read("global_batch", _batch),
-            "micro_batches": self.read("micro_batch", lambda value: tuple(sorted(set(map(_whole(1, 2**20), _items(value)))))),
-            "max_gpus": self.read("max_gpus", whole), "power_price": self.read("power_price", lambda value: parse_money(value, "0.10 USD")),
-            "pue": self.read("pue", _number(1.0, 10.0)), "mtbf": self.read("mtbf", _time), "checkpoint_time": self.read("checkpoint_time", _time),
-            "restart_time": self.read("restart_time", _time), "goodput": self.read("goodput", _share), "years": self.read("years", _number(0.01, 100.0)),
-            "top": self.read("top", _whole(1, 1000)), "exhaustive": self.read("exhaustive", _flag),
+        readers: dict[str, Callable[[Any], Any]] = {
+            "sequence_length": _whole(1, 2**30), "global_batch": _batch, "micro_batch": _wholes(2**20), "max_gpus": _whole(1, _MOST_GPUS),
+            "power_price": lambda value: parse_money(value, "0.10 USD"), "pue": _number(1.0, 10.0), "mtbf": _time, "checkpoint_time": _time,
+            "restart_time": _time, "goodput": _share, "years": _number(0.01, 100.0), "top": _whole(1, 1000), "exhaustive": _flag,
         }  # fmt: skip
+        found = {key: self.read(key, convert) for key, convert in readers.items()}
+        return {"micro_batches": found.pop("micro_batch"), **found}
 
     def _deadline(self) -> float | None:
         days, hours = self.read("days", _positive), self.read("hours", _positive)
@@ -150,7 +158,9 @@ class _Reader:
 
     def _currency(self, machines: Sequence[Machine], *others: Money | None) -> str:
         """The one currency of all prices; nothing is converted."""
-        prices = [machine.gpu_hour for machine in machines] + [machine.purchase and machine.purchase.price for machine in machines]
+        prices = [machine.gpu_hour for machine in machines] + [
+            machine.purchase.price for machine in machines if machine.purchase is not None
+        ]
         named = list(dict.fromkeys(price.currency for price in (*others, *prices) if price is not None and price.currency))
         if len(named) > 1:
             self.problem("budget", f"prices in {' and '.join(named)} are not converted", None, "write all of them in one currency")
@@ -189,7 +199,7 @@ class _Reader:
         for name in known:
             rent = self._value("gpu_hour", each["gpu_hour"].get(name), parse_money)
             bought = self._value("buy", each["buy"].get(name), _purchase)
-            counts = self._value("gpus", each["gpus"].get(name), lambda value: tuple(sorted(set(map(_whole(1, _MOST_GPUS), _items(value))))))
+            counts = self._value("gpus", each["gpus"].get(name), _wholes(_MOST_GPUS))
             if rent is not None and bought is not None:
                 self.problem("buy", f"{name} is rented and bought", None, "give one of the two prices")
             for settings, words in variants:
@@ -223,7 +233,9 @@ class _Reader:
             return dict.fromkeys(names, value)
         for name in value:
             if name not in names:
-                self.problem(key, f"{name} is not among the machines", value[name], did_you_mean(str(name), names) or f"they are {', '.join(names)}")
+                self.problem(
+                    key, f"{name} is not among the machines", value[name], did_you_mean(str(name), names) or f"they are {', '.join(names)}"
+                )
         return {str(name): item for name, item in value.items()}
 
     def _variants(self) -> list[tuple[tuple[tuple[str, Any], ...], tuple[str, ...]]]:
@@ -239,7 +251,10 @@ class _Reader:
         short = short_keys(list(lists))
         several = [key for key, values in lists.items() if len(values) > 1]
         return [
-            (tuple(zip(lists, values, strict=True)), tuple(f"{short[key]}={value}" for key, value in zip(lists, values, strict=True) if key in several))
+            (
+                tuple(zip(lists, values, strict=True)),
+                tuple(f"{short[key]}={value}" for key, value in zip(lists, values, strict=True) if key in several),
+            )
             for values in product(*lists.values())
         ]
 
@@ -309,6 +324,11 @@ def _whole(least: int, most: int) -> Callable[[Any], int]:
         return number
 
     return convert
+
+
+def _wholes(most: int) -> Callable[[Any], tuple[int, ...]]:
+    one = _whole(1, most)
+    return lambda value: tuple(sorted({one(item) for item in _items(value)}))
 
 
 def _number(least: float, most: float) -> Callable[[Any], float]:

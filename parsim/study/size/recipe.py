@@ -58,12 +58,16 @@ def recipe(question: Question, model: Model) -> Recipe:
         ScenarioError: the model has no sequences.
     """
     if not model.sequence:
-        raise ScenarioError(Finding("has no tokens to be trained on", "MODEL", question.model, "choose a language model (`parsim list models`)"))
+        raise ScenarioError(
+            Finding("has no tokens to be trained on", "MODEL", question.model, "choose a language model (`parsim list models`)")
+        )
     assumed: list[Assumed] = []
     length = question.sequence_length
     if length is None:
         length = model.maximum_sequence if model.maximum_sequence and model.maximum_sequence <= 8192 else SEQUENCE
-        source = "the model's positions" if length == model.maximum_sequence else "usual in pre-training; the model has more positions or none"
+        source = (
+            "the model's positions" if length == model.maximum_sequence else "usual in pre-training; the model has more positions or none"
+        )
         assumed.append(Assumed("sequence length", f"{length} tokens", source))
     batch = _batch(question, model, length, assumed)
     mtbf, checkpoint = question.mtbf, question.checkpoint_time
@@ -75,7 +79,9 @@ def recipe(question: Question, model: Model) -> Recipe:
             assumed.append(Assumed("MTBF of a GPU", f"{MTBF / 3600:,.0f} h", MTBF_SOURCE))
         if checkpoint is None:
             checkpoint = CHECKPOINT
-            assumed.append(Assumed("training stands still for a checkpoint", f"{CHECKPOINT:g} s", "assumption; --checkpoint-time changes it"))
+            assumed.append(
+                Assumed("training stands still for a checkpoint", f"{CHECKPOINT:g} s", "assumption; --checkpoint-time changes it")
+            )
     return Recipe(length, batch, mtbf, checkpoint, tuple(assumed))
 
 
@@ -93,7 +99,9 @@ def _batch(question: Question, model: Model, length: int, assumed: list[Assumed]
         tokens = float(wanted.split()[0])
         samples = _power_of_two(tokens / length)
         if samples * length != tokens:
-            assumed.append(Assumed("global batch", f"{samples} samples of {length} tokens", f"the power of two nearest to {tokens:g} tokens"))
+            assumed.append(
+                Assumed("global batch", f"{samples} samples of {length} tokens", f"the power of two nearest to {tokens:g} tokens")
+            )
         return samples
     known = published_batches().get(question.model)
     if known is None:
@@ -103,10 +111,12 @@ def _batch(question: Question, model: Model, length: int, assumed: list[Assumed]
     else:
         tokens, source = known
     samples = _power_of_two(tokens / length)
-    assumed.append(Assumed("global batch", f"{samples} samples of {length} tokens", f"nearest power of two to {tokens / 1e6:g}M tokens: {source}"))
+    assumed.append(
+        Assumed("global batch", f"{samples} samples of {length} tokens", f"nearest power of two to {tokens / 1e6:g}M tokens: {source}")
+    )
     return samples
 
 
 def _power_of_two(samples: float) -> int:
     """The nearest one by ratio, at least 1: it divides among most numbers of replicas."""
-    return max(1, 2 ** round(log2(max(samples, 1.0))))
+    return 1 << max(0, round(log2(max(samples, 1.0))))

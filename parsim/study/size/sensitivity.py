@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,47 +40,58 @@ class Effect:
 def sensitivity(answer: Answer) -> list[Effect]:
     """Every effect on the best of what was looked at, in the order: prices, speed, failures."""
     best = next(iter(answer.everything), None)
-    looked = [one for sized in answer.machines for one in sized.found]
-    if best is None or not looked:
+    if best is None:
         return []
+    looked = [one for sized in answer.machines for one in sized.found]
+    return [_effect(answer, best, looked, change) for change in _changes(looked)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    words: str
+    machine: str | None
+    """None: all"""
+    price: float = 1.0
+    slower: float = 1.0
+    mtbf: float = 1.0
+
+    def of(self, one: Configuration) -> Configuration:
+        if self.machine not in (None, one.machine):
+            return one
+        return one.changed(price=self.price, slower=self.slower, mtbf=self.mtbf)
+
+
+def _changes(looked: list[Configuration]) -> Iterator[_Change]:
     names = list(dict.fromkeys(one.machine for one in looked))
-    effects = []
-    priced = [name for name in names if any(one.machine == name and one.cost is not None for one in looked)]
-    for name in priced:
-        for factor in (1 - PRICE, 1 + PRICE):
-            words = f"price of {name} {100 * (factor - 1):+.0f} %"
-            effects.append(_effect(answer, best, words, looked, _only(name, lambda one, factor=factor: one.changed(price=factor))))
     for name in names:
-        low, high, words = _speeds([one for one in looked if one.machine == name])
-        for factor, end in ((low, 0), (high, 1)):
-            effects.append(_effect(answer, best, f"step of {name} {100 * (factor - 1):+.0f} %{words[end]}", looked, _only(name, lambda one, factor=factor: one.changed(slower=factor))))
+        if any(one.machine == name and one.cost is not None for one in looked):
+            for factor in (1 - PRICE, 1 + PRICE):
+                yield _Change(f"price of {name} {100 * (factor - 1):+.0f} %", name, price=factor)
+    for name in names:
+        low, high, why = _speeds([one for one in looked if one.machine == name])
+        for factor in (low, high):
+            yield _Change(f"step of {name} {100 * (factor - 1):+.0f} %{why}", name, slower=factor)
     if any(one.economics.failures is not None for one in looked):
         for factor in (1 / MTBF, MTBF):
-            effects.append(_effect(answer, best, f"MTBF x{factor:g}", looked, lambda one, factor=factor: one.changed(mtbf=factor)))
-    return effects
+            yield _Change(f"MTBF x{factor:g}", None, mtbf=factor)
 
 
-def _only(name: str, change: Callable[[Configuration], Configuration]) -> Callable[[Configuration], Configuration]:
-    return lambda one: change(one) if one.machine == name else one
-
-
-def _speeds(of: list[Configuration]) -> tuple[float, float, tuple[str, str]]:
+def _speeds(of: list[Configuration]) -> tuple[float, float, str]:
     """Factors on a step: the widest validation band of the machine's configurations, else ten percent."""
     bands = [one.band for one in of if one.band is not None]
     if not bands:
-        return 1 - EFFICIENCY, 1 + EFFICIENCY, ("", "")
-    words = " (band of published runs)"
-    return min(low for low, _ in bands), max(high for _, high in bands), (words, words)
+        return 1 - EFFICIENCY, 1 + EFFICIENCY, ""
+    return min(low for low, _ in bands), max(high for _, high in bands), " (band of published runs)"
 
 
-def _effect(answer: Answer, best: Configuration, words: str, looked: list[Configuration], change: Callable[[Configuration], Configuration]) -> Effect:
+def _effect(answer: Answer, best: Configuration, looked: list[Configuration], change: _Change) -> Effect:
     question = answer.question
     budget = None if question.budget is None else question.budget.amount
-    changed = [change(one) for one in looked]
+    changed = [change.of(one) for one in looked]
     possible = ranking([one for one in changed if one.meets(question.deadline, budget)], question.minimise)
     if not possible:
-        return Effect(words, None, None, None, True)
+        return Effect(change.words, None, None, None, True)
     winner, before = possible[0], best.objective(question.minimise)
     after = winner.objective(question.minimise)
     moved = (winner.machine, winner.strategy) != (best.machine, best.strategy)
-    return Effect(words, winner, after, after / before - 1 if before and after is not None else None, moved)
+    return Effect(change.words, winner, after, after / before - 1 if before and after is not None else None, moved)

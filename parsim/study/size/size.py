@@ -56,6 +56,7 @@ def size(question: Question, *, workers: int | None = None, watch: Watch | None 
         raise ScenarioError(findings)
     model = probes[0].model
     training = recipe(question, model)
+    question = replace(question, minimise=question.minimise or _usual(question, probes))
     watch = watch or (lambda found, _: found)
     count = len(question.machines)
     if count == 1 or workers == 1:
@@ -69,6 +70,22 @@ def size(question: Question, *, workers: int | None = None, watch: Watch | None 
 def size_machine(question: Question, training: Recipe, machine: Machine) -> Sized:
     """What is possible on one kind of machine."""
     return _Walk(question, training, machine).sized()
+
+
+def _usual(question: Question, probes: list[Built]) -> str:
+    """What is minimised where nobody says."""
+    if question.deadline is None and question.budget is not None and not any(machine.gpus for machine in question.machines):
+        return "time"
+    priced = any(
+        machine.gpu_hour is not None or machine.purchase is not None or _has_example(probe, question)
+        for machine, probe in zip(question.machines, probes, strict=True)
+    )
+    return "cost" if priced else "gpus"
+
+
+def _has_example(probe: Built, question: Question) -> bool:
+    price = probe.cluster.price
+    return price is not None and price.currency == question.currency
 
 
 def _probe(question: Question, machine: Machine) -> Built:
@@ -93,12 +110,11 @@ class _Walk:
         probe = _probe(question, machine)
         model, cluster = probe.model, probe.cluster
         each = cluster.installed_gpus // cluster.nodes
-        price = cluster.price
-        example = price is not None and price.currency == question.currency
-        self.candidates = Candidates(question, machine, training, probe, each, example)
+        self.candidates = Candidates(question, machine, training, probe, each, _has_example(probe, question))
         layers = sum(block.kind not in ("embedding", "head") for block in model.blocks)
         self.lattice = Lattice(
-            layers, model.heads, training.global_batch, each, question.micro_batches, schedules=question.schedules, sharding=question.sharding,
+            layers, model.heads, training.global_batch, each, question.micro_batches,
+            schedules=question.schedules, sharding=question.sharding,
             recompute=tuple("none" if one == "auto" else one for one in question.recompute),
         )  # fmt: skip
         self.budget = None if question.budget is None else question.budget.amount
@@ -178,7 +194,9 @@ class _Walk:
             second = fastest(with_recomputation.at(count), self.candidates, inf if exhaustive else limit, exhaustive=exhaustive)
             second.tally.add(choice.tally)
             choice = second
-        self.looked[count if key is None else key] = Looked(count if key is None else key, choice.found, choice.tally, _nothing(choice, limit))
+        self.looked[count if key is None else key] = Looked(
+            count if key is None else key, choice.found, choice.tally, _nothing(choice, limit)
+        )
 
     # -- limits ---------------------------------------------------------------------------------------------------------
 
@@ -191,7 +209,7 @@ class _Walk:
             return -inf
         limit = inf
         if self.question.deadline is not None:
-            limit = _longest(economics, self.stretch, lambda one: (one.time_to_train or 0.0), self.question.deadline)
+            limit = _longest(economics, self.stretch, lambda one: one.time_to_train or 0.0, self.question.deadline)
         if self.budget is not None:
             limit = min(limit, _longest(economics, self.stretch, lambda one: one.cost_to_train or 0.0, self.budget))
         return limit
@@ -206,7 +224,11 @@ class _Walk:
             return inf
         if name == "gpus":
             return inf if count < best else -inf
-        metrics = {"cost": lambda one: one.cost_to_train or 0.0, "energy": lambda one: one.energy_to_train or 0.0, "time": lambda one: one.time_to_train or 0.0}
+        metrics = {
+            "cost": lambda one: one.cost_to_train or 0.0,
+            "energy": lambda one: one.energy_to_train or 0.0,
+            "time": lambda one: one.time_to_train or 0.0,
+        }
         return _longest(economics, self.stretch, metrics[name], best)
 
     @property
@@ -259,6 +281,7 @@ class _Walk:
 
 def _longest(economics: Economics, stretch: float, of: Callable[..., float], most: float) -> float:
     """The step time at which something that grows with it reaches `most` [s]: a little too long rather than too short."""
+
     def value(step: float) -> float:
         return of(bill(economics, step, Busy())) * stretch
 
@@ -284,4 +307,3 @@ def _nothing(choice: Choice[Configuration], limit: float) -> str:
         return f"no strategy fits in memory{lack}"
     reason = max(tally.reasons, key=lambda one: tally.reasons[one], default="")
     return f"no strategy can be built: {reason}" if reason else "no strategy fits"
-

@@ -43,15 +43,19 @@ class Strategy:
         words += [self.sharding] if self.data > 1 else []
         return " ".join(words + (["recompute"] if self.recompute == "full" else []))
 
-    def parallel(self) -> dict[str, Any]:
-        """The scenario's ``parallel``."""
-        found: dict[str, Any] = {"data": {"strategy": self.sharding if self.data > 1 else "none"}}
+    def keys(self) -> dict[str, Any]:
+        """Scenario keys and their values."""
+        found: dict[str, Any] = {
+            "training.micro_batch": self.micro_batch, "parallel.data.strategy": self.sharding if self.data > 1 else "none",
+        }  # fmt: skip
+        if self.recompute != "none":
+            found["training.recompute"] = self.recompute
         if self.tensor > 1:
-            found["tensor"] = {"size": self.tensor, "sequence_parallel": True}
+            found |= {"parallel.tensor.size": self.tensor, "parallel.tensor.sequence_parallel": True}
         if self.pipeline > 1:
-            found["pipeline"] = {"size": self.pipeline}
-            if self.chunks > 1:
-                found["pipeline"] |= {"schedule": "interleaved", "virtual_stages": self.chunks}
+            found["parallel.pipeline.size"] = self.pipeline
+        if self.chunks > 1:
+            found |= {"parallel.pipeline.schedule": "interleaved", "parallel.pipeline.virtual_stages": self.chunks}
         return found
 
     def document(self) -> dict[str, Any]:
@@ -73,7 +77,7 @@ class Lattice:
     gpus_per_node: int
     micro_batches: tuple[int, ...] = (1, 2)
     recompute: tuple[str, ...] = ("none",)
-    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    schedules: tuple[str, ...] = ("1f1b",)
     sharding: tuple[str, ...] = ("auto",)
     """zero1, fsdp (no pipeline), auto: both, FSDP without tensor parallelism only"""
 
@@ -82,6 +86,11 @@ class Lattice:
         """Powers of two within a machine that divide the heads."""
         sizes = (2**power for power in range(self.gpus_per_node.bit_length()))
         return tuple(size for size in sizes if self.gpus_per_node % size == 0 and (size == 1 or (self.heads and self.heads % size == 0)))
+
+    @property
+    def unit(self) -> int:
+        """GPUs by which the numbers grow: a whole machine, or of 72 GPUs the largest power of two that divides them, 8."""
+        return self.gpus_per_node & -self.gpus_per_node
 
     @property
     def pipelines(self) -> tuple[int, ...]:
@@ -118,15 +127,15 @@ class Lattice:
         return replicated + (["fsdp"] if whole else [])
 
     def fits_grid(self, gpus: int) -> bool:
-        """Whether there is any strategy that uses so many GPUs, in whole machines or a part of one that divides it."""
-        whole = gpus % self.gpus_per_node == 0 if gpus > self.gpus_per_node else self.gpus_per_node % gpus == 0
+        """Whether there is any strategy that uses so many GPUs: a part of a machine that divides it, or a multiple of `unit`."""
+        whole = gpus % self.unit == 0 or (gpus < self.gpus_per_node and self.gpus_per_node % gpus == 0)
         return whole and next(self.at(gpus), None) is not None
 
     def counts(self, most: int) -> tuple[int, ...]:
         """The grid: every number of GPUs up to `most` that some strategy uses."""
         within = [count for count in range(1, min(self.gpus_per_node - 1, most) + 1) if self.fits_grid(count)]
-        nodes = range(self.gpus_per_node, most + 1, self.gpus_per_node)
-        return (*within, *(count for count in nodes if self.fits_grid(count)))
+        first = -(-self.gpus_per_node // self.unit) * self.unit
+        return (*within, *(count for count in range(first, most + 1, self.unit) if self.fits_grid(count)))
 
     def near(self, gpus: int) -> tuple[int | None, int | None]:
         """The nearest numbers of the grid: not above `gpus`, and above it."""

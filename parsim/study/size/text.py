@@ -147,20 +147,23 @@ def _looked(answer: Answer) -> Iterator[str]:
 
 def _lattice(question: Question) -> str:
     micro = ", ".join(map(str, question.micro_batches))
+    chunks = " with 2 or 4 virtual stages" if "interleaved" in question.schedules else ""
     again = "none, and all layers where nothing fits without" if "auto" in question.recompute else " or ".join(question.recompute)
     return (
-        "strategies: tensor parallelism by powers of two within a machine, with sequence parallelism; pipelines of equally many layers, at most"
-        f" 16 stages, {' or '.join(question.schedules)} (2 or 4 virtual stages); ZeRO-1, or FSDP without a pipeline; micro-batches of {micro};"
+        "strategies: tensor parallelism by powers of two within a machine, with sequence parallelism; pipelines of equally many layers, at"
+        f" most 16 stages, {' or '.join(question.schedules)}{chunks}; sharding {' or '.join(question.sharding)}; micro-batches of {micro};"
         f" recomputation: {again}; software {question.software}"
     )
 
 
 def _tally(sized: Sized) -> str:
     tally = sized.tally
-    grid = f"{sized.grid[0]} to {sized.grid[-1]} GPUs in {len(sized.grid)} numbers" if len(sized.grid) > 1 else f"{sized.grid[0] if sized.grid else 0} GPUs"
+    grid = (
+        f"{sized.grid[0]} to {sized.grid[-1]} GPUs in {len(sized.grid)} numbers"
+        if len(sized.grid) > 1
+        else f"{sized.grid[0] if sized.grid else 0} GPUs"
+    )
     return (
         f"{sized.machine}: {grid}; {tally.considered:,} candidates: {tally.refused} impossible, {tally.too_large} proven not to fit,"
         f" {tally.too_slow} proven too slow, {tally.simulated} simulated"
     )
-
-
