@@ -55,7 +55,7 @@ def test_machines_that_were_bought_and_their_power() -> None:
 def test_failures_are_paid() -> None:
     failures = Failures.at_best(mtbf=3 * HOUR, checkpoint=60.0, restart=300.0)
     found, without = bill(replace(JOB, failures=failures), STEP, BUSY), bill(JOB, STEP, BUSY)
-    assert found.goodput == pytest.approx(0.8734, abs=2e-4)
+    assert found.goodput == pytest.approx(0.87365, abs=1e-5)
     for metric in ("time_to_train_s", "gpu_hours", "gpu_hours_billed", "cost_to_train", "cost_per_step", "energy_J", "energy_per_token_J"):
         assert found.metrics()[metric] == pytest.approx(without.metrics()[metric] / failures.goodput), metric
     assert found.power == pytest.approx(without.power)
@@ -122,11 +122,11 @@ def test_an_h100_node_in_training() -> None:
 
 
 def test_v100_machines_of_gpt_3() -> None:
-    """330 W per V100, host and network included, PUE 1.10; 1,287 MWh (Patterson et al. 2021, arXiv 2104.10350, table 4): within 4 %."""
+    """330 W per V100, host and network included, PUE 1.10; 1,287 MWh (Patterson et al. 2021, arXiv 2104.10350, table 4): 4 % more here."""
     v100 = Power(40.0, 300.0, 0.9, 0.5, 0.3, beside=700.0)
     found = training(v100, 8, 0.85, 0.10).power
     assert found is not None
-    assert found / 8 == pytest.approx(330, rel=0.04)
+    assert found / 8 / 330 == pytest.approx(1.04, abs=5e-3)
     hours = 10_000 * 14.8 * 24
     assert hours * 330 * 1.10 / 1e9 == pytest.approx(1.287, rel=2e-3)
 
