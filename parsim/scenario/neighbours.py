@@ -186,4 +186,6 @@ def same(one: Built, other: Built) -> bool:
     """Whether two builds describe the same work, for tests: everything but objects that are compared by identity."""
     keys = ("training", "parallelism", "runtime", "gpus", "slow", "batch_arithmetic", "bytes_per_parameter", "steps_to_train",
             "memory_reserve", "assumptions", "collectives", "interference", "seed", "tokens", "background")  # fmt: skip
-    return all(getattr(one, key) == getattr(other, key) for key in keys) and replace(one.model, blocks=()) == replace(other.model, blocks=())
+    return all(getattr(one, key) == getattr(other, key) for key in keys) and replace(one.model, blocks=()) == replace(
+        other.model, blocks=()
+    )

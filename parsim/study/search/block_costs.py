@@ -44,7 +44,9 @@ class BlockCost:
     """F, B -> seconds in which what is received is put together from scattered parts"""
 
 
-def block_cost(plan: Plan, block: int, *, checkpoint: bool, kinds: tuple[str, ...], clock: Callable[[Kernel], float], price: Price) -> BlockCost:
+def block_cost(
+    plan: Plan, block: int, *, checkpoint: bool, kinds: tuple[str, ...], clock: Callable[[Kernel], float], price: Price
+) -> BlockCost:
     """Write one block of `plan` alone on a stage and measure it. `checkpoint`: it keeps its input only.
 
     The data-parallel strategy is left out (its collectives hold no compute up that they need not), and with it its gradients.
@@ -62,7 +64,7 @@ def block_cost(plan: Plan, block: int, *, checkpoint: bool, kinds: tuple[str, ..
             seconds[name] = max(0.0, whole) - gathers.get(kind if kind in "FB" else "B" if kind == "I" else "", 0.0)
             measured[name] = levels(items, passes.table.rows, without=("gradients", "workspace"))
     taped = passes.tape(block)
-    sent = {way: passes.sends(way, block) for way in ("F", "B") if way in kinds or way == "B" and "I" in kinds}
+    sent = {way: passes.sends(way, block) for way in ("F", "B") if way in kinds or (way == "B" and "I" in kinds)}
     received = rounded(taped.tensors["output"].bytes) if not last else 0
     before = 0 if block == 0 else rounded(passes.tape(block - 1).tensors["output"].bytes)
     ahead: Levels = measured["F"]

@@ -188,15 +188,21 @@ def _allocated(pieces: Pieces, p: int) -> int:
     plan, stage, row = pieces.plan, pieces.stages[p], pieces.plan.slots[p]
     split = any(slot.kind == "W" for slot in row)
     own = plan.of_rank(p)
-    written = {chunk.stage: 0 if split else size for chunk, size in zip(own, stage.gradients, strict=True)}
+    several = plan.training.micro_batches - bool(plan.training.last_micro_batch) > 1
+    written, whole = {}, {}
+    for chunk, size, unsharded, gathered in zip(own, stage.gradients, stage.unsharded, stage.gathered, strict=True):
+        written[chunk.stage] = 0 if split else size + several * unsharded
+        whole[chunk.stage] = gathered
     net: dict[tuple[str, int], int] = {}
     high: dict[tuple[str, int], int] = {}
     for chunk in own:
         cost = pieces.chunks[chunk.stage]
         net["F", chunk.stage] = cost.kept if plan.training.backward else min(0, cost.kept)
         high["F", chunk.stage] = cost.forward_high
+        root, layer = whole[chunk.stage]
         for kind in "BI":
-            net[kind, chunk.stage], high[kind, chunk.stage] = -cost.kept, cost.backward_high
+            net[kind, chunk.stage] = -cost.kept
+            high[kind, chunk.stage] = max(cost.backward_high, cost.layer_high + layer)
         net["W", chunk.stage] = high["W", chunk.stage] = 0
     most = fullest(row, net, high, written)
     if plan.parallelism.pipeline.schedule == "gpipe" and plan.training.backward:  # the row here has fewer forwards than come first

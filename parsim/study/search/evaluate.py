@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from os import getpid
 from typing import Protocol
 
 from parsim.errors import InputError, ParsimError
-from parsim.run import simulate
+from parsim.report.assemble import assemble
+from parsim.report.report import Report
+from parsim.run import clock_of, execute
 from parsim.scenario.built import Built
 from parsim.scenario.neighbours import Neighbours
 from parsim.scenario.scenario import Scenario
 from parsim.study.search.bounds import Bounder, Bounds
 from parsim.study.search.candidate import Candidate
 from parsim.study.search.objective import Metrics
-
-MORE = ("cost", "energy_J", "time_to_train_s", "gpu_hours", "goodput")
-"""keys of a report that are metrics where the scenario has what they need"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class ScenarioEvaluator:
     def simulate(self, candidate: Candidate) -> Metrics | Invalid:
         """See `Evaluator.simulate`."""
         try:
-            return metrics_of(self.neighbours.scenario(candidate.mapping()))
+            return metrics_of(self._built(candidate))
         except InputError as error:
             return Invalid(error.findings[0].message)
         except ParsimError as error:
@@ -70,22 +71,36 @@ class ScenarioEvaluator:
         return self.neighbours.built(candidate.mapping())
 
 
-def metrics_of(scenario: Scenario) -> Metrics:
-    """The metrics of a scenario by simulating it: the one place where a search runs a simulation."""
-    report = simulate(scenario)
-    memory = report.measured.memory
-    samples = report.measured.model.samples_per_step
+def metrics_of(built: Built) -> Metrics:
+    """The metrics of a built scenario by simulating it: the one place where a search runs a simulation.
+
+    They are those of `parsim.run.simulate`'s report; what only a reader of the report wants is left out.
+    """
+    measured = assemble(
+        execute(built),
+        built.cluster,
+        clock_of(built),
+        reserve=built.memory_reserve,
+        bytes_per_parameter=built.bytes_per_parameter,
+        flop_convention=built.report.flop_convention,
+        training_tokens=built.tokens,
+        steps_to_train=built.steps_to_train,
+    )
+    report = Report(measured)
+    samples = report.samples_per_s
     return Metrics(
         step_time_s=report.step_time,
-        samples_per_s=samples / report.step_time if report.step_time else float("inf"),
+        samples_per_s=float("inf") if samples is None else samples,
         tokens_per_s=report.tokens_per_s,
         mfu=report.mfu,
         peak_bytes=report.peak_memory,
-        capacity_bytes=memory.capacity_bytes - memory.reserve_bytes,
+        capacity_bytes=measured.memory.capacity_bytes - measured.memory.reserve_bytes,
         fits=report.fits,
-        gpus=report.measured.ranks.total,
-        more={},
+        gpus=measured.ranks.total,
     )
+
+
+_numbers = count()
 
 
 @dataclass(frozen=True)
@@ -93,21 +108,11 @@ class Setup:
     """What every process needs to make its evaluator; sent with each piece of work, used once per process."""
 
     base: Scenario
-    key: int = field(default_factory=lambda: next(_numbers))
+    key: tuple[int, int] = field(default_factory=lambda: (getpid(), next(_numbers)))
 
     def evaluator(self) -> Evaluator:
         """A new evaluator."""
         return ScenarioEvaluator(self.base)
-
-
-def _counter() -> object:
-    from itertools import count
-    from os import getpid
-
-    return (getpid() * 1_000_000 + number for number in count())
-
-
-_numbers = _counter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ class Task:
     candidates: Sequence[Candidate]
 
 
-_evaluators: dict[int, Evaluator] = {}
+_evaluators: dict[tuple[int, int], Evaluator] = {}
 
 
 def work(task: Task) -> list[object]:

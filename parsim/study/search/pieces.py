@@ -6,7 +6,7 @@ never by the candidate, so candidates may come in any order and from any lattice
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -37,7 +37,8 @@ class ChunkCost:
     """live bytes that a forward leaves for its backward [B]"""
     forward_high: int
     backward_high: int
-    """most that a pass adds meanwhile [B]"""
+    layer_high: int
+    """most that a pass adds meanwhile [B]; the last while a layer runs backward"""
     entering: BlockCost
     leaving: BlockCost
 
@@ -74,9 +75,7 @@ class Shared:
         slots = pipeline.slots or short(pipeline.schedule, pipeline.size, built.training.micro_batches, pipeline.virtual_stages)
         plan = plan_of(replace(built, parallelism=replace(built.parallelism, pipeline=replace(pipeline, slots=slots))), clock)
         where = (self.id(built.cluster), built.gpus, built.collectives)
-        wires = self.known(
-            ("prices", *where), lambda: Prices(built.cluster, Interconnect(built.cluster, built.gpus, built.collectives))
-        )
+        wires = self.known(("prices", *where), lambda: Prices(built.cluster, Interconnect(built.cluster, built.gpus, built.collectives)))
         prices = ChainPrices(plan, wires)
         own = _Candidate(self, plan, prices, clock, self.number((self.id(built.model), len(plan.model.blocks), *where)))
         chunks = tuple(map(own.chunk, plan.chunks))
@@ -127,7 +126,9 @@ class _Candidate:
             layer = block.kind not in ("embedding", "head") and 0 < number < len(model.blocks) - 1
             alike = layer and self.plan.training.finetune is None
             before = shared.id(model.blocks[number - 1])
-            found.append(shared.number(("place", shared.id(block), before) if alike else ("place", shared.id(model.blocks[0]), block, number)))
+            found.append(
+                shared.number(("place", shared.id(block), before) if alike else ("place", shared.id(model.blocks[0]), block, number))
+            )
         return found
 
     # -- passes ---------------------------------------------------------------------------------------------------
@@ -149,7 +150,11 @@ class _Candidate:
                 seconds[name] += entering.gathers.get("F", 0.0)
             elif name in "BbIi":
                 seconds[name] += leaving.gathers.get("B", 0.0)
-        least = {way: min(seconds[k] for k in kinds if k in seconds) for way, kinds in (("F", "Ff"), ("B", "BbIi")) if seconds.keys() & set(kinds)}
+        least = {
+            way: min(seconds[k] for k in kinds if k in seconds)
+            for way, kinds in (("F", "Ff"), ("B", "BbIi"))
+            if seconds.keys() & set(kinds)
+        }
         level = high = entering.input
         for cost, inner in costs:
             if inner:  # inside a group that is recomputed together only the first input is kept
@@ -157,15 +162,26 @@ class _Candidate:
             else:
                 high = max(high, level + cost.forward_high)
                 level += cost.kept
-        return ChunkCost(seconds, least, level - leaving.output, high, leaving.backward_high, entering, leaving)
+        backward, layer = self._backward_highs(chunk, costs)
+        return ChunkCost(seconds, least, level - leaving.output, high, backward, layer, entering, leaving)
+
+    def _backward_highs(self, chunk: Chunk, costs: Sequence[tuple[BlockCost, bool]]) -> tuple[int, int]:
+        """Most that a backward adds [B] while any block runs and while a layer does: what blocks behind it kept has gone by then."""
+        gone, highs = 0, {False: 0, True: 0}
+        last = costs[-1][0].output
+        for block, (cost, inner) in zip(reversed(chunk.blocks), reversed(costs), strict=True):
+            layer = self.plan.model.blocks[block].kind not in ("embedding", "head")
+            highs[layer] = max(highs[layer], cost.backward_high - gone - cost.output + last)
+            if inner:  # recomputed with others: what is live between them is not known here
+                break
+            gone += cost.kept
+        return max(highs.values()), highs[True]
 
     def _block(self, block: int, checkpoint: bool) -> BlockCost:
         key = ("block", self.blocks, self.places[block], checkpoint, self.selective)
         return self.shared.known(
             key,
-            lambda: block_cost(
-                self.plan, block, checkpoint=checkpoint, kinds=self.kinds, clock=self.clock, price=self.prices.anywhere
-            ),
+            lambda: block_cost(self.plan, block, checkpoint=checkpoint, kinds=self.kinds, clock=self.clock, price=self.prices.anywhere),
         )
 
     # -- stages ---------------------------------------------------------------------------------------------------
@@ -190,7 +206,11 @@ class _Candidate:
     def _ties(self) -> list[tuple[int, int]]:
         """Blocks that share a parameter."""
         model = self.plan.model
-        named = [(name, number, p) for number, (name, block) in enumerate(zip(model.block_names, model.blocks, strict=True)) for p in block.parameters()]
+        named = [
+            (name, number, p)
+            for number, (name, block) in enumerate(zip(model.block_names, model.blocks, strict=True))
+            for p in block.parameters()
+        ]
         homes = {f"{name}.{parameter.name}": number for name, number, parameter in named}
         return [(homes[parameter.tied], number) for _, number, parameter in named if parameter.tied in homes]
 

@@ -106,7 +106,9 @@ def ends(order: Walked, ranks: int, seconds: Sequence[float], travel: Sequence[f
     return lanes, done
 
 
-def fullest(row: Sequence[Slot], net: Mapping[tuple[str, int], int], high: Mapping[tuple[str, int], int], written: Mapping[int, int]) -> int:
+def fullest(
+    row: Sequence[Slot], net: Mapping[tuple[str, int], int], high: Mapping[tuple[str, int], int], written: Mapping[int, int]
+) -> int:
     """The highest level that a rank's slots reach [B], each adding `high` meanwhile and `net` in the end.
 
     The first backward of every stage leaves its `written` gradients besides.

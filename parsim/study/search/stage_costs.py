@@ -49,6 +49,10 @@ class StageCost:
     """live from the first op to the last [B]"""
     gradients: tuple[int, ...]
     """of each of its chunks, live from the end of its first backward to the optimizer step, besides [B]"""
+    unsharded: tuple[int, ...]
+    """of each of its chunks, whole gradients of sharded weights that wait for the last of several micro-batches [B]"""
+    gathered: tuple[tuple[int, int], ...]
+    """of each of its chunks, sharded weights that are whole while a block runs: any block, a layer besides [B]"""
     ending_high: int
     """most that the end of the step adds [B]"""
     before: float
@@ -87,7 +91,7 @@ def stage_cost(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float],
         head = items[:meeting]
         before = max(0.0, longest(head, price, from_compute, speed=speed).compute)
         queued_before = longest(_up_to(items, meeting), price, from_queue, speed=speed).compute
-        after = longest(_from(items, meeting), price, {lane: 0.0 for lane in items[meeting].lanes}, speed=speed).whole
+        after = longest(_from(items, meeting), price, dict.fromkeys(items[meeting].lanes, 0.0), speed=speed).whole
         queued = -inf
     resident = sum(rounded(rows[number].bytes) for number in passes.resident if held_in(rows[number].category) == "device")
     groups = {members_of(plan, item.collective[1], rank) for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
@@ -96,6 +100,8 @@ def stage_cost(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float],
     return StageCost(
         resident,
         gradients,
+        tuple(_unsharded(sharding) for sharding in passes.sharding.values()),
+        tuple(_gathered(sharding) for sharding in passes.sharding.values()),
         levels(items, rows).high + sum(map(_gradient_shards, passes.sharding.values())) * plan.training.backward,
         before,
         after,
@@ -133,6 +139,24 @@ def _gradients(sharding: Replicated) -> int:
     if type(sharding) not in (Replicated, DistributedDataParallel, ZeroOptimizer):
         return 0
     return sum(rounded(w.count * sharding.training.precision.gradients) for w in sharding.trainable)
+
+
+def _unsharded(sharding: Replicated) -> int:
+    """FSDP without synchronisation: the first backward writes whole gradients, the last one reduces them [B]."""
+    if type(sharding) is not FullyShardedDataParallel or not sharding.training.backward or sharding.training.finetune is not None:
+        return 0
+    if sharding.data.accumulate == "every" or sharding.data.strategy == "zero3":
+        return 0
+    return sum(rounded(unit.count * sharding.training.precision.gradients) for unit in sharding.units)
+
+
+def _gathered(sharding: Replicated) -> tuple[int, int]:
+    """Weights of the root unit, which stay whole from a forward to its backward, and of the smallest other unit [B]."""
+    if type(sharding) is not FullyShardedDataParallel or sharding.training.finetune is not None:
+        return 0, 0
+    element = _gathered_element(sharding)
+    sizes = {unit.name: rounded(unit.count * element) for unit in sharding.units}
+    return sizes.pop(ROOT, 0), min(sizes.values(), default=0)
 
 
 def _gradient_shards(sharding: Replicated) -> int:
