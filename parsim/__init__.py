@@ -2,12 +2,13 @@
 
 Simulates one training step of a neural network on a cluster that you may not own yet.
 
-    from parsim import compare, load, schedule, simulate
+    from parsim import compare, load, schedule, simulate, sweep
 
     report = simulate("gpt2-ddp-4x-a100", "training.micro_batch=8")   # a name or a file, and what to change in it
     report.step_time, report.peak_memory, report.fits                 # s, B
     report.plot.timeline().savefig("step.pdf")
     compare("llama-7b-zero1-8x-a100", "parallel.data.strategy=zero1,zero2,zero3")
+    sweep("llama-7b-zero1-8x-a100", "training.micro_batch=1,2,4", minimise="step_time")          # many, ranked
     schedule("1f1b", "gpipe", p=4, m=8)                               # pipeline schedules without a model
 
 Numbers are SI (s, B, FLOP/s). Whatever a user can get wrong raises a `ParsimError` that names everything at once.
@@ -17,7 +18,7 @@ The public names are imported on first use, so that ``parsim --help`` stays quic
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["ParsimError", "Report", "Scenario", "compare", "load", "schedule", "simulate"]
+__all__ = ["ParsimError", "Report", "Scenario", "compare", "load", "schedule", "simulate", "sweep"]
 
 if TYPE_CHECKING:
     from parsim.errors import ParsimError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from parsim.scenario.load import load
     from parsim.study.compare import compare
     from parsim.study.laboratory import schedule
+    from parsim.study.sweep.sweep import sweep
 
 _HOMES = {
     "ParsimError": "parsim.errors",
@@ -36,6 +38,7 @@ _HOMES = {
     "load": "parsim.scenario",
     "schedule": "parsim.study.laboratory",
     "simulate": "parsim.run",
+    "sweep": "parsim.study.sweep.sweep",
 }
 
 

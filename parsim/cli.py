@@ -20,7 +20,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.columns import printable
-from parsim.commands import calibrate, compare, diagnose, explain, fit, flops, importing, network, schedule, size, timeline, trace, validate
+from parsim.commands import (
+    calibrate,
+    compare,
+    diagnose,
+    explain,
+    fit,
+    flops,
+    importing,
+    network,
+    schedule,
+    size,
+    sweep,
+    timeline,
+    trace,
+    validate,
+)
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, busy, create, progress, say, say_json
 
@@ -32,7 +47,7 @@ OUT = Path("parsim-out")
 """where `run` writes, one directory per scenario"""
 EXAMPLE = "gpt2-ddp-4x-a100"
 """the shipped scenario that `new` copies"""
-LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons")
+LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons", "studies")
 
 app = typer.Typer(name="parsim", rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -149,7 +164,7 @@ def list_(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List what comes with parsim: models, devices, topologies, software profiles, schedules, scenarios, comparisons."""
+    """List what comes with parsim: models, devices, topologies, software profiles, schedules, scenarios, comparisons, studies."""
     if kind is not None and kind not in LISTED:
         raise ScenarioError(Finding(f"there is no list of {kind!r}", value=kind, suggestion=f"choose from {', '.join(LISTED)}"))
     known = {name: _names(name) for name in LISTED if kind in (None, name)}
@@ -195,6 +210,7 @@ def schema(as_json: Json = False, debug: Debug = False) -> None:
 explain.register(app)
 timeline.register(app)
 compare.register(app)
+sweep.register(app)
 network.register(app)
 validate.register(app)
 importing.register(app)

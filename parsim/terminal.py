@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -47,8 +47,8 @@ def say_json(document: dict[str, Any]) -> None:
     say(json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False))
 
 
-def progress(doing: str, items: Iterable[T], total: int, *, quiet: bool = False) -> Iterator[T]:
-    """`items`, with a bar on stderr as they are taken: what is done, how many of `total`, time left.
+def progress(doing: str, items: Iterable[T], total: int, *, quiet: bool = False, remark: Callable[[], str] | None = None) -> Iterator[T]:
+    """`items`, with a bar on stderr as they are taken: what is done, how many of `total`, time left, and what `remark` says then.
 
     Nothing is shown where `quiet`, or where stderr is not a terminal.
     """
@@ -58,9 +58,18 @@ def progress(doing: str, items: Iterable[T], total: int, *, quiet: bool = False)
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[remark]}"),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield from bar.track(items, total=total, description=doing)
+        task = bar.add_task(doing, total=total, remark="")
+        for item in items:
+            bar.update(task, advance=1, remark=remark() if remark is not None else "")
+            yield item
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def test_shipped_data_is_found(kind: str) -> None:
 def test_the_wheel_takes_along_what_stands_beside_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert included == {name: f"parsim/_data/{name}" for name in ("topologies", "scenarios", "validation")}
+    assert included == {name: f"parsim/_data/{name}" for name in ("studies", "topologies", "scenarios", "validation")}
 
 
 def test_every_dependency_is_pinned_with_hashes() -> None:

@@ -51,6 +51,14 @@ def build(scenario: Scenario) -> Built:
     return Builder(scenario).built()
 
 
+def machine(scenario: Scenario) -> tuple[Cluster, tuple[int, ...]]:
+    """The cluster of `scenario` and the GPU of each rank, without the rest. Raises `TopologyError`, with places."""
+    try:
+        return Builder(scenario).machine()
+    except InputError as error:
+        raise type(error)(scenario.findings_at(error.findings)) from None
+
+
 class Builder:
     """One build: what fails is collected as long as the rest can still be looked at."""
 
@@ -123,6 +131,10 @@ class Builder:
             background=others or (),
             economics=economics,
         )
+
+    def machine(self) -> tuple[Cluster, tuple[int, ...]]:
+        cluster = self._cluster()
+        return cluster, self._gpus(cluster)
 
     # collecting
 

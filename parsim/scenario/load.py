@@ -42,6 +42,7 @@ class _Sources:
         tree.pop("extends", None)
         if base:
             tree.pop("name", None)
+            tree.pop("study", None)
         overrides = tree.pop("overrides", None)
         if isinstance(overrides, Mapping):
             for name, partial in overrides.items():

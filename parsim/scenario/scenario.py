@@ -69,7 +69,7 @@ class Scenario:
         ``load(scenario.document())`` gives the same scenario.
         """
         document = inline(self.tree, self.origins, self.source)
-        return {key: value for key, value in document.items() if key not in ("extends", "overrides")}
+        return {key: value for key, value in document.items() if key not in ("extends", "overrides", "study")}
 
     def with_overrides(self, *arguments: str) -> Scenario:
         """The scenario with command-line arguments (``parallel.tp=4``) on top. Raises `ScenarioError`."""

@@ -36,6 +36,8 @@ class ScenarioSchema(Section):
     """scenario files that this one changes"""
     overrides: Annotated[dict[str, Any], Anything((dict,), "a mapping of NAME: changes")] = Field(default={})
     """named changes, chosen with --override NAME"""
+    study: Annotated[dict[str, Any], Anything((dict,), "a mapping of axes, where, minimise, ...")] = Field(default={})
+    """a study of this scenario, for parsim sweep; nothing else reads it"""
     model: Annotated[Any, Anything((str, dict), "a model name, a path, or a mapping")]
     """catalogue name, Hub id, path of a model YAML or config.json, or a mapping such as {base: gpt3-175b, layers: 48}"""
     training: TrainingSection

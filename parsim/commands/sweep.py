@@ -1,0 +1,133 @@
+"""The command `parsim sweep`: many scenarios of one, ranked.
+
+Exit codes: 0 if any row keeps all constraints, 2 if the study or its scenario is wrong, 3 if no row keeps them, 130 if it was
+interrupted (the rows so far are kept, and the same command goes on).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parsim.errors import Finding, ScenarioError
+from parsim.terminal import Debug, Json, progress, say, say_json
+
+if TYPE_CHECKING:
+    from parsim.study.sweep.study import Study
+
+OUT = Path("parsim-out")
+"""where files go, one directory per study"""
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command of this file on the command line."""
+    app.command()(sweep)
+
+
+def sweep(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|STUDY", help="A scenario or study file, or the name of a shipped one (`parsim list studies`).")
+    ],
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE,VALUE...", help="Values for all candidates; several values make an axis: tp=1,2,4,8."),
+    ] = None,
+    where: Annotated[
+        list[str] | None, typer.Option("--where", metavar="CONSTRAINT", help="Keep only these, e.g. 'step_time < 2 s'; may be repeated.")
+    ] = None,
+    minimise: Annotated[
+        list[str] | None, typer.Option("--minimise", metavar="FIGURE", help="Look for the least; default: step_time.")
+    ] = None,
+    maximise: Annotated[list[str] | None, typer.Option("--maximise", metavar="FIGURE", help="Look for the most.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Simulate each candidate with so many seeds.")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the scenario's overrides.")
+    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Rows of the table; default: 10.")] = None,
+    why_not: Annotated[
+        str | None,
+        typer.Option("--why-not", metavar="KEY|all", help="Say why a row is not the best; a key, settings such as tp=4,pp=2, or all."),
+    ] = None,
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Simulate also what is proved not to be among the best.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the rows here instead of parsim-out/sweep-<name>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume/--restart", help="Go on with the rows that are there, or begin anew.")] = True,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster: tcp://scheduler:8786.")] = None,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Simulate a scenario over a range of keys, and rank what keeps the constraints."""
+    from parsim.study.sweep.sweep import sweep as simulated
+
+    directory = out if out is not None else None if as_json else OUT / f"sweep-{_stem(file)}"
+    try:
+        found = simulated(
+            file,
+            *(values or ()),
+            where=where or (),
+            minimise=minimise or (),
+            maximise=maximise or (),
+            seeds=seeds,
+            named=override or (),
+            top=top,
+            out=directory,
+            restart=not resume,
+            exhaustive=exhaustive,
+            workers=workers,
+            dask=dask,
+            watch=lambda rows, total, remark: progress("Simulating candidates", rows, total, quiet=quiet, remark=remark),
+        )
+    except KeyboardInterrupt:
+        if directory is not None:
+            sys.stderr.write(f"The rows so far are in {directory / 'results.jsonl'}; the same command goes on with them.\n")
+        raise
+    found.command = _command(file, values, where, minimise, maximise)
+    written = [] if directory is None else _write(found, directory)
+    if as_json:
+        say_json(found.document())
+    elif not quiet:
+        _say(found, why_not)
+        say(f"\nWrote {directory}{os.sep}: {', '.join(['results.jsonl', 'study.json', *(path.name for path in written)])}")
+    if found.best is None:
+        raise typer.Exit(3)
+
+
+def _say(found: Study, why_not: str | None) -> None:
+    from parsim.study.sweep.text import reasons
+
+    say(str(found))
+    if why_not is not None:
+        say(f"\n{reasons(found, why_not)}")
+
+
+def _stem(file: str) -> str:
+    """What the directory is called after."""
+    return Path(file.partition("+")[0] if not Path(file).exists() else file).stem
+
+
+def _write(found: Study, directory: Path) -> list[Path]:
+    try:
+        return found.write(directory)
+    except OSError as error:
+        raise ScenarioError(Finding(f"cannot write the study: {error.strerror}", file=str(error.filename or directory))) from None
+
+
+def _command(file: str, values: list[str] | None, where: list[str] | None, minimise: list[str] | None, maximise: list[str] | None) -> str:
+    """The command that gives the same rows and the same ranking."""
+    from shlex import join
+
+    options = {"--where": where, "--minimise": minimise, "--maximise": maximise}
+    return join(
+        [
+            "parsim",
+            "sweep",
+            file,
+            *(values or ()),
+            *(word for name, given in options.items() for one in given or () for word in (name, one)),
+        ]
+    )

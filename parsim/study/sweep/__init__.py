@@ -1,0 +1,1 @@
+"""Studies: many scenarios of one, ranked: axes, constraints, objectives, and rows that arrive from many processes."""

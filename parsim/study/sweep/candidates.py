@@ -1,0 +1,219 @@
+"""From a definition to candidates: what may be simulated, what is refused before, and under which key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import parsim
+from parsim.errors import Finding, InputError, ScenarioError
+from parsim.scenario.leaves import canonical, value_at
+from parsim.scenario.load import load
+from parsim.scenario.provenance import catalogue_sha256
+from parsim.scenario.scenario import Scenario, flow
+from parsim.study.sweep.axes import Axis, Point, points
+from parsim.study.sweep.constraint import Constraint, Known
+from parsim.study.sweep.definition import Definition
+from parsim.study.sweep.facts import Machines
+from parsim.study.sweep.row import Row, refused
+from parsim.study.sweep.vocabulary import Stage, UnknownWord, Word
+from parsim.study.sweep.vocabulary import key_of as full_key
+
+_LATER = {
+    "parallel.data.size": "data_size",
+    "training.gradient_accumulation": "micro_batches",
+    "training.global_batch": "samples_per_step",
+}
+"""leaf that may be auto -> the fact or figure that says what it came to"""
+_DIGITS = 16
+
+
+class Candidate(NamedTuple):
+    """A scenario that may be simulated."""
+
+    key: str
+    """hash of the resolved scenario, of parsim's version and of the catalogue"""
+    overrides: tuple[str, ...]
+    """``key=value`` on top of the study's scenario"""
+    scenario: Mapping[str, Any]
+    """resolved and self-contained, as JSON has it"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One point of the range, in order: a candidate, or why it is none."""
+
+    number: int
+    settings: Mapping[str, Any]
+    """long key -> value"""
+    candidate: Candidate | None = None
+    refused: Row | None = None
+    """it cannot be simulated"""
+    excluded: str = ""
+    """the constraint that it does not keep"""
+    same_as: str = ""
+    """key of the candidate that it equals"""
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+
+class Space:
+    """Everything a definition ranges over.
+
+    Raises:
+        ScenarioError: the scenario itself cannot be read, or a range refers to nothing.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.base = _base(definition)
+        self.machines = Machines()
+        self.axes: tuple[Axis, ...] = definition.axes
+        self._sizes: dict[tuple[str, ...], int] = {}
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """All points, each a value per key."""
+        for point in points(self.axes, self.resolve):
+            if not self.definition.strategies:
+                yield dict(point)
+                continue
+            for strategy in self._strategies(point):
+                yield {**strategy, **point}
+
+    def places(self, where: Sequence[Constraint]) -> Iterator[Place]:
+        """All points in order, each looked at as far as it can be without simulating it."""
+        written = [one for one in where if one.stage == Stage.WRITTEN]
+        seen: dict[str, None] = {}
+        for number, settings in enumerate(self.points()):
+            known = self.known(settings)
+            if broken := next((one for one in written if one.holds(known) is False), None):
+                yield Place(number, settings, excluded=broken.why(known))
+                continue
+            place = self._loaded(number, settings, where)
+            if place.candidate is not None and place.candidate.key in seen:
+                yield Place(number, settings, same_as=place.candidate.key)
+                continue
+            if place.candidate is not None:
+                seen[place.candidate.key] = None
+            yield place
+
+    def _loaded(self, number: int, settings: Mapping[str, Any], where: Sequence[Constraint]) -> Place:
+        overrides = arguments(settings)
+        try:
+            scenario = self.base.with_overrides(*overrides)
+        except InputError as error:
+            return Place(number, settings, refused=refused(self._unloaded_key(overrides), settings, error.findings))
+        facts = self.machines.facts(scenario)
+        known = self.known(settings, facts)
+        if broken := next((one for one in where if one.holds(known) is False), None):
+            return Place(number, settings, excluded=broken.why(known), facts=facts)
+        document = scenario.document()
+        return Place(number, settings, Candidate(key_of(document), overrides, document), facts=facts)
+
+    def _unloaded_key(self, overrides: Sequence[str]) -> str:
+        return _digest("unloaded", self.base.hash(), *overrides)
+
+    def known(self, settings: Mapping[str, Any], facts: Mapping[str, Any] | None = None, row: Mapping[str, Any] | None = None) -> Known:
+        """The value of a word where the scenario is changed so, as far as `facts` and a `row` of results go."""
+        facts, figures = facts or {}, row or {}
+
+        def value(word: Word) -> Any:
+            if word.stage == Stage.WRITTEN:
+                found = _read(word, self._written(settings, word.name))
+                if found is None and word.name in _LATER:
+                    later = _LATER[word.name]
+                    found = facts.get(later, figures.get(later))
+                return found
+            if word.name in facts:
+                return facts[word.name]
+            found = figures.get(word.name)
+            return found if found is None or isinstance(found, (bool, str)) else float(found) * word.factor
+
+        return value
+
+    def _written(self, settings: Mapping[str, Any], key: str) -> Any:
+        for varied, value in settings.items():
+            if varied == key:
+                return value
+            if key.startswith(f"{varied}.") and isinstance(value, Mapping):
+                return value_at(value, key[len(varied) + 1 :])
+        return value_at(self.base.tree, key)
+
+    def resolve(self, word: str, before: Point) -> int:
+        """The whole number that ``gpus`` or a key means where the scenario is changed so.
+
+        Raises:
+            ScenarioError: it is none.
+        """
+        if word == "gpus":
+            machine = arguments({key: value for key, value in before.items() if key.startswith("cluster")})
+            if machine not in self._sizes:
+                self._sizes[machine] = self.machines.gpus(self.base.with_overrides(*machine))
+            return self._sizes[machine]
+        try:
+            key = full_key(word)
+        except UnknownWord as error:
+            raise ScenarioError(Finding(str(error.args[0]), word, None, error.args[1])) from None
+        value = self._written(before, key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ScenarioError(Finding(f"{key} is {flow(value)}: only a whole number has divisors", key, value, "write gpus or a number"))
+        return value
+
+    def _strategies(self, point: Point) -> list[dict[str, Any]]:
+        """The standard strategies of the scenario at a point."""
+        from parsim.study.sweep.strategies import strategies
+
+        return strategies(self.base.with_overrides(*arguments(point)))
+
+
+def arguments(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The ``key=value`` words of settings."""
+    return tuple(f"{key}={flow(value)}" for key, value in settings.items())
+
+
+def key_of(document: Mapping[str, Any]) -> str:
+    """What tells this work from any other: the resolved scenario without its name, the files it runs, the version, the catalogue."""
+    work = json.dumps({key: value for key, value in document.items() if key != "name"}, sort_keys=True, separators=(",", ":"))
+    return _digest(work, *_contents(document))
+
+
+def stamp() -> tuple[str, str]:
+    """What results depend on besides the scenario: parsim's version and the catalogue's hash."""
+    return parsim.__version__, catalogue_sha256()
+
+
+def _digest(*words: str) -> str:
+    return sha256("\n".join((*stamp(), *words)).encode()).hexdigest()[:_DIGITS]
+
+
+def _contents(document: Mapping[str, Any]) -> Iterator[str]:
+    """Schedules and strategies that are files of the user's: their text decides the result too."""
+    for key in ("parallel.pipeline.schedule", "parallel.data.strategy"):
+        name = str(value_at(document, key)).partition(".py:")
+        path = Path(f"{name[0]}.py" if name[1] else name[0])
+        if "\n" not in name[0] and path.suffix and path.is_file():
+            yield sha256(path.read_bytes()).hexdigest()
+
+
+def _base(definition: Definition) -> Scenario:
+    source = definition.source
+    if isinstance(source, Scenario):
+        return source.with_overrides(*definition.arguments) if definition.arguments else source
+    fixed = [key for axis in definition.axes for key in axis.keys]
+    return load(source, *(word for word in definition.arguments if word.partition("=")[0] not in fixed), named=definition.named)
+
+
+def _read(word: Word, value: Any) -> Any:
+    """A value of the scenario in base units; None for auto and for what cannot be read."""
+    if word.leaf is None:
+        return value if isinstance(value, (int, float, str, bool)) else None
+    try:
+        found = word.leaf.check(canonical(word.name, value)[1])
+    except ValueError:
+        return None
+    if word.sort in ("text", "any"):
+        return found if isinstance(found, (int, float, str, bool)) else None
+    return None if isinstance(found, str) else found

@@ -1,0 +1,48 @@
+"""The files of a study beside its rows: the best scenario, and the picture of two objectives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from parsim.report.write import replacing
+from parsim.study.sweep.study import Study
+from parsim.study.sweep.text import currency
+
+BEST = "best.json"
+PARETO = "pareto.svg"
+_MOST_POINTS = 5_000
+
+
+def write(study: Study, directory: Path) -> list[Path]:
+    """Write best.json (the best scenario, complete: ``parsim run best.json``), and pareto.svg where there are two objectives."""
+    directory.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    best = study.best
+    if best is not None and best.place.candidate is not None:
+        text = json.dumps(best.place.candidate.scenario, indent=1, ensure_ascii=False, allow_nan=False)
+        with replacing(directory / BEST) as out:
+            out.write(f"{text}\n".encode())
+        written.append(directory / BEST)
+    if len(study.objectives) == 2 and len(study.entries) > 1:
+        with replacing(directory / PARETO) as out:
+            out.write(picture(study))
+        written.append(directory / PARETO)
+    return written
+
+
+def picture(study: Study, width: float = 7.0) -> bytes:
+    """The rows in the plane of the two objectives, and their front, as SVG."""
+    from parsim.report.plots.figure import save
+    from parsim.report.plots.tradeoff import Axis, Spot, tradeoff_figure
+
+    across, up = (Axis(one.metric.title, _unit(study, one.metric.unit), one.most) for one in study.objectives)
+    spots = []
+    for number, entry in enumerate(study.entries[:_MOST_POINTS], 1):
+        x, y = (entry.mean(one.metric.name) or 0.0 for one in study.objectives)
+        spots.append(Spot(f"{number}: {study.label(entry.place.settings)}", x, y, entry.layer == 1, entry.rows[0]["status"] == "fits"))
+    return save(tradeoff_figure(spots, across, up, width=width), "svg")
+
+
+def _unit(study: Study, unit: str) -> str:
+    return currency(study) if unit == "money" else unit

@@ -1,0 +1,132 @@
+"""Candidates to rows: hands out chunks, takes rows as they come, and outlives workers that die.
+
+A worker that dies takes its chunk with it, and in a pool of processes the chunks of all others. Whatever was on its way is then
+simulated again one by one, so that only a candidate with which a worker dies twice becomes a row that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from time import monotonic
+from typing import Any
+
+from parsim.errors import ParsimError
+from parsim.study.sweep.candidates import Place, stamp
+from parsim.study.sweep.choice import Choice
+from parsim.study.sweep.crews import Crew
+from parsim.study.sweep.evaluation import evaluate_all, failed
+from parsim.study.sweep.row import Row
+
+Chunk = list[Place]
+CHUNK_TIME = 0.5
+"""what a chunk should take [s]: long beside sending it, short beside the patience of whoever looks at the bar"""
+LARGEST_CHUNK = 64
+AHEAD = 2
+"""chunks on their way per worker"""
+_LOOK = 5.0
+"""how often the crew is looked after [s]"""
+
+
+class Runner:
+    """Runs a choice of candidates on a crew; `record` gets every row once, in the order of arrival."""
+
+    def __init__(self, choice: Choice, crew: Crew, record: Callable[[list[tuple[Place, Row]]], None]) -> None:
+        self.choice, self.crew, self.record = choice, crew, record
+        self._waiting: dict[Future[Any], tuple[Chunk, float]] = {}
+        self._suspects: Chunk = []
+        self._answered = False
+        self._size = 1
+
+    def run(self) -> Iterator[tuple[Place, Row]]:
+        """Everything, as it comes.
+
+        Raises:
+            ParsimError: workers cannot work at all, or have another parsim.
+        """
+        now = True
+        try:
+            while True:
+                self._hand_out()
+                if not self._waiting:
+                    break
+                yield from self._take()
+                if self._suspects:
+                    yield from self._again()
+            now = False
+        finally:
+            self.crew.close(now=now)
+
+    def _hand_out(self) -> None:
+        while len(self._waiting) < AHEAD * self.crew.workers:
+            chunk = self.choice.take(self._size)
+            if not chunk:
+                return
+            self._waiting[self._submit(chunk)] = (chunk, monotonic())
+
+    def _submit(self, chunk: Chunk) -> Future[Any]:
+        try:
+            return self.crew.submit(evaluate_all, [(place.candidate, place.settings) for place in chunk], stamp())
+        except Exception as error:
+            if not self.crew.died(error):
+                raise
+            future: Future[Any] = Future()  # the pool broke since the last look
+            future.set_exception(error)
+            return future
+
+    def _take(self) -> Iterator[tuple[Place, Row]]:
+        done, _ = wait(self._waiting, timeout=_LOOK, return_when=FIRST_COMPLETED)
+        if not done:
+            self.crew.check()
+        for future in [future for future in self._waiting if future in done]:
+            chunk, began = self._waiting.pop(future)
+            yield from self._rows(future, chunk, began)
+
+    def _rows(self, future: Future[Any], chunk: Chunk, began: float) -> Iterator[tuple[Place, Row]]:
+        try:
+            rows = future.result()
+        except Exception as error:
+            if not self.crew.died(error):
+                raise (
+                    error
+                    if isinstance(error, ParsimError)
+                    else ParsimError(f"the workers cannot go on: {type(error).__name__}: {error}; rows so far are kept")
+                ) from error
+            self._suspects += chunk
+            return
+        self._answered = True
+        each = (monotonic() - began) / AHEAD / len(chunk)
+        self._size = max(1, min(LARGEST_CHUNK, 2 * self._size, int(CHUNK_TIME / max(each, 1e-6))))
+        found = list(zip(chunk, rows, strict=True))
+        self.record(found)
+        for place, row in found:
+            self.choice.tell(place, row)
+        yield from found
+
+    def _again(self) -> Iterator[tuple[Place, Row]]:
+        """What was on its way when a worker died, one by one: whoever is alone with a dying worker is to blame."""
+        while self._waiting:
+            yield from self._take()
+        suspects, self._suspects = sorted(self._suspects, key=lambda place: place.number), []
+        self.crew.renew()
+        dead: Chunk = []
+        for place in suspects:
+            yield from self._rows(self._alone(place), [place], monotonic())
+            if self._suspects:
+                dead, self._suspects = [*dead, *self._suspects], []
+                self.crew.renew()
+        if dead and not self._answered:
+            raise ParsimError("worker processes die before they answer at all; with --workers 1 everything runs in this process")
+        for place in dead:
+            if place.candidate is not None:
+                row = failed(place.candidate, place.settings, "its worker process died twice (killed, out of memory, or crashed)")
+                self.record([(place, row)])
+                self.choice.tell(place, row)
+                yield place, row
+
+    def _alone(self, place: Place) -> Future[Any]:
+        future = self._submit([place])
+        while not future.done():
+            wait([future], timeout=_LOOK)
+            self.crew.check()
+        return future

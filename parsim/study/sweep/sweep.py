@@ -1,0 +1,226 @@
+"""sweep(): many scenarios of one, simulated wherever there is room, kept as they come, ranked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import parsim
+from parsim.errors import Finding, ScenarioError
+from parsim.report.deadlock import CONTRACT_VERSION
+from parsim.scenario.provenance import catalogue_sha256
+from parsim.scenario.scenario import flow
+from parsim.study.sweep.candidates import Place, Space
+from parsim.study.sweep.choice import Bound, Bounded, Choice, Everything
+from parsim.study.sweep.constraint import Constraint, constraint
+from parsim.study.sweep.crews import crew
+from parsim.study.sweep.definition import Definition, Source
+from parsim.study.sweep.journal import Journal
+from parsim.study.sweep.objective import Objective, objective
+from parsim.study.sweep.row import Row
+from parsim.study.sweep.runner import Runner
+from parsim.study.sweep.study import Study
+from parsim.study.sweep.study_file import definition_of
+
+Watch = Callable[[Iterable[Row], int, Callable[[], str]], Iterable[Row]]
+"""is given the rows as they come, how many there will be, and a function that says the best so far; passes the rows on"""
+_ALWAYS = "fits"
+"""holds in every study unless a constraint speaks of it"""
+
+
+def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates it
+    source: Source,
+    *arguments: str,
+    axes: Mapping[str, Any] | None = None,
+    where: str | Sequence[str] = (),
+    minimise: str | Sequence[str] = (),
+    maximise: str | Sequence[str] = (),
+    seeds: int | Sequence[int] | None = None,
+    named: Sequence[str] = (),
+    top: int | None = None,
+    out: str | Path | None = None,
+    restart: bool = False,
+    exhaustive: bool = False,
+    workers: int | None = 1,
+    executor: Executor | None = None,
+    dask: str | None = None,
+    bound: Bound | None = None,
+    watch: Watch | None = None,
+) -> Study:
+    """Simulate a scenario, or what a study file asks, over a range of keys, and rank what comes out.
+
+    `source` is a study file, a scenario (name, path, mapping, `Scenario`) with or without a ``study:`` block, or the name of a shipped
+    one. `arguments` are ``key=value`` texts for all candidates; with several values (``parallel.tensor.size=1,2,4``) they are axes, as
+    are `axes`: {key: [values]} or the forms of study files. `where` constrains, `minimise` and `maximise` name figures.
+
+    `workers` processes simulate (None: one per CPU; 1: this process), or any `executor`, or the Dask scheduler at address `dask`.
+    Rows are appended to results.jsonl in the directory `out` as they come; the same study goes on where it was ended, unless `restart`.
+    `bound` gives proven lower bounds by which candidates are passed over unless the study is `exhaustive`.
+
+    Raises:
+        ScenarioError: the study or its scenario is wrong, or an objective is null in the rows.
+        ParsimError: the workers cannot work.
+    """
+    for key, values in (axes or {}).items():
+        arguments = (*arguments, f"{key}={flow(values) if isinstance(values, Mapping) else ','.join(flow(value) for value in values)}")
+    definition = definition_of(source).changed(
+        arguments=arguments, named=named, where=_texts(where), minimise=_texts(minimise), maximise=_texts(maximise), seeds=seeds, top=top
+    )
+    return run(
+        definition,
+        out=None if out is None else Path(out),
+        restart=restart,
+        hands=lambda work: crew(workers, executor, dask, work),
+        bound=None if exhaustive else bound,
+        watch=watch,
+    )
+
+
+def run(
+    definition: Definition,
+    *,
+    out: Path | None = None,
+    restart: bool = False,
+    hands: Callable[[int], Any],
+    bound: Bound | None = None,
+    watch: Watch | None = None,
+) -> Study:
+    """Run a definition; `hands` gives the crew for so many candidates."""
+    space = Space(definition)
+    where = conditions(definition)
+    _check_currencies(where, space)
+    objectives = definition.objectives or (objective("step_time_s"),)
+    if out is None:
+        return _Run(space, where, objectives, None).study(hands, bound, watch)
+    with Journal(out, asked(definition, space), restart=restart) as journal:
+        return _Run(space, where, objectives, journal).study(hands, bound, watch)
+
+
+def conditions(definition: Definition) -> tuple[Constraint, ...]:
+    """The constraints of a definition; that a candidate fits is one unless any speaks of it."""
+    spoken = any(word.name == _ALWAYS for one in definition.where for word in one.words)
+    return definition.where if spoken else (constraint(_ALWAYS), *definition.where)
+
+
+def asked(definition: Definition, space: Space) -> dict[str, Any]:
+    """What study.json says: all that decides which rows there are, and what was looked for."""
+    axes: list[Any] = [axis.document() for axis in definition.axes]
+    if definition.strategies:
+        axes.append({"strategy": "auto"})
+    return {
+        "parsim": CONTRACT_VERSION,
+        "version": parsim.__version__,
+        "catalogue_sha256": catalogue_sha256(),
+        "study": definition.name,
+        "scenario_sha256": space.base.hash(),
+        "axes": json.loads(json.dumps(axes, default=str)),
+        "where": [one.text for one in definition.where],
+        "objectives": [str(one) for one in definition.objectives],
+    }
+
+
+class _Run:
+    """One run of a study: rows of before, rows to come, and what the bar says."""
+
+    def __init__(self, space: Space, where: Sequence[Constraint], objectives: Sequence[Objective], journal: Journal | None) -> None:
+        self.space, self.where, self.objectives, self.journal = space, where, objectives, journal
+        self.rows: dict[str, Row] = dict(journal.rows) if journal is not None else {}
+        self.places: list[Place] = []
+        self.best: tuple[float, Row] | None = None
+        self._checked = False
+
+    def study(self, hands: Callable[[int], Any], bound: Bound | None, watch: Watch | None) -> Study:
+        points = sum(1 for _ in self.space.points())
+        if not points:
+            raise ScenarioError(Finding("the study has no point at all", suggestion="give a key several values"))
+        choice = self._choice(self._open(), bound)
+        runner = Runner(choice, hands(points), self._record)
+        came = self._told(runner.run())
+        for _ in came if watch is None else watch(came, max(1, points - len(self.rows)), self.remark):
+            pass
+        found = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed)
+        found.directory = self.journal.directory if self.journal is not None else None
+        return found
+
+    def _open(self) -> Iterator[Place]:
+        """What has to be simulated, in order, looked at while the workers work; the rest is known when it is its turn."""
+        for place in self.space.places(self.where):
+            self.places.append(place)
+            if place.refused is not None:
+                self._record_rows([place.refused])
+            elif place.candidate is not None and (row := self.rows.get(place.candidate.key)) is not None:
+                self._heard(place, row)
+            elif place.candidate is not None:
+                yield place
+
+    def _choice(self, places: Iterator[Place], bound: Bound | None) -> Choice:
+        """Bounds are of the step time: they can rank nothing else."""
+        if bound is None or len(self.objectives) > 1 or self.objectives[0].metric.name != "step_time_s" or self.objectives[0].most:
+            return Everything(places)
+        return Bounded(places, bound, self._score, self.space.definition.top)
+
+    def _record(self, found: list[tuple[Place, Row]]) -> None:
+        self._record_rows([row for _, row in found])
+
+    def _record_rows(self, rows: list[Row]) -> None:
+        if self.journal is not None:
+            self.journal.append(rows)
+        for row in rows:
+            self.rows.setdefault(row["key"], row)
+
+    def _told(self, came: Iterator[tuple[Place, Row]]) -> Iterator[Row]:
+        for place, row in came:
+            self._heard(place, row)
+            yield row
+
+    def _heard(self, place: Place, row: Row) -> None:
+        """Keep the best so far; an objective that no row can have ends the study at its first row."""
+        if row["step_time_s"] is not None and not self._checked:
+            self._checked = True
+            if null := [one for one in self.objectives if row[one.metric.name] is None]:
+                raise ScenarioError([_null(one) for one in null])
+        score = self._score(place, row)
+        if score is not None and (self.best is None or score < self.best[0]):
+            self.best = (score, row)
+
+    def _score(self, place: Place, row: Row) -> float | None:
+        score = self.objectives[0].score(row)
+        if score is None:
+            return None
+        known = self.space.known(place.settings, place.facts, row)
+        return score if all(one.holds(known) is True for one in self.where) else None
+
+    def remark(self) -> str:
+        """The best so far."""
+        if self.best is None:
+            return ""
+        metric = self.objectives[0].metric
+        return f"best: {metric.title} {metric.shown(self.best[1][metric.name])}"
+
+
+def _null(one: Objective) -> Finding:
+    needs = one.metric.needs
+    hint = f"it needs {needs}" if needs else "parsim explain says when it is defined"
+    return Finding(
+        f"{one.metric.name} is null for this scenario: nothing can be ranked by it", one.word, one.metric.name, hint, *one.origin
+    )
+
+
+def _check_currencies(where: Sequence[Constraint], space: Space) -> None:
+    """Amounts of money are not converted."""
+    own = str(space.base.tree["economics"]["currency"])
+    wrong = [(one, code) for one in where for code in one.currencies if code != own]
+    if wrong:
+        raise ScenarioError(
+            [
+                Finding(f"{one.text!r} is in {code}, the scenario in {own}", "where", one.text, f"write {own}", *one.origin)
+                for one, code in wrong
+            ]
+        )
+
+
+def _texts(value: str | Sequence[str]) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value

@@ -1,0 +1,168 @@
+"""A study as a table in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from shlex import join
+from typing import Any
+
+from parsim.report.quantities import NONE, gib, number, percent, time_unit
+from parsim.scenario.leaves import value_at
+from parsim.scenario.scenario import flow
+from parsim.study.sweep.metrics import NAMED, Metric
+from parsim.study.sweep.study import Entry, Study
+
+_ALWAYS = ("step_time_s", "mfu", "peak_bytes")
+_LONGEST = 24
+"""letters of a value"""
+Column = tuple[str, list[str]]
+
+
+def text(study: Study) -> str:
+    """What was asked, how many points there were, the best rows, and how to run the first."""
+    lines = [study.name, f"{_asked(study)}", _counted(study), ""]
+    shown = study.entries[: study.definition.top]
+    if not shown:
+        return "\n".join([*lines, "No row keeps all constraints.", *_reasons(study)])
+    lines += [*_table(_columns(study, shown)), ""]
+    if (more := len(study.entries) - len(shown)) > 0:
+        lines += [f"{more:,} more; --top shows them.", ""]
+    lines += [*_best(study, shown[0]), *_unequal(study)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _asked(study: Study) -> str:
+    objectives = ", ".join(f"{one.word} {one.metric.title}" for one in study.objectives)
+    return f"{objectives[0].upper()}{objectives[1:]}" + (f", where {'; '.join(one.text for one in study.where)}" if study.where else "")
+
+
+def _counted(study: Study) -> str:
+    counts = study.counts()
+    words = {
+        "excluded": "excluded by constraints before a simulation", "equal": "equal to another",
+        "passed": "proved worse without a simulation", "simulated": "simulated",
+        "refused": "refused", "deadlock": "in deadlock", "failed": "failed",
+    }  # fmt: skip
+    said = [f"{counts[name]:,} {word}" for name, word in words.items() if counts[name]]
+    points = counts["points"]
+    return f"{points:,} point{'s' * (points != 1)}: {', '.join(said) or 'nothing'}; {counts['kept']:,} keep all constraints."
+
+
+def _reasons(study: Study) -> list[str]:
+    """Why nothing is left: the commonest reasons, each once."""
+    found: dict[str, int] = {}
+    for place in study.places:
+        if (row := study.row(place)) is not None and row["status"] in ("refused", "failed", "deadlock"):
+            reason = f"{row['status']}: {row['reason']}"
+        else:
+            reason = study.why(place).partition(": ")[0]
+        found[reason] = found.get(reason, 0) + 1
+    return [f"  {count:,} x {reason}" for reason, count in sorted(found.items(), key=lambda item: -item[1])[:5]]
+
+
+def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
+    columns: list[Column] = [("#", [str(place) for place in range(1, len(shown) + 1)])]
+    if len(study.objectives) > 1:
+        columns.append(("front", ["*" if entry.layer == 1 else "" for entry in shown]))
+    for key, name in study.names.items():
+        cells = [_cut(flow(entry.place.settings[key])) if key in entry.place.settings else NONE for entry in shown]
+        if len(shown) == 1 or len(set(cells)) > 1:
+            columns.append((name, cells))
+    metrics = list(dict.fromkeys([*(one.metric.name for one in study.objectives), *_ALWAYS, "gpus"]))
+    for name in metrics:
+        values = [entry.mean(name) for entry in shown]
+        if not any(values):
+            continue  # no MFU without FLOP, no memory of profiled stages
+        if name == "gpus" and len(set(values)) < 2 and all(one.metric.name != "gpus" for one in study.objectives):
+            continue
+        columns.append(_figures(study, NAMED[name], values))
+    if any(entry.rows[0]["status"] != "fits" for entry in shown):
+        columns.append(("status", [str(entry.rows[0]["status"]) for entry in shown]))
+    if any(len(entry.rows) > 1 for entry in shown):
+        name = study.objectives[0].metric.name
+        columns.append(("seeds", [str(len(entry.rows)) for entry in shown]))
+        columns.append(("spread", [_spread(entry, name) for entry in shown]))
+    columns.append(("key", [entry.key[:8] for entry in shown]))
+    return columns
+
+
+def _spread(entry: Entry, name: str) -> str:
+    """Largest less smallest, of the mean."""
+    found, mean = entry.spread(name), entry.mean(name)
+    return NONE if found is None or not mean else percent((found[1] - found[0]) / abs(mean))
+
+
+def _figures(study: Study, metric: Metric, values: Sequence[float | None]) -> Column:
+    """A metric in one unit, named in its heading."""
+    if metric.unit == "s":
+        unit = time_unit(max((abs(value) for value in values if value is not None), default=0.0))
+        return f"{metric.title} [{unit.name}]", [NONE if value is None else f"{value / unit.factor:.4g}" for value in values]
+    if metric.unit == "B":
+        return f"{metric.title} [GiB]", [NONE if value is None else gib(value) for value in values]
+    if metric.unit == "fraction":
+        return metric.title, [percent(value) for value in values]
+    name = currency(study) if metric.unit == "money" else metric.unit
+    return metric.title + (f" [{name}]" if name not in ("1", "", metric.title) else ""), [number(value) for value in values]
+
+
+def currency(study: Study) -> str:
+    """In which money is."""
+    return str(value_at(study.space.base.tree, "economics.currency") or "USD")
+
+
+def _table(columns: Sequence[Column]) -> list[str]:
+    widths = [max(len(heading), *map(len, cells)) for heading, cells in columns]
+    lines = ["  ".join(f"{heading:>{width}}" for (heading, _), width in zip(columns, widths, strict=True))]
+    rows = zip(*(cells for _, cells in columns), strict=True)
+    return [*lines, *("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)]
+
+
+def _best(study: Study, entry: Entry) -> list[str]:
+    lines = [f"Best: {strategy(entry)}."]
+    candidate = entry.place.candidate
+    if candidate is not None and isinstance(study.definition.source, str):
+        blocks = [word for name in study.definition.named for word in ("--override", name)]
+        lines.append(
+            f"Run it: {join(['parsim', 'run', study.definition.source, *study.definition.arguments, *candidate.overrides, *blocks])}"
+        )
+    return lines
+
+
+def strategy(entry: Entry) -> str:
+    """The strategy of a row in a line: sizes, schedule, sharding, micro-batches, recomputation."""
+    tree: Any = entry.place.candidate.scenario if entry.place.candidate is not None else {}
+    row = entry.rows[0]
+    sizes = {
+        "tensor": value_at(tree, "parallel.tensor.size"), "pipeline": value_at(tree, "parallel.pipeline.size"),
+        "context": value_at(tree, "parallel.context.size"), "data": row["data_size"],
+    }  # fmt: skip
+    words = [
+        f"{name} {size:g}" for name, size in sizes.items() if isinstance(size, (int, float)) and (size > 1 or name in ("tensor", "data"))
+    ]
+    if (size := sizes["pipeline"]) and size != 1:
+        words.append(f"schedule {str(value_at(tree, 'parallel.pipeline.schedule')).partition(chr(10))[0]}")
+    words.append(str(value_at(tree, "parallel.data.strategy")))
+    words.append(f"{row['micro_batches']:g} micro-batch{'es' * (row['micro_batches'] != 1)}")
+    recompute = value_at(tree, "training.recompute")
+    words.append("no recomputation" if recompute in (None, "none") else f"recompute {flow(recompute)}")
+    return f"{', '.join(words)} on {row['gpus']:g} GPU{'s' * (row['gpus'] != 1)}"
+
+
+def _unequal(study: Study) -> list[str]:
+    """A warning where a step is not the same work in all rows, and the objective is its time."""
+    works = {entry.rows[0]["samples_per_step"] for entry in study.entries}
+    if len(works) < 2 or all(one.metric.name != "step_time_s" for one in study.objectives):
+        return []
+    return [f"Steps are of {min(works):g} to {max(works):g} samples: --maximise samples_per_s ranks by what is done per second."]
+
+
+def _cut(word: str) -> str:
+    return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
+
+
+def reasons(study: Study, which: str) -> str:
+    """One line per point: key, label, reason."""
+    found = study.why_not(which)
+    keys = max(len(key[:8]) for key, _, _ in found)
+    labels = max(len(label) for _, label, _ in found)
+    return "\n".join(f"{key[:8]:<{keys}}  {label:<{labels}}  {reason}".rstrip() for key, label, reason in found)

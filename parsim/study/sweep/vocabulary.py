@@ -1,0 +1,120 @@
+"""The words of constraints: leaves of the scenario, what follows from it, and figures of the report."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import Literal
+
+from parsim.scenario.leaves import FREE, is_key, leaves, long_key
+from parsim.scenario.shortforms import SHORT
+from parsim.scenario.values import Choice, Flag, Kind, Number, Quantity, Text, Whole
+from parsim.study.sweep.dimension import NUMBER, OF_UNITS, Dimension
+from parsim.study.sweep.facts import FACTS
+from parsim.study.sweep.metrics import ALIASES, NAMED
+
+
+class Stage(IntEnum):
+    """When a word has a value."""
+
+    WRITTEN = 0
+    """it stands in the scenario"""
+    KNOWN = 1
+    """it follows from the scenario: nothing has to be simulated"""
+    SIMULATED = 2
+    """the report says it"""
+
+
+Sort = Dimension | Literal["flag", "text", "any"]
+"""what a word or an expression is: a number that measures something, yes or no, a text, or whatever the file says"""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A name that a constraint may use."""
+
+    name: str
+    sort: Sort
+    stage: Stage
+    leaf: Kind | None = None
+    """how the scenario's value is read"""
+    factor: float = 1.0
+    """base units in one unit of the report's column"""
+    unit: str = ""
+
+
+class UnknownWord(ValueError):  # noqa: N818 - a word, not an error of ours
+    """Nothing, or too much, is called so; the second argument says what to write."""
+
+
+def find(text: str) -> Word:
+    """The word called `text`: a metric, a fact, or a leaf by as many of its last words as tell it from the others.
+
+    Raises:
+        UnknownWord: nothing is called so, or several leaves are.
+    """
+    name = ALIASES.get(text, text)
+    if name in FACTS:
+        return Word(name, NUMBER, Stage.KNOWN)
+    if name in NAMED:
+        found = NAMED[name]
+        sort: Sort = "flag" if name == "fits" else found.dimension
+        return Word(name, sort, Stage.SIMULATED, None, found.factor, found.unit)
+    return _leaf(text)
+
+
+def key_of(text: str) -> str:
+    """The full long key that `text` names. Raises `UnknownWord`."""
+    return _leaf(text).name
+
+
+def _leaf(text: str) -> Word:
+    known = leaves()
+    full = long_key(text)
+    if full in known:
+        return Word(full, _sort(known[full]), Stage.WRITTEN, known[full])
+    if is_key(full) and (full.startswith(tuple(f"{free}." for free in FREE)) or full in FREE):
+        return Word(full, "any", Stage.WRITTEN)
+    matches = _by_ending().get(text, ())
+    if len(matches) == 1:
+        return Word(matches[0], _sort(known[matches[0]]), Stage.WRITTEN, known[matches[0]])
+    if matches:
+        raise UnknownWord(f"{text!r} may be {' or '.join(matches)}", "write the longer name")
+    raise UnknownWord(f"unknown word {text!r}", _nearest(text))
+
+
+@cache
+def _by_ending() -> dict[str, tuple[str, ...]]:
+    """Every ending of a leaf's key, short forms included -> the keys that end so."""
+    found: dict[str, list[str]] = {}
+    for key in leaves():
+        words = key.split(".")
+        for first in range(1, len(words)):
+            found.setdefault(".".join(words[first:]), []).append(key)
+    for short, long in SHORT.items():
+        if long in leaves():
+            found.setdefault(short.rpartition(".")[2], []).append(long)
+    return {ending: tuple(keys) for ending, keys in found.items()}
+
+
+def _sort(kind: Kind) -> Sort:
+    match kind:
+        case Quantity():
+            return OF_UNITS[kind.dimension]
+        case Whole() | Number():
+            return NUMBER
+        case Flag():
+            return "flag"
+        case Choice() | Text():
+            return "text"
+    return "any"
+
+
+def _nearest(text: str) -> str:
+    known = [*FACTS, *NAMED, *ALIASES, *leaves(), *_by_ending()]
+    close = difflib.get_close_matches(text, known, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "known are figures of the report (parsim explain), keys of the scenario, and " + ", ".join(FACTS)
