@@ -87,7 +87,8 @@ def size(
         "max_gpus": max_gpus, "sequence_length": sequence_length, "global_batch": global_batch, "micro_batch": micro_batch,
         "precision": precision, "software": software, "recompute": recompute, "schedule": schedule, "sharding": sharding,
         "gpu_hour": named_values(gpu_hour), "buy": named_values(buy), "years": years, "power_price": power_price, "pue": pue, "mtbf": mtbf,
-        "checkpoint_time": checkpoint_time, "restart_time": restart_time, "goodput": goodput, "set": set_values(set_), "top": top, "exhaustive": exhaustive or None,
+        "checkpoint_time": checkpoint_time, "restart_time": restart_time, "goodput": goodput, "set": set_values(set_),
+        "top": top, "exhaustive": exhaustive or None,
     }  # fmt: skip
     answer = _answered(_question(model, flags), workers, quiet=quiet)
     written = _write(answer, out, save)
@@ -104,9 +105,10 @@ def size(
 
 
 def _question(model: str, flags: dict[str, Any]) -> Question:
-    from parsim.study.size.reading import is_question, read_question
+    from parsim.study.size.reading import question_file, read_question
 
-    return read_question(model, flags) if is_question(model) else read_question(None, {"model": model, **flags})
+    file = question_file(model)
+    return read_question(None, {"model": model, **flags}) if file is None else read_question(file, flags)
 
 
 def _answered(question: Question, workers: int | None, *, quiet: bool) -> Answer:

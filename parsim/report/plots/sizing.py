@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox
 
 from parsim.report.plots import style
 from parsim.report.plots.comparison import entries_of, legend, printed
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY, style.YELLOW)
+_PLACES = ((12, 8), (12, -8), (-12, 8), (-12, -8), (0, 11), (0, -11), (20, 0), (-20, 0), (20, 16), (-20, 16), (20, -16), (-20, -16))
+"""where a number may stand beside its point [pt], best first"""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -47,7 +50,7 @@ NO_LIMITS = Limits()
 
 
 def time_cost_figure(options: Sequence[Option], unit: str, limits: Limits = NO_LIMITS, *, width: float = 7.0) -> Figure:
-    """Days to the right, cost [unit] upwards: lower left is better."""
+    """Days to the right, cost [unit] upwards, GPUs as numbers: lower left is better."""
     priced = [one for one in options if one.value is not None]
     return _figure(priced, "cost", f"cost [{unit}]", limits, width)
 
@@ -82,6 +85,8 @@ def _figure(options: Sequence[Option], what: Literal["cost", "days"], name: str,
         ax.set_xlim(0.0, 1.12 * max([_at(one, what)[0] for one in options], default=1.0))
         ax.set_ylim(0.0, 1.15 * max([_top(one, what) for one in options], default=1.0))
         legend(figure, entries_of(ax), width, above)
+        if what == "cost":
+            _numbers(figure, ax, options)
     return figure
 
 
@@ -114,13 +119,27 @@ def _series(ax: Axes, options: Sequence[Option], place: int, what: str) -> None:
             markeredgecolor=style.INK if one.possible else colour, markeredgewidth=0.5 if one.possible else 1.2, zorder=3,
             label=one.machine if one.possible else f"{one.machine}, not within the limits",
         )  # fmt: skip
-        if what == "cost":
-            ax.annotate(
-                number(one.gpus), (x, y), xytext=(5, 5), textcoords="offset points", fontsize="x-small", color=style.INK, zorder=4,
-                bbox={"facecolor": (style.PAPER, 0.7), "edgecolor": "none", "pad": 0.2},
-            )  # fmt: skip
     if what == "days" and any(one.band is not None for one in options):
         ax.plot([], [], color=style.GREY, linewidth=2.2, alpha=0.6, label="80 % of published runs alike")
+
+
+def _numbers(figure: Figure, ax: Axes, options: Sequence[Option]) -> None:
+    """GPUs beside the points, where they cover nothing."""
+    figure.draw_without_rendering()
+    half = 4.0 * figure.dpi / 72.0
+    spots = [ax.transData.transform(_at(one, "cost")) for one in options]
+    taken = [Bbox.from_bounds(x - half, y - half, 2 * half, 2 * half) for x, y in spots]
+    for one in options:
+        text = ax.annotate(
+            number(one.gpus), _at(one, "cost"), xytext=_PLACES[0], textcoords="offset points", fontsize="x-small", color=style.INK,
+            zorder=4, ha="center", va="center", bbox={"facecolor": (style.PAPER, 0.7), "edgecolor": "none", "pad": 0.2},
+        )  # fmt: skip
+        for place in _PLACES:
+            text.set_position(place)
+            box = text.get_window_extent()
+            if not any(box.overlaps(other) for other in taken):
+                break
+        taken.append(box)
 
 
 def _front(ax: Axes, options: Sequence[Option], what: str) -> None:
@@ -128,7 +147,7 @@ def _front(ax: Axes, options: Sequence[Option], what: str) -> None:
     if what == "cost" and len(best) > 1:
         ax.plot(
             [x for x, _ in best], [y for _, y in best], drawstyle="steps-post", color=style.INK, linewidth=0.9, zorder=1,
-            label="front: nothing is better in both",
+            label="front: nothing is better in both; numbers: GPUs",
         )  # fmt: skip
 
 

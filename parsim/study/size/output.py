@@ -9,7 +9,7 @@ from pathlib import Path
 from parsim.report.plots.figure import Kind, save
 from parsim.report.plots.sizing import Limits, Option, gpus_time_figure, time_cost_figure
 from parsim.report.write import replacing
-from parsim.scenario.load import load
+from parsim.study.fit_text import yaml_lines
 from parsim.study.size.answer import Answer, document, front
 from parsim.study.size.configuration import Configuration
 from parsim.study.size.text import text
@@ -28,7 +28,7 @@ def figures(answer: Answer, kind: Kind = "svg", *, width: float = 7.0) -> dict[s
 
 def scenarios(answer: Answer) -> dict[str, str]:
     """File name -> scenario of the best configuration of every machine, ready for `parsim run`."""
-    return {f"{_stem(one)}.yaml": load(one.tree).show(defaults=False) + "\n" for one in answer.ranked}
+    return {f"{_stem(one)}.yaml": "\n".join(["# made by parsim size", *yaml_lines(one.tree, 0), ""]) for one in answer.ranked}
 
 
 def _stem(one: Configuration) -> str:

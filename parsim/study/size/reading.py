@@ -32,15 +32,22 @@ _NAMED = ("gpu_hour", "buy", "gpus")
 """keys that may have a value for each machine"""
 
 
-def is_question(name: str) -> bool:
-    """Whether `name` is a file that holds a question."""
+def question_file(name: str) -> Path | None:
+    """The file of a question: one that comes with parsim, or a path; None for anything else, such as a model."""
+    if name in (known := shipped_questions()):
+        return known[name]
     path = Path(name)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
-        return False
+        return None
     try:
-        return MARK in files.read(path).tree
+        return path if MARK in files.read(path).tree else None
     except ScenarioError:
-        return True  # reading it again says what is wrong
+        return path  # reading it again says what is wrong
+
+
+def shipped_questions() -> dict[str, Path]:
+    """Name -> file of the questions that come with parsim."""
+    return {path.stem: path for path in sorted((files.data_root() / "studies" / "size").glob("*.yaml"))}
 
 
 def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> Question:

@@ -162,7 +162,9 @@ class _Walk:
     def _free(self) -> tuple[int, ...]:
         """Numbers of GPUs from the first that could be enough, in the order of what is minimised."""
         most = self.question.max_gpus or MOST_GPUS
-        grid = tuple(count for count in self.lattice.counts(most) if self.candidates.floor(count) <= self._limit(count))
+        counts = self.lattice.counts(most)  # machines are paid whole: parts of one only where no strategy uses all of it
+        whole = [count for count in counts if count >= self.candidates.gpus_per_node] or counts
+        grid = tuple(count for count in whole if self.candidates.floor(count) <= self._limit(count))
         first: int | None = None
         if self.question.minimise == "time" or self.question.deadline is None:
             for count in reversed(grid):

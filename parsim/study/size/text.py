@@ -11,10 +11,12 @@ from parsim.study.size.answer import Answer, Sized, front, ranking
 from parsim.study.size.configuration import Configuration
 from parsim.study.size.question import Question
 from parsim.study.size.sensitivity import Effect, sensitivity
-from parsim.units import format_count
+from parsim.units import format_count, format_time
 
 MWH = 3.6e9
 """joules"""
+_TELLING = 5e-4
+"""a smaller change of what is minimised is no difference"""
 _WORDS = {"cost": "the cost", "gpus": "the number of GPUs", "energy": "the energy", "time": "the time"}
 
 
@@ -37,14 +39,14 @@ def _asked(answer: Answer) -> str:
     question, recipe = answer.question, answer.recipe
     limits = []
     if question.deadline is not None:
-        limits.append(f"in {question.deadline / 86400:g} days")
+        limits.append(f"in {format_time(question.deadline)}")
     if question.budget is not None:
         limits.append(f"for at most {money(question.budget.amount, question.currency)}")
     size = format_count(answer.parameters)
     return (
         f"{question.model} ({size} parameters), {format_count(question.tokens)} tokens {' and '.join(limits)}".rstrip()
         + f", least {question.minimise} first; sequence {recipe.sequence_length}, global batch {recipe.global_batch}"
-        + f" ({recipe.tokens_per_step / 1e6:.2f}M tokens)"
+        + f" ({format_count(recipe.tokens_per_step, digits=3)} tokens)"
     )
 
 
@@ -62,39 +64,58 @@ def shown(answer: Answer) -> list[Configuration]:
 
 
 def _table(answer: Answer) -> list[str]:
+    """Two tables of the same rows, since one would be wider than a terminal."""
     rows = shown(answer)
     if not rows:
         return ["Nothing that was looked at can do it."]
     scale, prefix = _scale([one.cost for one in rows])
+    unit = f"{prefix}{answer.question.currency}"
     best = {id(one) for one in front(answer.everything)}
-    header = (
-        "", "machine", "GPUs (nodes)", "strategy", "step [s]", "days", "goodput", "GPU-hours", f"cost [{prefix}{answer.question.currency}]",
-        "energy [MWh]", "head-room [GiB]", "MFU", "80 % of days", "80 % of cost", " limited by",
-    )  # fmt: skip
-    lines = [_row(number_ + 1, one, scale, pareto=id(one) in best) for number_, one in enumerate(rows)]
-    found = table(header, lines, left=4)
-    if any(id(one) in best for one in rows):
+    places = [f"{place}{'*' if id(one) in best else ''}" for place, one in enumerate(rows, 1)]
+    header = ("", "machine", "GPUs (nodes)", "strategy", "step [s]", "days", "GPU-hours", f"cost [{unit}]", "MFU", " limited by")
+    found = table(header, [(place, *_what(one, scale)) for place, one in zip(places, rows, strict=True)], left=4)
+    if any(place.endswith("*") for place in places):
         found.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
+    sure = ("", "machine", "GPUs", "goodput", "energy [MWh]", "head-room [GiB]", "80 % of days", f"80 % of cost [{unit}]", "confidence")
+    found += ["", *table(sure, [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)], left=2)]
     if any(one.band is None for one in rows):
-        found.append(f"{NONE}: unvalidated, no published runs of such a GPU and kind of strategy say how far off it may be")
+        found.append(f"{NONE}: no published runs on such a GPU with such a strategy say how far off it may be")
+    found += _failures(rows[0])
+    late = [place for place, one in zip(places, rows, strict=True) if _may_be_late(one, answer.question)]
+    if late:
+        found.append(f"within its band, {', '.join(late)} may miss the deadline")
     return found
 
 
-def _row(place: int, one: Configuration, scale: float, *, pareto: bool) -> tuple[str, ...]:
+def _what(one: Configuration, scale: float) -> tuple[str, ...]:
     idle = f", {one.idle} idle" if one.idle else ""
-    cost = NONE if one.cost is None else number(one.cost / scale)
-    bands = (NONE, NONE)
+    return (
+        one.machine, f"{one.gpus} ({one.nodes}{idle})", str(one.strategy), number(one.step_time), number(one.days), f"{one.gpu_hours:,.0f}",
+        NONE if one.cost is None else number(one.cost / scale), percent(one.mfu), f" {WORDS[one.limiter_kind]}",
+    )  # fmt: skip
+
+
+def _how_sure(one: Configuration, scale: float) -> tuple[str, ...]:
+    days = cost = NONE
     if one.band is not None:
         low, high = one.band
-        bands = (
-            f"{number(one.days * low)}-{number(one.days * high)}",
-            NONE if one.cost is None else f"{number(one.cost_at(low) / scale)}-{number(one.cost_at(high) / scale)}",
-        )
-    return (
-        f"{place}{'*' if pareto else ''}", one.machine, f"{one.gpus} ({one.nodes}{idle})", str(one.strategy), number(one.step_time),
-        number(one.days), percent(one.goodput), f"{one.gpu_hours:,.0f}", cost, NONE if one.energy is None else number(one.energy / MWH),
-        gib(one.headroom), percent(one.mfu), *bands, f" {WORDS[one.limiter_kind]}",
-    )  # fmt: skip
+        days = f"{number(one.days * low)}-{number(one.days * high)}"
+        cost = NONE if one.cost is None else f"{number(one.cost_at(low) / scale)}-{number(one.cost_at(high) / scale)}"
+    energy = NONE if one.energy is None else number(one.energy / MWH)
+    return one.machine, str(one.gpus), percent(one.goodput), energy, gib(one.headroom), days, cost, one.status
+
+
+def _failures(best: Configuration) -> list[str]:
+    """How often the best one fails, and what is done about it."""
+    failures = best.economics.failures
+    if failures is None:
+        return []
+    every, between = format_time(failures.interval, digits=3), format_time(failures.mtbf, digits=3)
+    return [f"1 fails every {between} on average; a checkpoint every {every} (Daly) of {format_time(failures.checkpoint)} wastes least"]
+
+
+def _may_be_late(one: Configuration, question: Question) -> bool:
+    return one.band is not None and question.deadline is not None and one.seconds * one.band[1] > question.deadline
 
 
 def _scale(costs: list[float | None]) -> tuple[float, str]:
@@ -112,9 +133,11 @@ def _sensitivity(answer: Answer) -> Iterator[str]:
     effects = sensitivity(answer)
     if not effects:
         return
+    telling = [one for one in effects if one.moved or one.relative is None or abs(one.relative) >= _TELLING]
     yield f"If assumptions are off: what wins, and {_WORDS[answer.question.minimise]} of it against now"
-    rows = [_effect(one) for one in effects]
-    yield from table(("change", "winner", "against now"), rows, left=2)
+    yield from table(("change", "winner", "against now"), [_effect(one) for one in telling], left=2)
+    if silent := [one.change for one in effects if one not in telling]:
+        yield f"no difference: {', '.join(silent)}"
 
 
 def _effect(one: Effect) -> tuple[str, str, str]:

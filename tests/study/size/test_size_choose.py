@@ -61,7 +61,9 @@ def test_the_choice_is_that_of_simulating_everything(found: list[Truth], limit: 
     judge, everything = Table(found), Table(found)
     choice = fastest(strategies(len(found)), judge, limit)
     brute = fastest(strategies(len(found)), everything, limit, exhaustive=True)
-    possible = [(truth.step_time, place) for place, truth in enumerate(found) if truth.fits and not truth.refused and truth.step_time <= limit]
+    possible = [
+        (truth.step_time, place) for place, truth in enumerate(found) if truth.fits and not truth.refused and truth.step_time <= limit
+    ]
     expected = min(possible, default=None)
     assert (None if choice.strategy is None else (found[choice.strategy.data].step_time, choice.strategy.data)) == expected
     assert brute.strategy == choice.strategy

@@ -9,7 +9,7 @@ import pytest
 from parsim.errors import ScenarioError
 from parsim.study.size.money import Money, parse_money
 from parsim.study.size.question import Machine, Purchase
-from parsim.study.size.reading import is_question, named_values, read_question, set_values
+from parsim.study.size.reading import named_values, question_file, read_question, set_values, shipped_questions
 
 BASE = {"model": "llama-2-70b", "tokens": "2T", "days": 60.0, "on": "dgx-a100-80gb,hgx-h100"}
 
@@ -44,7 +44,8 @@ def test_a_file_gives_the_same_question(tmp_path: Path) -> None:
         "  buy: {dgx-a100-80gb: 200k USD/node}\n  micro_batch: [1, 2, 4]\n  set: {cluster.set.node.nics: [1, 8]}\n",
         encoding="utf-8",
     )
-    assert is_question(str(path))
+    assert question_file(str(path)) == path
+    assert question_file("llama-2-70b") is None
     flags = {
         **BASE, "name": "question", "gpu_hour": named_values(["hgx-h100=2.5 USD"]), "buy": named_values(["dgx-a100-80gb=200k USD/node"]),
         "micro_batch": "1,2,4", "set": set_values(["cluster.set.node.nics=1,8"]),
@@ -61,7 +62,9 @@ def test_a_file_gives_the_same_question(tmp_path: Path) -> None:
 
 def test_every_mistake_at_once(tmp_path: Path) -> None:
     path = tmp_path / "question.yaml"
-    path.write_text("size:\n  modle: llama-2-70b\n  tokens: many\n  days: -1\n  on: [hgx-h10]\n  goodput: 2\n  budget: $5\n", encoding="utf-8")
+    path.write_text(
+        "size:\n  modle: llama-2-70b\n  tokens: many\n  days: -1\n  on: [hgx-h10]\n  goodput: 2\n  budget: $5\n", encoding="utf-8"
+    )
     with pytest.raises(ScenarioError) as caught:
         read_question(path, {})
     said = {(finding.line, finding.path) for finding in caught.value.findings}
@@ -71,7 +74,7 @@ def test_every_mistake_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change,words",
+    ("change", "words"),
     [
         ({"days": None}, "how long may it take, or cost?"),
         ({"hours": 3.0}, "days and hours are both given"),
@@ -94,3 +97,10 @@ def test_mistakes(change: dict[str, object], words: str) -> None:
 def test_set_needs_a_key() -> None:
     with pytest.raises(ScenarioError, match="KEY=VALUE"):
         set_values(["nics"])
+
+
+def test_every_shipped_question_can_be_asked() -> None:
+    for path in shipped_questions().values():
+        question = read_question(path, {})
+        assert question.machines
+        assert question.deadline or question.budget

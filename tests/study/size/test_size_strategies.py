@@ -71,7 +71,9 @@ def test_words_and_keys() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("sharding,words", [(("zero1",), {"zero1"}), (("fsdp",), {"fsdp"}), (("auto",), {"zero1"}), (("zero1", "fsdp"), {"zero1", "fsdp"})])
+@pytest.mark.parametrize(
+    ("sharding", "words"), [(("zero1",), {"zero1"}), (("fsdp",), {"fsdp"}), (("auto",), {"zero1"}), (("zero1", "fsdp"), {"zero1", "fsdp"})]
+)
 def test_sharding_with_tensor_parallelism(sharding: tuple[str, ...], words: set[str]) -> None:
     lattice = Lattice(4, 4, 8, 8, (1,), sharding=sharding)
     assert {one.sharding for one in lattice.at(8) if one.tensor == 2 and one.pipeline == 1} == words
