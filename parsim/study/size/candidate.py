@@ -96,7 +96,8 @@ class Candidates:
             try:
                 self._built[strategy] = self._neighbours(strategy.gpus).built(strategy.keys())
             except InputError as error:
-                self._built[strategy] = error.findings[0].message
+                first = error.findings[0]
+                self._built[strategy] = f"{first.message}; {first.suggestion}" if first.suggestion else first.message
         return self._built[strategy]
 
     def _neighbours(self, gpus: int) -> Neighbours:

@@ -85,6 +85,12 @@ def recipe(question: Question, model: Model) -> Recipe:
     return Recipe(length, batch, mtbf, checkpoint, tuple(assumed))
 
 
+def without_tokens(question: Question) -> ScenarioError:
+    """What to say of a model without sequences."""
+    text = f"{question.model} has no tokens to be trained on"
+    return ScenarioError(Finding(text, "MODEL", question.model, "choose a language model (`parsim list models`)"))
+
+
 def published_batches() -> dict[str, tuple[float, str]]:
     """Model -> (tokens per step, source), of catalogue/batches.yaml."""
     tree = files.read(Path(files.home("models")).parent / "batches.yaml").tree

@@ -51,6 +51,8 @@ def size(question: Question, *, workers: int | None = None, watch: Watch | None 
         try:
             probes.append(_probe(question, machine))
         except InputError as error:
+            if question.sequence_length is None and any(finding.path == "training.sequence_length" for finding in error.findings):
+                raise without_tokens(question) from None
             findings += [replace(finding, message=f"{machine.label}: {finding.message}") for finding in error.findings]
     if findings:
         raise ScenarioError(findings)
@@ -153,7 +155,8 @@ class _Walk:
                 continue
             if below != wanted:
                 near = " or ".join(str(count) for count in (below, above) if count is not None)
-                self.notes.append(f"no strategy uses all of {wanted} GPUs: {below} work, {wanted - below} are idle; use {near}")
+                idle = max(wanted, nodes * each if wanted > each else wanted) - below
+                self.notes.append(f"no strategy uses all of {wanted} GPUs: {below} work, {idle} are idle; use {near}")
             self.candidates.nodes = nodes if wanted > each else 1
             self._look(below, self._limit(below), key=wanted)
             self.candidates.nodes = None

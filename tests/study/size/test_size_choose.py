@@ -65,7 +65,8 @@ def test_the_choice_is_that_of_simulating_everything(found: list[Truth], limit: 
         (truth.step_time, place) for place, truth in enumerate(found) if truth.fits and not truth.refused and truth.step_time <= limit
     ]
     expected = min(possible, default=None)
-    assert (None if choice.strategy is None else (found[choice.strategy.data].step_time, choice.strategy.data)) == expected
+    chosen = choice.strategy
+    assert (None if chosen is None else (found[chosen.data].step_time, chosen.data)) == expected
     assert brute.strategy == choice.strategy
     tally = choice.tally
     assert tally.considered == len(found) == tally.refused + tally.too_large + tally.too_slow + tally.simulated
