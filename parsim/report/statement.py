@@ -46,14 +46,13 @@ def _time(bill: Bill) -> Iterator[Line]:
         yield Line("Steps to train", f"{bill.steps:,}", "steps_to_train")
         whole = "checkpoints, lost work and restarts included" if failures else "without interruptions"
         yield Line("Time to train", seconds(bill.time_to_train), "time_to_train_s", whole)
-        idle = economics.billed_gpus - economics.used_gpus
-        paid = f"{economics.billed_gpus:,} GPUs"
-        if idle:
-            paid = f"{paid}, {idle:,} of them idle: nodes are paid whole"
-        yield Line("GPU-hours billed", number(bill.gpu_hours_billed), "gpu_hours_billed", paid)
+        yield Line("GPU-hours", number(bill.gpu_hours), "gpu_hours", f"{economics.used_gpus:,} GPUs in use")
+        if idle := economics.billed_gpus - economics.used_gpus:
+            paid = f"{economics.billed_gpus:,} GPUs, {idle:,} of them idle: nodes are paid whole"
+            yield Line("GPU-hours billed", number(bill.gpu_hours_billed), "gpu_hours_billed", paid)
     if failures is not None and bill.goodput is not None:
         fails = f"a failure every {seconds(failures.mtbf)}, a checkpoint every {seconds(failures.interval)} of training"
-        yield Line("Goodput", percent(bill.goodput), "goodput", fails)
+        yield Line("Goodput", f"{100 * bill.goodput:.1f} %", "goodput", fails)
 
 
 def _cost(bill: Bill) -> Iterator[Line]:
@@ -61,6 +60,8 @@ def _cost(bill: Bill) -> Iterator[Line]:
     if whole is None:
         return
     parts = ", ".join(f"{key} {percent(value / whole if whole else 0.0)}" for key, value in bill.parts_per_step.items())
+    if len(bill.parts_per_step) == 1:
+        (parts,) = bill.parts_per_step
     example = f"; example price of {economics.price.get('date')}" if economics.price.get("example") else ""
     per_hour = money(whole / (bill.time_per_step * economics.billed_gpus / HOUR), economics.currency) if bill.time_per_step else ""
     rate = f"{parts}: {per_hour} per GPU-hour{example}"

@@ -108,7 +108,7 @@ def _training(report: Report) -> Iterator[tuple[str, str, str, str]]:
     if model.parameters_trainable != model.parameters:
         share = model.parameters_trainable / model.parameters
         yield "Parameters trained", f"{model.parameters_trainable:,}", "Share of all", f"{100 * share:.3g} %"
-    if report.time_to_train is not None:
+    if report.time_to_train is not None and report.bill is None:
         in_all = "" if steps is None else f" of {steps:,} steps"
         yield "Time to train", seconds(report.time_to_train), f"GPU-hours{in_all}", number(report.gpu_hours)
 

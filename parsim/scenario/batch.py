@@ -40,7 +40,8 @@ def resolve_batch(training: TrainingSection, data_size: int, *, sequence: bool) 
     if partial and total is not None and micro is not None and total % unit:
         return _partial(total, micro, accumulation, data_size, note, warnings)
     if total is not None and micro is not None:
-        count = _divide(total, unit, f"global_batch {total} / (micro_batch {micro} x data {data_size})", "training.global_batch")
+        expression = f"global_batch {total} / (micro_batch {micro} x data {data_size})"
+        count = _divide(total, unit, expression, "training.global_batch", _replicas(total, micro, data_size))
         if accumulation is not None and accumulation != count:
             text = f"micro_batch {micro} x gradient_accumulation {accumulation} x data {data_size} = {micro * accumulation * data_size}"
             hint = f"leave one of the three out; gradient_accumulation {count} fits"
@@ -101,10 +102,20 @@ def _samples(training: TrainingSection, unit: int, *, sequence: bool) -> tuple[i
     return samples, f"{arithmetic}, rounded to {samples}; ", (Finding(text, path, f"{wanted.count} tokens"),)
 
 
-def _divide(total: int, unit: int, expression: str, path: str) -> int:
+def _replicas(total: int, micro: int, data_size: int) -> str:
+    """The numbers of replicas nearest to `data_size` among which the batch can be divided."""
+    if total % micro:
+        return ""
+    whole = total // micro
+    below = next((count for count in range(min(data_size, whole + 1) - 1, 0, -1) if whole % count == 0), 0)
+    above = next((count for count in range(data_size + 1, min(whole, 2 * data_size) + 1) if whole % count == 0), 0)
+    return f", or data {' or '.join(str(count) for count in (below, above) if count)}"
+
+
+def _divide(total: int, unit: int, expression: str, path: str, otherwise: str = "") -> int:
     count, rest = divmod(total, unit)
     if rest == 0:
         return count
     legal = (count * unit, (count + 1) * unit) if count else (unit, 2 * unit)
     text = f"{expression} = {total} / {unit} = {total / unit:.4g} is not whole"
-    raise PlanError(Finding(text, path, total, f"use {legal[0]} or {legal[1]}"))
+    raise PlanError(Finding(text, path, total, f"use {legal[0]} or {legal[1]}{otherwise}"))

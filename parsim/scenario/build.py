@@ -107,7 +107,7 @@ class Builder:
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
         steps = steps_to_train(self.settings, training[0])
-        economics = self._economics(cluster, gpus, model, training[0], steps)
+        economics = self._economics(cluster, gpus, model, training[0], steps, placed.data.size)
         return Built(
             scenario=self.scenario,
             model=model,
@@ -338,11 +338,11 @@ class Builder:
         return training, batch.arithmetic
 
     def _economics(
-        self, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, steps: int | None
+        self, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, steps: int | None, data: int
     ) -> dict[str, Any] | None:
         tokens = self.settings.training.tokens
         length = steps if tokens is None else tokens / (training.global_batch * training.mean_length)
-        found = pricing(self.settings, cluster, gpus, model, training, steps=length)
+        found = pricing(self.settings, cluster, gpus, model, training, steps=length, data=data)
         if found.findings:
             self._fail(ScenarioError, found.findings)
             self._stop()

@@ -51,9 +51,9 @@ class Pricing:
 
 
 def pricing(
-    settings: ScenarioSchema, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, *, steps: float | None
+    settings: ScenarioSchema, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, *, steps: float | None, data: int
 ) -> Pricing:
-    """The economics of a job on `gpus`, whose whole training has `steps` optimizer steps (None: unknown).
+    """The economics of a job of `data` replicas on `gpus`, whose whole training has `steps` optimizer steps (None: unknown).
 
     Asked for by a length of the training, or by any key of the section.
     """
@@ -74,11 +74,21 @@ def pricing(
         "carbon": section.carbon_intensity,
         "reasons": reasons,
     }
+    if idle := cluster.installed_gpus - len(gpus):
+        text = f"{idle:,} of {cluster.installed_gpus:,} GPUs are idle, and paid for: machines are paid whole"
+        result.warnings.append(Finding(text, "cluster.gpus", len(gpus), _busier(cluster, gpus, training, data)))
     facts |= _prices(section, cluster, result, reasons)
     facts["power"] = _power(section, cluster, gpus, result, reasons)
     facts["failures"] = _failures(section, len(gpus), model, training, result, reasons)
     result.facts = facts
     return result
+
+
+def _busier(cluster: Cluster, gpus: tuple[int, ...], training: Training, data: int) -> str:
+    """The largest number of the installed GPUs among which the batch can be divided."""
+    replica, samples = len(gpus) // data, training.global_batch // training.micro_batch
+    most = next((count for count in range(cluster.installed_gpus // replica, data, -1) if samples % count == 0), 0)
+    return f"with cluster.gpus {most * replica} fewer are" if most else "no larger number divides the batch; change the batch"
 
 
 # prices ----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -84,13 +85,7 @@ def data_size(section: ParallelSection, cluster: Cluster, used: int) -> int:
         if used % model_ranks == 0 and used >= model_ranks:
             return used // model_ranks
         text = f"{inner} = {model_ranks} does not divide the GPUs: {where}, {used} / {model_ranks} = {used / model_ranks:.4g}"
-        fitting = used // model_ranks * model_ranks
-        hint = (
-            f"use cluster.gpus {fitting}, or sizes whose product divides {used}"
-            if fitting
-            else f"use sizes whose product is at most {used}"
-        )
-        raise PlanError(Finding(text, _largest(section), model_ranks, hint))
+        raise PlanError(Finding(text, _largest(section), model_ranks, _counts_that_work(model_ranks, used, cluster)))
     product = model_ranks * section.data.size
     if product != used:
         text = f"{inner} x data {section.data.size} = {product}, but {where}"
@@ -99,6 +94,21 @@ def data_size(section: ParallelSection, cluster: Cluster, used: int) -> int:
         hint = f"use {' or '.join(hints)}" if hints else f"change a size or the cluster so that the product is {used}"
         raise PlanError(Finding(text, "parallel.data.size", section.data.size, hint))
     return int(section.data.size)
+
+
+def _counts_that_work(model_ranks: int, used: int, cluster: Cluster) -> str:
+    """The numbers of GPUs nearest to `used` that whole replicas fill: fewer, more of those installed, or of whole machines."""
+    below, machines, each = used // model_ranks * model_ranks, 0, cluster.gpus_per_node
+    above = below + model_ranks
+    counts = [f"cluster.gpus {' or '.join(str(count) for count in (below, above) if 0 < count <= cluster.installed_gpus)}"]
+    if below == 0 and above > cluster.installed_gpus:
+        counts = []
+    if above > cluster.installed_gpus and len(cluster.blocks) == 1:
+        step = model_ranks // gcd(model_ranks, each)
+        machines = (used // each // step + 1) * step
+        counts.append(f"cluster.nodes {machines} ({machines * each} GPUs)")
+    sizes = f"sizes whose product divides {used}" if below else f"sizes whose product is at most {used}"
+    return f"use {', '.join([*counts, f'or {sizes}' if counts else sizes])}"
 
 
 def _largest(section: ParallelSection) -> str:

@@ -78,7 +78,7 @@ def daly_wall_time(useful: float, interval: float, checkpoint: float, mtbf: floa
     Failures also strike while a checkpoint is written and while the job restarts. Daly 2006, equation 20 (exact).
 
     >>> round(daly_wall_time(100 * 3600, 1099, 60, 3 * 3600, 300) / 3600, 2)
-    114.57
+    114.46
     """
     return mtbf * exp(restart / mtbf) * expm1((interval + checkpoint) / mtbf) * useful / interval
 
@@ -87,7 +87,7 @@ def exact_interval(checkpoint: float, mtbf: float) -> float:
     """The interval that makes `daly_wall_time` shortest [s]: M (1 + W(-e^(-1 - C/M))), W Lambert's principal branch (by Newton).
 
     >>> round(exact_interval(60, 3 * 3600), 1)
-    1098.9
+    1098.8
     """
     target = -exp(-1 - checkpoint / mtbf)
     w = -1 + sqrt(2 * (1 - exp(-checkpoint / mtbf)))  # the branch point's series

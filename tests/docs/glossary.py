@@ -34,6 +34,7 @@ WORDS: tuple[tuple[str, str, str], ...] = (
     ("flush", "the pipeline runs empty before the optimizer steps", "parallel.pipeline.schedule"),
     ("FSDP", "fully sharded data parallelism: parameters are gathered unit by unit, as in ZeRO-3", "parallel.data.strategy"),
     ("global batch", "samples per optimizer step, all ranks together", "training.global_batch"),
+    ("goodput", "the useful part of the time, where GPUs fail and checkpoints are written", "economics.mtbf_per_gpu"),
     ("gradient accumulation", "micro-batches per optimizer step and replica", "training.gradient_accumulation"),
     ("HSDP", "sharded inside a group, replicated between groups", "parallel.data.shard_size"),
     ("in flight", "micro-batches whose activations a rank holds", ""),

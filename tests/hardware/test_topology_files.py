@@ -9,8 +9,10 @@ from hardware_graphs import build, shipped, shipped_topologies, topology_tree, w
 
 from parsim.errors import TopologyError
 from parsim.hardware.channels import channels
+from parsim.hardware.collectives import collective_cost
 from parsim.hardware.topology import expand
 from parsim.scenario.files import aliases
+from parsim.units import parse
 
 
 @pytest.mark.parametrize("name", shipped_topologies())
@@ -54,6 +56,45 @@ def test_every_shipped_topology_builds_and_names_its_sources(name):
 )
 def test_aliases(alias, name):
     assert aliases("topologies")[alias] == name
+
+
+PROVIDERS = [name for name in shipped_topologies() if any(":" in alias for alias in topology_tree(name).get("aliases", ()))]
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_cards_and_leaves_of_instances_can_be_changed(name):
+    """Half the NICs, and leaves of two machines with one uplink, make collectives of four machines slower."""
+
+    def seconds(kind="all_gather", **change):
+        return collective_cost(shipped(name, nodes=4, overrides=change), tuple(range(32)), kind, 2**30).time
+
+    whole, cards = seconds(), len(shipped(name).machine(0).ports)
+    if cards > 1:
+        assert seconds(node={"nics": cards // 2}) > 1.3 * whole
+    tree = {"kind": "fat-tree", "leaf_ports": 2 * cards}
+    even, thin = (seconds("all_to_all", fabric={**tree, "oversubscription": ratio}) for ratio in (1, 2 * cards))
+    assert thin > 1.3 * even
+
+
+def test_instances_of_providers_have_prices_and_powers():
+    assert len(PROVIDERS) == 11
+    for name in PROVIDERS:
+        cluster = shipped(name)
+        assert cluster.price is not None, name
+        assert cluster.machine(0).overhead_power in {2000, 2800}, name
+
+
+NETWORK = {  # Gb/s of a machine for its GPUs: instance types of the providers
+    "aws-p4d": 400, "aws-p4de": 400, "aws-p5": 3200, "aws-p5en": 3200, "azure-nd-h100-v5": 3200, "azure-nd-a100-v4": 1600,
+    "gcp-a3-mega": 1600, "gcp-a3-high": 800, "gcp-a2-ultra": 100, "lambda-8x-h100": 3200, "coreweave-hgx-h100": 3200,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_the_network_of_an_instance(name):
+    tree = topology_tree(name)
+    rate = parse(tree["links"][tree["fabric"]["link"]]["line_rate"], "rate")
+    assert len(shipped(name).machine(0).ports) * rate * 8 / 1e9 == NETWORK[name]
 
 
 def test_ranges_and_wildcards():

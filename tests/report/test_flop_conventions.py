@@ -133,7 +133,8 @@ def test_time_to_train() -> None:
     document = report.document()
     assert document["time_to_train_s"] == pytest.approx(2e12 / TOKENS * report.step_time, rel=1e-12)
     assert document["gpu_hours"] == pytest.approx(2 * document["time_to_train_s"] / 3600, rel=1e-12)
-    assert (document["cost"], document["energy_J"]) == (None, None)
+    assert document["cost"]["price"]["example"]
+    assert document["energy_J"] == pytest.approx(2e12 / TOKENS * document["energy_per_step_J"], rel=1e-12)
 
 
 def test_nobody_asked_about_time() -> None:

@@ -35,9 +35,9 @@ def refusal(*arguments: Any, **keys: Any) -> str:
 
 def test_indivisible_batches_name_the_two_nearest() -> None:
     assert refusal(3, global_batch=16, micro_batch=2) == (
-        "training.global_batch  global_batch 16 / (micro_batch 2 x data 3) = 16 / 6 = 2.667 is not whole; use 12 or 18"
+        "training.global_batch  global_batch 16 / (micro_batch 2 x data 3) = 16 / 6 = 2.667 is not whole; use 12 or 18, or data 2 or 4"
     )
-    assert "16 / 32 = 0.5 is not whole; use 32 or 64" in refusal(8, global_batch=16, micro_batch=4)
+    assert "16 / 32 = 0.5 is not whole; use 32 or 64, or data 4" in refusal(8, global_batch=16, micro_batch=4)
     assert "use 15 or 20" in refusal(1, global_batch=16, gradient_accumulation=5)
 
 
@@ -87,7 +87,11 @@ def test_suggestions_are_legal_and_nearest(total: int, micro: int, data: int) ->
     try:
         result = batch(data, global_batch=total, micro_batch=micro)
     except PlanError as error:
-        low, high = (int(word) for word in error.findings[0].suggestion.removeprefix("use ").split(" or "))
+        batches, _, replicas = error.findings[0].suggestion.removeprefix("use ").partition(", or data ")
+        low, high = (int(word) for word in batches.split(" or "))
+        for count in map(int, filter(None, replicas.split(" or "))):
+            assert batch(count, global_batch=total, micro_batch=micro).global_batch == total
+        assert bool(replicas) is (total % micro == 0)
         assert all(batch(data, global_batch=legal, micro_batch=micro).global_batch == legal for legal in (low, high))
         assert high - low == micro * data
         assert low < total < high or (low == micro * data and total < low)

@@ -155,7 +155,8 @@ def test_sizes(folder: Path) -> None:
     assert built("cluster.nodes=2", "parallel.tp=4").parallelism.data.size == 2
     assert refusal(PlanError, "parallel.tp=3") == (
         "command line: parallel.tp=3  parallel.tensor.size  tensor 3 x pipeline 1 x context 1 = 3 does not divide the GPUs: "
-        "4 GPUs are used (four, 1 node with 4 GPUs), 4 / 3 = 1.333; use cluster.gpus 3, or sizes whose product divides 4"
+        "4 GPUs are used (four, 1 node with 4 GPUs), 4 / 3 = 1.333; use cluster.gpus 3, "
+        "cluster.nodes 3 (12 GPUs), or sizes whose product divides 4"
     )
     assert "tensor 8 x pipeline 1 x context 1 = 8 does not divide" in refusal(PlanError, "parallel.tp=8")
     assert refusal(PlanError, "parallel.tp=2", "parallel.dp=4") == (

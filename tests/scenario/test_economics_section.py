@@ -189,6 +189,16 @@ def test_spot_prices_by_factor() -> None:
     assert found.rent == pytest.approx(3.44)
 
 
+def test_idle_gpus_are_paid_for() -> None:
+    """4 of 8 with a batch of 16 samples in micro-batches of 2: 8 replicas divide it; of 12 of 16 no more do than 8."""
+    idle = [str(finding) for finding in built(gpus=4).warnings if finding.path == "cluster.gpus"]
+    (text,) = idle
+    assert "4 of 8 GPUs are idle, and paid for: machines are paid whole; with cluster.gpus 8 fewer are" in text
+    (text,) = [str(finding) for finding in built(gpus=6).warnings if finding.path == "cluster.gpus"]
+    assert "2 of 8 GPUs are idle, and paid for: machines are paid whole; no larger number divides the batch" in text
+    assert [finding for finding in built(gpus=4, tokens=None).warnings if finding.path == "cluster.gpus"] == []
+
+
 # power and failures
 
 

@@ -21,8 +21,8 @@ def money(report: Report) -> str:
     rows: list[list[Cell | str]] = []
     for line in statement(report.bill):
         head = f'<a href="#def-{line.key}" title="{escape(DEFINITIONS[line.key].text)}">{escape(line.title)}</a>'
-        rows.append([Cell(line.title, html=head), Cell(line.text, values[line.key], line.key), Cell("", html=escape(line.note))])
+        rows.append([Cell(line.title, html=head), line.note, Cell(line.text, values[line.key], line.key)])
     missing = "".join(
         f"<p>No {escape(metric.replace('_', ' '))}: {escape(reason)}.</p>" for metric, reason in report.bill.economics.reasons.items()
     )
-    return (table(["", "", "rests on"], rows, name="bill", sortable=False) if rows else "") + missing
+    return (table(["", "rests on", ""], rows, words=2, name="bill", sortable=False) if rows else "") + missing
