@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Literal, Protocol
 
@@ -182,6 +183,10 @@ class Block:
 
     def parameters(self) -> tuple[Parameter, ...]:
         """All parameters and buffers, in registration order."""
+        return self._parameters
+
+    @cached_property
+    def _parameters(self) -> tuple[Parameter, ...]:
         by_name = {operator.name: operator for operator in self.operators}
         order = self.registration or tuple(by_name)
         return tuple(p for name in order for p in by_name[name].parameters())

@@ -34,7 +34,7 @@ class Ranges:
     """of data parallelism where there is more than one replica"""
     shard_size: tuple[int, ...] = ()
     """of hsdp"""
-    recompute: tuple[Any, ...] = ("none", "selective", "full")
+    recompute: tuple[Any, ...] = ("none", "selective", "full", {"blocks": 1}, {"blocks": 2}, {"blocks": 4})
     sequence_parallel: tuple[bool, ...] = (False, True)
     overlap: tuple[str, ...] = ("backward",)
     """of tensor parallelism"""
@@ -145,6 +145,9 @@ class Lattice:
         keys = [key for key, _ in ranges.more]
         for sharded, overlap, recompute in product(sequence, overlaps, ranges.recompute):
             for (schedule, virtual), (strategy, shard, offload) in product(self._schedules(layout, micro_batch), self._states(layout)):
+                if isinstance(recompute, dict) and recompute.get("blocks", 0) * layout.pipeline * virtual >= self.layers:
+                    self.skipped["recompute {blocks: n} of all layers of a stage is full"] += 1
+                    continue
                 changes: dict[str, Any] = {
                     "parallel.tensor.size": layout.tensor,
                     "parallel.tensor.sequence_parallel": sharded,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from parsim.hardware.interconnect import Interconnect
 from parsim.kernel import Kernel
-from parsim.parallel.plan import Chunk, Plan
+from parsim.parallel.plan import CENTRAL, Chunk, Plan
 from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
 from parsim.run import clock_of, plan_of
@@ -115,7 +115,9 @@ class _Candidate:
         self.recompute = shared.number(recompute)
         self.selective = self.recompute if recompute.mode == "selective" else -1
         alike = replace(split, pipeline=PipelineParallel(size=pipeline.size, virtual_stages=pipeline.virtual_stages))
-        self.states = shared.number((machine, replace(plain, micro_batch=1), alike, plan.runtime, plan.asynchronous, plan.shard_size))
+        if split.data.own is None and split.data.strategy not in CENTRAL:  # those hold parts of the batch
+            plain = replace(plain, micro_batch=1)
+        self.states = shared.number((machine, plain, alike, plan.runtime, plan.asynchronous, plan.shard_size))
         self.places = shared.known(("places", machine, plain.finetune is None), self._places)
 
     def _places(self) -> list[int]:

@@ -55,6 +55,7 @@ class ChainPrices:
         mesh = plan.mesh
         self.ranks = tuple(mesh.move(slowest, "pipeline", stage) for stage in range(mesh.size("pipeline")))
         self._groups: dict[str, dict[Pattern, tuple[int, ...]]] = {}
+        self._at: dict[tuple[int, str], tuple[int, ...]] = {}
 
     def speed(self, stage: int) -> float:
         """Relative speed of a pipeline rank's compute."""
@@ -78,7 +79,8 @@ class ChainPrices:
 
     def at(self, stage: int, kind: str, axis: str, size: int) -> float:
         """Seconds of a collective of one stage's rank."""
-        group = members_of(self.plan, axis, self.ranks[stage])
+        if (group := self._at.get((stage, axis))) is None:
+            group = self._at[stage, axis] = members_of(self.plan, axis, self.ranks[stage])
         return 0.0 if len(group) == 1 and axis != OFFLOAD else self.prices.seconds(kind, group, size)
 
     def send(self, stage: int, target: int, size: int) -> float:
