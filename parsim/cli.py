@@ -200,11 +200,14 @@ def new(
 
 
 @app.command()
-def schema(as_json: Json = False, debug: Debug = False) -> None:
+def schema(
+    study: Annotated[bool, typer.Option("--study", help="That of study files.")] = False, as_json: Json = False, debug: Debug = False
+) -> None:
     """Print the JSON Schema of scenario files, for completion in an editor."""
     from parsim.scenario.json_schema import schema as scenario_schema
+    from parsim.study.sweep.schema import schema as study_schema
 
-    say_json(scenario_schema())
+    say_json(study_schema() if study else scenario_schema())
 
 
 explain.register(app)

@@ -15,6 +15,8 @@ from parsim.scenario.shortforms import SCALAR, SHORT, ZERO
 
 FILE = "parsim.schema.json"
 """its name at the root of the repository; a scenario's first line points there"""
+STUDY_FILE = "parsim.study.schema.json"
+"""the schema of studies, beside it"""
 _ROOT = "Scenario"
 _REQUIRED = ("model", "cluster", "training")
 
@@ -43,12 +45,13 @@ def schema() -> dict[str, Any]:
     partial = {
         "type": "object",
         "description": "a part of a scenario",
-        "properties": {key: value for key, value in root["properties"].items() if key not in ("extends", "overrides")},
+        "properties": {key: value for key, value in root["properties"].items() if key not in ("extends", "overrides", "study")},
         "additionalProperties": False,
     }
     definitions["Partial"] = partial
     overrides = {"type": "object", "additionalProperties": {"$ref": "#/definitions/Partial"}}
     root["properties"]["overrides"] = _described(root["properties"]["overrides"], overrides)
+    root["properties"]["study"] = _described(root["properties"]["study"], {"allOf": [{"$ref": f"{STUDY_FILE}#/definitions/Study"}]})
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "parsim scenario",

@@ -278,6 +278,7 @@ ELSEWHERE = {
     "name": "test_the_name_is_what_reports_call_it",
     "extends": "test_extends_and_overrides_bring_in_settings",
     "overrides": "test_extends_and_overrides_bring_in_settings",
+    "study": "tests/study/test_sweep.py: nothing but parsim sweep reads it",
     "assumptions": "test_an_assumption_is_another_name_of_a_key",
 }
 """leaves that other tests of this file change"""

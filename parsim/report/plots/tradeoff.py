@@ -64,7 +64,7 @@ def tradeoff_figure(spots: Sequence[Spot], across: Axis, up: Axis, *, width: flo
         )  # fmt: skip
         for name, marker, colour, size, chosen in (
             ("on the front", "o", style.BLUE, 6, [spot for spot in spots if spot.front and spot.fits]),
-            ("fits", "o", style.GREY, 4, [spot for spot in spots if not spot.front and spot.fits]),
+            ("off the front", "o", style.GREY, 4, [spot for spot in spots if not spot.front and spot.fits]),
             ("does not fit", "X", style.VERMILION, 5, [spot for spot in spots if not spot.fits]),
         ):
             if chosen:

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from parsim.study.sweep.candidates import Candidate, Place
+from parsim.errors import ParsimError
+from parsim.study.sweep.candidates import Place
+from parsim.study.sweep.objective import Objective
 from parsim.study.sweep.row import Row
 
-Bound = Callable[[Candidate], tuple[float, float] | None]
-"""proven lower bounds of a candidate's step time [s] and peak memory [B]; None where there are none"""
 SLACK = 1e-9
 """relative; a bound must be worse by more than rounding"""
+
+
+class Least(NamedTuple):
+    """What no simulation of a candidate falls below."""
+
+    step_time: float
+    """[s]"""
+    memory: float = 0.0
+    """of the fullest device [B]"""
+    full: str = ""
+    """why it surely does not fit"""
+    samples: float | None = None
+    """exactly, per step"""
+    tokens: float | None = None
+    """the same"""
+    gpus: float | None = None
+    """the same"""
+
+
+Bound = Callable[[Place], Least | None]
+"""proven lower bounds of a candidate; None where there are none"""
 
 
 class Choice(Protocol):
@@ -52,32 +73,90 @@ class Everything:
 class Bounded:
     """Those that may still be among the best `top`, the most promising first; what is passed over is proved worse.
 
-    Exact: a candidate is left out only where its lower bound of the step time is above the worst of the best `top` that keep all
-    constraints, so the best `top` rows are those of simulating everything.
+    Exact: a candidate is left out only where its bound is worse than the worst of the best `top` that keep all constraints, or
+    (with `must_fit`) where it surely does not fit, so the best `top` rows are those of simulating everything.
     """
 
-    def __init__(self, places: Iterator[Place], bound: Bound, accepts: Callable[[Place, Row], float | None], top: int) -> None:
-        bounds = [(bound(place.candidate) if place.candidate is not None else None, place) for place in places]
-        self._waiting = sorted(((0.0 if one is None else one[0], place.number, place) for one, place in bounds), key=lambda item: item[:2])
-        self._accepts, self._top = accepts, top
-        self._best: list[float] = []
+    def __init__(
+        self,
+        places: Iterator[Place],
+        bound: Bound,
+        objective: Objective,
+        accepts: Callable[[Place, Row], float | None],
+        top: int,
+        *,
+        must_fit: bool = True,
+    ) -> None:
         self.passed: dict[int, str] = {}
+        self._accepts, self._top, self._objective = accepts, top, objective
+        self._least: dict[int, Least] = {}
+        self._best: list[float] = []
+        self._waiting: list[tuple[float, int, Place]] = []
+        for place in places:
+            found = bound(place)
+            if found is None:
+                self._waiting.append((float("-inf"), place.number, place))
+            elif found.full and must_fit:
+                self.passed[place.number] = found.full
+            else:
+                self._least[place.number] = found
+                self._waiting.append((least_of(objective, found), place.number, place))
+        self._waiting.sort(key=lambda item: item[:2], reverse=True)
 
     def take(self, count: int) -> list[Place]:
         found: list[Place] = []
         while self._waiting and len(found) < count:
-            low, _, place = self._waiting[0]
-            if len(self._best) == self._top and low > self._best[-1] * (1.0 + SLACK):
-                for lower, rest, _ in self._waiting:
-                    self.passed[rest] = f"step time is at least {lower:.6g} s, the best {self._top} take at most {self._best[-1]:.6g} s"
-                self._waiting = []
+            low, _, place = self._waiting[-1]
+            if len(self._best) == self._top and low > self._best[-1] + SLACK * abs(self._best[-1]):
+                self._pass_over()
                 break
-            self._waiting.pop(0)
+            self._waiting.pop()
             found.append(place)
         return found
 
+    def _pass_over(self) -> None:
+        metric, sign = self._objective.metric, -1.0 if self._objective.most else 1.0
+        word = "most" if self._objective.most else "least"
+        limit = metric.shown(sign * self._best[-1])
+        best = "the best has" if self._top == 1 else f"the best {self._top} have"
+        for low, number, _ in self._waiting:
+            self.passed[number] = f"{metric.title} is at {word} {metric.shown(sign * low)}, {best} {limit}"
+        self._waiting = []
+
     def tell(self, place: Place, row: Row) -> None:
+        least, time = self._least.get(place.number), row.get("step_time_s")
+        if least is not None and time is not None and time < least.step_time * (1.0 - SLACK):
+            raise ParsimError(f"{row['key']} takes {time!r} s, but was proved to take at least {least.step_time!r} s: please report it")
         score = self._accepts(place, row)
         if score is not None:
             insort(self._best, score)
             del self._best[self._top :]
+
+
+_OF_BOUNDS: dict[str, Callable[[Least], float | None]] = {
+    "step_time_s": lambda least: least.step_time,
+    "samples_per_s": lambda least: _over(least.samples, least.step_time),
+    "tokens_per_s": lambda least: _over(least.tokens, least.step_time),
+    "tokens_per_s_per_gpu": lambda least: None if least.gpus is None else _over(least.tokens, least.step_time * least.gpus),
+    "gpu_hours_per_million_tokens": lambda least: (
+        None if least.gpus is None else _over(least.gpus * least.step_time * 1e6 / 3600.0, least.tokens or 0.0)
+    ),
+    "peak_bytes": lambda least: least.memory,
+    "gpus": lambda least: least.gpus,
+}
+"""metric -> what bounds say of it: the least it can be, or the most where more is better"""
+
+
+def bounds_help(objective: Objective) -> bool:
+    """Whether bounds say anything of an objective, in the direction asked for."""
+    return objective.metric.name in _OF_BOUNDS and objective.most == (objective.metric.better == "higher")
+
+
+def least_of(objective: Objective, least: Least) -> float:
+    """What the score of an objective cannot fall below; minus infinity where nothing is known."""
+    found = _OF_BOUNDS[objective.metric.name](least)
+    return float("-inf") if found is None else -found * (1.0 + SLACK) if objective.most else found * (1.0 - SLACK)
+
+
+def _over(one: float | None, other: float) -> float | None:
+    return None if one is None or other <= 0 else one / other

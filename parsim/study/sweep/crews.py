@@ -20,9 +20,11 @@ Job = Callable[..., Any]
 
 
 class Crew:
-    """Takes jobs, and says what to do when a worker dies. This one works in this process, one job at a time."""
+    """Takes jobs, and says what to do when a worker dies. This one does them at once, in this process."""
 
     workers = 1
+    each = 1
+    """chunks per worker that may be on their way: one that it works on, one that it need not wait for"""
 
     def submit(self, job: Job, *arguments: Any) -> Future[Any]:
         """Begin a job."""
@@ -50,6 +52,8 @@ class Crew:
 class Processes(Crew):
     """A pool of processes on this machine. A dead one breaks the whole pool (so does the standard library's), which is then replaced."""
 
+    each = 2
+
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.renew()
@@ -74,6 +78,8 @@ class Processes(Crew):
 
 class Borrowed(Crew):
     """Somebody's executor. It is neither replaced nor shut down."""
+
+    each = 2
 
     def __init__(self, executor: Executor, workers: int | None = None) -> None:
         self.executor = executor
@@ -118,8 +124,7 @@ class Dask(Borrowed):
             raise ParsimError(f"the Dask cluster has had no worker for {PATIENCE:g} s; rows so far are kept")
 
     def close(self, *, now: bool) -> None:
-        self.executor.shutdown(wait=not now, cancel_futures=True)
-        self.client.close()
+        self.client.close()  # what nobody waits for any more is cancelled
 
 
 def settle() -> None:

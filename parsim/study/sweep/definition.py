@@ -88,8 +88,10 @@ class Definition:
 class Reader:
     """Reads parts of a definition, and keeps what is wrong with them."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: str = "") -> None:
         self.findings: list[Finding] = []
+        self._beside = beside
+        """the file to which paths are relative; empty: the working directory"""
 
     def constraint(self, text: Any, origin: Origin) -> Constraint | None:
         try:
@@ -134,7 +136,7 @@ class Reader:
         """The values of one key, each checked as the scenario would."""
         kind = leaves().get(key)
         written = "parallel.zero" if word in ("parallel.zero", "zero") else key
-        meant = [canonical(written, value)[1] for value in values]
+        meant = [self.found(canonical(written, value)[1]) for value in values]
         for value in meant if kind is not None else ():
             try:
                 kind.check(value)  # type: ignore[union-attr]
@@ -146,6 +148,14 @@ class Reader:
             if not any(type(value) is type(other) and value == other for other in distinct):
                 distinct.append(value)
         return Listed((key,), tuple((value,) for value in distinct))
+
+    def found(self, value: Any) -> Any:
+        """A text that names a file beside the study, with its whole path."""
+        if not isinstance(value, str) or not self._beside or "\n" in value:
+            return value
+        name, function = (f"{value.partition('.py:')[0]}.py", value.partition(".py")[2]) if ".py:" in value else (value, "")
+        path = Path(self._beside).parent / name
+        return f"{path.resolve()}{function}" if Path(name).suffix and path.is_file() else value
 
     def zipped(self, columns: Any, origin: Origin, place: Any) -> Listed | None:
         """Keys whose values go together, one by one."""
@@ -207,7 +217,7 @@ class Reader:
             elif isinstance(form, Mapping) and set(form) & {"from", "powers_of_two", "divisors_of"}:
                 axis = self.axis(word, form, place)
             else:
-                plain.append(argument)
+                plain.append(_long(word, equals, text))
             if axis is not None and any(set(axis.keys) & set(other.keys) for other in axes):
                 self.findings.append(Finding("takes several values twice", word, text, "write all of them once, with commas", *place))
             axes += [] if axis is None else [axis]
@@ -225,6 +235,16 @@ class Reader:
             except ScenarioError as error:
                 self.findings.append(Finding(error.findings[0].message, word, part, "put the value in quotes", *place))
         return found
+
+
+def _long(word: str, equals: str, text: str) -> str:
+    """An argument whose key may be as short as in constraints; what is no key is for loading to refuse."""
+    if not is_key(long_key(word)):
+        try:
+            word = key_of(word)
+        except UnknownWord:
+            return f"{word}{equals}{text}"
+    return f"{word}{equals}{text}"
 
 
 def _option(name: str, value: Any) -> Origin:

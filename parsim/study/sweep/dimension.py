@@ -49,7 +49,17 @@ _NAMES = {
 _SYMBOLS = ("s", "B", "FLOP", "money", "J")
 CURRENCIES = ("USD", "EUR", "GBP", "CNY", "JPY", "INR", "KRW", "TWD", "CHF", "CAD", "AUD", "SGD")
 """codes by which an amount of money is written; it is the scenario's own, nothing is converted"""
-EXAMPLES = {TIME: "2 s", BYTES: "70 GiB", RATE: "400 Gb/s", FLOPS: "300 TFLOP/s", MONEY: "1e6 USD", ENERGY: "10 MWh", POWER: "1 MW"}
+_RATES = ("tokens/s", "token/s", "samples/s", "sample/s")
+EXAMPLES = {
+    TIME: "2 s",
+    BYTES: "70 GiB",
+    RATE: "400 Gb/s",
+    FLOPS: "300 TFLOP/s",
+    MONEY: "1e6 USD",
+    ENERGY: "10 MWh",
+    POWER: "1 MW",
+    FREQUENCY: "1e5 tokens/s",
+}
 """how a quantity of a dimension is written"""
 
 
@@ -57,6 +67,8 @@ def quantity(number: str, unit: str) -> tuple[float, Dimension] | None:
     """The value in base units (s, B, FLOP, J; money as written) and what it measures; None where `unit` is no unit."""
     if unit == "%":
         return float(number) / 100.0, NUMBER
+    if unit in _RATES:
+        return float(number), FREQUENCY
     if unit in CURRENCIES:
         return float(number), MONEY
     for name, dimension in OF_UNITS.items():

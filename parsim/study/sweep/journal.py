@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from parsim.errors import Finding, ScenarioError
 from parsim.report.write import replacing
@@ -38,18 +38,30 @@ class Journal:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(directory / LOCK)
-            if restart:
-                self.path.unlink(missing_ok=True)
-                (directory / STUDY).unlink(missing_ok=True)
-            self._check(asked)
-            self.rows = _read(self.path)
-            with replacing(directory / STUDY) as out:
-                out.write(_json({**asked, "results": RESULTS}).encode())
-            self._file = self.path.open("ab")
+            try:
+                self._file = self._opened(asked, restart=restart)
+            except BaseException:
+                self._release()
+                raise
         except OSError as error:
             raise ScenarioError(
                 Finding(f"cannot write the study: {error.strerror}", file=str(error.filename or directory), suggestion="use another --out")
             ) from None
+
+    def _opened(self, asked: Mapping[str, Any], *, restart: bool) -> BinaryIO:
+        """The file of rows, to write on at its end; what is in it is read."""
+        if restart:
+            self.path.unlink(missing_ok=True)
+            (self.directory / STUDY).unlink(missing_ok=True)
+        self._check(asked)
+        self.rows = _read(self.path)
+        with replacing(self.directory / STUDY) as out:
+            out.write(_json({**asked, "results": RESULTS}).encode())
+        return self.path.open("ab")
+
+    def _release(self) -> None:
+        (self.directory / LOCK).unlink(missing_ok=True)  # while it is ours: whoever comes next makes a new one
+        os.close(self._lock)
 
     def _check(self, asked: Mapping[str, Any]) -> None:
         """Refuse to go on with another study."""
@@ -89,8 +101,7 @@ class Journal:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._file.close()
-        (self.directory / LOCK).unlink(missing_ok=True)  # while it is ours: whoever comes next makes a new one
-        os.close(self._lock)
+        self._release()
 
 
 FINGERPRINT = ("version", "catalogue_sha256", "scenario_sha256", "axes")

@@ -11,6 +11,8 @@ from parsim.study.sweep.metrics import NOTHING, figures
 
 Row = dict[str, Any]
 """``key``, ``status`` (one of `STATUSES`), the varied keys, the figures of `metrics`, ``limiter_kind``, ``reason``, ``findings``"""
+_SAID = 3
+"""findings that a reason repeats"""
 STATUSES = ("fits", "does not fit", "deadlock", "refused", "failed")
 """the last: parsim or its process broke, which is nobody's fault but ours"""
 
@@ -30,7 +32,9 @@ def without_report(key: str, status: str, settings: Mapping[str, Any], reason: s
 
 def refused(key: str, settings: Mapping[str, Any], findings: Sequence[Finding]) -> Row:
     """The row of a scenario that cannot be simulated."""
-    reason = "; ".join(": ".join(filter(None, (finding.path, finding.message))) for finding in findings)
+    said = [": ".join(filter(None, (finding.path, finding.message))) for finding in findings]
+    more = [f"and {len(said) - _SAID} more"] if len(said) > _SAID else []
+    reason = "; ".join([*said[:_SAID], *more])
     return without_report(key, "refused", settings, reason, findings)
 
 

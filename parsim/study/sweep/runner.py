@@ -22,8 +22,6 @@ Chunk = list[Place]
 CHUNK_TIME = 0.5
 """what a chunk should take [s]: long beside sending it, short beside the patience of whoever looks at the bar"""
 LARGEST_CHUNK = 64
-AHEAD = 2
-"""chunks on their way per worker"""
 _LOOK = 5.0
 """how often the crew is looked after [s]"""
 
@@ -58,7 +56,7 @@ class Runner:
             self.crew.close(now=now)
 
     def _hand_out(self) -> None:
-        while len(self._waiting) < AHEAD * self.crew.workers:
+        while len(self._waiting) < self.crew.each * self.crew.workers:
             chunk = self.choice.take(self._size)
             if not chunk:
                 return
@@ -95,7 +93,7 @@ class Runner:
             self._suspects += chunk
             return
         self._answered = True
-        each = (monotonic() - began) / AHEAD / len(chunk)
+        each = (monotonic() - began) / self.crew.each / len(chunk)
         self._size = max(1, min(LARGEST_CHUNK, 2 * self._size, int(CHUNK_TIME / max(each, 1e-6))))
         found = list(zip(chunk, rows, strict=True))
         self.record(found)

@@ -7,13 +7,12 @@ from importlib.util import find_spec
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
+from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
-
-_LATTICE = "parsim.study.search.lattice"
 
 
 def strategies(scenario: Scenario) -> list[dict[str, Any]]:
-    """Settings (long key -> value) of every standard strategy on the scenario's machine.
+    """Settings (long key -> value) of every standard strategy on the scenario's machine, in a fixed order.
 
     Raises:
         ScenarioError: not built yet.
@@ -21,5 +20,5 @@ def strategies(scenario: Scenario) -> list[dict[str, Any]]:
     if find_spec("parsim.study.search") is None:
         hint = "name the keys under axes, or write a lattice"
         raise ScenarioError(Finding("not supported yet: the standard strategies", "strategy", "auto", hint, *scenario.locate("study")))
-    found: list[dict[str, Any]] = import_module(_LATTICE).strategies(scenario)
-    return found
+    lattice: Any = import_module("parsim.study.search.lattice")
+    return [candidate.mapping() for candidate in lattice.Lattice(build(scenario))]

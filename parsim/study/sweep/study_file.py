@@ -69,7 +69,7 @@ class _Block:
     def __init__(self, document: Document, prefix: str, scenario: Source | None, name: str, stem: str) -> None:
         self.document, self.prefix, self.scenario, self.name, self.stem = document, prefix, scenario, name, stem
         self.tree: Any = document.tree if not prefix else document.tree[prefix.rstrip(".")]
-        self.reader = Reader()
+        self.reader = Reader(document.path)
 
     def place(self, key: str) -> Origin:
         return self.document.locate(f"{self.prefix}{key}")

@@ -14,14 +14,15 @@ from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import flow
 from parsim.study.sweep.candidates import Place, Space
-from parsim.study.sweep.choice import Bound, Bounded, Choice, Everything
+from parsim.study.sweep.choice import Bound, Bounded, Choice, Everything, bounds_help
 from parsim.study.sweep.constraint import Constraint, constraint
 from parsim.study.sweep.crews import crew
-from parsim.study.sweep.definition import Definition, Source
+from parsim.study.sweep.definition import SEED, Definition, Source
 from parsim.study.sweep.journal import Journal
 from parsim.study.sweep.objective import Objective, objective
 from parsim.study.sweep.row import Row
 from parsim.study.sweep.runner import Runner
+from parsim.study.sweep.search_bounds import bounds_of
 from parsim.study.sweep.study import Study
 from parsim.study.sweep.study_file import definition_of
 
@@ -58,7 +59,8 @@ def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates
 
     `workers` processes simulate (None: one per CPU; 1: this process), or any `executor`, or the Dask scheduler at address `dask`.
     Rows are appended to results.jsonl in the directory `out` as they come; the same study goes on where it was ended, unless `restart`.
-    `bound` gives proven lower bounds by which candidates are passed over unless the study is `exhaustive`.
+    With one objective candidates are passed over whose lower bound (`bound`, else that of `parsim.study.search`) proves that they are
+    not among the best `top`, unless the study is `exhaustive`.
 
     Raises:
         ScenarioError: the study or its scenario is wrong, or an objective is null in the rows.
@@ -74,7 +76,8 @@ def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates
         out=None if out is None else Path(out),
         restart=restart,
         hands=lambda work: crew(workers, executor, dask, work),
-        bound=None if exhaustive else bound,
+        exhaustive=exhaustive,
+        bound=bound,
         watch=watch,
     )
 
@@ -84,19 +87,21 @@ def run(
     *,
     out: Path | None = None,
     restart: bool = False,
+    exhaustive: bool = False,
     hands: Callable[[int], Any],
     bound: Bound | None = None,
     watch: Watch | None = None,
 ) -> Study:
     """Run a definition; `hands` gives the crew for so many candidates."""
     space = Space(definition)
+    bound = bound if bound is not None or exhaustive else bounds_of(space.base)
     where = conditions(definition)
     _check_currencies(where, space)
     objectives = definition.objectives or (objective("step_time_s"),)
     if out is None:
-        return _Run(space, where, objectives, None).study(hands, bound, watch)
+        return _Run(space, where, objectives, None).study(hands, None if exhaustive else bound, watch)
     with Journal(out, asked(definition, space), restart=restart) as journal:
-        return _Run(space, where, objectives, journal).study(hands, bound, watch)
+        return _Run(space, where, objectives, journal).study(hands, None if exhaustive else bound, watch)
 
 
 def conditions(definition: Definition) -> tuple[Constraint, ...]:
@@ -157,10 +162,12 @@ class _Run:
                 yield place
 
     def _choice(self, places: Iterator[Place], bound: Bound | None) -> Choice:
-        """Bounds are of the step time: they can rank nothing else."""
-        if bound is None or len(self.objectives) > 1 or self.objectives[0].metric.name != "step_time_s" or self.objectives[0].most:
+        """Bounds rank one figure that they say something of; a mean over seeds and a front are ranked by simulating everything."""
+        seeded = any(SEED in axis.keys for axis in self.space.axes)
+        if bound is None or len(self.objectives) > 1 or not bounds_help(self.objectives[0]) or seeded:
             return Everything(places)
-        return Bounded(places, bound, self._score, self.space.definition.top)
+        must_fit = any(one.text == _ALWAYS for one in self.where)
+        return Bounded(places, bound, self.objectives[0], self._score, self.space.definition.top, must_fit=must_fit)
 
     def _record(self, found: list[tuple[Place, Row]]) -> None:
         self._record_rows([row for _, row in found])
