@@ -68,3 +68,17 @@ def test_a_file_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     document = json.loads(capsys.readouterr().out)
     assert document["question"]["days"] == 2.0
     assert document["ranked"][0]["gpus"] == 8
+
+
+def test_models_without_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["size", "resnet50", "--tokens", "1B", "--on", "dgx-a100", "--hours", "5"]) == 2
+    assert "resnet50 has no tokens to be trained on" in capsys.readouterr().err
+
+
+def test_idle_gpus_are_those_paid_for(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*ASKED[:-4], "--gpus", "20", "--workers", "1"]
+    words[words.index("--gpus") : words.index("--gpus") + 2] = []
+    assert execute(words) == 0
+    said = capsys.readouterr().out
+    assert "20 GPUs are 3 machines of 8: 24 are paid for" in said
+    assert "16 work, 8 are idle; use 16 or 24" in said

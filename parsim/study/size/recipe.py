@@ -58,9 +58,7 @@ def recipe(question: Question, model: Model) -> Recipe:
         ScenarioError: the model has no sequences.
     """
     if not model.sequence:
-        raise ScenarioError(
-            Finding("has no tokens to be trained on", "MODEL", question.model, "choose a language model (`parsim list models`)")
-        )
+        raise without_tokens(question)
     assumed: list[Assumed] = []
     length = question.sequence_length
     if length is None:

@@ -25,7 +25,7 @@ from parsim.study.size.candidate import Candidates
 from parsim.study.size.choose import Choice, fastest
 from parsim.study.size.configuration import Configuration
 from parsim.study.size.question import Machine, Question
-from parsim.study.size.recipe import Assumed, Recipe, recipe
+from parsim.study.size.recipe import Assumed, Recipe, recipe, without_tokens
 from parsim.study.size.strategies import Lattice
 
 MOST_GPUS = 16384
