@@ -31,6 +31,7 @@ from parsim.commands import (
     importing,
     network,
     schedule,
+    size,
     sweep,
     timeline,
     trace,
@@ -221,6 +222,7 @@ export.register(app)
 flops.register(app)
 calibrate.register(app)
 schedule.register(app)
+size.register(app)
 trace.register(app)
 diagnose.register(app)
 

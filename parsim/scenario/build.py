@@ -55,12 +55,13 @@ class Builder:
 def machine(scenario: Scenario) -> tuple[Cluster, tuple[int, ...]]:
     """The cluster of `scenario` and the GPU of each rank, without the rest. Raises `TopologyError`, with places."""
     try:
-        return _Builder(scenario).machine()
+        return Builder(scenario).machine()
     except InputError as error:
         raise type(error)(scenario.findings_at(error.findings)) from None
 
 
 class _Builder:
+class Builder:
     """One build: what fails is collected as long as the rest can still be looked at."""
 
     def __init__(self, scenario: Scenario) -> None:

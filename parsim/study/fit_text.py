@@ -74,15 +74,15 @@ def document(answer: Answer) -> dict[str, Any]:
 def yaml(answer: Answer) -> str:
     """The question's configuration as a scenario file."""
     tree = {"name": f"{answer.question.model} on {answer.question.on}", **answer.tree}
-    return "\n".join(["# made by parsim fit", *_yaml_lines(tree, 0), ""])
+    return "\n".join(["# made by parsim fit", *yaml_lines(tree, 0), ""])
 
 
-def _yaml_lines(tree: Mapping[str, Any], depth: int) -> Iterator[str]:
+def yaml_lines(tree: Mapping[str, Any], depth: int) -> Iterator[str]:
     """Nested mappings of plain scalars, all that a question's scenario has; JSON scalars are YAML."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield f"{'  ' * depth}{key}:" if value else f"{'  ' * depth}{key}: {{}}"
-            yield from _yaml_lines(value, depth + 1)
+            yield from yaml_lines(value, depth + 1)
         else:
             yield f"{'  ' * depth}{key}: {json.dumps(value, ensure_ascii=False)}"
 

@@ -1,0 +1,132 @@
+"""``parsim size``: a target in, a purchase out.
+
+Exit codes: 0 if something can do it, 2 for a question that cannot be asked, 3 if nothing that was looked at can.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parsim.errors import Finding, ScenarioError
+from parsim.terminal import Debug, Json, progress, say, say_json
+
+if TYPE_CHECKING:
+    from parsim.study.size.answer import Answer
+    from parsim.study.size.question import Question
+
+Several = list[str] | None
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command of this file on the command line."""
+    app.command()(size)
+
+
+def size(
+    model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model, or a YAML file with the whole question under size:.")],
+    tokens: Annotated[str | None, typer.Option(help="Tokens of the whole training, for example 2T.")] = None,
+    on: Annotated[str | None, typer.Option(metavar="NAME,NAME...", help="Machines to choose from (`parsim list topologies`).")] = None,
+    days: Annotated[float | None, typer.Option(help="Deadline [days].")] = None,
+    hours: Annotated[float | None, typer.Option(help="Deadline [h].")] = None,
+    budget: Annotated[str | None, typer.Option(help='At most this much money: "5M USD".')] = None,
+    minimise: Annotated[
+        str | None, typer.Option("--minimise", "--minimize", help="cost | gpus | energy | time; default: cost, or gpus without any price.")
+    ] = None,
+    gpus: Annotated[Several, typer.Option(metavar="[NAME=]N,N...", help="Fixed numbers of GPUs instead of as many as it takes.")] = None,
+    max_gpus: Annotated[str | None, typer.Option(help="Look no further; default: 16384.")] = None,
+    sequence_length: Annotated[
+        str | None, typer.Option("--sequence-length", "--seq", help="Tokens per sample; default: the model's.")
+    ] = None,
+    global_batch: Annotated[str | None, typer.Option(help='Samples per step, or "4M tokens"; default: published, or a rule.')] = None,
+    micro_batch: Annotated[str | None, typer.Option(metavar="N,N...", help="Micro-batches to try; default: 1,2.")] = None,
+    precision: Annotated[str | None, typer.Option(help="bf16 | fp8 | ...; default: the software's.")] = None,
+    software: Annotated[str | None, typer.Option(help="Software profile; default: megatron-core.")] = None,
+    recompute: Annotated[str | None, typer.Option(help="auto | none | full; default: auto, full where nothing fits without.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="Pipeline schedules to try; default: 1f1b,interleaved.")] = None,
+    sharding: Annotated[str | None, typer.Option(help="auto | zero1 | fsdp; default: auto, ZeRO-1, and FSDP where it is alone.")] = None,
+    gpu_hour: Annotated[
+        Several, typer.Option(metavar="[NAME=]PRICE", help="Rent of a GPU-hour; default: the dated example of the topology.")
+    ] = None,
+    buy: Annotated[Several, typer.Option(metavar="[NAME=]PRICE[/node]", help="Price of a GPU (or node) that is bought.")] = None,
+    years: Annotated[float | None, typer.Option(help="After which bought hardware is worth nothing; default: 4.")] = None,
+    power_price: Annotated[str | None, typer.Option(help="Price of a kWh.")] = None,
+    pue: Annotated[float | None, typer.Option(help="What the building draws over what the machines draw; default: 1.2.")] = None,
+    mtbf: Annotated[str | None, typer.Option(help="Mean time between failures of one GPU: 50000h; default: published.")] = None,
+    checkpoint_time: Annotated[str | None, typer.Option(help="Training stands still for a checkpoint: 60s.")] = None,
+    restart_time: Annotated[str | None, typer.Option(help="From a failure until training goes on; default: 5 min.")] = None,
+    goodput: Annotated[float | None, typer.Option(help="Fix useful time over all time; 1: nothing fails.")] = None,
+    set_: Annotated[
+        Several,
+        typer.Option(
+            "--set", metavar="KEY=VALUE,VALUE...", help="Scenario keys; several values are several machines: cluster.set.node.nics=1,8."
+        ),
+    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Rows of each machine; default: 3.")] = None,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="Simulate every candidate instead of bounding them away (slow).")
+    ] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write size.json, size.txt and figures there.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the scenario of each machine's best there, for `parsim run`.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Say which machines, how many and with which strategy train a model in time or within a budget."""
+    from parsim.study.size.reading import named_values, set_values
+
+    flags: dict[str, Any] = {
+        "tokens": tokens, "on": on, "days": days, "hours": hours, "budget": budget, "minimise": minimise, "gpus": named_values(gpus),
+        "max_gpus": max_gpus, "sequence_length": sequence_length, "global_batch": global_batch, "micro_batch": micro_batch,
+        "precision": precision, "software": software, "recompute": recompute, "schedule": schedule, "sharding": sharding,
+        "gpu_hour": named_values(gpu_hour), "buy": named_values(buy), "years": years, "power_price": power_price, "pue": pue, "mtbf": mtbf,
+        "checkpoint_time": checkpoint_time, "restart_time": restart_time, "goodput": goodput, "set": set_values(set_),
+        "top": top, "exhaustive": exhaustive or None,
+    }  # fmt: skip
+    answer = _answered(_question(model, flags), workers, quiet=quiet)
+    written = _write(answer, out, save)
+    if as_json:
+        from parsim.study.size.answer import document
+
+        say_json(document(answer))
+    else:
+        from parsim.study.size.text import text
+
+        say(text(answer) + "".join(f"\n\n{line}" for line in written))
+    if not answer.ranked:
+        raise typer.Exit(3)
+
+
+def _question(model: str, flags: dict[str, Any]) -> Question:
+    from parsim.study.size.reading import question_file, read_question
+
+    file = question_file(model)
+    return read_question(None, {"model": model, **flags}) if file is None else read_question(file, flags)
+
+
+def _answered(question: Question, workers: int | None, *, quiet: bool) -> Answer:
+    from parsim.study.size.size import size as answer
+
+    return answer(question, workers=workers, watch=partial(progress, "Sizing machines", quiet=quiet))
+
+
+def _write(answer: Answer, out: Path | None, save: Path | None) -> list[str]:
+    """Write what was asked for, and say so."""
+    from parsim.study.size.output import write_answer, write_scenarios
+
+    said = []
+    try:
+        if out is not None:
+            said.append(f"Wrote {out}{os.sep}: {', '.join(path.name for path in write_answer(answer, out))}")
+        if save is not None and (paths := write_scenarios(answer, save)):
+            said.append(f"Wrote {save}{os.sep}: {', '.join(path.name for path in paths)}; look at one with `parsim run {paths[0]}`")
+    except OSError as error:
+        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", file=str(error.filename or out or save))) from None
+    return said

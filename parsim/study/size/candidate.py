@@ -1,0 +1,165 @@
+"""From a strategy to bounds and numbers: the scenario that stands for it, built, bounded, simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from parsim.errors import Finding, InputError, ScenarioError
+from parsim.model.flops import flop_per_step
+from parsim.report.economics import Economics
+from parsim.run import economics_of, simulate
+from parsim.scenario.built import Built
+from parsim.scenario.load import load
+from parsim.scenario.neighbours import Neighbours
+from parsim.study.runs import put
+from parsim.study.search.bounds import Bounder
+from parsim.study.size.choose import Bound
+from parsim.study.size.configuration import Configuration
+from parsim.study.size.question import Machine, Question
+from parsim.study.size.recipe import Recipe
+from parsim.study.size.strategies import Strategy
+
+
+@dataclass
+class Candidates:
+    """The strategies of one question on one kind of machine; remembers what was asked before."""
+
+    question: Question
+    machine: Machine
+    recipe: Recipe
+    probe: Built
+    """one GPU of the machine with the model: for what all candidates share"""
+    gpus_per_node: int
+    has_example: bool
+    """the topology has an example price in the question's currency"""
+    nodes: int | None = None
+    """machines that are there in any case; None: as many as a strategy needs"""
+    warnings: dict[str, Finding] = field(default_factory=dict)
+    _bounder: Bounder = field(default_factory=Bounder)
+    _around: dict[tuple[int, int | None], Neighbours] = field(default_factory=dict)
+    _built: dict[Strategy, Built | str] = field(default_factory=dict)
+
+    def tree(self, strategy: Strategy) -> dict[str, Any]:
+        """The scenario of a strategy, ready for `parsim run`."""
+        tree = self._base(strategy.gpus)
+        for key, value in strategy.keys().items():
+            put(tree, key, value)
+        return tree
+
+    def _base(self, gpus: int) -> dict[str, Any]:
+        """What the strategies of one number of GPUs have in common."""
+        question, machine, recipe = self.question, self.machine, self.recipe
+        nodes = self.nodes or -(-gpus // self.gpus_per_node)
+        cluster: dict[str, Any] = {"topology": machine.topology, "nodes": nodes}
+        if gpus != nodes * self.gpus_per_node:
+            cluster["gpus"] = gpus
+        training: dict[str, Any] = {
+            "sequence_length": recipe.sequence_length, "global_batch": recipe.global_batch, "tokens": question.tokens,
+        }  # fmt: skip
+        if question.precision is not None:
+            training["precision"] = question.precision
+        tree = {
+            "name": f"{question.model} on {gpus} GPUs of {machine.label}", "model": question.model, "cluster": cluster,
+            "training": training, "parallel": {}, "software": {"profile": question.software}, "economics": self._economics(),
+        }  # fmt: skip
+        for key, value in machine.settings:
+            put(tree, key, value)
+        return tree
+
+    def _economics(self) -> dict[str, Any]:
+        question, machine, recipe = self.question, self.machine, self.recipe
+        found: dict[str, Any] = {"currency": question.currency}
+        if machine.purchase is not None:
+            found["purchase"] = {machine.purchase.per: str(machine.purchase.price)}
+            if question.years is not None:
+                found["purchase"]["years"] = question.years
+        elif machine.gpu_hour is not None:
+            found["gpu_hour"] = str(machine.gpu_hour)
+        elif self.has_example:
+            found["gpu_hour"] = "example"
+        if question.power_price is not None:
+            found["power_price"] = str(question.power_price)
+        if question.pue is not None:
+            found["pue"] = question.pue
+        if recipe.mtbf is not None and recipe.checkpoint_time is not None:
+            found |= {"mtbf_per_gpu": f"{recipe.mtbf:.15g} s", "checkpoint_time": f"{recipe.checkpoint_time:.15g} s"}
+            if question.restart_time is not None:
+                found["restart_time"] = f"{question.restart_time:.15g} s"
+        return found
+
+    # -- what is asked about a strategy ---------------------------------------------------------------------------------
+
+    def built(self, strategy: Strategy) -> Built | str:
+        """The scenario as objects, or why there are none."""
+        if strategy not in self._built:
+            try:
+                self._built[strategy] = self._neighbours(strategy.gpus).built(strategy.keys())
+            except InputError as error:
+                first = error.findings[0]
+                self._built[strategy] = f"{first.message}; {first.suggestion}" if first.suggestion else first.message
+        return self._built[strategy]
+
+    def _neighbours(self, gpus: int) -> Neighbours:
+        key = (gpus, self.nodes)
+        if key not in self._around:
+            self._around[key] = Neighbours(load(self._base(gpus)))
+        return self._around[key]
+
+    def bound(self, strategy: Strategy) -> Bound:
+        """The quick bound."""
+        built = self.built(strategy)
+        if isinstance(built, str):
+            return Bound(0.0, refused=built)
+        try:
+            found = self._bounder.bounds(built)
+        except InputError as error:
+            return Bound(0.0, refused=error.findings[0].message)
+        return Bound(found.step_time, max(0, found.peak_memory - found.capacity))
+
+    def tight(self, strategy: Strategy) -> float:
+        """The better bound [s]."""
+        built = self.built(strategy)
+        return 0.0 if isinstance(built, str) else self._bounder.tight(built)
+
+    def economics(self, strategy: Strategy) -> Economics | None:
+        """Prices, power and failures; None where the scenario cannot be built."""
+        built = self.built(strategy)
+        return None if isinstance(built, str) else economics_of(built)
+
+    def simulate(self, strategy: Strategy) -> Configuration:
+        """What `parsim run` finds."""
+        tree = self.tree(strategy)
+        report = simulate(load(tree))
+        economics = report.measured.economics
+        if economics is None:  # unreachable: tokens are in every tree
+            raise ScenarioError("the scenario has no economics")
+        for finding in report.measured.warnings:
+            self.warnings.setdefault(finding.message, finding)
+        confidence = report.measured.confidence
+        return Configuration(
+            machine=self.machine.label,
+            strategy=strategy,
+            nodes=economics.nodes,
+            gpus=economics.billed_gpus,
+            step_time=report.step_time,
+            fits=report.fits,
+            peak=report.peak_memory,
+            headroom=report.headroom,
+            mfu=report.mfu,
+            limiter_kind=report.limiter_kind,
+            limiter=report.limiter,
+            economics=economics,
+            busy=report.busy,
+            status=confidence.status,
+            band=confidence.step,
+            basis=confidence.basis,
+            stretch=1.0 if self.question.goodput is None else 1.0 / self.question.goodput,
+            tree=tree,
+        )
+
+    def floor(self, gpus: int) -> float:
+        """No step on so many GPUs is shorter: its matrix products at the peak of all of them [s]."""
+        probe = self.probe
+        peak = probe.cluster.device(probe.gpus[0]).peak[probe.training.precision.matmul]
+        return flop_per_step(probe.model, self.recipe.sequence_length, self.recipe.global_batch, "exact") / (peak * gpus)

@@ -1,0 +1,387 @@
+"""From flags or a file to a `Question`: one reader for both, all mistakes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeVar
+
+from parsim import units
+from parsim.errors import Finding, ScenarioError
+from parsim.scenario import files
+from parsim.scenario.shortforms import box
+from parsim.scenario.values import did_you_mean, shown
+from parsim.scenario.yaml_tree import Origin
+from parsim.study.axes import short_keys, split_values
+from parsim.study.size.money import Money, parse_money
+from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, Purchase, Question
+
+T = TypeVar("T")
+MARK = "size"
+"""a file with this key at its top is a question"""
+KEYS = (
+    "name", "model", "tokens", "on", "days", "hours", "budget", "minimise", "sequence_length", "global_batch", "micro_batch", "precision",
+    "software", "recompute", "schedule", "sharding",
+    "gpus", "max_gpus", "gpu_hour", "buy", "years", "power_price", "pue", "mtbf", "checkpoint_time",
+    "restart_time", "goodput", "set", "top", "exhaustive",
+)  # fmt: skip
+_DAY, _HOUR = 86400.0, 3600.0
+_MOST_GPUS = 1_000_000
+_NAMED = ("gpu_hour", "buy", "gpus")
+"""keys that may have a value for each machine"""
+
+
+def question_file(name: str) -> Path | None:
+    """The file of a question: one that comes with parsim, or a path; None for anything else, such as a model."""
+    if name in (known := shipped_questions()):
+        return known[name]
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return None
+    try:
+        return path if MARK in files.read(path).tree else None
+    except ScenarioError:
+        return path  # reading it again says what is wrong
+
+
+def shipped_questions() -> dict[str, Path]:
+    """Name -> file of the questions that come with parsim."""
+    return {path.stem: path for path in sorted((files.data_root() / "studies" / "size").glob("*.yaml"))}
+
+
+def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> Question:
+    """The question in a file's ``size:`` (None: no file), with `flags` on top: key -> value as in the file.
+
+    Raises:
+        ScenarioError: every mistake at once, with its place.
+    """
+    tree: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    findings: list[Finding] = []
+    if file is not None:
+        document = files.read(file)
+        written = document.tree.get(MARK)
+        findings += [
+            Finding("unknown key beside size", key, value, "write everything under size:", *document.locate(key))
+            for key, value in document.tree.items()
+            if key != MARK
+        ]
+        if isinstance(written, Mapping):
+            tree = {str(key): value for key, value in written.items()}
+            origins = {key: document.locate(f"{MARK}.{key}") for key in tree}
+        else:
+            findings.append(Finding(f"{shown(written)} is not a mapping", MARK, written, "", *document.locate(MARK)))
+    given = {key: value for key, value in flags.items() if value is not None}
+    tree |= given
+    reader = _Reader(tree, {key: place for key, place in origins.items() if key not in given}, findings)
+    question = reader.question(None if file is None else str(Path(file).parent), str(file) if file is not None else "")
+    if findings or question is None:
+        raise ScenarioError(findings)
+    return question
+
+
+class _Reader:
+    def __init__(self, tree: Mapping[str, Any], origins: Mapping[str, Origin], findings: list[Finding]) -> None:
+        self.tree, self.origins, self.findings = tree, origins, findings
+
+    def problem(self, key: str, message: str, value: Any = None, suggestion: str = "") -> None:
+        """Remember a mistake under the name by which the user gave the key."""
+        if (place := self.origins.get(key)) is not None:
+            self.findings.append(Finding(message, f"{MARK}.{key}", value, suggestion, *place))
+        else:
+            flag = "MODEL" if key == "model" else f"--{key.replace('_', '-')}"
+            self.findings.append(Finding(message, flag, value, suggestion))
+
+    def read(self, key: str, convert: Callable[[Any], T]) -> T | None:
+        """The converted value; None if it is not given or wrong."""
+        value = self.tree.get(key)
+        if value is None:
+            return None
+        try:
+            return convert(value)
+        except ValueError as error:
+            self.problem(key, str(error), value)
+            return None
+
+    # -- the whole --------------------------------------------------------------------------------------------------
+
+    def question(self, folder: str | None, file: str) -> Question | None:
+        for key, value in self.tree.items():
+            if key not in KEYS:
+                self.problem(key, "unknown key of a question", value, did_you_mean(key, KEYS) or f"known: {', '.join(KEYS)}")
+        for key, example in (("model", "llama-2-70b"), ("tokens", "2T"), ("on", "hgx-h100")):
+            if self.tree.get(key) is None:
+                self.problem(key, "is missing", None, f"for example {example}")
+        model = self.read("model", self._model(folder))
+        deadline = self._deadline()
+        budget = self.read("budget", lambda value: parse_money(value, "5M USD"))
+        machines = self._machines(folder)
+        fixed = any(machine.gpus for machine in machines)
+        if deadline is None and budget is None and not fixed and not any(self.tree.get(key) for key in ("days", "hours", "budget", "gpus")):
+            self.problem(
+                "days", "how long may it take, or cost?", None, "give --days or --hours, --budget, or --gpus (in a file: days: 60)"
+            )
+        tokens = self.read("tokens", lambda value: units.parse(value, "count"))
+        if tokens is not None and tokens < 1:
+            self.problem("tokens", "nothing is trained on less than one token", self.tree["tokens"])
+        words: dict[str, Any] = {
+            "minimise": self.read("minimise", _one_of(OBJECTIVES)), "recompute": self.read("recompute", _some_of(RECOMPUTE)),
+            "schedules": self.read("schedule", _some_of(SCHEDULES)), "sharding": self.read("sharding", _some_of(SHARDING)),
+            "precision": self.read("precision", _text),
+            "software": self.read("software", self._software), "name": self.read("name", _text),
+        }  # fmt: skip
+        numbers = self._numbers()
+        currency = self._currency(machines, budget, numbers["power_price"])
+        found = {key: value for key, value in {**words, **numbers}.items() if value is not None}
+        if self.findings or model is None or tokens is None:
+            return None
+        found.setdefault("name", Path(file).stem if file else f"size-{Path(model).stem}")
+        return Question(
+            model=model,
+            tokens=float(tokens),
+            machines=machines,
+            deadline=deadline,
+            budget=budget,
+            currency=currency,
+            folder=folder,
+            **found,
+        )
+
+    def _numbers(self) -> dict[str, Any]:
+        readers: dict[str, Callable[[Any], Any]] = {
+            "sequence_length": _whole(1, 2**30), "global_batch": _batch, "micro_batch": _wholes(2**20), "max_gpus": _whole(1, _MOST_GPUS),
+            "power_price": lambda value: parse_money(value, "0.10 USD"), "pue": _number(1.0, 10.0), "mtbf": _time, "checkpoint_time": _time,
+            "restart_time": _time, "goodput": _share, "years": _number(0.01, 100.0), "top": _whole(1, 1000), "exhaustive": _flag,
+        }  # fmt: skip
+        found = {key: self.read(key, convert) for key, convert in readers.items()}
+        return {"micro_batches": found.pop("micro_batch"), **found}
+
+    def _deadline(self) -> float | None:
+        days, hours = self.read("days", _positive), self.read("hours", _positive)
+        if days is not None and hours is not None:
+            self.problem("hours", "days and hours are both given", self.tree["hours"], "give one of them")
+        return days * _DAY if days is not None else hours * _HOUR if hours is not None else None
+
+    def _currency(self, machines: Sequence[Machine], *others: Money | None) -> str:
+        """The one currency of all prices; nothing is converted."""
+        prices = [machine.gpu_hour for machine in machines] + [
+            machine.purchase.price for machine in machines if machine.purchase is not None
+        ]
+        named = list(dict.fromkeys(price.currency for price in (*others, *prices) if price is not None and price.currency))
+        if len(named) > 1:
+            self.problem("budget", f"prices in {' and '.join(named)} are not converted", None, "write all of them in one currency")
+        return named[0] if named else "USD"
+
+    def _model(self, folder: str | None) -> Callable[[Any], str]:
+        def convert(value: Any) -> str:
+            name = _text(value)
+            try:
+                found = files.find("models", name, None if folder is None else Path(folder) / "question.yaml")
+            except ScenarioError as error:
+                raise ValueError(_said(error)) from None
+            return found.stem if files.is_shipped(found) else str(found)
+
+        return convert
+
+    def _software(self, value: Any) -> str:
+        try:
+            return files.find("software", _text(value)).stem
+        except ScenarioError as error:
+            raise ValueError(_said(error)) from None
+
+    # -- machines -----------------------------------------------------------------------------------------------------
+
+    def _machines(self, folder: str | None) -> tuple[Machine, ...]:
+        names = self.read("on", lambda value: [_text(item) for item in _items(value)]) or []
+        known = []
+        for name in names:
+            if names.count(name) > 1 and name not in known:
+                self.problem("on", f"{name} is there twice", self.tree["on"])
+            if self._is_topology(name, folder):
+                known.append(name)
+        each = {key: self._for_each(key, names) for key in _NAMED}
+        variants = self._variants()
+        found = []
+        for name in known:
+            rent = self._value("gpu_hour", each["gpu_hour"].get(name), parse_money)
+            bought = self._value("buy", each["buy"].get(name), _purchase)
+            counts = self._value("gpus", each["gpus"].get(name), _wholes(_MOST_GPUS))
+            if rent is not None and bought is not None:
+                self.problem("buy", f"{name} is rented and bought", None, "give one of the two prices")
+            for settings, words in variants:
+                found.append(Machine(" ".join((name, *words)), name, settings, rent, bought, counts or ()))
+        return tuple(found)
+
+    def _is_topology(self, name: str, folder: str | None) -> bool:
+        try:
+            if box(name) is None:
+                files.find("topologies", name, None if folder is None else Path(folder) / "question.yaml")
+        except ScenarioError as error:
+            self.problem("on", _said(error), name)
+            return False
+        return True
+
+    def _value(self, key: str, value: Any, convert: Callable[[Any], T]) -> T | None:
+        if value is None:
+            return None
+        try:
+            return convert(value)
+        except ValueError as error:
+            self.problem(key, str(error), value)
+            return None
+
+    def _for_each(self, key: str, names: Sequence[str]) -> dict[str, Any]:
+        """Machine -> value: one for all, or a mapping."""
+        value = self.tree.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            return dict.fromkeys(names, value)
+        for name in value:
+            if name not in names:
+                self.problem(
+                    key, f"{name} is not among the machines", value[name], did_you_mean(str(name), names) or f"they are {', '.join(names)}"
+                )
+        return {str(name): item for name, item in value.items()}
+
+    def _variants(self) -> list[tuple[tuple[tuple[str, Any], ...], tuple[str, ...]]]:
+        """Every combination of the values under ``set``: keys with values, and the words that tell them apart."""
+        axes = self.tree.get("set") or {}
+        if not isinstance(axes, Mapping):
+            self.problem("set", f"{shown(axes)} is not a mapping", axes, "write cluster.set.node.nics: [1, 8]")
+            return [((), ())]
+        lists = {str(key): value if isinstance(value, list) else [value] for key, value in axes.items()}
+        for key, values in lists.items():
+            if not values:
+                self.problem("set", f"{key} has no value", None, "write one, or several in a list")
+        short = short_keys(list(lists))
+        several = [key for key, values in lists.items() if len(values) > 1]
+        return [
+            (
+                tuple(zip(lists, values, strict=True)),
+                tuple(f"{short[key]}={value}" for key, value in zip(lists, values, strict=True) if key in several),
+            )
+            for values in product(*lists.values())
+        ]
+
+
+def named_values(texts: Iterable[str] | None) -> Any:
+    """``NAME=VALUE`` arguments as a mapping; a single VALUE as itself; None without arguments."""
+    words = list(texts or ())
+    if not words:
+        return None
+    pairs = [word.rpartition("=") for word in words]
+    if len(words) == 1 and not pairs[0][1]:
+        return words[0]
+    return {name: value for name, _, value in pairs}
+
+
+def set_values(texts: Iterable[str] | None) -> dict[str, Any] | None:
+    """``KEY=VALUE[,VALUE]`` arguments as a mapping of lists.
+
+    Raises:
+        ScenarioError: an argument without =, or a value that is no YAML.
+    """
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        key, equals, values = text.partition("=")
+        if not equals or not key.strip():
+            raise ScenarioError(Finding(f"{text!r} is not of the form KEY=VALUE", "--set", text, "for example cluster.set.node.nics=1,8"))
+        found[key.strip()] = [files.parse_value(value) for value in split_values(values)]
+    return found or None
+
+
+def _said(error: ScenarioError) -> str:
+    first = error.findings[0]
+    return f"{first.message}; {first.suggestion}" if first.suggestion else first.message
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, str):
+        return split_values(value)
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{shown(value)} is not a name")
+    return value.strip()
+
+
+def _one_of(words: Sequence[str]) -> Callable[[Any], str]:
+    def convert(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"{shown(value)} is not one of {', '.join(words)}")
+        return str(value)
+
+    return convert
+
+
+def _some_of(words: Sequence[str]) -> Callable[[Any], tuple[str, ...]]:
+    one = _one_of(words)
+    return lambda value: tuple(dict.fromkeys(one(item) for item in _items(value)))
+
+
+def _whole(least: int, most: int) -> Callable[[Any], int]:
+    def convert(value: Any) -> int:
+        number = units.parse(value, "count")
+        if not isinstance(number, int) or not least <= number <= most:
+            raise ValueError(f"{shown(value)} is not a whole number from {least:,} to {most:,}")
+        return number
+
+    return convert
+
+
+def _wholes(most: int) -> Callable[[Any], tuple[int, ...]]:
+    one = _whole(1, most)
+    return lambda value: tuple(sorted({one(item) for item in _items(value)}))
+
+
+def _number(least: float, most: float) -> Callable[[Any], float]:
+    def convert(value: Any) -> float:
+        number = float(units.parse(value, "count"))
+        if not least <= number <= most:
+            raise ValueError(f"{shown(value)} is not a number from {least:g} to {most:g}")
+        return number
+
+    return convert
+
+
+def _positive(value: Any) -> float:
+    number = float(units.parse(value, "count"))
+    if not 0 < number <= 1e6:
+        raise ValueError(f"{shown(value)} is not a number above 0, to 1e6")
+    return number
+
+
+def _share(value: Any) -> float:
+    number = float(units.parse(value, "count"))
+    if not 0 < number <= 1:
+        raise ValueError(f"{shown(value)} is not a share above 0, to 1")
+    return number
+
+
+def _time(value: Any) -> float:
+    return float(units.parse(value, "time"))
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is neither true nor false")
+    return value
+
+
+def _batch(value: Any) -> int | str:
+    count, noun = units.parse_counted(value)
+    if noun not in ("", "token", "sequence", "sample") or not isinstance(count, int) or count < 1:
+        raise ValueError(f"{shown(value)} is no batch; write samples, or for example '4M tokens'")
+    return f"{count} tokens" if noun == "token" else count
+
+
+def _purchase(value: Any) -> Purchase:
+    text, slash, unit = str(value).partition("/")
+    unit = unit.strip().lower() if slash else "gpu"
+    if unit not in ("gpu", "node"):
+        raise ValueError(f"{shown(value)}: a price is per gpu or per node; write '30000 USD/gpu' or '300000 USD/node'")
+    return Purchase(parse_money(text, "30000 USD/gpu"), unit)

@@ -1,0 +1,314 @@
+"""From a question to an answer: walk the numbers of GPUs of each kind of machine, and choose the best strategy at each.
+
+For one number of GPUs the fastest strategy is found exactly (`parsim.study.size.choose`): time, energy and cost of a training never
+fall when its step takes longer. Numbers of GPUs are those of the grid (`parsim.study.size.strategies`), and are left out only where a
+bound says that they cannot meet the deadline or the budget, or cannot beat the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import repeat
+from math import inf
+
+from parsim.errors import Finding, InputError, ScenarioError
+from parsim.model.counts import parameter_count
+from parsim.report.economics import Busy, Economics, bill
+from parsim.scenario.build import build
+from parsim.scenario.built import Built
+from parsim.scenario.load import load
+from parsim.study.runs import put
+from parsim.study.size.answer import Answer, Looked, Sized, ranking
+from parsim.study.size.candidate import Candidates
+from parsim.study.size.choose import Choice, fastest
+from parsim.study.size.configuration import Configuration
+from parsim.study.size.question import Machine, Question
+from parsim.study.size.recipe import Assumed, Recipe, recipe, without_tokens
+from parsim.study.size.strategies import Lattice
+
+MOST_GPUS = 16384
+"""looked at where the question names no maximum"""
+NEIGHBOURS = 2
+"""numbers of GPUs beyond the first that is enough, for the trade between time and cost"""
+BEYOND = 2
+"""times the first number of GPUs that is enough: up to where anything better is looked for"""
+_TELLING = ("gpu_hour", "power_computing", "power_communicating", "power_waiting", "node_power", "restart_time")
+
+Watch = Callable[[Iterable[Sized], int], Iterable[Sized]]
+
+
+def size(question: Question, *, workers: int | None = None, watch: Watch | None = None) -> Answer:
+    """Answer a question, one kind of machine per process.
+
+    Raises:
+        ScenarioError: the model or a machine cannot be used at all.
+    """
+    findings: list[Finding] = []
+    probes: list[Built] = []
+    for machine in question.machines:
+        try:
+            probes.append(_probe(question, machine))
+        except InputError as error:
+            if question.sequence_length is None and any(finding.path == "training.sequence_length" for finding in error.findings):
+                raise without_tokens(question) from None
+            findings += [replace(finding, message=f"{machine.label}: {finding.message}") for finding in error.findings]
+    if findings:
+        raise ScenarioError(findings)
+    model = probes[0].model
+    training = recipe(question, model)
+    question = replace(question, minimise=question.minimise or _usual(question, probes))
+    watch = watch or (lambda found, _: found)
+    count = len(question.machines)
+    if count == 1 or workers == 1:
+        found = list(watch((size_machine(question, training, machine) for machine in question.machines), count))
+    else:
+        with ProcessPoolExecutor(workers) as pool:
+            found = list(watch(pool.map(size_machine, repeat(question), repeat(training), question.machines), count))
+    return Answer(question, training, parameter_count(model), tuple(found))
+
+
+def size_machine(question: Question, training: Recipe, machine: Machine) -> Sized:
+    """What is possible on one kind of machine."""
+    return _Walk(question, training, machine).sized()
+
+
+def _usual(question: Question, probes: list[Built]) -> str:
+    """What is minimised where nobody says."""
+    if question.deadline is None and question.budget is not None and not any(machine.gpus for machine in question.machines):
+        return "time"
+    priced = any(
+        machine.gpu_hour is not None or machine.purchase is not None or _has_example(probe, question)
+        for machine, probe in zip(question.machines, probes, strict=True)
+    )
+    return "cost" if priced else "gpus"
+
+
+def _has_example(probe: Built, question: Question) -> bool:
+    price = probe.cluster.price
+    return price is not None and price.currency == question.currency
+
+
+def _probe(question: Question, machine: Machine) -> Built:
+    """The model on one GPU of the machine."""
+    tree = {
+        "model": question.model, "cluster": {"topology": machine.topology, "gpus": 1},
+        "training": {"sequence_length": question.sequence_length or 1, "micro_batch": 1, "gradient_accumulation": 1},
+        "software": {"profile": question.software},
+    }  # fmt: skip
+    if question.precision is not None:
+        put(tree, "training.precision", question.precision)
+    for key, value in machine.settings:
+        put(tree, key, value)
+    return build(load(tree))
+
+
+class _Walk:
+    """The numbers of GPUs of one kind of machine."""
+
+    def __init__(self, question: Question, training: Recipe, machine: Machine) -> None:
+        self.question, self.machine = question, machine
+        probe = _probe(question, machine)
+        model, cluster = probe.model, probe.cluster
+        each = cluster.installed_gpus // cluster.nodes
+        self.candidates = Candidates(question, machine, training, probe, each, _has_example(probe, question))
+        layers = sum(block.kind not in ("embedding", "head") for block in model.blocks)
+        self.lattice = Lattice(
+            layers, model.heads, training.global_batch, each, question.micro_batches,
+            schedules=question.schedules, sharding=question.sharding,
+            recompute=tuple("none" if one == "auto" else one for one in question.recompute),
+        )  # fmt: skip
+        self.budget = None if question.budget is None else question.budget.amount
+        self.looked: dict[int, Looked] = {}
+        self.notes: list[str] = []
+
+    # -- the walk -------------------------------------------------------------------------------------------------------
+
+    def sized(self) -> Sized:
+        """Walk, and put together."""
+        if self.budget is not None and not self._has_price():
+            text = f"there is no price in {self.question.currency}, so nothing is known to be within the budget; give --gpu-hour or --buy"
+            return Sized(self.machine.label, (), (), (), text)
+        grid = self._fixed() if self.machine.gpus else self._free()
+        looked = tuple(self.looked[gpus] for gpus in sorted(self.looked))
+        found = [one.found for one in looked if one.found is not None]
+        possible = ranking([one for one in found if one.meets(self.question.deadline, self.budget)], self.question.minimise)
+        reason = "" if possible else self._reason(grid)
+        warnings = tuple(self.candidates.warnings.values())
+        return Sized(self.machine.label, grid, looked, tuple(possible), reason, tuple(self.notes), warnings, self._assumed(found))
+
+    def _has_price(self) -> bool:
+        machine = self.machine
+        return machine.gpu_hour is not None or machine.purchase is not None or self.candidates.has_example
+
+    def _fixed(self) -> tuple[int, ...]:
+        """The user's own counts: where none of the strategies uses all GPUs, the next smaller number of the grid."""
+        each = self.candidates.gpus_per_node
+        for wanted in self.machine.gpus:
+            below, above = self.lattice.near(wanted)
+            nodes = -(-wanted // each)
+            if wanted % each and wanted > each:
+                self.notes.append(f"{wanted} GPUs are {nodes} machines of {each}: {nodes * each} are paid for")
+            if below is None:
+                self.looked[wanted] = Looked(wanted, None, Choice[Configuration]().tally, "no strategy uses so few GPUs")
+                continue
+            if below != wanted:
+                near = " or ".join(str(count) for count in (below, above) if count is not None)
+                idle = max(wanted, nodes * each if wanted > each else wanted) - below
+                self.notes.append(f"no strategy uses all of {wanted} GPUs: {below} work, {idle} are idle; use {near}")
+            self.candidates.nodes = nodes if wanted > each else 1
+            self._look(below, self._limit(below), key=wanted)
+            self.candidates.nodes = None
+        return tuple(sorted(self.looked))
+
+    def _free(self) -> tuple[int, ...]:
+        """Numbers of GPUs from the first that could be enough, in the order of what is minimised."""
+        most = self.question.max_gpus or MOST_GPUS
+        counts = self.lattice.counts(most)  # machines are paid whole: parts of one only where no strategy uses all of it
+        whole = [count for count in counts if count >= self.candidates.gpus_per_node] or counts
+        grid = tuple(count for count in whole if self.candidates.floor(count) <= self._limit(count))
+        first: int | None = None
+        if self.question.minimise == "time" or self.question.deadline is None:
+            for count in reversed(grid):
+                self._look(count, min(self._limit(count), self._better(count)))
+            return grid
+        for count in grid:
+            if first is not None and count > BEYOND * first and self.question.max_gpus is None:
+                grid = grid[: grid.index(count)]
+                break
+            limit = self._limit(count)
+            beyond = [one for one in self.looked.values() if first is not None and one.gpus > first and one.found is not None]
+            self._look(count, limit if len(beyond) < NEIGHBOURS else min(limit, self._better(count)))
+            if first is None and self._is_possible(count):
+                first = count
+        return grid
+
+    def _is_possible(self, count: int) -> bool:
+        found = self.looked[count].found if count in self.looked else None
+        return found is not None and found.meets(self.question.deadline, self.budget)
+
+    def _look(self, count: int, limit: float, key: int | None = None) -> None:
+        floor = self.candidates.floor(count)
+        if floor > limit and not self.question.exhaustive:
+            return
+        exhaustive = self.question.exhaustive
+        choice = fastest(self.lattice.at(count), self.candidates, inf if exhaustive else limit, exhaustive=exhaustive)
+        if choice.found is None and not choice.tally.too_slow and "auto" in self.question.recompute:
+            with_recomputation = replace(self.lattice, recompute=("full",))
+            second = fastest(with_recomputation.at(count), self.candidates, inf if exhaustive else limit, exhaustive=exhaustive)
+            second.tally.add(choice.tally)
+            choice = second
+        self.looked[count if key is None else key] = Looked(
+            count if key is None else key, choice.found, choice.tally, _nothing(choice, limit)
+        )
+
+    # -- limits ---------------------------------------------------------------------------------------------------------
+
+    def _limit(self, count: int) -> float:
+        """The longest step that meets the deadline and the budget [s]; fixed counts have none: their answer is shown anyway."""
+        if self.machine.gpus:
+            return inf
+        economics = self._economics(count)
+        if economics is None:
+            return -inf
+        limit = inf
+        if self.question.deadline is not None:
+            limit = _longest(economics, self.stretch, lambda one: one.time_to_train or 0.0, self.question.deadline)
+        if self.budget is not None:
+            limit = min(limit, _longest(economics, self.stretch, lambda one: one.cost_to_train or 0.0, self.budget))
+        return limit
+
+    def _better(self, count: int) -> float:
+        """The longest step that beats the best found so far [s]."""
+        name = self.question.minimise
+        values = [one.found.objective(name) for one in self.looked.values() if one.found is not None]
+        best = min((value for value in values if value is not None), default=inf)
+        economics = self._economics(count)
+        if best == inf or economics is None:
+            return inf
+        if name == "gpus":
+            return inf if count < best else -inf
+        metrics = {
+            "cost": lambda one: one.cost_to_train or 0.0,
+            "energy": lambda one: one.energy_to_train or 0.0,
+            "time": lambda one: one.time_to_train or 0.0,
+        }
+        return _longest(economics, self.stretch, metrics[name], best)
+
+    @property
+    def stretch(self) -> float:
+        """Time over time without failures, where the question fixes the goodput."""
+        return 1.0 if self.question.goodput is None else 1.0 / self.question.goodput
+
+    def _economics(self, count: int) -> Economics | None:
+        """Prices, power and failures at a number of GPUs: of any strategy, they are the same."""
+        for strategy in self.lattice.at(count):
+            found = self.candidates.economics(strategy)
+            if found is not None:
+                return found
+        return None
+
+    # -- words ----------------------------------------------------------------------------------------------------------
+
+    def _reason(self, grid: tuple[int, ...]) -> str:
+        found = [one.found for one in self.looked.values() if one.found is not None]
+        question = self.question
+        most = question.max_gpus or MOST_GPUS
+        if found:
+            quick = min(found, key=lambda one: one.seconds)
+            said = [f"the fastest, {quick.gpus} GPUs with {quick.strategy}, takes {quick.days:.1f} days"]
+            if quick.cost is not None and self.budget is not None:
+                said.append(f"and costs {quick.cost:,.0f} {question.currency}")
+            return " ".join(said)
+        if not grid:
+            least = self.lattice.counts(most)
+            if not least:
+                return f"no strategy of the lattice uses up to {most} GPUs"
+            floor = self.candidates.floor(least[-1]) * question.tokens / self.candidates.recipe.tokens_per_step / 86400
+            return f"even at the peak of {least[-1]} GPUs (--max-gpus {most}) it takes {floor:.1f} days, or more than the budget"
+        nearest = [one.reason for one in self.looked.values() if one.reason]
+        return f"{nearest[-1]} (looked at up to {grid[-1]} GPUs)" if nearest else "nothing was found"
+
+    def _assumed(self, found: list[Configuration]) -> tuple[Assumed, ...]:
+        """What the scenarios of this machine assume about money, power and failures."""
+        if not found:
+            return ()
+        built = self.candidates.built(found[0].strategy)
+        if isinstance(built, str):
+            return ()
+        return tuple(
+            Assumed(f"{one.name} of {self.machine.label}" if one.name in ("gpu_hour", "node_power") else one.name, one.value, one.source)
+            for one in built.assumptions
+            if one.name in _TELLING
+        )
+
+
+def _longest(economics: Economics, stretch: float, of: Callable[..., float], most: float) -> float:
+    """The step time at which something that grows with it reaches `most` [s]: a little too long rather than too short."""
+
+    def value(step: float) -> float:
+        return of(bill(economics, step, Busy())) * stretch
+
+    one = value(1.0)
+    if one <= 0:
+        return inf
+    return most / one * (1 + 1e-9)
+
+
+def _nothing(choice: Choice[Configuration], limit: float) -> str:
+    """Why a number of GPUs gave nothing."""
+    if choice.found is not None:
+        return ""
+    tally = choice.tally
+    if tally.considered == 0:
+        return "no strategy uses so many GPUs"
+    if tally.too_slow and choice.least_bound > limit:
+        return f"no strategy that may fit has a step below {choice.least_bound:.3g} s (a bound); {limit:.3g} s would be needed"
+    if tally.too_slow:
+        return f"no strategy that fits has a step of {limit:.3g} s or less"
+    if tally.did_not_fit or tally.too_large:
+        lack = f": the nearest lacks at least {choice.least_lack / 2**30:.1f} GiB" if choice.least_lack else ""
+        return f"no strategy fits in memory{lack}"
+    reason = max(tally.reasons, key=lambda one: tally.reasons[one], default="")
+    return f"no strategy can be built: {reason}" if reason else "no strategy fits"

@@ -1,0 +1,192 @@
+"""The answer as text: the ranked table, what cannot do it and why, what was assumed, what would change the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parsim.report.quantities import NONE, gib, number, percent
+from parsim.report.verdict import WORDS
+from parsim.study.counting import table
+from parsim.study.size.answer import Answer, Sized, front, ranking
+from parsim.study.size.configuration import Configuration
+from parsim.study.size.question import Question
+from parsim.study.size.sensitivity import Effect, sensitivity
+from parsim.units import format_count, format_time
+
+MWH = 3.6e9
+"""joules"""
+_TELLING = 5e-4
+"""a smaller change of what is minimised is no difference"""
+_WORDS = {"cost": "the cost", "gpus": "the number of GPUs", "energy": "the energy", "time": "the time"}
+
+
+def text(answer: Answer) -> str:
+    """Everything for the terminal."""
+    parts = [
+        [_asked(answer)],
+        _table(answer),
+        list(_impossible(answer)),
+        list(_sensitivity(answer)),
+        list(_notes(answer)),
+        list(_assumed(answer)),
+        list(_looked(answer)),
+        [f"warning: {finding}" for finding in answer.warnings],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _asked(answer: Answer) -> str:
+    question, recipe = answer.question, answer.recipe
+    limits = []
+    if question.deadline is not None:
+        limits.append(f"in {format_time(question.deadline)}")
+    if question.budget is not None:
+        limits.append(f"for at most {money(question.budget.amount, question.currency)}")
+    size = format_count(answer.parameters)
+    return (
+        f"{question.model} ({size} parameters), {format_count(question.tokens)} tokens {' and '.join(limits)}".rstrip()
+        + f", least {question.minimise} first; sequence {recipe.sequence_length}, global batch {recipe.global_batch}"
+        + f" ({format_count(recipe.tokens_per_step, digits=3)} tokens)"
+    )
+
+
+def money(amount: float, currency: str) -> str:
+    """``3.44M USD``."""
+    return f"{format_count(amount, digits=3) if amount >= 1e5 else f'{amount:,.0f}'} {currency}"
+
+
+def shown(answer: Answer) -> list[Configuration]:
+    """The rows of the table: the best of every machine, up to `top` of each; of fixed counts all, also those that are too late."""
+    rows: list[Configuration] = []
+    for sized in answer.machines:
+        rows += sized.possible[: answer.question.top]
+    return ranking(rows, answer.question.minimise)
+
+
+def _table(answer: Answer) -> list[str]:
+    """Two tables of the same rows, since one would be wider than a terminal."""
+    rows = shown(answer)
+    if not rows:
+        return ["Nothing that was looked at can do it."]
+    scale, prefix = _scale([one.cost for one in rows])
+    unit = f"{prefix}{answer.question.currency}"
+    best = {id(one) for one in front(answer.everything)}
+    places = [f"{place}{'*' if id(one) in best else ''}" for place, one in enumerate(rows, 1)]
+    header = ("", "machine", "GPUs (nodes)", "strategy", "step [s]", "days", "GPU-hours", f"cost [{unit}]", "MFU", " limited by")
+    found = table(header, [(place, *_what(one, scale)) for place, one in zip(places, rows, strict=True)], left=4)
+    if any(place.endswith("*") for place in places):
+        found.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
+    sure = ("", "machine", "GPUs", "goodput", "energy [MWh]", "head-room [GiB]", "80 % of days", f"80 % of cost [{unit}]", "confidence")
+    found += ["", *table(sure, [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)], left=2)]
+    if any(one.band is None for one in rows):
+        found.append(f"{NONE}: no published runs on such a GPU with such a strategy say how far off it may be")
+    found += _failures(rows[0])
+    late = [place for place, one in zip(places, rows, strict=True) if _may_be_late(one, answer.question)]
+    if late:
+        found.append(f"within its band, {', '.join(late)} may miss the deadline")
+    return found
+
+
+def _what(one: Configuration, scale: float) -> tuple[str, ...]:
+    idle = f", {one.idle} idle" if one.idle else ""
+    return (
+        one.machine, f"{one.gpus} ({one.nodes}{idle})", str(one.strategy), number(one.step_time), number(one.days), f"{one.gpu_hours:,.0f}",
+        NONE if one.cost is None else number(one.cost / scale), percent(one.mfu), f" {WORDS[one.limiter_kind]}",
+    )  # fmt: skip
+
+
+def _how_sure(one: Configuration, scale: float) -> tuple[str, ...]:
+    days = cost = NONE
+    if one.band is not None:
+        low, high = one.band
+        days = f"{number(one.days * low)}-{number(one.days * high)}"
+        cost = NONE if one.cost is None else f"{number(one.cost_at(low) / scale)}-{number(one.cost_at(high) / scale)}"
+    energy = NONE if one.energy is None else number(one.energy / MWH)
+    return one.machine, str(one.gpus), percent(one.goodput), energy, gib(one.headroom), days, cost, one.status
+
+
+def _failures(best: Configuration) -> list[str]:
+    """How often the best one fails, and what is done about it."""
+    failures = best.economics.failures
+    if failures is None:
+        return []
+    every, between = format_time(failures.interval, digits=3), format_time(failures.mtbf, digits=3)
+    return [f"1 fails every {between} on average; a checkpoint every {every} (Daly) of {format_time(failures.checkpoint)} wastes least"]
+
+
+def _may_be_late(one: Configuration, question: Question) -> bool:
+    return one.band is not None and question.deadline is not None and one.seconds * one.band[1] > question.deadline
+
+
+def _scale(costs: list[float | None]) -> tuple[float, str]:
+    most = max((cost for cost in costs if cost is not None), default=0.0)
+    return (1e6, "M ") if most >= 1e6 else (1e3, "k ") if most >= 1e4 else (1.0, "")
+
+
+def _impossible(answer: Answer) -> Iterator[str]:
+    for sized in answer.machines:
+        if not sized.possible:
+            yield f"{sized.machine} cannot: {sized.reason}."
+
+
+def _sensitivity(answer: Answer) -> Iterator[str]:
+    effects = sensitivity(answer)
+    if not effects:
+        return
+    telling = [one for one in effects if one.moved or one.relative is None or abs(one.relative) >= _TELLING]
+    yield f"If assumptions are off: what wins, and {_WORDS[answer.question.minimise]} of it against now"
+    yield from table(("change", "winner", "against now"), [_effect(one) for one in telling], left=2)
+    if silent := [one.change for one in effects if one not in telling]:
+        yield f"no difference: {', '.join(silent)}"
+
+
+def _effect(one: Effect) -> tuple[str, str, str]:
+    if one.winner is None:
+        return one.change, "nothing can do it", NONE
+    winner = f"{one.winner.machine}, {one.winner.gpus} GPUs" + (" instead" if one.moved else "")
+    return one.change, winner, NONE if one.relative is None else f"{100 * one.relative:+.1f} %"
+
+
+def _notes(answer: Answer) -> Iterator[str]:
+    for sized in answer.machines:
+        for note in sized.notes:
+            yield f"{sized.machine}: {note}"
+
+
+def _assumed(answer: Answer) -> Iterator[str]:
+    found = answer.assumed
+    if found:
+        yield "Assumed"
+        for one in found:
+            yield f"  {one.name}: {one.value} ({one.source})"
+
+
+def _looked(answer: Answer) -> Iterator[str]:
+    yield "Looked at"
+    yield f"  {_lattice(answer.question)}"
+    for sized in answer.machines:
+        yield f"  {_tally(sized)}"
+
+
+def _lattice(question: Question) -> str:
+    micro = ", ".join(map(str, question.micro_batches))
+    chunks = " with 2 or 4 virtual stages" if "interleaved" in question.schedules else ""
+    again = "none, and all layers where nothing fits without" if "auto" in question.recompute else " or ".join(question.recompute)
+    return (
+        "strategies: tensor parallelism by powers of two within a machine, with sequence parallelism; pipelines of equally many layers, at"
+        f" most 16 stages, {' or '.join(question.schedules)}{chunks}; sharding {' or '.join(question.sharding)}; micro-batches of {micro};"
+        f" recomputation: {again}; software {question.software}"
+    )
+
+
+def _tally(sized: Sized) -> str:
+    tally = sized.tally
+    grid = (
+        f"{sized.grid[0]} to {sized.grid[-1]} GPUs in {len(sized.grid)} numbers"
+        if len(sized.grid) > 1
+        else f"{sized.grid[0] if sized.grid else 0} GPUs"
+    )
+    return (
+        f"{sized.machine}: {grid}; {tally.considered:,} candidates: {tally.refused} impossible, {tally.too_large} proven not to fit,"
+        f" {tally.too_slow} proven too slow, {tally.simulated} simulated"
+    )
