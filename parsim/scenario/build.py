@@ -51,7 +51,6 @@ def build(scenario: Scenario) -> Built:
     return Builder(scenario).built()
 
 
-class Builder:
 def machine(scenario: Scenario) -> tuple[Cluster, tuple[int, ...]]:
     """The cluster of `scenario` and the GPU of each rank, without the rest. Raises `TopologyError`, with places."""
     try:
@@ -60,7 +59,6 @@ def machine(scenario: Scenario) -> tuple[Cluster, tuple[int, ...]]:
         raise type(error)(scenario.findings_at(error.findings)) from None
 
 
-class _Builder:
 class Builder:
     """One build: what fails is collected as long as the rest can still be looked at."""
 
