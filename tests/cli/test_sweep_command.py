@@ -41,10 +41,10 @@ def test_the_table_and_the_files(capsys: pytest.CaptureFixture[str]) -> None:
         "Minimise step time, where fits; step_time < 1 min",
         "6 points: 6 simulated; 4 keep all constraints.",
         "",
-        "#  gbs  schedule  step time [s]  peak memory [GiB]       key",
-        "1    4     gpipe             21               4.52  " + out.splitlines()[5][-8:],
-        "2    4      1f1b             21               4.52  " + out.splitlines()[6][-8:],
-        "3    8     gpipe             33               8.52  " + out.splitlines()[7][-8:],
+        "#  gbs  schedule  step time [s]  peak memory [GiB]",
+        "1    4     gpipe             21               4.52",
+        "2    4      1f1b             21               4.52",
+        "3    8     gpipe             33               8.52",
         "",
     ]
     assert "1 more; --top shows them." in out

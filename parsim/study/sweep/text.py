@@ -82,7 +82,6 @@ def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
         name = study.objectives[0].metric.name
         columns.append(("seeds", [str(len(entry.rows)) for entry in shown]))
         columns.append(("spread", [_spread(entry, name) for entry in shown]))
-    columns.append(("key", [entry.key[:8] for entry in shown]))
     return columns
 
 
