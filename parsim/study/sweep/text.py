@@ -45,7 +45,8 @@ def _counted(study: Study) -> str:
     }  # fmt: skip
     said = [f"{counts[name]:,} {word}" for name, word in words.items() if counts[name]]
     points = counts["points"]
-    return f"{points:,} point{'s' * (points != 1)}: {', '.join(said) or 'nothing'}; {counts['kept']:,} keep all constraints."
+    before = f" ({study.before:,} rows were there before)" if study.before else ""
+    return f"{points:,} point{'s' * (points != 1)}: {', '.join(said) or 'nothing'}{before}; {counts['kept']:,} keep all constraints."
 
 
 def _reasons(study: Study) -> list[str]:
