@@ -25,6 +25,7 @@ from parsim.commands import (
     compare,
     diagnose,
     explain,
+    export,
     fit,
     flops,
     importing,
@@ -217,6 +218,7 @@ sweep.register(app)
 network.register(app)
 validate.register(app)
 importing.register(app)
+export.register(app)
 flops.register(app)
 calibrate.register(app)
 schedule.register(app)

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
-from parsim.errors import Finding, InputError
+from parsim.errors import Finding, InputError, ParsimError
 from parsim.hardware.flows import CollectiveCost
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.interference import MODELS, DeviceInterference
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan, plan
-from parsim.program.folding import FoldedInterconnect, fold
+from parsim.program.blocked import BlockLowering
+from parsim.program.folding import FoldedInterconnect, fold, fold_with
 from parsim.program.lowering import Lowering
 from parsim.program.own import answers, refuse_illegal
 from parsim.program.program import Collective
 from parsim.report.assemble import Run, assemble
 from parsim.report.confidence import Confidence
+from parsim.report.device_memory import memory_of
 from parsim.report.economics import Economics, economics
-from parsim.report.measured import Assumption
+from parsim.report.measured import Assumption, MemoryFacts
 from parsim.report.report import Report
+from parsim.report.steady import steady_period
+from parsim.report.timeline import Timeline
 from parsim.report.wiring import wiring_of
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
@@ -32,8 +36,13 @@ from parsim.scenario.confidence import confidence
 from parsim.scenario.load import load
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import Scenario, place_text
+from parsim.simulation.block_runs import BlockTrace, changeable
 from parsim.simulation.engine import Engine, collector_paused
+from parsim.simulation.trace import Trace
 from parsim.theory.pipeline import bubble_fraction
+
+_FEWER = 0.7
+"""blocks are simulated if they leave no more than this share of the ops"""
 
 
 def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: str, unfolded: bool = False) -> Report:
@@ -87,27 +96,100 @@ def _in_scenario(finding: Finding) -> Finding:
     return replace(finding, path=f"cluster.{finding.path}") if finding.path.startswith("collectives.") else finding
 
 
-def execute(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], float] | None = None) -> Run:
-    """Plan, lower and run; the garbage collector rests meanwhile. `clock` instead of that of the job's GPUs."""
+@dataclass(frozen=True)
+class StepResult:
+    """What a search asks of one step; equal to what the report says."""
+
+    run: Run
+    step_time: float
+    """one optimizer step in steady state [s]"""
+    makespan: float
+    """end of the last op [s]"""
+    _built: Built
+
+    @cached_property
+    def memory(self) -> MemoryFacts:
+        """Device memory of every class of ranks [B]; the ops inside blocks are looked at for it."""
+        built = self._built
+        with collector_paused():
+            return memory_of(self.run, built.cluster, reserve=built.memory_reserve, bytes_per_parameter=built.bytes_per_parameter)
+
+    @property
+    def peaks(self) -> dict[int, int]:
+        """Representative rank -> peak of its device's memory [B]."""
+        return {device.rank: device.device_used_bytes for device in self.memory.devices}
+
+
+def step_of(built: Built) -> StepResult:
+    """The step time of a scenario, and its memory on demand, without a report. Raises as `simulate`."""
+    run = execute(built, unfolded=not built.report.fold)
+    step = run.makespan
+    if run.plan.asynchronous:
+        step = steady_period(Timeline(run.trace), run.micro_batches).step_time(run.micro_batches)
+    return StepResult(run, step, run.makespan, built)
+
+
+def execute(built: Built, *, unfolded: bool = False, blocks: bool = True, clock: Callable[[Kernel], float] | None = None) -> Run:
+    """Plan, lower and run; the garbage collector rests meanwhile. `clock` instead of that of the job's GPUs.
+
+    What nobody outside can change runs as one op (`parsim.program.blocks`); the ops inside are looked at when somebody asks for
+    the trace. Without `blocks` every op is simulated: the same figures, and the reference for them.
+    """
     with collector_paused():
         clock = clock or clock_of(built)
         job = plan_of(built, clock)
         wires = Interconnect(built.cluster, job.gpus, built.collectives)
         beside = interference_of(built, wires)
-        others = built.background
-        with answers(job):
-            classes, lowering = fold(job, wires, clock, others)
-        refuse_illegal(job, lowering.program)
-        if unfolded:
-            lowering = Lowering(job, clock)
-            lowering.run()
-            loads: Callable[[Collective], CollectiveCost] = wires.cost
-            trace = Engine(lowering.program, wires, interference=beside, background=others).run()
-        else:
-            folded = FoldedInterconnect(wires, classes)
-            loads = folded.cost
-            trace = Engine(lowering.program, folded, interference=beside, background=map(folded.background, others)).run()
-        return Run(job, lowering, trace, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0, loads)
+        if blocks and not unfolded and job.parallelism.data.own is None and (beside is None or not beside.slows_wires):
+            try:
+                return _in_blocks(built, job, wires, clock, beside)
+            except InputError:
+                raise
+            except ParsimError:
+                pass  # what is wrong is said op by op
+        return _by_ops(built, job, wires, clock, beside, unfolded=unfolded)
+
+
+def _by_ops(
+    built: Built, job: Plan, wires: Interconnect, clock: Callable[[Kernel], float], beside: DeviceInterference | None, *, unfolded: bool
+) -> Run:
+    """Every op is simulated; `unfolded`: of every rank."""
+    others = built.background
+    with answers(job):
+        classes, lowering = fold(job, wires, clock, others)
+    refuse_illegal(job, lowering.program)
+    if unfolded:
+        lowering = Lowering(job, clock)
+        lowering.run()
+        loads: Callable[[Collective], CollectiveCost] = wires.cost
+        trace = Engine(lowering.program, wires, interference=beside, background=others).run()
+    else:
+        folded = FoldedInterconnect(wires, classes)
+        loads = folded.cost
+        trace = Engine(lowering.program, folded, interference=beside, background=map(folded.background, others)).run()
+    return Run(job, lowering, lambda: trace, trace.makespan, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0, loads)
+
+
+def _in_blocks(built: Built, job: Plan, wires: Interconnect, clock: Callable[[Kernel], float], beside: DeviceInterference | None) -> Run:
+    """Blocks are simulated; their ops follow on demand. Where there are few blocks, every op is simulated."""
+    classes, lowering = fold_with(BlockLowering, job, wires, clock, built.background)
+    folded = FoldedInterconnect(wires, classes)
+    others = [folded.background(stream) for stream in built.background]
+    shared = {link for stream in others for link, _ in stream.path}
+    while apart := changeable(lowering.program, folded.cost, folded.capacity, shared):
+        lowering = lowering.without(apart)
+    if len(lowering.program.ops) > _FEWER * lowering.blocks.expanded:
+        whole = lowering.whole()
+        every = Engine(whole.program, folded, interference=beside, background=others).run()
+        return Run(job, whole, lambda: every, every.makespan, classes, wires.cost, True, built.training.micro_batches, 0.0, folded.cost)
+    trace = cast("BlockTrace", Engine(lowering.program, folded, interference=beside, background=others).run())
+
+    @cache
+    def expanded() -> Trace:
+        with collector_paused():
+            return trace.expanded(lowering.whole().program)
+
+    return Run(job, lowering, expanded, trace.makespan, classes, wires.cost, True, built.training.micro_batches, 0.0, folded.cost)
 
 
 def interference_of(built: Built, wires: Interconnect) -> DeviceInterference | None:

@@ -4,19 +4,84 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from parsim.errors import InputError
+from parsim.errors import Finding, InputError, ScenarioError
 from parsim.terminal import Debug, Json, create, say, say_json
 
-imports = typer.Typer(name="import", help="Turn foreign files into YAML to read and edit.", no_args_is_help=True)
+
+class _Commands(TyperGroup):
+    """``parsim import FILE`` is ``parsim import config FILE``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        first = next((word for word in args if not word.startswith("-")), "")
+        if args and first not in self.commands and "--help" not in args[:1]:
+            args = ["config", *args]
+        return super().parse_args(ctx, args)
+
+
+imports = typer.Typer(name="import", cls=_Commands, help="Turn foreign files into YAML to read and edit.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
     """Put the commands of this file on the command line."""
     app.add_typer(imports)
+
+
+@imports.command()
+def config(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A script, arguments, JSON or YAML; - is standard input.")],
+    tool: Annotated[str, typer.Option("--from", metavar="TOOL", help="megatron | deepspeed | accelerate | hf | llama-factory.")] = "",
+    on: Annotated[str | None, typer.Option(metavar="MACHINE", help='One machine: a topology, or a box such as "8x a100-80gb".')] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Machines, whatever the configuration says.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model, whatever the configuration says.")] = None,
+    sequence_length: Annotated[int | None, typer.Option(min=1, help="Tokens per sample.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(min=1, help="Samples per forward pass and GPU.")] = None,
+    accumulation: Annotated[int | None, typer.Option("--gradient-accumulation", min=1, help="Micro-batches per optimizer step.")] = None,
+    examples: Annotated[int | None, typer.Option(min=1, help="Samples of the data set, for the time to train.")] = None,
+    arguments: Annotated[
+        str | None, typer.Option("--hf", metavar="FILE", help="Training arguments beside DeepSpeed or accelerate.")
+    ] = None,
+    variables: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable of the script.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it; default: the file's name.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Read a training configuration of another tool and write it as a scenario; no key is dropped silently."""
+    from parsim.scenario.files import read_text
+    from parsim.scenario.importers.training.config import import_config
+    from parsim.scenario.importers.training.draft import Given
+
+    text = sys.stdin.buffer.read().decode("utf-8-sig", "replace") if file == "-" else read_text(Path(file))
+    called = name or ("imported" if file == "-" else Path(file).stem)
+    given = Given(called, on, nodes, model, sequence_length, micro_batch, accumulation, examples, _variables(variables or []))
+    imported = import_config(text, file, given, tool=tool, arguments=arguments)
+    for finding in imported.warnings:
+        sys.stderr.write(f"warning: {finding}\n")
+    if out is not None:
+        create(out, imported.yaml)
+    if as_json:
+        keys = [fate.as_dict() for fate in imported.fates]
+        warnings = [finding.as_dict() for finding in imported.warnings]
+        rest = {"keys": keys, "to_fill": list(imported.to_fill), "warnings": warnings, "file": None if out is None else str(out)}
+        say_json({"parsim": 1, "tool": imported.tool, "scenario": imported.tree, **rest})
+    elif out is None:
+        say(imported.yaml, escapes=True)
+    else:
+        holes = f" Fill in {', '.join(imported.to_fill)}, then" if imported.to_fill else " Next"
+        say(f"Wrote {out}.{holes}: parsim run {out}", escapes=True)
+
+
+def _variables(words: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` as a mapping."""
+    wrong = [word for word in words if "=" not in word]
+    if wrong:
+        raise ScenarioError([Finding(f"{word!r} is not NAME=VALUE", "--set", word, "for example --set NNODES=4") for word in wrong])
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 @imports.command()

@@ -44,6 +44,13 @@ class Simple:
         """The slowest of the rates that the active collectives allow."""
         return min((self.beside_network if load.network else self.beside_local for load in loads), default=1.0)
 
+    def alike(self, loads: Iterable[Load]) -> tuple[Load, ...]:
+        """Loads that slow every kernel, also with others besides, as much as these."""
+        slowest: dict[float, Load] = {}
+        for load in loads:
+            slowest.setdefault(self.compute_rate((load,), 0.0), load)
+        return (slowest[min(slowest)],) if slowest else ()
+
     def communication_rate(self, memory_bound: float) -> float:
         """Communication is not slowed."""
         return 1.0
@@ -73,6 +80,10 @@ class Full:
         multiprocessors = sum(load.multiprocessors for load in known)
         memory = min(1.0, sum(load.memory for load in known))
         return max(self.least, (1 - min(1.0, multiprocessors)) * (1 - mu * memory))
+
+    def alike(self, loads: Iterable[Load]) -> tuple[Load, ...]:
+        """Loads that slow every kernel, also with others besides, as much as these: their sums count."""
+        return tuple(loads)
 
     def communication_rate(self, memory_bound: float) -> float:
         """Rate of collectives beside a running kernel."""
@@ -138,6 +149,11 @@ class DeviceInterference:
         self._cluster = cluster
         self._gpus = gpus
 
+    @property
+    def slows_wires(self) -> bool:
+        """Communication is slowed, too."""
+        return self.communication_rate(1.0) < 1
+
     def load(self, collective: Member) -> Load:
         """See `load_of`; the first member's device stands for all."""
         members = [self._gpus[rank] for rank in collective.group]
@@ -150,6 +166,10 @@ class DeviceInterference:
     def compute_rate(self, loads: Iterable[Load], memory_bound: float) -> float:
         """See the model."""
         return self._model.compute_rate(loads, memory_bound)
+
+    def alike(self, loads: Iterable[Load]) -> tuple[Load, ...]:
+        """See the model."""
+        return self._model.alike(loads)
 
     def communication_rate(self, memory_bound: float) -> float:
         """See the model."""

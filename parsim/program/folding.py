@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,10 +103,25 @@ class FoldedInterconnect:
         return tuple((link, count * total / self._classes.link_counts[link]) for link, total in sorted(sums.items()))
 
 
+Lowered = TypeVar("Lowered", bound=Lowering)
+Lower = Callable[[Plan, Callable[[Kernel], float], Sequence[int], Mapping[int, int]], Lowered]
+
+
 def fold(
     plan: Plan, interconnect: Interconnect, clock: Callable[[Kernel], float], background: Sequence[Background] = ()
 ) -> tuple[Classes, Lowering]:
-    """The classes of a plan's ranks, and the finished lowering of their representatives.
+    """The classes of a plan's ranks, and the finished lowering of their representatives; see `fold_with`."""
+    return fold_with(Lowering, plan, interconnect, clock, background)
+
+
+def fold_with(
+    lower: Lower[Lowered],
+    plan: Plan,
+    interconnect: Interconnect,
+    clock: Callable[[Kernel], float],
+    background: Sequence[Background] = (),
+) -> tuple[Classes, Lowered]:
+    """The classes of a plan's ranks, and the finished lowering, made by `lower`, of their representatives.
 
     `background` is traffic of other jobs, which makes ranks unequal whose links it crosses.
 
@@ -119,7 +134,7 @@ def fold(
         key = (plan.mesh.coordinate(rank, "pipeline"), plan.role(rank), plan.slow.get(rank, 1.0))
         represents[rank] = first.setdefault(key, rank)
     while True:
-        lowering = Lowering(plan, clock, tuple(dict.fromkeys(represents.values())), represents)
+        lowering = lower(plan, clock, tuple(dict.fromkeys(represents.values())), represents)
         lowering.run()
         classes = refine(plan, interconnect, lowering, represents, background)
         if len(classes.representatives) == len(set(represents.values())):

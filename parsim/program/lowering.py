@@ -9,6 +9,7 @@ consumers; a schedule for which no such order exists is lowered all the same, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, cast
 
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
@@ -16,7 +17,7 @@ from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
 from parsim.parallel.schedules.slot import Slot
 from parsim.program.groups import breakdown_axis
 from parsim.program.groups import group as members_of
-from parsim.program.passes import Item
+from parsim.program.passes import Item, TensorTable
 from parsim.program.program import COMPUTE, OFFLOAD, Collective, Effect, Lane, Op, Program, Stamp
 from parsim.program.size import refuse_too_large
 from parsim.program.stage import StagePasses
@@ -24,6 +25,22 @@ from parsim.program.stamping import Stamping
 
 BACKWARD = ("B", "I")
 Ranks = tuple[int, ...]
+
+
+class Passes(Protocol):
+    """What the lowering asks about the passes of a pipeline rank; see `StagePasses`."""
+
+    @property
+    def table(self) -> TensorTable: ...
+    @property
+    def resident(self) -> tuple[int, ...]: ...
+    def begin(self) -> list[Item]: ...
+    def end(self) -> list[Item]: ...
+    def template(self, kind: str, stage: int, first: bool, last: bool, partial: bool = False) -> list[Item]: ...
+    def sends(self, kind: str, stage: int, partial: bool = False) -> tuple[int | None, tuple[Effect, ...], float]: ...
+    def memory_bound(self) -> dict[str, float]: ...
+    def work(self) -> dict[tuple[str, float], tuple[float, float]]: ...
+    def stash(self, kind: str, micro_batch: int) -> list[tuple[int, tuple[Effect, ...]]]: ...
 
 
 class Lowering:
@@ -41,15 +58,15 @@ class Lowering:
     ) -> None:
         self.plan = plan
         self._clock = clock
-        self.program = Program()
+        self.program = self.new_program()
         ranks = list(range(plan.mesh.ranks)) if representatives is None else sorted(representatives)
         self._represents = represents
         self._stage_ranks = [[r for r in ranks if plan.mesh.coordinate(r, "pipeline") == p] for p in range(plan.mesh.size("pipeline"))]
         self._roles = {rank: plan.role(rank) for rank in ranks}
-        self._passes: list[dict[str, StagePasses]] = []
+        self._passes: list[dict[str, Passes]] = []
         for p, members in enumerate(self._stage_ranks):
             roles = dict.fromkeys(self._roles[r] for r in members)
-            self._passes.append({role: StagePasses(plan, p, role, clock) for role in roles})
+            self._passes.append({role: self.new_passes(p, role) for role in roles})
         self._groups: dict[tuple[str, int], tuple[tuple[Ranks, Ranks], ...]] = {}
         self._collectives: dict[tuple[str, str, Ranks, int], Collective] = {}
         self._joint: dict[tuple[str, Ranks, int], Op] = {}
@@ -67,9 +84,17 @@ class Lowering:
         self.families: dict[tuple[str, str, int, int], dict[int, None]] = {}
         """(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> sizes [B]: every kind of transfer in the program"""
 
+    def new_program(self) -> Program:
+        """What is filled."""
+        return Program()
+
+    def new_passes(self, pipeline_rank: int, role: str) -> Passes:
+        """The passes of a pipeline rank's ranks of one role."""
+        return StagePasses(self.plan, pipeline_rank, role, self._clock)
+
     def passes_of(self, pipeline_rank: int) -> StagePasses:
         """The passes of one pipeline rank (of any role)."""
-        return next(iter(self._passes[pipeline_rank].values()))
+        return cast("StagePasses", next(iter(self._passes[pipeline_rank].values())))
 
     def all_passes(self) -> list[StagePasses]:
         """One per pipeline rank."""
@@ -78,12 +103,7 @@ class Lowering:
     def run(self) -> Program:
         """The program. Raises `PlanError` for one that would not fit in memory."""
         refuse_too_large(self.plan, [len(ranks) for ranks in self._stage_ranks])
-        for p, ranks in enumerate(self._stage_ranks):
-            for rank in ranks:
-                passes = self._passes[p][self._roles[rank]]
-                self.program.tensors[rank] = passes.table.rows
-                self.program.resident[rank] = passes.resident
-                self.program.slots[rank] = self.plan.slots[p]
+        self.declare()
         for p, ranks in enumerate(self._stage_ranks):
             self._stamp(ranks, {role: passes.begin() for role, passes in self._passes[p].items()}, 0)
         if self._blocking:
@@ -93,12 +113,25 @@ class Lowering:
         if not self.plan.asynchronous:
             for p, ranks in enumerate(self._stage_ranks):
                 self._stamp(ranks, {role: passes.end() for role, passes in self._passes[p].items()}, -1)
+        self.describe()
+        return self.program
+
+    def declare(self) -> None:
+        """What the program knows about ranks before it has ops."""
+        for p, ranks in enumerate(self._stage_ranks):
+            for rank in ranks:
+                passes = self._passes[p][self._roles[rank]]
+                self.program.tensors[rank] = passes.table.rows
+                self.program.resident[rank] = passes.resident
+                self.program.slots[rank] = self.plan.slots[p]
+
+    def describe(self) -> None:
+        """What it knows about its ops beyond what the engine needs."""
         for by_role in self._passes:
             for passes in by_role.values():
                 self.program.memory_bound.update(passes.memory_bound())
                 for (name, seconds), work in passes.work().items():
                     self.program.work.update({(name, seconds / speed): work for speed in {1.0, *self.plan.slow.values()}})
-        return self.program
 
     # -- slots ----------------------------------------------------------------------------------------------------
 
@@ -210,9 +243,9 @@ class Lowering:
         receiver = self._standing_for(other)
         passes = self._passes[mesh.coordinate(rank, "pipeline")][self._roles[rank]]
         size, held, duration = passes.sends(slot.kind, slot.stage, self.plan.partial(slot.micro_batch))
-        collective = None if size is None else self._collective("send", "pipeline", (rank, other), size)
+        collective = None if size is None else self.transfer("send", "pipeline", (rank, other), size)
         if size is not None:
-            self._note("send", "pipeline", mesh.coordinate(rank, "pipeline"), target, size)
+            self.note("send", "pipeline", mesh.coordinate(rank, "pipeline"), target, size)
         way = "forward" if slot.kind == "F" else "backward"
         if (lanes := self._send_lanes.get((rank, receiver, way))) is None:
             lanes = self._send_lanes[rank, receiver, way] = (Lane(rank, f"send {way}"), Lane(receiver, f"receive {way}"))
@@ -262,7 +295,7 @@ class Lowering:
         if len(ranks) == 1:
             rank = ranks[0]
             items = templates[self._roles[rank]]
-            if (compiled := self._compiled(rank, items)) is not None:
+            if (compiled := self.compiled(rank, items)) is not None:
                 start = self.program.stamp(rank, compiled, instance, waits[rank] if waits else [])
                 return {rank: start} if start is not None else {}
         stamps = [Stamping(self, rank, templates[self._roles[rank]], instance, list(waits[rank]) if waits else []) for rank in ranks]
@@ -273,7 +306,7 @@ class Lowering:
                 self._together(stamps)
         return {stamp.rank: stamp.start for stamp in stamps if stamp.start is not None}
 
-    def _compiled(self, rank: int, items: Sequence[Item]) -> list[Stamp] | None:
+    def compiled(self, rank: int, items: Sequence[Item]) -> Sequence[Stamp] | None:
         """A pass ready for `Program.stamp`; None if other lowered ranks take part in one of its collectives."""
         key = (rank, id(items))
         if key not in self._ready_made:
@@ -292,8 +325,8 @@ class Lowering:
                     return None
                 whole = self.breakdown_axis(axis)
                 kind = item.kind if axis == OFFLOAD else f"{whole}_comm"
-                collective = self._collective(what, whole, group, size)
-                self._note(what, axis, self.plan.mesh.coordinate(rank, "pipeline"), -1, size)
+                collective = self.transfer(what, whole, group, size)
+                self.note(what, axis, self.plan.mesh.coordinate(rank, "pipeline"), -1, size)
             effects: tuple[tuple[int, tuple[Effect, ...]], ...] = ()
             if item.effects:
                 effects = item.stamped(rank) if speed == 1.0 or collective else ((rank, self.stretched(rank, item, speed)),)
@@ -334,8 +367,8 @@ class Lowering:
         if (op := self._joint.get(joint)) is not None:
             self.program.join(op, lanes, needs, effects)
         else:
-            collective = self._collective(kind, whole, group, size)
-            self._note(kind, axis, self.plan.mesh.coordinate(stamps[0].rank, "pipeline"), -1, size)
+            collective = self.transfer(kind, whole, group, size)
+            self.note(kind, axis, self.plan.mesh.coordinate(stamps[0].rank, "pipeline"), -1, size)
             whose = item.kind if axis == OFFLOAD else f"{whole}_comm"
             op = self.program.add(item.name, whose, lanes, needs, 0.0, collective, effects, stamps[0].instance)
             if len(members) > len(stamps):
@@ -343,13 +376,15 @@ class Lowering:
         for stamp in stamps:
             stamp.record(op)
 
-    def _collective(self, kind: str, axis: str, group: Ranks, size: int) -> Collective:
+    def transfer(self, kind: str, axis: str, group: Ranks, size: int) -> Collective:
+        """The one object for such a transfer."""
         key = (kind, axis, group, size)
         if (collective := self._collectives.get(key)) is None:
             collective = self._collectives[key] = Collective(kind, axis, group, size)
         return collective
 
-    def _note(self, kind: str, axis: str, source: int, target: int, size: int) -> None:
+    def note(self, kind: str, axis: str, source: int, target: int, size: int) -> None:
+        """Such transfers are made: see `families`."""
         key = (kind, axis, source, target)
         self.families.setdefault(key, {})[size] = None
 

@@ -7,7 +7,7 @@ the lanes of all its members, hence starts when all have arrived. A lane is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -213,3 +213,9 @@ class Program:
     def last(self, lane: Lane) -> Op | None:
         """The op added last to `lane`."""
         return self._tail.get(lane)
+
+    def transfers(self) -> Iterator[tuple[Collective, tuple[Lane, ...]]]:
+        """Every transfer with the lanes it holds; the same may come again."""
+        for op in self.ops:
+            if op.collective is not None:
+                yield op.collective, op.lanes

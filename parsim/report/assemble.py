@@ -72,7 +72,10 @@ class Run:
 
     plan: Plan
     lowering: Lowering
-    trace: Trace
+    traced: Callable[[], Trace]
+    """the trace of every op, made when it is first asked for"""
+    makespan: float
+    """end of the last op [s]"""
     classes: Classes
     cost: Callable[[Collective], CollectiveCost]
     folded: bool
@@ -81,6 +84,11 @@ class Run:
     wall: float
     loads: Callable[[Collective], CollectiveCost] | None = None
     """the same as `cost` with the load of all equals, as the engine saw it"""
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of every op."""
+        return self.traced()
 
 
 def ranks_of(run: Run, hardware: Hardware) -> Ranks:

@@ -276,7 +276,8 @@ def _heaviest(measured: Measured, timeline: Timeline, path: CriticalPath, keys: 
         place = f", {percent(reached / total)} of it on stage{'s' * (len(chosen) > 1)} {compress_ranges(chosen)}"
     if not by_name:
         return place, ""
-    name = max(by_name, key=lambda key: by_name[key])
+    most = max(by_name.values())
+    name = next(key for key, spent in by_name.items() if spent >= (1.0 - 1e-9) * most)  # equal ones differ by rounding
     return place, f"; longest: {name} ({seconds(by_name[name])})"
 
 

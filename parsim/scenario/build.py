@@ -19,7 +19,7 @@ from parsim.scenario.counting import counting_findings, steps_to_train
 from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
 from parsim.scenario.places import machine_findings
 from parsim.scenario.precision import PRESETS, resolve, sum_text
-from parsim.scenario.pricing import pricing
+from parsim.scenario.pricing import Pricing, pricing
 from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
@@ -106,8 +106,7 @@ class Builder:
         self._stop()
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
-        steps = steps_to_train(self.settings, training[0])
-        economics = self._economics(cluster, gpus, model, training[0], steps, placed.data.size)
+        economics = self._priced(pricing(self.settings, cluster, gpus, model, training[0], placed.data.size))
         return Built(
             scenario=self.scenario,
             model=model,
@@ -119,7 +118,7 @@ class Builder:
             slow={slow.rank: slow.speed for slow in self.settings.variability.slow},
             batch_arithmetic=training[1],
             bytes_per_parameter=sum_text(precision, training[0].optimizer) + sum_suffix(recipe, precision),
-            steps_to_train=steps,
+            steps_to_train=steps_to_train(self.settings, training[0]),
             memory_reserve=self.settings.cluster.memory_reserve,
             assumptions=tuple(self.assumptions),
             warnings=tuple(self.scenario.findings_at(self.warnings)),
@@ -337,12 +336,7 @@ class Builder:
         )
         return training, batch.arithmetic
 
-    def _economics(
-        self, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, steps: int | None, data: int
-    ) -> dict[str, Any] | None:
-        tokens = self.settings.training.tokens
-        length = steps if tokens is None else tokens / (training.global_batch * training.mean_length)
-        found = pricing(self.settings, cluster, gpus, model, training, steps=length, data=data)
+    def _priced(self, found: Pricing) -> dict[str, Any] | None:
         if found.findings:
             self._fail(ScenarioError, found.findings)
             self._stop()

@@ -17,6 +17,7 @@ from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario import files
 from parsim.scenario.merge import merge
+from parsim.scenario.placeholder import unfilled
 from parsim.scenario.problems import findings_of, unknown_key
 from parsim.scenario.references import unknown_names
 from parsim.scenario.scenario import Scenario
@@ -204,6 +205,9 @@ def _problems(tree: Mapping[str, Any]) -> list[Finding]:
     assumptions = tree.get("assumptions")
     if isinstance(assumptions, Mapping):
         found += [unknown_key(f"assumptions.{name}", value) for name, value in assumptions.items()]
+    holes = unfilled(tree)
+    left = {finding.path: None for finding in holes}
+    found = holes + [finding for finding in found if finding.path not in left]
     wrong = {finding.path: None for finding in found}
     return found + [finding for finding in unsupported(tree) if finding.path not in wrong]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from parsim import units
 from parsim.errors import Finding
 from parsim.scenario.clock import today
+from parsim.scenario.counting import steps_to_train
 from parsim.scenario.economics import YEAR, EconomicsSection, Money
 from parsim.scenario.precision import stored_bytes
 from parsim.scenario.software import Assumption
@@ -35,9 +36,9 @@ BESIDE = 0.5
 """power of a machine beside its GPUs over the TDP of these"""
 _BESIDE_SOURCE = "at most 8.4 kW measured on a node with 8 x 700 W of GPUs: 2.8 kW beside them (arXiv 2412.08602)"
 RESTART = 300.0
-LEAST_GOODPUT = 0.01
-_HOPELESS = log(1.0 / LEAST_GOODPUT)
-"""mean times between failures that an interval, its checkpoint and a restart last: so many pass without a failure once in 100 times"""
+RARE = 100
+_HOPELESS = log(RARE)
+"""mean times between failures that pass without one once in so many times"""
 
 
 @dataclass
@@ -50,14 +51,9 @@ class Pricing:
     findings: list[Finding] = field(default_factory=list)
 
 
-def pricing(
-    settings: ScenarioSchema, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, *, steps: float | None, data: int
-) -> Pricing:
-    """The economics of a job of `data` replicas on `gpus`, whose whole training has `steps` optimizer steps (None: unknown).
-
-    Asked for by a length of the training, or by any key of the section.
-    """
-    section, result = settings.economics, Pricing()
+def pricing(settings: ScenarioSchema, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, replicas: int) -> Pricing:
+    """The economics of a job of `replicas` on `gpus`; asked for by a length of the training, or by any key of the section."""
+    section, result, steps = settings.economics, Pricing(), _steps(settings, training)
     if steps is None and section == EconomicsSection():
         return result
     reasons: dict[str, str] = {}
@@ -76,7 +72,7 @@ def pricing(
     }
     if idle := cluster.installed_gpus - len(gpus):
         text = f"{idle:,} of {cluster.installed_gpus:,} GPUs are idle, and paid for: machines are paid whole"
-        result.warnings.append(Finding(text, "cluster.gpus", len(gpus), _busier(cluster, gpus, training, data)))
+        result.warnings.append(Finding(text, "cluster.gpus", len(gpus), _busier(cluster, gpus, training, replicas)))
     facts |= _prices(section, cluster, result, reasons)
     facts["power"] = _power(section, cluster, gpus, result, reasons)
     facts["failures"] = _failures(section, len(gpus), model, training, result, reasons)
@@ -84,10 +80,18 @@ def pricing(
     return result
 
 
-def _busier(cluster: Cluster, gpus: tuple[int, ...], training: Training, data: int) -> str:
+def _steps(settings: ScenarioSchema, training: Training) -> float | None:
+    """Optimizer steps of the whole training; None: nobody says how long it is."""
+    tokens = settings.training.tokens
+    if tokens is None:
+        return steps_to_train(settings, training)
+    return tokens / (training.global_batch * training.mean_length)
+
+
+def _busier(cluster: Cluster, gpus: tuple[int, ...], training: Training, replicas: int) -> str:
     """The largest number of the installed GPUs among which the batch can be divided."""
-    replica, samples = len(gpus) // data, training.global_batch // training.micro_batch
-    most = next((count for count in range(cluster.installed_gpus // replica, data, -1) if samples % count == 0), 0)
+    replica, samples = len(gpus) // replicas, training.global_batch // training.micro_batch
+    most = next((count for count in range(cluster.installed_gpus // replica, replicas, -1) if samples % count == 0), 0)
     return f"with cluster.gpus {most * replica} fewer are" if most else "no larger number divides the batch; change the batch"
 
 
@@ -246,6 +250,10 @@ def _failures(
         result.assumptions.append(
             Assumption("restart_time", units.format_time(RESTART), "assumption: detect, replace, load, warm up", "default")
         )
+    if section.checkpoint_bandwidth is not None and not checkpoint_bytes(model, training):
+        text, hint = f"{model.name} has no parameters that would say how large a checkpoint is", "write checkpoint_time"
+        result.findings.append(Finding(text, "economics.checkpoint_bandwidth", None, hint))
+        return None
     return _checked(section, float(section.mtbf_per_gpu or 0.0) / gpus, _writing(section, model, training), restart, gpus, result)
 
 
@@ -272,7 +280,7 @@ def _checked(section: EconomicsSection, mtbf: float, writing: float, restart: fl
     if (interval + writing + restart) / mtbf > _HOPELESS:
         text = (
             f"{gpus:,} GPUs fail every {units.format_time(mtbf)}, a checkpoint takes {units.format_time(writing)} and a restart"
-            f" {units.format_time(restart)}: less than {100 * LEAST_GOODPUT:g} % of the time would be useful"
+            f" {units.format_time(restart)}: so much time passes without a failure less than once in {RARE} times"
         )
         result.findings.append(
             Finding(text, "economics.mtbf_per_gpu", section.mtbf_per_gpu, "check the three, or write checkpoints more often")

@@ -20,6 +20,7 @@ import simpy
 from parsim.errors import DeadlockError, ParsimError
 from parsim.hardware.background import Background
 from parsim.hardware.flows import CollectiveCost
+from parsim.program.blocks import BlockProgram
 from parsim.program.program import Collective, Op, Program
 from parsim.simulation.deadlock import explain
 from parsim.simulation.network import Network
@@ -100,6 +101,10 @@ class Engine:
             return self._run().trace()
 
     def _run(self) -> Run:
+        if isinstance(self.program, BlockProgram):
+            from parsim.simulation.block_runs import run_of
+
+            return run_of(self)
         if self.interference is None:
             return Run(self)
         from parsim.simulation.elastic import ElasticRun

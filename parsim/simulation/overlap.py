@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import simpy
 
-from parsim.program.program import COMPUTE, OFFLOAD, Collective, Op, Program
+from parsim.program.program import COMPUTE, OFFLOAD, Collective, Lane, Op, Program
 from parsim.simulation.network import Network
 
 _LANE = 10**9
@@ -73,19 +73,22 @@ class Overlap:
 
     def _overlapping(self, program: Program) -> frozenset[int]:
         ranks: set[int] = set()
-        for op in program.ops:
-            if op.collective is not None:
-                ranks.update(self.beside(op))
+        for collective, lanes in program.transfers():
+            ranks.update(self.free(collective, lanes))
         return frozenset(ranks)
 
     def beside(self, op: Op) -> tuple[int, ...]:
         """The ranks whose compute lane a collective leaves free; none for copies, which copy engines make and not kernels."""
-        if op.collective is not None and op.collective.axis == OFFLOAD:
+        return self.free(op.collective, op.lanes)
+
+    def free(self, collective: Collective | None, lanes: tuple[Lane, ...]) -> tuple[int, ...]:
+        """The same of a transfer that holds these lanes."""
+        if collective is not None and collective.axis == OFFLOAD:
             return ()
-        key = id(op.lanes)
+        key = id(lanes)
         if (ranks := self._beside.get(key)) is None:
-            held = {lane.rank for lane in op.lanes if lane.name == COMPUTE}
-            ranks = self._beside[key] = tuple(dict.fromkeys(lane.rank for lane in op.lanes if lane.rank not in held))
+            held = {lane.rank for lane in lanes if lane.name == COMPUTE}
+            ranks = self._beside[key] = tuple(dict.fromkeys(lane.rank for lane in lanes if lane.rank not in held))
         return ranks
 
     def elastic(self, op: Op) -> int | None:

@@ -37,9 +37,8 @@ def serial_collectives(
     `shared` are links that carry other traffic as well.
     """
     users: dict[tuple[int, int], tuple[Collective, tuple[Lane, ...]]] = {}
-    for op in program.ops:
-        if op.collective is not None:
-            users.setdefault((id(op.collective), id(op.lanes)), (op.collective, op.lanes))
+    for transfer in program.transfers():
+        users.setdefault((id(transfer[0]), id(transfer[1])), transfer)
     common: dict[int, set[Lane]] = {link: set() for link in shared}
     collectives: dict[int, Collective] = {}
     links: dict[int, frozenset[int]] = {}

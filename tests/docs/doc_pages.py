@@ -16,7 +16,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAMES = (
-    "README", "reading-a-report", "glossary", "adding", "formats", "write-a-strategy", "economics",
+    "README", "reading-a-report", "glossary", "adding", "formats", "write-a-strategy", "export", "economics",
     "coming-from-megatron", "coming-from-deepspeed", "coming-from-torchtitan", "coming-from-hugging-face", "size",
 )  # fmt: skip
 _BLOCK = re.compile(r"(?:^<!-- (file|output|shows): (.+?) -->\n)?^```([\w-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -133,6 +133,8 @@ def test_time_to_train() -> None:
     document = report.document()
     assert document["time_to_train_s"] == pytest.approx(2e12 / TOKENS * report.step_time, rel=1e-12)
     assert document["gpu_hours"] == pytest.approx(2 * document["time_to_train_s"] / 3600, rel=1e-12)
+    billed = 8 / 2 * document["gpu_hours"]  # two GPUs in use, but the machine of eight is paid
+    assert document["cost"]["to_train"] == pytest.approx(document["cost"]["per_gpu_hour"] * billed, rel=1e-12)
     assert document["cost"]["price"]["example"]
     assert document["energy_J"] == pytest.approx(2e12 / TOKENS * document["energy_per_step_J"], rel=1e-12)
 

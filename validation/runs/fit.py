@@ -40,7 +40,7 @@ DEVICE: dict[str, tuple[Constant, ...]] = {
 }
 """parameters of a device that training runs may move, with what is physically possible: matrix products between a bad day and the
 best product ever found on the card, copies between fragmented and sequential, clocks between the power limit and boost"""
-ITERATIONS = 2
+ITERATIONS = 3
 MOST_ROWS, DEEPEST = 110, 16
 """rows of a source, and pipeline stages of a row, that a fit looks at; all are predicted with what it finds"""
 _STEP = 0.04
@@ -74,8 +74,8 @@ class Problem:
         """Errors where the parameters stand now, and their derivatives, found on steps of as many micro-batches as stages."""
         everything = list(range(len(self.rows)))
         self.at = self.values.copy()
-        whole = self.seconds(self.values, everything, step_time)
-        self.residuals = np.log(whole / np.array([row.measured["step_time_s"] for row in self.rows]))
+        self.residuals = self.errors(self.values)
+        whole = np.exp(self.residuals) * np.array([row.measured["step_time_s"] for row in self.rows])
         short = self.seconds(self.values, everything, short_step)
         self.slopes = np.zeros((len(self.rows), len(self.parameters)))
         for column, (source, one) in enumerate(self.parameters):
@@ -85,6 +85,27 @@ class Problem:
             gained = self.seconds(moved, concerned, short_step) - short[concerned]
             per = whole[concerned] if one.key in _ONCE else short[concerned]
             self.slopes[concerned, column] = gained / per / (moved[column] - self.values[column])
+
+    def settle(self, title: str) -> None:
+        """Linearise and solve in turn; the best parameters met stay, because floors under the time bend it."""
+        everything, best, least = np.arange(len(self.rows)), self.values, np.inf
+        for number in range(ITERATIONS + 1):
+            if number < ITERATIONS:
+                self.linearise()
+                residuals = self.residuals
+            else:
+                residuals = self.errors(self.values)
+            report(self, residuals, f"{title}, iteration {number}")
+            error = float(self.weights @ np.abs(residuals))
+            if error < least:
+                best, least = self.values.copy(), error
+            self.values = self.solve(everything, range(len(self.parameters)), self.values)
+        self.values = best
+
+    def errors(self, values: NDArray[Any]) -> NDArray[Any]:
+        """log(predicted / measured) of every row."""
+        whole = self.seconds(values, range(len(self.rows)), step_time)
+        return np.log(whole / np.array([row.measured["step_time_s"] for row in self.rows]))
 
     def solve(self, rows: NDArray[Any], free: Sequence[int], start: NDArray[Any]) -> NDArray[Any]:
         """The parameters `free` that make the weighted sum of absolute errors of `rows` least, by the linear model."""
@@ -136,12 +157,8 @@ def report(problem: Problem, errors: NDArray[Any], title: str) -> None:
 def fit(gpu: str, sources: Sequence[Source], pool: ProcessPoolExecutor) -> dict[str, Any]:
     """The three fits of one GPU's sources."""
     problem = Problem(sources, DEVICE.get(gpu, ()), pool)
-    everything = np.arange(len(problem.rows))
-    free = range(len(problem.parameters))
-    for number in range(ITERATIONS):
-        problem.linearise()
-        report(problem, problem.residuals, f"{gpu}, iteration {number}")
-        problem.values = problem.solve(everything, free, problem.values)
+    free = list(range(len(problem.parameters)))
+    problem.settle(gpu)
     names = {source.name: np.array([row.source == source.name for row in problem.rows]) for source in sources}
     folds = np.array([row.fold for row in problem.rows])
     device = [i for i, (source, _) in enumerate(problem.parameters) if not source]
@@ -171,10 +188,7 @@ def refined(source: Source, fixed: Mapping[str, Any], fold: str, pool: ProcessPo
         return {}
     rows = [replace(row, settings=row.scenario(fixed)) for row in source.rows if row.fold != fold]
     problem = Problem([replace(source, rows=tuple(rows))], (), pool)
-    for number in range(ITERATIONS):
-        problem.linearise()
-        report(problem, problem.residuals, f"  {source.name} without {fold or 'nothing'}, iteration {number}")
-        problem.values = problem.solve(np.arange(len(problem.rows)), range(len(problem.parameters)), problem.values)
+    problem.settle(f"  {source.name} without {fold or 'nothing'}")
     return changes(problem.parameters, problem.values, rows[0])
 
 

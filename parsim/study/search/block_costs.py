@@ -13,6 +13,7 @@ from parsim.kernel import Kernel
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.settings import DataParallel, Recompute
+from parsim.program.program import OFFLOAD
 from parsim.program.stage import StagePasses
 from parsim.study.search.chains import Levels, Price, levels, longest, rounded
 
@@ -26,6 +27,8 @@ class BlockCost:
 
     seconds: dict[str, float]
     """kind of slot (F, B, I, W; f, b, i, w: of the first micro-batch) -> [s]"""
+    idle: bool
+    """some kind of slot gives its compute lane nothing to do (frozen weights), and then waits for nobody"""
     kept: int
     """live bytes that its forward adds, its input being there before and its output after [B]"""
     forward_high: int
@@ -45,22 +48,27 @@ class BlockCost:
 
 
 def block_cost(
-    plan: Plan, block: int, *, checkpoint: bool, kinds: tuple[str, ...], clock: Callable[[Kernel], float], price: Price
+    plan: Plan, block: int, *, checkpoint: bool, kinds: tuple[str, ...], clock: Callable[[Kernel], float], price: Price, speed: float
 ) -> BlockCost:
     """Write one block of `plan` alone on a stage and measure it. `checkpoint`: it keeps its input only.
 
     The data-parallel strategy is left out (its collectives hold no compute up that they need not), and with it its gradients.
     """
+
+    def on_links(kind: str, axis: str, size: int) -> float:
+        return 0.0 if axis == OFFLOAD else price(kind, axis, size)  # copies run ahead of the block that waits for them
+
     single = _alone(plan, block, checkpoint=checkpoint)
     passes = StagePasses(single, block, "", clock)
     passes.sharding[block] = Replicated(single.weights(passes.chunks[block]), single.training, DataParallel(), single.runtime, 1)
     last = block == len(plan.model.blocks) - 1
     gathers = _gathers(passes, block, last=last, price=price)
-    seconds, measured = {}, {}
+    seconds, measured, idle = {}, {}, False
     for kind in kinds:
         for name, first in ((kind, False), (kind.lower(), True)):
             items = passes.template(kind, block, first, False)
-            whole = longest(items, price, {}, arrival=0.0).compute
+            whole = longest(items, on_links, {}, speed=speed, arrival=0.0).compute
+            idle |= whole < 0.0
             seconds[name] = max(0.0, whole) - gathers.get(kind if kind in "FB" else "B" if kind == "I" else "", 0.0)
             measured[name] = levels(items, passes.table.rows, without=("gradients", "workspace"))
     taped = passes.tape(block)
@@ -70,6 +78,7 @@ def block_cost(
     ahead: Levels = measured["F"]
     return BlockCost(
         seconds=seconds,
+        idle=idle,
         kept=ahead.net - before,
         forward_high=ahead.high - before,
         backward_high=max((measured[kind].high for kind in ("B", "I") if kind in measured), default=0),
@@ -92,7 +101,8 @@ def _alone(plan: Plan, block: int, *, checkpoint: bool) -> Plan:
     if plan.parallelism.data.strategy not in UNTOUCHED or tied:
         runtime = replace(runtime, gradient_accumulation_fusion=True)  # adds no kernels that the real strategy may not have
     chunks = tuple(Chunk(b, b, (b,)) for b in range(len(plan.model.blocks)))
-    parallelism = replace(plan.parallelism, data=DataParallel(size=plan.parallelism.data.size, strategy="none"))
+    pipeline = replace(plan.parallelism.pipeline, schedule="1f1b")  # pipedream would end a step in every backward
+    parallelism = replace(plan.parallelism, pipeline=pipeline, data=DataParallel(size=plan.parallelism.data.size, strategy="none"))
     return replace(plan, training=training, runtime=runtime, parallelism=parallelism, chunks=chunks, _known_weights={})
 
 

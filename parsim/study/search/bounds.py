@@ -88,11 +88,25 @@ def closed(pieces: Pieces) -> float:
         done = own + (fill[first.stage] if first.kind == "F" else 0.0)
         compute.append(done)
         drained = max(drained, done + (rest[last.stage] if last.kind == "F" else drain[last.stage] if last.kind in "BI" else 0.0))
-        reduction = pieces.stages[p].reductions.get(last.stage)
-        begun = done - pieces.chunks[last.stage].seconds.get(last.kind, 0.0)
-        queues.append(-inf if reduction is None or last.kind == "F" else max(done + reduction.last, begun + reduction.total))
+        queues.append(-inf if last.kind == "F" else _queue(pieces, p, last.stage, last.kind, done))
     queued = max(sum(r.each for r in stage.reductions.values()) for stage in pieces.stages) * plan.training.micro_batches
     return max(_finished(pieces, compute, queues), drained + _least_ending(pieces), queued) * (1 - ROUNDING_ERRORS)
+
+
+def _queue(pieces: Pieces, p: int, stage: int, kind: str, done: float) -> float:
+    """When the queue of gradients is empty [s], the stage's last backward having ended at `done`; -inf: nothing is in it.
+
+    The first bucket cannot be full before that backward begins, the last one not before its last block begins.
+    """
+    reduction = pieces.stages[p].reductions.get(stage)
+    if reduction is None:
+        return -inf
+    chunk = pieces.chunks[stage]
+    begun, final = (
+        max(chunk.seconds[kind], chunk.seconds[kind.lower()]),
+        max(chunk.entering.seconds[kind], chunk.entering.seconds[kind.lower()]),
+    )
+    return max(done - final + reduction.last, done - begun + reduction.total)
 
 
 def _passes(pieces: Pieces, kind: str, stage: int) -> float:
@@ -106,15 +120,15 @@ def _ways(pieces: Pieces) -> tuple[list[float], list[float], list[float]]:
     """Per global stage: the forwards before it, the backwards behind it, the forwards behind it, messages included [s]."""
     count = len(pieces.chunks)
     fill, drain, rest = [0.0] * count, [0.0] * count, [0.0] * count
-    smaller = bool(pieces.plan.training.last_micro_batch)  # how long its passes take is not known here
+    if pieces.plan.training.last_micro_batch or any(chunk.idle for chunk in pieces.chunks):
+        return fill, drain, rest  # how long the smaller passes take is not known here; idle stages wait for nobody
     for stage in range(1, count):
         before = pieces.chunks[stage - 1].least
         sent = pieces.sends.get(("F", stage - 1), 0.0), pieces.sends.get(("B", stage), 0.0)
-        fill[stage] = fill[stage - 1] + (0.0 if smaller else before.get("F", 0.0) + sent[0])
-        drain[stage] = drain[stage - 1] + (0.0 if smaller else before.get("B", 0.0) + sent[1])
+        fill[stage] = fill[stage - 1] + before.get("F", 0.0) + sent[0]
+        drain[stage] = drain[stage - 1] + before.get("B", 0.0) + sent[1]
     for stage in reversed(range(count - 1)):
-        step = pieces.chunks[stage + 1].least.get("F", 0.0) + pieces.sends.get(("F", stage), 0.0)
-        rest[stage] = rest[stage + 1] + (0.0 if smaller else step)
+        rest[stage] = rest[stage + 1] + pieces.chunks[stage + 1].least.get("F", 0.0) + pieces.sends.get(("F", stage), 0.0)
     return fill, drain, rest
 
 
@@ -147,7 +161,7 @@ def _steady(pieces: Pieces) -> float:
 def longest(pieces: Pieces) -> float:
     """The longest chain through all slots of the schedule, and the end of the step behind it [s]; 0 where it is not known."""
     plan = pieces.plan
-    if plan.asynchronous or plan.training.last_micro_batch:
+    if plan.asynchronous or plan.training.last_micro_batch or any(chunk.idle for chunk in pieces.chunks):
         return 0.0
     pipeline = plan.parallelism.pipeline
     if pipeline.schedule == "custom" or not plan.training.backward:
@@ -162,9 +176,7 @@ def longest(pieces: Pieces) -> float:
     queues = [-inf] * len(lanes)
     for stage, place in order.last_backward.items():
         p = plan.chunks[stage].pipeline_rank
-        if (reduction := pieces.stages[p].reductions.get(stage)) is not None:
-            begun = done[place] - seconds[order.keys[place]]
-            queues[p] = max(queues[p], done[place] + reduction.last, begun + reduction.total)
+        queues[p] = max(queues[p], _queue(pieces, p, stage, order.names[order.keys[place]][0], done[place]))
     return _finished(pieces, lanes, queues) * (1 - ROUNDING_ERRORS)
 
 

@@ -223,6 +223,3 @@ def divisors(number: int) -> list[int]:
 def thinned(candidates: Sequence[Candidate], every: int, offset: int = 0) -> list[Candidate]:
     """Every so many candidates, in order: a space small enough to be simulated whole."""
     return list(candidates[offset::every])
-
-
-

@@ -33,6 +33,8 @@ class ChunkCost:
     """as `BlockCost.seconds`, with the gathers of what is received"""
     least: dict[str, float]
     """F, B -> the shorter of the first micro-batch's pass and the others' [s]"""
+    idle: bool
+    """all its blocks may be idle"""
     kept: int
     """live bytes that a forward leaves for its backward [B]"""
     forward_high: int
@@ -144,9 +146,11 @@ class _Candidate:
     def _chunk(self, chunk: Chunk, speed: float) -> ChunkCost:
         costs: list[tuple[BlockCost, bool]] = []
         for group in checkpoint_groups(self.plan.training.recompute, self.plan.model, chunk.blocks):
-            costs += [(self._block(block, group.checkpoint), group.checkpoint and block != group.blocks[0]) for block in group.blocks]
+            costs += [
+                (self._block(block, group.checkpoint, speed), group.checkpoint and block != group.blocks[0]) for block in group.blocks
+            ]
         entering, leaving = costs[0][0], costs[-1][0]
-        seconds = {kind: sum(cost.seconds[kind] for cost, _ in costs) / speed for kind in entering.seconds}
+        seconds = {kind: sum(cost.seconds[kind] for cost, _ in costs) for kind in entering.seconds}
         for name in seconds:
             if name in "Ff":
                 seconds[name] += entering.gathers.get("F", 0.0)
@@ -165,7 +169,8 @@ class _Candidate:
                 high = max(high, level + cost.forward_high)
                 level += cost.kept
         backward, layer = self._backward_highs(chunk, costs)
-        return ChunkCost(seconds, least, level - leaving.output, high, backward, layer, entering, leaving)
+        idle = all(cost.idle for cost, _ in costs)
+        return ChunkCost(seconds, least, idle, level - leaving.output, high, backward, layer, entering, leaving)
 
     def _backward_highs(self, chunk: Chunk, costs: Sequence[tuple[BlockCost, bool]]) -> tuple[int, int]:
         """Most that a backward adds [B] while any block runs and while a layer does: what blocks behind it kept has gone by then."""
@@ -179,11 +184,13 @@ class _Candidate:
             gone += cost.kept
         return max(highs.values()), highs[True]
 
-    def _block(self, block: int, checkpoint: bool) -> BlockCost:
-        key = ("block", self.blocks, self.places[block], checkpoint, self.selective)
+    def _block(self, block: int, checkpoint: bool, speed: float) -> BlockCost:
+        key = ("block", self.blocks, self.places[block], checkpoint, self.selective, speed)
         return self.shared.known(
             key,
-            lambda: block_cost(self.plan, block, checkpoint=checkpoint, kinds=self.kinds, clock=self.clock, price=self.prices.anywhere),
+            lambda: block_cost(
+                self.plan, block, checkpoint=checkpoint, kinds=self.kinds, clock=self.clock, price=self.prices.anywhere, speed=speed
+            ),
         )
 
     # -- stages ---------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class Reduction:
     total: float
     """all its buckets one after another [s]"""
     last: float
-    """its last bucket, which waits for the last gradient [s]"""
+    """its last bucket [s]"""
     each: float
     """what every micro-batch puts through that queue [s]"""
 
@@ -186,7 +186,8 @@ def _reduction(sharding: Replicated, price: Callable[[str, str, int], float], ba
     if not seconds:
         return nothing
     always = sharding.data.accumulate == "every" or getattr(sharding, "stage", 0) == 2
-    return Reduction(sum(seconds), seconds[-1], sum(seconds) if always else 0.0)
+    last = seconds[-1] if sharding.training.finetune is None else -inf  # frozen blocks may follow the last gradient
+    return Reduction(sum(seconds), last, sum(seconds) if always else 0.0)
 
 
 def _sharded(sharding: FullyShardedDataParallel, price: Callable[[str, str, int], float]) -> Reduction:

@@ -41,8 +41,8 @@ def definition_of(source: Source) -> Definition:
     file, plus, block = word.partition("+") if "+" in word and not Path(word).exists() else (word, "", "")
     path = files.find("scenarios", file)
     stem = path.stem if not block else f"{path.stem}+{block}"
-    found = Definition(file, stem, stem)
     document = files.read(path)
+    found = Definition(file, str(document.tree.get("name") or stem), stem)
     if document.tree.get("study") is not None:
         found = _Block(document, "study.", file, path.stem, stem).definition()
     return found.changed(named=[block]) if plus else found

@@ -1,0 +1,62 @@
+"""The command `parsim export`: a scenario as the configuration of a training tool."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parsim.errors import Finding, ScenarioError
+from parsim.terminal import Debug, Json, create, say, say_json
+
+TARGETS = "megatron | deepspeed | fsdp"
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command of this file on the command line."""
+    app.command()(export)
+
+
+def export(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of a shipped scenario.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TARGET", help=f"{TARGETS}: a bash script, a JSON, an accelerate YAML.")] = None,
+    override: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Apply a named block of the file's overrides.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it here instead of to standard output.")] = None,
+    fsdp_version: Annotated[int, typer.Option("--fsdp-version", metavar="1|2", help="Version of PyTorch's FSDP.")] = 2,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a scenario as Megatron-LM arguments, DeepSpeed JSON or accelerate's FSDP YAML; what the tool lacks is said on stderr."""
+    from parsim.scenario import load
+    from parsim.scenario.exporters import export as exported
+
+    if to is None:
+        raise ScenarioError(Finding("say which tool", "--to", None, f"write --to {TARGETS.replace(' | ', ', --to ')}"))
+    result = exported(load(file, *(overrides or ()), named=list(override or ())), to, fsdp_version=fsdp_version)
+    if out is not None:
+        create(out, result.text)
+    launch = result.launch.replace("FILE", str(out)) if out is not None else result.launch
+    if as_json:
+        say_json(_document(result, out, launch))
+        return
+    for note in result.notes:
+        sys.stderr.write(f"note: {note}\n")
+    for call in result.script:
+        sys.stderr.write(f"in the script: {call}\n")
+    say(result.text if out is None else f"Wrote {out}. Next: {launch}", escapes=True)
+
+
+def _document(result: Any, out: Path | None, launch: str) -> dict[str, Any]:
+    return {
+        "parsim": 1,
+        "to": result.target,
+        "file": None if out is None else str(out),
+        "text": result.text,
+        "launch": launch,
+        "script": list(result.script),
+        "notes": [note.as_dict() for note in result.notes],
+        "keys": {path: {"kind": fate.kind, "text": fate.text} for path, fate in result.keys.items()},
+    }

@@ -1,0 +1,129 @@
+"""The training command of a script: its launcher's options and its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from parsim.errors import Finding, ScenarioError
+from parsim.scenario.importers.training.draft import plain_name
+from parsim.scenario.importers.training.keys import Key
+from parsim.scenario.importers.training.shell import Command, Note, Script
+from parsim.scenario.importers.training.shell_values import Field, Run, fields
+
+_SBATCH = re.compile(r"^#SBATCH\s+(-\w|--[\w-]+)(?:[= ]\s*(\S+))?", re.MULTILINE)
+_SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
+_NUMBER = re.compile(r"-\.?\d")
+_PROGRAM = re.compile(r".*\.py$")
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """How a training is started."""
+
+    program: str
+    """the Python file; empty for plain arguments"""
+    launcher: str
+    """torchrun, deepspeed, accelerate, srun, python ...; empty for plain arguments"""
+    launch: tuple[Key, ...]
+    """options of the launcher, of srun and of ``#SBATCH`` lines"""
+    options: tuple[Key, ...]
+    positional: tuple[Field, ...]
+    """words of the program that belong to no option"""
+    environment: tuple[Key, ...]
+    """exported variables"""
+    notes: tuple[Note, ...]
+
+
+def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
+    """The training command of a shell script, or plain argument text.
+
+    Raises:
+        ScenarioError: there is none.
+    """
+    script = Script(text, variables)
+    hints = {line: f"set it: --set {next(iter(names))}=VALUE" for line, names in script.variables.unset.items()}
+    candidates = [found for command in script.commands if (found := _training(command)) is not None]
+    slurm = [Key(plain_name(name), f"#SBATCH {name}", value, file, line) for name, value, line in _sbatch(text)]
+    environment = tuple(_exported(script, name, line, file) for name, line in script.exported.items())
+    notes = tuple(script.notes)
+    if candidates:
+        before, program, after = max(candidates, key=lambda found: sum(word.text.startswith("--") for word in found[2]))
+        launch, _ = _options([word for word in before[1:] if word.text not in _PLAIN_STARTERS], file, hints)
+        options, positional = _options(after, file, hints)
+        launcher = next((name for word in before if (name := word.text.rpartition("/")[2]) in _LAUNCHERS), "")
+        return Invocation(program.text, launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes)
+    loose = [word for command in script.commands if command.words[0].text.startswith("--") for word in command.words]
+    loose = loose or [word for group in _groups(script) for word in group]
+    options, positional = _options(loose, file, hints)
+    if not options:
+        message = "there is no training command: no Python file that is run, and no --options"
+        raise ScenarioError(Finding(message, file=file, line=1, suggestion="give a script, or the arguments as a text"))
+    return Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes)
+
+
+_PLAIN_STARTERS = ("python", "python3", "-u", "-m", "sh", "bash", "-c")
+_LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "python", "python3", "mpirun", "torchx")
+
+
+def _sbatch(text: str) -> Iterator[tuple[str, str | bool, int]]:
+    for match in _SBATCH.finditer(text):
+        yield _SHORT.get(match[1], match[1]), match[2] or True, text.count("\n", 0, match.start()) + 1
+
+
+def _exported(script: Script, name: str, line: int, file: str) -> Key:
+    value = "".join(run.text for run in script.variables.scalars.get(name, []))
+    return Key(f"${name}", f"export {name}", value, file, line)
+
+
+def _training(command: Command) -> tuple[list[Field], Field, list[Field]] | None:
+    """Words before the Python file, the file, words after it."""
+    words: list[Field] = []
+    for word in command.words:
+        whole = ".py" in word.text and re.search(r"\s", word.text) is not None
+        words += fields(list(word.runs) or [Run(word.text, word.line)]) if whole else [word]
+    if words and words[0].text in ("echo", "mkdir", "cp", "mv", "rm", "sed", "cat"):
+        return None
+    for at, word in enumerate(words):
+        if _PROGRAM.match(word.text):
+            return words[:at], word, words[at + 1 :]
+        if word.text == "-m" and at + 1 < len(words) and "." in words[at + 1].text and not words[at + 1].text.startswith("torch."):
+            return words[:at], words[at + 1], words[at + 2 :]
+        if word.text == "llamafactory-cli":
+            return words[:at], word, words[at + 1 :]
+    return None
+
+
+def _groups(script: Script) -> list[list[Field]]:
+    """Variables of a script without a command that hold options: those that stand in no other one."""
+    groups = list(script.variables.arrays.values()) + [fields(value) for value in script.variables.scalars.values()]
+    groups = [group for group in groups if any(word.text.startswith("--") for word in group)]
+    texts = [{word.text: None for word in group if word.text.startswith("--")} for group in groups]
+    return [
+        group
+        for at, group in enumerate(groups)
+        if not any(other != at and texts[at].keys() < texts[other].keys() for other in range(len(groups)))
+    ]
+
+
+def _options(words: Sequence[Field], file: str, hints: dict[int, str]) -> tuple[list[Key], list[Field]]:
+    """``--name value ...``, ``--name=value`` and what belongs to none."""
+    found: list[Key] = []
+    positional: list[Field] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not word.text.startswith("-") or _NUMBER.match(word.text) or word.text in ("-", "--"):
+            positional.append(word)
+            continue
+        name, equals, value = word.text.partition("=")
+        values = [value] if equals else []
+        while not equals and at < len(words) and (not words[at].text.startswith("-") or _NUMBER.match(words[at].text)):
+            values.append(words[at].text)
+            at += 1
+        given: object = True if not values else values[0] if len(values) == 1 else values
+        name = _SHORT.get(name, name)
+        found.append(Key(plain_name(name), name, given, file, word.line, hint=hints.get(word.line, "")))
+    return found, positional

@@ -1,0 +1,111 @@
+"""From the text of a foreign training configuration to a scenario; which tool it is of is told by what stands in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from parsim.errors import Finding, ScenarioError
+from parsim.scenario import files
+from parsim.scenario.importers.training.command import Invocation, invocation
+from parsim.scenario.importers.training.draft import Draft, Given
+from parsim.scenario.importers.training.scenario_text import ImportedScenario, finished
+
+TOOLS = {
+    "megatron": "Megatron-LM",
+    "deepspeed": "DeepSpeed",
+    "accelerate": "accelerate",
+    "hf": "Hugging Face TrainingArguments",
+    "llama-factory": "LLaMA-Factory",
+}
+"""names of formats -> whose they are"""
+_DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
+_ACCELERATE = ("distributed_type", "compute_environment", "fsdp_config", "num_processes", "main_process_ip")
+_LLAMA_FACTORY = ("finetuning_type", "cutoff_len", "lora_target", "dataset_dir", "template")
+_TRAINER = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "output_dir", "max_steps", "learning_rate")
+_MEGATRON = ("num_layers", "hidden_size", "micro_batch_size", "tensor_model_parallel_size", "seq_length", "global_batch_size")
+
+
+def import_config(text: str, file: str, given: Given, *, tool: str = "", arguments: str | None = None) -> ImportedScenario:
+    """The scenario of a configuration.
+
+    `file` is what it is called (``-`` is standard input); `tool` is one of `TOOLS`, else it is told by the keys; `arguments` is
+    the path of the TrainingArguments that go with a DeepSpeed or accelerate configuration.
+
+    Raises:
+        ScenarioError: it is of no tool that parsim reads, or a value in it cannot be read.
+    """
+    if tool and tool not in TOOLS:
+        raise ScenarioError(Finding(f"there is no format {tool!r}", "--from", tool, f"known: {', '.join(TOOLS)}"))
+    mapping = _mapping(text, file)
+    call = None if mapping is not None else invocation(text, file, dict(given.variables))
+    found = tool or _tool(mapping, call, file)
+    draft = Draft(TOOLS[found], file, given)
+    if call is not None:
+        draft.remarks += [Finding(note.message, file=file, line=note.line) for note in call.notes]
+    if arguments is not None and found not in ("deepspeed", "accelerate"):
+        text = f"{TOOLS[found]} needs no further arguments"
+        raise ScenarioError(Finding(text, "--hf", arguments, "it goes with a DeepSpeed or an accelerate configuration"))
+    _read(draft, found, mapping, call, arguments)
+    return finished(draft)
+
+
+def _read(draft: Draft, tool: str, mapping: files.Document | None, call: Invocation | None, arguments: str | None) -> None:
+    from parsim.scenario.importers.training.accelerate import read_accelerate
+    from parsim.scenario.importers.training.deepspeed import read_deepspeed
+    from parsim.scenario.importers.training.megatron import read_megatron
+    from parsim.scenario.importers.training.trainer import read_trainer
+
+    if tool == "megatron":
+        if call is None:
+            raise ScenarioError(Finding("a shell script or arguments are expected, and this is YAML or JSON", file=draft.file, line=1))
+        read_megatron(draft, call)
+    elif tool in ("hf", "llama-factory"):
+        read_trainer(draft, mapping, call, factory=tool == "llama-factory")
+    elif mapping is None:
+        raise ScenarioError(Finding(f"{TOOLS[tool]} writes YAML or JSON, and this is neither", file=draft.file, line=1))
+    elif arguments is not None:
+        document = files.read(Path(arguments))
+        read_trainer(draft, document, None, factory=_is(document, _LLAMA_FACTORY, 1), beside={tool: mapping})
+    elif tool == "deepspeed":
+        read_deepspeed(draft, mapping)
+    else:
+        read_accelerate(draft, mapping)
+
+
+def _mapping(text: str, file: str) -> files.Document | None:
+    """`text` as YAML or JSON; None where it is a script or arguments."""
+    if text.startswith("#!") or (re.search(r"^\s*(--[a-z]|[A-Za-z_]\w*=)", text, re.MULTILINE) and not text.lstrip().startswith("{")):
+        return None
+    if re.search(r"^\s*(torchrun|python3?|deepspeed|accelerate|srun|llamafactory-cli)\s", text, re.MULTILINE):
+        return None
+    return files.parse_text(text, file, json=text.lstrip().startswith("{"))
+
+
+def _is(document: files.Document, names: tuple[str, ...], enough: int) -> bool:
+    return sum(name in document.tree for name in names) >= enough
+
+
+def _tool(mapping: files.Document | None, call: Invocation | None, file: str) -> str:
+    """Whose configuration it is."""
+    if mapping is not None:
+        if _is(mapping, _DEEPSPEED, 1) and not _is(mapping, _TRAINER[:1], 1):
+            return "deepspeed"
+        if _is(mapping, _LLAMA_FACTORY, 1) and _is(mapping, ("model_name_or_path", "stage", *_TRAINER), 1):
+            return "llama-factory"
+        if _is(mapping, _TRAINER, 2):
+            return "hf"
+        if _is(mapping, _ACCELERATE, 1):
+            return "accelerate"
+    elif call is not None:
+        names = {key.name: None for key in call.options}
+        if call.program.rpartition("/")[2] == "llamafactory-cli" or "cutoff_len" in names:
+            return "llama-factory"
+        if sum(name in names for name in _TRAINER) > sum(name in names for name in _MEGATRON):
+            return "hf"
+        if any(name in names for name in _MEGATRON):
+            return "megatron"
+        if call.positional and call.positional[0].text.endswith((".json", ".yaml", ".yml")):
+            return "hf"
+    message = "this is no training configuration that parsim knows"
+    raise ScenarioError(Finding(message, file=file, line=1, suggestion=f"say whose it is: --from {', '.join(TOOLS)}"))

@@ -1,0 +1,71 @@
+"""The cluster of an imported scenario: what the user says of it, and how many GPUs the configuration uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parsim.scenario.importers.training.draft import Draft
+from parsim.scenario.importers.training.keys import Key
+from parsim.scenario.placeholder import EXAMPLES
+from parsim.scenario.shortforms import box
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number and the key that says it."""
+
+    value: int
+    key: Key
+
+
+def counted(draft: Draft, key: Key | None) -> Count | None:
+    """The key's value as a number from 1; None where it says none. ``1:4`` (torchrun's elastic form) counts as the larger one."""
+    if key is None:
+        return None
+    if isinstance(key.value, str) and ":" in key.value:
+        key_value = key.value.rpartition(":")[2]
+        return Count(int(key_value), key) if key_value.isdigit() else None
+    if str(key.value) in ("auto", "gpu"):
+        draft.harmless(key, "as many as the machine has")
+        return None
+    value = draft.whole(key, 1)
+    return None if value is None else Count(value, key)
+
+
+def write_cluster(draft: Draft, *, nodes: Count | None = None, per_node: Count | None = None, total: Count | None = None) -> None:
+    """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs together; the user's ``--nodes`` wins."""
+    given = draft.given
+    if given.on is not None:
+        draft.write("cluster.topology", given.on, note="--on")
+    else:
+        draft.fill("cluster.topology", f"{EXAMPLES['cluster.topology']} (--on)")
+    share = per_node.value if per_node else total.value // nodes.value if total and nodes and total.value % nodes.value == 0 else None
+    count = given.nodes or (nodes.value if nodes else 1)
+    if given.nodes is not None:
+        why = f"replaced by --nodes {given.nodes}"
+        draft.write("cluster.nodes", given.nodes, note="--nodes")
+        if nodes is not None:
+            draft.harmless(nodes.key, why)
+        if total is not None and share is None:
+            draft.harmless(total.key, why)
+    elif nodes is not None:
+        draft.write("cluster.nodes", nodes.value, nodes.key)
+    _gpus(draft, count, share, per_node, total)
+    short = box(given.on) if given.on else None
+    if short is None or count == 1:
+        return
+    draft.fill("cluster.fabric.link", f"{EXAMPLES['cluster.fabric.link']}; a named topology brings its own")
+    wanted = share and share != short["count"]
+    if wanted:
+        draft.remark(f"{share} GPUs per machine are used, and --on says machines of {short['count']}", "cluster.topology")
+
+
+def _gpus(draft: Draft, count: int, share: int | None, per_node: Count | None, total: Count | None) -> None:
+    """How many GPUs are used, where the configuration says it."""
+    given = draft.given.nodes is not None
+    if share is not None:
+        sources = [item.key for item in (per_node, total) if item is not None]
+        note = f"{count} x {share}" if count > 1 else ""
+        draft.write("cluster.gpus", count * share, *sources, note=note)
+    elif total is not None and not given:
+        draft.write("cluster.gpus", total.value, total.key)

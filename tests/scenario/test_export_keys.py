@@ -1,0 +1,195 @@
+"""Nothing is dropped silently: every key of the training and parallel sections, changed, is exported, listed with why not, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from exports import GPT, LLAMA, exported
+
+from parsim.errors import InputError
+from parsim.scenario import load
+from parsim.scenario.exporters import TARGETS, export
+from parsim.scenario.exporters.draft import leaves
+
+SHARDED: dict[str, Any] = {**LLAMA, "parallel": {"data": {"strategy": "zero3"}}}
+HYBRID: dict[str, Any] = {**LLAMA, "parallel": {"data": {"strategy": "hsdp"}}}
+REPLICATED: dict[str, Any] = {**LLAMA, "parallel": {"data": {"strategy": "ddp"}}, "training": {**LLAMA["training"], "precision": "fp16"}}
+STAGED: dict[str, Any] = {**GPT, "parallel": {"tensor": {"size": 2}, "pipeline": {"size": 4}, "data": {"strategy": "zero1"}}}
+RECIPE = (
+    "training.mean_sequence_length=1024", "training.partial_micro_batch=true", "training.tokens=1B", "training.iteration=first",
+    "training.precision=fp16", "training.optimizer={name: lion, implementation: foreach, clip_gradients: false}",
+    "training.loss={kind: cross_entropy, kernel: fused}", "training.dropout=0.2", "training.attention=flash2", "training.recompute=full",
+    "training.data_loading=1 ms",
+)  # fmt: skip
+DATA = (
+    "parallel.data.size=16", "parallel.data.bucket='100 MiB'", "parallel.data.first_bucket='2 MiB'", "parallel.data.bucket_view=true",
+    "parallel.data.overlap_reduce=false", "parallel.data.accumulate=every", "parallel.data.unit=block", "parallel.data.prefetch=2",
+    "parallel.data.limit_gathers=3", "parallel.data.reshard_after_forward=false", "parallel.data.queues=separate",
+)  # fmt: skip
+PIPELINE = (
+    "parallel.pipeline.split=[13,13,11,11]", "parallel.pipeline.overlap_sends=false", "parallel.pipeline.scatter_sends=false",
+    "parallel.tensor.overlap=none", "training.recompute={every: 2}",
+)  # fmt: skip
+INTERLEAVED = ("parallel.pipeline.schedule=interleaved", "parallel.pipeline.virtual_stages=2")
+LONG = ("training.examples=100000", "training.epochs=2")
+OFFLOAD = ("training.offload={parameters: cpu, gradients: cpu, optimizer: cpu}",)
+QLORA = "method: qlora, rank: 8, targets: [q, v], dropout: 0.1, train_embeddings: true, base: nf4, quantise_head: true, base_sharded: false"
+TUNED = (f"training.finetune={{{QLORA}}}",)
+ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
+    "megatron": [
+        (STAGED, (*RECIPE, "parallel.tensor.sequence_parallel=true")),
+        (STAGED, (*PIPELINE, *LONG)),
+        (STAGED, (*INTERLEAVED, "parallel.context.size=2", "parallel.context.method=ulysses", "parallel.data.overlap_gather=true")),
+        (STAGED, ("parallel.order=[tensor,context,pipeline,data]", "training.gradient_accumulation=16", "parallel.data.size=8")),
+        ({**GPT, "parallel": {"data": {"strategy": "ddp"}}}, DATA[1:]),
+    ],
+    "deepspeed": [
+        (SHARDED, (*RECIPE, *DATA)),
+        (SHARDED, (*LONG, *OFFLOAD, "parallel.tensor.size=2", "parallel.tensor.overlap=none")),
+        (SHARDED, ("parallel.context={size: 2, method: ulysses}", "training.recompute=full", "training.offload.activations=cpu")),
+        (HYBRID, ("parallel.data.shard_size=4",)),
+        (STAGED, (*PIPELINE, "training.precision=fp16")),
+        ({**LLAMA, "parallel": {"data": {"strategy": "zero2"}}}, ("parallel.data.overlap_gather=true",)),
+        (SHARDED, ("training.loss={kernel: eager, chunks: 4}",)),
+        (SHARDED, TUNED),
+        (LLAMA, ("training.finetune={method: freeze, freeze: [embedding]}",)),
+        (LLAMA, ("training.finetune={method: lora, flat_gradients: true}",)),
+    ],
+    "fsdp": [
+        (LLAMA, (*RECIPE, *DATA)),
+        (REPLICATED, (*DATA, "training.global_batch=128")),
+        (LLAMA, (*LONG, *OFFLOAD, "parallel.tensor={size: 2, overlap: none}")),
+        (LLAMA, ("parallel.context={size: 2, method: all-gather}",)),
+        (HYBRID, ("parallel.data.shard_size=4",)),
+        ({**LLAMA, "parallel": {"data": {"strategy": "zero2"}}}, ("parallel.data.overlap_gather=true",)),
+        (LLAMA, ("training.loss={kernel: eager, chunks: 4}",)),
+        (LLAMA, TUNED),
+        (LLAMA, ("training.finetune={method: freeze, freeze: [embedding]}",)),
+        (LLAMA, ("training.finetune={method: lora, flat_gradients: true}",)),
+    ],
+}
+"""target -> scenarios with changes that it takes"""
+PIPELINED = {f"parallel.pipeline.{key}" for key in ("schedule", "virtual_stages", "split", "overlap_sends", "scatter_sends")}
+EVERYWHERE = {"training.backward", "training.step"}
+ELSEWHERE = {
+    "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*"},
+    "deepspeed": {
+        "parallel.order",
+        "parallel.tensor.sequence_parallel",
+        "parallel.pipeline.schedule",
+        "parallel.pipeline.virtual_stages",
+    },
+    "fsdp": {
+        "parallel.order",
+        "parallel.tensor.sequence_parallel",
+        "training.offload.activations",
+        "parallel.pipeline.size",
+        *PIPELINED,
+    },
+}
+"""keys that are refused, or taken only where another key is refused, hence tested with the refusals"""
+
+
+def covered(path: str, names: set[str]) -> bool:
+    return path in names or f"{path.rpartition('.')[0]}.*" in names
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_changed_key_is_exported_or_listed(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parsim.scenario.support.LIMITS", ())  # expert parallelism is not simulated yet
+    seen: set[str] = set()
+    groups = [*ACCEPTED[target], (LLAMA if target != "megatron" else STAGED, ("parallel.expert={imbalance: 1.2, capacity_factor: 1.5}",))]
+    for base, overrides in groups:
+        scenario = load(base, *overrides)
+        result = export(scenario, target)
+        noted = {note.path for note in result.notes}
+        for path in leaves("training", "parallel"):
+            value = _value(scenario.written, path)
+            if value is None:
+                continue
+            seen.add(path)
+            fate = result.keys[path]
+            assert fate.text
+            assert "not known to this exporter" not in fate.text
+            at_default = _value(scenario.tree, path) == _value(load({**base, "training": MINIMUM}).tree, path)
+            assert fate.kind != "no counterpart" or path in noted or at_default, f"{path} = {value} is dropped silently"
+    missing = [path for path in leaves("training", "parallel") if path not in seen and not covered(path, EVERYWHERE | ELSEWHERE[target])]
+    assert missing == ["parallel.expert.size"]
+
+
+MINIMUM = {"sequence_length": 2048, "micro_batch": 1, "gradient_accumulation": 8}
+
+
+def _value(tree: Any, path: str) -> Any:
+    for key in path.split("."):
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+REFUSED = [
+    ("megatron", STAGED, ("training.backward=false", "training.step=false"), {"training.backward", "training.step"}),
+    ("megatron", SHARDED, OFFLOAD, {"training.offload.parameters", "parallel.data.strategy"}),
+    ("megatron", SHARDED, ("training.recompute=full", "training.offload.activations=cpu"), {"training.offload.activations"}),
+    ("megatron", SHARDED, ("training.offload.optimizer=nvme",), {"training.offload.optimizer"}),
+    ("megatron", SHARDED, TUNED, {"training.finetune.method"}),
+    ("megatron", HYBRID, ("training.loss={kernel: eager, chunks: 4}",), {"training.loss.chunks", "parallel.data.strategy"}),
+    ("deepspeed", STAGED, ("parallel.order=[pipeline,tensor,context,data]", "training.precision=fp16"), {"parallel.order"}),
+    ("fsdp", STAGED, INTERLEAVED, {"parallel.pipeline.size", "parallel.data.strategy"}),
+    ("fsdp", LLAMA, ("parallel.tensor={size: 2, sequence_parallel: true}",), {"parallel.tensor.sequence_parallel"}),
+    ("fsdp", LLAMA, ("parallel.tensor.size=2", "parallel.order=[data,tensor,context,pipeline]"), {"parallel.order"}),
+]
+
+
+@pytest.mark.parametrize(("target", "base", "overrides", "paths"), REFUSED)
+def test_refusals_name_the_key(target: str, base: dict[str, Any], overrides: tuple[str, ...], paths: set[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        exported(base, target, *overrides)
+    found = {finding.path for finding in caught.value.findings}
+    assert paths <= found
+    assert all(finding.suggestion for finding in caught.value.findings)
+
+
+def test_expert_parallelism_has_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parsim.scenario.support.LIMITS", ())
+    base = {**GPT, "model": "mixtral-8x7b", "parallel": {"expert": {"size": 8, "capacity_factor": 1.5}, "data": {"strategy": "zero1"}}}
+    text = exported(base, "megatron").text
+    assert "    --expert-model-parallel-size 8\n" in text
+    assert "    --moe-expert-capacity-factor 1.5\n" in text
+    with pytest.raises(InputError, match="accelerate has no expert parallelism"):
+        exported({**base, "parallel": {"expert": {"size": 8}}}, "fsdp")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("strategy", ["torch-data-parallel", "parameter-server"])
+def test_strategies_of_one_process_are_refused(target: str, strategy: str) -> None:
+    with pytest.raises(InputError, match="runs one process per GPU"):
+        exported({**REPLICATED, "cluster": {"topology": "dgx-a100-80gb"}}, target, f"parallel.data.strategy={strategy}")
+
+
+def test_an_optimizer_on_the_cpu_has_its_options_in_megatron() -> None:
+    result = exported({**LLAMA, "parallel": {"data": {"strategy": "zero1"}}}, "megatron", "training.offload.optimizer=cpu")
+    assert "    --optimizer-cpu-offload\n    --use-precision-aware-optimizer\n" in result.text
+    assert "torch.optim" in next(note.message for note in result.notes if note.path == "training.offload.optimizer")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_resolved_document_exports_to_the_same_text(target: str) -> None:
+    base = STAGED if target == "megatron" else SHARDED
+    scenario = load(base)
+    assert export(load(scenario.document()), target).text == export(scenario, target).text
+
+
+def test_unknown_targets_and_versions_are_refused() -> None:
+    with pytest.raises(InputError, match="did you mean 'deepspeed'"):
+        export(load(LLAMA), "deepsped")
+    with pytest.raises(InputError, match="write 1 or 2"):
+        export(load(LLAMA), "fsdp", fsdp_version=3)
+
+
+def test_strategies_of_ones_own_are_refused(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "from parsim.parallel.ddp import DistributedDataParallel\n\n\nclass Mine(DistributedDataParallel):\n    pass\n"
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="a strategy of your own runs nowhere but here"):
+        exported(REPLICATED, "deepspeed", "parallel.data.strategy=mine.py:Mine")
