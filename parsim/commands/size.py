@@ -17,7 +17,6 @@ from parsim.terminal import Debug, Json, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.size.answer import Answer
-    from parsim.study.size.question import Question
 
 Several = list[str] | None
 
@@ -35,7 +34,10 @@ def size(
     hours: Annotated[float | None, typer.Option(help="Deadline [h].")] = None,
     budget: Annotated[str | None, typer.Option(help='At most this much money: "5M USD".')] = None,
     minimise: Annotated[
-        str | None, typer.Option("--minimise", "--minimize", help="cost | gpus | energy | time; default: cost, or gpus without any price.")
+        str | None,
+        typer.Option(
+            "--minimise", "--minimize", help="cost | gpus | energy | time; default: cost, gpus without a price, time within a budget."
+        ),
     ] = None,
     gpus: Annotated[Several, typer.Option(metavar="[NAME=]N,N...", help="Fixed numbers of GPUs instead of as many as it takes.")] = None,
     max_gpus: Annotated[str | None, typer.Option(help="Look no further; default: 16384.")] = None,
@@ -47,7 +49,7 @@ def size(
     precision: Annotated[str | None, typer.Option(help="bf16 | fp8 | ...; default: the software's.")] = None,
     software: Annotated[str | None, typer.Option(help="Software profile; default: megatron-core.")] = None,
     recompute: Annotated[str | None, typer.Option(help="auto | none | full; default: auto, full where nothing fits without.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="Pipeline schedules to try; default: 1f1b,interleaved.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="Pipeline schedules to try: 1f1b,interleaved; default: 1f1b.")] = None,
     sharding: Annotated[str | None, typer.Option(help="auto | zero1 | fsdp; default: auto, ZeRO-1, and FSDP where it is alone.")] = None,
     gpu_hour: Annotated[
         Several, typer.Option(metavar="[NAME=]PRICE", help="Rent of a GPU-hour; default: the dated example of the topology.")
@@ -81,6 +83,7 @@ def size(
 ) -> None:
     """Say which machines, how many and with which strategy train a model in time or within a budget."""
     from parsim.study.size.reading import named_values, set_values
+    from parsim.study.size.size import size as answered
 
     flags: dict[str, Any] = {
         "tokens": tokens, "on": on, "days": days, "hours": hours, "budget": budget, "minimise": minimise, "gpus": named_values(gpus),
@@ -90,7 +93,7 @@ def size(
         "checkpoint_time": checkpoint_time, "restart_time": restart_time, "goodput": goodput, "set": set_values(set_),
         "top": top, "exhaustive": exhaustive or None,
     }  # fmt: skip
-    answer = _answered(_question(model, flags), workers, quiet=quiet)
+    answer = answered(model, workers=workers, watch=partial(progress, "Sizing machines", quiet=quiet), **flags)
     written = _write(answer, out, save)
     if as_json:
         from parsim.study.size.answer import document
@@ -104,19 +107,6 @@ def size(
         raise typer.Exit(3)
 
 
-def _question(model: str, flags: dict[str, Any]) -> Question:
-    from parsim.study.size.reading import question_file, read_question
-
-    file = question_file(model)
-    return read_question(None, {"model": model, **flags}) if file is None else read_question(file, flags)
-
-
-def _answered(question: Question, workers: int | None, *, quiet: bool) -> Answer:
-    from parsim.study.size.size import size as answer
-
-    return answer(question, workers=workers, watch=partial(progress, "Sizing machines", quiet=quiet))
-
-
 def _write(answer: Answer, out: Path | None, save: Path | None) -> list[str]:
     """Write what was asked for, and say so."""
     from parsim.study.size.output import write_answer, write_scenarios
@@ -126,7 +116,7 @@ def _write(answer: Answer, out: Path | None, save: Path | None) -> list[str]:
         if out is not None:
             said.append(f"Wrote {out}{os.sep}: {', '.join(path.name for path in write_answer(answer, out))}")
         if save is not None and (paths := write_scenarios(answer, save)):
-            said.append(f"Wrote {save}{os.sep}: {', '.join(path.name for path in paths)}; look at one with `parsim run {paths[0]}`")
+            said.append(f"Wrote {save}{os.sep}: {', '.join(path.name for path in paths)}; next: parsim run {paths[0]}, parsim export {paths[0]}")
     except OSError as error:
         raise ScenarioError(Finding(f"cannot be written: {error.strerror}", file=str(error.filename or out or save))) from None
     return said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding
@@ -64,7 +64,15 @@ class Answer:
     recipe: Recipe
     parameters: int
     machines: tuple[Sized, ...]
-    command: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        from parsim.study.size.text import text
+
+        return text(self)
+
+    def document(self) -> dict[str, Any]:
+        """As `parsim size --json` prints it."""
+        return document(self)
 
     @property
     def ranked(self) -> list[Configuration]:

@@ -43,6 +43,14 @@ class Machine:
     gpus: tuple[int, ...] = ()
     """counts to look at; empty: as many as it takes"""
 
+    def document(self) -> Mapping[str, Any]:
+        """What was asked about the machine, as JSON has it."""
+        return {
+            "machine": self.label, "topology": self.topology, "set": dict(self.settings), "gpus": list(self.gpus) or None,
+            "gpu_hour": None if self.gpu_hour is None else str(self.gpu_hour),
+            "buy": None if self.purchase is None else f"{self.purchase.price}/{self.purchase.per}",
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Question:
@@ -88,8 +96,8 @@ class Question:
     """that relative paths start from"""
 
     def document(self) -> Mapping[str, Any]:
-        """The question as a file's ``size:`` has it; s become days."""
-        found: dict[str, Any] = {"model": self.model, "tokens": self.tokens, "on": [machine.label for machine in self.machines]}
+        """What was asked, as JSON has it: keys as in a file, but for machines, which say what is theirs."""
+        found: dict[str, Any] = {"model": self.model, "tokens": self.tokens, "on": [machine.document() for machine in self.machines]}
         if self.deadline is not None:
             found["days"] = self.deadline / 86400.0
         if self.budget is not None:

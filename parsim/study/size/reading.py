@@ -50,6 +50,12 @@ def shipped_questions() -> dict[str, Path]:
     return {path.stem: path for path in sorted((files.data_root() / "studies" / "size").glob("*.yaml"))}
 
 
+def asked(name: str, keys: Mapping[str, Any]) -> Question:
+    """The question about a model, or in a file, with `keys` on top. Raises as `read_question` does."""
+    file = question_file(name)
+    return read_question(None, {"model": name, **keys}) if file is None else read_question(file, keys)
+
+
 def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> Question:
     """The question in a file's ``size:`` (None: no file), with `flags` on top: key -> value as in the file.
 

@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import repeat
 from math import inf
+from typing import Any
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.model.counts import parameter_count
@@ -25,6 +26,7 @@ from parsim.study.size.candidate import Candidates
 from parsim.study.size.choose import Choice, fastest
 from parsim.study.size.configuration import Configuration
 from parsim.study.size.question import Machine, Question
+from parsim.study.size.reading import asked
 from parsim.study.size.recipe import Assumed, Recipe, recipe, without_tokens
 from parsim.study.size.strategies import Lattice
 
@@ -39,12 +41,16 @@ _TELLING = ("gpu_hour", "power_computing", "power_communicating", "power_waiting
 Watch = Callable[[Iterable[Sized], int], Iterable[Sized]]
 
 
-def size(question: Question, *, workers: int | None = None, watch: Watch | None = None) -> Answer:
-    """Answer a question, one kind of machine per process.
+def size(question: Question | str, *, workers: int | None = None, watch: Watch | None = None, **keys: Any) -> Answer:
+    """Answer a question: one that was read, the name of a model, or a file; `keys` are those of a file's ``size:``.
+
+    Works on one kind of machine per process, `workers` at a time (None: one per CPU).
 
     Raises:
-        ScenarioError: the model or a machine cannot be used at all.
+        ScenarioError: every mistake in the question; or the model or a machine cannot be used at all.
     """
+    if not isinstance(question, Question):
+        question = asked(question, keys)
     findings: list[Finding] = []
     probes: list[Built] = []
     for machine in question.machines:

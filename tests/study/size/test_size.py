@@ -235,3 +235,10 @@ def test_batches_are_published_or_by_rule() -> None:
     assert pytest.approx(50_677, rel=1e-4) == MTBF / 3600
     assert recipe(replace(question, global_batch="8000000 tokens"), built.model).global_batch == 2048
     assert recipe(replace(question, model="my.yaml"), built.model).global_batch == 512  # 2M tokens by GPT-3's rule
+
+
+def test_from_python_by_name() -> None:
+    answer = size("gpt2", workers=1, tokens="10B", on="dgx-a100-80gb", gpus="8", sequence_length=1024, global_batch=64, gpu_hour="2 USD")
+    assert answer.ranked == ask(gpus="8").ranked
+    assert str(answer) == text(answer)
+    assert answer.document()["question"]["on"][0]["gpu_hour"] == "2 USD"
