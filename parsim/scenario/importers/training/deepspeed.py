@@ -61,11 +61,11 @@ def write_batch(draft: Draft, source: Source) -> None:
         ranks = said["train_batch_size"] / (said["train_micro_batch_size_per_gpu"] * said["gradient_accumulation_steps"])
         draft.remark(f"the batch sizes are those of {ranks:g} data-parallel ranks", "training.global_batch")
     given = draft.given
-    if total is not None and steps is not None and total.name in said and steps.name in said and given.micro_batch is None:
-        if micro is None or micro.value == AUTO:
-            draft.harmless(micro, follows)
-            write_accumulation(draft, steps)
-            return
+    left = micro is None or micro.value == AUTO
+    if left and given.micro_batch is None and {"train_batch_size", "gradient_accumulation_steps"} <= set(said):
+        draft.harmless(micro, follows)
+        write_accumulation(draft, steps)
+        return
     write_micro_batch(draft, None if micro is not None and micro.value == AUTO and given.micro_batch else micro)
     if micro is not None and not draft.settled(micro):
         draft.harmless(micro, "replaced by --micro-batch")
