@@ -96,7 +96,8 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "ds_z3_offload.json": {
         **TRAINER, "model": "llama-2-7b", "cluster.topology": "dgx-a100-80gb", "training.sequence_length": 2048,
-        "training.micro_batch": 2, "training.gradient_accumulation": 4, "training.precision": "FILL-IN", "training.offload.optimizer": "cpu",
+        "training.micro_batch": 2, "training.gradient_accumulation": 4, "training.precision": "FILL-IN",
+        "training.offload.optimizer": "cpu",
         "training.offload.parameters": "cpu", "parallel.data.strategy": "zero3", "parallel.data.overlap_reduce": False,
         "parallel.data.prefetch": 1, "parallel.data.limit_gathers": 4, "software.profile": "deepspeed",
     },
@@ -302,6 +303,7 @@ def test_parameters_of_imported_architectures() -> None:
         assert parameter_count(build(load(taken(sample).tree)).model) == parameters
 
 
+SAME = ("step_time_s", "memory", "collectives", "breakdown_s", "model", "ranks")
 HAND_WRITTEN: dict[str, dict[str, Any]] = {
     "trainer-ddp.json": {
         "model": "gpt2", "cluster": "4x a100-80gb", "software": {"profile": "pytorch-2", "fusion": "compiled"},
@@ -326,8 +328,29 @@ HAND_WRITTEN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("sample", HAND_WRITTEN)
 def test_the_same_report_as_the_scenario_written_by_hand(sample: str) -> None:
     ours, theirs = simulate(HAND_WRITTEN[sample]).document(), simulate(taken(sample).tree).document()
-    same = ("step_time_s", "memory", "collectives", "breakdown_s", "model", "ranks")
-    assert {key: ours[key] for key in same} == {key: theirs[key] for key in same}
+    assert {key: ours[key] for key in SAME} == {key: theirs[key] for key in SAME}
+
+
+@pytest.mark.slow
+def test_the_same_report_as_a_megatron_scenario_written_by_hand() -> None:
+    script = """
+TP=2
+MODEL=(--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024)
+torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL[@]} --tokenizer-type GPT2BPETokenizer --bf16 --hidden-dropout 0 --attention-dropout 0 \\
+    --tensor-model-parallel-size $TP --sequence-parallel --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 \\
+    --micro-batch-size 2 --global-batch-size 32 --use-distributed-optimizer --overlap-grad-reduce --recompute-activations
+"""
+    by_hand = {
+        "model": {"family": "megatron-gpt", "layers": 8, "hidden": 1024, "heads": 16, "vocabulary": 50257, "maximum_sequence": 1024},
+        "cluster": "dgx-a100-80gb",
+        "training": {"sequence_length": 1024, "micro_batch": 2, "global_batch": 32, "recompute": "selective", "dropout": 0,
+                     "optimizer": "adam"},
+        "parallel": {"tensor": {"size": 2, "sequence_parallel": True}, "data": {"strategy": "zero1"},
+                     "pipeline": {"size": 2, "schedule": "interleaved", "virtual_stages": 2}},
+        "software": {"profile": "megatron-core"},
+    }  # fmt: skip
+    ours, theirs = simulate(by_hand).document(), simulate(from_text(script, on="dgx-a100-80gb").tree).document()
+    assert {key: ours[key] for key in SAME} == {key: theirs[key] for key in SAME}
 
 
 # -- Megatron-LM
@@ -532,6 +555,17 @@ def test_batch_sizes_that_do_not_agree_are_an_error(tmp_path: Path) -> None:
 # -- accelerate and Trainer
 
 
+MEGATRON_FILE = """
+distributed_type: MEGATRON_LM
+megatron_lm_config:
+  megatron_lm_tp_degree: 2
+  megatron_lm_pp_degree: 2
+  megatron_lm_num_micro_batches: 4
+  megatron_lm_use_distributed_optimizer: true
+  megatron_lm_sequence_parallelism: true
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -552,8 +586,7 @@ def test_batch_sizes_that_do_not_agree_are_an_error(tmp_path: Path) -> None:
         ),
         ("distributed_type: FSDP\ndynamo_config:\n  dynamo_backend: INDUCTOR\n", {"software.fusion": "compiled"}),
         (
-            "distributed_type: MEGATRON_LM\nmegatron_lm_config: {megatron_lm_tp_degree: 2, megatron_lm_pp_degree: 2, "
-            + "megatron_lm_num_micro_batches: 4, megatron_lm_use_distributed_optimizer: true, megatron_lm_sequence_parallelism: true}",
+            MEGATRON_FILE,
             {
                 "parallel.tensor.size": 2,
                 "parallel.pipeline.size": 2,
@@ -619,6 +652,45 @@ def test_accelerate_launch_reads_its_file(tmp_path: Path) -> None:
     text = "CUDA_VISIBLE_DEVICES=0,1 accelerate launch \\\n  --config_file fsdp.yaml \\\n  src/train.py lora.yaml\n"
     found = values(import_config(text, str(tmp_path / "train.sh"), Given(), tool="llama-factory"))
     assert (found["parallel.data.strategy"], found["cluster.gpus"], found["training.finetune.rank"]) == ("fsdp", 16, 8)
+
+
+def test_options_of_accelerate_launch_win_over_its_file(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.yaml").write_text((DATA / "accelerate-fsdp.yaml").read_text())
+    text = "accelerate launch --config_file fsdp.yaml --num_processes 8 --num_machines 1 --fsdp_sharding_strategy FULL_SHARD run_clm.py --max_steps 9"
+    imported = import_config(text, str(tmp_path / "run.sh"), Given(), tool="hf")
+    found = values(imported)
+    assert (found["parallel.data.strategy"], found["cluster.gpus"], found["cluster.nodes"]) == ("fsdp", 8, 1)
+    assert "parallel.data.reshard_after_forward" not in found
+    assert of_kind(imported, "unknown") == []
+
+
+def test_adapters_of_trl() -> None:
+    text = (
+        "trl sft --model_name_or_path meta-llama/Llama-2-7b-hf --use_peft --lora_r 32 --lora_target_modules q_proj v_proj --load_in_4bit "
+        "--dtype bfloat16 --bf16 --per_device_train_batch_size 2 --max_length 512 --lora_modules_to_save lm_head"
+    )
+    found = {key: value for key, value in values(from_text(text)).items() if "finetune" in key or "precision" in key}
+    assert found == {
+        "training.precision": "amp-bf16", "training.finetune.method": "qlora", "training.finetune.rank": 32,
+        "training.finetune.targets": ["q_proj", "v_proj"], "training.finetune.dropout": 0.05, "training.finetune.base": "nf4",
+        "training.finetune.train_embeddings": True,
+    }  # fmt: skip
+
+
+def test_a_file_that_fsdp_config_names(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.json").write_text('{"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"], "backward_prefetch": "no_prefetch"}')
+    text = '{"output_dir": "x", "fsdp": "full_shard auto_wrap", "fsdp_config": "fsdp.json"}'
+    found = values(import_config(text, str(tmp_path / "args.json"), Given(), tool="hf"))
+    assert (found["parallel.data.prefetch"], found["parallel.data.unit"]) == (0, "layer")
+
+
+def test_what_the_user_says_in_vain_is_said() -> None:
+    imported = from_text(f"{BASE} --save $DIR", gradient_accumulation=4, examples=10, variables={"DIR": "x", "NODES": "4"})
+    said = "\n".join(map(str, imported.warnings))
+    assert "--gradient-accumulation 4 has no use" in said
+    assert "--examples 10 has no use" in said
+    assert "--set NODES has no use" in said
+    assert "--set DIR" not in said
 
 
 # -- what is left open, and what is no configuration

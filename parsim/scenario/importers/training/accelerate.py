@@ -53,6 +53,12 @@ UNMODELLED = {
     "details of Megatron-LM": "megatron_lm_config.*",
 }
 TABLES = Tables(HARMLESS, UNMODELLED)
+SECTIONS = {
+    "fsdp_": "fsdp_config", "zero": "deepspeed_config", "offload_": "deepspeed_config", "gradient_": "deepspeed_config",
+    "deepspeed_": "deepspeed_config", "megatron_lm_": "megatron_lm_config", "parallelism_config_": "parallelism_config",
+    "dynamo_": "dynamo_config", "fp8_": "fp8_config",
+}  # fmt: skip
+"""begin of an option of ``accelerate launch`` -> the section of the file that it belongs to"""
 PRECISIONS = {"no": "fp32", "fp16": "amp-fp16", "bf16": "amp-bf16", "fp8": "fp8"}
 ONE_DEVICE = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 
@@ -151,6 +157,10 @@ def write_strategy(
         draft.write("software.fusion", "compiled", backend)
     else:
         draft.harmless(backend, "nothing is compiled")
+    for section, ours in (("fsdp_config.", "FSDP"), ("deepspeed_config.", "DEEPSPEED"), ("megatron_lm_config.", "MEGATRON_LM")):
+        for key in source.keys if word != ours else ():
+            if key.name.startswith(section) and not draft.settled(key) and key.value is not None:
+                draft.harmless(key, f"it counts with distributed_type {ours} only")
     cpu = source.get("use_cpu", "cpu")
     draft.only_if(cpu, (False,), "parsim knows GPUs", "on GPUs")
 

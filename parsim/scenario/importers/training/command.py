@@ -34,6 +34,8 @@ class Invocation:
     environment: tuple[Key, ...]
     """exported variables"""
     notes: tuple[Note, ...]
+    used: frozenset[str]
+    """variables that the script asks for"""
 
 
 def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
@@ -47,20 +49,20 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
     candidates = [found for command in script.commands if (found := _training(command)) is not None]
     slurm = [Key(plain_name(name), f"#SBATCH {name}", value, file, line) for name, value, line in _sbatch(text)]
     environment = tuple(_exported(script, name, line, file) for name, line in script.exported.items())
-    notes = tuple(script.notes)
+    notes, used = tuple(script.notes), frozenset(script.variables.used)
     if candidates:
         before, program, after = max(candidates, key=lambda found: sum(word.text.startswith("--") for word in found[2]))
         launch, _ = _options([word for word in before[1:] if word.text not in _PLAIN_STARTERS], file, hints)
         options, positional = _options(after, file, hints)
         launcher = next((name for word in before if (name := word.text.rpartition("/")[2]) in _LAUNCHERS), "")
-        return Invocation(program.text, launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes)
+        return Invocation(program.text, launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes, used)
     loose = [word for command in script.commands if command.words[0].text.startswith("--") for word in command.words]
     loose = loose or [word for group in _groups(script) for word in group]
     options, positional = _options(loose, file, hints)
     if not options:
         message = "there is no training command: no Python file that is run, and no --options"
         raise ScenarioError(Finding(message, file=file, line=1, suggestion="give a script, or the arguments as a text"))
-    return Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes)
+    return Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes, used)
 
 
 _PLAIN_STARTERS = ("python", "python3", "-u", "-m", "sh", "bash", "-c")
@@ -90,7 +92,7 @@ def _training(command: Command) -> tuple[list[Field], Field, list[Field]] | None
             return words[:at], word, words[at + 1 :]
         if word.text == "-m" and at + 1 < len(words) and "." in words[at + 1].text and not words[at + 1].text.startswith("torch."):
             return words[:at], words[at + 1], words[at + 2 :]
-        if word.text == "llamafactory-cli":
+        if word.text in ("llamafactory-cli", "trl"):
             return words[:at], word, words[at + 1 :]
     return None
 

@@ -43,6 +43,8 @@ def import_config(text: str, file: str, given: Given, *, tool: str = "", argumen
     draft = Draft(TOOLS[found], file, given)
     if call is not None:
         draft.remarks += [Finding(note.message, file=file, line=note.line) for note in call.notes]
+        for name in sorted(set(given.variables) - call.used):
+            draft.remark(f"--set {name} has no use: the script has no variable of that name")
     if arguments is not None and found not in ("deepspeed", "accelerate"):
         text = f"{TOOLS[found]} needs no further arguments"
         raise ScenarioError(Finding(text, "--hf", arguments, "it goes with a DeepSpeed or an accelerate configuration"))

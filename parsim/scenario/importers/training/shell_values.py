@@ -77,6 +77,7 @@ class Variables:
     arrays: dict[str, list[Field]] = field(default_factory=dict)
     unset: dict[int, dict[str, None]] = field(default_factory=dict)
     """line -> names that have no value there"""
+    used: dict[str, None] = field(default_factory=dict)
 
     def set(self, name: str, value: Scalar, *, append: bool = False) -> None:
         """``NAME=value`` or ``NAME+=value``."""
@@ -135,6 +136,7 @@ class Variables:
 
     def lookup(self, name: str, line: int) -> Scalar | list[Field] | None:
         """The value of a variable; None where it has none, which is noted."""
+        self.used[name] = None
         if name in self.arrays:
             return self.arrays[name]
         if name in self.scalars:
