@@ -656,7 +656,8 @@ def test_accelerate_launch_reads_its_file(tmp_path: Path) -> None:
 
 def test_options_of_accelerate_launch_win_over_its_file(tmp_path: Path) -> None:
     (tmp_path / "fsdp.yaml").write_text((DATA / "accelerate-fsdp.yaml").read_text())
-    text = "accelerate launch --config_file fsdp.yaml --num_processes 8 --num_machines 1 --fsdp_sharding_strategy FULL_SHARD run_clm.py --max_steps 9"
+    options = "--config_file fsdp.yaml --num_processes 8 --num_machines 1 --fsdp_sharding_strategy FULL_SHARD"
+    text = f"accelerate launch {options} run_clm.py --max_steps 9"
     imported = import_config(text, str(tmp_path / "run.sh"), Given(), tool="hf")
     found = values(imported)
     assert (found["parallel.data.strategy"], found["cluster.gpus"], found["cluster.nodes"]) == ("fsdp", 8, 1)
