@@ -108,7 +108,14 @@ def test_options_of_the_launcher_and_of_slurm() -> None:
     assert [(key.written, key.value, key.line) for key in call.launch] == [
         ("#SBATCH --nodes", "4", 2), ("#SBATCH --gpus-per-node", "8", 3), ("-l", True, 4),
     ]  # fmt: skip
-    assert (call.program, call.launcher) == ("pretrain_gpt.py", "srun")
+    assert (call.program, call.launcher) == ("pretrain_gpt.py", "python")
+
+
+def test_variables_of_slurm_and_of_the_user() -> None:
+    text = "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\naccelerate launch --num_processes $((SLURM_NNODES * SLURM_GPUS_ON_NODE)) train.py --x 1"
+    assert invocation(text, "x", {}).launch[-1].value == "32"
+    assert invocation(text, "x", {"SLURM_NNODES": "2"}).launch[-1].value == "16"
+    assert invocation(text, "x", {}).launcher == "accelerate"
 
 
 NAMES = st.from_regex(r"[a-z]{2,6}(-[a-z]{2,4})?", fullmatch=True)

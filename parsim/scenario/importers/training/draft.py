@@ -14,6 +14,8 @@ from parsim.scenario.placeholder import PLACEHOLDER
 
 Kind = Literal["translated", "no effect", "not modelled", "unknown"]
 NULL = "null is the tool's default"
+COMMENTS = ("_comment", "//", "#", "__comment")
+"""begins of keys with which JSON files hold comments"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,9 @@ class Draft:
         for key in source.keys:
             if key in self.fates:
                 continue
-            if key.value is None or key.value in ({}, []):
+            if key.name.rpartition(".")[2].startswith(COMMENTS):
+                self.harmless(key, "a comment")
+            elif key.value is None or key.value in ({}, []):
                 self.harmless(key, NULL if key.value is None else "empty")
             elif why := tables.reason(tables.harmless, key.name):
                 self.harmless(key, why)

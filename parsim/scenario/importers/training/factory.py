@@ -36,10 +36,36 @@ def write_factory(draft: Draft, source: Source, sizes: Sizes | None) -> None:
         key = source.get(name)
         if key is not None and not draft.settled(key):
             draft.harmless(key, f"it does not count with finetuning_type {method}")
-    for name, path in MEGATRON.items():
-        key = source.get(name)
+    _megatron(draft, source)
+
+
+def _megatron(draft: Draft, source: Source) -> None:
+    """Keys of the Megatron engine (USE_MCA=1): they stand beside the others."""
+    sizes = {name: key for name in MEGATRON if (key := source.get(name)) is not None}
+    names = ("sequence_parallel", "use_distributed_optimizer", "overlap_param_gather", "overlap_grad_reduce", "expert_model_parallel_size")
+    sequence, sharded, gather, reduce, spread = (source.get(name) for name in names)
+    granularity = source.get("recompute_granularity")
+    if not sizes:
+        for key in (sequence, sharded, gather, reduce, spread, granularity):
+            draft.harmless(key, "Megatron's engine only")
+        return
+    for name, key in sizes.items():
         if (size := draft.whole(key, 1)) is not None:
-            draft.write(path, size, key)
+            draft.write(MEGATRON[name], size, key)
+    if sequence is not None and draft.value("parallel.tensor.size") not in (None, 1):
+        draft.write("parallel.tensor.sequence_parallel", draft.flag(sequence), sequence)
+    else:
+        draft.harmless(sequence, "there is one tensor rank")
+    draft.write("parallel.data.strategy", "zero1" if draft.flag(sharded) else "ddp", sharded)
+    draft.write("parallel.data.overlap_reduce", draft.flag(reduce), reduce, note="" if reduce else "off without overlap_grad_reduce")
+    if gather is not None:
+        draft.write("parallel.data.overlap_gather", draft.flag(gather), gather)
+    if granularity is not None:
+        parts = {"selective": ["attention"]} if granularity.value == "selective" else "full"
+        draft.write("training.recompute", parts, granularity)
+    draft.only_if(spread, (1,), "every rank holds all experts: how tokens travel is left out", "one rank")
+    draft.write("training.precision", "bf16-fp32grad", *draft.lines["training.precision"].keys)
+    draft.write("software.profile", "megatron-core")
 
 
 def _checkpointing(draft: Draft, source: Source) -> None:

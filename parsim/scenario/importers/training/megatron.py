@@ -65,7 +65,7 @@ def _size(draft: Draft, source: Source, axis: str, *names: str) -> int:
 
 
 def _cluster(draft: Draft, launch: Source) -> None:
-    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"))
+    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"), replaced=draft.given.nodes is not None)
     per_node = counted(draft, launch.get("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"))
     for key in launch.all("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus"):
         if key not in (nodes.key if nodes else None, per_node.key if per_node else None):

@@ -40,8 +40,9 @@ class Note:
 class Script:
     """A script that has been read."""
 
-    def __init__(self, text: str, variables: dict[str, str] | None = None) -> None:
-        self.variables = Variables({name: [Run(value, 0)] for name, value in (variables or {}).items()})
+    def __init__(self, text: str, variables: dict[str, str] | None = None, environment: dict[str, str] | None = None) -> None:
+        known = {**(environment or {}), **(variables or {})}
+        self.variables = Variables({name: [Run(value, 0)] for name, value in known.items()})
         self.fixed = frozenset(variables or ())
         """names whose value the user has said"""
         self.exported: dict[str, int] = {}

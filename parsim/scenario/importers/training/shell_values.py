@@ -135,16 +135,17 @@ class Variables:
         return value
 
     def lookup(self, name: str, line: int) -> Scalar | list[Field] | None:
-        """The value of a variable; None where it has none, which is noted."""
+        """The value of a variable; None where it has none. That it has none, or an empty one, is noted."""
         self.used[name] = None
-        if name in self.arrays:
-            return self.arrays[name]
-        if name in self.scalars:
-            return self.scalars[name]
+        value = self.arrays.get(name, self.scalars.get(name))
         if name == "#":
-            return [Run(_MANY_ARGUMENTS, line)]
+            value = [Run(_MANY_ARGUMENTS, line)]
+        if value and _letters(value):
+            return value
+        if value is not None and name in self.arrays:
+            return value
         self.unset.setdefault(line, {})[name] = None
-        return None
+        return value
 
     def _pieces(self, text: str, line: int) -> list[Scalar | list[Field]]:
         """`text` with its variables replaced; arrays stay lists of words."""

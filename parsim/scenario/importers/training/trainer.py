@@ -171,7 +171,7 @@ def _cluster(draft: Draft, job: Job) -> None:
         accelerate.write_processes(draft, job.accelerate)
         return
     launch = job.launch
-    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"))
+    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"), replaced=draft.given.nodes is not None)
     per_node = counted(draft, launch.get("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"))
     taken = [item.key for item in (nodes, per_node) if item is not None]
     for key in launch.all("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus"):
@@ -204,7 +204,10 @@ def _length(draft: Draft, source: Source, *, factory: bool) -> int | None:
 
 def _batch(draft: Draft, job: Job) -> None:
     source = job.source
-    micro, steps = source.get("per_device_train_batch_size", "per_gpu_train_batch_size"), source.get("gradient_accumulation_steps")
+    micro, steps = (
+        source.get("per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size"),
+        source.get("gradient_accumulation_steps"),
+    )
     write_micro_batch(draft, micro, 8, "per_device_train_batch_size is 8 if not given")
     write_accumulation(draft, steps, 1, "1 if not given")
     if job.deepspeed is not None:

@@ -4,6 +4,7 @@ src/transformers/training_args.py and examples/pytorch/language-modeling/run_clm
 
 from __future__ import annotations
 
+from parsim.scenario.importers.training.accelerate import SCHEDULER
 from parsim.scenario.importers.training.draft import Tables
 
 HARMLESS = {
@@ -70,10 +71,7 @@ HARMLESS = {
         "main_process_port same_network gpu_ids num_cpu_threads_per_process m u main_training_function config_file_is_read "
         "jit_mode_eval"
     ),
-    "options of the job scheduler": (
-        "job_name partition account time exclusive mem output error export mpi cpus_per_task qos constraint mail_type mail_user "
-        "reservation dependency signal requeue open_mode l p A J t o e c"
-    ),
+    "options of the job scheduler": SCHEDULER,
     "scales an adapter's output, which takes no time": (
         "lora_alpha use_rslora loraplus_lr_ratio loraplus_lr_embedding pissa_init pissa_iter pissa_convert lora_bias lora_task_type"
     ),
@@ -113,6 +111,7 @@ UNMODELLED = {
     "parts of the model in fp32": "upcast_layernorm upcast_lmhead_output",
     "other losses": "use_dft_loss use_asft_loss asft_alpha use_eaft_loss eaft_alpha moe_aux_loss_coef",
     "8-bit matrix products of torchao": "fp8_backend fp8_enable_fsdp_float8_all_gather",
+    "details of Megatron's engine": "moe_* bias_activation_fusion apply_rope_fusion kt_* use_packed_sequences",
     "another engine of training": (
         "use_mca use_megatron_bridge megatron_bridge_args use_hyper_parallel hyper_parallel_args hyper_parallel_cp_size"
     ),
