@@ -16,7 +16,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAMES = (
-    "README", "reading-a-report", "glossary", "adding", "formats", "write-a-strategy",
+    "README", "reading-a-report", "glossary", "adding", "formats", "write-a-strategy", "import",
     "coming-from-megatron", "coming-from-deepspeed", "coming-from-torchtitan", "coming-from-hugging-face",
 )  # fmt: skip
 _BLOCK = re.compile(r"(?:^<!-- (file|output|shows): (.+?) -->\n)?^```([\w-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

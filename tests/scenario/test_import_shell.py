@@ -112,7 +112,8 @@ def test_options_of_the_launcher_and_of_slurm() -> None:
 
 
 def test_variables_of_slurm_and_of_the_user() -> None:
-    text = "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\naccelerate launch --num_processes $((SLURM_NNODES * SLURM_GPUS_ON_NODE)) train.py --x 1"
+    options = "--num_processes $((SLURM_NNODES * SLURM_GPUS_ON_NODE))"
+    text = f"#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\naccelerate launch {options} train.py --x 1"
     assert invocation(text, "x", {}).launch[-1].value == "32"
     assert invocation(text, "x", {"SLURM_NNODES": "2"}).launch[-1].value == "16"
     assert invocation(text, "x", {}).launcher == "accelerate"
