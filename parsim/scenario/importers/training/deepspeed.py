@@ -63,6 +63,8 @@ def write_batch(draft: Draft, source: Source) -> None:
     given = draft.given
     unknown = given.micro_batch is None and (micro is None or micro.value == AUTO)
     if unknown and total is not None and steps is not None and total.name in said and steps.name in said:
+    left = micro is None or micro.value == AUTO
+    if left and given.micro_batch is None and {"train_batch_size", "gradient_accumulation_steps"} <= set(said):
         draft.harmless(micro, follows)
         write_accumulation(draft, steps)
         return
