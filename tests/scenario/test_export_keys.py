@@ -199,11 +199,13 @@ def test_strategies_of_ones_own_are_refused(tmp_path: Any, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", names("scenarios"))
 def test_shipped_scenarios_are_exported_or_refused_with_a_way_out(name: str) -> None:
     scenario = load(name)
+    refused = []
     for target in TARGETS:
         try:
             text = export(scenario, target).text
         except InputError as error:
-            assert all(finding.suggestion and finding.line for finding in error.findings), error
+            refused += error.findings
         else:
             kind = {"megatron": "#!/bin/bash\n", "deepspeed": "{\n", "fsdp": "# "}[target]
             assert text.startswith(kind)
+    assert [finding for finding in refused if not (finding.suggestion and finding.line)] == []
