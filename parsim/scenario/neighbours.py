@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -146,8 +146,10 @@ class _NeighbourBuilder(Builder):
         return found.result  # type: ignore[no-any-return]
 
     def _cluster(self) -> Cluster:
+        read = super()._cluster
+
         def step() -> tuple[Cluster, dict[str, Any]]:
-            return Builder._cluster(self), self.devices
+            return read(), self.devices
 
         cluster, self.devices = self._once(("cluster", self._beyond_devices()), step)
         return cluster
@@ -157,8 +159,10 @@ class _NeighbourBuilder(Builder):
         training = settings.training
         key = ("model", settings.parallel.tensor.size, training.loss.kind, training.sequence_length, str(training.mean_sequence_length))
 
+        read = super()._model
+
         def step() -> tuple[Model, str]:
-            return Builder._model(self), self.input_dtype
+            return read(), self.input_dtype
 
         model, self.input_dtype = self._once(key, step)
         return model
@@ -167,8 +171,10 @@ class _NeighbourBuilder(Builder):
         sizes = (self.settings.parallel.tensor.size > 1, self.settings.parallel.context.size > 1, self.settings.parallel.pipeline.size > 1)
         strategy, offload = self.settings.parallel.data.strategy, self.settings.training.offload.optimizer
 
+        read = super()._profile
+
         def step() -> Profile:
-            plain = Builder._profile(self, model)
+            plain = read(model)
             name = ("read", plain.name)
             same = self._known.get(name)
             if same is None:
@@ -179,13 +185,5 @@ class _NeighbourBuilder(Builder):
         return self._once(("profile", sizes, strategy, offload, model.heads > 0), step)
 
     def _runtime(self, profile: Profile, devices: list[Device]) -> Runtime:
-        return self._once(("runtime", profile.name, tuple(map(id, devices))), lambda: Builder._runtime(self, profile, devices))
-
-
-def same(one: Built, other: Built) -> bool:
-    """Whether two builds describe the same work, for tests: everything but objects that are compared by identity."""
-    keys = ("training", "parallelism", "runtime", "gpus", "slow", "batch_arithmetic", "bytes_per_parameter", "steps_to_train",
-            "memory_reserve", "assumptions", "collectives", "interference", "seed", "tokens", "background")  # fmt: skip
-    return all(getattr(one, key) == getattr(other, key) for key in keys) and replace(one.model, blocks=()) == replace(
-        other.model, blocks=()
-    )
+        resolve = super()._runtime
+        return self._once(("runtime", profile.name, tuple(map(id, devices))), lambda: resolve(profile, devices))

@@ -33,8 +33,8 @@ class BlockCost:
     """live bytes that its forward adds, its input being there before and its output after [B]"""
     forward_high: int
     """most that its forward adds meanwhile [B]"""
-    backward_high: int
-    """most that its backward adds when it is the first of its stage to run, the received gradient included [B]"""
+    backward_high: tuple[int, int]
+    """most that the first micro-batch's backward adds, and a later one's, the received gradient included [B]"""
     input: int
     """what another stage sends to it [B]; 0 for the first block"""
     output: int
@@ -81,7 +81,10 @@ def block_cost(
         idle=idle,
         kept=ahead.net - before,
         forward_high=ahead.high - before,
-        backward_high=max((measured[kind].high for kind in ("B", "I") if kind in measured), default=0),
+        backward_high=(
+            max((measured[kind].high for kind in ("b", "i") if kind in measured), default=0),
+            max((measured[kind].high for kind in ("B", "I") if kind in measured), default=0),
+        ),
         input=before,
         output=received,
         message={way: size for way, (size, _, _) in sent.items()},

@@ -197,30 +197,35 @@ def memory(pieces: Pieces) -> int:
 
 def _allocated(pieces: Pieces, p: int) -> int:
     """Allocated memory of one pipeline rank [B]."""
-    plan, stage, row = pieces.plan, pieces.stages[p], pieces.plan.slots[p]
+    plan, stage = pieces.plan, pieces.stages[p]
+    whole_ones = plan.training.micro_batches - bool(plan.training.last_micro_batch)
+    row = [slot for slot in plan.slots[p] if slot.micro_batch < whole_ones]  # what the smaller last one keeps is not known here
     split = any(slot.kind == "W" for slot in row)
     own = plan.of_rank(p)
-    several = plan.training.micro_batches - bool(plan.training.last_micro_batch) > 1
+    several = whole_ones > 1
     written, whole = {}, {}
     for chunk, size, unsharded, gathered in zip(own, stage.gradients, stage.unsharded, stage.gathered, strict=True):
         written[chunk.stage] = 0 if split else size + several * unsharded
-        whole[chunk.stage] = gathered
+        root, layer = gathered
+        whole[chunk.stage] = root * (chunk.blocks[0] == 0), layer  # with the embedding, the root unit stays whole through a backward
     net: dict[tuple[str, int], int] = {}
-    high: dict[tuple[str, int], int] = {}
+    high: dict[tuple[str, int, bool], int] = {}
     for chunk in own:
-        cost = pieces.chunks[chunk.stage]
-        net["F", chunk.stage] = cost.kept if plan.training.backward else min(0, cost.kept)
-        high["F", chunk.stage] = cost.forward_high
-        root, layer = whole[chunk.stage]
-        for kind in "BI":
-            net[kind, chunk.stage] = -cost.kept
-            high[kind, chunk.stage] = max(cost.backward_high, cost.layer_high + layer)
-        net["W", chunk.stage] = high["W", chunk.stage] = 0
+        stage_number, cost = chunk.stage, pieces.chunks[chunk.stage]
+        root, layer = whole[stage_number]
+        net["F", stage_number] = cost.kept if plan.training.backward else min(0, cost.kept)
+        net["B", stage_number] = net["I", stage_number] = -cost.kept
+        net["W", stage_number] = 0
+        for first, any_block, layers in zip((True, False), cost.backward_high, cost.layer_high, strict=True):
+            high["F", stage_number, first], high["W", stage_number, first] = cost.forward_high, 0
+            high["B", stage_number, first] = high["I", stage_number, first] = root + max(any_block, layers + layer)
     most = fullest(row, net, high, written)
     if plan.parallelism.pipeline.schedule == "gpipe" and plan.training.backward:  # the row here has fewer forwards than come first
-        cost, smaller = pieces.chunks[own[0].stage], bool(plan.training.last_micro_batch)
-        many = plan.training.micro_batches - smaller
-        most = max(most, (many - 1) * cost.kept + cost.forward_high, many * cost.kept + (0 if smaller else cost.backward_high))
+        place = own[0].stage
+        kept = whole_ones * net["F", place]
+        most = max(
+            most, kept - net["F", place] + high["F", place, True], kept if plan.training.last_micro_batch else kept + high["B", place, True]
+        )
     if not plan.asynchronous:
         most = max(most, sum(stage.gradients) + stage.ending_high)
     return stage.resident + most

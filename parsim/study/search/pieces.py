@@ -38,9 +38,11 @@ class ChunkCost:
     kept: int
     """live bytes that a forward leaves for its backward [B]"""
     forward_high: int
-    backward_high: int
-    layer_high: int
-    """most that a pass adds meanwhile [B]; the last while a layer runs backward"""
+    """most that a forward adds meanwhile [B]"""
+    backward_high: tuple[int, int]
+    """most that the first backward adds meanwhile, and a later one [B]"""
+    layer_high: tuple[int, int]
+    """the same while layers run"""
     entering: BlockCost
     leaving: BlockCost
 
@@ -168,21 +170,22 @@ class _Candidate:
             else:
                 high = max(high, level + cost.forward_high)
                 level += cost.kept
-        backward, layer = self._backward_highs(chunk, costs)
+        backward, layer = (self._backward_highs(chunk, costs, layers=layers) for layers in (False, True))
         idle = all(cost.idle for cost, _ in costs)
         return ChunkCost(seconds, least, idle, level - leaving.output, high, backward, layer, entering, leaving)
 
-    def _backward_highs(self, chunk: Chunk, costs: Sequence[tuple[BlockCost, bool]]) -> tuple[int, int]:
-        """Most that a backward adds [B] while any block runs and while a layer does: what blocks behind it kept has gone by then."""
-        gone, highs = 0, {False: 0, True: 0}
+    def _backward_highs(self, chunk: Chunk, costs: Sequence[tuple[BlockCost, bool]], *, layers: bool) -> tuple[int, int]:
+        """Most that the first backward and a later one add [B], or while layers run: what blocks behind kept has gone by then."""
+        gone, highs = 0, (0, 0)
         last = costs[-1][0].output
         for block, (cost, inner) in zip(reversed(chunk.blocks), reversed(costs), strict=True):
-            layer = self.plan.model.blocks[block].kind not in ("embedding", "head")
-            highs[layer] = max(highs[layer], cost.backward_high - gone - cost.output + last)
+            if not layers or self.plan.model.blocks[block].kind not in ("embedding", "head"):
+                rest = last - gone - cost.output
+                highs = max(highs[0], cost.backward_high[0] + rest), max(highs[1], cost.backward_high[1] + rest)
             if inner:  # recomputed with others: what is live between them is not known here
                 break
             gone += cost.kept
-        return max(highs.values()), highs[True]
+        return highs
 
     def _block(self, block: int, checkpoint: bool, speed: float) -> BlockCost:
         key = ("block", self.blocks, self.places[block], checkpoint, self.selective, speed)

@@ -48,7 +48,8 @@ class Walked:
 
 def walk(rows: Schedule, stages: int) -> Walked:
     """Take slots as their producers allow. `stages`: global stages."""
-    cursor, ready = [0] * len(rows), {}
+    cursor = [0] * len(rows)
+    ready: dict[tuple[str, int, int], int] = {}
     ranks, keys, sources = array("i"), array("i"), array("i")
     numbers: dict[tuple[str, int, bool], int] = {}
     last: dict[int, int] = {}
@@ -107,19 +108,23 @@ def ends(order: Walked, ranks: int, seconds: Sequence[float], travel: Sequence[f
 
 
 def fullest(
-    row: Sequence[Slot], net: Mapping[tuple[str, int], int], high: Mapping[tuple[str, int], int], written: Mapping[int, int]
+    row: Sequence[Slot],
+    net: Mapping[tuple[str, int], int],
+    high: Mapping[tuple[str, int, bool], int],
+    written: Mapping[int, int],
 ) -> int:
-    """The highest level that a rank's slots reach [B], each adding `high` meanwhile and `net` in the end.
+    """The highest level that a rank's slots reach [B]: each adds `high` meanwhile (the first of its kind may differ) and `net` in the end.
 
     The first backward of every stage leaves its `written` gradients besides.
     """
     level = most = 0
-    seen: set[int] = set()
-    for slot in row:
-        key = slot[:2]
-        most = max(most, level + high[key])
-        level += net[key]
-        if slot.kind == "B" and slot.stage not in seen:
-            seen.add(slot.stage)
-            level += written[slot.stage]
+    seen: set[tuple[str, int]] = set()
+    for kind, stage, _ in row:
+        first = (kind, stage) not in seen
+        most = max(most, level + high[kind, stage, first])
+        level += net[kind, stage]
+        if first:
+            seen.add((kind, stage))
+            if kind == "B":
+                level += written[stage]
     return max(most, level)

@@ -1,0 +1,209 @@
+"""Bounds never exceed what a simulation finds, and are near it where it matters."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from parsim.errors import InputError, ParsimError
+from parsim.program.passes import Item
+from parsim.program.program import Effect, Tensor
+from parsim.run import simulate
+from parsim.scenario.build import build
+from parsim.scenario.load import load
+from parsim.study.search.bounds import Bounder
+from parsim.study.search.chains import lane_seconds, levels, longest
+from parsim.study.search.evaluate import metrics_of
+from parsim.study.search.slots import ends, walked
+
+ROUNDING = 1 + 1e-9
+
+
+def price(kind, axis, size):
+    return size / 100.0
+
+
+def check(built):
+    """Bounds and the simulation, the first never above the second."""
+    bounder = Bounder()
+    cheap, tight, found = bounder.bounds(built), bounder.tight(built), metrics_of(built)
+    assert cheap.step_time <= tight <= found.step_time_s * ROUNDING
+    assert cheap.peak_memory <= found.peak_bytes
+    assert (cheap.samples, cheap.gpus, cheap.capacity) == (built.training.global_batch, found.gpus, found.capacity_bytes)
+    return cheap.step_time / found.step_time_s, tight / found.step_time_s, cheap.peak_memory / found.peak_bytes
+
+
+# -- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_longest_chain_of_a_pass():
+    """Compute 2 s, a 1 s collective beside 3 s of compute, 1 s of compute that waits for both: 6 s from the first item."""
+    items = [
+        Item("a", "compute", ("compute",), 2.0),
+        Item("gather", "data_comm", ("data",), collective=("all_gather", "data", 100), needs=[0]),
+        Item("b", "compute", ("compute",), 3.0),
+        Item("c", "compute", ("compute",), 1.0, needs=[1]),
+    ]
+    assert longest(items, price, {}, arrival=0.0).compute == 6.0
+    slow = [items[0], Item("gather", "data_comm", ("data",), collective=("all_gather", "data", 500), needs=[0]), *items[2:]]
+    assert longest(slow, price, {}, arrival=0.0).compute == 8.0  # 2 + 5 + 1
+    assert longest(items, price, {}, arrival=0.0, speed=0.5).compute == 12.0  # kernels take twice as long, the collective does not
+    assert longest(items, price, {"data": 4.0}, arrival=-inf).compute == 6.0  # the queue is free at 4: 4 + 1 + 1
+    assert lane_seconds(items, price) == {"compute": 6.0, "data": 1.0}
+
+
+def test_memory_that_is_surely_live():
+    """A gathered buffer counts from the compute that waits for it; what a reduction frees is gone with what it waits for."""
+    tensors = [Tensor("saved", 1024, "activations"), Tensor("whole", 4096, "buffers"), Tensor("grad", 2000, "gradients")]
+    items = [
+        Item("gather", "data_comm", ("data",), collective=("all_gather", "data", 8), effects=[Effect(0.0, 1, allocate=True)]),
+        Item("a", "compute", ("compute",), 1.0, effects=[Effect(0.0, 0, allocate=True)]),
+        Item("b", "compute", ("compute",), 1.0, needs=[0], effects=[Effect(0.0, 2, allocate=True), Effect(1.0, 1, allocate=False)]),
+        Item("reduce", "data_comm", ("data",), collective=("reduce_scatter", "data", 8), needs=[2], effects=[Effect(inf, 2, allocate=False)]),
+    ]
+    found = levels(items, tensors)
+    assert (found.high, found.net) == (1024 + 4096 + 2048, 1024)  # 2000 B take 2048
+    assert levels(items, tensors, without=("gradients",)).high == 1024 + 4096
+
+
+@pytest.mark.parametrize(
+    ("name", "virtual", "makespan"), [("gpipe", 1, 33.0), ("1f1b", 1, 33.0), ("interleaved", 2, 28.5), ("interleaved", 4, 26.25), ("naive", 1, 96.0)]
+)
+def test_a_walked_schedule_has_the_published_makespan(name, virtual, makespan):
+    """p = 4, m = 8, forward 1, backward 2 (Narayanan et al., arXiv 2104.04473)."""
+    order = walked(name, 4, 8, virtual)
+    seconds = [{"F": 1.0, "B": 2.0}[kind] / virtual for kind, _, _ in order.names]
+    lanes, _ = ends(order, 4, seconds, [0.0] * len(seconds))
+    assert max(lanes) == makespan
+
+
+def test_a_walked_schedule_waits_for_messages():
+    """1F1B, c = 0.5: 41 s, a window of p micro-batches."""
+    order = walked("1f1b", 4, 8, 1)
+    lanes, _ = ends(order, 4, [{"F": 1.0, "B": 2.0}[kind] for kind, _, _ in order.names], [0.5] * len(order.names))
+    assert max(lanes) == 41.0
+
+
+# -- against simulations ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "cheap", "tight", "memory"),
+    [
+        ("pipeline-unit-gpipe", 1.0, 1.0, 0.98),
+        ("pipeline-unit-1f1b", 1.0, 1.0, 0.98),
+        ("pipeline-unit-interleaved", 1.0, 1.0, 0.98),
+        ("pipeline-unit-naive", 0.34, 1.0, 0.98),
+        ("pipeline-unit-pipedream", 0.999, 0.999, 0.98),
+        ("custom-schedule", 0.92, 1.0, 0.99),
+        ("mlp-1x-a100", 1.0, 1.0, 0.95),
+        ("llama-7b-ddp-8x-a100", 0.99, 0.99, 0.98),
+        ("llama-7b-zero1-8x-a100", 0.99, 0.99, 0.97),
+        ("llama-7b-zero2-8x-a100", 0.95, 0.95, 0.93),
+        ("llama-7b-zero3-8x-a100", 0.94, 0.94, 0.77),
+        ("llama-13b-fsdp-16x-a100", 0.98, 0.98, 0.75),
+        ("gpt2-xl-gpipe-4x-v100", 0.99, 0.999, 0.96),
+        ("gpt2-ddp-straggler", 0.99, 0.99, 0.92),
+        ("resnet50-ddp-8x-v100", 0.99, 0.99, 0.87),
+        ("llama-7b-lora-1x-rtx-4090", 0.99, 0.99, 0.97),
+        ("llama-7b-zero3-offload-2x-rtx-3090", 0.5, 0.5, 0.6),
+        ("bert-torch-dp-8x-v100-pcie", 0.05, 0.05, 0.7),
+    ],
+)
+def test_shipped_scenarios_are_bounded_tightly(name, cheap, tight, memory):
+    found = check(build(load(name)))
+    assert found >= (cheap * (1 - 1e-8), tight * (1 - 1e-8), memory) or all(
+        value >= least * (1 - 1e-8) for value, least in zip(found, (cheap, tight, memory), strict=True)
+    )
+
+
+def test_a_pipeline_of_the_paper_is_bounded_within_two_percent():
+    """Korthikanti et al. 2022, 175B on 64 A100: 8 tensor x 8 pipeline ranks, 3 chunks each."""
+    cheap, tight, memory = check(build(load("gpt3-175b-64x-a100", "training.global_batch=16")))
+    assert cheap > 0.97
+    assert tight > 0.98
+    assert memory > 0.99
+
+
+SECTIONS = {
+    "interference": st.sampled_from(["off", "simple", "full"]),
+    "model": st.sampled_from(["gpt2", "llama-3.2-1b", "bert-base", "tinyllama-1.1b"]),
+    "layers": st.integers(1, 6),
+    "topology": st.sampled_from(["dgx-a100-80gb", "hgx-h100", "8x rtx-3090"]),
+    "training": st.fixed_dictionaries(
+        {
+            "sequence_length": st.sampled_from([128, 256]),
+            "micro_batch": st.integers(1, 3),
+            "gradient_accumulation": st.integers(1, 8),
+            "recompute": st.sampled_from(["none", "full", "selective", {"every": 2}, {"blocks": 1}]),
+            "optimizer": st.fixed_dictionaries({"name": st.just("adamw"), "clip_gradients": st.booleans()}),
+        },
+        optional={
+            "backward": st.just(False),
+            "iteration": st.just("first"),
+            "finetune": st.sampled_from([{"method": "lora"}, {"method": "freeze"}]),
+            "mean_sequence_length": st.just(100),
+            "offload": st.sampled_from([{"activations": "cpu"}, {"optimizer": "cpu"}]),
+        },
+    ),
+    "tensor": st.fixed_dictionaries(
+        {"size": st.sampled_from([1, 1, 2, 4]), "sequence_parallel": st.booleans(), "overlap": st.sampled_from(["none", "backward"])}
+    ),
+    "context": st.fixed_dictionaries({"size": st.sampled_from([1, 1, 2]), "method": st.sampled_from(["ring", "all-gather", "ulysses"])}),
+    "pipeline": st.fixed_dictionaries(
+        {
+            "size": st.sampled_from([1, 2, 4]),
+            "schedule": st.sampled_from(["1f1b", "gpipe", "interleaved", "naive", "pipedream"]),
+            "virtual_stages": st.sampled_from([1, 1, 2]),
+            "overlap_sends": st.booleans(),
+        }
+    ),
+    "data": st.fixed_dictionaries(
+        {
+            "strategy": st.sampled_from(["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"]),
+            "overlap_reduce": st.booleans(),
+            "overlap_gather": st.booleans(),
+            "accumulate": st.sampled_from(["no_sync", "every"]),
+            "reshard_after_forward": st.booleans(),
+        }
+    ),
+    "profile": st.sampled_from(["auto", "pytorch-2", "deepspeed", "megatron-core", "megatron-2021"]),
+    "slow": st.sampled_from([[], [], [{"rank": 0, "speed": 0.7}], [{"rank": 1, "speed": 0.8}]]),
+}
+
+
+@settings(max_examples=60)
+@given(st.fixed_dictionaries(SECTIONS))
+def test_no_simulation_beats_its_bounds(case):
+    tree = {
+        "model": {"base": case["model"], "layers": case["layers"]},
+        "cluster": {"topology": case["topology"], "interference": case["interference"]},
+        "training": case["training"],
+        "parallel": {axis: case[axis] for axis in ("tensor", "context", "pipeline", "data")},
+        "software": {"profile": case["profile"]},
+        "variability": {"slow": case["slow"]},
+    }
+    try:
+        built = build(load(tree))
+        Bounder().bounds(built)
+        metrics_of(built)
+    except (InputError, ParsimError):
+        assume(False)
+    check(built)
+
+
+def test_metrics_are_those_of_the_report():
+    scenario = load("gpt2-xl-gpipe-4x-v100")
+    report, found = simulate(scenario), metrics_of(build(scenario))
+    document = report.document()
+    assert found.step_time_s == document["step_time_s"]
+    assert found.samples_per_s == document["samples_per_s"]
+    assert found.tokens_per_s == document["tokens_per_s"]
+    assert found.mfu == document["mfu"]
+    assert found.peak_bytes == document["memory"]["peak_bytes"]
+    assert found.fits == document["memory"]["fits"]
+    assert found.headroom_bytes == document["memory"]["headroom_bytes"]
+    assert found.gpus == document["ranks"]["total"]
