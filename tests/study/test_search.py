@@ -16,7 +16,17 @@ from parsim.study.search.candidate import Candidate
 from parsim.study.search.evaluate import Invalid, Setup
 from parsim.study.search.incumbents import dominates
 from parsim.study.search.lattice import Lattice, Ranges, divisors
-from parsim.study.search.objective import GPU_TIME_PER_SAMPLE, PEAK_MEMORY, STEP_TIME, TIME_PER_SAMPLE, AtLeast, AtMost, Fits, Metrics, metric
+from parsim.study.search.objective import (
+    GPU_TIME_PER_SAMPLE,
+    PEAK_MEMORY,
+    STEP_TIME,
+    TIME_PER_SAMPLE,
+    AtLeast,
+    AtMost,
+    Fits,
+    Metrics,
+    metric,
+)
 from parsim.study.search.search import BoundError, search
 
 CAPACITY = 100

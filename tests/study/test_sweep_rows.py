@@ -25,6 +25,7 @@ from parsim.study.sweep.objective import objective
 from parsim.study.sweep.ranking import dominates, ranked
 from parsim.study.sweep.row import Row
 from parsim.study.sweep.runner import Runner
+from parsim.study.sweep.search_bounds import Given
 from parsim.study.sweep.study_file import definition_of
 
 TINY: dict[str, Any] = {
@@ -327,7 +328,7 @@ def test_bounds_never_change_the_best(costs: list[tuple[float, float]], top: int
         time, share = costs[place.number]
         return Least(time * share) if share > 0.1 else None
 
-    choice = Bounded(iter(places), bound, objective("step_time"), lambda place, _: costs[place.number][0], top)
+    choice = Bounded(places, Given(bound), objective("step_time"), lambda place, _: costs[place.number][0], top)
     found: list[int] = []
     flying: list[Place] = []
     while True:

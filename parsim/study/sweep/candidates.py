@@ -73,6 +73,7 @@ class Space:
         self.machines = Machines()
         self.axes: tuple[Axis, ...] = definition.axes
         self._sizes: dict[tuple[str, ...], int] = {}
+        self._first: dict[str, int] = {}
 
     def points(self) -> Iterator[dict[str, Any]]:
         """All points, each a value per key."""
@@ -85,22 +86,20 @@ class Space:
 
     def places(self, where: Sequence[Constraint]) -> Iterator[Place]:
         """All points in order, each looked at as far as it can be without simulating it."""
-        written = [one for one in where if one.stage == Stage.WRITTEN]
-        seen: dict[str, None] = {}
+        for place in self.written(where):
+            yield place if place.excluded else self.loaded(place, where)
+
+    def written(self, where: Sequence[Constraint]) -> Iterator[Place]:
+        """All points in order, judged by nothing but what is written there."""
+        judges = [one for one in where if one.stage == Stage.WRITTEN]
         for number, settings in enumerate(self.points()):
             known = self.known(settings)
-            if broken := next((one for one in written if one.holds(known) is False), None):
-                yield Place(number, settings, excluded=broken.why(known))
-                continue
-            place = self._loaded(number, settings, where)
-            if place.candidate is not None and place.candidate.key in seen:
-                yield Place(number, settings, same_as=place.candidate.key)
-                continue
-            if place.candidate is not None:
-                seen[place.candidate.key] = None
-            yield place
+            broken = next((one for one in judges if one.holds(known) is False), None)
+            yield Place(number, settings, excluded="" if broken is None else broken.why(known))
 
-    def _loaded(self, number: int, settings: Mapping[str, Any], where: Sequence[Constraint]) -> Place:
+    def loaded(self, place: Place, where: Sequence[Constraint]) -> Place:
+        """The place with its candidate, or why it has none. Of places with the same scenario, the first that is asked for has it."""
+        number, settings = place.number, place.settings
         overrides = arguments(settings)
         try:
             scenario = self.base.with_overrides(*overrides)
@@ -111,7 +110,10 @@ class Space:
         if broken := next((one for one in where if one.holds(known) is False), None):
             return Place(number, settings, excluded=broken.why(known), facts=facts)
         document = scenario.document()
-        return Place(number, settings, Candidate(key_of(document), overrides, document), facts=facts)
+        candidate = Candidate(key_of(document), overrides, document)
+        if self._first.setdefault(candidate.key, number) != number:
+            return Place(number, settings, same_as=candidate.key)
+        return Place(number, settings, candidate, facts=facts)
 
     def _unloaded_key(self, overrides: Sequence[str]) -> str:
         return _digest("unloaded", self.base.hash(), *overrides)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from parsim.errors import ParsimError
 from parsim.study.sweep.candidates import Place
 from parsim.study.sweep.objective import Objective
 from parsim.study.sweep.row import Row
+
+if TYPE_CHECKING:
+    from parsim.study.sweep.search_bounds import Prover
 
 SLACK = 1e-9
 """relative; a bound must be worse by more than rounding"""
@@ -30,6 +35,8 @@ class Least(NamedTuple):
     """the same"""
     gpus: float | None = None
     """the same"""
+    bill: Mapping[str, float] = {}
+    """time to train, GPU-hours, money and energy, by the names of `parsim.report.economics.METRICS`"""
 
 
 Bound = Callable[[Place], Least | None]
@@ -74,44 +81,64 @@ class Bounded:
     """Those that may still be among the best `top`, the most promising first; what is passed over is proved worse.
 
     Exact: a candidate is left out only where its bound is worse than the worst of the best `top` that keep all constraints, or
-    (with `must_fit`) where it surely does not fit, so the best `top` rows are those of simulating everything.
+    (with `must_fit`) where it surely does not fit, so the best `top` rows are those of simulating everything. Whoever comes up with
+    a cheap bound is given a better one first. `look` completes a place when it is its turn: with its candidate, and with its row
+    if that is there already; None if there is nothing to simulate.
     """
 
     def __init__(
         self,
-        places: Iterator[Place],
-        bound: Bound,
+        places: Sequence[Place],
+        prover: Prover,
         objective: Objective,
         accepts: Callable[[Place, Row], float | None],
         top: int,
         *,
+        look: Callable[[Place], tuple[Place, Row | None] | None] = lambda place: (place, None),
         must_fit: bool = True,
     ) -> None:
         self.passed: dict[int, str] = {}
-        self._accepts, self._top, self._objective = accepts, top, objective
+        self._places = {place.number: place for place in places}
+        self._prover, self._objective, self._accepts, self._look = prover, objective, accepts, look
+        self._top, self._must_fit = top, must_fit
         self._least: dict[int, Least] = {}
         self._best: list[float] = []
-        self._waiting: list[tuple[float, int, Place]] = []
-        for place in places:
-            found = bound(place)
-            if found is None:
-                self._waiting.append((float("-inf"), place.number, place))
-            elif found.full and must_fit:
-                self.passed[place.number] = found.full
+        self._open: list[tuple[float, int, bool]] = []
+        """(bound of the score, number, whether it is the best bound there is), a heap"""
+        self._proved = False
+
+    def _prove(self) -> None:
+        self._proved = True
+        places = list(self._places.values())
+        for place, least in zip(places, self._prover.bounds(places), strict=True):
+            if least is None:
+                self._open.append((float("-inf"), place.number, True))
+            elif least.full and self._must_fit:
+                self.passed[place.number] = least.full
             else:
-                self._least[place.number] = found
-                self._waiting.append((least_of(objective, found), place.number, place))
-        self._waiting.sort(key=lambda item: item[:2], reverse=True)
+                self._least[place.number] = least
+                self._open.append((least_of(self._objective, least), place.number, False))
+        heapify(self._open)
 
     def take(self, count: int) -> list[Place]:
+        if not self._proved:
+            self._prove()
         found: list[Place] = []
-        while self._waiting and len(found) < count:
-            low, _, place = self._waiting[-1]
+        while self._open and len(found) < count:
+            low, number, tight = self._open[0]
             if len(self._best) == self._top and low > self._best[-1] + SLACK * abs(self._best[-1]):
                 self._pass_over()
                 break
-            self._waiting.pop()
-            found.append(place)
+            heappop(self._open)
+            if not tight:
+                least = self._least[number] = self._prover.tighter(self._places[number], self._least[number])
+                heappush(self._open, (max(low, least_of(self._objective, least)), number, True))
+            elif (looked := self._look(self._places[number])) is not None:
+                place, row = looked
+                if row is None:
+                    found.append(place)
+                else:
+                    self.tell(place, row)
         return found
 
     def _pass_over(self) -> None:
@@ -119,9 +146,9 @@ class Bounded:
         word = "most" if self._objective.most else "least"
         limit = metric.shown(sign * self._best[-1])
         best = "the best has" if self._top == 1 else f"the best {self._top} have"
-        for low, number, _ in self._waiting:
+        for low, number, _ in self._open:
             self.passed[number] = f"{metric.title} is at {word} {metric.shown(sign * low)}, {best} {limit}"
-        self._waiting = []
+        self._open = []
 
     def tell(self, place: Place, row: Row) -> None:
         least, time = self._least.get(place.number), row.get("step_time_s")
@@ -131,6 +158,14 @@ class Bounded:
         if score is not None:
             insort(self._best, score)
             del self._best[self._top :]
+
+
+_BILLED = ("time_to_train_s", "gpu_hours", "gpu_hours_billed", "cost_per_step", "cost_per_million_tokens", "cost_per_million_samples",
+    "cost_to_train", "energy_J", "energy_per_step_J", "energy_per_token_J")  # fmt: skip
+
+
+def _billed(name: str, least: Least) -> float | None:
+    return least.bill.get(name)
 
 
 _OF_BOUNDS: dict[str, Callable[[Least], float | None]] = {
@@ -143,6 +178,7 @@ _OF_BOUNDS: dict[str, Callable[[Least], float | None]] = {
     ),
     "peak_bytes": lambda least: least.memory,
     "gpus": lambda least: least.gpus,
+    **{name: partial(_billed, name) for name in _BILLED},
 }
 """metric -> what bounds say of it: the least it can be, or the most where more is better"""
 

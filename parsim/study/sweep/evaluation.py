@@ -44,8 +44,13 @@ def evaluate_all(work: Sequence[tuple[Candidate, Mapping[str, Any]]], expected: 
     Raises:
         ForeignWorkerError: this process has not the parsim that asks (`expected` is its `stamp`).
     """
+    refuse_foreign(expected)
+    with _ONE_AT_A_TIME:
+        return [evaluate(candidate, settings) for candidate, settings in work]
+
+
+def refuse_foreign(expected: tuple[str, str]) -> None:
+    """Raises ForeignWorkerError if this process has not the parsim that asks; `expected` is its `stamp`."""
     if (mine := stamp()) != expected:
         what = f"version {mine[0]}, not {expected[0]}" if mine[0] != expected[0] else "another catalogue of devices and models"
         raise ForeignWorkerError(f"a worker has parsim {what}: its rows would not be comparable; install the same on all machines")
-    with _ONE_AT_A_TIME:
-        return [evaluate(candidate, settings) for candidate, settings in work]

@@ -16,13 +16,13 @@ from parsim.scenario.scenario import flow
 from parsim.study.sweep.candidates import Place, Space
 from parsim.study.sweep.choice import Bound, Bounded, Choice, Everything, bounds_help
 from parsim.study.sweep.constraint import Constraint, constraint
-from parsim.study.sweep.crews import crew
+from parsim.study.sweep.crews import Crew, crew
 from parsim.study.sweep.definition import SEED, Definition, Source
 from parsim.study.sweep.journal import Journal
 from parsim.study.sweep.objective import Objective, objective
 from parsim.study.sweep.row import Row
 from parsim.study.sweep.runner import Runner
-from parsim.study.sweep.search_bounds import bounds_of
+from parsim.study.sweep.search_bounds import Given, Proved
 from parsim.study.sweep.study import Study
 from parsim.study.sweep.study_file import definition_of
 
@@ -94,14 +94,13 @@ def run(
 ) -> Study:
     """Run a definition; `hands` gives the crew for so many candidates."""
     space = Space(definition)
-    bound = bound if bound is not None or exhaustive else bounds_of(space.base)
     where = conditions(definition)
     _check_currencies(where, space)
     objectives = definition.objectives or (objective("step_time_s"),)
     if out is None:
-        return _Run(space, where, objectives, None).study(hands, None if exhaustive else bound, watch)
+        return _Run(space, where, objectives, None).study(hands, bound, watch, exhaustive=exhaustive)
     with Journal(out, asked(definition, space), restart=restart) as journal:
-        return _Run(space, where, objectives, journal).study(hands, None if exhaustive else bound, watch)
+        return _Run(space, where, objectives, journal).study(hands, bound, watch, exhaustive=exhaustive)
 
 
 def conditions(definition: Definition) -> tuple[Constraint, ...]:
@@ -138,13 +137,13 @@ class _Run:
         self.best: tuple[float, Row] | None = None
         self._checked = False
 
-    def study(self, hands: Callable[[int], Any], bound: Bound | None, watch: Watch | None) -> Study:
+    def study(self, hands: Callable[[int], Any], bound: Bound | None, watch: Watch | None, *, exhaustive: bool) -> Study:
         points = sum(1 for _ in self.space.points())
         if not points:
             raise ScenarioError(Finding("the study has no point at all", suggestion="give a key several values"))
-        choice = self._choice(self._open(), bound)
-        runner = Runner(choice, hands(points), self._record)
-        came = self._told(runner.run())
+        crew = hands(points)
+        choice = Everything(self._opened()) if exhaustive or not self._bounds_help() else self._bounded(crew, bound)
+        came = self._told(Runner(choice, crew, self._record).run())
         for _ in came if watch is None else watch(came, max(1, points - len(self.rows)), self.remark):
             pass
         found = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed)
@@ -152,24 +151,36 @@ class _Run:
         found.directory = self.journal.directory if self.journal is not None else None
         return found
 
-    def _open(self) -> Iterator[Place]:
+    def _opened(self) -> Iterator[Place]:
         """What has to be simulated, in order, looked at while the workers work; the rest is known when it is its turn."""
-        for place in self.space.places(self.where):
+        for place in self.space.written(self.where):
             self.places.append(place)
-            if place.refused is not None:
-                self._record_rows([place.refused])
-            elif place.candidate is not None and (row := self.rows.get(place.candidate.key)) is not None:
-                self._heard(place, row)
-            elif place.candidate is not None:
-                yield place
+            if not place.excluded and (looked := self._look(place)) is not None and looked[1] is None:
+                yield looked[0]
 
-    def _choice(self, places: Iterator[Place], bound: Bound | None) -> Choice:
+    def _look(self, place: Place) -> tuple[Place, Row | None] | None:
+        """A place with its candidate, and with its row if that is there already; None: there is nothing to simulate."""
+        place = self.places[place.number] = self.space.loaded(place, self.where)
+        if place.refused is not None:
+            self._record_rows([place.refused])
+        if place.candidate is None:
+            return None
+        if (row := self.rows.get(place.candidate.key)) is not None:
+            self._heard(place, row)
+        return place, row
+
+    def _bounds_help(self) -> bool:
         """Bounds rank one figure that they say something of; a mean over seeds and a front are ranked by simulating everything."""
         seeded = any(SEED in axis.keys for axis in self.space.axes)
-        if bound is None or len(self.objectives) > 1 or not bounds_help(self.objectives[0]) or seeded:
-            return Everything(places)
+        return len(self.objectives) == 1 and bounds_help(self.objectives[0]) and not seeded
+
+    def _bounded(self, crew: Crew, bound: Bound | None) -> Choice:
+        self.places = list(self.space.written(self.where))
+        prover = Proved(self.space.base, crew) if bound is None else Given(bound)
         must_fit = any(one.text == _ALWAYS for one in self.where)
-        return Bounded(places, bound, self.objectives[0], self._score, self.space.definition.top, must_fit=must_fit)
+        asked = [place for place in self.places if not place.excluded]
+        top = self.space.definition.top
+        return Bounded(asked, prover, self.objectives[0], self._score, top, look=self._look, must_fit=must_fit)
 
     def _record(self, found: list[tuple[Place, Row]]) -> None:
         self._record_rows([row for _, row in found])
