@@ -16,7 +16,17 @@ from parsim.study.search.candidate import Candidate
 from parsim.study.search.evaluate import Invalid, Setup
 from parsim.study.search.incumbents import dominates
 from parsim.study.search.lattice import Lattice, Ranges, divisors
-from parsim.study.search.objective import GPU_TIME_PER_SAMPLE, PEAK_MEMORY, STEP_TIME, TIME_PER_SAMPLE, AtLeast, AtMost, Fits, Metrics, metric
+from parsim.study.search.objective import (
+    GPU_TIME_PER_SAMPLE,
+    PEAK_MEMORY,
+    STEP_TIME,
+    TIME_PER_SAMPLE,
+    AtLeast,
+    AtMost,
+    Fits,
+    Metrics,
+    metric,
+)
 from parsim.study.search.search import BoundError, search
 
 CAPACITY = 100
@@ -171,7 +181,9 @@ def test_the_answer_does_not_depend_on_the_executor(small):
     with ProcessPoolExecutor(2) as processes, ThreadPoolExecutor(2) as threads:
         for executor in (processes, threads):
             found = search(setup, some, top=2, executor=executor)
-            assert [(r.status, r.values, r.least, r.why) for r in found.records] == [(r.status, r.values, r.least, r.why) for r in alone.records]
+            assert [(r.status, r.values, r.least, r.why) for r in found.records] == [
+                (r.status, r.values, r.least, r.why) for r in alone.records
+            ]
 
 
 def test_tight_memory_decides_as_brute_force_does():
