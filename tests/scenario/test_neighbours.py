@@ -13,16 +13,16 @@ SAME = (
     "training", "parallelism", "runtime", "gpus", "slow", "batch_arithmetic", "bytes_per_parameter", "steps_to_train", "memory_reserve",
     "assumptions", "warnings", "collectives", "interference", "seed", "tokens", "background",
 )  # fmt: skip
+FLAT = {"parallel.pipeline.size": 1, "parallel.pipeline.virtual_stages": 1, "parallel.pipeline.schedule": "1f1b"}
+ALONE = {"parallel.tensor.size": 1, "parallel.tensor.sequence_parallel": False}
 CHANGES = [
     {},
     {"parallel.tensor.size": 4, "parallel.pipeline.size": 4, "parallel.pipeline.virtual_stages": 2},
     {"parallel.data.strategy": "zero1", "parallel.pipeline.size": 4, "training.recompute": "full"},
-    {"parallel.tensor.size": 1, "parallel.tensor.sequence_parallel": False, "parallel.pipeline.size": 1, "parallel.pipeline.virtual_stages": 1,
-     "parallel.pipeline.schedule": "1f1b", "parallel.data.strategy": "zero3", "training.recompute": {"blocks": 3}},
-    {"parallel.pipeline.size": 1, "parallel.pipeline.virtual_stages": 1, "parallel.pipeline.schedule": "1f1b", "parallel.data.strategy": "zero2",
-     "training.offload": {"optimizer": "cpu"}, "software.profile": "deepspeed"},
+    {**FLAT, **ALONE, "parallel.data.strategy": "zero3", "training.recompute": {"blocks": 3}},
+    {**FLAT, "parallel.data.strategy": "zero2", "training.offload": {"optimizer": "cpu"}, "software.profile": "deepspeed"},
     {"parallel.zero": 1, "training.mbs": 2, "parallel.pipeline.size": 4},
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")

@@ -181,7 +181,9 @@ def test_the_answer_does_not_depend_on_the_executor(small):
     with ProcessPoolExecutor(2) as processes, ThreadPoolExecutor(2) as threads:
         for executor in (processes, threads):
             found = search(setup, some, top=2, executor=executor)
-            assert [(r.status, r.values, r.least, r.why) for r in found.records] == [(r.status, r.values, r.least, r.why) for r in alone.records]
+            assert [(r.status, r.values, r.least, r.why) for r in found.records] == [
+                (r.status, r.values, r.least, r.why) for r in alone.records
+            ]
 
 
 def test_tight_memory_decides_as_brute_force_does():

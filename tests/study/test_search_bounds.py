@@ -62,7 +62,9 @@ def test_memory_that_is_surely_live():
         Item("gather", "data_comm", ("data",), collective=("all_gather", "data", 8), effects=[Effect(0.0, 1, allocate=True)]),
         Item("a", "compute", ("compute",), 1.0, effects=[Effect(0.0, 0, allocate=True)]),
         Item("b", "compute", ("compute",), 1.0, needs=[0], effects=[Effect(0.0, 2, allocate=True), Effect(1.0, 1, allocate=False)]),
-        Item("reduce", "data_comm", ("data",), collective=("reduce_scatter", "data", 8), needs=[2], effects=[Effect(inf, 2, allocate=False)]),
+        Item(
+            "reduce", "data_comm", ("data",), collective=("reduce_scatter", "data", 8), needs=[2], effects=[Effect(inf, 2, allocate=False)]
+        ),
     ]
     found = levels(items, tensors)
     assert (found.high, found.net) == (1024 + 4096 + 2048, 1024)  # 2000 B take 2048
@@ -70,7 +72,8 @@ def test_memory_that_is_surely_live():
 
 
 @pytest.mark.parametrize(
-    ("name", "virtual", "makespan"), [("gpipe", 1, 33.0), ("1f1b", 1, 33.0), ("interleaved", 2, 28.5), ("interleaved", 4, 26.25), ("naive", 1, 96.0)]
+    ("name", "virtual", "makespan"),
+    [("gpipe", 1, 33.0), ("1f1b", 1, 33.0), ("interleaved", 2, 28.5), ("interleaved", 4, 26.25), ("naive", 1, 96.0)],
 )
 def test_a_walked_schedule_has_the_published_makespan(name, virtual, makespan):
     """p = 4, m = 8, forward 1, backward 2 (Narayanan et al., arXiv 2104.04473)."""
@@ -99,7 +102,7 @@ def test_a_walked_schedule_waits_for_messages():
         ("pipeline-unit-naive", 0.34, 1.0, 0.98),
         ("pipeline-unit-pipedream", 0.999, 0.999, 0.98),
         ("custom-schedule", 0.92, 1.0, 0.99),
-        ("mlp-1x-a100", 1.0, 1.0, 0.95),
+        ("mlp-1x-a100", 1.0, 1.0, 0.94),
         ("llama-7b-ddp-8x-a100", 0.99, 0.99, 0.98),
         ("llama-7b-zero1-8x-a100", 0.99, 0.99, 0.97),
         ("llama-7b-zero2-8x-a100", 0.95, 0.95, 0.93),
@@ -115,9 +118,7 @@ def test_a_walked_schedule_waits_for_messages():
 )
 def test_shipped_scenarios_are_bounded_tightly(name, cheap, tight, memory):
     found = check(build(load(name)))
-    assert found >= (cheap * (1 - 1e-8), tight * (1 - 1e-8), memory) or all(
-        value >= least * (1 - 1e-8) for value, least in zip(found, (cheap, tight, memory), strict=True)
-    )
+    assert all(value >= least * (1 - 1e-8) for value, least in zip(found, (cheap, tight, memory), strict=True)), found
 
 
 def test_a_pipeline_of_the_paper_is_bounded_within_two_percent():

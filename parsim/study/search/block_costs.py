@@ -27,6 +27,10 @@ class BlockCost:
 
     seconds: dict[str, float]
     """kind of slot (F, B, I, W; f, b, i, w: of the first micro-batch) -> [s]"""
+    computing: dict[str, float]
+    """the same if launching took no time [s]"""
+    waits: dict[str, float]
+    """the part of `computing` at its end in which compute waits for a collective, and the host may be launching the next block [s]"""
     idle: bool
     """some kind of slot gives its compute lane nothing to do (frozen weights), and then waits for nobody"""
     kept: int
@@ -63,21 +67,26 @@ def block_cost(
     passes.sharding[block] = Replicated(single.weights(passes.chunks[block]), single.training, DataParallel(), single.runtime, 1)
     last = block == len(plan.model.blocks) - 1
     gathers = _gathers(passes, block, last=last, price=price)
-    seconds, measured, idle = {}, {}, False
+    seconds, computing, waits, measured, idle = {}, {}, {}, {}, False
     for kind in kinds:
         for name, first in ((kind, False), (kind.lower(), True)):
             items = passes.template(kind, block, first, False)
             whole = longest(items, on_links, {}, speed=speed, arrival=0.0).compute
+            bare = longest(items, on_links, {}, speed=speed, arrival=0.0, host=False)
+            received = gathers.get("F" if kind == "F" else "B" if kind in "BI" else "", 0.0)
             idle |= whole < 0.0
-            seconds[name] = max(0.0, whole) - gathers.get(kind if kind in "FB" else "B" if kind == "I" else "", 0.0)
+            seconds[name], computing[name] = max(0.0, whole) - received, max(0.0, bare.compute) - received
+            waits[name] = max(0.0, bare.compute - bare.busy) if bare.busy >= 0.0 else 0.0
             measured[name] = levels(items, passes.table.rows, without=("gradients", "workspace"))
     taped = passes.tape(block)
     sent = {way: passes.sends(way, block) for way in ("F", "B") if way in kinds or (way == "B" and "I" in kinds)}
-    received = rounded(taped.tensors["output"].bytes) if not last else 0
+    handed = rounded(taped.tensors["output"].bytes) if not last else 0
     before = 0 if block == 0 else rounded(passes.tape(block - 1).tensors["output"].bytes)
     ahead: Levels = measured["F"]
     return BlockCost(
         seconds=seconds,
+        computing=computing,
+        waits=waits,
         idle=idle,
         kept=ahead.net - before,
         forward_high=ahead.high - before,
@@ -86,7 +95,7 @@ def block_cost(
             max((measured[kind].high for kind in ("B", "I") if kind in measured), default=0),
         ),
         input=before,
-        output=received,
+        output=handed,
         message={way: size for way, (size, _, _) in sent.items()},
         message_seconds={way: duration for way, (_, _, duration) in sent.items()},
         gathers=gathers,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from parsim.program.host import LANE as LAUNCH
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE, Tensor
 from parsim.simulation.allocator import ROUNDING
@@ -26,19 +27,24 @@ class Chain:
 
     compute: float
     """to the end of the compute lane"""
+    busy: float
+    """to the end of the last op there that takes time; what is left is a wait that the next pass or block would make"""
     whole: float
     """to the end of its last op in any lane"""
 
 
-def longest(items: Sequence[Item], price: Price, sources: Mapping[str, float], *, speed: float = 1.0, arrival: float = -inf) -> Chain:
+def longest(
+    items: Sequence[Item], price: Price, sources: Mapping[str, float], *, speed: float = 1.0, arrival: float = -inf, host: bool = True
+) -> Chain:
     """Follow a pass. `sources`: when each lane's last op before the pass ends (absent: -inf, it holds nothing up).
 
-    `arrival` is what the first item of the compute lane waits for besides. `speed` divides kernel times.
+    `arrival` is what the first item of the compute lane waits for besides. `speed` divides kernel times. Without `host` launching
+    takes no time.
     """
     lanes = dict(sources)
     begin = lanes.get(COMPUTE, -inf)
     ends: list[float] = []
-    whole = -inf
+    whole = busy = -inf
     for item in items:
         start = max((lanes.get(lane, -inf) for lane in item.lanes), default=-inf)
         for need in item.needs:
@@ -47,12 +53,15 @@ def longest(items: Sequence[Item], price: Price, sources: Mapping[str, float], *
             start = max(start, begin if tail == COMPUTE else lanes.get(tail, -inf))
         if item.lanes[0] == COMPUTE:
             start, arrival = max(start, arrival), -inf
-        end = start + item.duration / speed if item.collective is None else start + item.duration + price(*item.collective)
+        seconds = item.duration / speed if item.collective is None else item.duration + price(*item.collective)
+        end = start + (seconds if host or item.lanes[0] != LAUNCH else 0.0)
+        if seconds and COMPUTE in item.lanes:
+            busy = end
         ends.append(end)
         for lane in item.lanes:
             lanes[lane] = max(end, lanes.get(lane, -inf))
         whole = max(whole, end)
-    return Chain(lanes.get(COMPUTE, -inf), whole)
+    return Chain(lanes.get(COMPUTE, -inf), busy, whole)
 
 
 def lane_seconds(items: Sequence[Item], price: Price, *, speed: float = 1.0) -> dict[str, float]:

@@ -152,7 +152,7 @@ class _Candidate:
                 (self._block(block, group.checkpoint, speed), group.checkpoint and block != group.blocks[0]) for block in group.blocks
             ]
         entering, leaving = costs[0][0], costs[-1][0]
-        seconds = {kind: sum(cost.seconds[kind] for cost, _ in costs) for kind in entering.seconds}
+        seconds = {kind: _one_after_another([cost for cost, _ in costs], kind) for kind in entering.seconds}
         for name in seconds:
             if name in "Ff":
                 seconds[name] += entering.gathers.get("F", 0.0)
@@ -225,6 +225,15 @@ class _Candidate:
         ]
         homes = {f"{name}.{parameter.name}": number for name, number, parameter in named}
         return [(homes[parameter.tied], number) for _, number, parameter in named if parameter.tied in homes]
+
+
+def _one_after_another(costs: Sequence[BlockCost], kind: str) -> float:
+    """Seconds of blocks in a row; while compute waits at the end of one for a collective, the host may be launching the next."""
+    total = waited = 0.0
+    for cost in costs if kind in "Ff" else reversed(costs):
+        total += max(cost.computing[kind], cost.seconds[kind] - waited)
+        waited = cost.waits[kind]
+    return total
 
 
 def _sends(plan: Plan, chunks: tuple[ChunkCost, ...], prices: ChainPrices) -> dict[tuple[str, int], float]:

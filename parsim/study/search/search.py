@@ -31,7 +31,7 @@ Progress = Callable[[Question, int, int], None]
 BOUNDED_TOGETHER = 100
 """candidates of one task; neighbours share pieces, so a task takes consecutive ones"""
 TIGHTENED_TOGETHER = 16
-SIMULATED_TOGETHER = 4
+SIMULATED_TOGETHER = 2
 TOLERANCE = 1e-9
 """relative; a bound above the value by more than rounding is an error in the bound"""
 
