@@ -164,6 +164,21 @@ def test_a_table_for_pandas() -> None:
     assert list(frame["step_time_s"]) == pytest.approx([21, 21, 33, 33, 393, 393])
 
 
+def test_pandas_and_duckdb_read_the_file_as_it_is(tmp_path: Path) -> None:
+    """Numbers, texts, refused rows with findings and keys that hold mappings."""
+    pandas, duckdb = pytest.importorskip("pandas"), pytest.importorskip("duckdb")
+    study = parsim.sweep(TINY, "training.global_batch=4,8", "training.micro_batch=1,3", "training.recompute=none,{every: 1}", out=tmp_path)
+    path = tmp_path / "results.jsonl"
+    times = [(row["key"], row["step_time_s"]) for row in study.rows if row["status"] == "fits"]
+    assert len(study.rows) == 8
+    assert len(times) < 8
+    frame = pandas.read_json(path, lines=True)
+    assert list(frame[frame["status"] == "fits"][["key", "step_time_s"]].itertuples(index=False, name=None)) == times
+    with duckdb.connect() as connection:
+        assert connection.execute(f"SELECT key, step_time_s FROM '{path}' WHERE fits").fetchall() == times
+        assert connection.execute(f"SELECT count(*) FROM '{path}' WHERE findings[1].path = 'training.global_batch'").fetchone() == (4,)
+
+
 def test_any_executor_gives_the_same_rows() -> None:
     here = parsim.sweep(TINY, *WORDS)
     with ThreadPoolExecutor(2) as pool:

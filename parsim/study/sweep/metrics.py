@@ -137,8 +137,14 @@ METRICS: tuple[Metric, ...] = (
         ("cost_per_million_tokens_usd", "cost_per_token"), "Price of one million tokens, in economics.currency.", _PRICE,
     ),
     Metric("cost_per_step", "cost per step", "money", "lower", of("cost_per_step"), (), "Price of one step, in that currency.", _PRICE),
+    Metric(
+        "cost_per_million_samples", "cost per 1e6 samples", "money", "lower", of("cost_per_million_samples"), (),
+        "Price of one million samples, in economics.currency.", _PRICE,
+    ),
+    Metric("steps_to_train", "steps to train", "1", "", of("steps_to_train"), (), "Optimizer steps of the whole training.", _TOKENS),
     Metric("energy_J", "energy", "J", "lower", of("energy_J"), ("energy",), "Energy of the whole training at the meter.", _TOKENS),
     Metric("energy_per_step_J", "energy per step", "J", "lower", of("energy_per_step_J"), (), "Energy of one step at the meter.", _POWER),
+    Metric("energy_per_token_J", "energy per token", "J", "lower", of("energy_per_token_J"), (), "Energy of one token.", _POWER),
     Metric("co2_kg", "CO2", "kg", "lower", of("co2_kg"), (), "CO2 equivalent of the energy.", f"a carbon intensity and {_TOKENS}"),
     Metric(
         "goodput", "goodput", "fraction", "higher", of("goodput"), (), "Share of the time that goes into steps that count.",

@@ -9,6 +9,7 @@ from typing import Any
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
 from parsim.scenario.leaves import value_at
 from parsim.scenario.scenario import flow
+from parsim.study.sweep.definition import SEED
 from parsim.study.sweep.metrics import NAMED, Metric
 from parsim.study.sweep.study import Entry, Study
 
@@ -65,7 +66,10 @@ def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
     columns: list[Column] = [("#", [str(place) for place in range(1, len(shown) + 1)])]
     if len(study.objectives) > 1:
         columns.append(("front", ["*" if entry.layer == 1 else "" for entry in shown]))
+    several = any(len(entry.rows) > 1 for entry in shown)
     for key, name in study.names.items():
+        if several and key == SEED:
+            continue
         cells = [_cut(flow(entry.place.settings[key])) if key in entry.place.settings else NONE for entry in shown]
         if len(shown) == 1 or len(set(cells)) > 1:
             columns.append((name, cells))
@@ -79,7 +83,7 @@ def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
         columns.append(_figures(study, NAMED[name], values))
     if any(entry.rows[0]["status"] != "fits" for entry in shown):
         columns.append(("status", [str(entry.rows[0]["status"]) for entry in shown]))
-    if any(len(entry.rows) > 1 for entry in shown):
+    if several:
         name = study.objectives[0].metric.name
         columns.append(("seeds", [str(len(entry.rows)) for entry in shown]))
         columns.append(("spread", [_spread(entry, name) for entry in shown]))
