@@ -376,6 +376,27 @@ def test_a_study_with_bounds_simulates_less_and_ranks_the_same() -> None:
     assert len(parsim.sweep(TINY, *words, top=1, bound=bound, maximise="samples_per_s").rows) == 4
 
 
+@pytest.mark.parametrize(("name", "kept"), [("time_to_train", 2), ("gpu_hours", 2), ("gpus", 2), ("cost_to_train", 2)])
+def test_bounds_of_the_bill_and_of_sizes(name: str, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What never falls where the step takes longer is bounded by the bill of the shortest step."""
+    costs = {4: 1.0, 8: 2.0, 16: 3.0, 32: 4.0}
+    metric = objective(name).metric
+
+    def bound(place: Place) -> Least:
+        least = 0.75 * costs[place.settings["training.global_batch"]]
+        return Least(0.0, gpus=least, bill={metric.name: least})
+
+    places = list(Space(definition_of(TINY).changed(arguments=["training.global_batch=4,8,16,32"])).places(()))
+    choice = Bounded(iter(places), bound, objective(name), lambda place, _: costs[place.settings["training.global_batch"]], 2)
+    simulated = []
+    while found := choice.take(1):
+        simulated += found
+        choice.tell(found[0], {})
+    assert len(simulated) == kept
+    assert [place.settings["training.global_batch"] for place in simulated] == [4, 8]
+    assert len(choice.passed) == 2
+
+
 def test_what_surely_does_not_fit_is_passed_over() -> None:
     def bound(place: Place) -> Least:
         return Least(0.0, full="it needs at least 128 GiB of 79.25 GiB" if place.settings["training.global_batch"] == 128 else "")

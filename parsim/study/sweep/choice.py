@@ -30,6 +30,8 @@ class Least(NamedTuple):
     """the same"""
     gpus: float | None = None
     """the same"""
+    bill: Mapping[str, float | None] = {}
+    """figures of the bill (`BILLED`) of a run that takes no longer and draws no more"""
 
 
 Bound = Callable[[Place], Least | None]
@@ -147,14 +149,23 @@ _OF_BOUNDS: dict[str, Callable[[Least], float | None]] = {
 """metric -> what bounds say of it: the least it can be, or the most where more is better"""
 
 
+BILLED = (
+    "time_to_train_s", "gpu_hours", "gpu_hours_billed", "cost_to_train", "cost_per_step", "cost_per_million_tokens",
+    "cost_per_million_samples", "energy_J", "energy_per_step_J", "energy_per_token_J", "co2_kg",
+)  # fmt: skip
+"""metrics that never fall where the step takes longer"""
+
+
 def bounds_help(objective: Objective) -> bool:
     """Whether bounds say anything of an objective, in the direction asked for."""
-    return objective.metric.name in _OF_BOUNDS and objective.most == (objective.metric.better == "higher")
+    known = objective.metric.name in _OF_BOUNDS or objective.metric.name in BILLED
+    return known and objective.most == (objective.metric.better == "higher")
 
 
 def least_of(objective: Objective, least: Least) -> float:
     """What the score of an objective cannot fall below; minus infinity where nothing is known."""
-    found = _OF_BOUNDS[objective.metric.name](least)
+    name = objective.metric.name
+    found = _OF_BOUNDS[name](least) if name in _OF_BOUNDS else least.bill.get(name)
     return float("-inf") if found is None else -found * (1.0 + SLACK) if objective.most else found * (1.0 - SLACK)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -21,13 +21,30 @@ def bounds_of(base: Scenario) -> Callable[[Place], Least | None] | None:
     neighbours: Any = import_module("parsim.scenario.neighbours").Neighbours(base)
     bounder: Any = import_module("parsim.study.search.bounds").Bounder()
 
+    bill_of = _bills()
+
     def bound(place: Place) -> Least | None:
         try:
-            found = bounder.bounds(neighbours.built(place.settings))
+            built = neighbours.built(place.settings)
+            found = bounder.bounds(built)
         except InputError:
             return None  # the simulation says what is wrong
         needed, there = units.format_bytes(found.peak_memory), units.format_bytes(found.capacity)
         full = f"it needs at least {needed} of {there}" if found.surely_full else ""
-        return Least(found.step_time, found.peak_memory, full, found.samples, found.tokens, found.gpus)
+        return Least(found.step_time, found.peak_memory, full, found.samples, found.tokens, found.gpus, bill_of(built, found.step_time))
 
     return bound
+
+
+def _bills() -> Callable[[Any, float], Mapping[str, float | None]]:
+    """The bill of a built scenario if its step took only so long, and its GPUs did nothing but wait: nothing is ever cheaper."""
+    economics_of = getattr(import_module("parsim.run"), "economics_of", None)
+    if economics_of is None:
+        return lambda built, step_time: {}
+    report: Any = import_module("parsim.report.economics")
+
+    def bill(built: Any, step_time: float) -> Mapping[str, float | None]:
+        economics = economics_of(built)
+        return {} if economics is None else dict(report.bill(economics, step_time, report.Busy()).metrics())
+
+    return bill

@@ -25,7 +25,7 @@ def text(study: Study) -> str:
     shown = study.entries[: study.definition.top]
     if not shown:
         return "\n".join([*lines, "No row keeps all constraints.", *_reasons(study)])
-    lines += [*_table(_columns(study, shown)), ""]
+    lines += [*_table(_columns(study, shown)), *_common(study, shown), ""]
     if (more := len(study.entries) - len(shown)) > 0:
         lines += [f"{more:,} more; --top shows them.", ""]
     lines += [*_best(study, shown[0]), *_unequal(study)]
@@ -88,6 +88,16 @@ def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
         columns.append(("seeds", [str(len(entry.rows)) for entry in shown]))
         columns.append(("spread", [_spread(entry, name) for entry in shown]))
     return columns
+
+
+def _common(study: Study, shown: Sequence[Entry]) -> list[str]:
+    """What varies, but not among the rows that are shown."""
+    said = [
+        f"{name}={_cut(flow(shown[0].place.settings[key]))}"
+        for key, name in study.names.items()
+        if len(shown) > 1 and key in shown[0].place.settings and len({flow(entry.place.settings.get(key)) for entry in shown}) == 1
+    ]
+    return [f"In all of these: {' '.join(said)}"] if said else []
 
 
 def _spread(entry: Entry, name: str) -> str:
