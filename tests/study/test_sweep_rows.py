@@ -357,7 +357,7 @@ def test_bounds_never_change_the_best(costs: list[tuple[float, float]], top: int
     assert len(found) + len(choice.passed) == len(costs)
 
 
-def test_a_study_with_bounds_simulates_less_and_ranks_the_same() -> None:
+def test_a_study_with_bounds_simulates_less_and_ranks_the_same(tmp_path: Path) -> None:
     words = ("training.global_batch=4,8,16,32",)
 
     def bound(place: Place) -> Least:
@@ -372,6 +372,10 @@ def test_a_study_with_bounds_simulates_less_and_ranks_the_same() -> None:
     assert less.best.key == everything.best.key
     assert less.why_not()[3][2] == "not simulated: step time is at least 96 s, the best has 21 s"
     assert len(parsim.sweep(TINY, *words, top=1, bound=bound, exhaustive=True).rows) == 4
+    # what was simulated before counts as found
+    parsim.sweep(TINY, *words, top=1, bound=bound, out=tmp_path)
+    again = parsim.sweep(TINY, *words, top=1, bound=bound, out=tmp_path)
+    assert [row["step_time_s"] for row in again.rows] == [21.0]
     # bounds say nothing of memory here; of samples/s they say at most 1/3 everywhere
     assert len(parsim.sweep(TINY, *words, top=1, bound=bound, maximise="samples_per_s").rows) == 4
 

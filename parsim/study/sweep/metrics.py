@@ -19,6 +19,8 @@ _UNITS: dict[str, tuple[Dimension, float]] = {
     "samples/s": (FREQUENCY, 1.0), "TFLOP/s": (FLOPS, 1e12), "money": (MONEY, 1.0), "J": (ENERGY, 1.0), "kg": (NUMBER, 1.0),
 }  # fmt: skip
 """unit -> what it measures, and how many base units it is"""
+KWH = 3.6e6
+"""joules"""
 _TOKENS = "training.tokens (or training.examples and training.epochs)"
 _PRICE = "a price (economics.gpu_hour)"
 _POWER = "power of the devices (device files)"
@@ -57,6 +59,8 @@ class Metric:
             return units.format_time(value * self.factor)
         if self.unit == "B":
             return units.format_bytes(value)
+        if self.unit == "J":
+            return f"{value / KWH:,.6g} kWh"
         if self.unit == "fraction":
             return f"{100 * value:.4g} %"
         return f"{value:,.6g}" + (f" {self.unit}" if self.unit not in ("", "1", "money", self.title) else "")

@@ -40,7 +40,7 @@ def _bills() -> Callable[[Any, float], Mapping[str, float | None]]:
     """The bill of a built scenario if its step took only so long, and its GPUs did nothing but wait: nothing is ever cheaper."""
     economics_of = getattr(import_module("parsim.run"), "economics_of", None)
     if economics_of is None:
-        return lambda built, step_time: {}
+        return lambda _built, _step_time: {}
     report: Any = import_module("parsim.report.economics")
 
     def bill(built: Any, step_time: float) -> Mapping[str, float | None]:

@@ -169,7 +169,11 @@ class _Run:
         if bound is None or len(self.objectives) > 1 or not bounds_help(self.objectives[0]) or seeded:
             return Everything(places)
         must_fit = any(one.text == _ALWAYS for one in self.where)
-        return Bounded(places, bound, self.objectives[0], self._score, self.space.definition.top, must_fit=must_fit)
+        found = Bounded(places, bound, self.objectives[0], self._score, self.space.definition.top, must_fit=must_fit)
+        for place in self.places:
+            if place.candidate is not None and (row := self.rows.get(place.candidate.key)) is not None:
+                found.tell(place, row)  # of before
+        return found
 
     def _record(self, found: list[tuple[Place, Row]]) -> None:
         self._record_rows([row for _, row in found])

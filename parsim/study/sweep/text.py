@@ -10,7 +10,7 @@ from parsim.report.quantities import NONE, gib, number, percent, time_unit
 from parsim.scenario.leaves import value_at
 from parsim.scenario.scenario import flow
 from parsim.study.sweep.definition import SEED
-from parsim.study.sweep.metrics import NAMED, Metric
+from parsim.study.sweep.metrics import KWH, NAMED, Metric
 from parsim.study.sweep.study import Entry, Study
 
 _ALWAYS = ("step_time_s", "mfu", "peak_bytes")
@@ -113,6 +113,8 @@ def _figures(study: Study, metric: Metric, values: Sequence[float | None]) -> Co
         return f"{metric.title} [{unit.name}]", [NONE if value is None else f"{value / unit.factor:.4g}" for value in values]
     if metric.unit == "B":
         return f"{metric.title} [GiB]", [NONE if value is None else gib(value) for value in values]
+    if metric.unit == "J":
+        return f"{metric.title} [kWh]", [NONE if value is None else number(value / KWH) for value in values]
     if metric.unit == "fraction":
         return metric.title, [percent(value) for value in values]
     name = currency(study) if metric.unit == "money" else metric.unit
