@@ -109,6 +109,8 @@ def test_why_not(capsys: pytest.CaptureFixture[str]) -> None:
         "gbs=128 schedule=gpipe  not simulated: breaks gbs <= 8: training.global_batch is 128",
         "gbs=128 schedule=1f1b   not simulated: breaks gbs <= 8: training.global_batch is 128",
     ]
+    assert sweep("--why-not", "gbs=4,schedule=1f1b", "--json") == 0
+    assert [one["reason"] for one in json.loads(capsys.readouterr().out)["why_not"]] == ["number 2: step time 21 s, as good as the best"]
     assert sweep("--why-not", "gbs=64") == 2
     assert "no point of the study is called 'gbs=64'" in capsys.readouterr().err
 

@@ -206,7 +206,7 @@ class Study:
         """
         chosen = [place for place in self.places if which == "all" or self._named(place, which)]
         if not chosen:
-            hint = "a key of the table or of results.jsonl, settings such as tp=4,pp=2, or all"
+            hint = "a key as results.jsonl has it, settings such as tp=4,pp=2, or all"
             raise InputError(Finding(f"no point of the study is called {which!r}", "--why-not", which, hint))
         return [(self.key(place), self.label(place.settings), self.why(place)) for place in chosen]
 
