@@ -89,7 +89,9 @@ def sweep(
     found.command = _command(file, values, where, minimise, maximise)
     written = [] if directory is None else _write(found, directory)
     if as_json:
-        say_json(found.document())
+        reasons = [] if why_not is None else found.why_not(why_not)
+        said = {} if why_not is None else {"why_not": [dict(zip(("key", "label", "reason"), one, strict=True)) for one in reasons]}
+        say_json({**found.document(), **said})
     elif not quiet:
         _say(found, why_not)
         say(f"\nWrote {directory}{os.sep}: {', '.join(['results.jsonl', 'study.json', *(path.name for path in written)])}")

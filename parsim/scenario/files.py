@@ -19,6 +19,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.scenario.yaml_tree import Origin, load, nearest, plain, unreadable
 
 KINDS = ("devices", "models", "software", "topologies", "scenarios", "comparisons", "studies")
+_AT_THE_ROOT = ("topologies", "scenarios", "studies")
 SIZE_LIMIT = 10 * 10**6
 """largest file that is read [B]"""
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -54,7 +55,7 @@ def home(kind: str) -> Path:
         raise ValueError(f"unknown kind of file {kind!r}; known: {', '.join(KINDS)}")
     if kind == "comparisons":
         return data_root() / "scenarios" / kind
-    return data_root() / kind if kind in ("topologies", "scenarios", "studies") else _PACKAGE / "catalogue" / kind
+    return data_root() / kind if kind in _AT_THE_ROOT else _PACKAGE / "catalogue" / kind
 
 
 def names(kind: str) -> list[str]:
@@ -111,9 +112,7 @@ def shown(path: str | Path) -> str:
     for kind in KINDS:
         folder = home(kind).resolve()
         if resolved.is_relative_to(folder):
-            return (
-                f"{'' if kind in ('topologies', 'scenarios', 'studies') else 'catalogue/'}{kind}/{resolved.relative_to(folder).as_posix()}"
-            )
+            return f"{'' if kind in _AT_THE_ROOT else 'catalogue/'}{kind}/{resolved.relative_to(folder).as_posix()}"
     return printable(resolved.relative_to(Path.cwd()).as_posix() if resolved.is_relative_to(Path.cwd()) else str(path))
 
 

@@ -39,7 +39,7 @@ def test_the_table_and_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[:9] == [
         "Four unit stages",
         "Minimise step time, where fits; step_time < 1 min",
-        "6 points: 6 simulated; 4 keep all constraints.",
+        "6 points: 1 proved worse without a simulation, 5 simulated; 4 keep all constraints.",
         "",
         "#  gbs  schedule  step time [s]  peak memory [GiB]",
         "1    4     gpipe             21               4.52",
@@ -90,7 +90,7 @@ def test_it_goes_on_and_begins_anew(capsys: pytest.CaptureFixture[str], monkeypa
         patch.setattr("parsim.run.simulate", lambda _: pytest.fail("simulated again"))
         assert sweep("--where", "bubble < 20 %") == 0
         said = capsys.readouterr().out
-    assert "6 points: 6 simulated (6 rows were there before); 1 keep all constraints." in said
+    assert "6 points: 1 proved worse without a simulation, 5 simulated (5 rows were there before); 1 keep all constraints." in said
     assert execute(["sweep", "tiny.yaml", "gbs=4,16", "--workers", "1"]) == 2
     assert "holds another study: it ranges over something else; begin anew with --restart" in capsys.readouterr().err
     assert Path("parsim-out/sweep-tiny/results.jsonl").read_bytes() == rows
@@ -109,6 +109,8 @@ def test_why_not(capsys: pytest.CaptureFixture[str]) -> None:
         "gbs=128 schedule=gpipe  not simulated: breaks gbs <= 8: training.global_batch is 128",
         "gbs=128 schedule=1f1b   not simulated: breaks gbs <= 8: training.global_batch is 128",
     ]
+    assert sweep("--why-not", "gbs=4,schedule=1f1b", "--json") == 0
+    assert [one["reason"] for one in json.loads(capsys.readouterr().out)["why_not"]] == ["number 2: step time 21 s, as good as the best"]
     assert sweep("--why-not", "gbs=64") == 2
     assert "no point of the study is called 'gbs=64'" in capsys.readouterr().err
 

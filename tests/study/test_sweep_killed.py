@@ -36,7 +36,7 @@ training: {micro_batch: 1, global_batch: 1}
 study:
   axes: {variability.seed: {from: 1, to: COUNT}}
 """
-posix = pytest.mark.skipif(os.name != "posix", reason="signals")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="signals, and /proc to find the workers")
 
 
 def study(tmp_path: Path, count: int) -> Path:
@@ -93,7 +93,7 @@ def rows_of(out: Path) -> dict[str, Row]:
     return found
 
 
-@posix
+@linux
 @pytest.mark.slow
 def test_kill_9_in_the_middle_of_a_thousand_rows_then_all_once(tmp_path: Path) -> None:
     path, out = study(tmp_path, 1000), tmp_path / "out"
@@ -118,7 +118,7 @@ def test_kill_9_in_the_middle_of_a_thousand_rows_then_all_once(tmp_path: Path) -
     assert {row["step_time_s"] for row in after.values()} == {3.0}
 
 
-@posix
+@linux
 def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     path, out = study(tmp_path, 60), tmp_path / "out"
     process = begin(path, out, "--workers", "2")
@@ -132,7 +132,7 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     assert rows == {row["key"]: row for row in parsim.sweep(path).rows}, "as in one process"
 
 
-@posix
+@linux
 def test_ctrl_c_leaves_a_valid_file_and_says_how_to_go_on(tmp_path: Path) -> None:
     path, out = study(tmp_path, 400), tmp_path / "out"
     process = begin(path, out, "--workers", "2")
@@ -172,7 +172,7 @@ def killer(stages, micro_batches, virtual):
 """
 
 
-@posix
+@linux
 def test_a_candidate_with_which_its_worker_dies_is_a_row(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(KILLER, encoding="utf-8")
@@ -190,7 +190,7 @@ def test_a_candidate_with_which_its_worker_dies_is_a_row(tmp_path: Path) -> None
     assert reason == "its worker process died twice (killed, out of memory, or crashed)"
 
 
-@posix
+@linux
 def test_workers_that_cannot_even_begin_are_an_error_and_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a script calls sweep() with workers without asking whether it is the main module."""
     places: list[Place] = list(

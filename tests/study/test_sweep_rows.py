@@ -87,7 +87,7 @@ def test_figures_are_those_of_the_report() -> None:
 
 def test_rows_of_closed_form() -> None:
     """(m + p - 1)(tF + tB) for four stages of 1 s and 2 s; GPipe keeps m activations of 1 GiB, 1F1B at most 4."""
-    study = parsim.sweep(TINY, *WORDS, where="fits", minimise="step_time")
+    study = parsim.sweep(TINY, *WORDS, where="fits", minimise="step_time", exhaustive=True)
     assert [list(row.items())[2:4] for row in study.rows] == [
         [("training.global_batch", batch), ("parallel.pipeline.schedule", name)] for batch in (4, 8, 128) for name in ("gpipe", "1f1b")
     ]
@@ -122,6 +122,8 @@ def test_what_does_not_fit_is_not_ranked_unless_a_constraint_speaks_of_it() -> N
     assert [entry.place.number for entry in parsim.sweep(TINY, *words).entries] == [0]
     study = parsim.sweep(TINY, *words, where="step_time < 1 h")
     assert [entry.place.number for entry in study.entries] == [0]
+    assert study.why_not()[1][2].startswith("does not fit: it needs at least 128")
+    study = parsim.sweep(TINY, *words, where="step_time < 1 h", exhaustive=True)
     assert study.why_not()[1][2].startswith("does not fit: memory: ")
     study = parsim.sweep(TINY, *words, where="fits or not fits")
     assert [entry.place.number for entry in study.entries] == [0, 1]
@@ -160,9 +162,24 @@ def test_money_is_not_converted() -> None:
 
 def test_a_table_for_pandas() -> None:
     pytest.importorskip("pandas")
-    frame = parsim.sweep(TINY, *WORDS).to_frame()
+    frame = parsim.sweep(TINY, *WORDS, exhaustive=True).to_frame()
     assert list(frame["rank"].fillna(0)) == [1, 2, 3, 4, 0, 5]
     assert list(frame["step_time_s"]) == pytest.approx([21, 21, 33, 33, 393, 393])
+
+
+def test_pandas_and_duckdb_read_the_file_as_it_is(tmp_path: Path) -> None:
+    """Numbers, texts, refused rows with findings and keys that hold mappings."""
+    pandas, duckdb = pytest.importorskip("pandas"), pytest.importorskip("duckdb")
+    study = parsim.sweep(TINY, "training.global_batch=4,8", "training.micro_batch=1,3", "training.recompute=none,{every: 1}", out=tmp_path)
+    path = tmp_path / "results.jsonl"
+    times = [(row["key"], row["step_time_s"]) for row in study.rows if row["status"] == "fits"]
+    assert len(study.rows) == 8
+    assert len(times) < 8
+    frame = pandas.read_json(path, lines=True)
+    assert list(frame[frame["status"] == "fits"][["key", "step_time_s"]].itertuples(index=False, name=None)) == times
+    with duckdb.connect() as connection:
+        assert connection.execute(f"SELECT key, step_time_s FROM '{path}' WHERE fits").fetchall() == times
+        assert connection.execute(f"SELECT count(*) FROM '{path}' WHERE findings[1].path = 'training.global_batch'").fetchone() == (4,)
 
 
 def test_any_executor_gives_the_same_rows() -> None:
@@ -343,7 +360,7 @@ def test_bounds_never_change_the_best(costs: list[tuple[float, float]], top: int
     assert len(found) + len(choice.passed) == len(costs)
 
 
-def test_a_study_with_bounds_simulates_less_and_ranks_the_same() -> None:
+def test_a_study_with_bounds_simulates_less_and_ranks_the_same(tmp_path: Path) -> None:
     words = ("training.global_batch=4,8,16,32",)
 
     def bound(place: Place) -> Least:
@@ -356,10 +373,35 @@ def test_a_study_with_bounds_simulates_less_and_ranks_the_same() -> None:
     assert less.best is not None
     assert everything.best is not None
     assert less.best.key == everything.best.key
-    assert less.why_not()[3][2] == "not simulated: step time is at least 96 s, the best has 21 s"
+    assert less.why_not()[3][2] == "proved worse: step time is at least 96 s, the best has 21 s"
     assert len(parsim.sweep(TINY, *words, top=1, bound=bound, exhaustive=True).rows) == 4
+    # what was simulated before counts as found
+    parsim.sweep(TINY, *words, top=1, bound=bound, out=tmp_path)
+    again = parsim.sweep(TINY, *words, top=1, bound=bound, out=tmp_path)
+    assert [row["step_time_s"] for row in again.rows] == [21.0]
     # bounds say nothing of memory here; of samples/s they say at most 1/3 everywhere
     assert len(parsim.sweep(TINY, *words, top=1, bound=bound, maximise="samples_per_s").rows) == 4
+
+
+@pytest.mark.parametrize(("name", "kept"), [("time_to_train", 2), ("gpu_hours", 2), ("gpus", 2), ("cost_to_train", 2)])
+def test_bounds_of_the_bill_and_of_sizes(name: str, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What never falls where the step takes longer is bounded by the bill of the shortest step."""
+    costs = {4: 1.0, 8: 2.0, 16: 3.0, 32: 4.0}
+    metric = objective(name).metric
+
+    def bound(place: Place) -> Least:
+        least = 0.75 * costs[place.settings["training.global_batch"]]
+        return Least(0.0, gpus=least, bill={metric.name: least})
+
+    places = list(Space(definition_of(TINY).changed(arguments=["training.global_batch=4,8,16,32"])).places(()))
+    choice = Bounded(iter(places), bound, objective(name), lambda place, _: costs[place.settings["training.global_batch"]], 2)
+    simulated = []
+    while found := choice.take(1):
+        simulated += found
+        choice.tell(found[0], {})
+    assert len(simulated) == kept
+    assert [place.settings["training.global_batch"] for place in simulated] == [4, 8]
+    assert len(choice.passed) == 2
 
 
 def test_what_surely_does_not_fit_is_passed_over() -> None:
@@ -367,7 +409,7 @@ def test_what_surely_does_not_fit_is_passed_over() -> None:
         return Least(0.0, full="it needs at least 128 GiB of 79.25 GiB" if place.settings["training.global_batch"] == 128 else "")
 
     study = parsim.sweep(TINY, "training.global_batch=4,128", bound=bound)
-    assert [reason for _, _, reason in study.why_not()] == ["the best", "not simulated: it needs at least 128 GiB of 79.25 GiB"]
+    assert [reason for _, _, reason in study.why_not()] == ["the best", "does not fit: it needs at least 128 GiB of 79.25 GiB"]
     assert len(parsim.sweep(TINY, "training.global_batch=4,128", bound=bound, where="fits or not fits").rows) == 2
 
 

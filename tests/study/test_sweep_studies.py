@@ -74,6 +74,17 @@ def test_a_study_in_a_scenario_is_about_it(tmp_path: Path) -> None:
     assert definition_of(child).axes == (), "it is not inherited"
 
 
+def test_zipped_values_may_be_short_and_ranges() -> None:
+    tree = {
+        **TINY,
+        "study": {"zip": {"parallel.zero": [1, 3], "training.mbs": {"powers_of_two": [1, 2]}, "training.recompute": [True, False]}},
+    }
+    assert list(Space(definition_of(tree)).points()) == [
+        {"parallel.data.strategy": "zero1", "training.micro_batch": 1, "training.recompute": "full"},
+        {"parallel.data.strategy": "zero3", "training.micro_batch": 2, "training.recompute": "none"},
+    ]
+
+
 def test_a_study_of_a_scenario_beside_it(tmp_path: Path) -> None:
     (tmp_path / "scenarios").mkdir()
     (tmp_path / "scenarios" / "mine.yaml").write_text(json.dumps(TINY), encoding="utf-8")

@@ -114,7 +114,7 @@ class Bounded:
             if least is None:
                 self._open.append((float("-inf"), place.number, True))
             elif least.full and self._must_fit:
-                self.passed[place.number] = least.full
+                self.passed[place.number] = f"does not fit: {least.full}"
             else:
                 self._least[place.number] = least
                 self._open.append((least_of(self._objective, least), place.number, False))
@@ -147,7 +147,7 @@ class Bounded:
         limit = metric.shown(sign * self._best[-1])
         best = "the best has" if self._top == 1 else f"the best {self._top} have"
         for low, number, _ in self._open:
-            self.passed[number] = f"{metric.title} is at {word} {metric.shown(sign * low)}, {best} {limit}"
+            self.passed[number] = f"proved worse: {metric.title} is at {word} {metric.shown(sign * low)}, {best} {limit}"
         self._open = []
 
     def tell(self, place: Place, row: Row) -> None:
@@ -160,8 +160,11 @@ class Bounded:
             del self._best[self._top :]
 
 
-_BILLED = ("time_to_train_s", "gpu_hours", "gpu_hours_billed", "cost_per_step", "cost_per_million_tokens", "cost_per_million_samples",
-    "cost_to_train", "energy_J", "energy_per_step_J", "energy_per_token_J")  # fmt: skip
+BILLED = (
+    "time_to_train_s", "gpu_hours", "gpu_hours_billed", "cost_to_train", "cost_per_step", "cost_per_million_tokens",
+    "cost_per_million_samples", "energy_J", "energy_per_step_J", "energy_per_token_J", "co2_kg",
+)  # fmt: skip
+"""metrics of the bill that never fall where the step takes longer"""
 
 
 def _billed(name: str, least: Least) -> float | None:
@@ -178,7 +181,7 @@ _OF_BOUNDS: dict[str, Callable[[Least], float | None]] = {
     ),
     "peak_bytes": lambda least: least.memory,
     "gpus": lambda least: least.gpus,
-    **{name: partial(_billed, name) for name in _BILLED},
+    **{name: partial(_billed, name) for name in BILLED},
 }
 """metric -> what bounds say of it: the least it can be, or the most where more is better"""
 

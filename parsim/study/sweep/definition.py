@@ -133,21 +133,25 @@ class Reader:
         return self.listed(str(word), key, values, origin)
 
     def listed(self, word: str, key: str, values: Sequence[Any], origin: Origin) -> Listed:
-        """The values of one key, each checked as the scenario would."""
+        """The values of one key, each once."""
+        distinct: list[Any] = []
+        for value in self.meant(word, key, values, origin):
+            if not any(type(value) is type(other) and value == other for other in distinct):
+                distinct.append(value)
+        return Listed((key,), tuple((value,) for value in distinct))
+
+    def meant(self, word: str, key: str, values: Sequence[Any], origin: Origin) -> list[Any]:
+        """The values of one key in their long form, each checked as the scenario would."""
         kind = leaves().get(key)
         written = "parallel.zero" if word in ("parallel.zero", "zero") else key
-        meant = [self.found(canonical(written, value)[1]) for value in values]
-        for value in meant if kind is not None else ():
+        found = [self.found(canonical(written, value)[1]) for value in values]
+        for value in found if kind is not None else ():
             try:
                 kind.check(value)  # type: ignore[union-attr]
             except ValueError as error:
                 message, _, hint = str(error).partition("; ")
                 self.findings.append(Finding(message, word, value, hint, *origin))
-        distinct: list[Any] = []
-        for value in meant:
-            if not any(type(value) is type(other) and value == other for other in distinct):
-                distinct.append(value)
-        return Listed((key,), tuple((value,) for value in distinct))
+        return found
 
     def found(self, value: Any) -> Any:
         """A text that names a file beside the study, with its whole path."""
@@ -157,7 +161,7 @@ class Reader:
         path = Path(self._beside).parent / name
         return f"{path.resolve()}{function}" if Path(name).suffix and path.is_file() else value
 
-    def zipped(self, columns: Any, origin: Origin, place: Any) -> Listed | None:
+    def zipped(self, columns: Any, origin: Origin) -> Listed | None:
         """Keys whose values go together, one by one."""
         example = "write {parallel.tensor.size: [1, 2], parallel.pipeline.size: [4, 2]}"
         if not isinstance(columns, Mapping) or len(columns) < 2:
@@ -165,12 +169,16 @@ class Reader:
             return None
         lists: dict[str, list[Any]] = {}
         for word, form in columns.items():
-            axis = self.axis(word, form, place(str(word)))
-            if isinstance(axis, Divisors):
-                self.findings.append(Finding("divisors cannot go together with other keys", str(word), form, "write a list", *origin))
-            elif isinstance(axis, Listed):
+            key = self.key(word, origin)
+            try:
                 values = values_of(form, str(word), origin)
-                lists[axis.keys[0]] = list(values) if isinstance(values, list) else []
+            except ScenarioError as error:
+                self.findings += error.findings
+                continue
+            if isinstance(values, Divisors):
+                self.findings.append(Finding("divisors cannot go together with other keys", str(word), form, "write a list", *origin))
+            else:
+                lists[key] = self.meant(str(word), key, values, origin)
         sizes = {key: len(values) for key, values in lists.items()}
         if len(set(sizes.values())) > 1:
             said = ", ".join(f"{key} has {size}" for key, size in sizes.items())
@@ -243,7 +251,7 @@ def _long(word: str, equals: str, text: str) -> str:
         try:
             word = key_of(word)
         except UnknownWord:
-            return f"{word}{equals}{text}"
+            return f"{word}{equals}{text}"  # loading says so
     return f"{word}{equals}{text}"
 
 

@@ -19,6 +19,8 @@ _UNITS: dict[str, tuple[Dimension, float]] = {
     "samples/s": (FREQUENCY, 1.0), "TFLOP/s": (FLOPS, 1e12), "money": (MONEY, 1.0), "J": (ENERGY, 1.0), "kg": (NUMBER, 1.0),
 }  # fmt: skip
 """unit -> what it measures, and how many base units it is"""
+KWH = 3.6e6
+"""joules"""
 _TOKENS = "training.tokens (or training.examples and training.epochs)"
 _PRICE = "a price (economics.gpu_hour)"
 _POWER = "power of the devices (device files)"
@@ -57,6 +59,8 @@ class Metric:
             return units.format_time(value * self.factor)
         if self.unit == "B":
             return units.format_bytes(value)
+        if self.unit == "J":
+            return f"{value / KWH:,.6g} kWh"
         if self.unit == "fraction":
             return f"{100 * value:.4g} %"
         return f"{value:,.6g}" + (f" {self.unit}" if self.unit not in ("", "1", "money", self.title) else "")
@@ -137,8 +141,14 @@ METRICS: tuple[Metric, ...] = (
         ("cost_per_million_tokens_usd", "cost_per_token"), "Price of one million tokens, in economics.currency.", _PRICE,
     ),
     Metric("cost_per_step", "cost per step", "money", "lower", of("cost_per_step"), (), "Price of one step, in that currency.", _PRICE),
+    Metric(
+        "cost_per_million_samples", "cost per 1e6 samples", "money", "lower", of("cost_per_million_samples"), (),
+        "Price of one million samples, in economics.currency.", _PRICE,
+    ),
+    Metric("steps_to_train", "steps to train", "1", "", of("steps_to_train"), (), "Optimizer steps of the whole training.", _TOKENS),
     Metric("energy_J", "energy", "J", "lower", of("energy_J"), ("energy",), "Energy of the whole training at the meter.", _TOKENS),
     Metric("energy_per_step_J", "energy per step", "J", "lower", of("energy_per_step_J"), (), "Energy of one step at the meter.", _POWER),
+    Metric("energy_per_token_J", "energy per token", "J", "lower", of("energy_per_token_J"), (), "Energy of one token.", _POWER),
     Metric("co2_kg", "CO2", "kg", "lower", of("co2_kg"), (), "CO2 equivalent of the energy.", f"a carbon intensity and {_TOKENS}"),
     Metric(
         "goodput", "goodput", "fraction", "higher", of("goodput"), (), "Share of the time that goes into steps that count.",

@@ -172,7 +172,7 @@ class Study:
         if place.same_as:
             return f"the same scenario as {place.same_as}"
         if place.number in self.passed:
-            return f"not simulated: {self.passed[place.number]}"
+            return self.passed[place.number]
         row = self.row(place)
         if row is None:
             return "not simulated yet"
@@ -206,7 +206,7 @@ class Study:
         """
         chosen = [place for place in self.places if which == "all" or self._named(place, which)]
         if not chosen:
-            hint = "a key of the table or of results.jsonl, settings such as tp=4,pp=2, or all"
+            hint = "a key as results.jsonl has it, settings such as tp=4,pp=2, or all"
             raise InputError(Finding(f"no point of the study is called {which!r}", "--why-not", which, hint))
         return [(self.key(place), self.label(place.settings), self.why(place)) for place in chosen]
 

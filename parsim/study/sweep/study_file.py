@@ -114,8 +114,7 @@ class _Block:
             listed = {}
         found += [self.reader.axis(key, form, self.place(f"axes.{key}")) for key, form in listed.items()]
         found += [self.reader.lattice(form, place) for form, place in self.listed(tree, "lattice")]
-        for form, place in self.listed(tree, "zip"):
-            found.append(self.reader.zipped(form, place, lambda _, place=place: place))
+        found += [self.reader.zipped(form, place) for form, place in self.listed(tree, "zip")]
         if "seeds" in tree:
             found += self.reader.seeds(tree["seeds"], self.place("seeds"))
         axes = [axis for axis in found if axis is not None]

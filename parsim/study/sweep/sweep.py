@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +144,9 @@ class _Run:
             raise ScenarioError(Finding("the study has no point at all", suggestion="give a key several values"))
         crew = hands(points)
         choice = Everything(self._opened()) if exhaustive or not self._bounds_help() else self._bounded(crew, bound)
-        came = self._told(Runner(choice, crew, self._record).run())
-        for _ in came if watch is None else watch(came, max(1, points - len(self.rows)), self.remark):
-            pass
+        with closing(self._told(Runner(choice, crew, self._record).run())) as came:
+            for _ in came if watch is None else watch(came, max(1, points - len(self.rows)), self.remark):
+                pass
         found = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed)
         found.before = self.before
         found.directory = self.journal.directory if self.journal is not None else None
@@ -191,7 +192,7 @@ class _Run:
         for row in rows:
             self.rows.setdefault(row["key"], row)
 
-    def _told(self, came: Iterator[tuple[Place, Row]]) -> Iterator[Row]:
+    def _told(self, came: Iterator[tuple[Place, Row]]) -> Generator[Row, None, None]:
         for place, row in came:
             self._heard(place, row)
             yield row

@@ -9,7 +9,8 @@ from typing import Any
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
 from parsim.scenario.leaves import value_at
 from parsim.scenario.scenario import flow
-from parsim.study.sweep.metrics import NAMED, Metric
+from parsim.study.sweep.definition import SEED
+from parsim.study.sweep.metrics import KWH, NAMED, Metric
 from parsim.study.sweep.study import Entry, Study
 
 _ALWAYS = ("step_time_s", "mfu", "peak_bytes")
@@ -24,7 +25,7 @@ def text(study: Study) -> str:
     shown = study.entries[: study.definition.top]
     if not shown:
         return "\n".join([*lines, "No row keeps all constraints.", *_reasons(study)])
-    lines += [*_table(_columns(study, shown)), ""]
+    lines += [*_table(_columns(study, shown)), *_common(study, shown), ""]
     if (more := len(study.entries) - len(shown)) > 0:
         lines += [f"{more:,} more; --top shows them.", ""]
     lines += [*_best(study, shown[0]), *_unequal(study)]
@@ -65,7 +66,10 @@ def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
     columns: list[Column] = [("#", [str(place) for place in range(1, len(shown) + 1)])]
     if len(study.objectives) > 1:
         columns.append(("front", ["*" if entry.layer == 1 else "" for entry in shown]))
+    several = any(len(entry.rows) > 1 for entry in shown)
     for key, name in study.names.items():
+        if several and key == SEED:
+            continue
         cells = [_cut(flow(entry.place.settings[key])) if key in entry.place.settings else NONE for entry in shown]
         if len(shown) == 1 or len(set(cells)) > 1:
             columns.append((name, cells))
@@ -79,11 +83,21 @@ def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
         columns.append(_figures(study, NAMED[name], values))
     if any(entry.rows[0]["status"] != "fits" for entry in shown):
         columns.append(("status", [str(entry.rows[0]["status"]) for entry in shown]))
-    if any(len(entry.rows) > 1 for entry in shown):
+    if several:
         name = study.objectives[0].metric.name
         columns.append(("seeds", [str(len(entry.rows)) for entry in shown]))
         columns.append(("spread", [_spread(entry, name) for entry in shown]))
     return columns
+
+
+def _common(study: Study, shown: Sequence[Entry]) -> list[str]:
+    """What varies, but not among the rows that are shown."""
+    said = [
+        f"{name}={_cut(flow(shown[0].place.settings[key]))}"
+        for key, name in study.names.items()
+        if len(shown) > 1 and key in shown[0].place.settings and len({flow(entry.place.settings.get(key)) for entry in shown}) == 1
+    ]
+    return [f"In all of these: {' '.join(said)}"] if said else []
 
 
 def _spread(entry: Entry, name: str) -> str:
@@ -99,6 +113,8 @@ def _figures(study: Study, metric: Metric, values: Sequence[float | None]) -> Co
         return f"{metric.title} [{unit.name}]", [NONE if value is None else f"{value / unit.factor:.4g}" for value in values]
     if metric.unit == "B":
         return f"{metric.title} [GiB]", [NONE if value is None else gib(value) for value in values]
+    if metric.unit == "J":
+        return f"{metric.title} [kWh]", [NONE if value is None else number(value / KWH) for value in values]
     if metric.unit == "fraction":
         return metric.title, [percent(value) for value in values]
     name = currency(study) if metric.unit == "money" else metric.unit
