@@ -29,7 +29,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sweep(*arguments: str) -> int:
-    return execute(["sweep", "tiny.yaml", *WORDS, "--workers", "1", *arguments])
+    return execute(["sweep", "tiny.yaml", *WORDS, "--workers", "1", "--exhaustive", *arguments])
 
 
 def test_the_table_and_the_files(capsys: pytest.CaptureFixture[str]) -> None:
