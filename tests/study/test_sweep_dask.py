@@ -72,7 +72,7 @@ def test_two_workers_give_the_same_rows_and_one_that_is_killed_loses_none(
     address, processes = running
     path, out = tmp_path / "tiny.yaml", tmp_path / "out"
     path.write_text(TINY, encoding="utf-8")
-    here = parsim.sweep(path)
+    here = parsim.sweep(path, exhaustive=True)
     whole = begin_sweep(tmp_path, path, tmp_path / "whole", address)
     assert finish(whole) == 0
     assert rows(tmp_path / "whole") == {row["key"]: row for row in here.rows}
@@ -92,7 +92,7 @@ def test_two_workers_give_the_same_rows_and_one_that_is_killed_loses_none(
 
 
 def begin_sweep(directory: Path, path: Path, out: Path, address: str) -> subprocess.Popen[str]:
-    return begin(directory, "-m", "parsim", "sweep", str(path), "--out", str(out), "--dask", address, "--quiet")
+    return begin(directory, "-m", "parsim", "sweep", str(path), "--out", str(out), "--dask", address, "--quiet", "--exhaustive")
 
 
 def finish(process: subprocess.Popen[str]) -> int:

@@ -41,7 +41,7 @@ def _counted(study: Study) -> str:
     counts = study.counts()
     words = {
         "excluded": "excluded by constraints before a simulation", "equal": "equal to another",
-        "passed": "proved worse without a simulation", "simulated": "simulated",
+        "passed": "passed over by proof", "simulated": "simulated",
         "refused": "refused", "deadlock": "in deadlock", "failed": "failed",
     }  # fmt: skip
     said = [f"{counts[name]:,} {word}" for name, word in words.items() if counts[name]]
