@@ -43,7 +43,9 @@ def test_text_names_what_was_looked_at(capsys: pytest.CaptureFixture[str]) -> No
 def test_what_cannot_be_done_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["size", "gpt2", "--tokens", "10T", "--hours", "1", "--on", "dgx-a100-80gb", "--max-gpus", "16", "--workers", "1"]
     assert execute(words) == 3
-    assert "cannot: even at the peak of 16 GPUs" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "cannot: even at the peak of 16 GPUs it takes" in said
+    assert "would be needed (--max-gpus 16)" in said
 
 
 def test_mistakes_are_exit_2_and_all_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.model.counts import parameter_count
 from parsim.report.economics import Busy, Economics, bill
+from parsim.report.quantities import number
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.load import load
@@ -24,7 +25,7 @@ from parsim.study.runs import put
 from parsim.study.size.answer import Answer, Looked, Sized, ranking
 from parsim.study.size.candidate import Candidates
 from parsim.study.size.choose import Choice, fastest
-from parsim.study.size.configuration import Configuration
+from parsim.study.size.configuration import DAY, Configuration
 from parsim.study.size.question import Machine, Question
 from parsim.study.size.reading import asked
 from parsim.study.size.recipe import Assumed, Recipe, recipe, without_tokens
@@ -268,13 +269,24 @@ class _Walk:
                 said.append(f"and costs {quick.cost:,.0f} {question.currency}")
             return " ".join(said)
         if not grid:
-            least = self.lattice.counts(most)
-            if not least:
-                return f"no strategy of the lattice uses up to {most} GPUs"
-            floor = self.candidates.floor(least[-1]) * question.tokens / self.candidates.recipe.tokens_per_step / 86400
-            return f"even at the peak of {least[-1]} GPUs (--max-gpus {most}) it takes {floor:.1f} days, or more than the budget"
+            return self._floor(self.lattice.counts(most), most)
         nearest = [one.reason for one in self.looked.values() if one.reason]
         return f"{nearest[-1]} (looked at up to {grid[-1]} GPUs)" if nearest else "nothing was found"
+
+    def _floor(self, counts: tuple[int, ...], most: int) -> str:
+        """Why not even the peak of the machines is enough."""
+        if not counts:
+            return f"no strategy uses any number of GPUs up to {most}"
+        question, last = self.question, counts[-1]
+        days = self.candidates.floor(last) * question.tokens / self.candidates.recipe.tokens_per_step / DAY * self.stretch
+        if question.deadline is not None and days > question.deadline / DAY:
+            needed = days * last / (question.deadline / DAY)
+            return (
+                f"even at the peak of {last} GPUs it takes {number(days)} days; at least {needed:,.0f} would be needed (--max-gpus {most})"
+            )
+        bills = [(self._economics(count), self.candidates.floor(count)) for count in counts]
+        costs = [bill(one, floor, Busy()).cost_to_train or 0.0 for one, floor in bills if one is not None]
+        return f"even at the peak of its GPUs it costs {min(costs, default=0.0) * self.stretch:,.0f} {question.currency}"
 
     def _assumed(self, found: list[Configuration]) -> tuple[Assumed, ...]:
         """What the scenarios of this machine assume about money, power and failures."""

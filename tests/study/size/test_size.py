@@ -107,7 +107,10 @@ def test_deadline_that_cannot_be_met() -> None:
 def test_budget_that_cannot_be_met() -> None:
     answer = ask(budget="1 USD", max_gpus="16")
     assert answer.ranked == []
-    assert answer.machines[0].reason
+    assert "even at the peak of its GPUs it costs" in answer.machines[0].reason
+    wider = ask(budget="30 USD", max_gpus="16")  # more than at the peak, less than in truth
+    assert wider.ranked == []
+    assert "would be needed" in wider.machines[0].reason
 
 
 def test_deadline_and_budget_must_both_hold() -> None:
