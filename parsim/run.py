@@ -140,7 +140,7 @@ def execute(built: Built, *, unfolded: bool = False, blocks: bool = True, clock:
         job = plan_of(built, clock)
         wires = Interconnect(built.cluster, job.gpus, built.collectives)
         beside = interference_of(built, wires)
-        if blocks and not unfolded and job.parallelism.data.own is None and (beside is None or not beside.slows_wires):
+        if blocks and not unfolded and (beside is None or not beside.slows_wires):
             try:
                 return _in_blocks(built, job, wires, clock, beside)
             except InputError:
@@ -172,7 +172,10 @@ def _by_ops(
 
 def _in_blocks(built: Built, job: Plan, wires: Interconnect, clock: Callable[[Kernel], float], beside: DeviceInterference | None) -> Run:
     """Blocks are simulated; their ops follow on demand. Where there are few blocks, every op is simulated."""
-    classes, lowering = fold_with(BlockLowering, job, wires, clock, built.background)
+    with answers(job):
+        classes, lowering = fold_with(BlockLowering, job, wires, clock, built.background)
+    if job.parallelism.data.own is not None:
+        refuse_illegal(job, lowering.whole().program)
     folded = FoldedInterconnect(wires, classes)
     others = [folded.background(stream) for stream in built.background]
     shared = {link for stream in others for link, _ in stream.path}

@@ -12,11 +12,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.links import Link, LinkKind
 
 if TYPE_CHECKING:
     from parsim.hardware.routes import PathFinder
+
+Numbers = NDArray[np.int64]
 
 TRUNK_LATENCY = 0.3e-6
 """one more switch hop [s]; InfiniBand switches forward in 0.2-0.3 us"""
@@ -79,6 +84,16 @@ class Fabric:
     def route(self, source: Port, target: Port) -> tuple[int, ...]:
         """Local link ids from one port to another."""
         return (self._into(source), *self._across(source, target), self._out(target))
+
+    @property
+    def period(self) -> int:
+        """Whole numbers of so many machines further on, everything is the same but for link ids; 0: nothing ever is."""
+        return 1 if self._ports_each else 0
+
+    def shifted(self, links: Numbers, machines: Numbers) -> Numbers:
+        """Local link ids, so many machines (multiples of `period`) further on: a row for each."""
+        by: Numbers = 2 * machines * self._ports_each
+        return links[None, :] + by[:, None]
 
     def _into(self, port: Port) -> int:
         return 2 * self.index(port)
@@ -183,6 +198,18 @@ class FatTree(Fabric):
         spine, first = self.uplink(source, target), 2 * self.ports
         return (first + 2 * (up * self.uplinks + spine), first + 2 * (down * self.uplinks + spine) + 1)
 
+    @property
+    def period(self) -> int:
+        return 0 if self.hashed or not self._ports_each else self._machines_per_leaf
+
+    @property
+    def _machines_per_leaf(self) -> int:
+        return self.nodes_per_leaf
+
+    def shifted(self, links: Numbers, machines: Numbers) -> Numbers:
+        trunks: Numbers = 2 * (machines // max(1, self.period))
+        return np.where(links[None, :] < 2 * self.ports, super().shifted(links, machines), links[None, :] + trunks[:, None])
+
     def _trunk_ends(self, trunk: int) -> tuple[str, str]:
         """Leaf and spine of a link above the leaves, counted from the first of them."""
         leaf, spine = divmod(trunk // 2, self.uplinks)
@@ -240,6 +267,10 @@ class RailOptimised(FatTree):
     def leaf_of(self, port: Port) -> int:
         return port.port * self.pods + port.node // self.leaf_ports
 
+    @property
+    def _machines_per_leaf(self) -> int:
+        return self.leaf_ports
+
     def _leaf_name(self, leaf: int) -> str:
         return f"rail{leaf // self.pods}.leaf{leaf % self.pods}"
 
@@ -253,6 +284,10 @@ class FullMesh(Fabric):
     def __init__(self, link: LinkKind, blocks: Sequence[tuple[int, int]]) -> None:
         super().__init__(link, blocks)
         self.rails = max(ports for _, ports in self.blocks)
+
+    @property
+    def period(self) -> int:
+        return 0
 
     @property
     def link_count(self) -> int:
@@ -288,6 +323,10 @@ class Torus(Fabric):
     def __init__(self, link: LinkKind, blocks: Sequence[tuple[int, int]], dims: tuple[int, ...]) -> None:
         super().__init__(link, blocks)
         self.dims = dims
+
+    @property
+    def period(self) -> int:
+        return 0
 
     @property
     def link_count(self) -> int:
@@ -350,6 +389,10 @@ class GraphFabric(Fabric):
         self.blocks = tuple((1, len(names)) for names in self.port_names)
         self.message_latency = max((data["link_kind"].message_latency for _, _, data in finder.graph.edges(data=True)), default=0.0)
         self._routes: dict[tuple[Port, Port], tuple[int, ...]] = {}
+
+    @property
+    def period(self) -> int:
+        return 0
 
     @property
     def link_count(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from parsim.hardware.batches import Batch, batches
 from parsim.hardware.cluster import Cluster
 from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.flows import CollectiveCost
@@ -61,6 +62,11 @@ class Interconnect:
             found = self._costs[key] = self._price(group, collective.kind, collective.bytes)
         self._known[id(collective)] = (collective, found)
         return found
+
+    def batches(self, kind: str, groups: Sequence[tuple[int, ...]], size: int) -> list[Batch]:
+        """What many transfers of `size` bytes cost, those together that cost the same on other links."""
+        placed = [tuple(self.placement[rank] for rank in group) for group in groups]
+        return batches(self.cluster, placed, lambda group: self._price(group, kind, size))
 
     def _price(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
         if kind in COPIES:

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parsim.hardware.background import Background
+from parsim.hardware.batches import Batch
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
@@ -37,6 +38,13 @@ class Interconnect(Protocol):
 
     def cost(self, collective: Collective) -> CollectiveCost: ...
     def capacity(self, link: int) -> float: ...
+
+
+@runtime_checkable
+class Batching(Protocol):
+    """Knows which transfers cost the same on other links."""
+
+    def batches(self, kind: str, groups: Sequence[Ranks], size: int) -> Sequence[Batch]: ...
 
 
 @dataclass(frozen=True)
@@ -154,16 +162,16 @@ def refine(
     group_of = _first_of_each(groups)
     group_sizes = np.bincount(group_of, minlength=len(groups)) if len(groups) else np.zeros(0, dtype=np.int64)
     used = incidence.used_links
-    link_map = {int(used[i]): int(used[j]) for i, j in enumerate(link_of)}
+    link_map = dict(zip(used.tolist(), used[link_of].tolist(), strict=True))
     counts: dict[int, int] = {}
     for other in link_map.values():
         counts[other] = counts.get(other, 0) + 1
     return Classes(
-        representatives=tuple(sorted({int(r) for r in representative_of})),
-        represents={rank: int(other) for rank, other in enumerate(representative_of)},
+        representatives=tuple(np.unique(representative_of).tolist()),
+        represents=dict(enumerate(representative_of.tolist())),
         links=link_map,
         link_counts=counts,
-        group_counts={key: int(group_sizes[group_of[i]]) for i, key in enumerate(incidence.keys)},
+        group_counts=dict(zip(incidence.keys, group_sizes[group_of].tolist(), strict=False)),
     )
 
 
@@ -172,42 +180,20 @@ class _Incidence:
 
     def __init__(self, plan: Plan, interconnect: Interconnect, lowering: Lowering, background: Sequence[Background]) -> None:
         self.keys: list[tuple[str, str, Ranks]] = []
-        members: list[int] = []
-        member_group: list[int] = []
-        own: list[int] = []
-        links: list[int] = []
-        weights: list[float] = []
-        link_flow: list[int] = []
-        flow_group: list[int] = []
-        flow_own: list[int] = []
-        for key, family, cost in _groups(plan, interconnect, lowering):
-            number = len(self.keys)
-            self.keys.append(key)
-            members += key[2]
-            member_group += [number] * len(key[2])
-            own.append(hash((family, cost.latency, len(key[2]))))
-            for flow in cost.flows:
-                flow_own.append(hash((flow.cap, flow.volume, flow.weight)))
-                links += [link for link, _ in flow.path]
-                weights += [coefficient for _, coefficient in flow.path]
-                link_flow += [len(flow_group)] * len(flow.path)
-                flow_group.append(number)
+        columns = _Columns()
+        for keys, family, batch in _groups(plan, interconnect, lowering):
+            chosen = [keys[place] for place in batch.places.tolist()]
+            columns.add(len(self.keys), np.array([key[2] for key in chosen], dtype=np.int64), family, batch)
+            self.keys += chosen
         for number, stream in enumerate(background):  # each is a group of its own, without ranks
-            flow_own.append(hash((stream.cap, stream.volume)))
-            links += [link for link, _ in stream.path]
-            weights += [coefficient for _, coefficient in stream.path]
-            link_flow += [len(flow_group)] * len(stream.path)
-            flow_group.append(len(own))
-            own.append(hash(("background", number)))
-        self._members = np.array(members, dtype=np.int64)
-        self._member_group = np.array(member_group, dtype=np.int64)
-        self._group_own = _unsigned(own)
-        self.used_links, self._links = np.unique(np.array(links, dtype=np.int64), return_inverse=True)
-        self._weights = np.round(np.array(weights) * 2**20).astype(np.uint64)
-        self._link_flow = np.array(link_flow, dtype=np.int64)
-        self._flow_group = np.array(flow_group, dtype=np.int64)
-        self._flow_own = _unsigned(flow_own)
-        self._link_seed = _unsigned([hash(interconnect.capacity(int(link))) for link in self.used_links])
+            columns.add_stream(len(self.keys) + number, number, stream)
+        self._members, self._member_group = columns.of("members"), columns.of("member_group")
+        self._group_own = _unsigned(columns.own)
+        self.used_links, self._links = np.unique(columns.of("links"), return_inverse=True)
+        self._weights = np.round(columns.of("weights") * 2**20).astype(np.uint64)
+        self._link_flow, self._flow_group = columns.of("link_flow"), columns.of("flow_group")
+        self._flow_own = _unsigned(columns.flow_own)
+        self._link_seed = _unsigned([hash(interconnect.capacity(link)) for link in self.used_links.tolist()])
 
     def colour(self, ranks: Colours) -> tuple[Colours, Colours, Colours]:
         """Refine until no class splits: colours of ranks, used links and groups."""
@@ -238,10 +224,57 @@ class _Incidence:
         return total
 
 
+class _Columns:
+    """Arrays while they grow."""
+
+    def __init__(self) -> None:
+        self.own: list[int] = []
+        self.flow_own: list[int] = []
+        self._parts: dict[str, list[NDArray[np.generic]]] = {}
+
+    def of(self, name: str) -> NDArray[np.int64]:
+        """One column."""
+        return np.concatenate([np.zeros(0, dtype=np.float64 if name == "weights" else np.int64), *self._parts.get(name, [])])
+
+    def add(self, number: int, ranks: NDArray[np.int64], family: tuple[object, ...], batch: Batch) -> None:
+        """Groups from `number` on, a row of `ranks` each."""
+        cost, (count, members) = batch.cost, ranks.shape
+        groups = np.arange(number, number + count)
+        self.own += [hash((family, cost.latency, members))] * count
+        self._append(members=ranks.ravel(), member_group=np.repeat(groups, members))
+        self._flows(
+            groups, [hash((flow.cap, flow.volume, flow.weight)) for flow in cost.flows], [flow.path for flow in cost.flows], batch.links
+        )
+
+    def add_stream(self, group: int, number: int, stream: Background) -> None:
+        """Traffic of others."""
+        self.own.append(hash(("background", number)))
+        links = np.array([[link for link, _ in stream.path]], dtype=np.int64)
+        self._flows(np.array([group]), [hash((stream.cap, stream.volume))], [stream.path], links)
+
+    def _flows(
+        self, groups: NDArray[np.int64], own: Sequence[int], paths: Sequence[Sequence[tuple[int, float]]], links: NDArray[np.int64]
+    ) -> None:
+        """The same flows for each of the groups, over its row of links."""
+        count, flows, first = len(groups), len(own), len(self.flow_own)
+        within = np.repeat(np.arange(flows), [len(path) for path in paths])
+        self.flow_own += list(own) * count
+        self._append(
+            links=links.ravel(),
+            weights=np.tile(np.array([coefficient for path in paths for _, coefficient in path], dtype=np.float64), count),
+            link_flow=(first + np.arange(count)[:, None] * flows + within).ravel(),
+            flow_group=np.repeat(groups, flows),
+        )
+
+    def _append(self, **columns: NDArray[np.generic]) -> None:
+        for name, column in columns.items():
+            self._parts.setdefault(name, []).append(column)
+
+
 def _groups(
     plan: Plan, interconnect: Interconnect, lowering: Lowering
-) -> Iterator[tuple[tuple[str, str, Ranks], tuple[object, ...], CollectiveCost]]:
-    """Every group of the whole cluster that makes a transfer: (kind, breakdown axis, ranks), its family, its cost.
+) -> Iterator[tuple[list[tuple[str, str, Ranks]], tuple[object, ...], Batch]]:
+    """Every group of the whole cluster that makes a transfer: (kind, breakdown axis, ranks) of each, their family, their costs in batches.
 
     Sizes of one family for which the library chooses different algorithms cross different links: one of each is looked at.
     """
@@ -256,10 +289,30 @@ def _groups(
                 break
         first = next(iter(groups))
         chosen = {interconnect.cost(Collective(kind, whole, first, size)).algorithm: size for size in sorted(sizes)}
+        keys = [(kind, whole, group) for group in groups]
         for algorithm, size in chosen.items():
             family = (kind, axis, source, target, algorithm)
-            for group in groups:
-                yield (kind, whole, group), family, interconnect.cost(Collective(kind, whole, group, size))
+            for equal in _equal_sizes(list(groups)):
+                for batch in _priced(interconnect, kind, whole, [keys[place][2] for place in equal], size):
+                    yield keys, family, replace(batch, places=np.array(equal, dtype=np.int64)[batch.places])
+
+
+def _equal_sizes(groups: Sequence[Ranks]) -> list[list[int]]:
+    """Places of groups with equally many members."""
+    found: dict[int, list[int]] = {}
+    for place, group in enumerate(groups):
+        found.setdefault(len(group), []).append(place)
+    return list(found.values())
+
+
+def _priced(interconnect: Interconnect, kind: str, axis: str, groups: Sequence[Ranks], size: int) -> Sequence[Batch]:
+    if isinstance(interconnect, Batching):
+        return interconnect.batches(kind, groups, size)
+    costs = [interconnect.cost(Collective(kind, axis, group, size)) for group in groups]
+    links = [[link for flow in cost.flows for link, _ in flow.path] for cost in costs]
+    return [
+        Batch(np.array([place]), cost, np.array([row], dtype=np.int64)) for place, (cost, row) in enumerate(zip(costs, links, strict=True))
+    ]
 
 
 def _first_of_each(colours: Colours) -> NDArray[np.int64]:

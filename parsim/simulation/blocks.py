@@ -209,7 +209,19 @@ def expand(course: Course, start: float, end: float, log: Log) -> tuple[list[flo
             _settle(progress, progress.place(now), starts, ends)
         progress.advance(now, loads)
     _settle(progress, len(course.segments), starts, ends)
+    _abut(course.segments, starts, ends)
     return starts, _until(ends, end)
+
+
+def _abut(segments: Sequence[Segment], starts: list[float], ends: list[float]) -> None:
+    """Segments are one behind the other, also in the last digit: a gap of rounding would be counted as waiting."""
+    cut = starts[0]
+    for segment in segments:
+        for place, count in enumerate(segment.blockers, start=segment.first):
+            if not count:
+                starts[place] = cut
+                ends[place] = max(cut, ends[place])
+        cut = max(ends[segment.first : segment.last])
 
 
 def _settle(progress: Progress, until: int, starts: list[float], ends: list[float]) -> None:

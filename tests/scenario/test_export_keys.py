@@ -11,6 +11,7 @@ from parsim.errors import InputError
 from parsim.scenario import load
 from parsim.scenario.exporters import TARGETS, export
 from parsim.scenario.exporters.draft import leaves
+from parsim.scenario.files import names
 
 SHARDED: dict[str, Any] = {**LLAMA, "parallel": {"data": {"strategy": "zero3"}}}
 HYBRID: dict[str, Any] = {**LLAMA, "parallel": {"data": {"strategy": "hsdp"}}}
@@ -193,3 +194,18 @@ def test_strategies_of_ones_own_are_refused(tmp_path: Any, monkeypatch: pytest.M
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match="a strategy of your own runs nowhere but here"):
         exported(REPLICATED, "deepspeed", "parallel.data.strategy=mine.py:Mine")
+
+
+@pytest.mark.parametrize("name", names("scenarios"))
+def test_shipped_scenarios_are_exported_or_refused_with_a_way_out(name: str) -> None:
+    scenario = load(name)
+    refused = []
+    for target in TARGETS:
+        try:
+            text = export(scenario, target).text
+        except InputError as error:
+            refused += error.findings
+        else:
+            kind = {"megatron": "#!/bin/bash\n", "deepspeed": "{\n", "fsdp": "# "}[target]
+            assert text.startswith(kind)
+    assert [finding for finding in refused if not (finding.suggestion and finding.line)] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from parsim.errors import InputError
 from parsim.hardware.kernels import kernel_time
 from parsim.model.catalogue import read_architecture
+from parsim.model.families import FAMILIES
 from parsim.model.transformer import TransformerConfig
 from parsim.parallel.plan import plan
 from parsim.parallel.settings import Precision
@@ -75,7 +75,7 @@ def job_of(scenario: Scenario) -> Job:
         planned = plan(built.model, built.cluster, built.training, built.parallelism, built.runtime, clock, built.gpus, dict(built.slow))
     except InputError as error:
         raise type(error)(scenario.findings_at(error.findings)) from None
-    blocks = built.model.blocks
+    blocks = planned.model.blocks  # a profiled stage stands for all of them in built.model
     layers = [[block for block in chunk.blocks if blocks[block].kind not in ("embedding", "head")] for chunk in planned.chunks]
     nodes = Counter(built.cluster.node_of(gpu) for gpu in built.gpus)
     tensor = built.parallelism.tensor.size
@@ -83,7 +83,7 @@ def job_of(scenario: Scenario) -> Job:
     return Job(
         scenario=scenario,
         built=built,
-        architecture=_architecture(scenario),
+        architecture=_architecture(scenario) if built.model.facts.get("family") in FAMILIES else None,
         layers=tuple(map(len, layers)),
         gpus_per_node=tuple(nodes[node] for node in sorted(nodes)),
         elements_per_layer=max(sum(p.local_count(tensor) for p in block.parameters() if not p.buffer) for block in repeated.values()),
@@ -91,13 +91,7 @@ def job_of(scenario: Scenario) -> Job:
     )
 
 
-def _architecture(scenario: Scenario) -> TransformerConfig | None:
+def _architecture(scenario: Scenario) -> TransformerConfig:
     relative = folder(scenario.origins, "model", scenario.source)
     tree, _, beside = model_tree(scenario.settings.model, relative)
-    if not _is_transformer(tree):
-        return None
     return read_architecture(tree, base_lookup=lookup("models", beside)).resolved()
-
-
-def _is_transformer(tree: Mapping[str, object]) -> bool:
-    return any(key in tree for key in ("base", "family", "model_type", "architectures"))

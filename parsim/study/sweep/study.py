@@ -75,6 +75,8 @@ class Study:
         self.directory: Path | None = None
         """where its files are"""
         self.command: str | None = None
+        self.before = 0
+        """rows that were there before"""
 
     def __len__(self) -> int:
         return len(self.rows)

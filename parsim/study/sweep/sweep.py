@@ -133,6 +133,7 @@ class _Run:
     def __init__(self, space: Space, where: Sequence[Constraint], objectives: Sequence[Objective], journal: Journal | None) -> None:
         self.space, self.where, self.objectives, self.journal = space, where, objectives, journal
         self.rows: dict[str, Row] = dict(journal.rows) if journal is not None else {}
+        self.before = len(self.rows)
         self.places: list[Place] = []
         self.best: tuple[float, Row] | None = None
         self._checked = False
@@ -147,6 +148,7 @@ class _Run:
         for _ in came if watch is None else watch(came, max(1, points - len(self.rows)), self.remark):
             pass
         found = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed)
+        found.before = self.before
         found.directory = self.journal.directory if self.journal is not None else None
         return found
 

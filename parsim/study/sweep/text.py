@@ -45,7 +45,8 @@ def _counted(study: Study) -> str:
     }  # fmt: skip
     said = [f"{counts[name]:,} {word}" for name, word in words.items() if counts[name]]
     points = counts["points"]
-    return f"{points:,} point{'s' * (points != 1)}: {', '.join(said) or 'nothing'}; {counts['kept']:,} keep all constraints."
+    before = f" ({study.before:,} rows were there before)" if study.before else ""
+    return f"{points:,} point{'s' * (points != 1)}: {', '.join(said) or 'nothing'}{before}; {counts['kept']:,} keep all constraints."
 
 
 def _reasons(study: Study) -> list[str]:
@@ -82,7 +83,6 @@ def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
         name = study.objectives[0].metric.name
         columns.append(("seeds", [str(len(entry.rows)) for entry in shown]))
         columns.append(("spread", [_spread(entry, name) for entry in shown]))
-    columns.append(("key", [entry.key[:8] for entry in shown]))
     return columns
 
 

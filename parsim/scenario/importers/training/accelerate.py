@@ -27,18 +27,26 @@ from parsim.scenario.importers.training.models import (
 from parsim.scenario.placeholder import EXAMPLES
 from parsim.scenario.support import unsupported
 
+SCHEDULER = (
+    "job_name partition account time exclusive mem output error export mpi cpus_per_task qos constraint mail_type mail_user reservation "
+    "dependency signal requeue open_mode container_image container_mounts container_name container_workdir l p A J t o e c D"
+)
+"""options of sbatch and srun that say nothing about a step"""
 HARMLESS = {
     "how the job starts": (
         "compute_environment machine_rank main_process_ip main_process_port main_training_function rdzv_backend rdzv_conf "
-        "same_network gpu_ids command_file commands num_cpu_threads_per_process max_restarts monitor_interval module no_python "
-        "config_file role log_dir tee use_fsdp use_deepspeed multi_gpu use_megatron_lm debug mpirun_config.* "
-        "deepspeed_config.deepspeed_multinode_launcher deepspeed_config.deepspeed_hostfile "
-        "deepspeed_config.deepspeed_inclusion_filter deepspeed_config.deepspeed_exclusion_filter "
-        "deepspeed_config.zero3_init_flag deepspeed_config.deepspeed_moe_layer_cls_names aws_access_key_id "
-        "aws_secret_access_key"
+        "same_network gpu_ids base_job_name ec2_instance_type iam_role_name image_uri profile py_version pytorch_version region "
+        "sagemaker_inputs_file sagemaker_metrics_file transformers_version additional_args.* command_file commands "
+        "num_cpu_threads_per_process max_restarts monitor_interval module no_python config_file role log_dir tee use_fsdp "
+        "use_deepspeed multi_gpu use_megatron_lm debug mpirun_config.* deepspeed_config.deepspeed_multinode_launcher "
+        "deepspeed_config.deepspeed_hostfile deepspeed_config.deepspeed_inclusion_filter "
+        "deepspeed_config.deepspeed_exclusion_filter deepspeed_config.zero3_init_flag "
+        "deepspeed_config.deepspeed_moe_layer_cls_names aws_access_key_id aws_secret_access_key"
     ),
     "checkpoints": "deepspeed_config.zero3_save_16bit_model",
     "where the drive is mounted": "deepspeed_config.offload_optimizer_nvme_path deepspeed_config.offload_param_nvme_path",
+    "accelerate says how many processes there are": "nodes ntasks ntasks_per_node gpus_per_node gres gpus nnodes nproc_per_node",
+    "options of the job scheduler": SCHEDULER,
     "only of TPUs": "tpu_env tpu_vm tpu_name tpu_zone tpu_use_cluster tpu_use_sudo tpu_cluster downcast_bf16 tpu_env.* tpu_commands",
     "only of Intel's machines": "ipex_config.* ipex_config",
 }
@@ -53,6 +61,12 @@ UNMODELLED = {
     "details of Megatron-LM": "megatron_lm_config.*",
 }
 TABLES = Tables(HARMLESS, UNMODELLED)
+SECTIONS = {
+    "fsdp_": "fsdp_config", "zero": "deepspeed_config", "offload_": "deepspeed_config", "gradient_": "deepspeed_config",
+    "deepspeed_": "deepspeed_config", "megatron_lm_": "megatron_lm_config", "parallelism_config_": "parallelism_config",
+    "dynamo_": "dynamo_config", "fp8_": "fp8_config",
+}  # fmt: skip
+"""begin of an option of ``accelerate launch`` -> the section of the file that it belongs to"""
 PRECISIONS = {"no": "fp32", "fp16": "amp-fp16", "bf16": "amp-bf16", "fp8": "fp8"}
 ONE_DEVICE = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 
@@ -90,7 +104,7 @@ def read_accelerate(draft: Draft, document: files.Document) -> None:
 def write_processes(draft: Draft, source: Source) -> None:
     """Machines and processes."""
     machines, processes = source.get("num_machines"), source.get("num_processes")
-    write_cluster(draft, nodes=counted(draft, machines), total=counted(draft, processes))
+    write_cluster(draft, nodes=counted(draft, machines, replaced=draft.given.nodes is not None), total=counted(draft, processes))
 
 
 def precision_of(source: Source) -> tuple[str, Key] | None:
@@ -151,6 +165,10 @@ def write_strategy(
         draft.write("software.fusion", "compiled", backend)
     else:
         draft.harmless(backend, "nothing is compiled")
+    for section, ours in (("fsdp_config.", "FSDP"), ("deepspeed_config.", "DEEPSPEED"), ("megatron_lm_config.", "MEGATRON_LM")):
+        for key in source.keys if word != ours else ():
+            if key.name.startswith(section) and not draft.settled(key) and key.value is not None:
+                draft.harmless(key, f"it counts with distributed_type {ours} only")
     cpu = source.get("use_cpu", "cpu")
     draft.only_if(cpu, (False,), "parsim knows GPUs", "on GPUs")
 

@@ -13,6 +13,13 @@ from parsim.scenario.importers.training.shell import Command, Note, Script
 from parsim.scenario.importers.training.shell_values import Field, Run, fields
 
 _SBATCH = re.compile(r"^#SBATCH\s+(-\w|--[\w-]+)(?:[= ]\s*(\S+))?", re.MULTILINE)
+_SLURM = {
+    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "ntasks": ("SLURM_NTASKS",),
+    "ntasks_per_node": ("SLURM_NTASKS_PER_NODE",),
+    "gpus_per_node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
+}
+"""option of sbatch -> variables that it sets"""
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
 _NUMBER = re.compile(r"-\.?\d")
 _PROGRAM = re.compile(r".*\.py$")
@@ -34,6 +41,8 @@ class Invocation:
     environment: tuple[Key, ...]
     """exported variables"""
     notes: tuple[Note, ...]
+    used: frozenset[str]
+    """variables that the script asks for"""
 
 
 def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
@@ -42,34 +51,46 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
     Raises:
         ScenarioError: there is none.
     """
-    script = Script(text, variables)
+    script = Script(text, variables, _of_slurm(text))
     hints = {line: f"set it: --set {next(iter(names))}=VALUE" for line, names in script.variables.unset.items()}
     candidates = [found for command in script.commands if (found := _training(command)) is not None]
     slurm = [Key(plain_name(name), f"#SBATCH {name}", value, file, line) for name, value, line in _sbatch(text)]
     environment = tuple(_exported(script, name, line, file) for name, line in script.exported.items())
-    notes = tuple(script.notes)
+    notes, used = tuple(script.notes), frozenset(script.variables.used)
     if candidates:
         before, program, after = max(candidates, key=lambda found: sum(word.text.startswith("--") for word in found[2]))
         launch, _ = _options([word for word in before[1:] if word.text not in _PLAIN_STARTERS], file, hints)
         options, positional = _options(after, file, hints)
-        launcher = next((name for word in before if (name := word.text.rpartition("/")[2]) in _LAUNCHERS), "")
-        return Invocation(program.text, launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes)
+        launcher = next((name for word in reversed(before) if (name := _starter(word.text)) in _LAUNCHERS), "")
+        return Invocation(program.text, launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes, used)
     loose = [word for command in script.commands if command.words[0].text.startswith("--") for word in command.words]
     loose = loose or [word for group in _groups(script) for word in group]
     options, positional = _options(loose, file, hints)
     if not options:
         message = "there is no training command: no Python file that is run, and no --options"
         raise ScenarioError(Finding(message, file=file, line=1, suggestion="give a script, or the arguments as a text"))
-    return Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes)
+    return Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes, used)
 
 
 _PLAIN_STARTERS = ("python", "python3", "-u", "-m", "sh", "bash", "-c")
+_STARTING_MODULES = ("torch.", "accelerate.", "deepspeed.")
 _LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "python", "python3", "mpirun", "torchx")
+
+
+def _starter(word: str) -> str:
+    """``/usr/bin/torchrun`` and ``accelerate.commands.launch`` by the name that they are known by."""
+    return word.partition(".")[0] if word.startswith(_STARTING_MODULES) else word.rpartition("/")[2]
 
 
 def _sbatch(text: str) -> Iterator[tuple[str, str | bool, int]]:
     for match in _SBATCH.finditer(text):
         yield _SHORT.get(match[1], match[1]), match[2] or True, text.count("\n", 0, match.start()) + 1
+
+
+def _of_slurm(text: str) -> dict[str, str]:
+    """Variables that Slurm sets from ``#SBATCH`` lines."""
+    said = {plain_name(name): value for name, value, _ in _sbatch(text) if isinstance(value, str)}
+    return {variable: said[name] for name, variables in _SLURM.items() if name in said for variable in variables}
 
 
 def _exported(script: Script, name: str, line: int, file: str) -> Key:
@@ -88,9 +109,9 @@ def _training(command: Command) -> tuple[list[Field], Field, list[Field]] | None
     for at, word in enumerate(words):
         if _PROGRAM.match(word.text):
             return words[:at], word, words[at + 1 :]
-        if word.text == "-m" and at + 1 < len(words) and "." in words[at + 1].text and not words[at + 1].text.startswith("torch."):
+        if word.text == "-m" and at + 1 < len(words) and "." in words[at + 1].text and not words[at + 1].text.startswith(_STARTING_MODULES):
             return words[:at], words[at + 1], words[at + 2 :]
-        if word.text == "llamafactory-cli":
+        if word.text in ("llamafactory-cli", "trl"):
             return words[:at], word, words[at + 1 :]
     return None
 

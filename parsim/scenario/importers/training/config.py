@@ -19,6 +19,8 @@ TOOLS = {
     "llama-factory": "LLaMA-Factory",
 }
 """names of formats -> whose they are"""
+_COMMAND = re.compile(r"(?:^|\s)--[A-Za-z]|^\s*(?:export )?[A-Za-z_]\w*\+?=")
+_ENTRY = re.compile(r"""\s*(?:- )?["']?[\w.-]+["']?\s*:(?:\s|$)""")
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 _ACCELERATE = ("distributed_type", "compute_environment", "fsdp_config", "num_processes", "main_process_ip")
 _LLAMA_FACTORY = ("finetuning_type", "cutoff_len", "lora_target", "dataset_dir", "template")
@@ -43,6 +45,8 @@ def import_config(text: str, file: str, given: Given, *, tool: str = "", argumen
     draft = Draft(TOOLS[found], file, given)
     if call is not None:
         draft.remarks += [Finding(note.message, file=file, line=note.line) for note in call.notes]
+        for name in sorted(set(given.variables) - call.used):
+            draft.remark(f"--set {name} has no use: the script has no variable of that name")
     if arguments is not None and found not in ("deepspeed", "accelerate"):
         text = f"{TOOLS[found]} needs no further arguments"
         raise ScenarioError(Finding(text, "--hf", arguments, "it goes with a DeepSpeed or an accelerate configuration"))
@@ -75,11 +79,12 @@ def _read(draft: Draft, tool: str, mapping: files.Document | None, call: Invocat
 
 def _mapping(text: str, file: str) -> files.Document | None:
     """`text` as YAML or JSON; None where it is a script or arguments."""
-    if text.startswith("#!") or (re.search(r"^\s*(--[a-z]|[A-Za-z_]\w*=)", text, re.MULTILINE) and not text.lstrip().startswith("{")):
+    is_json = text.lstrip().startswith("{")
+    rows = [row for row in text.splitlines() if row.strip() and not row.lstrip().startswith("#")]
+    commands = sum(_COMMAND.search(row) is not None for row in rows)
+    if text.startswith("#!") or (not is_json and commands > sum(_ENTRY.match(row) is not None for row in rows)):
         return None
-    if re.search(r"^\s*(torchrun|python3?|deepspeed|accelerate|srun|llamafactory-cli)\s", text, re.MULTILINE):
-        return None
-    return files.parse_text(text, file, json=text.lstrip().startswith("{"))
+    return files.parse_text(text, file, json=is_json)
 
 
 def _is(document: files.Document, names: tuple[str, ...], enough: int) -> bool:

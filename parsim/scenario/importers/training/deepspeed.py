@@ -61,8 +61,8 @@ def write_batch(draft: Draft, source: Source) -> None:
         ranks = said["train_batch_size"] / (said["train_micro_batch_size_per_gpu"] * said["gradient_accumulation_steps"])
         draft.remark(f"the batch sizes are those of {ranks:g} data-parallel ranks", "training.global_batch")
     given = draft.given
-    unknown = given.micro_batch is None and (micro is None or micro.value == AUTO)
-    if unknown and total is not None and steps is not None and total.name in said and steps.name in said:
+    left = micro is None or micro.value == AUTO
+    if left and given.micro_batch is None and {"train_batch_size", "gradient_accumulation_steps"} <= set(said):
         draft.harmless(micro, follows)
         write_accumulation(draft, steps)
         return

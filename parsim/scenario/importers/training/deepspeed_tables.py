@@ -18,10 +18,11 @@ HARMLESS = {
         "zero_optimization.log_trace_cache_warnings zero_optimization.enable_sanity_checks"
     ),
     "checkpoints": (
-        "checkpoint.* nebula.* zero_optimization.stage3_gather_16bit_weights_on_model_save "
-        "zero_optimization.stage3_gather_fp16_weights_on_model_save zero_optimization.gather_16bit_weights_on_model_save "
-        "zero_optimization.elastic_checkpoint zero_optimization.load_from_fp32_weights "
-        "zero_optimization.pipeline_loading_checkpoint zero_optimization.save_muon_momentum_buffer_in_memory load_universal"
+        "checkpoint.* nebula.* use_node_local_storage tag_validation "
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save zero_optimization.stage3_gather_fp16_weights_on_model_save "
+        "zero_optimization.gather_16bit_weights_on_model_save zero_optimization.elastic_checkpoint "
+        "zero_optimization.load_from_fp32_weights zero_optimization.pipeline_loading_checkpoint "
+        "zero_optimization.save_muon_momentum_buffer_in_memory load_universal"
     ),
     "which optimizers are accepted": "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer",
     "how the job starts": (
@@ -37,8 +38,9 @@ HARMLESS = {
     "the hidden copies are as parsim has them": (
         "zero_optimization.offload_optimizer.buffer_count zero_optimization.offload_param.buffer_count "
         "zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu "
-        "zero_optimization.offload_optimizer.pipeline zero_optimization.cpu_offload_use_pin_memory "
-        "zero_optimization.memory_efficient_linear zero_optimization.use_multi_rank_bucket_allreduce"
+        "zero_optimization.offload_optimizer.buffer_size zero_optimization.offload_optimizer.pipeline "
+        "zero_optimization.cpu_offload_use_pin_memory zero_optimization.memory_efficient_linear "
+        "zero_optimization.use_multi_rank_bucket_allreduce"
     ),
 }
 UNMODELLED = {
@@ -73,6 +75,6 @@ UNMODELLED = {
     "experts over ranks": "expert_parallel.* moe.* use_data_before_expert_parallelism",
     "how DeepSpeed's pipeline module cuts the model": "pipeline.*",
     "hybrid engine of reinforcement learning": "hybrid_engine.* inference.*",
-    "older forms of mixed precision": "amp.opt_level amp.*",
+    "older forms of mixed precision": "amp.* seq_parallel_communication_data_type",
 }
 TABLES = Tables(HARMLESS, UNMODELLED)

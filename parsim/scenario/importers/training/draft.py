@@ -14,6 +14,8 @@ from parsim.scenario.placeholder import PLACEHOLDER
 
 Kind = Literal["translated", "no effect", "not modelled", "unknown"]
 NULL = "null is the tool's default"
+COMMENTS = ("_comment", "//", "#", "__comment")
+"""begins of keys with which JSON files hold comments"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Tables:
-    """Keys of a tool that need no code, by reason; ``name.*`` stands for everything below."""
+    """Keys of a tool that need no code, by reason; ``name*`` stands for all that begin so."""
 
     harmless: Mapping[str, str]
     """reason -> names that change neither time nor memory of a step"""
@@ -75,7 +77,7 @@ class Tables:
         """The reason under which `name` stands in `table`, or an empty text."""
         for reason, names in table.items():
             for known in names.split():
-                if known == name or (known.endswith(".*") and name.startswith(known[:-1])):
+                if known == name or (known.endswith("*") and name.startswith(known[:-1])):
                     return reason
         return ""
 
@@ -158,12 +160,14 @@ class Draft:
         for key, last in source.superseded():
             if key not in self.fates:
                 self.harmless(key, f"given again: {last.place(self.file)} counts")
-        known = list(dict.fromkeys([*source.asked, *(name.removesuffix(".*") for name in tables.names())]))
+        known = list(dict.fromkeys([*source.asked, *(name for name in tables.names() if not name.endswith("*"))]))
         for key in source.keys:
             if key in self.fates:
                 continue
-            if key.value is None:
-                self.harmless(key, NULL)
+            if key.name.rpartition(".")[2].startswith(COMMENTS):
+                self.harmless(key, "a comment")
+            elif key.value is None or key.value in ({}, []):
+                self.harmless(key, NULL if key.value is None else "empty")
             elif why := tables.reason(tables.harmless, key.name):
                 self.harmless(key, why)
             elif why := tables.reason(tables.unmodelled, key.name):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from parsim.scenario.importers.training.draft import Draft
 from parsim.scenario.importers.training.keys import Key, Source
 from parsim.scenario.importers.training.models import Sizes
+from parsim.scenario.importers.training.peft import names_or_all, write_saved
 
 STAGES = ("sft", "pt")
 """stages whose step is one forward and one backward of one model"""
-EMBEDDINGS = ("embed_tokens", "lm_head", "wte")
 MEGATRON = {
     "tensor_model_parallel_size": "parallel.tensor.size", "pipeline_model_parallel_size": "parallel.pipeline.size",
     "context_parallel_size": "parallel.context.size",
@@ -38,10 +36,36 @@ def write_factory(draft: Draft, source: Source, sizes: Sizes | None) -> None:
         key = source.get(name)
         if key is not None and not draft.settled(key):
             draft.harmless(key, f"it does not count with finetuning_type {method}")
-    for name, path in MEGATRON.items():
-        key = source.get(name)
+    _megatron(draft, source)
+
+
+def _megatron(draft: Draft, source: Source) -> None:
+    """Keys of the Megatron engine (USE_MCA=1): they stand beside the others."""
+    sizes = {name: key for name in MEGATRON if (key := source.get(name)) is not None}
+    names = ("sequence_parallel", "use_distributed_optimizer", "overlap_param_gather", "overlap_grad_reduce", "expert_model_parallel_size")
+    sequence, sharded, gather, reduce, spread = (source.get(name) for name in names)
+    granularity = source.get("recompute_granularity")
+    if not sizes:
+        for key in (sequence, sharded, gather, reduce, spread, granularity):
+            draft.harmless(key, "Megatron's engine only")
+        return
+    for name, key in sizes.items():
         if (size := draft.whole(key, 1)) is not None:
-            draft.write(path, size, key)
+            draft.write(MEGATRON[name], size, key)
+    if sequence is not None and draft.value("parallel.tensor.size") not in (None, 1):
+        draft.write("parallel.tensor.sequence_parallel", draft.flag(sequence), sequence)
+    else:
+        draft.harmless(sequence, "there is one tensor rank")
+    draft.write("parallel.data.strategy", "zero1" if draft.flag(sharded) else "ddp", sharded)
+    draft.write("parallel.data.overlap_reduce", draft.flag(reduce), reduce, note="" if reduce else "off without overlap_grad_reduce")
+    if gather is not None:
+        draft.write("parallel.data.overlap_gather", draft.flag(gather), gather)
+    if granularity is not None:
+        parts = {"selective": ["attention"]} if granularity.value == "selective" else "full"
+        draft.write("training.recompute", parts, granularity)
+    draft.only_if(spread, (1,), "every rank holds all experts: how tokens travel is left out", "one rank")
+    draft.write("training.precision", "bf16-fp32grad", *draft.lines["training.precision"].keys)
+    draft.write("software.profile", "megatron-core")
 
 
 def _checkpointing(draft: Draft, source: Source) -> None:
@@ -62,16 +86,12 @@ def _lora(draft: Draft, source: Source, kind: Key | None) -> None:
     draft.write("training.finetune.method", "qlora" if quantised else "lora", kind, bits if quantised else None)
     rank, targets = source.get("lora_rank"), source.get("lora_target")
     draft.write("training.finetune.rank", draft.whole(rank, 1) or 8, rank, note="" if rank else "8 if not given")
-    draft.write("training.finetune.targets", _targets(targets), targets, note="" if targets else "all if not given")
+    draft.write("training.finetune.targets", names_or_all(targets), targets, note="" if targets else "all if not given")
     share = source.get("lora_dropout")
     if (value := draft.number(share)) is not None:
         draft.write("training.finetune.dropout", value, share)
     more = source.get("additional_target")
-    names = _listed(more)
-    if names and set(names) <= set(EMBEDDINGS):
-        draft.write("training.finetune.train_embeddings", True, more)
-    elif more is not None:
-        draft.unmodelled(more, "parsim trains embedding and head beside adapters, nothing else")
+    write_saved(draft, more)
     if quantised:
         note = "double_quantization is true if not given" if double is None else ""
         draft.write("training.finetune.base", "nf4-dq" if draft.flag(double, default=True) else "nf4", double, note=note)
@@ -81,18 +101,6 @@ def _lora(draft: Draft, source: Source, kind: Key | None) -> None:
         draft.unmodelled(bits, "parsim knows four bits; the frozen weights are taken in 16")
     if not quantised:
         draft.harmless(method, "nothing is quantised")
-
-
-def _targets(key: Key | None) -> Any:
-    names = _listed(key)
-    return "all-linear" if not names or names == ["all"] else names
-
-
-def _listed(key: Key | None) -> list[str]:
-    if key is None:
-        return []
-    value = key.value if isinstance(key.value, list) else str(key.value).split(",")
-    return [str(name).strip() for name in value]
 
 
 def _freeze(draft: Draft, source: Source, kind: Key | None, sizes: Sizes | None) -> None:

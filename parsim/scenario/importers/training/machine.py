@@ -18,13 +18,22 @@ class Count:
     key: Key
 
 
-def counted(draft: Draft, key: Key | None) -> Count | None:
-    """The key's value as a number from 1; None where it says none. ``1:4`` (torchrun's elastic form) counts as the larger one."""
+def counted(draft: Draft, key: Key | None, *, replaced: bool = False) -> Count | None:
+    """The key's value as a number from 1; None where it says none. ``1:4`` (torchrun's elastic form) counts as the larger one.
+
+    Where the user has `replaced` it, it need not be a number.
+    """
     if key is None:
+        return None
+    if replaced and not str(key.value).isdigit():
+        draft.harmless(key, f"replaced by --nodes {draft.given.nodes}")
         return None
     if isinstance(key.value, str) and ":" in key.value:
         key_value = key.value.rpartition(":")[2]
         return Count(int(key_value), key) if key_value.isdigit() else None
+    if key.value is True or key.value == "":
+        draft.unmodelled(key, f"it has no value here: the machine is taken as --on and --nodes say{'; ' + key.hint if key.hint else ''}")
+        return None
     if str(key.value) in ("auto", "gpu"):
         draft.harmless(key, "as many as the machine has")
         return None

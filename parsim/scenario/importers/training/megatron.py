@@ -65,7 +65,7 @@ def _size(draft: Draft, source: Source, axis: str, *names: str) -> int:
 
 
 def _cluster(draft: Draft, launch: Source) -> None:
-    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"))
+    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"), replaced=draft.given.nodes is not None)
     per_node = counted(draft, launch.get("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"))
     for key in launch.all("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus"):
         if key not in (nodes.key if nodes else None, per_node.key if per_node else None):
@@ -332,11 +332,10 @@ def _context_and_experts(draft: Draft, source: Source) -> None:
 def _data(draft: Draft, source: Source) -> None:
     get = source.get
     sharded, own, torch = get("use_distributed_optimizer"), get("use_megatron_fsdp", "use_custom_fsdp"), get("use_torch_fsdp2")
-    how, old = get("data_parallel_sharding_strategy"), get("DDP_impl")
+    how, old, keep = get("data_parallel_sharding_strategy"), get("DDP_impl"), get("torch_fsdp2_no_reshard_after_forward")
     if draft.flag(torch):
         draft.write("parallel.data.strategy", "fsdp", torch)
         draft.harmless(sharded, f"{torch.written if torch else ''} counts")
-        keep = get("torch_fsdp2_no_reshard_after_forward")
         if keep is not None:
             draft.write("parallel.data.reshard_after_forward", not draft.flag(keep), keep)
     elif draft.flag(own):
@@ -346,8 +345,9 @@ def _data(draft: Draft, source: Source) -> None:
         draft.write(
             "parallel.data.strategy", "zero1" if draft.flag(sharded) else "ddp", sharded, note="" if sharded else "no distributed optimizer"
         )
-    if how is not None and not draft.settled(how):
-        draft.harmless(how, "it counts with --use-megatron-fsdp only")
+    for key, switch in ((how, "--use-megatron-fsdp"), (keep, "--use-torch-fsdp2")):
+        if key is not None and not draft.settled(key):
+            draft.harmless(key, f"it counts with {switch} only")
     for key in (own, torch):
         if key is not None and not draft.settled(key):
             draft.harmless(key, "switched off")

@@ -61,7 +61,17 @@ HARMLESS = {
         "no_align_grad_reduce moe_use_legacy_grouped_gemm tp_comm_bootstrap_backend te_rng_tracker inference_rng_tracker "
         "deterministic_mode use_te activation_func_clamp_value no_contiguous_buffers_in_local_ddp disable_jit_fuser"
     ),
-    "only of an inference server": "inference_max_requests inference_max_seq_length inference_batch_times_seqlen_threshold flash_decode",
+    "only of inference and of reinforcement learning": (
+        "inference_* flash_decode rl_* grpo_* perform_rl_step langrl_env_config refit_method decode_only_cuda_graphs "
+        "enable_chunked_prefill use_legacy_static_engine cache_mla_latents mlp_chunks_for_prefill"
+    ),
+    "only of other models than a GPT": (
+        "bert_* dino_* ict_* biencoder_* retriever_* vision_* swin_* img_h img_w img_dim patch_dim num_channels num_classes "
+        "classes_fraction data_per_class_fraction iter_per_epoch mask_type mask_factor block_data_path embedding_path "
+        "evidence_data_path titles_data_path indexer_* query_in_block_prob use_one_sent_docs output_bert_embeddings "
+        "encoder_tensor_model_parallel_size encoder_pipeline_model_parallel_size max_tokens_to_oom warmup"
+    ),
+    "replicas and restarts after failures": "inprocess_* replication* otel_* flight_recorder_* ft_num_warmup_iters",
     "checks of the gradients, which cost next to nothing": (
         "no_check_for_nan_in_loss_and_grad check_for_nan_in_loss_and_grad check_for_spiky_loss check_for_large_grads "
         "check_weight_hash_across_dp_replicas_interval"
@@ -114,6 +124,9 @@ UNMODELLED = {
         "nccl_communicator_config_path use_sharp high_priority_stream_groups fsdp_double_buffer "
         "hierarchical_context_parallel_sizes hybrid_context_parallel outer_dp_sharding_strategy"
     ),
+    "other optimizers, or parts of it elsewhere": "muon_* adaptive_muon_* soap_* store_param_remainders optimizer_cuda_graph",
+    "losses and teachers beside the model's own loss": "logits_* mtp_* num_speculative_tokens",
+    "experts and their memory": "moe_*",
     "layers that are not all alike, or not transformers": (
         "heterogeneous_layers_config_path heterogeneous_layers_config_encoded_json hybrid_attention_ratio hybrid_mlp_ratio "
         "hybrid_override_pattern hybrid_layer_pattern is_hybrid_model mamba_state_dim mamba_head_dim mamba_num_groups spec "

@@ -50,7 +50,6 @@ def write_model(draft: Draft, key: Key | None) -> Sizes | None:
 def sizes(name: str, relative_to: str | None) -> Sizes | None:
     """Sizes of a model; None where it is unknown or no transformer (loading the scenario says so)."""
     from parsim.model.catalogue import build_model, read_architecture
-    from parsim.model.counts import layer_parameter_count
 
     try:
         tree, called, beside = model_tree(name, relative_to)
@@ -58,7 +57,9 @@ def sizes(name: str, relative_to: str | None) -> Sizes | None:
         model = build_model(tree, name=called, base_lookup=lookup("models", beside))
     except InputError:
         return None
-    return Sizes(config.hidden, config.layers, config.vocabulary, config.maximum_sequence, layer_parameter_count(model))
+    layers = [block for block in model.blocks if block.kind not in ("embedding", "head")]
+    largest = max(sum(parameter.count for parameter in block.parameters()) for block in layers)
+    return Sizes(config.hidden, config.layers, config.vocabulary, config.maximum_sequence, largest)
 
 
 def write_sequence_length(draft: Draft, key: Key | None, note: str = "") -> int | None:

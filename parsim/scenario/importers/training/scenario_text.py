@@ -42,11 +42,25 @@ def finished(draft: Draft) -> ImportedScenario:
         ScenarioError: the source has values that cannot be read.
     """
     draft.check()
+    _unused(draft)
     fates = sorted(draft.fates.values(), key=lambda fate: (fate.key.file != draft.file, fate.key.file, fate.key.line or 0))
     yaml = "\n".join([*_heading(draft), *_body(draft), *_remains(draft, fates)]) + "\n"
     tree = files.parse_text(yaml, draft.given.name).tree
     holes = tuple(path for path, line in draft.lines.items() if line.value == PLACEHOLDER)
     return ImportedScenario(draft.tool, tree, yaml, tuple(fates), holes, tuple(_warnings(draft, fates, holes)))
+
+
+def _unused(draft: Draft) -> None:
+    """Say which of the user's words had no use."""
+    notes = {line.note: None for line in draft.lines.values()}
+    for flag, value in (
+        ("--sequence-length", draft.given.sequence_length),
+        ("--micro-batch", draft.given.micro_batch),
+        ("--gradient-accumulation", draft.given.gradient_accumulation),
+        ("--examples", draft.given.examples),
+    ):
+        if value is not None and flag not in notes:
+            draft.remark(f"{flag} {value} has no use: the configuration says it in another way")
 
 
 def _heading(draft: Draft) -> list[str]:

@@ -40,8 +40,9 @@ class Note:
 class Script:
     """A script that has been read."""
 
-    def __init__(self, text: str, variables: dict[str, str] | None = None) -> None:
-        self.variables = Variables({name: [Run(value, 0)] for name, value in (variables or {}).items()})
+    def __init__(self, text: str, variables: dict[str, str] | None = None, environment: dict[str, str] | None = None) -> None:
+        known = {**(environment or {}), **(variables or {})}
+        self.variables = Variables({name: [Run(value, 0)] for name, value in known.items()})
         self.fixed = frozenset(variables or ())
         """names whose value the user has said"""
         self.exported: dict[str, int] = {}
@@ -79,7 +80,8 @@ class Script:
                 connector = token.operator
                 self._live = live and (status if connector == "&&" else not status)
             elif not token.operator:
-                status = self._statement(word)
+                found = self._statement(word)
+                status = found if self._live else status
                 continue
             self._at += 1
         self._live = live
@@ -183,7 +185,8 @@ class Script:
     def _simple(self) -> bool:
         words: list[Token] = []
         assigned = True
-        line = self._tokens[self._at].line
+        token = self._peek()
+        line = token.line if token is not None else 0
         while (token := self._peek()) is not None:
             if token.operator in _REDIRECTIONS:
                 self._at += 2
@@ -204,7 +207,9 @@ class Script:
             self._at += 1
         token = self._peek()
         if token is not None and token.operator in ("(", ")"):
-            self._at += 1  # a subshell, or name()
+            self._at += 1
+            named = token.operator == "(" and len(words) == 1 and (after := self._peek()) is not None and after.operator == ")"
+            words = [] if named else words  # name(): what stands in a function is read where it is written
         return self._run(words, line) if words and self._live else True
 
     def _skip_pipe(self) -> None:
@@ -269,6 +274,8 @@ class Script:
             case [left, "!=", right]:
                 return not (left == right or fnmatch.fnmatchcase(left, right))
             case ["=" | "==", _]:
+                return False
+            case [comparison, _] if comparison in _COMPARISONS:
                 return False
             case ["!=", _]:
                 return True

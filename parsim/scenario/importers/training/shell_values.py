@@ -8,10 +8,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from parsim.scenario.importers.training.shell_words import JOINED, Part, enclosed
+from parsim.scenario.importers.training.shell_words import HELD, JOINED, Part, enclosed
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _INNER = re.compile(r"(#?)([A-Za-z_]\w*|[0-9]+|[@*#])(\[[^\]]*\])?(.*)", re.DOTALL)
+_HOLD = str.maketrans(HELD)
+_RELEASE = str.maketrans({**{held: blank for blank, held in HELD.items()}, JOINED: ""})
 _MANY_ARGUMENTS = "9"
 """what ``$#`` is taken for, so that scripts do not think that arguments are missing"""
 _ARITHMETIC: Mapping[type, Callable[[int, int], int]] = {
@@ -46,7 +48,7 @@ class Field:
 
 def plain(value: Scalar) -> str:
     """The letters."""
-    return "".join(run.text for run in value).replace(JOINED, "")
+    return _restored("".join(run.text for run in value))
 
 
 def fields(value: Scalar) -> list[Field]:
@@ -75,6 +77,7 @@ class Variables:
     arrays: dict[str, list[Field]] = field(default_factory=dict)
     unset: dict[int, dict[str, None]] = field(default_factory=dict)
     """line -> names that have no value there"""
+    used: dict[str, None] = field(default_factory=dict)
 
     def set(self, name: str, value: Scalar, *, append: bool = False) -> None:
         """``NAME=value`` or ``NAME+=value``."""
@@ -132,15 +135,17 @@ class Variables:
         return value
 
     def lookup(self, name: str, line: int) -> Scalar | list[Field] | None:
-        """The value of a variable; None where it has none, which is noted."""
-        if name in self.arrays:
-            return self.arrays[name]
-        if name in self.scalars:
-            return self.scalars[name]
+        """The value of a variable; None where it has none. That it has none, or an empty one, is noted."""
+        self.used[name] = None
+        value = self.arrays.get(name, self.scalars.get(name))
         if name == "#":
-            return [Run(_MANY_ARGUMENTS, line)]
+            value = [Run(_MANY_ARGUMENTS, line)]
+        if value and _letters(value):
+            return value
+        if value is not None and name in self.arrays:
+            return value
         self.unset.setdefault(line, {})[name] = None
-        return None
+        return value
 
     def _pieces(self, text: str, line: int) -> list[Scalar | list[Field]]:
         """`text` with its variables replaced; arrays stay lists of words."""
@@ -243,11 +248,11 @@ def _letters(value: Scalar | list[Field] | None) -> str:
 
 def _kept(text: str) -> str:
     """Blanks in quotes, hidden from cutting."""
-    return text.replace(" ", "\1").replace("\n", "\2").replace("\t", "\3")
+    return text.translate(_HOLD)
 
 
 def _restored(text: str) -> str:
-    return text.replace("\1", " ").replace("\2", "\n").replace("\3", "\t").replace(JOINED, "")
+    return text.translate(_RELEASE)
 
 
 def _recut(items: list[Field]) -> list[Field]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 JOINED = "\0"
 """stands in a text for a line that was continued with a backslash: no letter, but one line more"""
+HELD = {" ": "\1", "\n": "\2", "\t": "\3"}
+"""blanks that no word is cut at, as they are kept meanwhile"""
 _OPERATORS = ("<<<", "<<-", "&>>", ";;", "&&", "||", "|&", "<<", ">>", "&>", ">&", "<&", ";", "&", "|", "(", ")", "<", ">", "\n")
 _ENDS = set(" \t\n;&|()<>")
 
@@ -150,7 +152,7 @@ class _Reader:
             self.line += 1
         elif rest[0] == "\\" and len(rest) > 1:
             kept = rest[1] if not escapes or rest[1] in escapes else rest[:2]
-            letters.append("\\$" if kept == "$" else kept)
+            letters.append("\\$" if kept == "$" else HELD.get(kept, kept) if not escapes else kept)
             self.at += 2
         elif rest.startswith(("$(", "${", "`")):
             whole = rest[: enclosed(rest)]

@@ -6,7 +6,7 @@ What is taken where nothing is said: huggingface/transformers, src/transformers/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from parsim.scenario.importers.training.command import Invocation
 from parsim.scenario.importers.training.deepspeed_tables import TABLES as DEEPSPEED
 from parsim.scenario.importers.training.draft import Draft
 from parsim.scenario.importers.training.environment import read_environment
+from parsim.scenario.importers.training.factory import write_factory
 from parsim.scenario.importers.training.fsdp import write_fsdp
 from parsim.scenario.importers.training.keys import Key, Source, of_document
 from parsim.scenario.importers.training.machine import counted, write_cluster
@@ -30,6 +31,7 @@ from parsim.scenario.importers.training.models import (
     write_model,
     write_sequence_length,
 )
+from parsim.scenario.importers.training.peft import asks_for_adapters, write_peft
 from parsim.scenario.importers.training.trainer_tables import TABLES
 from parsim.scenario.placeholder import EXAMPLES
 
@@ -82,9 +84,9 @@ def read_trainer(
     _optimizer(draft, job)
     _switches(draft, job.source)
     if factory:
-        from parsim.scenario.importers.training.factory import write_factory
-
         write_factory(draft, job.source, sizes)
+    else:
+        write_peft(draft, job.source)
     _liger(draft, job.source, sizes, length)
     if call is not None:
         read_environment(draft, call.environment)
@@ -113,7 +115,7 @@ def _job(draft: Draft, document: files.Document | None, call: Invocation | None,
                 else:
                     keys += of_document(files.read(Path(found))).keys
         keys += call.options
-    job = Job(Source(keys), launch=Source(launch))
+    job = Job(Source(_with_fsdp_file(draft, keys)), launch=Source(launch))
     config = job.launch.get("config_file") if call is not None and call.launcher == "accelerate" else None
     if "accelerate" in beside:
         job.accelerate = of_document(beside["accelerate"])
@@ -127,7 +129,7 @@ def _job(draft: Draft, document: files.Document | None, call: Invocation | None,
         job.deepspeed = _deepspeed_of(draft, key)
     elif any(name.startswith("deepspeed.") for name in (key.name for key in job.source.keys)):
         inner = [key for key in job.source.keys if key.name.startswith("deepspeed.")]
-        job.deepspeed = Source(Key(k.name.removeprefix("deepspeed."), k.written, k.value, k.file, k.line, k.column) for k in inner)
+        job.deepspeed = Source(replace(key, name=key.name.removeprefix("deepspeed.")) for key in inner)
         job.source = Source(key for key in job.source.keys if key not in inner)
     elif job.accelerate is not None:
         job.deepspeed = accelerate.deepspeed_of(draft, job.accelerate)
@@ -145,17 +147,12 @@ def _accelerate_of(draft: Draft, job: Job, config: Key | None) -> Source:
         else:
             keys += of_document(files.read(Path(found))).keys
             draft.harmless(config, "it is read too")
-    names = {key.name: None for key in keys}
-    options = [key for key in job.launch.keys if key is not config]
-    nested = [
-        Key(f"{section}.{key.name}", key.written, key.value, key.file, key.line)
-        if key.name.startswith(word) and f"{section}.{key.name}" in names
-        else key
-        for key in options
-        for section, word in [("fsdp_config", "fsdp_") if key.name.startswith("fsdp_") else ("deepspeed_config", ("zero", "offload_"))]
-    ]
+    for key in job.launch.keys:
+        section = next((section for word, section in accelerate.SECTIONS.items() if key.name.startswith(word)), "")
+        if key is not config:
+            keys.append(replace(key, name=f"{section}.{key.name}" if section else key.name))
     job.launch = Source([config] if config is not None else [])
-    return Source([*keys, *nested])
+    return Source(keys)
 
 
 def _deepspeed_of(draft: Draft, key: Key) -> Source | None:
@@ -174,7 +171,7 @@ def _cluster(draft: Draft, job: Job) -> None:
         accelerate.write_processes(draft, job.accelerate)
         return
     launch = job.launch
-    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"))
+    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"), replaced=draft.given.nodes is not None)
     per_node = counted(draft, launch.get("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"))
     taken = [item.key for item in (nodes, per_node) if item is not None]
     for key in launch.all("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus"):
@@ -207,7 +204,10 @@ def _length(draft: Draft, source: Source, *, factory: bool) -> int | None:
 
 def _batch(draft: Draft, job: Job) -> None:
     source = job.source
-    micro, steps = source.get("per_device_train_batch_size", "per_gpu_train_batch_size"), source.get("gradient_accumulation_steps")
+    micro, steps = (
+        source.get("per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size"),
+        source.get("gradient_accumulation_steps"),
+    )
     write_micro_batch(draft, micro, 8, "per_device_train_batch_size is 8 if not given")
     write_accumulation(draft, steps, 1, "1 if not given")
     if job.deepspeed is not None:
@@ -265,18 +265,27 @@ def _strategy(draft: Draft, job: Job, sizes: Sizes | None) -> None:
             accelerate.write_strategy(draft, job.accelerate, sizes, None, asked, whole=False)
         elif own:
             write_fsdp(draft, source, "fsdp_config.fsdp_", fsdp)
-            _fsdp_file(draft, source)
             draft.write("software.profile", "pytorch-2")
         else:
-            draft.harmless(fsdp, "nothing is sharded")
+            for key in source.keys:
+                if key.name.startswith("fsdp") and not draft.settled(key) and key.value is not None:
+                    draft.harmless(key, "nothing is sharded")
             draft.write("parallel.data.strategy", "ddp", note="neither fsdp nor deepspeed")
             draft.write("software.profile", "pytorch-2")
 
 
-def _fsdp_file(draft: Draft, source: Source) -> None:
-    key = source.get("fsdp_config")
-    if key is not None:
-        draft.unmodelled(key, "the file is not read: write what is in it into the arguments")
+def _with_fsdp_file(draft: Draft, keys: list[Key]) -> list[Key]:
+    """The keys with those of the file that ``fsdp_config`` names."""
+    key = next((key for key in keys if key.name == "fsdp_config" and isinstance(key.value, str)), None)
+    if key is None:
+        return keys
+    found = neighbour(str(key.value), draft.file)
+    if found is None:
+        draft.remarks.append(missing_file(key))
+        draft.unmodelled(key, "the file is not there")
+        return keys
+    draft.harmless(key, "it is read too")
+    return [*keys, *(replace(below, name=f"fsdp_config.{below.name}") for below in of_document(files.read(Path(found))).keys)]
 
 
 def _autocast(draft: Draft, source: Source, asked: tuple[str, Key] | None) -> None:
@@ -287,7 +296,7 @@ def _autocast(draft: Draft, source: Source, asked: tuple[str, Key] | None) -> No
     used: list[Key | None] = []
     if eight is not None and draft.flag(eight):
         preset, used = "fp8", [eight, asked[1] if asked else None]
-    elif (pure is not None and draft.flag(pure)) or kind == "bf16":
+    elif (pure is not None and draft.flag(pure)) or (kind == "bf16" and not asks_for_adapters(source)):
         preset, used = "pure-bf16", [pure if pure is not None and draft.flag(pure) else loaded, asked[1] if asked else None]
     elif asked is not None and asked[0] in PRECISIONS:
         preset, used = PRECISIONS[asked[0]], [asked[1]]
@@ -298,14 +307,17 @@ def _autocast(draft: Draft, source: Source, asked: tuple[str, Key] | None) -> No
     draft.write("training.precision", preset, *used, note="" if any(used) else "neither bf16 nor fp16")
     for key in (loaded, tf32, eight, pure):
         if key is not None and not draft.settled(key):
-            draft.harmless(key, "the other types count" if key is not loaded else "autocast trains fp32 weights")
+            draft.harmless(key, "the other types count" if key is not loaded else "what is trained is fp32, under autocast")
 
 
 def _optimizer(draft: Draft, job: Job) -> None:
     source = job.source
-    kind = source.get("optim")
+    kind, old = source.get("optim"), source.get("adafactor")
     if job.deepspeed is not None and deepspeed.write_optimizer(draft, job.deepspeed, known=True):
         draft.harmless(kind, "DeepSpeed's own optimizer counts")
+    elif old is not None and draft.flag(old):
+        draft.write("training.optimizer.name", "adafactor", old)
+        draft.harmless(kind, "adafactor counts")
     elif kind is None:
         draft.write("training.optimizer.name", "adamw", note="adamw_torch if not given")
     elif str(kind.value) in OPTIMS:

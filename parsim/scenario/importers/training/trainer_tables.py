@@ -4,6 +4,7 @@ src/transformers/training_args.py and examples/pytorch/language-modeling/run_clm
 
 from __future__ import annotations
 
+from parsim.scenario.importers.training.accelerate import SCHEDULER
 from parsim.scenario.importers.training.draft import Tables
 
 HARMLESS = {
@@ -40,16 +41,21 @@ HARMLESS = {
         "num_beams early_stopping_steps infer_backend infer_dtype use_kv_cache vllm_maxlen vllm_gpu_util vllm_enforce_eager "
         "vllm_max_lora_rank vllm_config sglang_maxlen sglang_mem_fraction sglang_tp_size sglang_config sglang_lora_backend"
     ),
+    "which tokens count": (
+        "completion_only_loss assistant_only_loss eos_token pad_token skip_special_tokens packing_strategy eval_packing"
+    ),
+    "replaced by newer keys": "use_legacy_prediction_loop fp16_backend torchdynamo compute_dtype",
     "the data set and how it is read": (
         "dataset dataset_name dataset_config_name dataset_config train_file validation_file validation_split_percentage "
-        "dataset_dir media_dir template dataset_text_field dataset_num_proc dataset_kwargs train_on_prompt mask_history "
-        "streaming buffer_size mix_strategy interleave_probs overwrite_cache preprocessing_batch_size preprocessing_num_workers "
-        "max_samples max_train_samples ignore_pad_token_for_loss tool_format default_system enable_thinking preserve_thinking "
-        "tokenized_path data_shared_file_system keep_linebreaks dataloader_drop_last dataloader_num_workers "
-        "dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor remove_unused_columns label_names "
-        "length_column_name split_batches accelerator_config accelerator_config.* disable_shuffling image_max_pixels "
-        "image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels video_fps video_maxlen "
-        "use_audio_in_video audio_sampling_rate data_path eval_data_path text_column"
+        "dataset_dir media_dir template dataset_text_field dataset_train_split dataset_test_split dataset_streaming "
+        "shuffle_dataset dataset_num_proc dataset_kwargs train_on_prompt mask_history streaming buffer_size mix_strategy "
+        "interleave_probs overwrite_cache preprocessing_batch_size preprocessing_num_workers max_samples max_train_samples "
+        "ignore_pad_token_for_loss tool_format default_system enable_thinking preserve_thinking tokenized_path "
+        "data_shared_file_system keep_linebreaks dataloader_drop_last dataloader_num_workers dataloader_pin_memory "
+        "dataloader_persistent_workers dataloader_prefetch_factor remove_unused_columns label_names length_column_name "
+        "split_batches accelerator_config accelerator_config.* disable_shuffling image_max_pixels image_min_pixels "
+        "image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels video_fps video_maxlen use_audio_in_video "
+        "audio_sampling_rate data_path eval_data_path text_column"
     ),
     "how the model and its tokenizer are loaded": (
         "tokenizer_name tokenizer_name_or_path config_name model_type cache_dir use_fast_tokenizer model_revision "
@@ -65,10 +71,7 @@ HARMLESS = {
         "main_process_port same_network gpu_ids num_cpu_threads_per_process m u main_training_function config_file_is_read "
         "jit_mode_eval"
     ),
-    "options of the job scheduler": (
-        "job_name partition account time exclusive mem output error export mpi cpus_per_task qos constraint mail_type mail_user "
-        "reservation dependency signal requeue open_mode l p A J t o e c"
-    ),
+    "options of the job scheduler": SCHEDULER,
     "scales an adapter's output, which takes no time": (
         "lora_alpha use_rslora loraplus_lr_ratio loraplus_lr_embedding pissa_init pissa_iter pissa_convert lora_bias lora_task_type"
     ),
@@ -87,6 +90,9 @@ UNMODELLED = {
     "the batch is searched for when the job starts: parsim fit --max micro_batch": "auto_find_batch_size",
     "a search over the graph after every backward": "ddp_find_unused_parameters",
     "noise in the embedding": "neftune_noise_alpha",
+    "activations that are copied to the host as they are": "activation_offloading",
+    "a loss of its own kind": "loss_type",
+    "layers with parameters that are no linear layers": "lora_target_parameters",
     "memory that is given back between steps": "torch_empty_cache_steps",
     "slower kernels that always do the same": "full_determinism",
     "modes of the compiler": "torch_compile_mode",
@@ -105,6 +111,7 @@ UNMODELLED = {
     "parts of the model in fp32": "upcast_layernorm upcast_lmhead_output",
     "other losses": "use_dft_loss use_asft_loss asft_alpha use_eaft_loss eaft_alpha moe_aux_loss_coef",
     "8-bit matrix products of torchao": "fp8_backend fp8_enable_fsdp_float8_all_gather",
+    "details of Megatron's engine": "moe_* bias_activation_fusion apply_rope_fusion kt_* use_packed_sequences",
     "another engine of training": (
         "use_mca use_megatron_bridge megatron_bridge_args use_hyper_parallel hyper_parallel_args hyper_parallel_cp_size"
     ),

@@ -1,0 +1,86 @@
+"""Many equal transfers priced once: groups that are copies of each other on other machines.
+
+In a cluster of equal machines a group costs the same some machines further on, over the links of those machines and of their
+leaf switches, if the leaves stand in the same way to its machines there. Such groups are found here, with the links of each as
+a row of an array. The last group of every batch is priced by itself too; if that does not give what was computed from the
+first, nobody is taken for a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parsim.hardware.cluster import Cluster
+from parsim.hardware.flows import CollectiveCost
+
+Numbers = NDArray[np.int64]
+Price = Callable[[tuple[int, ...]], CollectiveCost]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Transfers that cost the same on other links."""
+
+    places: Numbers
+    """which of the groups asked for"""
+    cost: CollectiveCost
+    """of the first"""
+    links: Numbers
+    """per group a row: the links of its flows' paths, one flow after the other"""
+
+
+def batches(cluster: Cluster, groups: Sequence[tuple[int, ...]], price: Price) -> list[Batch]:
+    """All groups (of GPUs, equally many in each) in batches; `price` says what one group costs."""
+    period = cluster.fabric.period if cluster.fabric is not None else 1
+    if len(cluster.blocks) > 1 or not period or len(groups) < 3:
+        return _alone(groups, range(len(groups)), price)
+    each = cluster.blocks[0].node.gpus
+    everyone = np.array(groups, dtype=np.int64)
+    nodes, local = everyone // each, everyone % each
+    first = nodes[:, :1]
+    _, kind = np.unique(np.concatenate((local, nodes - first, first % period), axis=1), axis=0, return_inverse=True)
+    order = np.argsort(kind.ravel(), kind="stable")
+    found: list[Batch] = []
+    for places in np.split(order, np.cumsum(np.bincount(kind.ravel()))[:-1]):
+        cost = price(groups[places[0]])
+        by = first[places, 0] - first[places[0], 0]
+        rows = _shifted(cluster, _links(cost), by)
+        if len(places) == 1 or _is(price(groups[places[-1]]), cost, rows[-1]):
+            found.append(Batch(places, cost, rows))
+        else:
+            found += _alone(groups, places.tolist(), price)
+    return found
+
+
+def _shifted(cluster: Cluster, links: Numbers, machines: Numbers) -> Numbers:
+    """Links so many machines further on: a row for each."""
+    within: Numbers = machines * len(cluster.blocks[0].node.links)
+    rows = links[None, :] + within[:, None]
+    if cluster.fabric is not None and len(links) and links.max() >= cluster.first_fabric_link:
+        outside = cluster.fabric.shifted(links - cluster.first_fabric_link, machines) + cluster.first_fabric_link
+        rows = np.where(links[None, :] < cluster.first_fabric_link, rows, outside)
+    return rows
+
+
+def _is(found: CollectiveCost, cost: CollectiveCost, links: Numbers) -> bool:
+    """Whether a transfer costs the same over these links."""
+    return _without_links(found) == _without_links(cost) and np.array_equal(_links(found), links)
+
+
+def _alone(groups: Sequence[tuple[int, ...]], places: Iterable[int], price: Price) -> list[Batch]:
+    """Every group by itself."""
+    costs = [(place, price(groups[place])) for place in places]
+    return [Batch(np.array([place]), cost, _links(cost)[None, :]) for place, cost in costs]
+
+
+def _links(cost: CollectiveCost) -> Numbers:
+    return np.array([link for flow in cost.flows for link, _ in flow.path], dtype=np.int64)
+
+
+def _without_links(cost: CollectiveCost) -> CollectiveCost:
+    flows = tuple(replace(flow, path=tuple((0, coefficient) for _, coefficient in flow.path)) for flow in cost.flows)
+    return replace(cost, flows=flows)

@@ -1,0 +1,162 @@
+"""Shell scripts as commands: what is expanded, what is followed, what is only said. Nothing is executed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parsim.errors import InputError
+from parsim.scenario.importers.training.command import invocation
+from parsim.scenario.importers.training.config import import_config
+from parsim.scenario.importers.training.draft import Given
+from parsim.scenario.importers.training.keys import Key
+from parsim.scenario.importers.training.shell import Script
+
+
+def words(text: str, **variables: str) -> list[list[str]]:
+    return [[word.text for word in command.words] for command in Script(text, variables).commands]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b  c # d", [["a", "b", "c"]]),
+        ("a 'b c' \"d e\" f\\ g#h", [["a", "b c", "d e", "f g#h"]]),
+        ("a \\\n  b; c && d\ne", [["a", "b"], ["c"], ["d"], ["e"]]),
+        ("X=3\na $X ${X} '$X' \"$X\" \\$X", [["a", "3", "3", "$X", "3", "$X"]]),
+        ("X='p q'\na $X \"$X\" x${X}y", [["a", "p", "q", "p q", "xp", "qy"]]),
+        ("a ${N:-4} ${N-5} ${N:+6} ${N}", [["a", "4", "5"]]),
+        ("N=; a ${N:-4} ${N-5}b ${N:+6}", [["a", "4", "b"]]),
+        ("N=8; a ${N:-4} ${N:+6} ${M:-$N} ${M:-${N}}", [["a", "8", "6", "8", "8"]]),
+        ("G=8 N=4\na $((G*N)) $(( $G * $N + 1 )) $((G / 3 % 2))", [["a", "32", "33", "0"]]),
+        ("A=(x 'y z' # no\n w)\na ${A[@]} ; b \"${A[@]}\"", [["a", "x", "y", "z", "w"], ["b", "x", "y z", "w"]]),
+        ("A=(x 'y z' w)\nc $A ${A[2]} ${#A[@]} ${A[9]}", [["c", "x", "w", "3"]]),
+        ("A=(x)\nA+=(y)\nB=\"p\"\nB+=\" q\"\na ${A[@]} $B", [["a", "x", "y", "p", "q"]]),
+        ("export X=1 Y=2\na $X $Y", [["a", "1", "2"]]),
+        ("X=1 a $X", [["a", "1"]]),
+        ("a > out 2>&1 | tee log; b &", [["a"], ["b"]]),
+        ("cat <<EOF\na b\nEOF\nc", [["cat"], ["c"]]),
+        ("if [ 1 == 2 ]; then\n a\nelif [[ x != y ]]; then b\nelse c\nfi\nd", [["b"], ["d"]]),
+        ("if [ -z \"$X\" ]; then a; fi\nif [ -n \"$X\" ]; then b; fi", [["a"]]),
+        ("if [ $N -gt 2 ]; then a; else b; fi", [["b"]]),
+        ("N=3\nif [ $N -gt 2 ] && [ $N -lt 4 ]; then a; else b; fi", [["a"]]),
+        ("[ 1 -eq 1 ] && a || b", [["a"]]),
+        ("[ 1 -eq 2 ] && a || b", [["b"]]),
+        ("M=7b\ncase $M in\n 1b) a;;\n 7b|8b) b ;;\n *) c\nesac\nd", [["b"], ["d"]]),
+        ("for T in 1 2; do a $T; done; b", [["a", "1"], ["b"]]),
+        ("while true; do a; done; b", [["b"]]),
+        ("run() {\n a 1\n}\nrun", [["a", "1"], ["run"]]),
+        ("(a; b)", [["a"], ["b"]]),
+        ("if [ ! -f missing.py ]; then exit 1; fi\na", [["a"]]),
+        ("a `date +'%y %m'` $(dirname \"$X\") b", [["a", "b"]]),
+        ("a <file b >out c", [["a", "b", "c"]]),
+        ("X=1\r\na $X\r\n", [["a", "1"]]),
+    ],
+)  # fmt: skip
+def test_commands(text: str, expected: list[list[str]]) -> None:
+    assert words(text) == expected
+
+
+def test_variables_of_the_user_are_not_overwritten() -> None:
+    assert words("N=1\nN+=2\na $N $1", N="9", **{"1": "x"}) == [["a", "9", "x"]]
+
+
+def test_what_has_no_value_is_remembered_by_line() -> None:
+    script = Script("a $X\nb $(date) ${Y:-1}\nc $X $2")
+    assert {line: list(names) for line, names in script.variables.unset.items()} == {1: ["X"], 2: ["$(date)"], 3: ["X", "2"]}
+
+
+def test_notes() -> None:
+    notes = [(note.line, note.message) for note in Script("source env.sh\nfor T in 1 2 4; do a; done\nwhile x; do b; done").notes]
+    assert notes == [
+        (1, "env.sh is another script, which is not read"),
+        (2, "the loop is read once, with T=1 (not with 2, 4)"),
+        (3, "what stands in a while loop is not read"),
+    ]
+
+
+def options(text: str) -> list[tuple[str, Any, int | None]]:
+    return [(key.written, key.value, key.line) for key in invocation(text, "x", {}).options]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torchrun --nnodes 2 train.py --a 1 --b=2 \\\n --c -3 x \\\n --d",
+        "ARGS=\"--a 1 --b=2 \\\n --c -3 x \\\n --d\"\npython train.py $ARGS".replace('ARGS="', 'ARGS="', 1),
+        "ARGS=(--a 1 --b=2\n --c -3 x\n --d)\npython -m torch.distributed.run train.py \"${ARGS[@]}\"",
+        "A=\"--a 1 --b=2\"; B=\"--c -3 x\"\nsh -c \"python train.py $A $B --d\"",
+        "--a 1 --b=2\n--c -3 x\n--d",
+        "ARGS=(--a 1 --b=2\n --c -3 x\n --d)",
+    ],
+)  # fmt: skip
+def test_options_of_every_form(text: str) -> None:
+    assert [(name, value) for name, value, _ in options(text)] == [("--a", "1"), ("--b", "2"), ("--c", ["-3", "x"]), ("--d", True)]
+    for name, _, line in options(text):
+        assert line is not None
+        assert name in text.splitlines()[line - 1]
+
+
+def test_options_of_the_launcher_and_of_slurm() -> None:
+    text = "#!/bin/bash\n#SBATCH -N 4\n#SBATCH --gpus-per-node=8\nsrun -l python -u pretrain_gpt.py --x 1"
+    call = invocation(text, "x", {})
+    assert [(key.written, key.value, key.line) for key in call.launch] == [
+        ("#SBATCH --nodes", "4", 2), ("#SBATCH --gpus-per-node", "8", 3), ("-l", True, 4),
+    ]  # fmt: skip
+    assert (call.program, call.launcher) == ("pretrain_gpt.py", "python")
+
+
+def test_variables_of_slurm_and_of_the_user() -> None:
+    options = "--num_processes $((SLURM_NNODES * SLURM_GPUS_ON_NODE))"
+    text = f"#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\naccelerate launch {options} train.py --x 1"
+    assert invocation(text, "x", {}).launch[-1].value == "32"
+    assert invocation(text, "x", {"SLURM_NNODES": "2"}).launch[-1].value == "16"
+    assert invocation(text, "x", {}).launcher == "accelerate"
+
+
+NAMES = st.from_regex(r"[a-z]{2,6}(-[a-z]{2,4})?", fullmatch=True)
+VALUES = st.from_regex(r"[A-Za-z0-9_./]{1,8}", fullmatch=True)
+OPTIONS = st.lists(st.tuples(NAMES, st.lists(VALUES, max_size=3)), min_size=1, max_size=8)
+
+
+def seen(keys: tuple[Key, ...]) -> list[tuple[str, list[str]]]:
+    return [(key.written[2:], [] if key.value is True else key.value if isinstance(key.value, list) else [key.value]) for key in keys]
+
+
+@given(OPTIONS)
+def test_law_all_ways_to_write_options_are_the_same(written: list[tuple[str, list[str]]]) -> None:
+    rows = [" ".join([f"--{name}", *values]) for name, values in written]
+    joined, lines = " ".join(rows), "\n".join(rows)
+    continued = " \\\n  ".join(rows)
+    texts = (
+        f"torchrun --nproc_per_node 8 train.py {joined}",
+        f"torchrun train.py \\\n  {continued}\n",
+        f"ARGS=(\n{lines}\n)\ntorchrun train.py ${{ARGS[@]}}",
+        f'A="{continued}"\nCMD="python train.py $A"\neval "$CMD"',
+        lines,
+    )
+    for text in texts:
+        assert seen(invocation(text, "x", {}).options) == written
+
+
+@given(st.text(alphabet=st.sampled_from("ab=$(){}[]\"'`\\\n #;&|<>-+*123:/!~\t"), max_size=60))
+def test_law_no_text_is_too_much(text: str) -> None:
+    """Whatever stands in a script, reading it ends, with a scenario or with findings."""
+    Script(text)
+    with suppress(InputError):
+        import_config(f"{text}\ntorchrun train.py --num-layers 2", "x", Given())
+
+
+def test_a_script_that_is_never_closed() -> None:
+    for text in ('"', "'", "$(", "${", "(((", "if x", "case x in", "for x in 1; do", "A=(", "a <<EOF"):
+        Script(text)
+
+
+def test_the_samples_are_read_without_notes() -> None:
+    for path in (Path(__file__).parent.parent / "data" / "training").glob("*.sh"):
+        assert Script(path.read_text(encoding="utf-8")).notes == []
