@@ -82,5 +82,5 @@ def test_idle_gpus_are_those_paid_for(capsys: pytest.CaptureFixture[str]) -> Non
     words[words.index("--gpus") : words.index("--gpus") + 2] = []
     assert execute(words) == 0
     said = capsys.readouterr().out
-    assert "20 GPUs are 3 machines of 8: 24 are paid for" in said
+    assert "20 GPUs are in 3 x 8: 24 are paid for" in said
     assert "16 work, 8 are idle; use 16 or 24" in said

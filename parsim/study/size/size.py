@@ -24,7 +24,7 @@ from parsim.scenario.load import load
 from parsim.study.runs import put
 from parsim.study.size.answer import Answer, Looked, Sized, ranking
 from parsim.study.size.candidate import Candidates
-from parsim.study.size.choose import Choice, fastest
+from parsim.study.size.choose import Choice, Tally, fastest
 from parsim.study.size.configuration import DAY, Configuration
 from parsim.study.size.question import Machine, Question
 from parsim.study.size.reading import asked
@@ -142,8 +142,7 @@ class _Walk:
         found = [one.found for one in looked if one.found is not None]
         possible = ranking([one for one in found if one.meets(self.question.deadline, self.budget)], self.question.minimise)
         reason = "" if possible else self._reason(grid)
-        warnings = tuple(self.candidates.warnings.values())
-        return Sized(self.machine.label, grid, looked, tuple(possible), reason, tuple(self.notes), warnings, self._assumed(found))
+        return Sized(self.machine.label, grid, looked, tuple(possible), reason, tuple(self.notes), self._assumed(found))
 
     def _has_price(self) -> bool:
         machine = self.machine
@@ -155,16 +154,15 @@ class _Walk:
         for wanted in self.machine.gpus:
             below, above = self.lattice.near(wanted)
             nodes = -(-wanted // each)
-            if wanted % each and wanted > each:
-                self.notes.append(f"{wanted} GPUs are {nodes} machines of {each}: {nodes * each} are paid for")
+            if wanted % each:
+                self.notes.append(f"{wanted} GPUs are in {nodes} x {each}: {nodes * each} are paid for")
             if below is None:
-                self.looked[wanted] = Looked(wanted, None, Choice[Configuration]().tally, "no strategy uses so few GPUs")
+                self.looked[wanted] = Looked(wanted, None, Tally(), "no strategy uses so few GPUs")
                 continue
             if below != wanted:
                 near = " or ".join(str(count) for count in (below, above) if count is not None)
-                idle = max(wanted, nodes * each if wanted > each else wanted) - below
-                self.notes.append(f"no strategy uses all of {wanted} GPUs: {below} work, {idle} are idle; use {near}")
-            self.candidates.nodes = nodes if wanted > each else 1
+                self.notes.append(f"no strategy uses all of {wanted} GPUs: {below} work, {nodes * each - below} are idle; use {near}")
+            self.candidates.nodes = nodes
             self._look(below, self._limit(below), key=wanted)
             self.candidates.nodes = None
         return tuple(sorted(self.looked))
@@ -174,7 +172,7 @@ class _Walk:
         most = self.question.max_gpus or MOST_GPUS
         counts = self.lattice.counts(most)  # machines are paid whole: parts of one only where no strategy uses all of it
         whole = [count for count in counts if count >= self.candidates.gpus_per_node] or counts
-        grid = tuple(count for count in whole if self.candidates.floor(count) <= self._limit(count))
+        grid = tuple(count for count in whole if self._at_peak(count) <= (self.question.deadline or inf))
         first: int | None = None
         if self.question.minimise == "time" or self.question.deadline is None:
             for count in reversed(grid):
@@ -190,6 +188,10 @@ class _Walk:
             if first is None and self._is_possible(count):
                 first = count
         return grid
+
+    def _at_peak(self, count: int) -> float:
+        """The training at the peak of so many GPUs, nothing failing but what the question says [s]."""
+        return self.candidates.floor(count) * self.question.tokens / self.candidates.recipe.tokens_per_step * self.stretch
 
     def _is_possible(self, count: int) -> bool:
         found = self.looked[count].found if count in self.looked else None
@@ -229,7 +231,8 @@ class _Walk:
     def _better(self, count: int) -> float:
         """The longest step that beats the best found so far [s]."""
         name = self.question.minimise
-        values = [one.found.objective(name) for one in self.looked.values() if one.found is not None]
+        possible = [one.found for count, one in self.looked.items() if one.found is not None and self._is_possible(count)]
+        values = [one.objective(name) for one in possible]
         best = min((value for value in values if value is not None), default=inf)
         economics = self._economics(count)
         if best == inf or economics is None:
@@ -268,7 +271,7 @@ class _Walk:
             if quick.cost is not None and self.budget is not None:
                 said.append(f"and costs {quick.cost:,.0f} {question.currency}")
             return " ".join(said)
-        if not grid:
+        if not self.looked:
             return self._floor(self.lattice.counts(most), most)
         nearest = [one.reason for one in self.looked.values() if one.reason]
         return f"{nearest[-1]} (looked at up to {grid[-1]} GPUs)" if nearest else "nothing was found"
@@ -278,7 +281,7 @@ class _Walk:
         if not counts:
             return f"no strategy uses any number of GPUs up to {most}"
         question, last = self.question, counts[-1]
-        days = self.candidates.floor(last) * question.tokens / self.candidates.recipe.tokens_per_step / DAY * self.stretch
+        days = self._at_peak(last) / DAY
         if question.deadline is not None and days > question.deadline / DAY:
             needed = days * last / (question.deadline / DAY)
             return (
