@@ -119,6 +119,8 @@ def _write(answer: Answer, out: Path | None, save: Path | None) -> list[str]:
             said.append(
                 f"Wrote {save}{os.sep}: {', '.join(path.name for path in paths)}; next: parsim run {paths[0]}, parsim export {paths[0]}"
             )
+            names = ", ".join(path.name for path in paths)
+            said.append(f"Wrote {save}{os.sep}: {names}; next: parsim run {paths[0]}, parsim export {paths[0]}")
     except OSError as error:
         raise ScenarioError(Finding(f"cannot be written: {error.strerror}", file=str(error.filename or out or save))) from None
     return said

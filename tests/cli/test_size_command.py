@@ -43,7 +43,9 @@ def test_text_names_what_was_looked_at(capsys: pytest.CaptureFixture[str]) -> No
 def test_what_cannot_be_done_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["size", "gpt2", "--tokens", "10T", "--hours", "1", "--on", "dgx-a100-80gb", "--max-gpus", "16", "--workers", "1"]
     assert execute(words) == 3
-    assert "cannot: even at the peak of 16 GPUs" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "cannot: even at the peak of 16 GPUs it takes" in said
+    assert "would be needed (--max-gpus 16)" in said
 
 
 def test_mistakes_are_exit_2_and_all_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,5 +82,5 @@ def test_idle_gpus_are_those_paid_for(capsys: pytest.CaptureFixture[str]) -> Non
     words[words.index("--gpus") : words.index("--gpus") + 2] = []
     assert execute(words) == 0
     said = capsys.readouterr().out
-    assert "20 GPUs are 3 machines of 8: 24 are paid for" in said
+    assert "20 GPUs are in 3 x 8: 24 are paid for" in said
     assert "16 work, 8 are idle; use 16 or 24" in said

@@ -38,7 +38,6 @@ class Sized:
     """why there are none"""
     notes: tuple[str, ...] = ()
     """idle GPUs and better counts, axes"""
-    warnings: tuple[Finding, ...] = ()
     assumed: tuple[Assumed, ...] = ()
     """what the scenarios assume about prices, power and failures"""
 
@@ -87,7 +86,7 @@ class Answer:
     @property
     def warnings(self) -> list[Finding]:
         """Each once."""
-        return list({finding.message: finding for sized in self.machines for finding in sized.warnings}.values())
+        return list({finding.message: finding for sized in self.machines for one in sized.found for finding in one.warnings}.values())
 
     @property
     def assumed(self) -> list[Assumed]:
@@ -107,16 +106,14 @@ def ranking(configurations: list[Configuration], minimise: str) -> list[Configur
 
 
 def front(configurations: list[Configuration]) -> list[Configuration]:
-    """Those that no other beats in time or in cost without losing in the other, by time; without prices, by GPUs."""
-
-    def second(one: Configuration) -> float:
-        return one.cost if one.cost is not None else float(one.gpus)
-
-    kept: list[Configuration] = []
-    for one in sorted(configurations, key=lambda each: (each.seconds, second(each))):
-        if not kept or second(one) < second(kept[-1]):
-            kept.append(one)
-    return kept
+    """Those that no other beats in time or in cost without losing in the other, by time; GPUs count where nothing has a price."""
+    priced = [(one.seconds, one.cost, one) for one in configurations if one.cost is not None]
+    points = priced or [(one.seconds, float(one.gpus), one) for one in configurations]
+    kept: list[tuple[float, float, Configuration]] = []
+    for point in sorted(points, key=lambda each: each[:2]):
+        if not kept or point[1] < kept[-1][1]:
+            kept.append(point)
+    return [one for _, _, one in kept]
 
 
 def document(answer: Answer) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from parsim.errors import Finding, InputError, ScenarioError
+from parsim.errors import InputError, ScenarioError
 from parsim.model.flops import flop_per_step
 from parsim.report.economics import Economics
 from parsim.run import economics_of, simulate
@@ -35,10 +35,9 @@ class Candidates:
     """the topology has an example price in the question's currency"""
     nodes: int | None = None
     """machines that are there in any case; None: as many as a strategy needs"""
-    warnings: dict[str, Finding] = field(default_factory=dict)
     _bounder: Bounder = field(default_factory=Bounder)
     _around: dict[tuple[int, int | None], Neighbours] = field(default_factory=dict)
-    _built: dict[Strategy, Built | str] = field(default_factory=dict)
+    _built: dict[tuple[Strategy, int | None], Built | str] = field(default_factory=dict)
 
     def tree(self, strategy: Strategy) -> dict[str, Any]:
         """The scenario of a strategy, ready for `parsim run`."""
@@ -92,13 +91,14 @@ class Candidates:
 
     def built(self, strategy: Strategy) -> Built | str:
         """The scenario as objects, or why there are none."""
-        if strategy not in self._built:
+        key = (strategy, self.nodes)
+        if key not in self._built:
             try:
-                self._built[strategy] = self._neighbours(strategy.gpus).built(strategy.keys())
+                self._built[key] = self._neighbours(strategy.gpus).built(strategy.keys())
             except InputError as error:
                 first = error.findings[0]
-                self._built[strategy] = f"{first.message}; {first.suggestion}" if first.suggestion else first.message
-        return self._built[strategy]
+                self._built[key] = f"{first.message}; {first.suggestion}" if first.suggestion else first.message
+        return self._built[key]
 
     def _neighbours(self, gpus: int) -> Neighbours:
         key = (gpus, self.nodes)
@@ -134,8 +134,6 @@ class Candidates:
         economics = report.measured.economics
         if economics is None:  # unreachable: tokens are in every tree
             raise ScenarioError("the scenario has no economics")
-        for finding in report.measured.warnings:
-            self.warnings.setdefault(finding.message, finding)
         confidence = report.measured.confidence
         return Configuration(
             machine=self.machine.label,
@@ -156,6 +154,7 @@ class Candidates:
             basis=confidence.basis,
             stretch=1.0 if self.question.goodput is None else 1.0 / self.question.goodput,
             tree=tree,
+            warnings=tuple(report.measured.warnings),
         )
 
     def floor(self, gpus: int) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from parsim.errors import Finding
 from parsim.report.economics import Bill, Busy, Economics, bill
 from parsim.report.goodput import best_interval
 from parsim.study.size.strategies import Strategy
@@ -45,6 +46,8 @@ class Configuration:
     """time over time without failures, where the question fixes the goodput"""
     tree: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """the scenario"""
+    warnings: tuple[Finding, ...] = ()
+    """of the run"""
 
     @cached_property
     def bill(self) -> Bill:

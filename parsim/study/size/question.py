@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from parsim.study.size.money import Money
@@ -59,7 +59,6 @@ class Question:
     model: str
     tokens: float
     machines: tuple[Machine, ...]
-    name: str = ""
     sequence_length: int | None = None
     global_batch: int | str | None = None
     """samples, or a text such as "4M tokens"; None: a published batch or a rule"""
@@ -92,8 +91,6 @@ class Question:
     exhaustive: bool = False
     """simulate every candidate instead of bounding them away"""
     currency: str = "USD"
-    folder: str | None = field(default=None, compare=False)
-    """that relative paths start from"""
 
     def document(self) -> Mapping[str, Any]:
         """What was asked, as JSON has it: keys as in a file, but for machines, which say what is theirs."""

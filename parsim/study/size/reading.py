@@ -21,7 +21,7 @@ T = TypeVar("T")
 MARK = "size"
 """a file with this key at its top is a question"""
 KEYS = (
-    "name", "model", "tokens", "on", "days", "hours", "budget", "minimise", "sequence_length", "global_batch", "micro_batch", "precision",
+    "model", "tokens", "on", "days", "hours", "budget", "minimise", "sequence_length", "global_batch", "micro_batch", "precision",
     "software", "recompute", "schedule", "sharding",
     "gpus", "max_gpus", "gpu_hour", "buy", "years", "power_price", "pue", "mtbf", "checkpoint_time",
     "restart_time", "goodput", "set", "top", "exhaustive",
@@ -81,7 +81,7 @@ def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> Question
     given = {key: value for key, value in flags.items() if value is not None}
     tree |= given
     reader = _Reader(tree, {key: place for key, place in origins.items() if key not in given}, findings)
-    question = reader.question(None if file is None else str(Path(file).parent), str(file) if file is not None else "")
+    question = reader.question(None if file is None else str(Path(file).parent))
     if findings or question is None:
         raise ScenarioError(findings)
     return question
@@ -112,7 +112,7 @@ class _Reader:
 
     # -- the whole --------------------------------------------------------------------------------------------------
 
-    def question(self, folder: str | None, file: str) -> Question | None:
+    def question(self, folder: str | None) -> Question | None:
         for key, value in self.tree.items():
             if key not in KEYS:
                 self.problem(key, "unknown key of a question", value, did_you_mean(key, KEYS) or f"known: {', '.join(KEYS)}")
@@ -134,15 +134,13 @@ class _Reader:
         words: dict[str, Any] = {
             "minimise": self.read("minimise", _one_of(OBJECTIVES)), "recompute": self.read("recompute", _some_of(RECOMPUTE)),
             "schedules": self.read("schedule", _some_of(SCHEDULES)), "sharding": self.read("sharding", _some_of(SHARDING)),
-            "precision": self.read("precision", _text),
-            "software": self.read("software", self._software), "name": self.read("name", _text),
+            "precision": self.read("precision", _text), "software": self.read("software", self._software),
         }  # fmt: skip
         numbers = self._numbers()
         currency = self._currency(machines, budget, numbers["power_price"])
         found = {key: value for key, value in {**words, **numbers}.items() if value is not None}
         if self.findings or model is None or tokens is None:
             return None
-        found.setdefault("name", Path(file).stem if file else f"size-{Path(model).stem}")
         return Question(
             model=model,
             tokens=float(tokens),
@@ -150,7 +148,6 @@ class _Reader:
             deadline=deadline,
             budget=budget,
             currency=currency,
-            folder=folder,
             **found,
         )
 
@@ -186,47 +183,50 @@ class _Reader:
                 found = files.find("models", name, None if folder is None else Path(folder) / "question.yaml")
             except ScenarioError as error:
                 raise ValueError(_said(error)) from None
-            return found.stem if files.is_shipped(found) else str(found)
+            return found.stem if files.is_shipped(found) else str(found.resolve())
 
         return convert
 
     def _software(self, value: Any) -> str:
         try:
-            return files.find("software", _text(value)).stem
+            found = files.find("software", _text(value))
         except ScenarioError as error:
             raise ValueError(_said(error)) from None
+        return found.stem if files.is_shipped(found) else str(found)
 
     # -- machines -----------------------------------------------------------------------------------------------------
 
     def _machines(self, folder: str | None) -> tuple[Machine, ...]:
         names = self.read("on", lambda value: [_text(item) for item in _items(value)]) or []
-        known = []
+        known: dict[str, str] = {}
         for name in names:
             if names.count(name) > 1 and name not in known:
                 self.problem("on", f"{name} is there twice", self.tree["on"])
-            if self._is_topology(name, folder):
-                known.append(name)
+            if (topology := self._topology(name, folder)) is not None:
+                known[name] = topology
         each = {key: self._for_each(key, names) for key in _NAMED}
         variants = self._variants()
         found = []
-        for name in known:
+        for name, topology in known.items():
             rent = self._value("gpu_hour", each["gpu_hour"].get(name), parse_money)
             bought = self._value("buy", each["buy"].get(name), _purchase)
             counts = self._value("gpus", each["gpus"].get(name), _wholes(_MOST_GPUS))
             if rent is not None and bought is not None:
                 self.problem("buy", f"{name} is rented and bought", None, "give one of the two prices")
             for settings, words in variants:
-                found.append(Machine(" ".join((name, *words)), name, settings, rent, bought, counts or ()))
+                found.append(Machine(" ".join((name, *words)), topology, settings, rent, bought, counts or ()))
         return tuple(found)
 
-    def _is_topology(self, name: str, folder: str | None) -> bool:
+    def _topology(self, name: str, folder: str | None) -> str | None:
+        """What a scenario anywhere calls it: a name or a box as it is, a path from the question's folder whole."""
         try:
-            if box(name) is None:
-                files.find("topologies", name, None if folder is None else Path(folder) / "question.yaml")
+            if box(name) is not None:
+                return name
+            found = files.find("topologies", name, None if folder is None else Path(folder) / "question.yaml")
         except ScenarioError as error:
             self.problem("on", _said(error), name)
-            return False
-        return True
+            return None
+        return name if files.is_shipped(found) else str(found.resolve())
 
     def _value(self, key: str, value: Any, convert: Callable[[Any], T]) -> T | None:
         if value is None:

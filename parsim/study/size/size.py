@@ -17,14 +17,15 @@ from typing import Any
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.model.counts import parameter_count
 from parsim.report.economics import Busy, Economics, bill
+from parsim.report.quantities import number
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.load import load
 from parsim.study.runs import put
 from parsim.study.size.answer import Answer, Looked, Sized, ranking
 from parsim.study.size.candidate import Candidates
-from parsim.study.size.choose import Choice, fastest
-from parsim.study.size.configuration import Configuration
+from parsim.study.size.choose import Choice, Tally, fastest
+from parsim.study.size.configuration import DAY, Configuration
 from parsim.study.size.question import Machine, Question
 from parsim.study.size.reading import asked
 from parsim.study.size.recipe import Assumed, Recipe, recipe, without_tokens
@@ -141,8 +142,7 @@ class _Walk:
         found = [one.found for one in looked if one.found is not None]
         possible = ranking([one for one in found if one.meets(self.question.deadline, self.budget)], self.question.minimise)
         reason = "" if possible else self._reason(grid)
-        warnings = tuple(self.candidates.warnings.values())
-        return Sized(self.machine.label, grid, looked, tuple(possible), reason, tuple(self.notes), warnings, self._assumed(found))
+        return Sized(self.machine.label, grid, looked, tuple(possible), reason, tuple(self.notes), self._assumed(found))
 
     def _has_price(self) -> bool:
         machine = self.machine
@@ -154,16 +154,15 @@ class _Walk:
         for wanted in self.machine.gpus:
             below, above = self.lattice.near(wanted)
             nodes = -(-wanted // each)
-            if wanted % each and wanted > each:
-                self.notes.append(f"{wanted} GPUs are {nodes} machines of {each}: {nodes * each} are paid for")
+            if wanted % each:
+                self.notes.append(f"{wanted} GPUs are in {nodes} x {each}: {nodes * each} are paid for")
             if below is None:
-                self.looked[wanted] = Looked(wanted, None, Choice[Configuration]().tally, "no strategy uses so few GPUs")
+                self.looked[wanted] = Looked(wanted, None, Tally(), "no strategy uses so few GPUs")
                 continue
             if below != wanted:
                 near = " or ".join(str(count) for count in (below, above) if count is not None)
-                idle = max(wanted, nodes * each if wanted > each else wanted) - below
-                self.notes.append(f"no strategy uses all of {wanted} GPUs: {below} work, {idle} are idle; use {near}")
-            self.candidates.nodes = nodes if wanted > each else 1
+                self.notes.append(f"no strategy uses all of {wanted} GPUs: {below} work, {nodes * each - below} are idle; use {near}")
+            self.candidates.nodes = nodes
             self._look(below, self._limit(below), key=wanted)
             self.candidates.nodes = None
         return tuple(sorted(self.looked))
@@ -173,7 +172,7 @@ class _Walk:
         most = self.question.max_gpus or MOST_GPUS
         counts = self.lattice.counts(most)  # machines are paid whole: parts of one only where no strategy uses all of it
         whole = [count for count in counts if count >= self.candidates.gpus_per_node] or counts
-        grid = tuple(count for count in whole if self.candidates.floor(count) <= self._limit(count))
+        grid = tuple(count for count in whole if self._at_peak(count) <= (self.question.deadline or inf))
         first: int | None = None
         if self.question.minimise == "time" or self.question.deadline is None:
             for count in reversed(grid):
@@ -189,6 +188,10 @@ class _Walk:
             if first is None and self._is_possible(count):
                 first = count
         return grid
+
+    def _at_peak(self, count: int) -> float:
+        """The training at the peak of so many GPUs, nothing failing but what the question says [s]."""
+        return self.candidates.floor(count) * self.question.tokens / self.candidates.recipe.tokens_per_step * self.stretch
 
     def _is_possible(self, count: int) -> bool:
         found = self.looked[count].found if count in self.looked else None
@@ -228,7 +231,8 @@ class _Walk:
     def _better(self, count: int) -> float:
         """The longest step that beats the best found so far [s]."""
         name = self.question.minimise
-        values = [one.found.objective(name) for one in self.looked.values() if one.found is not None]
+        possible = [one.found for count, one in self.looked.items() if one.found is not None and self._is_possible(count)]
+        values = [one.objective(name) for one in possible]
         best = min((value for value in values if value is not None), default=inf)
         economics = self._economics(count)
         if best == inf or economics is None:
@@ -267,14 +271,25 @@ class _Walk:
             if quick.cost is not None and self.budget is not None:
                 said.append(f"and costs {quick.cost:,.0f} {question.currency}")
             return " ".join(said)
-        if not grid:
-            least = self.lattice.counts(most)
-            if not least:
-                return f"no strategy of the lattice uses up to {most} GPUs"
-            floor = self.candidates.floor(least[-1]) * question.tokens / self.candidates.recipe.tokens_per_step / 86400
-            return f"even at the peak of {least[-1]} GPUs (--max-gpus {most}) it takes {floor:.1f} days, or more than the budget"
+        if not self.looked:
+            return self._floor(self.lattice.counts(most), most)
         nearest = [one.reason for one in self.looked.values() if one.reason]
         return f"{nearest[-1]} (looked at up to {grid[-1]} GPUs)" if nearest else "nothing was found"
+
+    def _floor(self, counts: tuple[int, ...], most: int) -> str:
+        """Why not even the peak of the machines is enough."""
+        if not counts:
+            return f"no strategy uses any number of GPUs up to {most}"
+        question, last = self.question, counts[-1]
+        days = self._at_peak(last) / DAY
+        if question.deadline is not None and days > question.deadline / DAY:
+            needed = days * last / (question.deadline / DAY)
+            return (
+                f"even at the peak of {last} GPUs it takes {number(days)} days; at least {needed:,.0f} would be needed (--max-gpus {most})"
+            )
+        bills = [(self._economics(count), self.candidates.floor(count)) for count in counts]
+        costs = [bill(one, floor, Busy()).cost_to_train or 0.0 for one, floor in bills if one is not None]
+        return f"even at the peak of its GPUs it costs {min(costs, default=0.0) * self.stretch:,.0f} {question.currency}"
 
     def _assumed(self, found: list[Configuration]) -> tuple[Assumed, ...]:
         """What the scenarios of this machine assume about money, power and failures."""

@@ -56,10 +56,10 @@ def money(amount: float, currency: str) -> str:
 
 
 def shown(answer: Answer) -> list[Configuration]:
-    """The rows of the table: the best of every machine, up to `top` of each; of fixed counts all, also those that are too late."""
+    """The rows of the table: the best of every machine, `top` of each; all of them where the question gives the numbers of GPUs."""
     rows: list[Configuration] = []
-    for sized in answer.machines:
-        rows += sized.possible[: answer.question.top]
+    for sized, machine in zip(answer.machines, answer.question.machines, strict=True):
+        rows += sized.possible if machine.gpus else sized.possible[: answer.question.top]
     return ranking(rows, answer.question.minimise)
 
 

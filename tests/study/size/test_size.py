@@ -107,7 +107,10 @@ def test_deadline_that_cannot_be_met() -> None:
 def test_budget_that_cannot_be_met() -> None:
     answer = ask(budget="1 USD", max_gpus="16")
     assert answer.ranked == []
-    assert answer.machines[0].reason
+    assert "even at the peak of its GPUs it costs" in answer.machines[0].reason
+    wider = ask(budget="30 USD", max_gpus="16")  # more than at the peak, less than in truth
+    assert wider.ranked == []
+    assert "would be needed" in wider.machines[0].reason
 
 
 def test_deadline_and_budget_must_both_hold() -> None:
@@ -125,7 +128,7 @@ def test_idle_gpus_and_good_numbers() -> None:
     best = answer.ranked[0]
     assert (best.gpus, best.nodes, best.strategy.gpus, best.idle) == (24, 3, 16, 8)
     notes = " ".join(answer.machines[0].notes)
-    assert "20 GPUs are 3 machines of 8" in notes
+    assert "20 GPUs are in 3 x 8" in notes
     assert "use 16 or 24" in notes
     assert best.cost == pytest.approx(2.0 * 24 * best.seconds / 3600)
 
@@ -242,3 +245,19 @@ def test_from_python_by_name() -> None:
     assert answer.ranked == ask(gpus="8").ranked
     assert str(answer) == text(answer)
     assert answer.document()["question"]["on"][0]["gpu_hour"] == "2 USD"
+
+
+def test_a_number_of_gpus_more_or_less_idle() -> None:
+    """The same strategy in two and in three machines: what is paid for differs."""
+    answer = ask(gpus="16,20", top=1)
+    by_gpus = {one.gpus: one for one in answer.everything}
+    assert {gpus: one.strategy.gpus for gpus, one in by_gpus.items()} == {16: 16, 24: 16}
+    assert by_gpus[24].gpu_hours == pytest.approx(1.5 * by_gpus[16].gpu_hours, rel=0.01)
+    assert "24 (3, 8 idle)" in text(answer)
+
+
+def test_the_front_is_of_prices_where_there_are_any() -> None:
+    question = read_question(None, {**SMALL, "on": "dgx-a100-80gb,8x a100-sxm-80gb", "gpu_hour": {"dgx-a100-80gb": "2 USD"}, "gpus": "8"})
+    answer = size(question, workers=1)
+    assert [one.machine for one in front(answer.everything)] == ["dgx-a100-80gb"]
+    assert answer.ranked[-1].cost is None

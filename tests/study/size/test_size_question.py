@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from parsim.errors import ScenarioError
+from parsim.scenario.files import find
 from parsim.study.size.money import Money, parse_money
 from parsim.study.size.question import Machine, Purchase
 from parsim.study.size.reading import named_values, question_file, read_question, set_values, shipped_questions
@@ -47,7 +48,7 @@ def test_a_file_gives_the_same_question(tmp_path: Path) -> None:
     assert question_file(str(path)) == path
     assert question_file("llama-2-70b") is None
     flags = {
-        **BASE, "name": "question", "gpu_hour": named_values(["hgx-h100=2.5 USD"]), "buy": named_values(["dgx-a100-80gb=200k USD/node"]),
+        **BASE, "gpu_hour": named_values(["hgx-h100=2.5 USD"]), "buy": named_values(["dgx-a100-80gb=200k USD/node"]),
         "micro_batch": "1,2,4", "set": set_values(["cluster.set.node.nics=1,8"]),
     }  # fmt: skip
     assert read_question(path, {}) == read_question(None, flags)
@@ -104,3 +105,11 @@ def test_every_shipped_question_can_be_asked() -> None:
         question = read_question(path, {})
         assert question.machines
         assert question.deadline or question.budget
+
+
+def test_paths_start_from_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(find("topologies", "hgx-h100").read_text(encoding="utf-8"), encoding="utf-8")
+    path = tmp_path / "question.yaml"
+    path.write_text("size: {model: gpt2, tokens: 1B, days: 1, on: [./mine.yaml]}\n", encoding="utf-8")
+    (machine,) = read_question(path, {}).machines
+    assert machine == Machine("./mine.yaml", str(tmp_path / "mine.yaml"))
