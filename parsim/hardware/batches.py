@@ -1,7 +1,7 @@
 """Many equal transfers priced once: groups that are copies of each other on other machines.
 
 In a cluster of equal machines a group costs the same some machines further on, over the links of those machines and of their
-leaf switches, if the leaves stand in the same way to its machines there. Such groups are found here, with the links of each as
+leaf switches, if its machines share leaves there in the same way. Such groups are found here, with the links of each as
 a row of an array. The last group of every batch is priced by itself too; if that does not give what was computed from the
 first, nobody is taken for a copy.
 """
@@ -35,20 +35,20 @@ class Batch:
 
 def batches(cluster: Cluster, groups: Sequence[tuple[int, ...]], price: Price) -> list[Batch]:
     """All groups (of GPUs, equally many in each) in batches; `price` says what one group costs."""
-    period = cluster.fabric.period if cluster.fabric is not None else 1
-    if len(cluster.blocks) > 1 or not period or len(groups) < 3:
+    per_leaf = cluster.fabric.machines_per_leaf if cluster.fabric is not None else cluster.nodes
+    if len(cluster.blocks) > 1 or not per_leaf or len(groups) < 3:
         return _alone(groups, range(len(groups)), price)
     each = cluster.blocks[0].node.gpus
     everyone = np.array(groups, dtype=np.int64)
     nodes, local = everyone // each, everyone % each
-    first = nodes[:, :1]
-    _, kind = np.unique(np.concatenate((local, nodes - first, first % period), axis=1), axis=0, return_inverse=True)
+    leaves = nodes // per_leaf
+    _, kind = np.unique(np.concatenate((local, nodes - nodes[:, :1], leaves - leaves[:, :1]), axis=1), axis=0, return_inverse=True)
     order = np.argsort(kind.ravel(), kind="stable")
     found: list[Batch] = []
     for places in np.split(order, np.cumsum(np.bincount(kind.ravel()))[:-1]):
         cost = price(groups[places[0]])
-        by = first[places, 0] - first[places[0], 0]
-        rows = _shifted(cluster, _links(cost), by)
+        machines, switches = (column[places, 0] - column[places[0], 0] for column in (nodes, leaves))
+        rows = _shifted(cluster, _links(cost), machines, switches)
         if len(places) == 1 or _is(price(groups[places[-1]]), cost, rows[-1]):
             found.append(Batch(places, cost, rows))
         else:
@@ -56,12 +56,12 @@ def batches(cluster: Cluster, groups: Sequence[tuple[int, ...]], price: Price) -
     return found
 
 
-def _shifted(cluster: Cluster, links: Numbers, machines: Numbers) -> Numbers:
-    """Links so many machines further on: a row for each."""
+def _shifted(cluster: Cluster, links: Numbers, machines: Numbers, leaves: Numbers) -> Numbers:
+    """Links so many machines and leaves further on: a row for each."""
     within: Numbers = machines * len(cluster.blocks[0].node.links)
     rows = links[None, :] + within[:, None]
     if cluster.fabric is not None and len(links) and links.max() >= cluster.first_fabric_link:
-        outside = cluster.fabric.shifted(links - cluster.first_fabric_link, machines) + cluster.first_fabric_link
+        outside = cluster.fabric.shifted(links - cluster.first_fabric_link, machines, leaves) + cluster.first_fabric_link
         rows = np.where(links[None, :] < cluster.first_fabric_link, rows, outside)
     return rows
 

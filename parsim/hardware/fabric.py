@@ -86,12 +86,12 @@ class Fabric:
         return (self._into(source), *self._across(source, target), self._out(target))
 
     @property
-    def period(self) -> int:
-        """Whole numbers of so many machines further on, everything is the same but for link ids; 0: nothing ever is."""
-        return 1 if self._ports_each else 0
+    def machines_per_leaf(self) -> int:
+        """How many consecutive machines share their leaf switches; 0 where links depend on more than that."""
+        return self.nodes if self._ports_each else 0
 
-    def shifted(self, links: Numbers, machines: Numbers) -> Numbers:
-        """Local link ids, so many machines (multiples of `period`) further on: a row for each."""
+    def shifted(self, links: Numbers, machines: Numbers, leaves: Numbers) -> Numbers:
+        """Local link ids of the same links so many machines and leaves further on: a row for each."""
         by: Numbers = 2 * machines * self._ports_each
         return links[None, :] + by[:, None]
 
@@ -199,16 +199,12 @@ class FatTree(Fabric):
         return (first + 2 * (up * self.uplinks + spine), first + 2 * (down * self.uplinks + spine) + 1)
 
     @property
-    def period(self) -> int:
-        return 0 if self.hashed or not self._ports_each else self._machines_per_leaf
+    def machines_per_leaf(self) -> int:
+        return 0 if self.hashed or not self._ports_each else self.nodes_per_leaf
 
-    @property
-    def _machines_per_leaf(self) -> int:
-        return self.nodes_per_leaf
-
-    def shifted(self, links: Numbers, machines: Numbers) -> Numbers:
-        trunks: Numbers = 2 * (machines // max(1, self.period))
-        return np.where(links[None, :] < 2 * self.ports, super().shifted(links, machines), links[None, :] + trunks[:, None])
+    def shifted(self, links: Numbers, machines: Numbers, leaves: Numbers) -> Numbers:
+        ports = super().shifted(links, machines, leaves)
+        return np.where(links[None, :] < 2 * self.ports, ports, links[None, :] + 2 * leaves[:, None])
 
     def _trunk_ends(self, trunk: int) -> tuple[str, str]:
         """Leaf and spine of a link above the leaves, counted from the first of them."""
@@ -268,8 +264,8 @@ class RailOptimised(FatTree):
         return port.port * self.pods + port.node // self.leaf_ports
 
     @property
-    def _machines_per_leaf(self) -> int:
-        return self.leaf_ports
+    def machines_per_leaf(self) -> int:
+        return 0 if self.hashed or not self._ports_each else self.leaf_ports
 
     def _leaf_name(self, leaf: int) -> str:
         return f"rail{leaf // self.pods}.leaf{leaf % self.pods}"
@@ -286,7 +282,7 @@ class FullMesh(Fabric):
         self.rails = max(ports for _, ports in self.blocks)
 
     @property
-    def period(self) -> int:
+    def machines_per_leaf(self) -> int:
         return 0
 
     @property
@@ -325,7 +321,7 @@ class Torus(Fabric):
         self.dims = dims
 
     @property
-    def period(self) -> int:
+    def machines_per_leaf(self) -> int:
         return 0
 
     @property
@@ -391,7 +387,7 @@ class GraphFabric(Fabric):
         self._routes: dict[tuple[Port, Port], tuple[int, ...]] = {}
 
     @property
-    def period(self) -> int:
+    def machines_per_leaf(self) -> int:
         return 0
 
     @property

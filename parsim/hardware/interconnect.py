@@ -65,7 +65,8 @@ class Interconnect:
 
     def batches(self, kind: str, groups: Sequence[tuple[int, ...]], size: int) -> list[Batch]:
         """What many transfers of `size` bytes cost, those together that cost the same on other links."""
-        placed = [tuple(self.placement[rank] for rank in group) for group in groups]
+        at = self.placement.__getitem__
+        placed = [tuple(map(at, group)) for group in groups]
         return batches(self.cluster, placed, lambda group: self._price(group, kind, size))
 
     def _price(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:

@@ -27,6 +27,10 @@ BACKWARD = ("B", "I")
 Ranks = tuple[int, ...]
 
 
+_Message = tuple[int, str, tuple[Lane, ...], float, Collective | None, tuple[tuple[int, tuple[Effect, ...]], ...]]
+"""Receiver, and of the op: name, lanes, duration [s], transfer, effects"""
+
+
 class Passes(Protocol):
     """What the lowering asks about the passes of a pipeline rank; see `StagePasses`."""
 
@@ -79,6 +83,7 @@ class Lowering:
         self._blocking = not plan.parallelism.pipeline.overlap_sends
         self._stretched: dict[tuple[int, int], tuple[Item, tuple[Effect, ...]]] = {}
         self._lanes: dict[tuple[int, tuple[str, ...]], tuple[Lane, ...]] = {}
+        self._messages: dict[tuple[int, str, int, int, bool], _Message] = {}
         self._send_lanes: dict[tuple[int, int, str], tuple[Lane, ...]] = {}
         self._shared_lanes: dict[tuple[Ranks, tuple[str, ...]], tuple[Lane, ...]] = {}
         self.families: dict[tuple[str, str, int, int], dict[int, None]] = {}
@@ -238,21 +243,26 @@ class Lowering:
 
     def _transfer(self, rank: int, slot: Slot, target: int, needs: Sequence[Op]) -> dict[int, Op]:
         """The message of one rank: {receiver: op}."""
+        key = (rank, slot.kind, slot.stage, target, self.plan.partial(slot.micro_batch))
+        if (message := self._messages.get(key)) is None:
+            message = self._messages[key] = self._message(*key)
+        receiver, name, lanes, duration, collective, effects = message
+        return {receiver: self.program.add(name, "pipeline_comm", lanes, needs, duration, collective, effects, slot.micro_batch)}
+
+    def _message(self, rank: int, kind: str, stage: int, target: int, partial: bool) -> _Message:
+        """What a rank sends after such a slot; called when that is known, behind the slot's pass."""
         mesh = self.plan.mesh
-        other = mesh.move(rank, "pipeline", target)
+        here, other = mesh.coordinate(rank, "pipeline"), mesh.move(rank, "pipeline", target)
         receiver = self._standing_for(other)
-        passes = self._passes[mesh.coordinate(rank, "pipeline")][self._roles[rank]]
-        size, held, duration = passes.sends(slot.kind, slot.stage, self.plan.partial(slot.micro_batch))
-        collective = None if size is None else self.transfer("send", "pipeline", (rank, other), size)
+        size, held, duration = self._passes[here][self._roles[rank]].sends(kind, stage, partial)
+        collective = None
         if size is not None:
-            self.note("send", "pipeline", mesh.coordinate(rank, "pipeline"), target, size)
-        way = "forward" if slot.kind == "F" else "backward"
+            collective = self.transfer("send", "pipeline", (rank, other), size)
+            self.note("send", "pipeline", here, target, size)
+        way = "forward" if kind == "F" else "backward"
         if (lanes := self._send_lanes.get((rank, receiver, way))) is None:
             lanes = self._send_lanes[rank, receiver, way] = (Lane(rank, f"send {way}"), Lane(receiver, f"receive {way}"))
-        effects = ((rank, held),) if held else ()
-        name = f"send {slot.kind}{slot.stage}"
-        op = self.program.add(name, "pipeline_comm", lanes, needs, duration, collective, effects, slot.micro_batch)
-        return {receiver: op}
+        return receiver, f"send {kind}{stage}", lanes, duration, collective, ((rank, held),) if held else ()
 
     def _versions(self, p: int, slot: Slot) -> None:
         """PipeDream's weight stash: zero-length ops that allocate and free weight versions."""

@@ -69,7 +69,7 @@ class RankPasses:
         """own stage -> first chunk of its kind"""
         self._rank = rank
         """first pipeline rank with the same kinds of chunks"""
-        self._sends: dict[tuple[str, int, bool], tuple[int | None, tuple[Effect, ...], float]] = {}
+        self._templates: dict[tuple[str, int, bool, bool, bool], list[Item]] = {}
 
     @property
     def _ends(self) -> StagePasses:
@@ -107,13 +107,14 @@ class RankPasses:
 
     def template(self, kind: str, stage: int, first: bool, last: bool, partial: bool = False) -> list[Item]:
         """See `StagePasses.template`."""
-        chunk = self._first[stage]
-        return self._shared.written(chunk.pipeline_rank, self._role).template(kind, chunk.stage, first, last, partial)
+        key = (kind, stage, first, last, partial)
+        if (found := self._templates.get(key)) is None:
+            chunk = self._first[stage]
+            passes = self._shared.written(chunk.pipeline_rank, self._role)
+            found = self._templates[key] = passes.template(kind, chunk.stage, first, last, partial)
+        return found
 
     def sends(self, kind: str, stage: int, partial: bool = False) -> tuple[int | None, tuple[Effect, ...], float]:
         """See `StagePasses.sends`."""
-        key = (kind, stage, partial)
-        if (found := self._sends.get(key)) is None:
-            chunk = self._first[stage]
-            found = self._sends[key] = self._shared.written(chunk.pipeline_rank, self._role).sends(kind, chunk.stage, partial)
-        return found
+        chunk = self._first[stage]
+        return self._shared.written(chunk.pipeline_rank, self._role).sends(kind, chunk.stage, partial)

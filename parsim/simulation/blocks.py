@@ -76,11 +76,19 @@ class Course:
 
     def play(self, segment: Segment, regimes: Sequence[tuple[float, Loads]]) -> tuple[list[float], list[float]]:
         """Beginning and end of the ops of a segment [s after its beginning]; `regimes` says from when on which loads hold."""
-        if len(segment.blockers) == 1 and len(regimes) == 1:
-            op = self.inside[segment.first]
-            rate = self.rate(regimes[0][1], op.memory_bound) if op.kernel else 1.0
-            return [0.0], [op.seconds / rate]
+        if len(segment.blockers) == 1:
+            return [0.0], [self._alone(self.inside[segment.first], regimes)]
         return _Play(self, segment, regimes).run()
+
+    def _alone(self, op: Inside, regimes: Sequence[tuple[float, Loads]]) -> float:
+        """End of an op with nothing of its block beside it."""
+        if not op.kernel:
+            return op.seconds
+        left, since, speed = op.seconds, 0.0, 1.0
+        for time, loads in regimes:
+            left = max(0.0, left - speed * (time - since))
+            since, speed = time, self.rate(loads, op.memory_bound)
+        return since + left / speed
 
 
 class _Play:

@@ -1,6 +1,6 @@
 """Lowering and running one step in blocks: seconds are printed, counts are asserted (run with -m benchmark).
 
-Figures of 2026-11-22, CPU seconds on 2 shared cores of a cloud machine (Python 3.11), in blocks / op by op: see `FIGURES`.
+`FIGURES` are of 2026-11-22 on 2 cores of a cloud machine shared with other work (Python 3.11): read each as this, or half of this.
 """
 
 from time import process_time
@@ -12,11 +12,11 @@ from parsim.scenario import files, load
 from parsim.scenario.build import build
 
 FIGURES = {
-    "gpt3-175b-64x-a100": (6066, "0.3 / 1.5 s"),
-    "gpt3-1t-512x-a100": (None, ""),
-    "llama-3-405b-16384x-h100": (None, ""),
+    "gpt3-175b-64x-a100": (6_066, 163_890, "0.25 / 1.4"),
+    "gpt3-1t-512x-a100": (130_178, 1_777_794, "5 / 20"),
+    "llama-3-405b-16384x-h100": (4_959, 52_525, "1.1 / 8"),
 }
-"""scenario -> ops in blocks, seconds of `execute`"""
+"""scenario -> ops in blocks, ops, CPU seconds of `execute` with and without blocks (or before there were any)"""
 
 
 @pytest.mark.benchmark
@@ -31,4 +31,4 @@ def test_a_step_in_blocks(name, capsys):
     ops = len(run.lowering.program.ops)
     with capsys.disabled():
         print(f"\n{name}: {ops:,} ops for {run.lowering.blocks.expanded:,}, plan to makespan {min(seconds):.2f} s CPU")
-    assert ops == FIGURES[name][0]
+    assert (ops, run.lowering.blocks.expanded) == FIGURES[name][:2]
