@@ -66,7 +66,5 @@ def test_a_thinned_space_equals_exhaustive(capsys):
     assert [record.index for record in found.kept] == [record.index for record in whole.kept]
     ratios = sorted(record.bounds.step_time / record.metrics.step_time_s for record in whole.records if record.metrics and record.bounds)
     with capsys.disabled():
-        middle = ratios[len(ratios) // 2]
-        sys.stdout.write(
-            f"\n{len(candidates)} candidates: {found.simulated} of {whole.simulated} simulated; bound / step {ratios[0]:.3f} to {ratios[-1]:.4f}, median {middle:.4f}\n"
-        )
+        spread = f"bound / step {ratios[0]:.3f} to {ratios[-1]:.4f}, median {ratios[len(ratios) // 2]:.4f}"
+        sys.stdout.write(f"\n{len(candidates)} candidates: {found.simulated} of {whole.simulated} simulated; {spread}\n")

@@ -168,7 +168,7 @@ def small():
 def test_a_space_of_small_scenarios_equals_brute_force(small):
     """Hundreds of real simulations of some milliseconds; bounds are checked against each."""
     setup, candidates = small
-    some = random.Random(1).sample(candidates, 120)
+    some = random.Random(1).sample(candidates, 80)
     whole, found = search(setup, some, exhaustive=True, top=3), search(setup, some, top=3)
     assert [r.index for r in whole.kept] == [r.index for r in found.kept]
     assert found.simulated < whole.simulated / 3
@@ -196,6 +196,21 @@ def test_tight_memory_decides_as_brute_force_does():
     assert found.best is not None
     assert whole.best is not None
     assert found.best.index == whole.best.index
+
+
+@pytest.mark.slow
+def test_a_thinned_space_of_175b_equals_exhaustive():
+    """The paper's cluster with a batch of 16: layouts of a node each, simulated one and all."""
+    scenario = load("gpt3-175b-64x-a100", "training.global_batch=16")
+    narrow = Ranges(
+        tensor=(4, 8), pipeline=(8, 16), micro_batch=(1, 2), schedule=("interleaved",), virtual_stages=(2, 6), strategy=("zero1",),
+        recompute=("selective",), sequence_parallel=(True,),
+    )  # fmt: skip
+    candidates = list(Lattice(build(scenario), narrow))
+    setup = Setup(scenario)
+    found, whole = search(setup, candidates, top=2), search(setup, candidates, top=2, exhaustive=True)
+    assert [record.index for record in found.kept] == [record.index for record in whole.kept]
+    assert found.simulated < whole.simulated / 2
 
 
 # -- lattice ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.study.search.bounds import Bounder
-from parsim.study.search.chains import lane_seconds, levels, longest
+from parsim.study.search.chains import levels, longest
 from parsim.study.search.evaluate import metrics_of
 from parsim.study.search.slots import ends, walked
 
@@ -52,7 +52,7 @@ def test_longest_chain_of_a_pass():
     assert longest(slow, price, {}, arrival=0.0).compute == 8.0  # 2 + 5 + 1
     assert longest(items, price, {}, arrival=0.0, speed=0.5).compute == 12.0  # kernels take twice as long, the collective does not
     assert longest(items, price, {"data": 4.0}, arrival=-inf).compute == 6.0  # the queue is free at 4: 4 + 1 + 1
-    assert lane_seconds(items, price) == {"compute": 6.0, "data": 1.0}
+    assert longest(items, price, {}, arrival=0.0).busy == 6.0
 
 
 def test_memory_that_is_surely_live():

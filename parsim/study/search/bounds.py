@@ -42,8 +42,6 @@ class Bounds:
     tokens: float | None
     """per step; None: samples without tokens"""
     gpus: int
-    flop: float | None = None
-    """model FLOP per step under the report's convention"""
 
     @property
     def surely_full(self) -> bool:
@@ -134,10 +132,9 @@ def _ways(pieces: Pieces) -> tuple[list[float], list[float], list[float]]:
 
 def _least_ending(pieces: Pieces) -> float:
     """What follows the last pass of any rank, whichever it is [s]."""
-    stages = set(map(id, pieces.stages))
-    chosen = [stage for stage in pieces.stages if id(stage) in stages]
-    meets = all(stage.before > -inf for stage in chosen)
-    return min(max(0.0, stage.before) for stage in chosen) + (max if meets else min)(stage.after for stage in chosen)
+    stages = pieces.stages
+    meets = all(stage.before > -inf for stage in stages)
+    return min(max(0.0, stage.before) for stage in stages) + (max if meets else min)(stage.after for stage in stages)
 
 
 def _finished(pieces: Pieces, compute: list[float], queues: list[float]) -> float:

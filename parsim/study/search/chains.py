@@ -64,16 +64,6 @@ def longest(
     return Chain(lanes.get(COMPUTE, -inf), busy, whole)
 
 
-def lane_seconds(items: Sequence[Item], price: Price, *, speed: float = 1.0) -> dict[str, float]:
-    """Time that each lane is taken [s]; ops of a lane never overlap, so a step is no shorter than any lane's sum over it."""
-    total: dict[str, float] = {}
-    for item in items:
-        seconds = item.duration / speed if item.collective is None else item.duration + price(*item.collective)
-        for lane in item.lanes:
-            total[lane] = total.get(lane, 0.0) + seconds
-    return total
-
-
 @dataclass(frozen=True, slots=True)
 class Levels:
     """Live device memory of a pass relative to its beginning [B]."""
