@@ -46,6 +46,8 @@ def export(
         sys.stderr.write(f"note: {note}\n")
     for call in result.script:
         sys.stderr.write(f"in the script: {call}\n")
+    if out is None and to != "megatron":  # whose script starts it
+        sys.stderr.write(f"start with: {launch}\n")
     say(result.text if out is None else f"Wrote {out}. Next: {launch}", escapes=True)
 
 

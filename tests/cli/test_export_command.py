@@ -15,6 +15,7 @@ def test_standard_output_is_the_file_and_notes_go_to_stderr(capfd: pytest.Captur
     out, err = capfd.readouterr()
     assert json.loads(out)["zero_optimization"]["stage"] == 3
     assert "in the script: tokenizer(..., max_length=2048)" in err
+    assert "start with: torchrun --nnodes 1 --nproc-per-node 2 SCRIPT.py --deepspeed FILE" in err
 
 
 def test_a_file_is_written_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

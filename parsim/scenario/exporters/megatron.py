@@ -38,7 +38,7 @@ def to_megatron(job: Job) -> Exported:
     if not job.built.runtime.megatron:
         text = f"simulated with the software profile {job.built.runtime.profile}; what Megatron-LM's kernels would take: megatron-core"
         draft.remarks("software.profile", text)
-    return draft.exported("megatron", _script(draft, groups, environment), f"bash FILE DATA_AND_TOKENIZER_ARGS  # runs torchrun {SCRIPT}")
+    return draft.exported("megatron", _script(draft, groups, environment), "bash FILE, with data and tokenizer arguments behind it")
 
 
 def _script(draft: Draft, groups: dict[str, list[str]], environment: list[str]) -> str:
