@@ -112,7 +112,7 @@ def precision_of(source: Source) -> tuple[str, Key] | None:
     key = source.get("mixed_precision")
     if key is None:
         return None
-    return {False: "no"}.get(key.value, str(key.value)) if isinstance(key.value, bool) else str(key.value), key
+    return "no" if key.value is False else key.text, key
 
 
 def deepspeed_of(draft: Draft, source: Source) -> Source | None:

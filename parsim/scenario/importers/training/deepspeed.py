@@ -162,7 +162,7 @@ def write_states(draft: Draft, source: Source, sizes: Sizes | None) -> None:
     _communication(draft, source, stage, sizes)
     _prefetch(draft, source, stage, sizes)
     _offload(draft, source, stage)
-    _checkpointing(draft, source)
+    _checkpointing(draft, source, sizes)
     for name, off, why in (
         ("zero_hpz_partition_size", (1,), "ZeRO++ (write a strategy of your own: docs/write-a-strategy.md)"),
         ("mics_shard_size", (-1,), "MiCS (write a strategy of your own: docs/write-a-strategy.md)"),
@@ -232,9 +232,9 @@ def _offload(draft: Draft, source: Source, stage: int) -> None:
     ):
         device = get(f"{ZERO_SECTION}.{name}.device", f"{name}_device")
         legacy = get(*(f"{ZERO_SECTION}.{word}" for word in old))
-        if device is not None and device.value in PLACES and (path == "optimizer" or stage == 3):
-            draft.write(f"training.offload.{path}", device.value, device)
-        elif device is not None and device.value in PLACES:
+        if device is not None and device.text in PLACES and (path == "optimizer" or stage == 3):
+            draft.write(f"training.offload.{path}", device.text, device)
+        elif device is not None and device.text in PLACES:
             draft.only_if(device, ("none",), "parameters are offloaded with ZeRO-3 only", "nothing is offloaded")
         elif device is not None:
             draft.errors.append(device.finding(f"{device.value!r} is none of {', '.join(PLACES)}"))
@@ -255,18 +255,26 @@ def _offload(draft: Draft, source: Source, stage: int) -> None:
             draft.harmless(group, "the step takes as long in pieces")
 
 
-def _checkpointing(draft: Draft, source: Source) -> None:
-    """The section only says how; that the model uses it is taken from switches that are on."""
+def _checkpointing(draft: Draft, source: Source, sizes: Sizes | None) -> None:
+    """The section only says how; that the model uses it is taken from switches that are on, and from a number of checkpoints."""
     cpu, spread = source.get("activation_checkpointing.cpu_checkpointing"), source.get("activation_checkpointing.partition_activations")
+    number = source.get("activation_checkpointing.number_checkpoints")
+    count = draft.whole(number) or 0
     on = [key for key in (cpu, spread) if key is not None and draft.flag(key)]
-    if on and "training.recompute" not in draft.lines:
-        draft.write("training.recompute", "full", cpu if cpu in on else None, note="the model's code decides; its layers are taken")
+    if (on or count) and "training.recompute" not in draft.lines:
+        every = sizes.layers // count if sizes is not None and count and sizes.layers % count == 0 else 1
+        note = "the model's code decides; its layers are taken"
+        draft.write("training.recompute", "full" if every == 1 else {"every": every}, cpu if cpu in on else None, number, note=note)
+    if number is not None and not draft.settled(number):
+        draft.harmless(number, "training.recompute says how many there are")
     if cpu is not None and cpu in on:
         draft.write("training.offload.activations", "cpu", cpu)
     else:
         draft.harmless(cpu, "switched off")
     if spread is not None and spread in on:
         draft.unmodelled(spread, "every tensor rank keeps its checkpoints whole")
+    else:
+        draft.harmless(spread, "switched off")
 
 
 def merged_batch(draft: Draft, source: Source, arguments: dict[str, Key | None]) -> None:

@@ -33,6 +33,11 @@ class Key:
     hint: str = ""
     """what would give it a value where the source does not"""
 
+    @property
+    def text(self) -> str:
+        """The value as a word to look up."""
+        return " ".join(map(str, self.value)) if isinstance(self.value, list) else str(self.value)
+
     def finding(self, message: str, suggestion: str = "") -> Finding:
         """A finding about this key, with its place."""
         return Finding(message, self.written, self.value, suggestion, self.file, self.line, self.column)

@@ -113,60 +113,58 @@ def _batch(draft: Draft, source: Source, length: int | None) -> None:
 def _precision(draft: Draft, source: Source) -> None:
     """--bf16 accumulates gradients in fp32 unless they are reduced in bf16; --fp16 does so on demand."""
     bf16, fp16, fp8 = source.get("bf16"), source.get("fp16"), source.get("fp8_format", "fp8_e4m3", "fp8_hybrid")
-    low, high = source.get("grad_reduce_in_bf16"), source.get("accumulate_allreduce_grads_in_fp32")
-    main = source.get("main_grads_dtype")
-    half = (low is not None and draft.flag(low)) or (main is not None and main.value in ("bf16", "fp16"))
+    low, high, main = source.get("grad_reduce_in_bf16"), source.get("accumulate_allreduce_grads_in_fp32"), source.get("main_grads_dtype")
+    halving = [low] if low is not None and draft.flag(low) else []
+    halving += [main] if main is not None and main.text in ("bf16", "fp16") else []
     changes: dict[str, Any] = {}
     used: list[Key | None] = []
     if fp8 is not None and fp8.value is not False:
-        preset, used = "fp8", [fp8, bf16]
-        if half:
-            changes["gradients"] = "bf16"
+        preset, used = "fp8", [fp8, bf16, *halving]
+        changes |= {"gradients": "bf16"} if halving else {}
     elif draft.flag(bf16):
-        preset, used = "bf16" if half else "bf16-fp32grad", [bf16]
+        preset, used = "bf16" if halving else "bf16-fp32grad", [bf16, *halving]
     elif draft.flag(fp16):
-        preset, used = "fp16-fp32grad" if high is not None and draft.flag(high) else "fp16", [fp16]
+        whole = high is not None and draft.flag(high)
+        preset, used = "fp16-fp32grad" if whole else "fp16", [fp16, high if whole else None]
     else:
         preset = "fp32"
-    for key in (low, main, high):
-        fits = key is not None and preset != "fp32" and not (key is high and preset in ("bf16-fp32grad", "fp8"))
-        if key is not None and fits and draft.flag(key, default=True) if key is not main else fits:
-            used.append(key)
-        elif key is not None:
-            draft.harmless(key, "that is so anyway")
     _states(draft, source, changes, used)
     value: Any = {"preset": preset, **changes} if changes else preset
     draft.write("training.precision", value, *used, note="" if any(used) else "neither --bf16 nor --fp16")
-    for key in (bf16, fp16):
-        if key is not None and not draft.settled(key):
-            draft.harmless(key, "switched off")
+    for key in source.all("bf16", "fp16", "grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32", "main_grads_dtype"):
+        if not draft.settled(key):
+            draft.harmless(key, "switched off" if key in (bf16, fp16) else "the gradients have that type anyway")
 
 
 def _states(draft: Draft, source: Source, changes: dict[str, Any], used: list[Key | None]) -> None:
     """--use-precision-aware-optimizer: types of master weights and moments."""
     master, first, second = source.get("main_params_dtype"), source.get("exp_avg_dtype"), source.get("exp_avg_sq_dtype")
     aware = source.get("use_precision_aware_optimizer")
+    given = [key for key in (master, first, second) if key is not None]
+    if not draft.flag(aware):
+        for key in (*given, *([aware] if aware else [])):
+            draft.harmless(key, "it counts with --use-precision-aware-optimizer only")
+        return
+    draft.harmless(aware, "its types are given one by one")
     if master is not None and master.value == "fp16":
         changes["master"] = "fp16"
         used.append(master)
     else:
-        draft.harmless(master, "that is so anyway")
+        draft.only_if(master, ("fp32",), "parsim has fp32 and fp16 masters", "that is so anyway")
     if first is not None and second is not None and first.value == second.value and first.value in ("bf16", "fp16", "fp8"):
         changes["optimizer"] = first.value
         used += [first, second]
     else:
-        for key in (first, second):
-            if key is not None:
-                draft.only_if(key, ("fp32",), "the two moments have one type in parsim", "that is so anyway")
-    draft.harmless(aware, "its types are given one by one")
+        for moment in (first, second):
+            draft.only_if(moment, ("fp32",), "the two moments have one type in parsim", "that is so anyway")
 
 
 def _optimizer(draft: Draft, source: Source) -> None:
     kind, clip = source.get("optimizer"), source.get("clip_grad")
     if kind is None:
         draft.write("training.optimizer.name", "adam", note="--optimizer is adam if not given")
-    elif kind.value in OPTIMIZERS:
-        draft.write("training.optimizer.name", OPTIMIZERS[kind.value], kind)
+    elif kind.text in OPTIMIZERS:
+        draft.write("training.optimizer.name", OPTIMIZERS[kind.text], kind)
     else:
         draft.unmodelled(kind, f"adamw stands in for it; parsim has {', '.join(OPTIMIZERS.values())}")
     limit = draft.number(clip)
@@ -229,7 +227,7 @@ def _recompute(draft: Draft, source: Source) -> None:
             draft.unmodelled(modules, f"parsim recomputes {', '.join(MODULES.values())} selectively, not {others}")
     for key in (granularity, method, number, modules):
         if key is not None and not draft.settled(key):
-            draft.harmless(key, "of no meaning with the other options of recomputation")
+            draft.unmodelled(key, "of no meaning beside the other options of recomputation")
 
 
 def _tensor(draft: Draft, source: Source) -> None:
