@@ -674,3 +674,18 @@ def test_whose_a_configuration_is() -> None:
     prefixes = {"megatron": "megatron", "ds": "deepspeed", "accelerate": "accelerate", "trainer": "hf", "llama": "llama-factory"}
     for name, tool in tools.items():
         assert tool == TOOLS[next(ours for prefix, ours in prefixes.items() if name.startswith(prefix))]
+
+
+def test_a_launchers_file_that_is_not_there_leaves_the_strategy_open() -> None:
+    imported = from_text("accelerate launch --config_file nowhere.yaml --num_processes 8 run_clm.py --max_steps 3 --bf16", "hf")
+    found = values(imported)
+    assert (found["parallel.data.strategy"], found["training.precision"], found["cluster.gpus"]) == ("FILL-IN", "amp-bf16", 8)
+    assert "nowhere.yaml is not there" in "\n".join(map(str, imported.warnings))
+
+
+def test_a_deepspeed_section_in_the_arguments() -> None:
+    tree = {"output_dir": "x", "bf16": True, "deepspeed": {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3, "stge": 1}}}
+    imported = from_text(json.dumps(tree), "hf")
+    found = values(imported)
+    assert (found["parallel.data.strategy"], found["training.precision"]) == ("zero3", "bf16")
+    assert of_kind(imported, "unknown") == ["deepspeed.zero_optimization.stge"]

@@ -53,13 +53,15 @@ def write_batch(draft: Draft, source: Source) -> None:
     )
     said = {key.name: value for key in (micro, steps, total) if key is not None and key.value != AUTO and (value := draft.whole(key, 1))}
     follows = "auto: follows from the other two"
-    if "train_batch_size" in said:
+    if len(said) == 3:
+        micro_batch, accumulation = said["train_micro_batch_size_per_gpu"], said["gradient_accumulation_steps"]
+        ranks = said["train_batch_size"] / (micro_batch * accumulation)
+        note = f"{micro_batch} x {accumulation} on {ranks:g} data-parallel ranks"
+        draft.write("training.global_batch", said["train_batch_size"], total, note=note)
+    elif "train_batch_size" in said:
         draft.write("training.global_batch", said["train_batch_size"], total)
     else:
         draft.harmless(total, follows)
-    if len(said) == 3:
-        ranks = said["train_batch_size"] / (said["train_micro_batch_size_per_gpu"] * said["gradient_accumulation_steps"])
-        draft.remark(f"the batch sizes are those of {ranks:g} data-parallel ranks", "training.global_batch")
     given = draft.given
     left = micro is None or micro.value == AUTO
     if left and given.micro_batch is None and {"train_batch_size", "gradient_accumulation_steps"} <= set(said):
@@ -99,7 +101,7 @@ def write_precision(draft: Draft, source: Source, arguments: tuple[str, Key | No
     preset: Any = on or "fp32"
     if autocast is not None and draft.flag(autocast):
         kind = source.get("torch_autocast.dtype")
-        preset = "amp-fp16" if kind is not None and "fp16" in str(kind.value) + "fp16" * (str(kind.value) == "float16") else "amp-bf16"
+        preset = "amp-fp16" if kind is not None and kind.text in ("fp16", "float16", "torch.float16") else "amp-bf16"
         used += [autocast, kind]
     else:
         draft.harmless(autocast, "switched off")

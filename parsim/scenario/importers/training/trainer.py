@@ -129,7 +129,7 @@ def _job(draft: Draft, document: files.Document | None, call: Invocation | None,
         job.deepspeed = _deepspeed_of(draft, key)
     elif any(name.startswith("deepspeed.") for name in (key.name for key in job.source.keys)):
         inner = [key for key in job.source.keys if key.name.startswith("deepspeed.")]
-        job.deepspeed = Source(replace(key, name=key.name.removeprefix("deepspeed.")) for key in inner)
+        job.deepspeed = job.source.below("deepspeed.")
         job.source = Source(key for key in job.source.keys if key not in inner)
     elif job.accelerate is not None:
         job.deepspeed = accelerate.deepspeed_of(draft, job.accelerate)
@@ -261,7 +261,9 @@ def _strategy(draft: Draft, job: Job, sizes: Sizes | None) -> None:
         draft.write("training.precision", asked[0] if asked else "fp32", asked[1] if asked else None)
     else:
         _autocast(draft, source, asked)
-        if job.accelerate is not None and not own:
+        if "parallel.data.strategy" in draft.lines:  # accelerate's file is not there
+            draft.write("software.profile", "pytorch-2")
+        elif job.accelerate is not None and not own:
             accelerate.write_strategy(draft, job.accelerate, sizes, None, asked, whole=False)
         elif own:
             write_fsdp(draft, source, "fsdp_config.fsdp_", fsdp)
