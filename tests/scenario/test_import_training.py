@@ -327,6 +327,7 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
             {"parallel.pipeline.split": [1, *[2] * 11, 1]},
         ),
         ("--no-overlap-p2p-communication", {"parallel.pipeline.overlap_sends": False}),
+        ("--DDP-impl torch", {"parallel.data.overlap_reduce": True, "parallel.data.bucket": "25 MiB", "software.profile": "megatron-2021"}),
         ("--use-tp-pp-dp-mapping", {"parallel.order": ["tensor", "context", "pipeline", "data"]}),
         ("--context-parallel-size 2 --cp-comm-type a2a", {"parallel.context.method": "ulysses"}),
         ("--tensor-model-parallel-size 2 --no-async-tensor-model-parallel-allreduce", {"parallel.tensor.overlap": "none"}),
@@ -576,6 +577,13 @@ def test_training_arguments(keys: dict[str, Any], expected: dict[str, Any]) -> N
 def test_checkpoints_that_are_fewer_than_layers() -> None:
     tree = {**zero(1), "activation_checkpointing": {"number_checkpoints": 8}}
     assert deepspeed(tree, model="llama-2-7b")["training.recompute"] == {"every": 4}
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("auto", "not modelled"), ("float16", "not modelled"), ("float32", "no effect")])
+def test_types_that_weights_are_loaded_in(dtype: str, kind: str) -> None:
+    imported = from_text(json.dumps({"output_dir": "x", "torch_dtype": dtype, "bf16": True}), "hf")
+    assert next(fate.kind for fate in imported.fates if fate.key.name == "torch_dtype") == kind
+    assert values(imported)["training.precision"] == "amp-bf16"
 
 
 def test_epochs_need_the_number_of_samples() -> None:

@@ -361,6 +361,8 @@ def _data(draft: Draft, source: Source) -> None:
     else:
         note = "" if old is not None else "off without --overlap-grad-reduce"
         draft.write("parallel.data.overlap_reduce", old is not None and old.value == "torch", old, note=note)
+        if old is not None and old.value == "torch":
+            draft.write("parallel.data.bucket", "25 MiB", old, note="of torch's DistributedDataParallel")
     if gather is not None:
         draft.write("parallel.data.overlap_gather", draft.flag(gather), gather)
     if (elements := draft.whole(bucket, 1)) is not None:

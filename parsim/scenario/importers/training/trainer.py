@@ -307,9 +307,18 @@ def _autocast(draft: Draft, source: Source, asked: tuple[str, Key] | None) -> No
     else:
         preset = "fp32"
     draft.write("training.precision", preset, *used, note="" if any(used) else "neither bf16 nor fp16")
-    for key in (loaded, tf32, eight, pure):
+    for key in (tf32, eight, pure):
         if key is not None and not draft.settled(key):
-            draft.harmless(key, "the other types count" if key is not loaded else "what is trained is fp32, under autocast")
+            draft.harmless(key, "the other types count")
+    if loaded is not None and not draft.settled(loaded) and not asks_for_adapters(source):
+        draft.only_if(
+            loaded,
+            ("float32", "torch.float32", "fp32"),
+            "weights are taken as fp32: of half types parsim trains bf16 without a master",
+            "fp32",
+        )
+    elif loaded is not None and not draft.settled(loaded):
+        draft.harmless(loaded, "frozen weights are half, adapters fp32, as in parsim")
 
 
 def _optimizer(draft: Draft, job: Job) -> None:
