@@ -22,6 +22,7 @@ OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "fusedadam": "adamw", "lion": "l
 PLACES = ("none", "cpu", "nvme")
 TYPES = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "bfp16": "bf16"}
 SUB_GROUP = 1_000_000_000
+"""elements that parsim steps on drives at a time"""
 SMALL_BUCKET = 10_000_000
 """elements from which on the size of a gather no longer matters"""
 FOLLOWS = "auto: follows the training arguments"
@@ -62,15 +63,12 @@ def write_batch(draft: Draft, source: Source) -> None:
         draft.write("training.global_batch", said["train_batch_size"], total)
     else:
         draft.harmless(total, follows)
-    given = draft.given
     left = micro is None or micro.value == AUTO
-    if left and given.micro_batch is None and {"train_batch_size", "gradient_accumulation_steps"} <= set(said):
+    if left and draft.given.micro_batch is None and {"train_batch_size", "gradient_accumulation_steps"} <= set(said):
         draft.harmless(micro, follows)
         write_accumulation(draft, steps)
         return
-    write_micro_batch(draft, None if micro is not None and micro.value == AUTO and given.micro_batch else micro)
-    if micro is not None and not draft.settled(micro):
-        draft.harmless(micro, "replaced by --micro-batch")
+    write_micro_batch(draft, micro)
     known = "train_batch_size" in said and draft.value("training.micro_batch") is not None
     if steps is not None and steps.value == AUTO and known:
         draft.harmless(steps, follows)

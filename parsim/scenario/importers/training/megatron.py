@@ -12,11 +12,10 @@ from parsim.scenario.importers.training.command import Invocation
 from parsim.scenario.importers.training.draft import Draft
 from parsim.scenario.importers.training.environment import read_environment
 from parsim.scenario.importers.training.keys import Key, Source
-from parsim.scenario.importers.training.machine import counted, write_cluster
+from parsim.scenario.importers.training.machine import write_launched
 from parsim.scenario.importers.training.megatron_model import write_architecture
 from parsim.scenario.importers.training.megatron_tables import TABLES
-from parsim.scenario.importers.training.models import write_sequence_length
-from parsim.scenario.placeholder import EXAMPLES
+from parsim.scenario.importers.training.models import write_micro_batch, write_sequence_length
 from parsim.scenario.support import unsupported
 
 OF_2021 = ("DDP_impl", "checkpoint_activations", "activations_checkpoint_method", "activations_checkpoint_num_layers")
@@ -38,7 +37,7 @@ def read_megatron(draft: Draft, call: Invocation) -> None:
             draft.remark(f"{call.program} does not train a GPT; the model below is one", "model", "give the model with --model")
     tensor = _size(draft, source, "tensor", "tensor_model_parallel_size", "model_parallel_size")
     layers = write_architecture(draft, source, tensor)
-    _cluster(draft, launch)
+    write_launched(draft, launch)
     length = write_sequence_length(draft, source.get("seq_length", "encoder_seq_length", "decoder_seq_length"))
     _batch(draft, source, length)
     _precision(draft, source)
@@ -64,27 +63,10 @@ def _size(draft: Draft, source: Source, axis: str, *names: str) -> int:
     return value
 
 
-def _cluster(draft: Draft, launch: Source) -> None:
-    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"), replaced=draft.given.nodes is not None)
-    per_node = counted(draft, launch.get("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"))
-    for key in launch.all("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus"):
-        if key not in (nodes.key if nodes else None, per_node.key if per_node else None):
-            draft.harmless(
-                key, "the launcher says how many processes there are" if per_node else "machines are given with --on and --nodes"
-            )
-    write_cluster(draft, nodes=nodes, per_node=per_node)
-
-
 def _batch(draft: Draft, source: Source, length: int | None) -> None:
     micro, total = source.get("micro_batch_size", "batch_size"), source.get("global_batch_size")
-    size, whole = draft.whole(micro, 1), draft.whole(total, 1)
-    if draft.given.micro_batch is not None:
-        draft.write("training.micro_batch", draft.given.micro_batch, note="--micro-batch")
-        draft.harmless(micro, "replaced by --micro-batch")
-    elif micro is None:
-        draft.fill("training.micro_batch", f"{EXAMPLES['training.micro_batch']} (--micro-batch)")
-    elif size is not None:
-        draft.write("training.micro_batch", size, micro)
+    whole = draft.whole(total, 1)
+    write_micro_batch(draft, micro)
     if total is None:
         draft.write("training.gradient_accumulation", 1, note="without --global-batch-size: micro-batch x data-parallel size")
     elif whole is not None:

@@ -21,7 +21,7 @@ from parsim.scenario.importers.training.environment import read_environment
 from parsim.scenario.importers.training.factory import write_factory
 from parsim.scenario.importers.training.fsdp import write_fsdp
 from parsim.scenario.importers.training.keys import Key, Source, of_document
-from parsim.scenario.importers.training.machine import counted, write_cluster
+from parsim.scenario.importers.training.machine import write_launched
 from parsim.scenario.importers.training.models import (
     Sizes,
     missing_file,
@@ -77,7 +77,10 @@ def read_trainer(
     """Write the scenario of training arguments: a file's or a command's. `beside` are configurations that go with them, by tool."""
     job = _job(draft, document, call, beside or {})
     sizes = write_model(draft, job.source.get("model_name_or_path", "model_name", "model"))
-    _cluster(draft, job)
+    if job.accelerate is not None:
+        accelerate.write_processes(draft, job.accelerate)
+    else:
+        write_launched(draft, job.launch)
     length = _length(draft, job.source, factory=factory)
     _batch(draft, job)
     _strategy(draft, job, sizes)
@@ -164,22 +167,6 @@ def _deepspeed_of(draft: Draft, key: Key) -> Source | None:
         return None
     draft.write("software.profile", "deepspeed", key)
     return of_document(files.read(Path(found)))
-
-
-def _cluster(draft: Draft, job: Job) -> None:
-    if job.accelerate is not None:
-        accelerate.write_processes(draft, job.accelerate)
-        return
-    launch = job.launch
-    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"), replaced=draft.given.nodes is not None)
-    per_node = counted(draft, launch.get("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"))
-    taken = [item.key for item in (nodes, per_node) if item is not None]
-    for key in launch.all("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus"):
-        if key not in taken:
-            draft.harmless(
-                key, "the launcher says how many processes there are" if per_node else "machines are given with --on and --nodes"
-            )
-    write_cluster(draft, nodes=nodes, per_node=per_node)
 
 
 def _length(draft: Draft, source: Source, *, factory: bool) -> int | None:
