@@ -23,7 +23,7 @@ _STRATEGY_HINTS = {
     "zero": "write zero1, zero2 or zero3",
     "deepspeed": "write zero1, zero2 or zero3",
     "full_shard": "write fsdp",
-    "shard_grad_op": "write zero2",
+    "shard_grad_op": "write fsdp, with reshard_after_forward: false",
     "hybrid_shard": "write hsdp",
     "no_shard": "write ddp",
     "fsdp2": "write fsdp",

@@ -52,6 +52,7 @@ def words(text: str, **variables: str) -> list[list[str]]:
         ("while true; do a; done; b", [["b"]]),
         ("run() {\n a 1\n}\nrun", [["a", "1"], ["run"]]),
         ("(a; b)", [["a"], ["b"]]),
+        ("A=()\na x \"$@\" \"${A[@]}\" \"\" \"$NONE\"", [["a", "x", "", ""]]),
         ("if [ ! -f missing.py ]; then exit 1; fi\na", [["a"]]),
         ("a `date +'%y %m'` $(dirname \"$X\") b", [["a", "b"]]),
         ("a <file b >out c", [["a", "b", "c"]]),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from training_samples import DATA, GIVEN, from_text, keys_of, of_kind, taken, values
 
 from parsim.errors import ScenarioError
 from parsim.model.counts import parameter_count
@@ -21,30 +22,7 @@ from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.scenario.importers.training.config import TOOLS, import_config
 from parsim.scenario.importers.training.draft import Given
-from parsim.scenario.importers.training.scenario_text import ImportedScenario
 
-DATA = Path(__file__).parent.parent / "data" / "training"
-A100 = {"on": "dgx-a100-80gb"}
-WHOLE = {**A100, "model": "llama-2-7b", "sequence_length": 2048}
-GIVEN: dict[str, dict[str, Any]] = {
-    "megatron-gpt3-175b.sh": A100,
-    "megatron-llama3-8b-fp8.sh": {"on": "hgx-h100"},
-    "megatron-sc21.sh": A100,
-    "megatron-mixtral.txt": {**A100, "nodes": 4},
-    "ds_z2.json": {**WHOLE, "nodes": 2},
-    "ds_z3_offload.json": {**WHOLE, "micro_batch": 2, "gradient_accumulation": 4},
-    "accelerate-fsdp.yaml": {**WHOLE, "micro_batch": 2, "gradient_accumulation": 4},
-    "accelerate-hsdp.yaml": {**WHOLE, "micro_batch": 2, "gradient_accumulation": 4},
-    "accelerate-deepspeed.yaml": {**WHOLE, "micro_batch": 2},
-    "trainer-ddp.json": {"on": "4x a100-80gb"},
-    "trainer-run-clm.sh": A100,
-    "trainer-deepspeed.yaml": A100,
-    "llama-factory-lora.yaml": {"on": "1x rtx-4090"},
-    "llama-factory-qlora.yaml": {"on": "4x a100-80gb"},
-    "llama-factory-full.yaml": A100,
-    "llama-factory-freeze.yaml": {"on": "8x a100-80gb"},
-}
-"""sample -> what the user says beside it"""
 MEGATRON = {
     "training.optimizer.name": "adam", "model.family": "megatron-gpt", "software.profile": "megatron-core",
 }  # fmt: skip
@@ -188,33 +166,6 @@ UNMODELLED = {
 UNKNOWN = {"megatron-mixtral.txt": ["--my-own-switch"], "ds_z2.json": ["wall_clock_brakdown"]}
 
 
-def taken(sample: str, **more: Any) -> ImportedScenario:
-    path = DATA / sample
-    return import_config(path.read_text(encoding="utf-8"), str(path), Given(path.stem, **{**GIVEN[sample], **more}))
-
-
-def from_text(text: str, tool: str = "", file: str = "-", **given: Any) -> ImportedScenario:
-    return import_config(text, file, Given(**given), tool=tool)
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys of a scenario; values that are mappings stay whole."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        whole = path in ("training.precision", "training.recompute", "training.finetune.freeze")
-        found |= flat(value, f"{path}.") if isinstance(value, dict) and not whole else {path: value}
-    return found
-
-
-def values(imported: ImportedScenario) -> dict[str, Any]:
-    return {key: value for key, value in flat(imported.tree).items() if key != "name"}
-
-
-def of_kind(imported: ImportedScenario, kind: str, file: str = "") -> list[str]:
-    return [fate.key.written for fate in imported.fates if fate.kind == kind and (not file or Path(fate.key.file).name == file)]
-
-
 @pytest.mark.parametrize("sample", EXPECTED)
 def test_every_value_of_a_sample(sample: str) -> None:
     assert values(taken(sample)) == EXPECTED[sample]
@@ -233,29 +184,6 @@ def test_what_is_not_modelled_and_what_is_unknown(sample: str) -> None:
     for name in (*UNMODELLED.get(sample, []), *UNKNOWN.get(sample, [])):
         assert f"  {name}  " in said
         assert f"#   {name}" in imported.yaml
-
-
-def leaves(tree: Any, prefix: str = "") -> list[str]:
-    if isinstance(tree, dict) and tree:
-        return [name for key, value in tree.items() for name in leaves(value, f"{prefix}.{key}" if prefix else str(key))]
-    return [prefix]
-
-
-def keys_of(sample: str) -> list[str]:
-    """Every key of a sample, found without the importer: leaves of a file, options of a script."""
-    text = (DATA / sample).read_text(encoding="utf-8")
-    if sample.endswith(".json"):
-        return leaves(json.loads(text))
-    if sample.endswith(".yaml"):
-        from ruamel.yaml import YAML
-
-        return leaves(YAML(typ="safe").load(text))
-    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#") and "[" not in line)
-    options = re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", code)
-    untaken = {"megatron-llama3-8b-fp8.sh": ("--data-path", "--tokenizer-model")}  # in a branch that is not taken
-    slurm = [f"#SBATCH {name}" for name in re.findall(r"^#SBATCH (-\w|--[\w-]+)", text, re.MULTILINE)]
-    exported = re.findall(r"(NCCL_\w+|PYTORCH_CUDA_ALLOC_CONF)=", code)
-    return [name for name in options if name not in untaken.get(sample, ())] + slurm + [f"export {name}" for name in exported]
 
 
 @pytest.mark.parametrize("sample", EXPECTED)
@@ -371,6 +299,7 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
         ("--bf16 --accumulate-allreduce-grads-in-fp32", {"training.precision": "bf16-fp32grad"}),
         ("--bf16 --main-grads-dtype bf16", {"training.precision": "bf16"}),
         ("--fp16 --accumulate-allreduce-grads-in-fp32", {"training.precision": "fp16-fp32grad"}),
+        ("--fp16 --grad-reduce-in-bf16 --exp-avg-dtype bf16", {"training.precision": "fp16"}),
         ("", {"training.precision": "fp32", "training.gradient_accumulation": 1}),
         ("--bf16 --fp8-format e4m3", {"training.precision": "fp8"}),
         (
@@ -398,6 +327,7 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
             {"parallel.pipeline.split": [1, *[2] * 11, 1]},
         ),
         ("--no-overlap-p2p-communication", {"parallel.pipeline.overlap_sends": False}),
+        ("--DDP-impl torch", {"parallel.data.overlap_reduce": True, "parallel.data.bucket": "25 MiB", "software.profile": "megatron-2021"}),
         ("--use-tp-pp-dp-mapping", {"parallel.order": ["tensor", "context", "pipeline", "data"]}),
         ("--context-parallel-size 2 --cp-comm-type a2a", {"parallel.context.method": "ulysses"}),
         ("--tensor-model-parallel-size 2 --no-async-tensor-model-parallel-allreduce", {"parallel.tensor.overlap": "none"}),
@@ -522,6 +452,7 @@ def zero(stage: int, **keys: Any) -> dict[str, Any]:
             {**zero(1), "activation_checkpointing": {"cpu_checkpointing": True}},
             {"training.recompute": "full", "training.offload.activations": "cpu"},
         ),
+        ({**zero(1), "activation_checkpointing": {"number_checkpoints": 24}}, {"training.recompute": "full"}),
         ({**zero(0), "sequence_parallel_size": 4}, {"parallel.context.size": 4, "parallel.context.method": "ulysses"}),
         ({**zero(1), "tensor_parallel": {"autotp_size": 2}}, {"parallel.tensor.size": 2}),
     ],
@@ -643,6 +574,18 @@ def test_training_arguments(keys: dict[str, Any], expected: dict[str, Any]) -> N
     assert expected.items() <= trainer(**keys).items()
 
 
+def test_checkpoints_that_are_fewer_than_layers() -> None:
+    tree = {**zero(1), "activation_checkpointing": {"number_checkpoints": 8}}
+    assert deepspeed(tree, model="llama-2-7b")["training.recompute"] == {"every": 4}
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("auto", "not modelled"), ("float16", "not modelled"), ("float32", "no effect")])
+def test_types_that_weights_are_loaded_in(dtype: str, kind: str) -> None:
+    imported = from_text(json.dumps({"output_dir": "x", "torch_dtype": dtype, "bf16": True}), "hf")
+    assert next(fate.kind for fate in imported.fates if fate.key.name == "torch_dtype") == kind
+    assert values(imported)["training.precision"] == "amp-bf16"
+
+
 def test_epochs_need_the_number_of_samples() -> None:
     text = '{"output_dir": "x", "num_train_epochs": 2}'
     assert "training.epochs" not in values(from_text(text, "hf"))
@@ -739,3 +682,18 @@ def test_whose_a_configuration_is() -> None:
     prefixes = {"megatron": "megatron", "ds": "deepspeed", "accelerate": "accelerate", "trainer": "hf", "llama": "llama-factory"}
     for name, tool in tools.items():
         assert tool == TOOLS[next(ours for prefix, ours in prefixes.items() if name.startswith(prefix))]
+
+
+def test_a_launchers_file_that_is_not_there_leaves_the_strategy_open() -> None:
+    imported = from_text("accelerate launch --config_file nowhere.yaml --num_processes 8 run_clm.py --max_steps 3 --bf16", "hf")
+    found = values(imported)
+    assert (found["parallel.data.strategy"], found["training.precision"], found["cluster.gpus"]) == ("FILL-IN", "amp-bf16", 8)
+    assert "nowhere.yaml is not there" in "\n".join(map(str, imported.warnings))
+
+
+def test_a_deepspeed_section_in_the_arguments() -> None:
+    tree = {"output_dir": "x", "bf16": True, "deepspeed": {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3, "stge": 1}}}
+    imported = from_text(json.dumps(tree), "hf")
+    found = values(imported)
+    assert (found["parallel.data.strategy"], found["training.precision"]) == ("zero3", "bf16")
+    assert of_kind(imported, "unknown") == ["deepspeed.zero_optimization.stge"]

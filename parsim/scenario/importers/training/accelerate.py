@@ -68,7 +68,7 @@ SECTIONS = {
 }  # fmt: skip
 """begin of an option of ``accelerate launch`` -> the section of the file that it belongs to"""
 PRECISIONS = {"no": "fp32", "fp16": "amp-fp16", "bf16": "amp-bf16", "fp8": "fp8"}
-ONE_DEVICE = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
+KINDS = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 
 
 def read_accelerate(draft: Draft, document: files.Document) -> None:
@@ -112,7 +112,7 @@ def precision_of(source: Source) -> tuple[str, Key] | None:
     key = source.get("mixed_precision")
     if key is None:
         return None
-    return {False: "no"}.get(key.value, str(key.value)) if isinstance(key.value, bool) else str(key.value), key
+    return "no" if key.value is False else key.text, key
 
 
 def deepspeed_of(draft: Draft, source: Source) -> Source | None:
@@ -134,30 +134,22 @@ def write_strategy(
 ) -> None:
     """What is sharded. `whole`: the types and the compiler too, which nothing else says."""
     kind = source.get("distributed_type")
-    word = str(kind.value).upper().removeprefix("DISTRIBUTEDTYPE.") if kind is not None else _guessed(source)
-    if isinstance(kind.value if kind is not None else None, bool):
-        word = "NO"  # YAML 1.1 reads NO as false
-    if word not in ONE_DEVICE and kind is not None:
-        draft.errors.append(kind.finding(f"{word} is no job on GPUs", f"parsim knows {', '.join(ONE_DEVICE)}"))
-    used = kind
+    word = _guessed(source) if kind is None else "NO" if kind.value is False else kind.text.upper()  # YAML 1.1 reads NO as false
+    if word not in KINDS and kind is not None:
+        draft.errors.append(kind.finding(f"{word} is no job on GPUs", f"parsim knows {', '.join(KINDS)}"))
     if word == "DEEPSPEED":
         _deepspeed(draft, source, sizes, beside, half)
-        draft.write("software.profile", "deepspeed", used)
+        draft.write("software.profile", "deepspeed", kind)
     else:
         if whole:
-            name = half[0] if half is not None else "no"
-            if name not in PRECISIONS:
-                draft.errors.append(half[1].finding(f"{name!r} is none of {', '.join(PRECISIONS)}") if half else None)  # type: ignore[arg-type]
-            else:
-                note = "mixed_precision is no if not given" if half is None else ""
-                draft.write("training.precision", PRECISIONS[name], half[1] if half else None, note=note)
+            _precision(draft, half)
         if word == "FSDP":
             write_fsdp(draft, source, "fsdp_config.fsdp_", None)
-            draft.write("software.profile", "pytorch-2", used)
+            draft.write("software.profile", "pytorch-2", kind)
         elif word == "MEGATRON_LM":
-            _megatron(draft, source, used)
+            _megatron(draft, source, kind)
         else:
-            draft.write("parallel.data.strategy", "none" if word == "NO" else "ddp", used)
+            draft.write("parallel.data.strategy", "none" if word == "NO" else "ddp", kind)
             draft.write("software.profile", "pytorch-2")
     _mesh(draft, source)
     backend = source.get("dynamo_config.dynamo_backend", "dynamo_backend")
@@ -171,6 +163,16 @@ def write_strategy(
                 draft.harmless(key, f"it counts with distributed_type {ours} only")
     cpu = source.get("use_cpu", "cpu")
     draft.only_if(cpu, (False,), "parsim knows GPUs", "on GPUs")
+
+
+def _precision(draft: Draft, half: tuple[str, Key] | None) -> None:
+    """Autocast on fp32 weights, also of FSDP, whose shards are fp32 and are gathered in the half type."""
+    if half is None:
+        draft.write("training.precision", "fp32", note="mixed_precision is no if not given")
+    elif half[0] in PRECISIONS:
+        draft.write("training.precision", PRECISIONS[half[0]], half[1])
+    else:
+        draft.errors.append(half[1].finding(f"{half[0]!r} is none of {', '.join(PRECISIONS)}"))
 
 
 def _guessed(source: Source) -> str:
@@ -187,33 +189,22 @@ def _guessed(source: Source) -> str:
 
 def _deepspeed(draft: Draft, source: Source, sizes: Sizes | None, beside: Source | None, half: tuple[str, Key] | None) -> None:
     """ZeRO from the file that is named, else from the keys of accelerate's own."""
-    own = Source(
-        Key(key.name.removeprefix("deepspeed_config."), key.written, key.value, key.file, key.line, key.column)
-        for key in source.keys
-        if key.name.startswith("deepspeed_config.")
-    )
+    own = source.below("deepspeed_config.")
     type_ = None if half is None else ({"no": ""}.get(half[0], half[0]), half[1])
     if beside is not None:
         deepspeed.write_optimizer(draft, beside, known="training.optimizer.name" in draft.lines)
         deepspeed.write_precision(draft, beside, type_)
         deepspeed.write_states(draft, beside, sizes)
-        return
-    if "parallel.data.strategy" in draft.lines:  # left to fill in: the file is not there
+        for key in own.keys:
+            if not draft.settled(key) and key.value is not None:
+                draft.harmless(key, "the DeepSpeed file counts")
+    elif "parallel.data.strategy" in draft.lines:  # left to fill in: the file is not there
         if type_ is not None:
             draft.write("training.precision", type_[0] or "fp32", type_[1])
-        return
-    held = Draft(draft.tool, draft.file, draft.given)
-    deepspeed.write_precision(held, own, type_)
-    deepspeed.write_states(held, own, sizes)
-    by_written = {key.written: key for key in source.keys}
-    for path, line in held.lines.items():
-        draft.write(path, line.value, *(by_written.get(key.written, key) for key in line.keys), note=line.note)
-    for key, fate in held.fates.items():
-        if fate.kind in ("no effect", "not modelled"):
-            target = by_written.get(key.written, key)
-            draft.harmless(target, fate.why) if fate.kind == "no effect" else draft.unmodelled(target, fate.why)
-    draft.errors += held.errors
-    source.asked |= {f"deepspeed_config.{name}": None for name in own.asked}
+    else:
+        deepspeed.write_precision(draft, own, type_)
+        deepspeed.write_states(draft, own, sizes)
+        source.asked |= {f"deepspeed_config.{name}": None for name in own.asked}
 
 
 def _megatron(draft: Draft, source: Source, kind: Key | None) -> None:

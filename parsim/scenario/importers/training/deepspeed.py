@@ -22,6 +22,7 @@ OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "fusedadam": "adamw", "lion": "l
 PLACES = ("none", "cpu", "nvme")
 TYPES = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "bfp16": "bf16"}
 SUB_GROUP = 1_000_000_000
+"""elements that parsim steps on drives at a time"""
 SMALL_BUCKET = 10_000_000
 """elements from which on the size of a gather no longer matters"""
 FOLLOWS = "auto: follows the training arguments"
@@ -53,22 +54,21 @@ def write_batch(draft: Draft, source: Source) -> None:
     )
     said = {key.name: value for key in (micro, steps, total) if key is not None and key.value != AUTO and (value := draft.whole(key, 1))}
     follows = "auto: follows from the other two"
-    if "train_batch_size" in said:
+    if len(said) == 3:
+        micro_batch, accumulation = said["train_micro_batch_size_per_gpu"], said["gradient_accumulation_steps"]
+        ranks = said["train_batch_size"] / (micro_batch * accumulation)
+        note = f"{micro_batch} x {accumulation} on {ranks:g} data-parallel ranks"
+        draft.write("training.global_batch", said["train_batch_size"], total, note=note)
+    elif "train_batch_size" in said:
         draft.write("training.global_batch", said["train_batch_size"], total)
     else:
         draft.harmless(total, follows)
-    if len(said) == 3:
-        ranks = said["train_batch_size"] / (said["train_micro_batch_size_per_gpu"] * said["gradient_accumulation_steps"])
-        draft.remark(f"the batch sizes are those of {ranks:g} data-parallel ranks", "training.global_batch")
-    given = draft.given
     left = micro is None or micro.value == AUTO
-    if left and given.micro_batch is None and {"train_batch_size", "gradient_accumulation_steps"} <= set(said):
+    if left and draft.given.micro_batch is None and {"train_batch_size", "gradient_accumulation_steps"} <= set(said):
         draft.harmless(micro, follows)
         write_accumulation(draft, steps)
         return
-    write_micro_batch(draft, None if micro is not None and micro.value == AUTO and given.micro_batch else micro)
-    if micro is not None and not draft.settled(micro):
-        draft.harmless(micro, "replaced by --micro-batch")
+    write_micro_batch(draft, micro)
     known = "train_batch_size" in said and draft.value("training.micro_batch") is not None
     if steps is not None and steps.value == AUTO and known:
         draft.harmless(steps, follows)
@@ -99,7 +99,7 @@ def write_precision(draft: Draft, source: Source, arguments: tuple[str, Key | No
     preset: Any = on or "fp32"
     if autocast is not None and draft.flag(autocast):
         kind = source.get("torch_autocast.dtype")
-        preset = "amp-fp16" if kind is not None and "fp16" in str(kind.value) + "fp16" * (str(kind.value) == "float16") else "amp-bf16"
+        preset = "amp-fp16" if kind is not None and kind.text in ("fp16", "float16", "torch.float16") else "amp-bf16"
         used += [autocast, kind]
     else:
         draft.harmless(autocast, "switched off")
@@ -162,7 +162,7 @@ def write_states(draft: Draft, source: Source, sizes: Sizes | None) -> None:
     _communication(draft, source, stage, sizes)
     _prefetch(draft, source, stage, sizes)
     _offload(draft, source, stage)
-    _checkpointing(draft, source)
+    _checkpointing(draft, source, sizes)
     for name, off, why in (
         ("zero_hpz_partition_size", (1,), "ZeRO++ (write a strategy of your own: docs/write-a-strategy.md)"),
         ("mics_shard_size", (-1,), "MiCS (write a strategy of your own: docs/write-a-strategy.md)"),
@@ -232,9 +232,9 @@ def _offload(draft: Draft, source: Source, stage: int) -> None:
     ):
         device = get(f"{ZERO_SECTION}.{name}.device", f"{name}_device")
         legacy = get(*(f"{ZERO_SECTION}.{word}" for word in old))
-        if device is not None and device.value in PLACES and (path == "optimizer" or stage == 3):
-            draft.write(f"training.offload.{path}", device.value, device)
-        elif device is not None and device.value in PLACES:
+        if device is not None and device.text in PLACES and (path == "optimizer" or stage == 3):
+            draft.write(f"training.offload.{path}", device.text, device)
+        elif device is not None and device.text in PLACES:
             draft.only_if(device, ("none",), "parameters are offloaded with ZeRO-3 only", "nothing is offloaded")
         elif device is not None:
             draft.errors.append(device.finding(f"{device.value!r} is none of {', '.join(PLACES)}"))
@@ -255,18 +255,26 @@ def _offload(draft: Draft, source: Source, stage: int) -> None:
             draft.harmless(group, "the step takes as long in pieces")
 
 
-def _checkpointing(draft: Draft, source: Source) -> None:
-    """The section only says how; that the model uses it is taken from switches that are on."""
+def _checkpointing(draft: Draft, source: Source, sizes: Sizes | None) -> None:
+    """The section only says how; that the model uses it is taken from switches that are on, and from a number of checkpoints."""
     cpu, spread = source.get("activation_checkpointing.cpu_checkpointing"), source.get("activation_checkpointing.partition_activations")
+    number = source.get("activation_checkpointing.number_checkpoints")
+    count = draft.whole(number) or 0
     on = [key for key in (cpu, spread) if key is not None and draft.flag(key)]
-    if on and "training.recompute" not in draft.lines:
-        draft.write("training.recompute", "full", cpu if cpu in on else None, note="the model's code decides; its layers are taken")
+    if (on or count) and "training.recompute" not in draft.lines:
+        every = sizes.layers // count if sizes is not None and count and sizes.layers % count == 0 else 1
+        note = "the model's code decides; its layers are taken"
+        draft.write("training.recompute", "full" if every == 1 else {"every": every}, cpu if cpu in on else None, number, note=note)
+    if number is not None and not draft.settled(number):
+        draft.harmless(number, "training.recompute says how many there are")
     if cpu is not None and cpu in on:
         draft.write("training.offload.activations", "cpu", cpu)
     else:
         draft.harmless(cpu, "switched off")
     if spread is not None and spread in on:
         draft.unmodelled(spread, "every tensor rank keeps its checkpoints whole")
+    else:
+        draft.harmless(spread, "switched off")
 
 
 def merged_batch(draft: Draft, source: Source, arguments: dict[str, Key | None]) -> None:

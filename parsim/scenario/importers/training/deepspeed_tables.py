@@ -32,8 +32,7 @@ HARMLESS = {
     ),
     "where the drive is mounted": "zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_param.nvme_path",
     "the model's own code turns checkpointing on": (
-        "activation_checkpointing.contiguous_memory_optimization activation_checkpointing.number_checkpoints "
-        "activation_checkpointing.synchronize_checkpoint_boundary"
+        "activation_checkpointing.contiguous_memory_optimization activation_checkpointing.synchronize_checkpoint_boundary"
     ),
     "the hidden copies are as parsim has them": (
         "zero_optimization.offload_optimizer.buffer_count zero_optimization.offload_param.buffer_count "

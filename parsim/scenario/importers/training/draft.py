@@ -13,6 +13,7 @@ from parsim.scenario.importers.training.keys import Key, Source
 from parsim.scenario.placeholder import PLACEHOLDER
 
 Kind = Literal["translated", "no effect", "not modelled", "unknown"]
+_WEIGHT = {"unknown": 0, "no effect": 1, "not modelled": 2, "translated": 3}
 NULL = "null is the tool's default"
 COMMENTS = ("_comment", "//", "#", "__comment")
 """begins of keys with which JSON files hold comments"""
@@ -147,11 +148,10 @@ class Draft:
         return key in self.fates
 
     def _settle(self, key: Key, kind: Kind, why: str, path: str = "") -> None:
+        """Note what becomes of `key`; where two parts of an importer look at it, what matters more to a step is kept."""
         known = self.fates.get(key)
-        if known is None:
+        if known is None or _WEIGHT[kind] > _WEIGHT[known.kind]:
             self.fates[key] = Fate(key, kind, [path] if path else [], why)
-        elif known.kind != kind:
-            raise ValueError(f"{key.written} is {known.kind} ({known.why or known.to}) and {kind} ({why or path})")
         elif path and path not in known.to:
             known.to.append(path)
 

@@ -33,6 +33,11 @@ class Key:
     hint: str = ""
     """what would give it a value where the source does not"""
 
+    @property
+    def text(self) -> str:
+        """The value as a word to look up."""
+        return " ".join(map(str, self.value)) if isinstance(self.value, list) else str(self.value)
+
     def finding(self, message: str, suggestion: str = "") -> Finding:
         """A finding about this key, with its place."""
         return Finding(message, self.written, self.value, suggestion, self.file, self.line, self.column)
@@ -70,11 +75,16 @@ def _scalar(value: Any) -> str:
 class Source:
     """The keys of one file or command, in order. Where a key is given twice the last one counts."""
 
-    def __init__(self, keys: Iterable[Key]) -> None:
-        self.keys = tuple(keys)
+    def __init__(self, keys: Iterable[Key], prefix: str = "") -> None:
+        self.keys = tuple(key for key in keys if key.name.startswith(prefix))
         self.asked: dict[str, None] = {}
         """names that a reader has asked for, in order: those it knows what to do with"""
-        self._last = {key.name: key for key in self.keys}
+        self._last = {key.name.removeprefix(prefix): key for key in self.keys}
+        self._prefix = prefix
+
+    def below(self, section: str) -> Source:
+        """The keys of a section, by their names in it."""
+        return Source(self.keys, section)
 
     def get(self, *names: str) -> Key | None:
         """The key called by the first of `names` that is given with a value other than null."""
@@ -92,23 +102,24 @@ class Source:
     def superseded(self) -> Iterator[tuple[Key, Key]]:
         """Keys that are given again, and the last one of that name."""
         for key in self.keys:
-            if self._last[key.name] is not key:
-                yield key, self._last[key.name]
+            last = self._last[key.name.removeprefix(self._prefix)]
+            if last is not key:
+                yield key, last
 
     def __contains__(self, name: str) -> bool:
         return name in self._last
 
 
-def of_document(document: Document, prefix: str = "") -> Source:
-    """The leaves of a parsed YAML or JSON file; `prefix` is taken off their names (``fsdp_config.``)."""
-    return Source(_leaves(document.tree, "", document, prefix))
+def of_document(document: Document) -> Source:
+    """The leaves of a parsed YAML or JSON file."""
+    return Source(_leaves(document.tree, "", document))
 
 
-def _leaves(tree: Mapping[str, Any], path: str, document: Document, prefix: str) -> Iterator[Key]:
+def _leaves(tree: Mapping[str, Any], path: str, document: Document) -> Iterator[Key]:
     for key, value in tree.items():
         below = f"{path}{key}"
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{below}.", document, prefix)
+            yield from _leaves(value, f"{below}.", document)
             continue
         _, line, column = document.locate(below)
-        yield Key(below.removeprefix(prefix), below, value, document.path, line, column)
+        yield Key(below, below, value, document.path, line, column)

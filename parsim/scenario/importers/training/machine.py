@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parsim.scenario.importers.training.draft import Draft
-from parsim.scenario.importers.training.keys import Key
+from parsim.scenario.importers.training.keys import Key, Source
 from parsim.scenario.placeholder import EXAMPLES
 from parsim.scenario.shortforms import box
 
@@ -39,6 +39,18 @@ def counted(draft: Draft, key: Key | None, *, replaced: bool = False) -> Count |
         return None
     value = draft.whole(key, 1)
     return None if value is None else Count(value, key)
+
+
+def write_launched(draft: Draft, launch: Source) -> None:
+    """The cluster section from the options of torchrun, ``deepspeed`` or srun."""
+    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"), replaced=draft.given.nodes is not None)
+    per_node = counted(draft, launch.get("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"))
+    taken = [count.key for count in (nodes, per_node) if count is not None]
+    why = "the launcher says how many processes there are" if per_node else "machines are given with --on and --nodes"
+    for key in launch.all("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus"):
+        if key not in taken:
+            draft.harmless(key, why)
+    write_cluster(draft, nodes=nodes, per_node=per_node)
 
 
 def write_cluster(draft: Draft, *, nodes: Count | None = None, per_node: Count | None = None, total: Count | None = None) -> None:

@@ -12,11 +12,10 @@ from parsim.scenario.importers.training.command import Invocation
 from parsim.scenario.importers.training.draft import Draft
 from parsim.scenario.importers.training.environment import read_environment
 from parsim.scenario.importers.training.keys import Key, Source
-from parsim.scenario.importers.training.machine import counted, write_cluster
+from parsim.scenario.importers.training.machine import write_launched
 from parsim.scenario.importers.training.megatron_model import write_architecture
 from parsim.scenario.importers.training.megatron_tables import TABLES
-from parsim.scenario.importers.training.models import write_sequence_length
-from parsim.scenario.placeholder import EXAMPLES
+from parsim.scenario.importers.training.models import write_micro_batch, write_sequence_length
 from parsim.scenario.support import unsupported
 
 OF_2021 = ("DDP_impl", "checkpoint_activations", "activations_checkpoint_method", "activations_checkpoint_num_layers")
@@ -38,7 +37,7 @@ def read_megatron(draft: Draft, call: Invocation) -> None:
             draft.remark(f"{call.program} does not train a GPT; the model below is one", "model", "give the model with --model")
     tensor = _size(draft, source, "tensor", "tensor_model_parallel_size", "model_parallel_size")
     layers = write_architecture(draft, source, tensor)
-    _cluster(draft, launch)
+    write_launched(draft, launch)
     length = write_sequence_length(draft, source.get("seq_length", "encoder_seq_length", "decoder_seq_length"))
     _batch(draft, source, length)
     _precision(draft, source)
@@ -64,27 +63,10 @@ def _size(draft: Draft, source: Source, axis: str, *names: str) -> int:
     return value
 
 
-def _cluster(draft: Draft, launch: Source) -> None:
-    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"), replaced=draft.given.nodes is not None)
-    per_node = counted(draft, launch.get("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"))
-    for key in launch.all("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus"):
-        if key not in (nodes.key if nodes else None, per_node.key if per_node else None):
-            draft.harmless(
-                key, "the launcher says how many processes there are" if per_node else "machines are given with --on and --nodes"
-            )
-    write_cluster(draft, nodes=nodes, per_node=per_node)
-
-
 def _batch(draft: Draft, source: Source, length: int | None) -> None:
     micro, total = source.get("micro_batch_size", "batch_size"), source.get("global_batch_size")
-    size, whole = draft.whole(micro, 1), draft.whole(total, 1)
-    if draft.given.micro_batch is not None:
-        draft.write("training.micro_batch", draft.given.micro_batch, note="--micro-batch")
-        draft.harmless(micro, "replaced by --micro-batch")
-    elif micro is None:
-        draft.fill("training.micro_batch", f"{EXAMPLES['training.micro_batch']} (--micro-batch)")
-    elif size is not None:
-        draft.write("training.micro_batch", size, micro)
+    whole = draft.whole(total, 1)
+    write_micro_batch(draft, micro)
     if total is None:
         draft.write("training.gradient_accumulation", 1, note="without --global-batch-size: micro-batch x data-parallel size")
     elif whole is not None:
@@ -113,60 +95,58 @@ def _batch(draft: Draft, source: Source, length: int | None) -> None:
 def _precision(draft: Draft, source: Source) -> None:
     """--bf16 accumulates gradients in fp32 unless they are reduced in bf16; --fp16 does so on demand."""
     bf16, fp16, fp8 = source.get("bf16"), source.get("fp16"), source.get("fp8_format", "fp8_e4m3", "fp8_hybrid")
-    low, high = source.get("grad_reduce_in_bf16"), source.get("accumulate_allreduce_grads_in_fp32")
-    main = source.get("main_grads_dtype")
-    half = (low is not None and draft.flag(low)) or (main is not None and main.value in ("bf16", "fp16"))
+    low, high, main = source.get("grad_reduce_in_bf16"), source.get("accumulate_allreduce_grads_in_fp32"), source.get("main_grads_dtype")
+    halving = [low] if low is not None and draft.flag(low) else []
+    halving += [main] if main is not None and main.text in ("bf16", "fp16") else []
     changes: dict[str, Any] = {}
     used: list[Key | None] = []
     if fp8 is not None and fp8.value is not False:
-        preset, used = "fp8", [fp8, bf16]
-        if half:
-            changes["gradients"] = "bf16"
+        preset, used = "fp8", [fp8, bf16, *halving]
+        changes |= {"gradients": "bf16"} if halving else {}
     elif draft.flag(bf16):
-        preset, used = "bf16" if half else "bf16-fp32grad", [bf16]
+        preset, used = "bf16" if halving else "bf16-fp32grad", [bf16, *halving]
     elif draft.flag(fp16):
-        preset, used = "fp16-fp32grad" if high is not None and draft.flag(high) else "fp16", [fp16]
+        whole = high is not None and draft.flag(high)
+        preset, used = "fp16-fp32grad" if whole else "fp16", [fp16, high if whole else None]
     else:
         preset = "fp32"
-    for key in (low, main, high):
-        fits = key is not None and preset != "fp32" and not (key is high and preset in ("bf16-fp32grad", "fp8"))
-        if key is not None and fits and draft.flag(key, default=True) if key is not main else fits:
-            used.append(key)
-        elif key is not None:
-            draft.harmless(key, "that is so anyway")
     _states(draft, source, changes, used)
     value: Any = {"preset": preset, **changes} if changes else preset
     draft.write("training.precision", value, *used, note="" if any(used) else "neither --bf16 nor --fp16")
-    for key in (bf16, fp16):
-        if key is not None and not draft.settled(key):
-            draft.harmless(key, "switched off")
+    for key in source.all("bf16", "fp16", "grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32", "main_grads_dtype"):
+        if not draft.settled(key):
+            draft.harmless(key, "switched off" if key in (bf16, fp16) else "the gradients have that type anyway")
 
 
 def _states(draft: Draft, source: Source, changes: dict[str, Any], used: list[Key | None]) -> None:
     """--use-precision-aware-optimizer: types of master weights and moments."""
     master, first, second = source.get("main_params_dtype"), source.get("exp_avg_dtype"), source.get("exp_avg_sq_dtype")
     aware = source.get("use_precision_aware_optimizer")
+    given = [key for key in (master, first, second) if key is not None]
+    if not draft.flag(aware):
+        for key in (*given, *([aware] if aware else [])):
+            draft.harmless(key, "it counts with --use-precision-aware-optimizer only")
+        return
+    draft.harmless(aware, "its types are given one by one")
     if master is not None and master.value == "fp16":
         changes["master"] = "fp16"
         used.append(master)
     else:
-        draft.harmless(master, "that is so anyway")
+        draft.only_if(master, ("fp32",), "parsim has fp32 and fp16 masters", "that is so anyway")
     if first is not None and second is not None and first.value == second.value and first.value in ("bf16", "fp16", "fp8"):
         changes["optimizer"] = first.value
         used += [first, second]
     else:
-        for key in (first, second):
-            if key is not None:
-                draft.only_if(key, ("fp32",), "the two moments have one type in parsim", "that is so anyway")
-    draft.harmless(aware, "its types are given one by one")
+        for moment in (first, second):
+            draft.only_if(moment, ("fp32",), "the two moments have one type in parsim", "that is so anyway")
 
 
 def _optimizer(draft: Draft, source: Source) -> None:
     kind, clip = source.get("optimizer"), source.get("clip_grad")
     if kind is None:
         draft.write("training.optimizer.name", "adam", note="--optimizer is adam if not given")
-    elif kind.value in OPTIMIZERS:
-        draft.write("training.optimizer.name", OPTIMIZERS[kind.value], kind)
+    elif kind.text in OPTIMIZERS:
+        draft.write("training.optimizer.name", OPTIMIZERS[kind.text], kind)
     else:
         draft.unmodelled(kind, f"adamw stands in for it; parsim has {', '.join(OPTIMIZERS.values())}")
     limit = draft.number(clip)
@@ -229,7 +209,7 @@ def _recompute(draft: Draft, source: Source) -> None:
             draft.unmodelled(modules, f"parsim recomputes {', '.join(MODULES.values())} selectively, not {others}")
     for key in (granularity, method, number, modules):
         if key is not None and not draft.settled(key):
-            draft.harmless(key, "of no meaning with the other options of recomputation")
+            draft.unmodelled(key, "of no meaning beside the other options of recomputation")
 
 
 def _tensor(draft: Draft, source: Source) -> None:
@@ -363,6 +343,8 @@ def _data(draft: Draft, source: Source) -> None:
     else:
         note = "" if old is not None else "off without --overlap-grad-reduce"
         draft.write("parallel.data.overlap_reduce", old is not None and old.value == "torch", old, note=note)
+        if old is not None and old.value == "torch":
+            draft.write("parallel.data.bucket", "25 MiB", old, note="of torch's DistributedDataParallel")
     if gather is not None:
         draft.write("parallel.data.overlap_gather", draft.flag(gather), gather)
     if (elements := draft.whole(bucket, 1)) is not None:

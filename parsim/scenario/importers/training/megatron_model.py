@@ -103,8 +103,8 @@ def _norms_and_biases(draft: Draft, source: Source) -> None:
     norm = get("normalization")
     if norm is not None:
         kinds = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
-        if norm.value in kinds:
-            draft.write("model.normalisation", kinds[norm.value], norm)
+        if norm.text in kinds:
+            draft.write("model.normalisation", kinds[norm.text], norm)
         else:
             draft.errors.append(norm.finding(f"{norm.value!r} is neither LayerNorm nor RMSNorm", norm.hint))
     bias = get("disable_bias_linear")
@@ -132,8 +132,8 @@ def _norms_and_biases(draft: Draft, source: Source) -> None:
 def _positions(draft: Draft, source: Source) -> None:
     get = source.get
     kind, old, none = get("position_embedding_type"), get("use_rotary_position_embeddings"), get("no_position_embedding")
-    if kind is not None and kind.value in POSITIONS:
-        draft.write("model.position", POSITIONS[kind.value], kind)
+    if kind is not None and kind.text in POSITIONS:
+        draft.write("model.position", POSITIONS[kind.text], kind)
         draft.harmless(old, f"{kind.written} counts")
         draft.harmless(none, f"{kind.written} counts")
     elif kind is not None:
@@ -167,8 +167,8 @@ def _vocabulary(draft: Draft, source: Source, tensor: int) -> None:
     key: Key | None = size
     rows = draft.whole(size, 1)
     note = ""
-    if rows is None and tokenizer is not None and tokenizer.value in VOCABULARIES:
-        rows, key, note = VOCABULARIES[tokenizer.value], tokenizer, "its vocabulary"
+    if rows is None and tokenizer is not None and tokenizer.text in VOCABULARIES:
+        rows, key, note = VOCABULARIES[tokenizer.text], tokenizer, "its vocabulary"
     elif rows is None and tokenizer is None and (merge := source.get("merge_file")) is not None:
         rows, key, note = VOCABULARIES["GPT2BPETokenizer"], merge, "merges are GPT-2's tokenizer's, taken for its own vocabulary"
     elif rows is not None:

@@ -20,7 +20,6 @@ class Sizes:
     hidden: int
     layers: int
     vocabulary: int
-    maximum_sequence: int
     layer_parameters: int
     """of its largest layer"""
 
@@ -59,7 +58,7 @@ def sizes(name: str, relative_to: str | None) -> Sizes | None:
         return None
     layers = [block for block in model.blocks if block.kind not in ("embedding", "head")]
     largest = max(sum(parameter.count for parameter in block.parameters()) for block in layers)
-    return Sizes(config.hidden, config.layers, config.vocabulary, config.maximum_sequence, largest)
+    return Sizes(config.hidden, config.layers, config.vocabulary, largest)
 
 
 def write_sequence_length(draft: Draft, key: Key | None, note: str = "") -> int | None:

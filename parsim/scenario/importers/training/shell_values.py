@@ -14,6 +14,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _INNER = re.compile(r"(#?)([A-Za-z_]\w*|[0-9]+|[@*#])(\[[^\]]*\])?(.*)", re.DOTALL)
 _HOLD = str.maketrans(HELD)
 _RELEASE = str.maketrans({**{held: blank for blank, held in HELD.items()}, JOINED: ""})
+_WORDS = re.compile(r"\$[@*]|\$\{(?:[@*]|\w+\[[@*]\])")
+"""what becomes as many words as there are, none if there are none"""
 _MANY_ARGUMENTS = "9"
 """what ``$#`` is taken for, so that scripts do not think that arguments are missing"""
 _ARITHMETIC: Mapping[type, Callable[[int, int], int]] = {
@@ -113,8 +115,9 @@ class Variables:
                 raw += runs
                 current = [*(current or []), *([Run(_kept(run.text), run.line) for run in runs] if part.quote else runs)]
         quoted = any(part.quote for part in parts)
+        words = any(part.quote == '"' and _WORDS.search(part.text) for part in parts)
         if current is not None:
-            done += fields(current) or ([Field("", parts[0].line)] if quoted else [])
+            done += fields(current) or ([Field("", parts[0].line)] if quoted and not words else [])
         elif quoted and not done and all(part.text == "" for part in parts):
             done = [Field("", parts[0].line)]
         if len(done) == 1 and quoted and raw:

@@ -21,7 +21,7 @@ from parsim.scenario.importers.training.environment import read_environment
 from parsim.scenario.importers.training.factory import write_factory
 from parsim.scenario.importers.training.fsdp import write_fsdp
 from parsim.scenario.importers.training.keys import Key, Source, of_document
-from parsim.scenario.importers.training.machine import counted, write_cluster
+from parsim.scenario.importers.training.machine import write_launched
 from parsim.scenario.importers.training.models import (
     Sizes,
     missing_file,
@@ -77,7 +77,10 @@ def read_trainer(
     """Write the scenario of training arguments: a file's or a command's. `beside` are configurations that go with them, by tool."""
     job = _job(draft, document, call, beside or {})
     sizes = write_model(draft, job.source.get("model_name_or_path", "model_name", "model"))
-    _cluster(draft, job)
+    if job.accelerate is not None:
+        accelerate.write_processes(draft, job.accelerate)
+    else:
+        write_launched(draft, job.launch)
     length = _length(draft, job.source, factory=factory)
     _batch(draft, job)
     _strategy(draft, job, sizes)
@@ -129,7 +132,7 @@ def _job(draft: Draft, document: files.Document | None, call: Invocation | None,
         job.deepspeed = _deepspeed_of(draft, key)
     elif any(name.startswith("deepspeed.") for name in (key.name for key in job.source.keys)):
         inner = [key for key in job.source.keys if key.name.startswith("deepspeed.")]
-        job.deepspeed = Source(replace(key, name=key.name.removeprefix("deepspeed.")) for key in inner)
+        job.deepspeed = job.source.below("deepspeed.")
         job.source = Source(key for key in job.source.keys if key not in inner)
     elif job.accelerate is not None:
         job.deepspeed = accelerate.deepspeed_of(draft, job.accelerate)
@@ -164,22 +167,6 @@ def _deepspeed_of(draft: Draft, key: Key) -> Source | None:
         return None
     draft.write("software.profile", "deepspeed", key)
     return of_document(files.read(Path(found)))
-
-
-def _cluster(draft: Draft, job: Job) -> None:
-    if job.accelerate is not None:
-        accelerate.write_processes(draft, job.accelerate)
-        return
-    launch = job.launch
-    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"), replaced=draft.given.nodes is not None)
-    per_node = counted(draft, launch.get("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"))
-    taken = [item.key for item in (nodes, per_node) if item is not None]
-    for key in launch.all("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus"):
-        if key not in taken:
-            draft.harmless(
-                key, "the launcher says how many processes there are" if per_node else "machines are given with --on and --nodes"
-            )
-    write_cluster(draft, nodes=nodes, per_node=per_node)
 
 
 def _length(draft: Draft, source: Source, *, factory: bool) -> int | None:
@@ -261,7 +248,9 @@ def _strategy(draft: Draft, job: Job, sizes: Sizes | None) -> None:
         draft.write("training.precision", asked[0] if asked else "fp32", asked[1] if asked else None)
     else:
         _autocast(draft, source, asked)
-        if job.accelerate is not None and not own:
+        if "parallel.data.strategy" in draft.lines:  # accelerate's file is not there
+            draft.write("software.profile", "pytorch-2")
+        elif job.accelerate is not None and not own:
             accelerate.write_strategy(draft, job.accelerate, sizes, None, asked, whole=False)
         elif own:
             write_fsdp(draft, source, "fsdp_config.fsdp_", fsdp)
@@ -305,9 +294,18 @@ def _autocast(draft: Draft, source: Source, asked: tuple[str, Key] | None) -> No
     else:
         preset = "fp32"
     draft.write("training.precision", preset, *used, note="" if any(used) else "neither bf16 nor fp16")
-    for key in (loaded, tf32, eight, pure):
+    for key in (tf32, eight, pure):
         if key is not None and not draft.settled(key):
-            draft.harmless(key, "the other types count" if key is not loaded else "what is trained is fp32, under autocast")
+            draft.harmless(key, "the other types count")
+    if loaded is not None and not draft.settled(loaded) and not asks_for_adapters(source):
+        draft.only_if(
+            loaded,
+            ("float32", "torch.float32", "fp32"),
+            "weights are taken as fp32: of half types parsim trains bf16 without a master",
+            "fp32",
+        )
+    elif loaded is not None and not draft.settled(loaded):
+        draft.harmless(loaded, "frozen weights are half, adapters fp32, as in parsim")
 
 
 def _optimizer(draft: Draft, job: Job) -> None:
