@@ -116,9 +116,6 @@ def _write(answer: Answer, out: Path | None, save: Path | None) -> list[str]:
         if out is not None:
             said.append(f"Wrote {out}{os.sep}: {', '.join(path.name for path in write_answer(answer, out))}")
         if save is not None and (paths := write_scenarios(answer, save)):
-            said.append(
-                f"Wrote {save}{os.sep}: {', '.join(path.name for path in paths)}; next: parsim run {paths[0]}, parsim export {paths[0]}"
-            )
             names = ", ".join(path.name for path in paths)
             said.append(f"Wrote {save}{os.sep}: {names}; next: parsim run {paths[0]}, parsim export {paths[0]}")
     except OSError as error:
