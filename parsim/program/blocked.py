@@ -9,8 +9,8 @@ from typing import cast
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
 from parsim.program.blocks import BlockProgram, Body, CutPass, Layout, Part, Row, Spec, layout, parts
-from parsim.program.lowering import Lowering, Passes
-from parsim.program.passes import Item
+from parsim.program.lowering import Lowering
+from parsim.program.passes import Item, Passes
 from parsim.program.program import COMPUTE, OFFLOAD, Collective, Lane, Program, Stamp
 from parsim.program.shared import SharedPasses
 from parsim.program.stage import StagePasses

@@ -9,7 +9,7 @@ consumers; a schedule for which no such order exists is lowered all the same, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
@@ -17,7 +17,7 @@ from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
 from parsim.parallel.schedules.slot import Slot
 from parsim.program.groups import breakdown_axis
 from parsim.program.groups import group as members_of
-from parsim.program.passes import Item, TensorTable
+from parsim.program.passes import Item, Passes
 from parsim.program.program import COMPUTE, OFFLOAD, Collective, Effect, Lane, Op, Program, Stamp
 from parsim.program.size import refuse_too_large
 from parsim.program.stage import StagePasses
@@ -29,22 +29,6 @@ Ranks = tuple[int, ...]
 
 _Message = tuple[int, str, tuple[Lane, ...], float, Collective | None, tuple[tuple[int, tuple[Effect, ...]], ...]]
 """Receiver, and of the op: name, lanes, duration [s], transfer, effects"""
-
-
-class Passes(Protocol):
-    """What the lowering asks about the passes of a pipeline rank; see `StagePasses`."""
-
-    @property
-    def table(self) -> TensorTable: ...
-    @property
-    def resident(self) -> tuple[int, ...]: ...
-    def begin(self) -> list[Item]: ...
-    def end(self) -> list[Item]: ...
-    def template(self, kind: str, stage: int, first: bool, last: bool, partial: bool = False) -> list[Item]: ...
-    def sends(self, kind: str, stage: int, partial: bool = False) -> tuple[int | None, tuple[Effect, ...], float]: ...
-    def memory_bound(self) -> dict[str, float]: ...
-    def work(self) -> dict[tuple[str, float], tuple[float, float]]: ...
-    def stash(self, kind: str, micro_batch: int) -> list[tuple[int, tuple[Effect, ...]]]: ...
 
 
 class Lowering:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Protocol
 
 from parsim.kernel import Fixed, Kernel, Memory
 from parsim.parallel.hooks import START
@@ -56,6 +57,22 @@ class Item:
         if (effects := self._stamped.get(rank)) is None:
             effects = self._stamped[rank] = ((rank, tuple(self.effects)),)
         return effects
+
+
+class Passes(Protocol):
+    """What the lowering asks about the passes of a pipeline rank; see `StagePasses`."""
+
+    @property
+    def table(self) -> TensorTable: ...
+    @property
+    def resident(self) -> tuple[int, ...]: ...
+    def begin(self) -> list[Item]: ...
+    def end(self) -> list[Item]: ...
+    def template(self, kind: str, stage: int, first: bool, last: bool, partial: bool = False) -> list[Item]: ...
+    def sends(self, kind: str, stage: int, partial: bool = False) -> tuple[int | None, tuple[Effect, ...], float]: ...
+    def memory_bound(self) -> dict[str, float]: ...
+    def work(self) -> dict[tuple[str, float], tuple[float, float]]: ...
+    def stash(self, kind: str, micro_batch: int) -> list[tuple[int, tuple[Effect, ...]]]: ...
 
 
 class PassBuilder:
