@@ -199,10 +199,10 @@ def _allocated(pieces: Pieces, p: int) -> int:
     row = [slot for slot in plan.slots[p] if slot.micro_batch < whole_ones]  # what the smaller last one keeps is not known here
     split = any(slot.kind == "W" for slot in row)
     own = plan.of_rank(p)
-    several = whole_ones > 1
     written, whole = {}, {}
     for chunk, size, unsharded, gathered in zip(own, stage.gradients, stage.unsharded, stage.gathered, strict=True):
-        written[chunk.stage] = 0 if split else size + several * unsharded
+        waiting = unsharded if whole_ones > 1 and not plan.training.last_micro_batch else 0
+        written[chunk.stage] = (0, 0) if split else (size, waiting)
         root, layer = gathered
         whole[chunk.stage] = root * (chunk.blocks[0] == 0), layer  # with the embedding, the root unit stays whole through a backward
     net: dict[tuple[str, int], int] = {}
@@ -216,7 +216,7 @@ def _allocated(pieces: Pieces, p: int) -> int:
         for first, any_block, layers in zip((True, False), cost.backward_high, cost.layer_high, strict=True):
             high["F", stage_number, first], high["W", stage_number, first] = cost.forward_high, 0
             high["B", stage_number, first] = high["I", stage_number, first] = root + max(any_block, layers + layer)
-    most = fullest(row, net, high, written)
+    most = fullest(row, net, high, written, plan.training.micro_batches)
     if plan.parallelism.pipeline.schedule == "gpipe" and plan.training.backward:  # the row here has fewer forwards than come first
         place = own[0].stage
         kept = whole_ones * net["F", place]

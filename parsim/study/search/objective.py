@@ -79,11 +79,6 @@ def _unknown(_: Bounds) -> float:
     return -float("inf")
 
 
-def _needed(value: float | None) -> float:
-    """A metric that a candidate does not have loses against all that have it."""
-    return float("inf") if value is None else value
-
-
 STEP_TIME = Minimise("step_time_s", lambda m: m.step_time_s, lambda b: b.step_time)
 TIME_PER_SAMPLE = Minimise("seconds per sample", lambda m: 1.0 / m.samples_per_s, lambda b: b.step_time / b.samples * (1 - 1e-12))
 GPU_TIME_PER_SAMPLE = Minimise(
@@ -94,9 +89,16 @@ GPUS = Minimise("gpus", lambda m: float(m.gpus), lambda b: float(b.gpus))
 
 
 def metric(name: str, *, maximise: bool = False, least: Callable[[Bounds], float] | None = None) -> Minimise:
-    """Any metric of a report as an objective. Without `least` every candidate that may keep the constraints is simulated."""
-    sign = -1.0 if maximise else 1.0
-    return Minimise(name, lambda m: float("inf") if m.get(name) is None else sign * _needed(m.get(name)), least or _unknown)
+    """Any metric of a report as an objective; what a candidate does not have loses against all that have it.
+
+    Without `least` every candidate that may keep the constraints is simulated.
+    """
+
+    def value(metrics: Metrics) -> float:
+        found = metrics.get(name)
+        return float("inf") if found is None else -found if maximise else found
+
+    return Minimise(name, value, least or _unknown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Only order and given times count here; the times are lower bounds, and so are th
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -111,20 +112,23 @@ def fullest(
     row: Sequence[Slot],
     net: Mapping[tuple[str, int], int],
     high: Mapping[tuple[str, int, bool], int],
-    written: Mapping[int, int],
+    written: Mapping[int, tuple[int, int]],
+    micro_batches: int,
 ) -> int:
     """The highest level that a rank's slots reach [B]: each adds `high` meanwhile (the first of its kind may differ) and `net` in the end.
 
-    The first backward of every stage leaves its `written` gradients besides.
+    The first backward of every stage leaves its `written` gradients besides: those that stay, and those that the last of
+    `micro_batches` backwards takes away again.
     """
     level = most = 0
-    seen: set[tuple[str, int]] = set()
+    seen: Counter[tuple[str, int]] = Counter()
     for kind, stage, _ in row:
-        first = (kind, stage) not in seen
-        most = max(most, level + high[kind, stage, first])
+        seen[kind, stage] += 1
+        count = seen[kind, stage]
+        most = max(most, level + high[kind, stage, count == 1])
         level += net[kind, stage]
-        if first:
-            seen.add((kind, stage))
-            if kind == "B":
-                level += written[stage]
+        if kind == "B" and count == 1:
+            level += sum(written[stage])
+        if kind == "B" and count == micro_batches:
+            level -= written[stage][1]
     return max(most, level)
