@@ -12,16 +12,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.links import Link, LinkKind
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from parsim.hardware.routes import PathFinder
 
-Numbers = NDArray[np.int64]
+    Numbers = NDArray[np.int64]
 
 TRUNK_LATENCY = 0.3e-6
 """one more switch hop [s]; InfiniBand switches forward in 0.2-0.3 us"""
@@ -203,8 +203,8 @@ class FatTree(Fabric):
         return 0 if self.hashed or not self._ports_each else self.nodes_per_leaf
 
     def shifted(self, links: Numbers, machines: Numbers, leaves: Numbers) -> Numbers:
-        ports = super().shifted(links, machines, leaves)
-        return np.where(links[None, :] < 2 * self.ports, ports, links[None, :] + 2 * leaves[:, None])
+        trunk = links >= 2 * self.ports
+        return ~trunk * super().shifted(links, machines, leaves) + trunk * (links[None, :] + 2 * leaves[:, None])
 
     def _trunk_ends(self, trunk: int) -> tuple[str, str]:
         """Leaf and spine of a link above the leaves, counted from the first of them."""

@@ -22,7 +22,7 @@ ROWS = [
 
 
 def keys_of(node: dict[str, Any], root: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    while "$ref" in node:
+    while node.get("$ref", "").startswith("#"):  # what other files describe has its own keys
         target = root
         for part in node["$ref"].removeprefix("#/").split("/"):
             target = target[part]
