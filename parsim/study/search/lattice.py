@@ -40,8 +40,6 @@ class Ranges:
     """of tensor parallelism"""
     offload: tuple[str, ...] = ("none",)
     """where the optimizer is: none | cpu; only with strategies that can"""
-    gpus: tuple[int, ...] = ()
-    """job sizes; empty: all GPUs of the cluster. Fewer GPUs need a base that uses that many (`cluster.gpus`)"""
     largest_tensor: int = 0
     """tensor-parallel groups stay at most this large; 0: the GPUs of a node"""
     more: tuple[tuple[str, tuple[Any, ...]], ...] = ()
