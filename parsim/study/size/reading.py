@@ -355,9 +355,12 @@ def _number(least: float, most: float) -> Callable[[Any], float]:
 
 
 def _positive(value: Any) -> float:
-    number = float(units.parse(value, "count"))
+    try:
+        number = float(units.parse(value, "count"))
+    except ValueError:
+        number = 0.0
     if not 0 < number <= 1e6:
-        raise ValueError(f"{shown(value)} is not a number above 0, to 1e6")
+        raise ValueError(f"{shown(value)} is not a number above 0, to 1e6; write for example 60")
     return number
 
 
