@@ -37,7 +37,7 @@ class Features:
     gpu: str
     """name of the device"""
     family: str
-    """data | sharded | model: replicas, sharded states (ZeRO-3, FSDP), tensor or pipeline parallelism"""
+    """data | sharded | model | both: replicas, sharded states (ZeRO-3, FSDP), tensor or pipeline parallelism, the last two together"""
     gpus: int
     parameters: float
 
@@ -66,7 +66,7 @@ def features(built: Built) -> Features:
     if split.data.own is not None:
         family = "own"
     elif split.tensor.size > 1 or split.pipeline.size > 1:
-        family = "model"
+        family = "both" if family == "sharded" else "model"
     return Features(built.cluster.device(built.gpus[0]).name, family, built.used_gpus, float(max(1, parameter_count(built.model))))
 
 
@@ -129,7 +129,10 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
     step, memory = band(steps), band(peaks)
     if step is None:
         return {}
-    words = {"data": "replicated states", "sharded": "sharded states", "model": "tensor or pipeline parallelism"}[wanted.family]
+    words = {
+        "data": "replicated states", "sharded": "sharded states", "model": "tensor or pipeline parallelism",
+        "both": "sharded states and tensor or pipeline parallelism",
+    }[wanted.family]  # fmt: skip
     return {
         "status": "validated" if near[0][0] <= CLOSE else "interpolated",
         "step": step,

@@ -78,6 +78,8 @@ def test_features_of_a_scenario():
     found = features(build(load("gpt3-175b-64x-a100")))
     assert (found.gpu, found.family, found.gpus) == ("A100 SXM 80GB", "model", 64)
     assert found.parameters == pytest.approx(1.746e11, rel=0.01)
+    sharded = features(build(load("gpt3-175b-64x-a100", "parallel.pipeline.size=1", "parallel.data.strategy=fsdp")))
+    assert sharded.family == "both", "no run of either kind alone says how far off the two together are"
 
 
 def test_a_report_carries_its_band():
