@@ -134,7 +134,7 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
 
 @linux
 def test_ctrl_c_leaves_a_valid_file_and_says_how_to_go_on(tmp_path: Path) -> None:
-    path, out = study(tmp_path, 400), tmp_path / "out"
+    path, out = study(tmp_path, 4000), tmp_path / "out"  # more than a fast machine finishes before the signal
     process = begin(path, out, "--workers", "2")
     until(lambda: len(lines(out)) >= 5 and len(children(process.pid)) == 2, process)
     workers = children(process.pid)
@@ -145,7 +145,7 @@ def test_ctrl_c_leaves_a_valid_file_and_says_how_to_go_on(tmp_path: Path) -> Non
     assert error.startswith(f"The rows so far are in {out / 'results.jsonl'}; the same command goes on with them.\n")
     assert "Traceback" not in error
     assert (out / "results.jsonl").read_bytes().endswith(b"\n")
-    assert 5 <= len(rows_of(out)) < 400
+    assert 5 <= len(rows_of(out)) < 4000
     until(lambda: all(gone(worker) for worker in workers))
 
 
