@@ -8,7 +8,6 @@ import parsim
 from parsim.study.sweep.candidates import Space
 from parsim.study.sweep.study_file import definition_of
 
-pytest.importorskip("parsim.study.search.bounds")
 WORDS = ("tp=1,2,4", "mbs=2,4,8", "recompute=none,full")
 
 

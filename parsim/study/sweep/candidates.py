@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import parsim
 from parsim.errors import Finding, InputError, ScenarioError
+from parsim.scenario.build import build
 from parsim.scenario.leaves import canonical, value_at
 from parsim.scenario.load import load
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import Scenario, flow
+from parsim.study.search.lattice import Lattice
 from parsim.study.sweep.axes import Axis, Point, points
 from parsim.study.sweep.constraint import Constraint, Known
 from parsim.study.sweep.definition import Definition
@@ -166,9 +168,7 @@ class Space:
 
     def _strategies(self, point: Point) -> list[dict[str, Any]]:
         """The standard strategies of the scenario at a point."""
-        from parsim.study.sweep.strategies import strategies
-
-        return strategies(self.base.with_overrides(*arguments(point)))
+        return [candidate.mapping() for candidate in Lattice(build(self.base.with_overrides(*arguments(point))))]
 
 
 def arguments(settings: Mapping[str, Any]) -> tuple[str, ...]:
