@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from parsim.parallel.mesh import Mesh
 from parsim.parallel.offload import offload_findings
 from parsim.parallel.own import OwnStrategy
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.schedules import Schedule, placement, schedule
+from parsim.parallel.schedules import Schedule, homes, schedule
 from parsim.parallel.settings import Parallelism, Runtime, Training
 from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.stages import split_blocks
@@ -102,6 +103,16 @@ class Plan:
         if self.parallelism.data.strategy in CENTRAL and self.mesh.size("data") > 1:
             return "server" if self.mesh.coordinate(rank, "data") == 0 else "worker"
         return ""
+
+    def stays(self, stage: int) -> bool:
+        """The next global stage is on the same rank: nothing is sent from this one to it."""
+        return 0 <= stage < self.stages - 1 and self.chunks[stage].pipeline_rank == self.chunks[stage + 1].pipeline_rank
+
+    @cached_property
+    def branches(self) -> bool:
+        """Some pipeline rank hands its results to two others, or has them from two, as where stages lie in a V."""
+        hops = {(a.pipeline_rank, b.pipeline_rank) for a, b in pairwise(self.chunks) if a.pipeline_rank != b.pipeline_rank}
+        return any(len({hop[end] for hop in hops}) < len(hops) for end in (0, 1))
 
     def of_rank(self, pipeline_rank: int) -> list[Chunk]:
         """The chunks of one pipeline rank, in forward order."""
@@ -272,13 +283,32 @@ def plan(
     pipeline = parallelism.pipeline
     virtual = pipeline.virtual_stages
     slots = pipeline.slots or schedule(pipeline.schedule, pipeline.size, training.micro_batches, virtual)
-    homes = placement(pipeline.schedule, pipeline.size, virtual)
+    held_by = homes(slots)
     if not training.backward:
         slots = tuple(tuple(slot for slot in row if slot.kind == "F") for row in slots)
     mean = replace(workload, sequence=training.mean_length // parallelism.context.size) if model.sequence else workload
     blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock)
-    chunks = tuple(Chunk(stage, homes[stage], blocks[stage]) for stage in range(len(blocks)))
-    return Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, gpus, dict(slow or {}))
+    chunks = tuple(Chunk(stage, held_by[stage], blocks[stage]) for stage in range(len(blocks)))
+    made = Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, gpus, dict(slow or {}))
+    if findings := _tied_chunks(made):
+        raise PlanError(findings)
+    return made
+
+
+def _tied_chunks(found: Plan) -> list[Finding]:
+    """Parameters that two chunks of one rank share: one gradient that is written in two places of the schedule."""
+    name_of = found.model.block_names
+    for chunk in found.chunks:
+        others = {b for other in found.of_rank(chunk.pipeline_rank) if other is not chunk for b in other.blocks}
+        owned = {f"{name_of[b]}.{p.name}" for b in others for p in found.model.blocks[b].parameters()}
+        for block in chunk.blocks:
+            for parameter in found.model.blocks[block].parameters():
+                if parameter.tied in owned:
+                    where = f"in another chunk of pipeline rank {chunk.pipeline_rank}"
+                    text = f"not supported yet: {name_of[block]} is tied to {parameter.tied}, {where}"
+                    hint = "untie them (model.tied_embeddings: false), or use schedule zb-h1"
+                    return [Finding(text, "parallel.pipeline.schedule", found.parallelism.pipeline.schedule, hint)]
+    return []
 
 
 def _elements(shape: object) -> int:
@@ -331,7 +361,8 @@ def _check(
             findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
     if parallelism.pipeline.size == 1 and parallelism.pipeline.virtual_stages > 1:
         text = f"{parallelism.pipeline.virtual_stages} virtual stages on 1 pipeline rank: there is nothing to interleave"
-        findings.append(Finding(text, "parallel.pipeline.virtual_stages", parallelism.pipeline.virtual_stages, "use virtual_stages: 1"))
+        repair = "use virtual_stages: 1" if parallelism.pipeline.schedule != "zb-v" else "use schedule 1f1b, or more pipeline ranks"
+        findings.append(Finding(text, "parallel.pipeline.virtual_stages", parallelism.pipeline.virtual_stages, repair))
     if parallelism.pipeline.schedule == "pipedream" and strategy not in ("none", "ddp"):
         text = "pipedream updates after every micro-batch and keeps whole weight versions"
         findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))

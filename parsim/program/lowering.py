@@ -178,9 +178,9 @@ class Lowering:
 
     def _source(self, slot: Slot) -> tuple[str, int, int] | None:
         """The transfer a slot waits for, named by its producer's kind, its consumer's stage and the micro-batch."""
-        if slot.kind == "F" and slot.stage > 0:
+        if slot.kind == "F" and slot.stage > 0 and not self.plan.stays(slot.stage - 1):
             return ("F", slot.stage, slot.micro_batch)
-        if slot.kind in BACKWARD and slot.stage < self.plan.stages - 1:
+        if slot.kind in BACKWARD and slot.stage < self.plan.stages - 1 and not self.plan.stays(slot.stage):
             return ("B", slot.stage, slot.micro_batch)
         return None
 
@@ -205,9 +205,9 @@ class Lowering:
             self._awaited.setdefault(source, []).extend(starts.values())
         if self.plan.asynchronous:
             self._versions(p, slot)
-        if slot.kind == "F" and slot.stage < self.plan.stages - 1:
+        if slot.kind == "F" and slot.stage < self.plan.stages - 1 and not self.plan.stays(slot.stage):
             self._send(p, slot, slot.stage + 1)
-        elif slot.kind in BACKWARD and slot.stage > 0:
+        elif slot.kind in BACKWARD and slot.stage > 0 and not self.plan.stays(slot.stage - 1):
             self._send(p, slot, slot.stage - 1)
 
     def _send(self, p: int, slot: Slot, to_stage: int) -> None:
@@ -245,7 +245,9 @@ class Lowering:
             self.note("send", "pipeline", here, target, size)
         way = "forward" if kind == "F" else "backward"
         if (lanes := self._send_lanes.get((rank, receiver, way))) is None:
-            lanes = self._send_lanes[rank, receiver, way] = (Lane(rank, f"send {way}"), Lane(receiver, f"receive {way}"))
+            # where messages of one way go to two neighbours, or come from two, they need not wait for each other
+            to, by = (f" to {target}", f" from {here}") if self.plan.branches else ("", "")
+            lanes = self._send_lanes[rank, receiver, way] = (Lane(rank, f"send {way}{to}"), Lane(receiver, f"receive {way}{by}"))
         return receiver, f"send {kind}{stage}", lanes, duration, collective, ((rank, held),) if held else ()
 
     def _versions(self, p: int, slot: Slot) -> None:

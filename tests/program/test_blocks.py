@@ -194,6 +194,8 @@ PIPELINES = [
     {"size": 4, "schedule": "gpipe"},
     {"size": 2, "schedule": "interleaved", "virtual_stages": 2},
     {"size": 2, "overlap_sends": False},
+    {"size": 4, "schedule": "zb-h1"},
+    {"size": 2, "schedule": "zb-v"},
 ]
 WAYS = st.fixed_dictionaries(
     {
