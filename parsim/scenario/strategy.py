@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from math import gcd
 from pathlib import Path
@@ -22,12 +23,15 @@ from parsim.scenario.references import folder, python_file, schedule_file
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
+    from parsim.hardware.device import Device
     from parsim.scenario.scenario import Scenario
 
 SCHEDULE = "parallel.pipeline.schedule"
 VIRTUAL = "parallel.pipeline.virtual_stages"
 MOST_PROBLEMS = 8
 """of one schedule that are listed"""
+BLACKWELL = 10.0
+"""compute capability"""
 SLOT = re.compile(r"[FBIW]\d+\.\d+|\d+[FBIW]\d+")
 
 
@@ -47,6 +51,23 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         pipeline=_pipeline(section.pipeline, scenario),
         data=replace(_data(section.data, size), shard_size=_shard_size(section, size, cluster, gpus), own=_own(section, scenario)),
     )
+
+
+def overlap_warnings(split: Parallelism, devices: Iterable[Device]) -> list[Finding]:
+    """A warning where two things are hidden that ask the driver for opposite settings.
+
+    Before Blackwell, tensor parallelism's collectives run beside backward's products if CUDA_DEVICE_MAX_CONNECTIONS=1, gathers
+    beside computation if it is larger; Megatron-LM says not to combine them (NVIDIA/Megatron-LM, megatron/training/arguments.py).
+    """
+    tensor, strategy = split.tensor, split.data.strategy
+    old = next((device for device in devices if 0 < device.compute_capability < BLACKWELL), None)
+    if tensor.size == 1 or tensor.overlap == "none" or strategy not in ("zero3", "fsdp", "hsdp") or old is None:
+        return []
+    message = (
+        f"hidden together with the gathers of {strategy}, though on {old.name} the one asks for CUDA_DEVICE_MAX_CONNECTIONS=1 and the"
+        " other for more (Megatron-LM warns of the combination): an optimistic step"
+    )
+    return [Finding(message, "parallel.tensor.overlap", tensor.overlap, "none shows the step without it")]
 
 
 def _own(section: ParallelSection, scenario: Scenario) -> OwnStrategy | None:
