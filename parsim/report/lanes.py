@@ -180,7 +180,7 @@ def rank_lanes(timeline: Timeline, who: Representative, begin: float, end: float
     computing = _within(timeline, timeline.computing(rank), begin, end)
     compute, boxes = _compute(timeline, computing, begin, end, stages)
     beside, exposed = {}, {}
-    others = _within(timeline, np.union1d(timeline.beside(rank), np.setdiff1d(lane, computing)), begin, end)
+    others = _within(timeline, timeline.not_computing(rank), begin, end)
     for key in ROWS:
         code = KEYS.index(key)
         own = others[timeline.kind[others] == code]
@@ -215,40 +215,47 @@ def _compute(timeline: Timeline, ops: Indices, begin: float, end: float, stages:
     """Bars by role, one per stretch of equal work without a gap, and the boxes they make up."""
     if not len(ops):
         return {}, ()
-    roles, keys = _labels(timeline, ops)
+    roles, role_codes, key_codes = _labels(timeline, ops)
     bars = _clipped(timeline, ops, begin, end)
-    names = {name: code for code, name in enumerate(dict.fromkeys(roles))}
-    role_codes = np.array([names[name] for name in roles])
-    key_codes = np.array(keys)
     changes = key_codes[1:] != key_codes[:-1]
     apart = bars.begin[1:] > bars.end[:-1] + timeline.tolerance
     first = np.flatnonzero(np.concatenate(([True], changes | apart | (role_codes[1:] != role_codes[:-1]))))
     last = np.concatenate((first[1:] - 1, [len(ops) - 1]))
     merged = Bars(bars.begin[first], bars.end[last])
-    compute = {name: Bars(merged.begin[role_codes[first] == code], merged.end[role_codes[first] == code]) for name, code in names.items()}
-    boxes = _boxes(timeline, ops, merged, [roles[place] for place in first], key_codes[first], first, stages)
+    codes = role_codes[first]
+    compute = {name: Bars(merged.begin[codes == code], merged.end[codes == code]) for code, name in enumerate(roles)}
+    boxes = _boxes(timeline, ops, merged, [roles[code] for code in codes.tolist()], key_codes[first], first, stages)
     return compute, tuple(boxes)
 
 
-def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], list[int]]:
-    """Role of each op, and a number that changes where the box does."""
-    known: dict[tuple[str, str], tuple[str, tuple[str, str]]] = {}
-    numbers: dict[tuple[str, str, int], int] = {}
-    roles, keys = [], []
-    last = ("", "", -1)
-    for index in ops.tolist():
-        op = timeline.program.ops[index]
-        if (found := known.get((op.kind, op.name))) is None:
-            name = role(op.kind, op.name)
-            stage = op.name.split(" ", 1)[0][1:] if name in _SLOT_OF else ""
-            found = known[op.kind, op.name] = (name, (_SLOT_OF.get(name, name), stage if stage.isdigit() else ""))
-        slot = (*found[1], op.instance)
-        if found == ("recompute", ("B", "")) and last[0] == "B" and last[2] == op.instance:
-            slot = last  # recomputation within a block does not say which stage it is of
-        last = slot
-        roles.append(found[0])
-        keys.append(numbers.setdefault(slot, len(numbers)))
-    return roles, keys
+def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], Indices, Indices]:
+    """The roles as they come, the number of each op's role, and a number that changes where the box does."""
+    columns = timeline.columns
+    names = [role(op.kind, op.name) for op in columns.examples]
+    slots = [(_SLOT_OF.get(name, name), _stage(op.name) if name in _SLOT_OF else "") for name, op in zip(names, columns.examples, strict=True)]
+    numbers = {slot: number for number, slot in enumerate(dict.fromkeys(slots))}
+    kind, instance = columns.kind[ops], columns.instance[ops]
+    slot = np.array([numbers[slot] for slot in slots], dtype=np.int64)[kind]
+    backward = np.array([slot[0] == "B" for slot in slots], dtype=bool)[kind]
+    unnamed = np.array([(name, slot) == ("recompute", ("B", "")) for name, slot in zip(names, slots, strict=True)], dtype=bool)[kind]
+    # Recomputation within a block does not say which stage it is of: it belongs to the backward before it.
+    goes_on = np.zeros(len(ops), dtype=bool)
+    goes_on[1:] = unnamed[1:] & backward[:-1] & (instance[1:] == instance[:-1])
+    named = np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(ops))))
+    roles = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    known = np.array([roles[name] for name in names], dtype=np.int64)[kind]
+    order = np.unique(known, return_index=True)
+    used = order[0][np.argsort(order[1])]
+    code = np.zeros(len(roles), dtype=np.int64)
+    code[used] = np.arange(len(used))
+    keys = slot[named] * (int(instance.max()) - int(instance.min()) + 1) + instance[named] - int(instance.min())
+    return [list(roles)[number] for number in used.tolist()], code[known], keys
+
+
+def _stage(name: str) -> str:
+    """The stage in the name of an op such as ``F5 layer 17``; empty if it has none."""
+    stage = name.split(" ", 1)[0][1:]
+    return stage if stage.isdigit() else ""
 
 
 def _boxes(timeline: Timeline, ops: Indices, merged: Bars, roles: Sequence[str], keys: Indices, places: Indices, stages: int) -> list[Box]:
@@ -262,8 +269,7 @@ def _boxes(timeline: Timeline, ops: Indices, merged: Bars, roles: Sequence[str],
         kind = _SLOT_OF.get(roles[start])
         if kind is None or op.instance < 0:
             continue
-        lengths = merged.end[start:stop] - merged.begin[start:stop]
-        largest = roles[start + int(lengths.argmax())]
+        largest = roles[start + int((merged.end[start:stop] - merged.begin[start:stop]).argmax())] if stop > start + 1 else roles[start]
         begin, end = float(merged.begin[start]), float(merged.end[stop - 1])
         cut = bool(timeline.start[op.index] < begin or timeline.end[ops[last[stop]]] > end)
         boxes.append(Box(begin, end, kind, largest, op.instance, stop == start + 1, _chunk(op.name, stages), cut))

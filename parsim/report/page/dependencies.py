@@ -37,9 +37,12 @@ def _distance(timeline: Timeline, targets: Indices, sources: Indices) -> Indices
         return distance
     count = len(timeline.start)
     wanted = targets[several] * count + sources[several]
+    asked = np.zeros(count, dtype=bool)
+    asked[targets[several]] = True
     for near in (1, 0):
         columns = [column for lanes in timeline.lanes.values() for name, column in lanes.items() if (name == COMPUTE_LANE) == (near == 0)]
-        known = [column[1:] * count + column[:-1] for column in columns if len(column) > 1]
+        behind = [np.flatnonzero(asked[column[1:]]) for column in columns]
+        known = [column[place + 1] * count + column[place] for column, place in zip(columns, behind, strict=True)]
         if known:
             distance[several[np.isin(wanted, np.concatenate(known))]] = near
     return distance
