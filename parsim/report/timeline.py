@@ -6,13 +6,14 @@ Every function here is pure: a :class:`Timeline` in, numbers out. Times are seco
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parsim.report.slots import Slots
 from parsim.simulation.op_columns import OpColumns
 from parsim.simulation.trace import Trace
 
@@ -79,12 +80,17 @@ class Timeline:
         self.lanes: dict[int, dict[str, Indices]] = {
             rank: {name: self.columns.of(kinds) for name, kinds in lanes.items()} for rank, lanes in self._kinds.items()
         }
-        self._known: dict[tuple[str, int], Indices] = {}
+        self._known: dict[tuple[int, tuple[tuple[bool, bool], ...]], Indices] = {}
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that were simulated, ascending."""
         return tuple(self.lanes)
+
+    @cached_property
+    def slots(self) -> Slots:
+        """The passes that kinds of ops belong to."""
+        return Slots(self.columns.examples)
 
     @cached_property
     def makespan(self) -> float:
@@ -113,28 +119,28 @@ class Timeline:
 
     def of_rank(self, rank: int) -> Indices:
         """All ops that stand in a lane of `rank`, ascending, each once."""
-        return self._of(rank, "all", lambda computes, transfer: True)
+        return self._of(rank, ((True, True), (True, False), (False, True), (False, False)))
 
     def computing(self, rank: int) -> Indices:
         """The ops of the compute lane that are no collectives, in order."""
-        return self._of(rank, "computing", lambda computes, transfer: computes and not transfer)
+        return self._of(rank, ((True, False),))
 
     def not_computing(self, rank: int) -> Indices:
         """All ops of `rank` but those, ascending."""
-        return self._of(rank, "not computing", lambda computes, transfer: not computes or transfer)
+        return self._of(rank, ((True, True), (False, True), (False, False)))
 
     def beside(self, rank: int) -> Indices:
         """The ops of `rank` that hold a lane but not its compute lane."""
-        return self._of(rank, "beside", lambda computes, transfer: not computes)
+        return self._of(rank, ((False, True), (False, False)))
 
-    def _of(self, rank: int, what: str, wanted: Callable[[bool, bool], bool]) -> Indices:
+    def _of(self, rank: int, wanted: tuple[tuple[bool, bool], ...]) -> Indices:
         """Ops of a rank by whether they stand in its compute lane, and whether they are transfers."""
-        if (found := self._known.get((what, rank))) is None:
+        if (found := self._known.get((rank, wanted))) is None:
             lanes, examples = self._kinds.get(rank, {}), self.columns.examples
             computes = set(lanes.get(COMPUTE_LANE, ()))
             kinds = dict.fromkeys(chain.from_iterable(lanes.values()))
-            chosen = [kind for kind in kinds if wanted(kind in computes, examples[kind].collective is not None)]
-            found = self._known[what, rank] = self.columns.of(chosen)
+            chosen = [kind for kind in kinds if (kind in computes, examples[kind].collective is not None) in wanted]
+            found = self._known[rank, wanted] = self.columns.of(chosen)
         return found
 
     def holding(self, ops: Indices, rank: int, name: str | None = None) -> Flags:

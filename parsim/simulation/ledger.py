@@ -222,8 +222,8 @@ class Ledger:
         start, end = self.trace.starts[op], self.trace.ends[op]
         passed = offsets[row]
         if self.trace.stretched:  # kernels slowed by communication reach everything in proportion
-            nominal = np.array([0.0 if op.collective else op.duration for op in columns.examples])[columns.kind[op]]
-            kernel = nominal > 0
+            nominal = columns.duration[op]
+            kernel = (nominal > 0) & ~columns.flags(lambda op: op.collective is not None)[op]
             passed[kernel] = passed[kernel] * (end - start)[kernel] / nominal[kernel]
         time = np.clip(start + passed, start, end)
         order = np.lexsort((start, time))  # stable: ties keep the order of ops and of their effects

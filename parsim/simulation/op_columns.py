@@ -12,22 +12,24 @@ from parsim.program.program import Op
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 
 class OpColumns:
-    """Ops by number; those of one kind have the same lanes, name, class, transfer, duration and effects."""
+    """Ops by number; those of one kind have the same name, class, lanes, transfer and effects."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         known: dict[Hashable, int] = {}
         number = known.setdefault
         # What is long is shared, so its identity is enough: hashing a group of a thousand ranks once per op is not free.
         self.kind: Integers = np.array(
-            [number((op.name, op.kind, op.duration, id(op.lanes), id(op.collective), id(op.effects)), len(known)) for op in ops],
-            dtype=np.int64,
+            [number((op.name, op.kind, id(op.lanes), id(op.collective), id(op.effects)), len(known)) for op in ops], dtype=np.int64
         )
         """number of each op's kind; kinds are numbered as they come"""
         self.instance: Integers = np.fromiter(map(attrgetter("instance"), ops), dtype=np.int64, count=len(ops))
         """micro-batch; below zero: none"""
+        self.duration: Floats = np.fromiter(map(attrgetter("duration"), ops), dtype=np.float64, count=len(ops))
+        """[s]"""
         self.order: Integers = np.argsort(self.kind, kind="stable")
         """the ops of the first kind, then those of the second, ..."""
         self.bounds: Integers = np.concatenate(([0], np.cumsum(np.bincount(self.kind, minlength=len(known)))))

@@ -15,13 +15,18 @@ def binding(timeline: Timeline) -> Indices:
     offsets, sources = timeline.blockers
     counts = np.diff(offsets)
     result = np.full(len(counts), -1, dtype=np.int64)
-    waiting = np.flatnonzero(counts)
+    alone = np.flatnonzero(counts == 1)
+    result[alone] = sources[offsets[alone]]
+    waiting = np.flatnonzero(counts > 1)
     if not len(waiting):
         return result
+    several = counts[waiting]
+    behind = np.cumsum(several)
+    place = np.repeat(offsets[waiting] - (behind - several), several) + np.arange(behind[-1])
+    targets, sources = np.repeat(waiting, several), sources[place]
     ends = timeline.end[sources]
-    latest = np.maximum.reduceat(ends, offsets[waiting])
-    targets = np.repeat(np.arange(len(counts)), counts)
-    tied = np.flatnonzero(ends >= np.repeat(latest, counts[waiting]) - timeline.tolerance)
+    latest = np.maximum.reduceat(ends, behind - several)
+    tied = np.flatnonzero(ends >= np.repeat(latest, several) - timeline.tolerance)
     target, source = targets[tied], sources[tied]
     order = np.lexsort((source, _distance(timeline, target, source), target))
     chosen, place = np.unique(target[order], return_index=True)

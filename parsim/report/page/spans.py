@@ -18,15 +18,13 @@ from parsim.report.communication import exposed
 from parsim.report.lanes import ROWS
 from parsim.report.page.columns import Integers
 from parsim.report.page.dependencies import binding, visible
-from parsim.report.plots.style import role
-from parsim.report.timeline import KEYS, Flags, Floats, Indices, sweep
+from parsim.report.timeline import KEYS, Floats, Indices, sweep
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
 
 FULL = 255
 """a share of one"""
-_SLOT_OF = {"forward": "F", "backward": "B", "recompute": "B", "weight": "W"}
 _ROLE_OF = {"F": "forward", "B": "backward", "W": "weight"}
 _COMPUTE = frozenset(KEYS.index(key) for key in ("compute", "recompute", "optimizer", "launch", "other"))
 
@@ -186,10 +184,9 @@ class _Collected:
     def _apart(self, ops: Indices) -> list[Indices]:
         """Split ops into as few rows as are needed for none to overlap, each in the order of time."""
         start, end = self._times(ops)
-        ops = ops[end > start]
-        start, end = self._times(ops)
-        ops = ops[np.lexsort((end, start))]
-        start, end = self._times(ops)
+        order = np.lexsort((end, start))
+        order = order[end[order] > start[order]]
+        ops, start, end = ops[order], start[order], end[order]
         if not len(ops) or (end[:-1] <= start[1:]).all():
             return [ops] if len(ops) else []
         free: list[int] = []
@@ -251,44 +248,39 @@ class _Collected:
         """The number of what each op of a row is; one without a name of its own belongs to the pass before it."""
         if not len(ops):
             return ops
-        columns = self.timeline.columns
+        columns, slots = self.timeline.columns, self.timeline.slots
         kind, instance = columns.kind[ops], columns.instance[ops]
-        fresh = self._says_stage[kind] | (np.diff(instance, prepend=-1) != 0)
+        fresh = slots.staged[kind] | (np.diff(instance, prepend=-1) != 0)
         begun = np.maximum.accumulate(np.where(fresh, np.arange(len(ops)), -1))
-        slot = np.where(begun < 0, -1, kind[begun])  # the pass is that of this kind of op
-        pairs = kind * (len(self._slots) + 1) + slot + 1
-        found, first, which = np.unique(pairs, return_index=True, return_inverse=True)
-        numbers = np.empty(len(found), dtype=np.int64)
+        passes = np.where(begun < 0, -1, kind[begun])  # the pass is that of this kind of op
+        pairs = np.unique(kind * (len(columns.examples) + 1) + passes + 1, return_inverse=True)[1]
+        lengths, length = self._lengths
+        _, first, which = np.unique(pairs * len(lengths) + length[ops], return_index=True, return_inverse=True)
+        numbers = np.empty(len(first), dtype=np.int64)
         for place in np.argsort(first).tolist():
-            what, of = divmod(int(found[place]), len(self._slots) + 1)
-            described = self._describe(what, self._slots[of - 1] if of else "")
+            at = first[place]
+            described = self._describe(int(kind[at]), int(passes[at]), float(columns.duration[ops[at]]))
             numbers[place] = self._whats.setdefault(described, len(self._whats))
         return numbers[which]
 
     @cached_property
-    def _slots(self) -> list[str]:
-        """The pass that the name of each kind of op says it belongs to: ``B3``; ``B`` where it does not say of which stage."""
-        found = []
-        for op in self.timeline.columns.examples:
-            letter = _SLOT_OF.get(role(op.kind, op.name), "")
-            stage = op.name.split(" ", 1)[0][1:] if letter else ""
-            found.append(f"{letter}{stage}" if stage.isdigit() else letter)
-        return found
+    def _lengths(self) -> tuple[Floats, Integers]:
+        """All durations of ops, and the number of each op's; transfers have none."""
+        columns = self.timeline.columns
+        known, number = np.unique(columns.duration, return_inverse=True)
+        return known, np.where(columns.flags(lambda op: op.collective is not None), 0, number)
 
-    @cached_property
-    def _says_stage(self) -> Flags:
-        return np.array([slot[-1:].isdigit() for slot in self._slots], dtype=bool)
-
-    def _describe(self, number: int, slot: str) -> What:
-        op = self.timeline.columns.examples[number]
+    def _describe(self, number: int, passes: int, duration: float) -> What:
+        """An op of this kind and duration in the pass that the kind of op `passes` names (-1: none)."""
+        op, slots = self.timeline.columns.examples[number], self.timeline.slots
         kind = op.kind if op.kind in KEYS else "other"
-        drawn = role(op.kind, op.name)
+        name, drawn = op.name, slots.roles[number]
         if (transfer := op.collective) is not None:
-            return What(op.name, kind, drawn, "", bytes=transfer.bytes, transfer=transfer.kind, members=len(transfer.group))
-        name = op.name
-        if kind in ("compute", "recompute") and slot and not self._says_stage[number]:
+            return What(name, kind, drawn, "", bytes=transfer.bytes, transfer=transfer.kind, members=len(transfer.group))
+        slot = "" if passes < 0 else slots.letters[passes] + slots.stages[passes]
+        if kind in ("compute", "recompute") and slot and not slots.stages[number]:
             drawn = drawn if kind == "recompute" else _ROLE_OF[slot[0]]
             name = f"{slot} {name}"
         slot = slot if kind in ("compute", "recompute") else ""
-        flop, moved = self.timeline.program.work.get((op.name, op.duration), (None, None))
-        return What(name, kind, drawn, slot, round(op.duration * self.per_second), flop, moved)
+        flop, moved = self.timeline.program.work.get((op.name, duration), (None, None))
+        return What(name, kind, drawn, slot, round(duration * self.per_second), flop, moved)
