@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -51,6 +51,11 @@ def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: st
     `unfolded` simulates every rank instead of one per class of equal ranks. Raises `ParsimError` subclasses: an
     `InputError` with all findings for a scenario that cannot be simulated, `DeadlockError` for a program that stops.
     """
+    with collector_paused():
+        return _simulated(scenario, overrides, unfolded=unfolded)
+
+
+def _simulated(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[str], *, unfolded: bool) -> Report:
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, *overrides)
     elif overrides:

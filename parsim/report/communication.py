@@ -9,7 +9,7 @@ import numpy as np
 
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective
-from parsim.report.timeline import Floats, Indices, Timeline
+from parsim.report.timeline import COMPUTE_LANE, Floats, Indices, Timeline
 from parsim.simulation.trace import LinkUse
 
 AXES = ("tensor", "context", "expert", "pipeline", "data")
@@ -90,29 +90,33 @@ def collective_rows(
 
     `costs` (an interconnect's ``cost``) names algorithm and protocol.
     """
-    ops = timeline.program.ops
     indices = timeline.of_rank(rank)
     if end is not None:
         tolerance = timeline.tolerance
         started = timeline.start[indices]
         indices = indices[(started >= begin - tolerance) & (started < end - tolerance)]
-    # Identity first: collectives are shared objects, hashing a group of a thousand ranks per op is not free.
-    groups: dict[int, list[int]] = {}
-    for index in indices.tolist():
-        if (collective := ops[index].collective) is not None:
-            groups.setdefault(id(collective), []).append(index)
-    merged: dict[tuple[str, str, int, int], list[int]] = {}
+    merged: dict[tuple[str, str, int, int], list[Indices]] = {}
     methods: dict[tuple[str, str, int, int], list[CollectiveCost]] = {}
-    for members in groups.values():
-        collective = ops[members[0]].collective
+    for members in by_transfer(timeline, indices):
+        collective = timeline.program.ops[members[0]].collective
         if collective is None:
             continue
         key = (collective.kind, collective.axis, len(collective.group), collective.bytes)
-        merged.setdefault(key, []).extend(members)
+        merged.setdefault(key, []).append(members)
         if costs is not None:
             methods.setdefault(key, []).append(costs(collective))
-    rows = [_row(timeline, rank, key, np.array(members, dtype=np.int64), methods.get(key, []), scale) for key, members in merged.items()]
+    rows = [_row(timeline, rank, key, np.concatenate(parts), methods.get(key, []), scale) for key, parts in merged.items()]
     return sorted(rows, key=lambda row: (_axis_order(row.axis), row.axis, row.kind, row.group_size, -row.bytes))
+
+
+def by_transfer(timeline: Timeline, ops: Indices) -> list[Indices]:
+    """Ops of one transfer object, then those of the next, as they first come."""
+    if not len(ops):
+        return []
+    number = timeline.columns.grouped(lambda op: id(op.collective))[ops]
+    order = np.argsort(number, kind="stable")
+    groups = np.split(ops[order], np.flatnonzero(np.diff(number[order])) + 1)
+    return sorted(groups, key=lambda group: int(group[0]))
 
 
 def _axis_order(axis: str) -> int:
@@ -156,7 +160,7 @@ def exposed(timeline: Timeline, rank: int, members: Indices) -> Floats:
     start, end = timeline.start[members], timeline.end[members]
     lane = timeline.lane(rank)
     hidden = covered(timeline.start[lane], timeline.end[lane], start, end)
-    return np.where(np.isin(members, lane), end - start, np.maximum(0.0, end - start - hidden))
+    return np.where(timeline.holding(members, rank, COMPUTE_LANE), end - start, np.maximum(0.0, end - start - hidden))
 
 
 def covered(starts: Floats, ends: Floats, begin: Floats, end: Floats) -> Floats:
@@ -174,19 +178,16 @@ def own_arrival(timeline: Timeline, rank: int, members: Indices) -> Floats:
     Who merely receives a send does not wait for it before it starts: only a blocker on its compute lane makes a rank arrive.
     """
     offsets, sources = timeline.blockers
-    mine = np.zeros(len(timeline.end), dtype=bool)
-    mine[timeline.of_rank(rank)] = True
     counts = offsets[members + 1] - offsets[members]
     row = np.repeat(np.arange(len(members)), counts)
     place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     blockers = sources[offsets[members][row] + place]
-    own = mine[blockers]
+    own = timeline.holding(blockers, rank)
     arrival = np.zeros(len(members))
     np.maximum.at(arrival, row[own], timeline.end[blockers[own]])
     computed = np.zeros(len(members), dtype=bool)
-    computed[row[own & np.isin(blockers, timeline.lane(rank))]] = True
-    ops = timeline.program.ops
-    sent = np.array([(c := ops[index].collective) is not None and c.kind == "send" for index in members.tolist()], dtype=bool)
+    computed[row[own & timeline.holding(blockers, rank, COMPUTE_LANE)]] = True
+    sent = timeline.columns.flags(lambda op: op.collective is not None and op.collective.kind == "send")[members]
     arrival[sent & ~computed] = np.inf
     return np.minimum(arrival, timeline.start[members])
 

@@ -62,7 +62,7 @@ def memory_of(run: Run, hardware: Memories, *, reserve: int, bytes_per_parameter
         curve, reserved = plain[rank], None
         if place == 0 or events + len(curve.times) <= REPLAYED_EVENTS:
             events += len(curve.times)
-            curve = ledger.measure(rank, allocator=runtime.allocator)
+            curve = curve.replayed(runtime.allocator)
             reserved = curve.peak_reserved
             ratio = max(ratio, (reserved or curve.peak) / max(1, curve.peak))
         buffers = _buffers(runtime.communicators, joined.get(rank, 0))
@@ -119,12 +119,10 @@ def _gathered(weight: Weight, plan: Plan) -> int:
 def communicators(run: Run) -> dict[int, int]:
     """How many communicators each simulated rank belongs to: one per group of its collectives, one for all its sends."""
     groups: dict[int, set[tuple[int, ...]]] = {}
-    seen: set[int] = set()
-    for op in run.trace.program.ops:
+    for op in run.trace.columns.examples:
         collective = op.collective
-        if collective is None or collective.axis == OFFLOAD or id(collective) in seen:
+        if collective is None or collective.axis == OFFLOAD:
             continue
-        seen.add(id(collective))
         for lane in op.lanes:
             groups.setdefault(lane.rank, set()).add(() if collective.kind == "send" else collective.group)
     return {rank: len(found) for rank, found in groups.items()}
@@ -156,8 +154,8 @@ def _device(run: Run, rank: int, curve: MemoryTimeline, reserved: int, fixed: tu
 
 def _thinned(curve: MemoryTimeline, context: int, buffers: int) -> MemoryCurve:
     """The curve over time with few enough points to draw, peaks kept."""
-    flat = {"context": [context] * len(curve.times), "communicators": [buffers] * len(curve.times)}
-    whole = MemoryCurve(curve.times, {name: values.tolist() for name, values in curve.levels.items()} | flat)  # type: ignore[arg-type]
+    flat = {"context": np.full(len(curve.times), context), "communicators": np.full(len(curve.times), buffers)}
+    whole = MemoryCurve(curve.times, curve.levels | flat)  # type: ignore[arg-type]
     times, levels = whole.thinned(CURVE_POINTS)
     return MemoryCurve(times.tolist(), {name: values.astype(int).tolist() for name, values in levels.items()}, _reserved(curve))
 

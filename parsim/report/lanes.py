@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ import numpy as np
 from parsim.report import representatives
 from parsim.report.communication import covered
 from parsim.report.measured import DeviceMemory, MemoryCurve
-from parsim.report.plots.style import role
 from parsim.report.representatives import Representative
 from parsim.report.timeline import KEYS, Floats, Indices, Timeline, idle_stretches, sweep
 from parsim.report.window import Window, window_of
@@ -24,8 +23,6 @@ MOST_RANKS = 60
 
 ROWS = ("tensor_comm", "expert_comm", "context_comm", "pipeline_comm", "data_comm", "offload", "optimizer")
 """Rows under a rank's compute, in this order where a rank has them."""
-
-_SLOT_OF = {"forward": "F", "backward": "B", "recompute": "B", "weight": "W"}
 
 
 @dataclass(frozen=True)
@@ -180,7 +177,7 @@ def rank_lanes(timeline: Timeline, who: Representative, begin: float, end: float
     computing = _within(timeline, timeline.computing(rank), begin, end)
     compute, boxes = _compute(timeline, computing, begin, end, stages)
     beside, exposed = {}, {}
-    others = _within(timeline, np.union1d(timeline.beside(rank), np.setdiff1d(lane, computing)), begin, end)
+    others = _within(timeline, timeline.not_computing(rank), begin, end)
     for key in ROWS:
         code = KEYS.index(key)
         own = others[timeline.kind[others] == code]
@@ -215,62 +212,75 @@ def _compute(timeline: Timeline, ops: Indices, begin: float, end: float, stages:
     """Bars by role, one per stretch of equal work without a gap, and the boxes they make up."""
     if not len(ops):
         return {}, ()
-    roles, keys = _labels(timeline, ops)
+    roles, role_codes, key_codes = _labels(timeline, ops)
     bars = _clipped(timeline, ops, begin, end)
-    names = {name: code for code, name in enumerate(dict.fromkeys(roles))}
-    role_codes = np.array([names[name] for name in roles])
-    key_codes = np.array(keys)
     changes = key_codes[1:] != key_codes[:-1]
     apart = bars.begin[1:] > bars.end[:-1] + timeline.tolerance
     first = np.flatnonzero(np.concatenate(([True], changes | apart | (role_codes[1:] != role_codes[:-1]))))
     last = np.concatenate((first[1:] - 1, [len(ops) - 1]))
     merged = Bars(bars.begin[first], bars.end[last])
-    compute = {name: Bars(merged.begin[role_codes[first] == code], merged.end[role_codes[first] == code]) for name, code in names.items()}
-    boxes = _boxes(timeline, ops, merged, [roles[place] for place in first], key_codes[first], first, stages)
+    codes = role_codes[first]
+    compute = {name: Bars(merged.begin[codes == code], merged.end[codes == code]) for code, name in enumerate(roles)}
+    boxes = _boxes(timeline, ops, merged, [roles[code] for code in codes.tolist()], key_codes[first], first, stages)
     return compute, tuple(boxes)
 
 
-def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], list[int]]:
-    """Role of each op, and a number that changes where the box does."""
-    known: dict[tuple[str, str], tuple[str, tuple[str, str]]] = {}
-    numbers: dict[tuple[str, str, int], int] = {}
-    roles, keys = [], []
-    last = ("", "", -1)
-    for index in ops.tolist():
-        op = timeline.program.ops[index]
-        if (found := known.get((op.kind, op.name))) is None:
-            name = role(op.kind, op.name)
-            stage = op.name.split(" ", 1)[0][1:] if name in _SLOT_OF else ""
-            found = known[op.kind, op.name] = (name, (_SLOT_OF.get(name, name), stage if stage.isdigit() else ""))
-        slot = (*found[1], op.instance)
-        if found == ("recompute", ("B", "")) and last[0] == "B" and last[2] == op.instance:
-            slot = last  # recomputation within a block does not say which stage it is of
-        last = slot
-        roles.append(found[0])
-        keys.append(numbers.setdefault(slot, len(numbers)))
-    return roles, keys
+def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], Indices, Indices]:
+    """The roles as they come, the number of each op's role, and a number that changes where the box does."""
+    columns, known = timeline.columns, timeline.slots
+    slots = [(letter or name, stage) for name, letter, stage in zip(known.roles, known.letters, known.stages, strict=True)]
+    kind, instance = columns.kind[ops], columns.instance[ops]
+    slot = _numbers(slots)[kind]
+    backward = np.array([slot[0] == "B" for slot in slots], dtype=bool)[kind]
+    again = np.array([name == "recompute" for name in known.roles], dtype=bool)
+    unnamed = (again & ~known.staged)[kind]
+    # Recomputation within a block does not say which stage it is of: it belongs to the backward before it.
+    goes_on = np.zeros(len(ops), dtype=bool)
+    goes_on[1:] = unnamed[1:] & backward[:-1] & (instance[1:] == instance[:-1])
+    named = np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(ops))))
+    lowest = int(instance.min())
+    keys = slot[named] * (int(instance.max()) - lowest + 1) + instance[named] - lowest
+    _, first, roles = np.unique(_numbers(known.roles)[kind], return_index=True, return_inverse=True)
+    turn = np.argsort(first)
+    return [known.roles[number] for number in kind[first[turn]].tolist()], np.argsort(turn)[roles], keys
+
+
+def _numbers(values: Sequence[Hashable]) -> Indices:
+    """Numbers that are equal where values are."""
+    known: dict[Hashable, int] = {}
+    return np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
 
 
 def _boxes(timeline: Timeline, ops: Indices, merged: Bars, roles: Sequence[str], keys: Indices, places: Indices, stages: int) -> list[Box]:
     """Group neighbouring bars of one pass."""
-    boxes = []
+    if not len(keys):
+        return []
+    columns, known = timeline.columns, timeline.slots
     starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
     stops = np.concatenate((starts[1:], [len(keys)]))
-    last = np.append(places, len(ops)) - 1
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        op = timeline.program.ops[int(ops[places[start]])]
-        kind = _SLOT_OF.get(roles[start])
-        if kind is None or op.instance < 0:
-            continue
-        lengths = merged.end[start:stop] - merged.begin[start:stop]
-        largest = roles[start + int(lengths.argmax())]
-        begin, end = float(merged.begin[start]), float(merged.end[stop - 1])
-        cut = bool(timeline.start[op.index] < begin or timeline.end[ops[last[stop]]] > end)
-        boxes.append(Box(begin, end, kind, largest, op.instance, stop == start + 1, _chunk(op.name, stages), cut))
-    return boxes
+    head, tail = ops[places[starts]], ops[np.append(places, len(ops))[stops] - 1]
+    begins, ends = merged.begin[starts], merged.end[stops - 1]
+    cut = (timeline.start[head] < begins) | (timeline.end[tail] > ends)
+    largest = starts + _first_largest(merged.end - merged.begin, starts)
+    chunks = [_chunk(stage, stages) for stage in known.stages]
+    table = zip(
+        begins.tolist(), ends.tolist(), columns.kind[head].tolist(), largest.tolist(), columns.instance[head].tolist(),
+        (stops == starts + 1).tolist(), cut.tolist(), strict=True,
+    )  # fmt: skip
+    return [
+        Box(begin, end, known.letters[kind], roles[most], instance, solid, chunks[kind], goes_on)
+        for begin, end, kind, most, instance, solid, goes_on in table
+        if known.letters[kind] and instance >= 0
+    ]
 
 
-def _chunk(name: str, stages: int) -> int:
-    """The model chunk that an op such as ``F5 layer 17`` belongs to: its virtual stage over the stages."""
-    number = name.partition(" ")[0][1:]
-    return int(number) // stages if stages and number.isdigit() else 0
+def _first_largest(values: Floats, starts: Indices) -> Indices:
+    """In each stretch that begins at one of `starts`, the place of the largest value, counted from its start."""
+    stretch = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
+    reached = np.flatnonzero(values == np.maximum.reduceat(values, starts)[stretch])
+    return reached[np.unique(stretch[reached], return_index=True)[1]] - starts
+
+
+def _chunk(stage: str, stages: int) -> int:
+    """The model chunk of a pass: its virtual stage over the stages."""
+    return int(stage) // stages if stages and stage else 0

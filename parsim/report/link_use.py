@@ -13,7 +13,7 @@ import numpy as np
 
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective
-from parsim.report.communication import LinkClass
+from parsim.report.communication import LinkClass, by_transfer
 from parsim.report.timeline import Floats, Timeline
 
 STEPS = 1000
@@ -45,19 +45,15 @@ def link_curves(
     """A curve per name and kind of link from 0 to `end` [s]; links that carry nothing are left out."""
     if end <= 0.0:
         return []
-    members: dict[int, list[int]] = {}
-    collectives: dict[int, Collective] = {}
-    for op in timeline.program.ops:
-        if op.collective is not None:
-            members.setdefault(id(op.collective), []).append(op.index)
-            collectives[id(op.collective)] = op.collective
     copies: dict[LinkClass, int] = {}
     for link_class in classes.values():
         copies[link_class] = copies.get(link_class, 0) + 1
     pieces: dict[tuple[str, str], list[tuple[Floats, Floats, Floats]]] = {}
-    for number, indices in members.items():
-        cost = loads(collectives[number])
-        column = np.array(indices, dtype=np.int64)
+    transfers = np.flatnonzero(timeline.columns.flags(lambda op: op.collective is not None))
+    for column in by_transfer(timeline, transfers):
+        if (collective := timeline.program.ops[column[0]].collective) is None:
+            continue
+        cost = loads(collective)
         for sort, volume in _carried(cost, classes, copies).items():
             begins = np.minimum(timeline.start[column] + cost.latency, timeline.end[column])
             pieces.setdefault(sort, []).append((begins, timeline.end[column], np.full(len(column), volume)))

@@ -68,8 +68,7 @@ def micro_batch_spans(timeline: Timeline) -> tuple[Floats, Floats]:
 
     Only micro-batches that all ranks know; ranks without any are left out.
     """
-    ops = timeline.program.ops
-    instances = np.fromiter((op.instance for op in ops), dtype=np.int64, count=len(ops))
+    instances = timeline.columns.instance
     # Ops that take no time (a weight version, a mark) may number something else than micro-batches.
     works = (instances >= 0) & (timeline.end > timeline.start)
     lanes = [lane[works[lane]] for lane in map(timeline.lane, timeline.ranks)]
@@ -87,11 +86,9 @@ def micro_batch_spans(timeline: Timeline) -> tuple[Floats, Floats]:
 
 def first_makespan(timeline: Timeline, micro_batches: int) -> float:
     """End of the first `micro_batches` micro-batches of a run that started empty [s]."""
-    start, end = timeline.start, timeline.end
-    return max(
-        (float(end[op.index]) for op in timeline.program.ops if 0 <= op.instance < micro_batches and end[op.index] > start[op.index]),
-        default=0.0,
-    )
+    instances = timeline.columns.instance
+    chosen = (instances >= 0) & (instances < micro_batches) & (timeline.end > timeline.start)
+    return float(timeline.end[chosen].max(initial=0.0))
 
 
 def _longest_equal(step: Floats) -> tuple[int, int]:

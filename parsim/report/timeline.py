@@ -13,10 +13,13 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from parsim.report.slots import Slots
+from parsim.simulation.op_columns import OpColumns
 from parsim.simulation.trace import Trace
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 KEYS = (
     "compute",
@@ -68,34 +71,26 @@ class Timeline:
         self.program = trace.program
         self.start: Floats = np.asarray(trace.start, dtype=np.float64)
         self.end: Floats = np.asarray(trace.end, dtype=np.float64)
-        ops = self.program.ops
+        self.columns = trace.columns
         codes = defaultdict(lambda: _CODE["other"], _CODE)
-        self.kind: NDArray[np.int8] = np.fromiter((codes[op.kind] for op in ops), dtype=np.int8, count=len(ops))
+        self.kind: NDArray[np.int8] = np.array([codes[op.kind] for op in self.columns.examples], dtype=np.int8)[self.columns.kind]
         self.unknown_kinds: tuple[str, ...] = tuple(sorted(set(codes) - set(KEYS)))
         """op classes that the report does not know; their time is `other`"""
-        self.lanes: dict[int, dict[str, Indices]] = self._index()
-
-    def _index(self) -> dict[int, dict[str, Indices]]:
-        # Programs share lane tuples, so grouping by identity first avoids hashing lanes once per op.
-        groups: dict[int, list[int]] = defaultdict(list)
-        for op in self.program.ops:
-            groups[id(op.lanes)].append(op.index)
-        parts: dict[int, dict[str, list[Indices]]] = {}
-        for indices in groups.values():
-            column = np.array(indices, dtype=np.int64)
-            for lane in dict.fromkeys(self.program.ops[indices[0]].lanes):
-                parts.setdefault(lane.rank, {}).setdefault(lane.name, []).append(column)
-        return {
-            rank: {
-                name: columns[0] if len(columns) == 1 else np.sort(np.concatenate(columns)) for name, columns in sorted(parts[rank].items())
-            }
-            for rank in sorted(parts)
+        self._kinds = _kinds_by_lane(self.columns)
+        self.lanes: dict[int, dict[str, Indices]] = {
+            rank: {name: self.columns.of(kinds) for name, kinds in lanes.items()} for rank, lanes in self._kinds.items()
         }
+        self._known: dict[tuple[int, tuple[tuple[bool, bool], ...]], Indices] = {}
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that were simulated, ascending."""
         return tuple(self.lanes)
+
+    @cached_property
+    def slots(self) -> Slots:
+        """The passes that kinds of ops belong to."""
+        return Slots(self.columns.examples)
 
     @cached_property
     def makespan(self) -> float:
@@ -124,18 +119,46 @@ class Timeline:
 
     def of_rank(self, rank: int) -> Indices:
         """All ops that stand in a lane of `rank`, ascending, each once."""
-        columns = list(self.lanes.get(rank, {}).values())
-        return np.unique(np.concatenate(columns)) if columns else np.empty(0, dtype=np.int64)
+        return self._of(rank, ((True, True), (True, False), (False, True), (False, False)))
 
     def computing(self, rank: int) -> Indices:
         """The ops of the compute lane that are no collectives, in order."""
-        lane = self.lane(rank)
-        ops = self.program.ops
-        return np.array([index for index in lane.tolist() if ops[index].collective is None], dtype=np.int64)
+        return self._of(rank, ((True, False),))
+
+    def not_computing(self, rank: int) -> Indices:
+        """All ops of `rank` but those, ascending."""
+        return self._of(rank, ((True, True), (False, True), (False, False)))
 
     def beside(self, rank: int) -> Indices:
         """The ops of `rank` that hold a lane but not its compute lane."""
-        return np.setdiff1d(self.of_rank(rank), self.lane(rank), assume_unique=True)
+        return self._of(rank, ((False, True), (False, False)))
+
+    def _of(self, rank: int, wanted: tuple[tuple[bool, bool], ...]) -> Indices:
+        """Ops of a rank by whether they stand in its compute lane, and whether they are transfers."""
+        if (found := self._known.get((rank, wanted))) is None:
+            lanes, examples = self._kinds.get(rank, {}), self.columns.examples
+            computes = set(lanes.get(COMPUTE_LANE, ()))
+            kinds = dict.fromkeys(chain.from_iterable(lanes.values()))
+            chosen = [kind for kind in kinds if (kind in computes, examples[kind].collective is not None) in wanted]
+            found = self._known[rank, wanted] = self.columns.of(chosen)
+        return found
+
+    def holding(self, ops: Indices, rank: int, name: str | None = None) -> Flags:
+        """Which of `ops` stand in that lane of `rank`, or in any of its lanes."""
+        lanes = self._kinds.get(rank, {})
+        kinds = lanes.get(name, []) if name is not None else list(chain.from_iterable(lanes.values()))
+        holds = np.zeros(len(self.columns.examples), dtype=bool)
+        holds[kinds] = True
+        return np.asarray(holds[self.columns.kind[ops]])
+
+
+def _kinds_by_lane(columns: OpColumns) -> dict[int, dict[str, list[int]]]:
+    """Rank -> lane -> kinds of ops that stand in it; ranks and lanes in order."""
+    found: dict[int, dict[str, list[int]]] = {}
+    for kind, example in enumerate(columns.examples):
+        for lane in dict.fromkeys(example.lanes):
+            found.setdefault(lane.rank, {}).setdefault(lane.name, []).append(kind)
+    return {rank: dict(sorted(found[rank].items())) for rank in sorted(found)}
 
 
 def sweep(layers: Sequence[tuple[Floats, Floats]], begin: float, end: float) -> tuple[Floats, Indices]:

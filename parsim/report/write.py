@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from parsim.errors import Finding, InputError
 from parsim.report.chrome_trace import write_chrome_trace
+from parsim.simulation.engine import collector_paused
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -30,12 +31,13 @@ def write_outputs(report: Report, directory: str | Path, formats: Iterable[str] 
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name in chosen:
-        for file, write in _files(report, name).items():
-            path = directory / file
-            with replacing(path) as out:
-                write(out)
-            paths.append(path)
+    with collector_paused():
+        for name in chosen:
+            for file, write in _files(report, name).items():
+                path = directory / file
+                with replacing(path) as out:
+                    write(out)
+                paths.append(path)
     return paths
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import nan
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.blocks import BlockProgram, Body
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE, OFFLOAD, Collective, Lane, Op, Program
-from parsim.simulation.blocks import Course, Inside, Loads, Log, Progress, expand
+from parsim.simulation.blocks import Course, Inside, Loads, Log, Progress
 from parsim.simulation.elastic import ElasticRun
 from parsim.simulation.engine import Run
+from parsim.simulation.expansion import expand_all
 from parsim.simulation.overlap import Interference, Overlap
 from parsim.simulation.serial import Serial, serial_collectives
 from parsim.simulation.trace import LinkUse, Trace
@@ -42,22 +41,10 @@ class BlockTrace(Trace):
 
     def expanded(self, program: Program) -> Trace:
         """The trace of the same program without blocks."""
-        blocks = cast("BlockProgram", self.program)
-        start = array("d", [nan]) * len(program.ops)
-        end = array("d", [nan]) * len(program.ops)
-        nothing: Log = [(0.0, ())]
-        index = 0
-        for number, body in enumerate(blocks.bodies):
-            if body is None:
-                start[index], end[index] = self.start[number], self.end[number]
-                index += 1
-                continue
-            log = self.logs.get(number, nothing)
-            begun, over = expand(self.courses[number], self.start[number], self.end[number], log)
-            behind = index + len(begun)
-            start[index:behind], end[index:behind] = array("d", begun), array("d", over)
-            index = behind
-        extra = len(program.ops) - len(blocks.ops)
+        start, end = expand_all(self.start, self.end, self.courses, self.logs)
+        if len(start) != len(program.ops):
+            raise ValueError(f"blocks stand for {len(start)} ops, the program has {len(program.ops)}")
+        extra = len(program.ops) - len(self.program.ops)
         return Trace(program, start, end, self.links, self.events + extra, self.stretched)
 
 

@@ -7,7 +7,7 @@ that allocator, and then "allocated" also counts blocks that it does not split, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parsim.errors import ParsimError
-from parsim.program.program import Effect, Op, Program, Tensor
+from parsim.program.program import Effect, Program, Tensor
 from parsim.simulation.allocator import ROUNDING
 from parsim.simulation.replay import REPEAT_FROM, Mode, Replay, replay_columns
 from parsim.simulation.trace import Trace
@@ -92,6 +92,14 @@ class MemoryTimeline:
         """Highest reserved memory [B]; None if the allocator was not asked."""
         return None if self.replay is None else self.replay.peak_reserved
 
+    def replayed(self, allocator: Mode, capacity: int | None = None, repeat_from: int = REPEAT_FROM) -> MemoryTimeline:
+        """The same with the blocks of an allocator, see `Ledger.measure`."""
+        repeated = np.array([row.per_micro_batch for row in self.tensors], dtype=bool)[self.tensor]
+        sizes = np.array([row.bytes for row in self.tensors], dtype=np.int64)[self.tensor]
+        keys = self.tensor * 2 * (int(self.instance.max(initial=0)) + 2) + self.instance + 1
+        played = replay_columns(keys, np.sign(self.delta) * sizes, repeated, allocator, capacity, repeat_from)
+        return replace(self, delta=played.blocks, level=np.cumsum(played.blocks), replay=played)
+
     @cached_property
     def at_peak(self) -> dict[str, int]:
         """Allocated memory at the peak by category [B]; its sum is `peak`."""
@@ -129,46 +137,22 @@ class MemoryTimeline:
         return sorted(found, key=lambda row: -row[2])
 
 
-@dataclass(frozen=True)
-class _Ops:
-    """The ops that touch a rank's memory: columns by order, and the distinct lists of effects."""
-
-    index: list[int] = field(default_factory=list)
-    instance: list[int] = field(default_factory=list)
-    template: list[int] = field(default_factory=list)
-    effects: list[tuple[Effect, ...]] = field(default_factory=list)
-    numbers: dict[int, int] = field(default_factory=dict)
-    """id of a list of effects (kept alive by the program) -> its number"""
-
-    def add(self, op: Op, effects: tuple[Effect, ...]) -> None:
-        number = self.numbers.get(id(effects))
-        if number is None:
-            number = self.numbers[id(effects)] = len(self.effects)
-            self.effects.append(effects)
-        self.index.append(op.index)
-        self.instance.append(op.instance)
-        self.template.append(number)
-
-
 class Ledger:
-    """Memory of all ranks of one run; the program is walked once, then each rank costs what its own events cost."""
+    """Memory of all ranks of one run; the kinds of ops are walked once, then each rank costs what its own events cost."""
 
     def __init__(self, program: Program, trace: Trace, ranks: Iterable[int] | None = None) -> None:
         self.program = program
         self.trace = trace
-        wanted = sorted({*program.tensors, *program.resident}) if ranks is None else sorted(set(ranks))
-        self.ranks: list[int] = wanted
+        wanted = {*program.tensors, *program.resident} if ranks is None else set(ranks)
+        found: dict[int, dict[int, tuple[Effect, ...]]] = {rank: {} for rank in wanted}
+        for kind, example in enumerate(trace.columns.examples):
+            for rank, effects in example.effects:
+                if rank in wanted or ranks is None:
+                    own = found.setdefault(rank, {})
+                    own[kind] = own.get(kind, ()) + effects
+        self._effects = found
+        self.ranks: list[int] = sorted(found)
         """ranks that can be measured"""
-        self._ops = {rank: _Ops() for rank in wanted}
-        found = self._ops
-        for op in program.ops:
-            for rank, effects in op.effects:
-                if rank in found:
-                    found[rank].add(op, effects)
-                elif ranks is None:
-                    found[rank] = _Ops()
-                    found[rank].add(op, effects)
-        self.ranks = sorted(found)
 
     def measure(
         self,
@@ -189,7 +173,7 @@ class Ledger:
         allocated twice, naming op and tensor.
         """
         table = self.program.tensors.get(rank, [])
-        op, tensor, instance, sign, time = self._events(rank, self._ops.get(rank, _Ops()))
+        op, tensor, instance, sign, time = self._events(rank)
         if len(tensor) and not 0 <= tensor.min() <= tensor.max() < len(table):
             raise LedgerError(f"rank {rank}: tensors {tensor.min()} to {tensor.max()} are not all in its table of {len(table)}")
         repeated = np.array([row.per_micro_batch for row in table], dtype=bool)
@@ -200,15 +184,10 @@ class Ledger:
         if not here.all():
             op, tensor, instance, sign, time = (column[here] for column in (op, tensor, instance, sign, time))
         delta = sign * (-(-sizes[tensor] // ROUNDING) * ROUNDING)
-        played = None
-        if allocator is not None:
-            keys = tensor * 2 * (int(instance.max(initial=0)) + 2) + instance + 1
-            played = replay_columns(keys, sign * sizes[tensor], repeated[tensor], allocator, capacity, repeat_from)
-            delta = played.blocks
         categories = tuple(dict.fromkeys((*CATEGORIES, *(row.category for row in table if held_in(row.category) == where))))
         number = {name: position for position, name in enumerate(categories)}
         category = np.array([number.get(row.category, -1) for row in table], dtype=np.int64)[tensor]
-        return MemoryTimeline(
+        timeline = MemoryTimeline(
             rank=rank,
             tensors=tuple(table),
             times=time,
@@ -220,18 +199,22 @@ class Ledger:
             categories=categories,
             category=category,
             final=_left(tensor, instance, sign),
-            replay=played,
         )
+        return timeline if allocator is None else timeline.replayed(allocator, capacity, repeat_from)
 
-    def _events(self, rank: int, ops: _Ops) -> tuple[Integers, Integers, Integers, Integers, NDArray[np.float64]]:
+    def _events(self, rank: int) -> tuple[Integers, Integers, Integers, Integers, NDArray[np.float64]]:
         """Columns op, tensor, instance, sign (+1 allocates) and time of all events in order, resident tensors first."""
-        lengths = np.array([len(effects) for effects in ops.effects], dtype=np.int64)
+        columns, own = self.trace.columns, self._effects.get(rank, {})
+        templates = list(own.values())
+        lengths = np.array([len(effects) for effects in templates], dtype=np.int64)
         begins = np.cumsum(lengths) - lengths
-        offsets = np.array([effect.offset for effects in ops.effects for effect in effects], dtype=np.float64)
-        tensors = np.array([effect.tensor for effects in ops.effects for effect in effects], dtype=np.int64)
-        signs = np.array([1 if effect.allocate else -1 for effects in ops.effects for effect in effects], dtype=np.int64)
-        template = np.array(ops.template, dtype=np.int64)
-        index = np.array(ops.index, dtype=np.int64)
+        offsets = np.array([effect.offset for effects in templates for effect in effects], dtype=np.float64)
+        tensors = np.array([effect.tensor for effects in templates for effect in effects], dtype=np.int64)
+        signs = np.array([1 if effect.allocate else -1 for effects in templates for effect in effects], dtype=np.int64)
+        index = columns.of(list(own))
+        number = np.zeros(len(columns.examples), dtype=np.int64)
+        number[list(own)] = np.arange(len(own))
+        template = number[columns.kind[index]]
         counts = lengths[template]
         place = np.repeat(np.arange(len(index)), counts)
         row = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts) + begins[template][place]
@@ -239,8 +222,8 @@ class Ledger:
         start, end = self.trace.starts[op], self.trace.ends[op]
         passed = offsets[row]
         if self.trace.stretched:  # kernels slowed by communication reach everything in proportion
-            nominal = np.array([0.0 if (o := self.program.ops[i]).collective else o.duration for i in ops.index])[place]
-            kernel = nominal > 0
+            nominal = columns.duration[op]
+            kernel = (nominal > 0) & ~columns.flags(lambda op: op.collective is not None)[op]
             passed[kernel] = passed[kernel] * (end - start)[kernel] / nominal[kernel]
         time = np.clip(start + passed, start, end)
         order = np.lexsort((start, time))  # stable: ties keep the order of ops and of their effects
@@ -249,7 +232,7 @@ class Ledger:
         return (
             np.concatenate((none, op[order])),
             np.concatenate((resident, tensors[row][order])),
-            np.concatenate((none, np.array(ops.instance, dtype=np.int64)[place][order])),
+            np.concatenate((none, columns.instance[op[order]])),
             np.concatenate((-none, signs[row][order])),
             np.concatenate((np.zeros(len(resident)), time[order])),
         )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parsim.program.program import Lane, Op, Program
+from parsim.simulation.op_columns import OpColumns
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Trace:
     def ends(self) -> NDArray[np.float64]:
         """End of every op as a numpy column [s]; do not write to it."""
         return np.asarray(self.end, dtype=np.float64)
+
+    @cached_property
+    def columns(self) -> OpColumns:
+        """What the ops are, as columns."""
+        return OpColumns(self.program.ops)
 
     @cached_property
     def lanes(self) -> dict[Lane, list[Op]]:

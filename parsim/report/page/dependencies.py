@@ -15,13 +15,18 @@ def binding(timeline: Timeline) -> Indices:
     offsets, sources = timeline.blockers
     counts = np.diff(offsets)
     result = np.full(len(counts), -1, dtype=np.int64)
-    waiting = np.flatnonzero(counts)
+    alone = np.flatnonzero(counts == 1)
+    result[alone] = sources[offsets[alone]]
+    waiting = np.flatnonzero(counts > 1)
     if not len(waiting):
         return result
+    several = counts[waiting]
+    behind = np.cumsum(several)
+    place = np.repeat(offsets[waiting] - (behind - several), several) + np.arange(behind[-1])
+    targets, sources = np.repeat(waiting, several), sources[place]
     ends = timeline.end[sources]
-    latest = np.maximum.reduceat(ends, offsets[waiting])
-    targets = np.repeat(np.arange(len(counts)), counts)
-    tied = np.flatnonzero(ends >= np.repeat(latest, counts[waiting]) - timeline.tolerance)
+    latest = np.maximum.reduceat(ends, behind - several)
+    tied = np.flatnonzero(ends >= np.repeat(latest, several) - timeline.tolerance)
     target, source = targets[tied], sources[tied]
     order = np.lexsort((source, _distance(timeline, target, source), target))
     chosen, place = np.unique(target[order], return_index=True)
@@ -37,9 +42,12 @@ def _distance(timeline: Timeline, targets: Indices, sources: Indices) -> Indices
         return distance
     count = len(timeline.start)
     wanted = targets[several] * count + sources[several]
+    asked = np.zeros(count, dtype=bool)
+    asked[targets[several]] = True
     for near in (1, 0):
         columns = [column for lanes in timeline.lanes.values() for name, column in lanes.items() if (name == COMPUTE_LANE) == (near == 0)]
-        known = [column[1:] * count + column[:-1] for column in columns if len(column) > 1]
+        behind = [np.flatnonzero(asked[column[1:]]) for column in columns]
+        known = [column[place + 1] * count + column[place] for column, place in zip(columns, behind, strict=True)]
         if known:
             distance[several[np.isin(wanted, np.concatenate(known))]] = near
     return distance

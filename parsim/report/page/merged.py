@@ -94,7 +94,11 @@ class _Whats:
             numbers[heads].tolist(), (self.tails - heads + 1).tolist(), _sums(flop, heads).tolist(), _sums(moved, heads).tolist(),
             _sums(size, heads).tolist(), np.round(again / np.maximum(whole, 1.0), 2).tolist(), strict=True,
         )  # fmt: skip
-        self.column = np.array([self._number(spans.whats[number], *facts) for number, *facts in table], dtype=np.int64)
+        numbered: dict[tuple[float, ...], int] = {}
+        for facts in (rows := list(table)):
+            if facts not in numbered:
+                numbered[facts] = self._number(spans.whats[facts[0]], *facts[1:])
+        self.column = np.array([numbered[facts] for facts in rows], dtype=np.int64)
 
     def _number(self, what: What, count: float, flop: float, moved: float, size: float, again: float) -> int:
         if count > 1:

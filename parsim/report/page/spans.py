@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,16 +18,13 @@ from parsim.report.communication import exposed
 from parsim.report.lanes import ROWS
 from parsim.report.page.columns import Integers
 from parsim.report.page.dependencies import binding, visible
-from parsim.report.plots.style import role
 from parsim.report.timeline import KEYS, Floats, Indices, sweep
 
 if TYPE_CHECKING:
-    from parsim.program.program import Op
     from parsim.report.report import Report
 
 FULL = 255
 """a share of one"""
-_SLOT_OF = {"forward": "F", "backward": "B", "recompute": "B", "weight": "W"}
 _ROLE_OF = {"F": "forward", "B": "backward", "W": "weight"}
 _COMPUTE = frozenset(KEYS.index(key) for key in ("compute", "recompute", "optimizer", "launch", "other"))
 
@@ -157,8 +155,6 @@ class _Collected:
         self.per_second = per_second
         self.rows: list[Row] = []
         self._whats: dict[What, int] = {}
-        self._slots: dict[tuple[str, str], str] = {}
-        self._numbers: dict[tuple[object, ...], int] = {}
         self._parts: dict[str, list[Integers]] = {name: [] for name in ("op", "rank", "what", "start", "end", "instance", "share")}
         self._bare: dict[str, list[Integers]] = {"start": [], "end": []}
         self._count = self._bare_count = 0
@@ -179,7 +175,7 @@ class _Collected:
         lane = timeline.lane(rank)
         computes = np.isin(timeline.kind[lane], list(_COMPUTE))
         self._add_row(rank, "compute", lane[computes])
-        beside = np.union1d(timeline.beside(rank), lane[~computes])
+        beside = np.sort(np.concatenate((timeline.beside(rank), lane[~computes])))
         for key in (*ROWS, "launch", "other"):
             own = beside[timeline.kind[beside] == KEYS.index(key)]
             for part in self._apart(own):
@@ -188,10 +184,9 @@ class _Collected:
     def _apart(self, ops: Indices) -> list[Indices]:
         """Split ops into as few rows as are needed for none to overlap, each in the order of time."""
         start, end = self._times(ops)
-        ops = ops[end > start]
-        start, end = self._times(ops)
-        ops = ops[np.lexsort((end, start))]
-        start, end = self._times(ops)
+        order = np.lexsort((end, start))
+        order = order[end[order] > start[order]]
+        ops, start, end = ops[order], start[order], end[order]
         if not len(ops) or (end[:-1] <= start[1:]).all():
             return [ops] if len(ops) else []
         free: list[int] = []
@@ -228,11 +223,10 @@ class _Collected:
             self._add_bare(rank, ops[(share > 0) & (share < FULL)])
         self.rows.append(Row(rank, kind, self._count, len(ops), first, self._bare_count - first))
         self._count += len(ops)
-        program = self.timeline.program.ops
         for name, column in (("op", ops), ("start", start), ("end", end), ("share", share), ("rank", np.full(len(ops), rank))):
             self._parts[name].append(column)
-        self._parts["what"].append(np.array(self._numbered([program[index] for index in ops.tolist()]), dtype=np.int64))
-        self._parts["instance"].append(np.array([max(-1, program[index].instance) for index in ops.tolist()], dtype=np.int64))
+        self._parts["what"].append(self._numbered(ops))
+        self._parts["instance"].append(np.maximum(-1, self.timeline.columns.instance[ops]))
 
     def _add_bare(self, rank: int, ops: Indices) -> None:
         """The stretches of `ops` under which the compute lane is empty."""
@@ -250,37 +244,43 @@ class _Collected:
         self._bare["end"].append(ends[last])
         self._bare_count += int(fresh.sum())
 
-    def _numbered(self, ops: Sequence[Op]) -> list[int]:
+    def _numbered(self, ops: Indices) -> Integers:
         """The number of what each op of a row is; one without a name of its own belongs to the pass before it."""
-        numbers: list[int] = []
-        slot, instance = "", -1
-        for op in ops:
-            own = self._slot(op)
-            if op.instance != instance or own[-1:].isdigit():
-                slot, instance = own, op.instance
-            key = (op.name, op.kind, slot, op.duration if op.collective is None else id(op.collective))
-            if (number := self._numbers.get(key)) is None:
-                number = self._numbers[key] = self._whats.setdefault(self._describe(op, slot), len(self._whats))
-            numbers.append(number)
-        return numbers
+        if not len(ops):
+            return ops
+        columns, slots = self.timeline.columns, self.timeline.slots
+        kind, instance = columns.kind[ops], columns.instance[ops]
+        fresh = slots.staged[kind] | (np.diff(instance, prepend=-1) != 0)
+        begun = np.maximum.accumulate(np.where(fresh, np.arange(len(ops)), -1))
+        passes = np.where(begun < 0, -1, kind[begun])  # the pass is that of this kind of op
+        pairs = np.unique(kind * (len(columns.examples) + 1) + passes + 1, return_inverse=True)[1]
+        lengths, length = self._lengths
+        _, first, which = np.unique(pairs * len(lengths) + length[ops], return_index=True, return_inverse=True)
+        numbers = np.empty(len(first), dtype=np.int64)
+        for place in np.argsort(first).tolist():
+            at = first[place]
+            described = self._describe(int(kind[at]), int(passes[at]), float(columns.duration[ops[at]]))
+            numbers[place] = self._whats.setdefault(described, len(self._whats))
+        return numbers[which]
 
-    def _slot(self, op: Op) -> str:
-        """The pass that an op's name says it belongs to: ``B3``; ``B`` where it does not say of which stage."""
-        if (slot := self._slots.get((op.kind, op.name))) is None:
-            letter = _SLOT_OF.get(role(op.kind, op.name), "")
-            stage = op.name.split(" ", 1)[0][1:] if letter else ""
-            slot = self._slots[op.kind, op.name] = f"{letter}{stage}" if stage.isdigit() else letter
-        return slot
+    @cached_property
+    def _lengths(self) -> tuple[Floats, Integers]:
+        """All durations of ops, and the number of each op's; transfers have none."""
+        columns = self.timeline.columns
+        known, number = np.unique(columns.duration, return_inverse=True)
+        return known, np.where(columns.flags(lambda op: op.collective is not None), 0, number)
 
-    def _describe(self, op: Op, slot: str) -> What:
+    def _describe(self, number: int, passes: int, duration: float) -> What:
+        """An op of this kind and duration in the pass that the kind of op `passes` names (-1: none)."""
+        op, slots = self.timeline.columns.examples[number], self.timeline.slots
         kind = op.kind if op.kind in KEYS else "other"
-        drawn = role(op.kind, op.name)
+        name, drawn = op.name, slots.roles[number]
         if (transfer := op.collective) is not None:
-            return What(op.name, kind, drawn, "", bytes=transfer.bytes, transfer=transfer.kind, members=len(transfer.group))
-        name = op.name
-        if kind in ("compute", "recompute") and slot and not self._slot(op)[-1:].isdigit():
+            return What(name, kind, drawn, "", bytes=transfer.bytes, transfer=transfer.kind, members=len(transfer.group))
+        slot = "" if passes < 0 else slots.letters[passes] + slots.stages[passes]
+        if kind in ("compute", "recompute") and slot and not slots.stages[number]:
             drawn = drawn if kind == "recompute" else _ROLE_OF[slot[0]]
             name = f"{slot} {name}"
         slot = slot if kind in ("compute", "recompute") else ""
-        flop, moved = self.timeline.program.work.get((op.name, op.duration), (None, None))
-        return What(name, kind, drawn, slot, round(op.duration * self.per_second), flop, moved)
+        flop, moved = self.timeline.program.work.get((op.name, duration), (None, None))
+        return What(name, kind, drawn, slot, round(duration * self.per_second), flop, moved)

@@ -110,6 +110,7 @@ def plot_timeline(
         columns = max(100, round(_COLUMNS_PER_POINT * points)) if dense else 0
         edge = 0.3 if data.densest <= _EDGES and data.densest < 0.5 * points else 0.0
         pen = _Pen(ax, time_unit(end - begin), edge, size, lane_pitch(data) if pitch is None else pitch, columns)
+        ax.set_autoscale_on(False)  # the limits are set below; until then nobody need look for them
         for number, lane in enumerate(data.lanes):
             _draw_rank(pen, lane, data, number * pen.pitch)
         _dress(pen, data, (begin, end), [lane.who.label for lane in data.lanes] if labels is None else labels)

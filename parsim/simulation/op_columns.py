@@ -1,0 +1,54 @@
+"""What the ops of a program are, as columns: most repeat one of a few kinds, micro-batch after micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parsim.program.program import Op
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+
+class OpColumns:
+    """Ops by number; those of one kind have the same name, class, lanes, transfer and effects."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        known: dict[Hashable, int] = {}
+        number = known.setdefault
+        # What is long is shared, so its identity is enough: hashing a group of a thousand ranks once per op is not free.
+        self.kind: Integers = np.array(
+            [number((op.name, op.kind, id(op.lanes), id(op.collective), id(op.effects)), len(known)) for op in ops], dtype=np.int64
+        )
+        """number of each op's kind; kinds are numbered as they come"""
+        self.instance: Integers = np.fromiter(map(attrgetter("instance"), ops), dtype=np.int64, count=len(ops))
+        """micro-batch; below zero: none"""
+        self.duration: Floats = np.fromiter(map(attrgetter("duration"), ops), dtype=np.float64, count=len(ops))
+        """[s]"""
+        self.order: Integers = np.argsort(self.kind, kind="stable")
+        """the ops of the first kind, then those of the second, ..."""
+        self.bounds: Integers = np.concatenate(([0], np.cumsum(np.bincount(self.kind, minlength=len(known)))))
+        """where in `order` each kind begins"""
+        self.examples: list[Op] = [ops[index] for index in self.order[self.bounds[:-1]].tolist()]
+        """the first op of each kind"""
+
+    def of(self, kinds: Sequence[int]) -> Integers:
+        """The ops of these kinds, ascending."""
+        parts = [self.order[self.bounds[kind] : self.bounds[kind + 1]] for kind in kinds]
+        if len(parts) == 1:
+            return parts[0]
+        return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]), kind="stable")
+
+    def flags(self, what: Callable[[Op], bool]) -> Flags:
+        """What is true of each kind, for every op."""
+        return np.array([what(op) for op in self.examples], dtype=bool)[self.kind]
+
+    def grouped(self, what: Callable[[Op], Hashable]) -> Integers:
+        """Numbers that are equal where `what` says the same of two ops, for every op."""
+        known: dict[Hashable, int] = {}
+        return np.array([known.setdefault(what(op), len(known)) for op in self.examples], dtype=np.int64)[self.kind]
