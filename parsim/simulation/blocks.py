@@ -16,6 +16,8 @@ from typing import Any, Protocol
 from parsim.program.blocks import Segment
 
 Loads = tuple[Any, ...]
+Step = tuple[int, tuple[int, ...], float]
+"""the kernel that runs (-1: none), what runs beside it, and its rate if that matters to how they stand afterwards (else 0)"""
 Log = list[tuple[float, Loads]]
 """loads and since when they hold [s]"""
 
@@ -80,6 +82,14 @@ class Course:
             return [0.0], [self._alone(self.inside[segment.first], regimes)]
         return _Play(self, segment, regimes).run()
 
+    def steps(self, segment: Segment, loads: Loads) -> list[Step]:
+        """What runs before each end of an op of a segment, in the order of these ends, if `loads` stays all the while."""
+        if len(segment.blockers) == 1:
+            return [(0, (), 0.0)]
+        play = _Play(self, segment, [(0.0, loads)])
+        play.run()
+        return play.steps
+
     def _alone(self, op: Inside, regimes: Sequence[tuple[float, Loads]]) -> float:
         """End of an op with nothing of its block beside it."""
         if not op.kernel:
@@ -108,6 +118,7 @@ class _Play:
         """op -> its end"""
         self._starts = [0.0] * len(self._inside)
         self._ends = [0.0] * len(self._inside)
+        self.steps: list[Step] = []
 
     def run(self) -> tuple[list[float], list[float]]:
         for i, count in enumerate(self._blockers[:]):
@@ -115,6 +126,7 @@ class _Play:
                 self._begin(i)
         number = 1
         while self._kernel >= 0 or self._beside:
+            self.steps.append((self._kernel, tuple(self._beside), self._speed if self._kernel >= 0 and self._beside else 0.0))
             over = self._now + self._left / self._speed if self._kernel >= 0 else inf
             other, until = min(self._beside.items(), key=lambda entry: entry[1], default=(-1, inf))
             change = self._regimes[number][0] if number < len(self._regimes) else inf

@@ -102,9 +102,9 @@ class Engine:
 
     def _run(self) -> Run:
         if isinstance(self.program, BlockProgram):
-            from parsim.simulation.block_runs import run_of
+            from parsim.simulation.heap_run import HeapRun
 
-            return run_of(self)
+            return HeapRun(self)
         if self.interference is None:
             return Run(self)
         from parsim.simulation.elastic import ElasticRun
@@ -178,7 +178,7 @@ class Run:
         return all(isnan(start) or index in stuck for index, start in enumerate(self.start) if isnan(end[index]))
 
     def _uses(self, makespan: float) -> dict[int, LinkUse]:
-        return add_uses(dict(self.network.use(until=makespan)), self._serial)
+        return add_uses(dict(self.network.use(until=makespan)), self._serial.values())
 
     def _begin(self, op: Op) -> None:
         env = self.env

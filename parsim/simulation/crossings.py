@@ -1,0 +1,107 @@
+"""Transfers that meet on a link: as long as they cannot fill it together, none of them notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from parsim.hardware.flows import CollectiveCost
+from parsim.program.program import Collective, Lane
+from parsim.simulation.devices import Device
+from parsim.simulation.serial import Serial, alone
+from parsim.simulation.sharing import SATURATED
+
+Sides = tuple[tuple[Device, int], ...]
+
+
+class Crossing(dict[int, "Transfer"]):
+    """The transfers under way that cross a link, by op index."""
+
+    __slots__ = ("link", "nearly")
+
+    def __init__(self, link: int, capacity: float) -> None:
+        super().__init__()
+        self.link = link
+        self.nearly = SATURATED * capacity
+
+    def full(self) -> bool:
+        """Whether they ask for as much as the link carries, all at once and at their caps."""
+        link = self.link
+        return sum([transfer.demand[link] for transfer in self.values()]) >= self.nearly
+
+
+class Transfer:
+    """A collective in its lanes."""
+
+    __slots__ = ("crossings", "demand", "free", "latency", "runs", "seconds", "sides")
+
+    def __init__(self, latency: float, seconds: float, free: Serial | None, sides: Sides) -> None:
+        self.latency = latency
+        self.seconds = seconds
+        """latency and transfer with nobody else on its links [s]"""
+        self.free = free
+        """what it does to its links then; None if the network has to carry it in any case"""
+        self.sides = sides
+        """devices that it loads, and the number of the load"""
+        self.demand: dict[int, float] = {}
+        """link that others may cross, too -> what the transfer asks of it [B/s]"""
+        self.crossings: tuple[Crossing, ...] = ()
+        """the same links"""
+        self.runs = 0
+        """how often it ran without the network"""
+
+
+class Transfers:
+    """The transfers of a run. `apart` are links that carry other traffic, or change."""
+
+    def __init__(
+        self,
+        cost: Callable[[Collective], CollectiveCost],
+        capacity: Callable[[int], float],
+        serial: dict[int, Serial],
+        apart: frozenset[int],
+    ) -> None:
+        self._cost = cost
+        self._capacity = capacity
+        self._serial = serial
+        self._apart = apart
+        self._known: dict[tuple[int, int], Transfer] = {}
+        self._crossings: dict[int, Crossing] = {}
+
+    def of(self, collective: Collective, lanes: tuple[Lane, ...], sides: Callable[[Collective, tuple[Lane, ...]], Sides]) -> Transfer:
+        """The transfer of a collective in these lanes; `sides` says which devices it loads."""
+        key = (id(collective), id(lanes))
+        if (found := self._known.get(key)) is None:
+            found = self._known[key] = self._make(collective, sides(collective, lanes))
+        return found
+
+    def _make(self, collective: Collective, sides: Sides) -> Transfer:
+        cost = self._cost(collective)
+        if (serial := self._serial.get(id(collective))) is not None:
+            return Transfer(cost.latency, serial.time, serial, sides)
+        demand: dict[int, float] = {}
+        for flow in cost.flows:
+            for link, coefficient in flow.path if flow.volume else ():
+                demand[link] = demand.get(link, 0.0) + coefficient * flow.cap
+        found = Transfer(cost.latency, cost.time, alone(cost, self._capacity) if self._apart.isdisjoint(demand) else None, sides)
+        found.demand = demand
+        found.crossings = tuple(map(self._crossing, demand))
+        return found
+
+    def _crossing(self, link: int) -> Crossing:
+        if (found := self._crossings.get(link)) is None:
+            found = self._crossings[link] = Crossing(link, self._capacity(link))
+        return found
+
+    def ran(self) -> list[Serial]:
+        """What transfers did to their links without the network."""
+        for transfer in self._known.values():
+            if transfer.free is not None and transfer.crossings:
+                transfer.free.runs = transfer.runs
+            elif transfer.free is not None:
+                transfer.free.runs += transfer.runs  # of those that never meet anybody, the same in other lanes and inside blocks run, too
+        return [transfer.free for transfer in self._known.values() if transfer.free is not None and transfer.crossings]
+
+    @property
+    def ends(self) -> int:
+        """How many transfers on links that others cross, too, ended without the network."""
+        return sum(transfer.runs for transfer in self._known.values() if transfer.crossings)
