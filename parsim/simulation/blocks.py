@@ -18,6 +18,8 @@ from parsim.program.blocks import Segment
 Loads = tuple[Any, ...]
 Step = tuple[int, tuple[int, ...], float]
 """the kernel that runs (-1: none), what runs beside it, and its rate if that matters to how they stand afterwards (else 0)"""
+_ONE: list[Step] = [(0, (), 0.0)]
+"""an op with nothing beside it"""
 Log = list[tuple[float, Loads]]
 """loads and since when they hold [s]"""
 
@@ -50,6 +52,7 @@ class Course:
         self.rate = rate
         self._cuts: dict[Loads, list[float]] = {}
         self._spans: dict[Loads, tuple[list[float], list[float]]] = {}
+        self._steps: dict[Loads, list[list[Step]]] = {}
 
     def cuts(self, loads: Loads = ()) -> list[float]:
         """Time of every cut point from the block's beginning [s], both ends included, if `loads` stays all the while."""
@@ -62,18 +65,33 @@ class Course:
         self.cuts(loads)
         return self._spans[loads]
 
+    def steps(self, loads: Loads = ()) -> list[list[Step]]:
+        """Per segment, what runs before each end of an op, in the order of these ends, if `loads` stays all the while."""
+        self.cuts(loads)
+        return self._steps[loads]
+
     def _walk(self, loads: Loads) -> list[float]:
         now = 0.0
         cuts = [now]
         starts: list[float] = []
         ends: list[float] = []
+        steps: list[list[Step]] = []
         for segment in self.segments:
-            begun, ended = self.play(segment, [(0.0, loads)])
-            starts += [now + time for time in begun]
-            ends += [now + time for time in ended]
-            now = max(ends[segment.first :])
+            if len(segment.blockers) == 1:
+                starts.append(now)
+                now += self._alone(self.inside[segment.first], [(0.0, loads)])
+                ends.append(now)
+                steps.append(_ONE)
+            else:
+                play = _Play(self, segment, [(0.0, loads)])
+                begun, ended = play.run()
+                starts += [now + time for time in begun]
+                ends += [now + time for time in ended]
+                now = max(ends[segment.first :])
+                steps.append(play.steps)
             cuts.append(now)
         self._spans[loads] = starts, ends
+        self._steps[loads] = steps
         return cuts
 
     def play(self, segment: Segment, regimes: Sequence[tuple[float, Loads]]) -> tuple[list[float], list[float]]:
@@ -81,14 +99,6 @@ class Course:
         if len(segment.blockers) == 1:
             return [0.0], [self._alone(self.inside[segment.first], regimes)]
         return _Play(self, segment, regimes).run()
-
-    def steps(self, segment: Segment, loads: Loads) -> list[Step]:
-        """What runs before each end of an op of a segment, in the order of these ends, if `loads` stays all the while."""
-        if len(segment.blockers) == 1:
-            return [(0, (), 0.0)]
-        play = _Play(self, segment, [(0.0, loads)])
-        play.run()
-        return play.steps
 
     def _alone(self, op: Inside, regimes: Sequence[tuple[float, Loads]]) -> float:
         """End of an op with nothing of its block beside it."""

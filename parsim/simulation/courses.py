@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 from parsim.program.blocks import Body, Segment
 from parsim.program.passes import Item
@@ -12,13 +12,6 @@ from parsim.simulation.blocks import Course, Inside, Loads
 from parsim.simulation.overlap import Interference
 from parsim.simulation.paths import Paths
 from parsim.simulation.serial import Serial
-
-
-class Alike(Interference, Protocol):
-    """Interference that knows which loads do the same."""
-
-    def alike(self, loads: Iterable[Any]) -> Loads:
-        """Loads that slow every kernel, also with others besides, as much as these."""
 
 
 class Courses:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from math import inf
 
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective, Lane
@@ -64,14 +65,16 @@ class Transfers:
         self._capacity = capacity
         self._serial = serial
         self._apart = apart
-        self._known: dict[tuple[int, int], Transfer] = {}
+        self.known: dict[int, dict[int, Transfer]] = {}
+        """id of a collective -> id of its lanes -> transfer; the program keeps both alive"""
         self._crossings: dict[int, Crossing] = {}
 
     def of(self, collective: Collective, lanes: tuple[Lane, ...], sides: Callable[[Collective, tuple[Lane, ...]], Sides]) -> Transfer:
         """The transfer of a collective in these lanes; `sides` says which devices it loads."""
-        key = (id(collective), id(lanes))
-        if (found := self._known.get(key)) is None:
-            found = self._known[key] = self._make(collective, sides(collective, lanes))
+        if (known := self.known.get(id(collective))) is None:
+            known = self.known[id(collective)] = {}
+        if (found := known.get(id(lanes))) is None:
+            found = known[id(lanes)] = self._make(collective, sides(collective, lanes))
         return found
 
     def _make(self, collective: Collective, sides: Sides) -> Transfer:
@@ -82,7 +85,8 @@ class Transfers:
         for flow in cost.flows:
             for link, coefficient in flow.path if flow.volume else ():
                 demand[link] = demand.get(link, 0.0) + coefficient * flow.cap
-        found = Transfer(cost.latency, cost.time, alone(cost, self._capacity) if self._apart.isdisjoint(demand) else None, sides)
+        free = alone(cost, self._capacity) if self._apart.isdisjoint(demand) else None
+        found = Transfer(cost.latency, inf if free is None else free.time, free, sides)
         found.demand = demand
         found.crossings = tuple(map(self._crossing, demand))
         return found
@@ -93,15 +97,20 @@ class Transfers:
         return found
 
     def ran(self) -> list[Serial]:
-        """What transfers did to their links without the network."""
-        for transfer in self._known.values():
-            if transfer.free is not None and transfer.crossings:
-                transfer.free.runs = transfer.runs
-            elif transfer.free is not None:
-                transfer.free.runs += transfer.runs  # of those that never meet anybody, the same in other lanes and inside blocks run, too
-        return [transfer.free for transfer in self._known.values() if transfer.free is not None and transfer.crossings]
+        """What transfers did to links that others cross, too, without the network; the others count where they are known."""
+        found = []
+        for transfer in self:
+            if transfer.free is None:
+                continue
+            transfer.free.runs += transfer.runs
+            if transfer.crossings:
+                found.append(transfer.free)
+        return found
 
     @property
     def ends(self) -> int:
-        """How many transfers on links that others cross, too, ended without the network."""
-        return sum(transfer.runs for transfer in self._known.values() if transfer.crossings)
+        """How many transfers on such links ended without the network."""
+        return sum(transfer.runs for transfer in self if transfer.crossings)
+
+    def __iter__(self) -> Iterator[Transfer]:
+        return (transfer for known in self.known.values() for transfer in known.values())

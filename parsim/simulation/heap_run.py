@@ -18,7 +18,7 @@ from parsim.errors import DeadlockError, ParsimError
 from parsim.program.blocks import BlockProgram, Body
 from parsim.program.program import COMPUTE, OFFLOAD, Collective, Lane, Op
 from parsim.simulation.block_runs import BlockTrace
-from parsim.simulation.courses import Alike, Courses
+from parsim.simulation.courses import Courses
 from parsim.simulation.crossings import Sides, Transfer, Transfers
 from parsim.simulation.deadlock import explain
 from parsim.simulation.devices import Device, LoadSets
@@ -43,16 +43,13 @@ class HeapRun(Run):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        if engine.interference is not None and engine.interference.communication_rate(1.0) < 1:
-            raise ParsimError("where kernels slow transfers, every op is an event of its own: run the program without blocks")
-        alike = tuple if engine.interference is None else cast("Alike", engine.interference).alike
+        alike = getattr(engine.interference, "alike", tuple)  # where it does not say, every set of loads is like no other
         self.stretches = engine.interference is not None
         self._courses = Courses(self.program, self._serial, engine.interference)
         self._sets = LoadSets(alike)
         self._nothing = self._sets.nothing.regime
         self._devices: dict[int, Device] = {}
-        apart = self._others.links.union(link for _, link, _ in self.changes)
-        self._moves = Transfers(self._cost, engine.interconnect.capacity, self._serial, apart)
+        self._moves = Transfers(self._cost, engine.interconnect.capacity, self._serial, self._apart)
         self._works: list[Any] = []
         """by op index: the seconds that nothing changes, (device, paths) of a block or kernel, or a transfer"""
         self._heap: list[tuple[float, int, Any]] = []
@@ -73,15 +70,17 @@ class HeapRun(Run):
         first = dict(zip(reversed(bodies), reversed(ops), strict=True))
         blocks: dict[Body | None, Any] = {body: self._paced(first[body], self._courses.of(body)) for body in first if body is not None}
         works = self._works = list(map(blocks.get, bodies))
-        transfer_of, sides = self._moves.of, self._sides
+        known = self._moves.known
         for i, work in enumerate(works):
             if work is not None:
                 continue
             op = ops[i]
             if not 0 <= op.duration < inf:
                 raise ParsimError(f"duration of {op!r} (={op.duration}) must be finite and >= 0 [s]")
-            if op.collective is not None:
-                works[i] = transfer_of(op.collective, op.lanes, sides)
+            if (collective := op.collective) is not None:
+                found = known.get(id(collective))
+                transfer = None if found is None else found.get(id(op.lanes))
+                works[i] = self._moves.of(collective, op.lanes, self._sides) if transfer is None else transfer
             elif op.duration and op.lanes and op.lanes[0].name == COMPUTE:
                 works[i] = self._paced(op, self._courses.of_kernel(op))
             else:
@@ -297,9 +296,11 @@ class HeapRun(Run):
         if now != self._clock_at:
             return  # it came earlier
         self._clock_at = inf
-        self.env.step()
         others = self._others
-        if not (others.repeats and (self._over(thorough=False) or (others.due() and self._over(thorough=True)))):
+        if others.repeats and self._over(thorough=False):
+            return  # only others would go on
+        self.env.step()
+        if not (others.repeats and others.due() and self._over(thorough=True)):
             self._wind()
 
     def _wind(self) -> None:

@@ -39,7 +39,7 @@ class Path:
         """when an op inside ends, in order [s]; first the beginning"""
         for segment in course.segments:
             self.knots += sorted(ends[segment.first : segment.last])
-        self.steps = [course.steps(segment, regime.loads) for segment in course.segments]
+        self.steps = course.steps(regime.loads)
         """per segment: what runs before each of these ends"""
         self.least = min(self.total, course.cuts()[-1])
         """a time before which the block cannot end, whatever changes [s]"""
