@@ -49,7 +49,10 @@ class Lowering:
         self.program = self.new_program()
         ranks = list(range(plan.mesh.ranks)) if representatives is None else sorted(representatives)
         self._represents = represents
-        self._stage_ranks = [[r for r in ranks if plan.mesh.coordinate(r, "pipeline") == p] for p in range(plan.mesh.size("pipeline"))]
+        self._ranks = tuple(ranks)
+        self._stage_ranks: list[list[int]] = [[] for _ in range(plan.mesh.size("pipeline"))]
+        for rank in ranks:
+            self._stage_ranks[plan.mesh.coordinate(rank, "pipeline")].append(rank)
         self._roles = {rank: plan.role(rank) for rank in ranks}
         self._passes: list[dict[str, Passes]] = []
         for p, members in enumerate(self._stage_ranks):
@@ -403,11 +406,19 @@ class Lowering:
                 if member in covered:
                     continue
                 group = self.group(axis, member)
-                lowered = group if self._represents is None else tuple(sorted({self._represents[m] for m in group}))
+                lowered = self._lowered(group)
                 covered.update(lowered)
                 groups[group] = lowered
             found = self._groups[key] = tuple(groups.items())
         return found
+
+    def _lowered(self, group: Ranks) -> Ranks:
+        """The lowered ranks that stand for a group."""
+        if self._represents is None:
+            return group
+        if len(group) == self.plan.mesh.ranks:
+            return self._ranks
+        return tuple(sorted(set(map(self._represents.__getitem__, group))))
 
     def stretched(self, rank: int, item: Item, speed: float) -> tuple[Effect, ...]:
         """Effects of an item on a rank whose compute runs at `speed`."""
