@@ -117,7 +117,9 @@ class Fabric:
 
     def capacities(self, local: Numbers) -> NDArray[np.float64]:
         """Capacities by local ids [B/s]."""
-        return 0.0 * local + self.link_kind.capacity
+        import numpy as np
+
+        return np.full(len(local), self.link_kind.capacity)
 
     def latency(self, local: int) -> float:
         """Latency of one hop by local id [s]."""
