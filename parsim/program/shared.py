@@ -86,6 +86,11 @@ class RankPasses:
         """See `StagePasses.resident`."""
         return self._ends.resident
 
+    @property
+    def fixed(self) -> bool:
+        """See `StagePasses.fixed`."""
+        return True
+
     def memory_bound(self) -> dict[str, float]:
         """See `StagePasses.memory_bound`."""
         return self._ends.memory_bound()

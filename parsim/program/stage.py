@@ -150,6 +150,11 @@ class StagePasses:
 
     # -- passes ---------------------------------------------------------------------------------------------------
 
+    @property
+    def fixed(self) -> bool:
+        """The same question about a template has the same answer throughout the step."""
+        return not self.plan.sharded and self.plan.parallelism.data.own is None
+
     def mark(self, partial: bool) -> str:
         """What the names of a smaller last micro-batch's tensors begin with."""
         return "smaller " if partial else ""
