@@ -46,7 +46,7 @@ def test_best_strategy_of_a_large_space(
     assert counts["refused"] == 0
     with capsys.disabled():
         sys.stdout.write(
-            f"\n{name}: {candidates:,} candidates, {counts['judged']} judged by their step, {counts['simulated']} reports, {wall:.1f} s wall, "
-            f"{used:.1f} s CPU (aim {aim} s on two cores), {used / candidates * 1e3:.2f} ms CPU each\n"
+            f"\n{name}: {candidates:,} candidates, {counts['judged']} judged by their step, {counts['simulated']} reports, "
+            f"{wall:.1f} s wall, {used:.1f} s CPU (aim {aim} s on two cores), {used / candidates * 1e3:.2f} ms CPU each\n"
             f"  best {found['ranking'][0]['step_time_s']:.4f} s: {found['ranking'][0]['label']}\n"
         )

@@ -18,7 +18,7 @@ from parsim.scenario.neighbours import Neighbours
 from parsim.study.search.incumbents import dominates
 from parsim.study.search.lattice import Lattice, Ranges, divisors
 from parsim.study.sweep.candidates import Candidate, Place
-from parsim.study.sweep.choice import Bounded, Job, Question, Work
+from parsim.study.sweep.choice import QUESTIONS, Bounded, Job, Question, Work
 from parsim.study.sweep.least import Least
 from parsim.study.sweep.objective import Objective, objective, scores
 from parsim.study.sweep.row import Row
@@ -32,7 +32,7 @@ Entry = tuple[int, int, int, int, int, int]
 class Table:
     """A prover that looks everything up; None: nothing is known, and the candidate is refused."""
 
-    questions: tuple[Question, ...] = ("tighter", "step")
+    questions: tuple[Question, ...] = ("longest", "step")
 
     def __init__(self, entries: Sequence[Entry | None]) -> None:
         self.entries = entries
@@ -52,7 +52,7 @@ class Table:
     def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
         if question == "step":
             self.simulated += [place.number for place, _ in about]
-        column = 1 if question == "tighter" else 2
+        column = 1 if question == "longest" else 2
         exact = question == "step"
         return lambda: [self.least(place.number, self.entries[place.number][column], exact=exact) for place, _ in about], ()
 
@@ -86,7 +86,7 @@ def chosen(
     choice = Bounded(places, table, objectives, values, top, seeds_of=lambda place: place.settings["n"])
     rows: dict[int, tuple[float, ...] | None] = {}
     flying: list[Job] = []
-    sizes: Mapping[Question, int] = dict.fromkeys(("tighter", "step", "row"), size)
+    sizes: Mapping[Question, int] = dict.fromkeys(QUESTIONS, size)
     while True:
         while len(flying) < workers and (jobs := choice.take(sizes)):
             flying += jobs

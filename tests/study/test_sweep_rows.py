@@ -18,7 +18,7 @@ from parsim.errors import DeadlockError, InputError, ParsimError, ScenarioError
 from parsim.run import simulate
 from parsim.study.search.incumbents import dominates
 from parsim.study.sweep.candidates import Place, Space
-from parsim.study.sweep.choice import Bounded, Everything
+from parsim.study.sweep.choice import QUESTIONS, Bounded, Everything
 from parsim.study.sweep.crews import Crew
 from parsim.study.sweep.evaluation import ForeignWorkerError, evaluate, evaluate_all
 from parsim.study.sweep.journal import Journal
@@ -371,7 +371,7 @@ def test_bounds_of_the_bill_and_of_sizes(name: str, kept: int, monkeypatch: pyte
     places = list(Space(definition_of(TINY).changed(arguments=["training.global_batch=4,8,16,32"])).places(()))
     choice = Bounded(places, Given(bound), [objective(name)], lambda place, _: (costs[place.settings["training.global_batch"]],), 2)
     simulated = []
-    while found := choice.take({"tighter": 1, "step": 1, "row": 1}):
+    while found := choice.take(dict.fromkeys(QUESTIONS, 1)):
         simulated += [job.place for job in found]
         choice.tell(found[0], {})
     assert len(simulated) == kept

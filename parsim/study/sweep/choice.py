@@ -20,8 +20,9 @@ from parsim.study.sweep.row import Row
 if TYPE_CHECKING:
     from parsim.study.sweep.prover import Prover
 
-Question = Literal["tighter", "step", "row"]
-"""better bounds | the exact time of its step, without a report | its row"""
+Question = Literal["longest", "chained", "step", "row"]
+"""better bounds | even better ones | the exact time of its step, without a report | its row"""
+QUESTIONS: tuple[Question, ...] = ("longest", "chained", "step", "row")
 Work = tuple[Callable[..., Any], tuple[Any, ...]]
 """a function for a worker, and its arguments but the stamp"""
 Look = Callable[[Place], tuple[Place, Row | None] | None]
@@ -184,7 +185,7 @@ class Bounded:
     def _ask(self, number: int, group: _Group) -> None:
         """The next question about every place of a group; what is there already is no question."""
         question = self._questions[group.level]
-        if question != "tighter" and not group.looked:
+        if question in ("step", "row") and not group.looked:
             group.looked = True
             group.places = [self._looked(place, group) for place in group.places]
         left = [place for place in group.places if place.number not in group.values]

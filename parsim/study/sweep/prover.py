@@ -62,7 +62,7 @@ class Given:
 class Proved:
     """Those of `parsim.study.search`, by all workers."""
 
-    questions: tuple[Question, ...] = ("tighter", "step")
+    questions: tuple[Question, ...] = ("longest", "chained", "step")
 
     def __init__(self, base: Scenario, crew: Crew) -> None:
         self.base, self.crew = base, crew
@@ -85,7 +85,7 @@ class Proved:
 
     def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
         """See `Prover.work`."""
-        return (tighter if question == "tighter" else steps), (self.base, [(place.settings, least) for place, least in about])
+        return tighter, (self.base, question, [(place.settings, least) for place, least in about])
 
 
 def bounds_of(base: Scenario, chunk: Sequence[Settings], expected: tuple[str, str]) -> list[Least | None]:
@@ -114,36 +114,28 @@ def _bounded(settings: Settings, neighbours: Neighbours, bounder: Bounder) -> Le
     return Least(bounds.step_time, bounds.peak_memory, full, bounds.samples, bounds.tokens, bounds.gpus, money)
 
 
-def tighter(base: Scenario, about: Sequence[tuple[Settings, Least]], expected: tuple[str, str]) -> list[Least]:
-    """The longest chain through the schedule of each. Raises as `bounds_of`."""
+def tighter(base: Scenario, question: Question, about: Sequence[tuple[Settings, Least]], expected: tuple[str, str]) -> list[Least | None]:
+    """Better bounds of each, or with ``step`` the simulated time of its step without a report; None: nothing better is known.
+
+    Raises as `bounds_of`.
+    """
     refuse_foreign(expected)
     with ONE_AT_A_TIME:
         neighbours, bounder = _tools(_Same(base))
-        found = []
-        for settings, least in about:
-            built = neighbours.built(settings)
-            found.append(_of_step(built, least, max(least.step_time, bounder.tight(built))))
-        return found
+        asked = {"longest": bounder.tight, "chained": bounder.chained, "step": lambda built: step_of(built).step_time}[question]
+        return [_better(neighbours, settings, least, asked, exact=question == "step") for settings, least in about]
 
 
-def steps(base: Scenario, about: Sequence[tuple[Settings, Least]], expected: tuple[str, str]) -> list[Least | None]:
-    """The simulated step of each, without a report; None where the simulation breaks off. Raises as `bounds_of`."""
-    refuse_foreign(expected)
-    with ONE_AT_A_TIME:
-        neighbours, _ = _tools(_Same(base))
-        return [_stepped(settings, least, neighbours) for settings, least in about]
-
-
-def _stepped(settings: Settings, least: Least, neighbours: Neighbours) -> Least | None:
+def _better(neighbours: Neighbours, settings: Settings, least: Least, asked: Callable[[Built], float], *, exact: bool) -> Least | None:
     try:
         built = neighbours.built(settings)
-        return _of_step(built, least, step_of(built).step_time)._replace(exact=True)
-    except Exception:  # noqa: BLE001 - whatever is wrong is wrong with its row, too, which says it
-        return None
-
-
-def _of_step(built: Built, least: Least, step_time: float) -> Least:
-    return least._replace(step_time=step_time, bill=_bill(built, step_time))
+        found = asked(built)
+    except Exception:
+        if exact:
+            return None  # whatever is wrong is wrong with its row, too, which says it
+        raise
+    step_time = found if exact else max(least.step_time, found)
+    return least._replace(step_time=step_time, bill=_bill(built, step_time), exact=exact)
 
 
 def _bill(built: Built, step_time: float) -> Mapping[str, float]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from parsim.errors import ParsimError
 from parsim.study.sweep.candidates import Place, stamp
-from parsim.study.sweep.choice import Choice, Job, Question
+from parsim.study.sweep.choice import QUESTIONS, Choice, Job, Question
 from parsim.study.sweep.crews import Crew
 from parsim.study.sweep.evaluation import failed
 from parsim.study.sweep.row import Row
@@ -34,7 +34,7 @@ class Runner:
         self._waiting: dict[Future[Any], tuple[Chunk, float]] = {}
         self._suspects: Chunk = []
         self._answered = False
-        self._sizes: dict[Question, int] = {"tighter": 1, "step": 1, "row": 1}
+        self._sizes: dict[Question, int] = dict.fromkeys(QUESTIONS, 1)
 
     def run(self) -> Iterator[tuple[Place, Row]]:
         """Everything, as it comes.
