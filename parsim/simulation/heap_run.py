@@ -25,7 +25,7 @@ from parsim.simulation.devices import Device, LoadSets
 from parsim.simulation.engine import Run
 from parsim.simulation.paths import Paths, Regime
 from parsim.simulation.serial import add_uses
-from parsim.simulation.trace import LinkUse
+from parsim.simulation.trace import LinkUse, Trace
 
 if TYPE_CHECKING:
     from parsim.simulation.engine import Engine
@@ -71,6 +71,7 @@ class HeapRun(Run):
         blocks: dict[Body | None, Any] = {body: self._paced(first[body], self._courses.of(body)) for body in first if body is not None}
         works = self._works = list(map(blocks.get, bodies))
         known = self._moves.known
+        kernels: dict[tuple[int, str, float], Any] = {}
         for i, work in enumerate(works):
             if work is not None:
                 continue
@@ -81,8 +82,11 @@ class HeapRun(Run):
                 found = known.get(id(collective))
                 transfer = None if found is None else found.get(id(op.lanes))
                 works[i] = self._moves.of(collective, op.lanes, self._sides) if transfer is None else transfer
-            elif op.duration and op.lanes and op.lanes[0].name == COMPUTE:
-                works[i] = self._paced(op, self._courses.of_kernel(op))
+            elif op.duration and op.lanes and op.lanes[0].name == COMPUTE and self.stretches:
+                key = (op.lanes[0].rank, op.name, op.duration)
+                if (kernel := kernels.get(key)) is None:
+                    kernel = kernels[key] = self._paced(op, self._courses.of_kernel(op))
+                works[i] = kernel
             else:
                 works[i] = op.duration
 
@@ -111,7 +115,7 @@ class HeapRun(Run):
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    def trace(self) -> BlockTrace:
+    def trace(self) -> Trace:
         """See `Run.trace`."""
         self._prepare()
         for time, link, capacity in self.changes:
@@ -125,7 +129,9 @@ class HeapRun(Run):
             raise DeadlockError(explain(self.program, self.start, self.end, self._stuck()))
         uses = self._uses(max(self.end, default=0.0))
         events = len(self.program.ops) + len(self.changes) + self.network.events + self._moves.ends
-        return BlockTrace(self.program, self.start, self.end, uses, events, self.stretches, self._courses, self._changes)
+        if isinstance(self.program, BlockProgram):
+            return BlockTrace(self.program, self.start, self.end, uses, events, self.stretches, self._courses, self._changes)
+        return Trace(self.program, self.start, self.end, uses, events, self.stretches)
 
     def _pass(self) -> None:
         """Let time pass until nothing happens any more."""
