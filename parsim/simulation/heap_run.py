@@ -322,6 +322,6 @@ class HeapRun(Run):
         free = self._moves.ran()
         uses = add_uses(super()._uses(makespan), free)
         for link, (size, saturated) in self._before.items():
-            use = uses[link]
+            use = uses.get(link, LinkUse(0.0, 0.0))
             uses[link] = LinkUse(use.bytes + size, use.saturated + saturated)
         return uses
