@@ -25,6 +25,7 @@ from parsim.simulation.devices import Device, LoadSets
 from parsim.simulation.engine import Run
 from parsim.simulation.paths import Paths, Regime
 from parsim.simulation.serial import add_uses
+from parsim.simulation.sharing import TOLERANCE
 from parsim.simulation.trace import LinkUse, Trace
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class HeapRun(Run):
         """op index of a transfer that the network was given -> what has become of it"""
         self._before: dict[int, tuple[float, float]] = {}
         """link -> bytes [B] and saturated time [s] of such transfers from before"""
+        self._reloaded: list[Device] = []
+        """devices whose loads have changed now while they run a block"""
         self._changes: list[tuple[int, float, Regime]] = []
 
     # -- what there is to do --------------------------------------------------------------------------------------
@@ -139,6 +142,7 @@ class HeapRun(Run):
         ready = [i for i, count in enumerate(blockers) if not count]
         transfers = [i for i in ready if type(works[i]) is Transfer]
         kernels = [i for i in ready if type(works[i]) is not Transfer]
+        reloaded = self._reloaded
         now = 0.0
         while True:
             if transfers:  # first: a kernel begins under the loads that begin with it
@@ -147,6 +151,10 @@ class HeapRun(Run):
             if kernels:
                 self._start(kernels, now)
                 kernels.clear()
+            if reloaded and (not heap or heap[0][0] > now):  # once, whatever came and went now
+                for device in reloaded:
+                    self._reload(device, now)
+                reloaded.clear()
             if not heap:
                 return
             now, i, work = heappop(heap)
@@ -157,9 +165,9 @@ class HeapRun(Run):
                 for crossing in work.crossings:
                     del crossing[i]
                 for device, load in work.sides:
-                    loads = device.loads = device.loads.less[load]
-                    if device.index >= 0 and loads.regime is not device.path.regime:
-                        self._reload(device, now)
+                    device.loads = device.loads.less[load]
+                    if device.index >= 0:
+                        reloaded.append(device)
             elif kind is Device:
                 if work.index != i or work.armed != now:
                     continue  # somebody has looked, or will
@@ -183,14 +191,14 @@ class HeapRun(Run):
                         kernels.append(j)
 
     def _send_off(self, transfers: list[int], now: float) -> None:
-        start, works, heap, ops = self.start, self._works, self._heap, self.program.ops
+        start, works, heap, ops, reloaded = self.start, self._works, self._heap, self.program.ops, self._reloaded
         for i in transfers:
             start[i] = now
             transfer: Transfer = works[i]
             for device, load in transfer.sides:
-                loads = device.loads = device.loads.more[load]
-                if device.index >= 0 and loads.regime is not device.path.regime:
-                    self._reload(device, now)
+                device.loads = device.loads.more[load]
+                if device.index >= 0:
+                    reloaded.append(device)
             met = transfer.free is None
             for crossing in transfer.crossings:
                 if crossing:
@@ -224,7 +232,7 @@ class HeapRun(Run):
 
     def _reload(self, device: Device, now: float) -> None:
         """Have the block on a device go on under the loads that there are now."""
-        if now >= device.end:
+        if device.index < 0 or device.loads.regime is device.path.regime or now >= device.end:
             return
         path, regime = device.path, device.loads.regime
         self._changes.append((device.index, now, regime))
@@ -249,18 +257,24 @@ class HeapRun(Run):
 
     def _contends(self, index: int, transfer: Transfer, now: float) -> bool:
         """Whether the network carries a transfer that begins; others on links that may be full are given to it, too."""
-        full = [crossing for crossing in transfer.crossings if len(crossing) > 1 and crossing.full()]
+        met = [i for crossing in transfer.crossings if len(crossing) > 1 for i in crossing]
+        over = {i for i in met if self._over_by(i, now * (1 + TOLERANCE))}  # they only have not been asked yet
+        full = [crossing for crossing in transfer.crossings if crossing.full(over)]
         if not full and transfer.free is not None:
             return False
         if self.env.now < now:
             self.env.run(until=now)  # nothing happens there before
         for i in dict.fromkeys(i for crossing in full for i in crossing):
-            if i != index and i not in self._given:
+            if i != index and i not in over and i not in self._given:
                 self._give(i, now)
                 self._works[i].runs -= 1
         self._give(index, now)
         self._wind()
         return True
+
+    def _over_by(self, index: int, time: float) -> bool:
+        """Whether a transfer ends until then without the network."""
+        return index not in self._given and self.start[index] + self._works[index].seconds + self.program.ops[index].duration <= time
 
     def _give(self, index: int, now: float) -> None:
         """Have the network carry what is left of a transfer."""
