@@ -153,7 +153,8 @@ class HeapRun(Run):
                 kernels.clear()
             if reloaded and (not heap or heap[0][0] > now):  # once, whatever came and went now
                 for device in reloaded:
-                    self._reload(device, now)
+                    if device.index >= 0 and device.loads.regime is not device.path.regime and now < device.end:
+                        self._reload(device, now)
                 reloaded.clear()
             if not heap:
                 return
@@ -232,8 +233,6 @@ class HeapRun(Run):
 
     def _reload(self, device: Device, now: float) -> None:
         """Have the block on a device go on under the loads that there are now."""
-        if device.index < 0 or device.loads.regime is device.path.regime or now >= device.end:
-            return
         path, regime = device.path, device.loads.regime
         self._changes.append((device.index, now, regime))
         reached = nan
