@@ -69,22 +69,20 @@ FLOWS = st.builds(
     st.sampled_from([1.0, 2.0]),
 )
 COSTS = st.lists(
-    st.builds(lambda latency, flows: CollectiveCost(latency, tuple(flows)), st.sampled_from([0.0, 0.25, 1.1]), st.lists(FLOWS, max_size=3)),
-    min_size=1,
+    st.builds(lambda latency, flows: CollectiveCost(latency, tuple(flows)), st.sampled_from([0.0, 0.25, 1.1]), st.lists(FLOWS, max_size=2)),
+    min_size=2,
     max_size=5,
 )
-NAMES = ("compute", "tensor", "send", "receive")
-OPS = st.lists(
-    st.tuples(
-        st.sets(st.tuples(st.integers(0, 2), st.sampled_from(NAMES)), min_size=1, max_size=3),
-        st.integers(-2, 6),
-        st.sampled_from([0.0, 0.5, 1.0, 2.3]),
-        st.lists(st.integers(1, 4), max_size=2),
-    ),
-    min_size=1,
-    max_size=24,
+SECONDS = st.sampled_from([0.0, 0.5, 1.0, 2.3, 7.1])
+KERNELS = st.tuples(st.just("kernel"), st.integers(0, 2), st.integers(0, 1), SECONDS, st.lists(st.integers(1, 5), max_size=1))
+LANES = st.sets(
+    st.tuples(st.integers(0, 2), st.sampled_from(["tensor", "send", "receive", "receive", "data", "compute"])), min_size=1, max_size=3
 )
-CHANGES = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 3.7]), st.integers(0, 3), st.sampled_from([4.0, 10.0, 30.0])), max_size=2)
+TRANSFERS = st.tuples(st.just("transfer"), LANES, st.integers(0, 5), SECONDS, st.lists(st.integers(1, 5), max_size=2))
+OPS = st.lists(KERNELS | TRANSFERS, min_size=6, max_size=30)
+CHANGES = st.lists(
+    st.tuples(st.sampled_from([0.0, 1.0, 3.7]), st.integers(0, 3), st.sampled_from([4.0, 10.0, 30.0])), min_size=1, max_size=2
+)
 OTHERS = st.lists(
     st.builds(
         lambda link, cap, volume, begin, every: Background(((link, 1.0),), cap, volume, begin, every),
@@ -94,23 +92,23 @@ OTHERS = st.lists(
         st.sampled_from([0.0, 2.0]),
         st.sampled_from([0.0, 4.0]),
     ),
+    min_size=1,
     max_size=2,
 )
+NOTHING = st.just([])
 
 
 def made(ops, costs):
-    """A program of kernels (in a rank's compute lane) and collectives of these costs in any lanes."""
+    """A program of kernels (in a rank's compute lane) and transfers of these costs in any lanes."""
     program = Program(memory_bound={"k1": 0.5})
-    for number, (places, which, duration, needs) in enumerate(ops):
+    for number, (kind, where, which, seconds, needs) in enumerate(ops):
         before = tuple(program.ops[-back] for back in needs if back <= number)
-        if which < 0:
-            rank = min(places)[0]
-            program.add(f"k{-which - 1}", "compute", (Lane(rank, "compute"),), before, duration)
+        if kind == "kernel":
+            program.add(f"k{which}", "compute", (Lane(where, "compute"),), before, seconds)
             continue
-        lanes = tuple(Lane(*place) for place in sorted(places))
-        axis = OFFLOAD if which == 5 else "data"
-        collective = Collective("send", axis, tuple(range(2)), which % len(costs))
-        program.add("send", "data_comm", lanes, before, duration if which == 3 else 0.0, collective)
+        lanes = tuple(Lane(*place) for place in sorted(where))
+        collective = Collective("send", OFFLOAD if which == 5 else "data", (0, 1), which % len(costs))
+        program.add("send", "data_comm", lanes, before, seconds if which == 3 else 0.0, collective)
     return program
 
 
@@ -130,7 +128,7 @@ def both(program, costs, **around):
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(OPS, COSTS, st.sampled_from([None, Slowest(), Product()]), CHANGES, OTHERS)
+@given(OPS, COSTS, st.sampled_from([None, Slowest(), Product()]), NOTHING | NOTHING | CHANGES, NOTHING | NOTHING | OTHERS)
 def test_any_program(ops, costs, interference, changes, others):
     both(made(ops, costs), costs, interference=interference, capacity_changes=changes, background=others)
 
@@ -147,6 +145,23 @@ def messages(*sends):
 def over(volume, cap, latency=0.0):
     """One flow on the link of 10 B/s."""
     return CollectiveCost(latency, (Flow(((0, 1.0),), volume, cap),))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4)), min_size=4, max_size=16),
+    COSTS,
+    st.sampled_from([None, Slowest(), Product()]),
+    st.lists(st.sampled_from([1.0, 2.3, 7.1]), min_size=1, max_size=6),
+)
+def test_any_messages_beside_kernels(sends, costs, interference, seconds):
+    """Messages that come at any time, all to one rank, which computes meanwhile."""
+    program = messages(*((half / 2, which % len(costs)) for half, which in sends))
+    for index in range(1, len(program.ops), 2):
+        program.ops[index].lanes += (Lane(99, f"receive {index}"),)
+    for kernel in seconds:
+        program.add("k1", "compute", (Lane(99, "compute"),), duration=kernel)
+    both(program, costs, interference=interference)
 
 
 def test_a_transfer_under_way_shares_from_when_another_comes():
