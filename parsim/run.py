@@ -138,7 +138,7 @@ def execute(built: Built, *, unfolded: bool = False, blocks: bool = True, clock:
     """Plan, lower and run; the garbage collector rests meanwhile. `clock` instead of that of the job's GPUs.
 
     What nobody outside can change runs as one op (`parsim.program.blocks`); the ops inside are looked at when somebody asks for
-    the trace. Without `blocks` every op is simulated: the same figures, and the reference for them.
+    the trace. Without `blocks` every op is simulated by an event of its own: the same figures, and the reference for them.
     """
     with collector_paused():
         clock = clock or clock_of(built)

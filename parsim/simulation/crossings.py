@@ -24,10 +24,11 @@ class Crossing(dict[int, "Transfer"]):
         self.link = link
         self.nearly = SATURATED * capacity
 
-    def full(self) -> bool:
-        """Whether they ask for as much as the link carries, all at once and at their caps."""
+    def full(self, over: set[int]) -> bool:
+        """Whether several ask for as much as the link carries, at their caps; those in `over` do no longer."""
         link = self.link
-        return sum([transfer.demand[link] for transfer in self.values()]) >= self.nearly
+        asked = [transfer.demand[link] for i, transfer in self.items() if i not in over]
+        return len(asked) > 1 and sum(asked) >= self.nearly
 
 
 class Transfer:

@@ -25,7 +25,8 @@ from parsim.simulation.devices import Device, LoadSets
 from parsim.simulation.engine import Run
 from parsim.simulation.paths import Paths, Regime
 from parsim.simulation.serial import add_uses
-from parsim.simulation.trace import LinkUse
+from parsim.simulation.sharing import TOLERANCE
+from parsim.simulation.trace import LinkUse, Trace
 
 if TYPE_CHECKING:
     from parsim.simulation.engine import Engine
@@ -61,6 +62,8 @@ class HeapRun(Run):
         """op index of a transfer that the network was given -> what has become of it"""
         self._before: dict[int, tuple[float, float]] = {}
         """link -> bytes [B] and saturated time [s] of such transfers from before"""
+        self._reloaded: list[Device] = []
+        """devices whose loads have changed now while they run a block"""
         self._changes: list[tuple[int, float, Regime]] = []
 
     # -- what there is to do --------------------------------------------------------------------------------------
@@ -71,6 +74,7 @@ class HeapRun(Run):
         blocks: dict[Body | None, Any] = {body: self._paced(first[body], self._courses.of(body)) for body in first if body is not None}
         works = self._works = list(map(blocks.get, bodies))
         known = self._moves.known
+        kernels: dict[tuple[int, str, float], Any] = {}
         for i, work in enumerate(works):
             if work is not None:
                 continue
@@ -81,8 +85,11 @@ class HeapRun(Run):
                 found = known.get(id(collective))
                 transfer = None if found is None else found.get(id(op.lanes))
                 works[i] = self._moves.of(collective, op.lanes, self._sides) if transfer is None else transfer
-            elif op.duration and op.lanes and op.lanes[0].name == COMPUTE:
-                works[i] = self._paced(op, self._courses.of_kernel(op))
+            elif op.duration and op.lanes and op.lanes[0].name == COMPUTE and self.stretches:
+                key = (op.lanes[0].rank, op.name, op.duration)
+                if (kernel := kernels.get(key)) is None:
+                    kernel = kernels[key] = self._paced(op, self._courses.of_kernel(op))
+                works[i] = kernel
             else:
                 works[i] = op.duration
 
@@ -111,7 +118,7 @@ class HeapRun(Run):
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    def trace(self) -> BlockTrace:
+    def trace(self) -> Trace:
         """See `Run.trace`."""
         self._prepare()
         for time, link, capacity in self.changes:
@@ -125,7 +132,9 @@ class HeapRun(Run):
             raise DeadlockError(explain(self.program, self.start, self.end, self._stuck()))
         uses = self._uses(max(self.end, default=0.0))
         events = len(self.program.ops) + len(self.changes) + self.network.events + self._moves.ends
-        return BlockTrace(self.program, self.start, self.end, uses, events, self.stretches, self._courses, self._changes)
+        if isinstance(self.program, BlockProgram):
+            return BlockTrace(self.program, self.start, self.end, uses, events, self.stretches, self._courses, self._changes)
+        return Trace(self.program, self.start, self.end, uses, events, self.stretches)
 
     def _pass(self) -> None:
         """Let time pass until nothing happens any more."""
@@ -133,6 +142,7 @@ class HeapRun(Run):
         ready = [i for i, count in enumerate(blockers) if not count]
         transfers = [i for i in ready if type(works[i]) is Transfer]
         kernels = [i for i in ready if type(works[i]) is not Transfer]
+        reloaded = self._reloaded
         now = 0.0
         while True:
             if transfers:  # first: a kernel begins under the loads that begin with it
@@ -141,6 +151,11 @@ class HeapRun(Run):
             if kernels:
                 self._start(kernels, now)
                 kernels.clear()
+            if reloaded and (not heap or heap[0][0] > now):  # once, whatever came and went now
+                for device in reloaded:
+                    if device.index >= 0 and device.loads.regime is not device.path.regime and now < device.end:
+                        self._reload(device, now)
+                reloaded.clear()
             if not heap:
                 return
             now, i, work = heappop(heap)
@@ -151,9 +166,9 @@ class HeapRun(Run):
                 for crossing in work.crossings:
                     del crossing[i]
                 for device, load in work.sides:
-                    loads = device.loads = device.loads.less[load]
-                    if device.index >= 0 and loads.regime is not device.path.regime:
-                        self._reload(device, now)
+                    device.loads = device.loads.less[load]
+                    if device.index >= 0:
+                        reloaded.append(device)
             elif kind is Device:
                 if work.index != i or work.armed != now:
                     continue  # somebody has looked, or will
@@ -177,14 +192,14 @@ class HeapRun(Run):
                         kernels.append(j)
 
     def _send_off(self, transfers: list[int], now: float) -> None:
-        start, works, heap, ops = self.start, self._works, self._heap, self.program.ops
+        start, works, heap, ops, reloaded = self.start, self._works, self._heap, self.program.ops, self._reloaded
         for i in transfers:
             start[i] = now
             transfer: Transfer = works[i]
             for device, load in transfer.sides:
-                loads = device.loads = device.loads.more[load]
-                if device.index >= 0 and loads.regime is not device.path.regime:
-                    self._reload(device, now)
+                device.loads = device.loads.more[load]
+                if device.index >= 0:
+                    reloaded.append(device)
             met = transfer.free is None
             for crossing in transfer.crossings:
                 if crossing:
@@ -218,8 +233,6 @@ class HeapRun(Run):
 
     def _reload(self, device: Device, now: float) -> None:
         """Have the block on a device go on under the loads that there are now."""
-        if now >= device.end:
-            return
         path, regime = device.path, device.loads.regime
         self._changes.append((device.index, now, regime))
         reached = nan
@@ -243,18 +256,24 @@ class HeapRun(Run):
 
     def _contends(self, index: int, transfer: Transfer, now: float) -> bool:
         """Whether the network carries a transfer that begins; others on links that may be full are given to it, too."""
-        full = [crossing for crossing in transfer.crossings if len(crossing) > 1 and crossing.full()]
+        met = [i for crossing in transfer.crossings if len(crossing) > 1 for i in crossing]
+        over = {i for i in met if self._over_by(i, now * (1 + TOLERANCE))}  # they only have not been asked yet
+        full = [crossing for crossing in transfer.crossings if crossing.full(over)]
         if not full and transfer.free is not None:
             return False
         if self.env.now < now:
             self.env.run(until=now)  # nothing happens there before
         for i in dict.fromkeys(i for crossing in full for i in crossing):
-            if i != index and i not in self._given:
+            if i != index and i not in over and i not in self._given:
                 self._give(i, now)
                 self._works[i].runs -= 1
         self._give(index, now)
         self._wind()
         return True
+
+    def _over_by(self, index: int, time: float) -> bool:
+        """Whether a transfer ends until then without the network."""
+        return index not in self._given and self.start[index] + self._works[index].seconds + self.program.ops[index].duration <= time
 
     def _give(self, index: int, now: float) -> None:
         """Have the network carry what is left of a transfer."""
@@ -316,6 +335,6 @@ class HeapRun(Run):
         free = self._moves.ran()
         uses = add_uses(super()._uses(makespan), free)
         for link, (size, saturated) in self._before.items():
-            use = uses[link]
+            use = uses.get(link, LinkUse(0.0, 0.0))
             uses[link] = LinkUse(use.bytes + size, use.saturated + saturated)
         return uses

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parsim.errors import ParsimError
+from parsim.hardware.interference import MODELS, Full
 from parsim.program.blocks import Row, Segment, layout
 from parsim.program.shared import RankPasses, SharedPasses
 from parsim.program.stage import StagePasses
@@ -236,6 +239,29 @@ def test_a_pipeline_of_whole_nodes_is_mostly_blocks(interference, overlap):
     run = same(build(load(tree)))
     assert len(run.trace.program.ops) == 2218
     assert len(run.lowering.program.ops) == 16 * (2 * 4 + 2 * 3) + 10  # passes and messages; what ends the step
+
+
+@dataclass(frozen=True, slots=True)
+class OneWay(Full):
+    """Loads add up, so a load from outside matters also beside one from inside; transfers are not slowed."""
+
+    def communication_rate(self, memory_bound):
+        return 1.0
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(PIPELINES[1:]), st.sampled_from(["ddp", "zero2", "fsdp"]), st.sampled_from([4, 8]), st.booleans())
+def test_loads_that_add_up(pipeline, strategy, tensor, recompute):
+    tree = scenario(
+        tensor={"size": tensor, "sequence_parallel": True, "overlap": "backward"},
+        pipeline=pipeline,
+        data={"strategy": strategy},
+        training={"recompute": "full" if recompute else "none"},
+        cluster={"interference": "simple", "nodes": 4},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(MODELS, "simple", OneWay())
+        same(build(load(tree)))
 
 
 def test_a_slow_rank():
