@@ -80,7 +80,7 @@ def test_a_pass_is_a_matrix_of_chains():
 
 
 def test_gathers_of_a_sharded_pass_are_chained_as_they_are_simulated():
-    """Where nothing slows anything beside it, the chain is the step to 0.03 %, alone, in a pipeline and with tensor parallelism."""
+    """Where nothing slows anything beside it, the chain is the step to 0.05 %, alone, in a pipeline and with tensor parallelism."""
     for words in (
         ("strategy=fsdp",),
         ("strategy=fsdp", "pipeline=2"),
@@ -89,7 +89,7 @@ def test_gathers_of_a_sharded_pass_are_chained_as_they_are_simulated():
     ):
         keys = [f"parallel.data.{word}" if "strategy" in word else f"parallel.{word.replace('=', '.size=')}" for word in words]
         chained = check(build(load("llama-7b-zero3-8x-a100", "cluster.interference=off", *keys)))[3]
-        assert chained >= 0.9997, words
+        assert chained >= 0.9995, words
 
 
 def test_memory_that_is_surely_live():
