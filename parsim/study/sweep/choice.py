@@ -142,7 +142,7 @@ class Bounded:
         """Bound everything; `watch` is given the bounds as they come, and how many there will be."""
         self._proved = True
         places = [place for group in self._groups.values() for place in group.places]
-        for place, least in zip(places, watch(self._prover.bounds(places), len(places)), strict=True):
+        for place, least in watch(self._prover.bounds(places), len(places)):
             if least is not None:
                 self._least[place.number] = least
         for number, group in self._groups.items():
