@@ -231,6 +231,7 @@ def test_no_simulation_beats_its_bounds(case):
         built = build(load(tree))
         Bounder().bounds(built)
         step = step_of(built)
+        assume(step.memory)
     except (InputError, ParsimError):
         assume(False)
     check(built, step)

@@ -258,7 +258,8 @@ class Bounded:
 
     @property
     def judged(self) -> frozenset[int]:
-        left = (place.number for number in self._search.left for place in self._groups[number].places)
+        groups = [self._groups[number] for number in self._search.left]
+        left = (place.number for group in groups for place in group.places if place.number not in group.values)
         return frozenset(number for number in left if number in self._least and self._least[number].exact)
 
     @property
