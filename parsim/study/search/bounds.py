@@ -79,9 +79,10 @@ class Bounder:
     def chained(self, built: Built) -> float:
         """The longest chain through all lanes of the schedule [s]; not below the tight bound."""
         pieces = self.shared.pieces(built)
-        order = _order(pieces)
-        known = order is not None and built.parallelism.data.strategy not in CENTRAL
-        return max(closed(pieces), longest(pieces), chained(pieces, order) * (1 - ROUNDING_ERRORS) if known and order is not None else 0.0)
+        least, order = max(closed(pieces), longest(pieces)), _order(pieces)
+        if order is None or built.parallelism.data.strategy in CENTRAL:
+            return least
+        return max(least, chained(pieces, order) * (1 - ROUNDING_ERRORS))
 
 
 # -- step time --------------------------------------------------------------------------------------------------------

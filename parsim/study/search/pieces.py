@@ -59,6 +59,7 @@ class Pieces:
     stages: tuple[StageMemory, ...]
     """by pipeline rank; equal ones are one object"""
     own: Candidate
+    """whose they are, and by which keys they are known"""
 
     @property
     def prices(self) -> ChainPrices:
