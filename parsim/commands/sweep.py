@@ -54,6 +54,7 @@ def sweep(
     ] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Simulate also what is proved not to be among the best.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the rows here instead of parsim-out/sweep-<name>.")] = None,
+    reports: Annotated[bool, typer.Option("--reports", help="Write the whole report of every row of the table, too.")] = False,
     resume: Annotated[bool, typer.Option("--resume/--restart", help="Go on with the rows that are there, or begin anew.")] = True,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster: tcp://scheduler:8786.")] = None,
@@ -65,6 +66,8 @@ def sweep(
     from parsim.study.sweep.sweep import sweep as simulated
 
     directory = out if out is not None else None if as_json else OUT / f"sweep-{_stem(file)}"
+    if reports and directory is None:
+        raise ScenarioError(Finding("with --json nothing is written", "--reports", None, "say where: --out DIR"))
     try:
         found = simulated(
             file,
@@ -87,14 +90,14 @@ def sweep(
             sys.stderr.write(f"The rows so far are in {directory / 'results.jsonl'}; the same command goes on with them.\n")
         raise
     found.command = _command(file, values, where, minimise, maximise)
-    written = [] if directory is None else _write(found, directory)
+    written = [] if directory is None else _write(found, directory, reports=reports, quiet=quiet)
     if as_json:
         reasons = [] if why_not is None else found.why_not(why_not)
         said = {} if why_not is None else {"why_not": [dict(zip(("key", "label", "reason"), one, strict=True)) for one in reasons]}
         say_json({**found.document(), **said})
     elif not quiet:
         _say(found, why_not)
-        say(f"\nWrote {directory}{os.sep}: {', '.join(['results.jsonl', 'study.json', *(path.name for path in written)])}")
+        say(f"\nWrote {directory}{os.sep}: {', '.join(['results.jsonl', 'study.json', *written])}")
     if found.best is None:
         raise typer.Exit(3)
 
@@ -112,11 +115,19 @@ def _stem(file: str) -> str:
     return Path(file.partition("+")[0] if not Path(file).exists() else file).stem
 
 
-def _write(found: Study, directory: Path) -> list[Path]:
+def _write(found: Study, directory: Path, *, reports: bool, quiet: bool) -> list[str]:
+    """Write the files beside the rows; their names."""
+    from parsim.study.sweep.outputs import REPORTS
+    from parsim.study.sweep.outputs import reports as written
+
     try:
-        return found.write(directory)
+        names = [path.name for path in found.write(directory)]
+        if reports:
+            paths = progress("Writing reports", written(found, directory / REPORTS), len(found.shown), quiet=quiet)
+            names += [f"{REPORTS}{os.sep}{path.name}{os.sep}" for path in paths]
     except OSError as error:
         raise ScenarioError(Finding(f"cannot write the study: {error.strerror}", file=str(error.filename or directory))) from None
+    return names
 
 
 def _command(file: str, values: list[str] | None, where: list[str] | None, minimise: list[str] | None, maximise: list[str] | None) -> str:

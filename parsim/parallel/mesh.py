@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 
@@ -54,14 +54,7 @@ class Mesh:
     def group(self, rank: int, *axes: str) -> tuple[int, ...]:
         """The ranks that share all coordinates with `rank` except along `axes`, ascending."""
         base = rank - sum(self.coordinate(rank, axis) * self.stride(axis) for axis in axes)
-        return tuple(base + offset for offset in self._offsets(axes))
-
-    def _offsets(self, axes: tuple[str, ...]) -> list[int]:
-        offsets = [0]
-        for axis in axes:
-            size, stride = self._shape[axis]
-            offsets = [offset + step * stride for offset in offsets for step in range(size)]
-        return sorted(offsets)
+        return tuple(base + offset for offset in _offsets(self.order, self.sizes, axes))
 
     def at(self, **coordinates: int) -> list[int]:
         """All ranks with the given coordinates, ascending."""
@@ -70,3 +63,13 @@ class Mesh:
             chosen = [coordinates[axis]] if axis in coordinates else range(size)
             ranks = [rank + coordinate * stride for rank in ranks for coordinate in chosen]
         return sorted(ranks)
+
+
+@lru_cache(maxsize=64)
+def _offsets(order: tuple[str, ...], sizes: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
+    """What the members of a group along some axes add to its first rank, ascending: the same for all of its groups."""
+    mesh = Mesh(order, sizes)
+    offsets = [0]
+    for axis in axes:
+        offsets = [offset + step * mesh.stride(axis) for offset in offsets for step in range(mesh.size(axis))]
+    return tuple(sorted(offsets))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -84,7 +84,7 @@ class Builder:
         if cluster is None or whole is None or gpus is None or split is None or profile is None:
             self._stop()
             raise ScenarioError("the scenario cannot be built")  # unreachable: what is None has left a finding
-        devices = list(dict.fromkeys(cluster.device(gpu) for gpu in gpus))
+        devices = self._kinds(cluster, gpus)
         if len(devices) > 1:
             names = " and ".join(device.name for device in devices)
             text = f"not supported yet: GPUs of several kinds in one job ({names})"
@@ -198,6 +198,10 @@ class Builder:
             link = next((link for link in cluster.machine(0).links if link.kind == kind), None)
             if link is not None and kind not in stated:
                 self._assume(name, f"{link.capacity / 1e9:g} GB/s per socket", source, "default")
+
+    def _kinds(self, cluster: Cluster, gpus: Sequence[int]) -> list[Device]:
+        """The different devices of the job."""
+        return list(dict.fromkeys(cluster.device(gpu) for gpu in gpus))
 
     def _gpus(self, cluster: Cluster) -> tuple[int, ...]:
         """GPU of each rank."""

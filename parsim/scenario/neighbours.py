@@ -8,7 +8,7 @@ checked by the same rules: the two sections by the schema, the rest by the same 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -153,6 +153,14 @@ class _NeighbourBuilder(Builder):
 
         cluster, self.devices = self._once(("cluster", self._beyond_devices()), step)
         return cluster
+
+    def _gpus(self, cluster: Cluster) -> tuple[int, ...]:
+        read = super()._gpus
+        return self._once(("gpus", id(cluster), repr(self.settings.cluster.placement), self.settings.cluster.gpus), lambda: read(cluster))
+
+    def _kinds(self, cluster: Cluster, gpus: Sequence[int]) -> list[Device]:
+        read = super()._kinds
+        return self._once(("kinds", id(cluster), id(gpus)), lambda: read(cluster, gpus))
 
     def _model(self) -> Model:
         settings = self.settings

@@ -57,6 +57,24 @@ def test_the_table_and_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["step_time_s"] == 21.0
 
 
+def test_reports_of_the_best_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    """What `parsim run` writes, for every row of the table; those of an earlier table go."""
+    assert sweep("--top", "2", "--reports") == 0
+    folder = Path("parsim-out/sweep-tiny/reports")
+    first = sorted(folder.iterdir())
+    assert [path.name.partition("-")[0] for path in first] == ["1", "2"]
+    for path in first:
+        assert sorted(file.name for file in path.iterdir()) == ["memory.svg", "report.html", "report.json", "timeline.svg", "trace.json"]
+        assert json.loads((path / "report.json").read_text(encoding="utf-8"))["step_time_s"] == 21.0
+    assert sweep("--top", "1", "--reports", "--where", "gbs == 8", "--where", "schedule == '1f1b'") == 0
+    (only,) = folder.iterdir()
+    assert f"reports/{only.name}/" in capsys.readouterr().out
+    assert only not in first
+    assert json.loads((only / "report.json").read_text(encoding="utf-8"))["step_time_s"] == 33.0
+    assert sweep("--reports", "--json") == 2
+    assert json.loads(capsys.readouterr().out)["errors"][0]["suggestion"] == "say where: --out DIR"
+
+
 def test_one_json_document_and_no_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep("--json", "--maximise", "samples_per_s", "--minimise", "peak_memory") == 0
     out, err = capsys.readouterr()

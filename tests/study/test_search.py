@@ -46,8 +46,8 @@ class Table:
         full = f"it needs at least {entry[3]} B" if entry[3] > CAPACITY else ""
         return Least(time, entry[3], full, samples=8, gpus=entry[5], exact=exact)
 
-    def bounds(self, places: Sequence[Place]) -> Iterator[Least | None]:
-        return ((None if (entry := self.entries[place.number]) is None else self.least(place.number, entry[0])) for place in places)
+    def bounds(self, places: Sequence[Place]) -> Iterator[tuple[Place, Least | None]]:
+        return ((place, None if (entry := self.entries[place.number]) is None else self.least(place.number, entry[0])) for place in places)
 
     def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
         if question == "step":

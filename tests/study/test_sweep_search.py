@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import parsim
@@ -31,4 +35,59 @@ def test_the_best_rows_are_those_of_simulating_everything(word: str) -> None:
     assert [entry.key for entry in less.entries[:2]] == [entry.key for entry in everything.entries[:2]]
     assert len(less.rows) + len(less.passed) == len(everything.rows) == 18
     assert len(less.rows) <= 9
-    assert all("at least" in reason for _, _, reason in less.why_not() if reason.startswith("not simulated"))
+    assert all("at least" in reason for _, _, reason in less.why_not() if reason.startswith(("proved", "its step")))
+    assert not less.judged or word == "step_time", "a step says nothing of memory"
+
+
+def test_two_objectives_give_the_front_of_simulating_everything() -> None:
+    words = ("step_time", "peak_memory")
+    everything = parsim.sweep("gpt2-ddp-4x-a100", *WORDS, minimise=words, exhaustive=True)
+    less = parsim.sweep("gpt2-ddp-4x-a100", *WORDS, minimise=words)
+    assert [entry.key for entry in less.shown] == [entry.key for entry in everything.front]
+    assert [entry.layer for entry in less.shown] == [1] * len(less.shown)
+    assert len(less.rows) < len(everything.rows)
+    assert len(less.rows) + len(less.passed) == 18
+    assert "passed over by proof" in str(less)
+    reasons = [reason for _, _, reason in less.why_not() if reason.startswith("proved worse")]
+    assert reasons
+    assert all("step time is at least" in reason and "a row has" in reason for reason in reasons)
+
+
+def test_seeds_are_pruned_by_their_mean() -> None:
+    """Every seed of the best candidates has a row; of the others none."""
+    words = ("gpt2-ddp-4x-a100", "tp=1,2,4", "mbs=2,4,8")
+    everything = parsim.sweep(*words, seeds=2, top=1, exhaustive=True)
+    less = parsim.sweep(*words, seeds=2, top=1)
+    assert less.best is not None
+    assert everything.best is not None
+    assert [row["key"] for row in less.best.rows] == [row["key"] for row in everything.best.rows]
+    assert less.best.scores == everything.best.scores
+    assert len(everything.rows) == 18
+    assert len(less.rows) < 18
+    assert all(len(entry.rows) == 2 for entry in less.entries)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_progress_is_told_while_bounds_are_proved_and_while_candidates_are_simulated(workers: int) -> None:
+    told: dict[str, list[int]] = {}
+
+    def watch(doing: str, found: Iterable[Any], total: int, remark: Callable[[], str]) -> Iterable[Any]:
+        told[doing] = [total, 0]
+        for one in found:
+            told[doing][1] += 1
+            yield one
+
+    study = parsim.sweep("gpt2-ddp-4x-a100", *WORDS, top=1, watch=watch, workers=workers)
+    assert list(told) == ["Proving bounds", "Simulating candidates"]
+    assert told["Proving bounds"] == [18, 18]
+    assert told["Simulating candidates"] == [18, len(study.rows)]
+
+
+def test_what_was_simulated_before_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of another question are rows: of a study that ran in whole none is simulated, nor its step."""
+    whole = parsim.sweep("gpt2-ddp-4x-a100", *WORDS, exhaustive=True, out=tmp_path)
+    for name in ("simulate", "step_of"):
+        monkeypatch.setattr(f"parsim.run.{name}", lambda *_: pytest.fail("simulated again"))
+    monkeypatch.setattr("parsim.study.sweep.prover.step_of", lambda *_: pytest.fail("simulated again"))
+    again = parsim.sweep("gpt2-ddp-4x-a100", *WORDS, top=2, out=tmp_path)
+    assert [entry.key for entry in again.entries[:2]] == [entry.key for entry in whole.entries[:2]]

@@ -59,12 +59,17 @@ class Bounder:
         self.shared = Shared()
 
     def bounds(self, built: Built) -> Bounds:
-        """The cheap bound of the step and that of the memory. Raises `PlanError` for what no plan exists for."""
+        """The cheap bound of the step and that of the memory. Raises `PlanError` for what no plan exists for.
+
+        The step of what surely does not fit is not bounded here.
+        """
         pieces = self.shared.pieces(built)
         training = built.training
         capacity = built.cluster.device(built.gpus[0]).visible_memory - built.memory_reserve
         tokens = float(training.global_batch * training.mean_length) if built.model.sequence else None
-        return Bounds(closed(pieces), memory(pieces), capacity, training.global_batch, tokens, len(built.gpus))
+        peak = memory(pieces)
+        step_time = closed(pieces) if peak <= capacity else 0.0  # whoever cares for what cannot fit asks for a tighter one
+        return Bounds(step_time, peak, capacity, training.global_batch, tokens, len(built.gpus))
 
     def tight(self, built: Built) -> float:
         """The longest chain through the whole schedule [s]; not below the cheap bound."""
@@ -74,9 +79,10 @@ class Bounder:
     def chained(self, built: Built) -> float:
         """The longest chain through all lanes of the schedule [s]; not below the tight bound."""
         pieces = self.shared.pieces(built)
-        order = _order(pieces)
-        known = order is not None and built.parallelism.data.strategy not in CENTRAL
-        return max(closed(pieces), longest(pieces), chained(pieces, order) * (1 - ROUNDING_ERRORS) if known and order is not None else 0.0)
+        least, order = max(closed(pieces), longest(pieces)), _order(pieces)
+        if order is None or built.parallelism.data.strategy in CENTRAL:
+            return least
+        return max(least, chained(pieces, order) * (1 - ROUNDING_ERRORS))
 
 
 # -- step time --------------------------------------------------------------------------------------------------------
@@ -97,7 +103,7 @@ def closed(pieces: Pieces) -> float:
         compute.append(done)
         drained = max(drained, done + (rest[last.stage] if last.kind == "F" else drain[last.stage] if last.kind in "BI" else 0.0))
         queues.append(-inf if last.kind == "F" else _queue(pieces, p, last.stage, last.kind, done))
-    queued = max(sum(r.each for r in stage.reductions.values()) for stage in pieces.stages) * plan.training.micro_batches
+    queued = max(sum(r.each for r in stage.reductions.values()) for stage in pieces.times) * plan.training.micro_batches
     return max(_finished(pieces, compute, queues), drained + _least_ending(pieces), queued) * (1 - ROUNDING_ERRORS)
 
 
@@ -106,7 +112,7 @@ def _queue(pieces: Pieces, p: int, stage: int, kind: str, done: float) -> float:
 
     The first bucket cannot be full before that backward begins, the last one not before its last block begins.
     """
-    reduction = pieces.stages[p].reductions.get(stage)
+    reduction = pieces.times[p].reductions.get(stage)
     if reduction is None:
         return -inf
     chunk = pieces.chunks[stage]
@@ -142,17 +148,17 @@ def _ways(pieces: Pieces) -> tuple[list[float], list[float], list[float]]:
 
 def _least_ending(pieces: Pieces) -> float:
     """What follows the last pass of any rank, whichever it is [s]."""
-    stages = pieces.stages
+    stages = pieces.times
     meets = all(stage.before > -inf for stage in stages)
     return min(max(0.0, stage.before) for stage in stages) + (max if meets else min)(stage.after for stage in stages)
 
 
 def _finished(pieces: Pieces, compute: list[float], queues: list[float]) -> float:
     """The end of the step [s], from the ends of every rank's passes and of its gradients' queue."""
-    ranks = list(zip(compute, queues, pieces.stages, strict=True))
-    if all(stage.before > -inf for stage in pieces.stages):
+    ranks = list(zip(compute, queues, pieces.times, strict=True))
+    if all(stage.before > -inf for stage in pieces.times):
         met = max(max(done + stage.before, queue + stage.queued_before) for done, queue, stage in ranks)
-        return met + max(stage.after for stage in pieces.stages)
+        return met + max(stage.after for stage in pieces.times)
     return max(max(done + stage.after, queue + stage.queued_after) for done, queue, stage in ranks)
 
 
@@ -206,7 +212,12 @@ def memory(pieces: Pieces) -> int:
     asked: dict[tuple[int, ...], int] = {}
     for p in range(len(pieces.stages)):
         asked.setdefault((id(pieces.stages[p]), *(id(pieces.chunks[chunk.stage]) for chunk in plan.of_rank(p))), p)
-    return plan.runtime.context + plan.runtime.overhead + max(_allocated(pieces, p) + _buffers(pieces, p) for p in asked.values())
+    messages = [
+        block.message for chunk in {id(chunk): chunk for chunk in pieces.chunks}.values() for block in (chunk.entering, chunk.leaving)
+    ]
+    sends = len(pieces.chunks) > 1 and all(size is not None for sizes in messages for size in sizes.values())
+    most = max(_allocated(pieces, p) + _buffers(pieces, p, sends=sends) for p in asked.values())
+    return plan.runtime.context + plan.runtime.overhead + most
 
 
 def _allocated(pieces: Pieces, p: int) -> int:
@@ -245,8 +256,8 @@ def _allocated(pieces: Pieces, p: int) -> int:
     return stage.resident + most
 
 
-def _buffers(pieces: Pieces, p: int) -> int:
-    """Communicators that a rank surely has [B]."""
+def _buffers(pieces: Pieces, p: int, *, sends: bool) -> int:
+    """Communicators that a rank surely has [B]; `sends`: one for its messages among them."""
     plan = pieces.plan
     if plan.runtime.communicators is not None:
         return plan.runtime.communicators
@@ -254,7 +265,5 @@ def _buffers(pieces: Pieces, p: int) -> int:
     for axis in ("tensor", "context"):
         if plan.mesh.size(axis) > 1:
             groups.add(plan.mesh.group(pieces.prices.ranks[p], axis))
-    messages = [block.message.values() for chunk in pieces.chunks for block in (chunk.entering, chunk.leaving)]
-    sends = len(pieces.chunks) > 1 and all(size is not None for sizes in messages for size in sizes)
     count = len(groups) + sends
     return FIRST_COMMUNICATOR + FURTHER_COMMUNICATOR * (count - 1) if count else 0

@@ -60,16 +60,22 @@ class Ending:
 
 
 class LaneCosts:
-    """The passes of one candidate as matrices; neighbours share them (`Pieces.known`)."""
+    """The passes of one candidate as matrices; neighbours share them."""
 
     def __init__(self, pieces: Pieces) -> None:
-        self.pieces, self.plan, self.prices = pieces, pieces.plan, pieces.prices
+        self.own, self.plan, self.prices = pieces.own, pieces.plan, pieces.prices
         self._passes: dict[int, StagePasses] = {}
+        self._keys: dict[int, int] = {}
+
+    def _key(self, stage: int) -> int:
+        if stage not in self._keys:
+            self._keys[stage] = self.own.lanes_key(self.plan.chunks[stage])
+        return self._keys[stage]
 
     def passes(self, p: int) -> StagePasses:
         """Those of a pipeline rank, written when they are asked for."""
         if p not in self._passes:
-            self._passes[p] = StagePasses(self.plan, p, self.plan.role(self.prices.ranks[p]), self.pieces.clock)
+            self._passes[p] = StagePasses(self.plan, p, self.plan.role(self.prices.ranks[p]), self.own.clock)
         return self._passes[p]
 
     def _price(self, p: int) -> Price:
@@ -83,7 +89,7 @@ class LaneCosts:
             found = moves(passes.begin(), self._price(p), self.prices.speed(p))
             return found, tuple(_state(sharding) for sharding in passes.sharding.values())
 
-        return self.pieces.known(("begin", self.pieces.stage_keys[p]), make)
+        return self.own.shared.known(("begin", self.own.stage_key(p)), make)
 
     def moved(self, kind: str, stage: int, first: bool, last: bool, state: State) -> tuple[Moves, State]:
         """A pass of a global stage that finds `state`, and the state that it leaves."""
@@ -96,7 +102,7 @@ class LaneCosts:
             items = passes.template(kind, stage, first, last)
             return moves(items, self._price(p), self.prices.speed(p)), _state(sharding)
 
-        return self.pieces.known(("moves", self.pieces.chunk_keys[stage], kind, first, last, state), make)
+        return self.own.shared.known(("moves", self._key(stage), kind, first, last, state), make)
 
     def ending(self, p: int) -> Ending:
         """What follows the last pass of a rank."""
@@ -113,7 +119,7 @@ class LaneCosts:
                 whole[lane] = max(0.0, longest(items, price, {lane: 0.0}, speed=speed).whole)
             return Ending(met, whole)
 
-        return self.pieces.known(("ending", self.pieces.stage_keys[p]), make)
+        return self.own.shared.known(("ending", self.own.stage_key(p)), make)
 
 
 def _state(sharding: object) -> State:
@@ -177,7 +183,7 @@ def _ended(pieces: Pieces, costs: LaneCosts, lanes: Sequence[Mapping[str, float]
     least = max(max(ends.values()) for ends in lanes)
     if all(ending.met for ending in endings):
         met = max(_latest(ends, ending.met) for ends, ending in zip(lanes, endings, strict=True))
-        return max(least, met + max(stage.after for stage in pieces.stages))
+        return max(least, met + max(stage.after for stage in pieces.times))
     return max(least, *(_latest(ends, ending.whole) for ends, ending in zip(lanes, endings, strict=True)))
 
 

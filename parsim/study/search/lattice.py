@@ -216,8 +216,3 @@ def divisors(number: int) -> list[int]:
     [1, 2, 3, 4, 6, 12]
     """
     return [n for n in range(1, number + 1) if number % n == 0]
-
-
-def thinned(candidates: Sequence[Candidate], every: int, offset: int = 0) -> list[Candidate]:
-    """Every so many candidates, in order: a space small enough to be simulated whole."""
-    return list(candidates[offset::every])

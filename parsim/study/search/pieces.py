@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from parsim.hardware.interconnect import Interconnect
@@ -21,7 +22,7 @@ from parsim.scenario.built import Built
 from parsim.study.search.block_costs import BlockCost, block_cost
 from parsim.study.search.prices import ChainPrices, Prices
 from parsim.study.search.slots import short
-from parsim.study.search.stage_costs import StageCost, stage_cost
+from parsim.study.search.stage_costs import StageMemory, StageTimes, stage_memory, stage_times
 
 T = TypeVar("T")
 
@@ -48,29 +49,33 @@ class ChunkCost:
     leaving: BlockCost
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pieces:
-    """Everything that bounds are made of."""
+    """Everything that bounds are made of; what only times need is found when they are asked for."""
 
     plan: Plan
     """with fewer micro-batches in its `slots`: rows that begin as the whole schedule's do"""
     chunks: tuple[ChunkCost, ...]
     """by global stage; equal ones are one object"""
-    stages: tuple[StageCost, ...]
+    stages: tuple[StageMemory, ...]
     """by pipeline rank; equal ones are one object"""
-    sends: dict[tuple[str, int], float]
-    """(F or B, global stage) -> seconds of the message that hands its result on"""
-    prices: ChainPrices
-    clock: Callable[[Kernel], float]
-    shared: Shared
-    chunk_keys: tuple[int, ...]
-    """by global stage: stands for all that its passes depend on"""
-    stage_keys: tuple[int, ...]
-    """by pipeline rank: the same for what is around its passes"""
+    own: Candidate
+    """whose they are, and by which keys they are known"""
 
-    def known(self, key: Hashable, make: Callable[[], T]) -> T:
-        """See `Shared.known`."""
-        return self.shared.known(key, make)
+    @property
+    def prices(self) -> ChainPrices:
+        """Of its transfers."""
+        return self.own.prices
+
+    @cached_property
+    def times(self) -> tuple[StageTimes, ...]:
+        """By pipeline rank; equal ones are one object."""
+        return tuple(map(self.own.times, range(len(self.stages))))
+
+    @cached_property
+    def sends(self) -> dict[tuple[str, int], float]:
+        """(F or B, global stage) -> seconds of the message that hands its result on."""
+        return _sends(self.plan, self.chunks, self.prices)
 
 
 class Shared:
@@ -89,15 +94,11 @@ class Shared:
         pipeline = built.parallelism.pipeline
         slots = pipeline.slots or short(pipeline.schedule, pipeline.size, built.training.micro_batches, pipeline.virtual_stages)
         plan = plan_of(replace(built, parallelism=replace(built.parallelism, pipeline=replace(pipeline, slots=slots))), clock)
-        where = (self.id(built.cluster), built.gpus, built.collectives)
+        where = (self.id(built.cluster), self.number(built.gpus), built.collectives)
         wires = self.known(("prices", *where), lambda: Prices(built.cluster, Interconnect(built.cluster, built.gpus, built.collectives)))
         prices = ChainPrices(plan, wires)
-        own = _Candidate(self, plan, prices, clock, self.number((self.id(built.model), len(plan.model.blocks), *where)))
-        chunks = tuple(map(own.chunk, plan.chunks))
-        stages = tuple(map(own.stage, range(plan.mesh.size("pipeline"))))
-        stage_keys = tuple(map(own.stage_key, range(len(stages))))
-        chunk_keys = tuple(map(own.lanes_key, plan.chunks))
-        return Pieces(plan, chunks, stages, _sends(plan, chunks, prices), prices, clock, self, chunk_keys, stage_keys)
+        own = Candidate(self, plan, prices, clock, self.number((self.id(built.model), len(plan.model.blocks), *where)))
+        return Pieces(plan, tuple(map(own.chunk, plan.chunks)), tuple(map(own.stage, range(plan.mesh.size("pipeline")))), own)
 
     def known(self, key: Hashable, make: Callable[[], T]) -> T:
         """What was made under `key`, made now if nothing was."""
@@ -115,7 +116,7 @@ class Shared:
         return self._numbers.setdefault(key, len(self._numbers))
 
 
-class _Candidate:
+class Candidate:
     """One candidate's pieces, and the keys by which they are known."""
 
     def __init__(self, shared: Shared, plan: Plan, prices: ChainPrices, clock: Callable[[Kernel], float], machine: int) -> None:
@@ -211,9 +212,14 @@ class _Candidate:
 
     # -- stages ---------------------------------------------------------------------------------------------------
 
-    def stage(self, p: int) -> StageCost:
-        """The cost of a pipeline rank besides its passes, equal to that of all that hold equal blocks on equal links."""
-        return self.shared.known(("stage", self.stage_key(p)), lambda: stage_cost(self.plan, p, self.clock, self.prices))
+    def stage(self, p: int) -> StageMemory:
+        """The memory of a pipeline rank besides its passes, equal to that of all that hold equal blocks on equal links."""
+        key = ("memory", self.stage_key(p))
+        return self.shared.known(key, lambda: stage_memory(self.plan, p, self.clock, self.prices))
+
+    def times(self, p: int) -> StageTimes:
+        """Its time besides its passes."""
+        return self.shared.known(("times", self.stage_key(p)), lambda: stage_times(self.plan, p, self.clock, self.prices))
 
     def stage_key(self, p: int) -> int:
         """Stands for all that it depends on."""
@@ -229,8 +235,8 @@ class _Candidate:
         )
 
     def _links(self, p: int) -> tuple[Hashable, ...]:
-        plan, rank, pattern = self.plan, self.prices.ranks[p], self.prices.prices.pattern
-        return tuple([pattern(plan.mesh.group(rank, *axes)) for axes in (("tensor",), ("data", "context"), ("tensor", "pipeline"))])
+        mesh, rank, along = self.plan.mesh, self.prices.ranks[p], self.prices.prices.along
+        return tuple([along(mesh, rank, *axes) for axes in (("tensor",), ("data", "context"), ("tensor", "pipeline"))])
 
     def _tied(self, p: int) -> tuple[tuple[int, int], ...]:
         """Pipeline ranks that share a parameter with this one."""

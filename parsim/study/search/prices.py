@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from parsim.hardware.cluster import Cluster
 from parsim.hardware.interconnect import Interconnect
+from parsim.parallel.mesh import Mesh
 from parsim.parallel.plan import Plan
 from parsim.program.groups import group as members_of
 from parsim.program.program import OFFLOAD, Collective
 
-Pattern = tuple[object, ...]
+Pattern = int
+"""stands for groups that cost the same"""
 
 
 class Prices:
@@ -19,14 +21,32 @@ class Prices:
         self.wires = wires
         self._known: dict[tuple[str, Pattern, int], float] = {}
         self._patterns: dict[tuple[int, ...], Pattern] = {}
+        self._numbers: dict[tuple[object, ...], Pattern] = {}
+        self._along: dict[tuple[object, ...], Pattern] = {}
+        self._members: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def pattern(self, group: tuple[int, ...]) -> Pattern:
         """What the cost of a group of ranks depends on."""
         if (found := self._patterns.get(group)) is None:
-            found = self._patterns[group] = self._pattern(group)
+            found = self._patterns[group] = self._numbers.setdefault(self._standing(group), len(self._numbers))
         return found
 
-    def _pattern(self, group: tuple[int, ...]) -> Pattern:
+    def members(self, plan: Plan, axis: str, rank: int) -> tuple[int, ...]:
+        """See `parsim.program.groups.group`."""
+        key = (plan.mesh.order, plan.mesh.sizes, plan.shard_size, axis, rank)
+        if (found := self._members.get(key)) is None:
+            found = self._members[key] = members_of(plan, axis, rank)
+        return found
+
+    def along(self, mesh: Mesh, rank: int, *axes: str) -> Pattern:
+        """That of the group of a rank along axes of a mesh."""
+        key = (mesh.order, mesh.sizes, rank, axes)
+        if (found := self._along.get(key)) is None:
+            found = self._along[key] = self.pattern(mesh.group(rank, *axes))
+        return found
+
+    def _standing(self, group: tuple[int, ...]) -> tuple[object, ...]:
+        """Where its GPUs are: inside a machine it does not matter in which of a kind."""
         gpus = [self.wires.placement[rank] for rank in group]
         nodes = {self.cluster.node_of(gpu) for gpu in gpus}
         if len(nodes) > 1:
@@ -35,7 +55,7 @@ class Prices:
 
     def seconds(self, kind: str, group: tuple[int, ...], size: int, pattern: Pattern | None = None) -> float:
         """Latency and bytes over bandwidth of one collective [s]; 0 for a group of one (copies over host links are priced)."""
-        key = (kind, pattern or self.pattern(group), size)
+        key = (kind, self.pattern(group) if pattern is None else pattern, size)
         if (found := self._known.get(key)) is None:
             found = self._known[key] = self.wires.cost(Collective(kind, "", group, size)).time
         return found
@@ -66,7 +86,7 @@ class ChainPrices:
         if (found := self._groups.get(axis)) is None:
             found = self._groups[axis] = {}
             for rank in self.ranks:
-                group = members_of(self.plan, axis, rank)
+                group = self.prices.members(self.plan, axis, rank)
                 found.setdefault(self.prices.pattern(group), group)
         return found
 
@@ -80,7 +100,7 @@ class ChainPrices:
     def at(self, stage: int, kind: str, axis: str, size: int) -> float:
         """Seconds of a collective of one stage's rank."""
         if (group := self._at.get((stage, axis))) is None:
-            group = self._at[stage, axis] = members_of(self.plan, axis, self.ranks[stage])
+            group = self._at[stage, axis] = self.prices.members(self.plan, axis, self.ranks[stage])
         return 0.0 if len(group) == 1 and axis != OFFLOAD else self.prices.seconds(kind, group, size)
 
     def send(self, stage: int, target: int, size: int) -> float:

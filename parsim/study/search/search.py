@@ -52,8 +52,8 @@ class Search:
     def next(self) -> int | None:
         """The candidate whose turn it is; None: nobody until something under way is told, or nobody at all.
 
-        One that cannot belong to the answer if those under way are what they seem waits for them. So the last and dearest
-        question is asked about few, and the same ones whoever is faster.
+        One that cannot belong to the answer if those with exact bounds are what they seem waits for them, and they wait for whoever may
+        turn out to be better. So the last and dearest question is asked about few, and hardly depends on who is faster.
         """
         likely = self.answer.joined({number: least for number, least in self._away.items() if number in self._exact})
         waiting: list[tuple[Values, int]] = []
@@ -67,6 +67,8 @@ class Search:
                 self._away[number] = least
             else:
                 waiting.append((least, number))
+                if number in self._exact:
+                    likely.add(least, number)
         for one in waiting:
             heappush(self._open, one)
         return chosen

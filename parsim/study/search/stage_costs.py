@@ -17,7 +17,6 @@ from parsim.parallel.plan import Plan
 from parsim.parallel.replicated import AXIS, LANE, Replicated
 from parsim.parallel.storage import trains
 from parsim.parallel.zero import ZeroOptimizer
-from parsim.program.groups import group as members_of
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE, OFFLOAD
 from parsim.program.stage import StagePasses
@@ -42,8 +41,8 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True)
-class StageCost:
-    """One pipeline rank."""
+class StageMemory:
+    """One pipeline rank's memory besides its passes."""
 
     resident: int
     """live from the first op to the last [B]"""
@@ -55,6 +54,14 @@ class StageCost:
     """of each of its chunks, sharded weights that are whole while a block runs: any block, a layer besides [B]"""
     ending_high: int
     """most that the end of the step adds [B]"""
+    groups: frozenset[tuple[int, ...]]
+    """of the collectives between passes: each has a communicator"""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """One pipeline rank's time besides its passes."""
+
     before: float
     """from the end of its last pass to where all stages meet [s]; -inf: they do not meet"""
     after: float
@@ -64,23 +71,40 @@ class StageCost:
     """the same two from the end of the gradients' queue; -inf: nothing waits for it"""
     reductions: dict[int, Reduction]
     """by global stage"""
-    groups: frozenset[tuple[int, ...]]
-    """of the collectives between passes: each has a communicator"""
 
 
-def stage_cost(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float], prices: ChainPrices) -> StageCost:
-    """Write the end of the step of one pipeline rank and measure it."""
-    rank = prices.ranks[pipeline_rank]
+def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float], prices: ChainPrices) -> StageMemory:
+    """Write the end of the step of one pipeline rank and measure its memory; no transfer is priced."""
+    rank, members = prices.ranks[pipeline_rank], prices.prices.members
     passes = StagePasses(plan, pipeline_rank, plan.role(rank), clock)
+    gradients = tuple(_gradients(sharding) * plan.training.backward for sharding in passes.sharding.values())
+    items = [] if plan.asynchronous else passes.end()
+    rows = passes.table.rows
+    resident = sum(rounded(rows[number].bytes) for number in passes.resident if held_in(rows[number].category) == "device")
+    groups = {members(plan, item.collective[1], rank) for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
+    reductions = [_reduction(sharding, lambda *_: 1.0, plan.training.backward) for sharding in passes.sharding.values()]
+    if plan.replicas > 1 and any(reduction.total > 0 for reduction in reductions):
+        groups.add(members(plan, SHARD if plan.sharded else AXIS, rank))
+    return StageMemory(
+        resident,
+        gradients,
+        tuple(_unsharded(sharding) for sharding in passes.sharding.values()),
+        tuple(_gathered(sharding) for sharding in passes.sharding.values()),
+        levels(items, rows).high + sum(map(_gradient_shards, passes.sharding.values())) * plan.training.backward,
+        frozenset(group for group in groups if len(group) > 1),
+    )
+
+
+def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float], prices: ChainPrices) -> StageTimes:
+    """Write the end of the step of one pipeline rank and measure it."""
+    passes = StagePasses(plan, pipeline_rank, plan.role(prices.ranks[pipeline_rank]), clock)
     speed = prices.speed(pipeline_rank)
 
     def price(kind: str, axis: str, size: int) -> float:
         return prices.at(pipeline_rank, kind, axis, size)
 
     reductions = {stage: _reduction(sharding, price, plan.training.backward) for stage, sharding in passes.sharding.items()}
-    gradients = tuple(_gradients(sharding) * plan.training.backward for sharding in passes.sharding.values())
     items = [] if plan.asynchronous else passes.end()
-    rows = passes.table.rows
     meeting = next((place for place, item in enumerate(items) if item.collective is not None and item.collective[1] in JOINS), None)
     from_compute, from_queue = ({COMPUTE: 0.0}, {LANE: 0.0})
     if meeting is None:
@@ -93,23 +117,7 @@ def stage_cost(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float],
         queued_before = longest(up_to(items, meeting), price, from_queue, speed=speed).compute
         after = longest(_from(items, meeting), price, dict.fromkeys(items[meeting].lanes, 0.0), speed=speed).whole
         queued = -inf
-    resident = sum(rounded(rows[number].bytes) for number in passes.resident if held_in(rows[number].category) == "device")
-    groups = {members_of(plan, item.collective[1], rank) for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
-    if plan.replicas > 1 and any(reduction.total > 0 for reduction in reductions.values()):
-        groups.add(members_of(plan, SHARD if plan.sharded else AXIS, rank))
-    return StageCost(
-        resident,
-        gradients,
-        tuple(_unsharded(sharding) for sharding in passes.sharding.values()),
-        tuple(_gathered(sharding) for sharding in passes.sharding.values()),
-        levels(items, rows).high + sum(map(_gradient_shards, passes.sharding.values())) * plan.training.backward,
-        before,
-        after,
-        queued_before,
-        queued,
-        reductions,
-        frozenset(group for group in groups if len(group) > 1),
-    )
+    return StageTimes(before, after, queued_before, queued, reductions)
 
 
 def up_to(items: list[Item], place: int) -> list[Item]:

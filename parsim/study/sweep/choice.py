@@ -142,7 +142,7 @@ class Bounded:
         """Bound everything; `watch` is given the bounds as they come, and how many there will be."""
         self._proved = True
         places = [place for group in self._groups.values() for place in group.places]
-        for place, least in zip(places, watch(self._prover.bounds(places), len(places)), strict=True):
+        for place, least in watch(self._prover.bounds(places), len(places)):
             if least is not None:
                 self._least[place.number] = least
         for number, group in self._groups.items():
@@ -258,7 +258,8 @@ class Bounded:
 
     @property
     def judged(self) -> frozenset[int]:
-        left = (place.number for number in self._search.left for place in self._groups[number].places)
+        groups = [self._groups[number] for number in self._search.left]
+        left = (place.number for group in groups for place in group.places if place.number not in group.values)
         return frozenset(number for number in left if number in self._least and self._least[number].exact)
 
     @property

@@ -1,15 +1,19 @@
-"""The files of a study beside its rows: the best scenario, and the picture of two objectives."""
+"""The files of a study beside its rows: the best scenario, the picture of two objectives, the reports of the best."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from re import fullmatch
+from shutil import rmtree
 
 from parsim.report.write import replacing
 from parsim.study.sweep.study import Study
 from parsim.study.sweep.text import currency
 
 BEST = "best.json"
+REPORTS = "reports"
 PARETO = "pareto.svg"
 _MOST_POINTS = 5_000
 
@@ -29,6 +33,29 @@ def write(study: Study, directory: Path) -> list[Path]:
             out.write(picture(study))
         written.append(directory / PARETO)
     return written
+
+
+def reports(study: Study, directory: Path, formats: Sequence[str] = ("json", "svg", "trace", "html")) -> Iterator[Path]:
+    """Write the report of every row of the table as `parsim run` does, of several seeds that of the first; yields each directory.
+
+    They are directory/<rank>-<key>, and their figures are those of the row; those of an earlier table go. OSError: the disk says no.
+    """
+    from parsim.report.write import write_outputs
+    from parsim.run import simulate
+    from parsim.scenario.load import load
+
+    width = len(str(len(study.shown)))
+    chosen = {
+        f"{number:0{width}}-{entry.key}": entry.place.candidate
+        for number, entry in enumerate(study.shown, 1)
+        if entry.place.candidate is not None
+    }
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if fullmatch(r"\d+-[0-9a-f]{16}", path.name) and path.name not in chosen:
+            rmtree(path)
+    for name, candidate in chosen.items():
+        write_outputs(simulate(load(candidate.scenario)), directory / name, formats)
+        yield directory / name
 
 
 def picture(study: Study, width: float = 7.0) -> bytes:

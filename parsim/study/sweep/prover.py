@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -33,8 +34,8 @@ class Prover(Protocol):
     def questions(self) -> tuple[Question, ...]:
         """What it can say besides, from the cheapest to the dearest."""
 
-    def bounds(self, places: Sequence[Place]) -> Iterator[Least | None]:
-        """Cheap ones of many, in order; None where there are none."""
+    def bounds(self, places: Sequence[Place]) -> Iterator[tuple[Place, Least | None]]:
+        """Cheap ones of many, as they come; None where there are none."""
         ...
 
     def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
@@ -50,9 +51,9 @@ class Given:
     def __init__(self, bound: Callable[[Place], Least | None]) -> None:
         self._bound = bound
 
-    def bounds(self, places: Sequence[Place]) -> Iterator[Least | None]:
+    def bounds(self, places: Sequence[Place]) -> Iterator[tuple[Place, Least | None]]:
         """See `Prover.bounds`."""
-        return map(self._bound, places)
+        return ((place, self._bound(place)) for place in places)
 
     def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
         """See `Prover.work`: there are no others."""
@@ -67,20 +68,44 @@ class Proved:
     def __init__(self, base: Scenario, crew: Crew) -> None:
         self.base, self.crew = base, crew
 
-    def bounds(self, places: Sequence[Place]) -> Iterator[Least | None]:
-        """See `Prover.bounds`."""
-        asked = [[place.settings for place in places[at : at + TOGETHER]] for at in range(0, len(places), TOGETHER)]
-        for chunk, future in [(chunk, self.crew.submit(bounds_of, self.base, chunk, stamp())) for chunk in asked]:
-            yield from self._answer(chunk, future)
+    def bounds(self, places: Sequence[Place]) -> Iterator[tuple[Place, Least | None]]:
+        """See `Prover.bounds`. Neighbours have most in common, so each worker has a part of the range, and helps others when it is done."""
+        chunks = [places[at : at + TOGETHER] for at in range(0, len(places), TOGETHER)]
+        each = -(-len(chunks) // self.crew.workers)
+        parts = [deque(chunks[at : at + each]) for at in range(0, len(chunks), each)] if chunks else []
+        asked = {self._submit(part[0]): (part, part.popleft()) for part in parts}
+        died = False
+        while asked:
+            for future in wait(asked, return_when=FIRST_COMPLETED).done:
+                part, chunk = asked.pop(future)
+                answers = self._answers(future)
+                died |= answers is None
+                yield from zip(chunk, answers or [None] * len(chunk), strict=True)
+                source = part or max(parts, key=len)
+                if source:
+                    chunk = source.popleft() if source is part else source.pop()
+                    asked[self._submit(chunk)] = (source, chunk)
+        if died:
+            self.crew.renew()
 
-    def _answer(self, chunk: Sequence[Settings], future: Future[Any]) -> list[Least | None]:
+    def _submit(self, chunk: Sequence[Place]) -> Future[Any]:
+        try:
+            return self.crew.submit(bounds_of, self.base, [place.settings for place in chunk], stamp())
+        except Exception as error:
+            if not self.crew.died(error):
+                raise
+            future: Future[Any] = Future()  # the pool broke since the last look
+            future.set_exception(error)
+            return future
+
+    def _answers(self, future: Future[Any]) -> list[Least | None] | None:
+        """None where the worker died: whoever killed it is found by simulating one by one, not here."""
         try:
             found: list[Least | None] = future.result()
         except Exception as error:
             if not self.crew.died(error):
                 raise
-            self.crew.renew()
-            return [None] * len(chunk)  # whoever killed it is found by simulating one by one, not here
+            return None
         return found
 
     def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
