@@ -152,13 +152,20 @@ def execute(built: Built, *, unfolded: bool = False, blocks: bool = True, clock:
                 raise
             except ParsimError:
                 pass  # what is wrong is said op by op
-        return _by_ops(built, job, wires, clock, beside, unfolded=unfolded)
+        return _by_ops(built, job, wires, clock, beside, unfolded=unfolded, quick=blocks)
 
 
 def _by_ops(
-    built: Built, job: Plan, wires: Interconnect, clock: Callable[[Kernel], float], beside: DeviceInterference | None, *, unfolded: bool
+    built: Built,
+    job: Plan,
+    wires: Interconnect,
+    clock: Callable[[Kernel], float],
+    beside: DeviceInterference | None,
+    *,
+    unfolded: bool,
+    quick: bool,
 ) -> Run:
-    """Every op is simulated; `unfolded`: of every rank."""
+    """Every op is simulated; `unfolded`: of every rank; not `quick`: by an event of its own."""
     others = built.background
     with answers(job):
         classes, lowering = fold(job, wires, clock, others)
@@ -167,11 +174,11 @@ def _by_ops(
         lowering = Lowering(job, clock)
         lowering.run()
         loads: Callable[[Collective], CollectiveCost] = wires.cost
-        trace = Engine(lowering.program, wires, interference=beside, background=others).run()
+        trace = Engine(lowering.program, wires, interference=beside, background=others, quick=quick).run()
     else:
         folded = FoldedInterconnect(wires, classes)
         loads = folded.cost
-        trace = Engine(lowering.program, folded, interference=beside, background=map(folded.background, others)).run()
+        trace = Engine(lowering.program, folded, interference=beside, background=map(folded.background, others), quick=quick).run()
     return Run(job, lowering, lambda: trace, trace.makespan, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0, loads)
 
 
@@ -188,7 +195,7 @@ def _in_blocks(built: Built, job: Plan, wires: Interconnect, clock: Callable[[Ke
         lowering = lowering.without(apart)
     if len(lowering.program.ops) > _FEWER * lowering.blocks.expanded:
         whole = lowering.whole()
-        every = Engine(whole.program, folded, interference=beside, background=others).run()
+        every = Engine(whole.program, folded, interference=beside, background=others, quick=True).run()
         return Run(job, whole, lambda: every, every.makespan, classes, wires.cost, True, built.training.micro_batches, 0.0, folded.cost)
     trace = cast("BlockTrace", Engine(lowering.program, folded, interference=beside, background=others).run())
 
@@ -232,6 +239,6 @@ def bubble_theory(job: Plan, micro_batches: int) -> float | None:
     p, pipeline = job.mesh.size("pipeline"), job.parallelism.pipeline
     if p == 1:
         return 0.0
-    if pipeline.schedule == "custom":
+    if pipeline.schedule == "custom" or pipeline.schedule.startswith("zb-"):  # these depend on how the backward divides
         return None
     return bubble_fraction(pipeline.schedule, p, micro_batches, pipeline.virtual_stages)

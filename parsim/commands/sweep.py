@@ -80,7 +80,7 @@ def sweep(
             exhaustive=exhaustive,
             workers=workers,
             dask=dask,
-            watch=lambda rows, total, remark: progress("Simulating candidates", rows, total, quiet=quiet, remark=remark),
+            watch=lambda doing, found, total, remark: progress(doing, found, total, quiet=quiet, remark=remark),
         )
     except KeyboardInterrupt:
         if directory is not None:

@@ -8,7 +8,7 @@ first, nobody is taken for a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +19,8 @@ from parsim.hardware.flows import CollectiveCost
 
 Numbers = NDArray[np.int64]
 Price = Callable[[tuple[int, ...]], CollectiveCost]
+_FEW = 16
+"""kinds of groups that are looked for one by one; more are sorted"""
 
 
 @dataclass(frozen=True)
@@ -33,26 +35,39 @@ class Batch:
     """per group a row: the links of its flows' paths, one flow after the other"""
 
 
-def batches(cluster: Cluster, groups: Sequence[tuple[int, ...]], price: Price) -> list[Batch]:
-    """All groups (of GPUs, equally many in each) in batches; `price` says what one group costs."""
+def batches(cluster: Cluster, groups: Numbers, price: Price) -> list[Batch]:
+    """All groups (a row of GPUs each) in batches; `price` says what one group costs."""
     per_leaf = cluster.fabric.machines_per_leaf if cluster.fabric is not None else cluster.nodes
     if len(cluster.blocks) > 1 or not per_leaf or len(groups) < 3:
         return _alone(groups, range(len(groups)), price)
     each = cluster.blocks[0].node.gpus
-    everyone = np.array(groups, dtype=np.int64)
-    nodes, local = everyone // each, everyone % each
+    nodes = groups // each
     leaves = nodes // per_leaf
-    _, kind = np.unique(np.concatenate((local, nodes - nodes[:, :1], leaves - leaves[:, :1]), axis=1), axis=0, return_inverse=True)
-    order = np.argsort(kind.ravel(), kind="stable")
+    shape = ((nodes - nodes[:, :1]) * each + groups % each) * (2 * cluster.nodes) + leaves - leaves[:, :1]
     found: list[Batch] = []
-    for places in np.split(order, np.cumsum(np.bincount(kind.ravel()))[:-1]):
-        cost = price(groups[places[0]])
+    for places in _equal_rows(shape):
+        cost = price(tuple(groups[places[0]].tolist()))
         machines, switches = (column[places, 0] - column[places[0], 0] for column in (nodes, leaves))
         rows = _shifted(cluster, _links(cost), machines, switches)
-        if len(places) == 1 or _is(price(groups[places[-1]]), cost, rows[-1]):
+        if len(places) == 1 or _is(price(tuple(groups[places[-1]].tolist())), cost, rows[-1]):
             found.append(Batch(places, cost, rows))
         else:
             found += _alone(groups, places.tolist(), price)
+    return found
+
+
+def _equal_rows(rows: Numbers) -> list[Numbers]:
+    """Places of equal rows together, the first _FEW kinds in order of their first."""
+    left = np.arange(len(rows))
+    found: list[Numbers] = []
+    while len(left):
+        same = (rows[left] == rows[left[0]]).all(axis=1)
+        found.append(left[same])
+        left = left[~same]
+        if len(found) == _FEW and len(left):
+            _, kind = np.unique(rows[left], axis=0, return_inverse=True)
+            order = np.argsort(kind.ravel(), kind="stable")
+            return found + [left[part] for part in np.split(order, np.cumsum(np.bincount(kind.ravel()))[:-1])]
     return found
 
 
@@ -71,9 +86,9 @@ def _is(found: CollectiveCost, cost: CollectiveCost, links: Numbers) -> bool:
     return _without_links(found) == _without_links(cost) and np.array_equal(_links(found), links)
 
 
-def _alone(groups: Sequence[tuple[int, ...]], places: Iterable[int], price: Price) -> list[Batch]:
+def _alone(groups: Numbers, places: Iterable[int], price: Price) -> list[Batch]:
     """Every group by itself."""
-    costs = [(place, price(groups[place])) for place in places]
+    costs = [(place, price(tuple(groups[place].tolist()))) for place in places]
     return [Batch(np.array([place]), cost, _links(cost)[None, :]) for place, cost in costs]
 
 

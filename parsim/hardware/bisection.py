@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import Fabric, FatTree, FullMesh, GraphFabric, Port, Torus
+from parsim.hardware.fabric import Fabric, FatTree, FullMesh, Port, Torus
+from parsim.hardware.graph_fabric import GraphFabric
 from parsim.hardware.node import Node
 
 _MOST_PLACES = 16

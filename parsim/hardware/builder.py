@@ -10,7 +10,8 @@ from parsim.errors import Finding, TopologyError
 from parsim.hardware.box import expand_box, parse_line
 from parsim.hardware.cluster import Cluster, Placement
 from parsim.hardware.device import Device, device_from_tree
-from parsim.hardware.fabric import Fabric, FatTree, FullMesh, GraphFabric, RailOptimised, Torus
+from parsim.hardware.fabric import Fabric, FatTree, FullMesh, RailOptimised, Torus
+from parsim.hardware.graph_fabric import GraphFabric
 from parsim.hardware.links import STANDARD, LinkKind
 from parsim.hardware.node import wire
 from parsim.hardware.overrides import changed_device, changed_links, merged

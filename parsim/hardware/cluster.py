@@ -22,6 +22,8 @@ from parsim.hardware.topology import Price
 
 if TYPE_CHECKING:
     import networkx
+    import numpy as np
+    from numpy.typing import NDArray
 
     from parsim.hardware.channels import Channel
     from parsim.hardware.exchange import Exchange
@@ -187,6 +189,20 @@ class Cluster:
         _, machine, local = self._local_link(number)
         return machine.capacities[local]
 
+    def capacities(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Effective bandwidth of many links [B/s]."""
+        import numpy as np
+
+        found = np.empty(len(numbers))
+        outside = numbers >= self.first_fabric_link
+        if outside.any():
+            found[outside] = self.network.capacities(numbers[outside] - self.first_fabric_link)
+        for block in self.blocks:
+            each = np.array(block.node.capacities, dtype=np.float64)
+            here = (numbers >= block.first_link) & (numbers < block.first_link + block.count * len(each))
+            found[here] = each[(numbers[here] - block.first_link) % max(len(each), 1)]
+        return found
+
     def link_class_name(self, number: int) -> str:
         """What the link connects, the same for all equal links: ``gpu->nvswitch``, ``leaf->spine``."""
         if number >= self.first_fabric_link:
@@ -275,7 +291,8 @@ class Cluster:
         return whole
 
     def _add_fabric(self, whole: networkx.DiGraph[str]) -> None:
-        from parsim.hardware.fabric import FullMesh, GraphFabric
+        from parsim.hardware.fabric import FullMesh
+        from parsim.hardware.graph_fabric import GraphFabric
 
         fabric = self.network
         if isinstance(fabric, GraphFabric):

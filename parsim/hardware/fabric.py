@@ -12,14 +12,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from parsim.errors import Finding, TopologyError
 from parsim.hardware.links import Link, LinkKind
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from parsim.hardware.routes import PathFinder
 
     Numbers = NDArray[np.int64]
 
@@ -117,6 +114,12 @@ class Fabric:
     def capacity(self, local: int) -> float:
         """Capacity by local id [B/s]."""
         return self.link_kind.capacity
+
+    def capacities(self, local: Numbers) -> NDArray[np.float64]:
+        """Capacities by local ids [B/s]."""
+        import numpy as np
+
+        return np.full(len(local), self.link_kind.capacity)
 
     def latency(self, local: int) -> float:
         """Latency of one hop by local id [s]."""
@@ -221,6 +224,10 @@ class FatTree(Fabric):
 
     def capacity(self, local: int) -> float:
         return self.link_kind.capacity if local < 2 * self.ports else self.uplink_capacity
+
+    def capacities(self, local: Numbers) -> NDArray[np.float64]:
+        trunk = local >= 2 * self.ports
+        return ~trunk * self.link_kind.capacity + trunk * self.uplink_capacity
 
     def latency(self, local: int) -> float:
         return self.link_kind.latency if local < 2 * self.ports else TRUNK_LATENCY
@@ -368,50 +375,3 @@ class Torus(Fabric):
         place = self.position(node)
         place[axis] = (place[axis] + (1 if way == 0 else -1)) % self.dims[axis]
         return f"node{node}.port0", f"node{self.at(place)}.port0"
-
-
-class GraphFabric(Fabric):
-    """Switches and cables given one by one; ports are vertices of that graph."""
-
-    kind = "graph"
-
-    def __init__(self, finder: PathFinder, links: Sequence[Link], classes: Sequence[str], ports: Sequence[Sequence[str]]) -> None:
-        self.finder = finder
-        self.links = tuple(links)
-        self.classes = tuple(classes)
-        self.port_names = tuple(tuple(names) for names in ports)
-        self.nodes = len(self.port_names)
-        self.ports = sum(len(names) for names in self.port_names)
-        self.blocks = tuple((1, len(names)) for names in self.port_names)
-        self.message_latency = max((data["link_kind"].message_latency for _, _, data in finder.graph.edges(data=True)), default=0.0)
-        self._routes: dict[tuple[Port, Port], tuple[int, ...]] = {}
-
-    @property
-    def machines_per_leaf(self) -> int:
-        return 0
-
-    @property
-    def link_count(self) -> int:
-        return len(self.links)
-
-    def route(self, source: Port, target: Port) -> tuple[int, ...]:
-        key = (source, target)
-        if key not in self._routes:
-            a, b = self.port_names[source.node][source.port], self.port_names[target.node][target.port]
-            found = self.finder.network(a, b)
-            if found is None:
-                raise TopologyError(Finding(f"no path from {a} to {b}", "edges", f"{a} -> {b}", "connect them with an edge"))
-            self._routes[key] = found.links
-        return self._routes[key]
-
-    def link(self, local: int) -> Link:
-        return self.links[local]
-
-    def capacity(self, local: int) -> float:
-        return self.links[local].capacity
-
-    def latency(self, local: int) -> float:
-        return self.links[local].latency
-
-    def link_class(self, local: int) -> str:
-        return self.classes[local]

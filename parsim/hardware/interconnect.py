@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from parsim.hardware.batches import Batch, batches
+import numpy as np
+from numpy.typing import NDArray
+
+from parsim.hardware.batches import Batch, Numbers, batches
 from parsim.hardware.cluster import Cluster
 from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.flows import CollectiveCost
@@ -63,10 +66,9 @@ class Interconnect:
         self._known[id(collective)] = (collective, found)
         return found
 
-    def batches(self, kind: str, groups: Sequence[tuple[int, ...]], size: int) -> list[Batch]:
-        """What many transfers of `size` bytes cost, those together that cost the same on other links."""
-        at = self.placement.__getitem__
-        placed = [tuple(map(at, group)) for group in groups]
+    def batches(self, kind: str, groups: Numbers, size: int) -> list[Batch]:
+        """What many transfers of `size` bytes cost (a row of ranks each), those together that cost the same on other links."""
+        placed = np.array(self.placement)[groups]
         return batches(self.cluster, placed, lambda group: self._price(group, kind, size))
 
     def _price(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
@@ -85,3 +87,7 @@ class Interconnect:
     def capacity(self, link: int) -> float:
         """Effective bandwidth of a link [B/s]."""
         return self.cluster.capacity(link)
+
+    def capacities(self, links: Numbers) -> NDArray[np.float64]:
+        """Effective bandwidths of many links [B/s]."""
+        return self.cluster.capacities(links)

@@ -158,7 +158,8 @@ class DeviceInterference:
         """See `load_of`; the first member's device stands for all."""
         members = [self._gpus[rank] for rank in collective.group]
         device = self._cluster.device(members[0])
-        network = len({self._cluster.node_of(gpu) for gpu in members}) > 1
+        home = self._cluster.node_of(members[0])
+        network = any(self._cluster.node_of(gpu) != home for gpu in members)
         blocks = BLOCKS_SEND if collective.kind in ("send", "sendrecv") else BLOCKS_NETWORK if network else BLOCKS_LOCAL
         cost = self._cost(collective)
         return load_of(collective.kind, cost, len(members), blocks, sms=device.sms, bandwidth=device.bandwidth, network=network)

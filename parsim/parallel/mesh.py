@@ -41,6 +41,11 @@ class Mesh:
         size, stride = self._shape[axis]
         return rank // stride % size
 
+    def coordinates(self, axis: str) -> list[int]:
+        """Where every rank stands along `axis`."""
+        size, stride = self._shape[axis]
+        return [rank // stride % size for rank in range(self.ranks)]
+
     def move(self, rank: int, axis: str, coordinate: int) -> int:
         """The rank that differs from `rank` only by standing at `coordinate` along `axis`."""
         size, stride = self._shape[axis]

@@ -15,6 +15,9 @@ from parsim.program.program import COMPUTE, OFFLOAD, Collective, Lane, Program, 
 from parsim.program.shared import SharedPasses
 from parsim.program.stage import StagePasses
 
+_NONE: frozenset[str] = frozenset()
+"""lanes of a rank that may be busy beyond the end of a pass's compute, until one is"""
+
 
 class BlockLowering(Lowering):
     """As `Lowering`; transfers in `outside` stay ops, because others can change how long they take."""
@@ -32,8 +35,6 @@ class BlockLowering(Lowering):
         self._whole = partial(Lowering, plan, clock, representatives, represents)
         self._again = partial(BlockLowering, plan, clock, representatives, represents)
         self._outside = outside
-        self._open: dict[int, frozenset[str]] = {}
-        """rank -> lanes that may be busy beyond the end of a pass's compute"""
         self._layouts: dict[tuple[tuple[Row, ...], frozenset[str]], Layout] = {}
         self._parts: dict[tuple[int, frozenset[str], frozenset[Spec]], tuple[list[Part], frozenset[str]]] = {}
         self._cut: dict[tuple[int, int, frozenset[str]], tuple[Sequence[Item], CutPass | None, frozenset[str]]] = {}
@@ -74,19 +75,19 @@ class BlockLowering(Lowering):
     def passes_of(self, pipeline_rank: int) -> StagePasses:
         """The passes of one pipeline rank, with its own names."""
         if (found := self._own_passes.get(pipeline_rank)) is None:
-            role = next(iter(self._passes[pipeline_rank]))
-            found = self._own_passes[pipeline_rank] = StagePasses(self.plan, pipeline_rank, role, self._clock)
+            role = next(iter(self.passes[pipeline_rank]))
+            found = self._own_passes[pipeline_rank] = StagePasses(self.plan, pipeline_rank, role, self.clock)
         return found
 
     def compiled(self, rank: int, items: Sequence[Item]) -> Sequence[Stamp] | None:
         """See `Lowering.compiled`."""
-        opened = self._open.get(rank, frozenset())
+        opened = cast("frozenset[str]", self.conditions.get(rank, _NONE))
         key = (rank, id(items), opened)
         if (found := self._cut.get(key)) is None:
             found = self._cut[key] = self._cut_up(rank, items, opened)
         _, cut, left = found
         if not left <= opened:
-            self._open[rank] = opened | left
+            self.conditions[rank] = opened | left
         return cut
 
     def _cut_up(self, rank: int, items: Sequence[Item], opened: frozenset[str]) -> tuple[Sequence[Item], CutPass | None, frozenset[str]]:
@@ -131,7 +132,7 @@ class BlockLowering(Lowering):
             kind = item.kind if collective is None or collective.axis == OFFLOAD else f"{collective.axis}_comm"
             lanes = self.lane_tuple(rank, part.lanes)
             tails = tuple(Lane(rank, tail) for tail in item.tails)
-            result.append((item.name, kind, lanes, item.duration / speed, collective, (), part.needs, tails))
+            result.append(Stamp(item.name, kind, lanes, item.duration / speed, collective, (), part.needs, tails))
             body = None
             if shape is not None:
                 uses = tuple((transfers[spec], self.lane_tuple(rank, names), count) for spec, names, count in shape.uses)

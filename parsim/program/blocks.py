@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from parsim.program.passes import Item
-from parsim.program.program import COMPUTE, Collective, Effect, Lane, Op, Program, Stamp
+from parsim.program.program import COMPUTE, Collective, Effects, Lane, Op, Pass, Program, Stamp
 
 
 class Row(NamedTuple):
@@ -109,17 +109,24 @@ class BlockProgram(Program):
         needs: Iterable[Op] = (),
         duration: float = 0.0,
         collective: Collective | None = None,
-        effects: tuple[tuple[int, tuple[Effect, ...]], ...] = (),
+        effects: Effects = (),
         instance: int = 0,
     ) -> Op:
         """See `Program.add`."""
         self.bodies.append(None)
         return super().add(name, kind, lanes, needs, duration, collective, effects, instance)
 
-    def stamp(self, rank: int, compiled: Sequence[Stamp], instance: int, waits: list[Op]) -> Op | None:
+    def ready_made(self, rank: int, stamps: Sequence[Stamp], message: Stamp | None = None) -> Pass:
+        """See `Program.ready_made`."""
+        made = super().ready_made(rank, stamps, message)
+        bodies = stamps.bodies if isinstance(stamps, CutPass) else []
+        made.bodies = [*bodies, *[None] * (len(made.rows) - len(bodies))]
+        return made
+
+    def stamp(self, ready: Pass, instance: int, waits: Iterable[Op] = ()) -> Op | None:
         """See `Program.stamp`."""
-        self.bodies += compiled.bodies if isinstance(compiled, CutPass) else [None] * len(compiled)
-        return super().stamp(rank, compiled, instance, waits)
+        self.bodies += ready.bodies
+        return Program.stamp(self, ready, instance, waits)
 
     def transfers(self) -> Iterator[tuple[Collective, tuple[Lane, ...]]]:
         """See `Program.transfers`; those inside blocks too."""

@@ -5,6 +5,9 @@ Context ranks hold the same parameters, so what is done for parameters along dat
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parsim.errors import Finding, PlanError
 from parsim.parallel.fsdp import REPLICA, SHARD
 from parsim.parallel.own import PATH as STRATEGY
@@ -37,6 +40,42 @@ def group(plan: Plan, axis: str, rank: int) -> tuple[int, ...]:
         known = ", ".join((*mesh.order, SHARD, REPLICA, "model", "world"))
         raise PlanError(Finding(f"a collective along {axis!r}, which is no axis", STRATEGY, axis, f"use one of {known}"))
     return mesh.group(rank, axis)
+
+
+def groups_of(plan: Plan, axis: str, pipeline_rank: int) -> NDArray[np.int64]:
+    """Every group along `axis` that a rank of this pipeline rank is in (see `group`), a row each."""
+    mesh = plan.mesh
+    if axis == "model":
+        return _rows(plan, pipeline_rank, "tensor", "pipeline")
+    if axis == "world":
+        return np.arange(mesh.ranks)[None, :]
+    if axis == OFFLOAD:
+        return _rows(plan, pipeline_rank)
+    if axis.startswith("tied-"):
+        ends = np.array([int(part) for part in axis.split("-")[1:]])
+        return np.asarray(_rows(plan, 0) + np.sort(ends) * mesh.stride("pipeline"))
+    if axis in ("data", SHARD, REPLICA):
+        replicas = _rows(plan, pipeline_rank, "data", "context")
+        if axis == "data":
+            return replicas
+        shards = replicas.reshape(len(replicas), -1, plan.shard_size)
+        if axis == REPLICA:
+            shards = shards.transpose(0, 2, 1)
+        return shards.reshape(-1, shards.shape[2])
+    return _rows(plan, pipeline_rank, axis) if axis in mesh.order else np.array([group(plan, axis, 0)])
+
+
+def sends_of(plan: Plan, source: int, target: int) -> NDArray[np.int64]:
+    """(sender, receiver) of every message from one pipeline rank to another, a row each."""
+    return np.asarray(_rows(plan, source) + np.array([0, (target - source) * plan.mesh.stride("pipeline")]))
+
+
+def _rows(plan: Plan, pipeline_rank: int, *axes: str) -> NDArray[np.int64]:
+    """The groups along mesh axes of the ranks of one pipeline rank."""
+    mesh = plan.mesh
+    firsts = mesh.at(**{"pipeline": pipeline_rank, **dict.fromkeys(axes, 0)})
+    offsets = np.array(mesh.group(0, *axes) if axes else (0,))
+    return np.asarray(np.array(firsts)[:, None] + offsets)
 
 
 def breakdown_axis(plan: Plan, axis: str) -> str:

@@ -66,6 +66,8 @@ class Passes(Protocol):
     def table(self) -> TensorTable: ...
     @property
     def resident(self) -> tuple[int, ...]: ...
+    @property
+    def fixed(self) -> bool: ...
     def begin(self) -> list[Item]: ...
     def end(self) -> list[Item]: ...
     def template(self, kind: str, stage: int, first: bool, last: bool, partial: bool = False) -> list[Item]: ...
@@ -76,14 +78,27 @@ class Passes(Protocol):
 
 
 class PassBuilder:
-    """Collects the items of one pass. `prefix` keeps the tensor names of several chunks on one rank apart."""
+    """Collects the items of one pass.
 
-    def __init__(self, clock: Callable[[Kernel], float], table: TensorTable, *, first: bool, last: bool, prefix: str = "") -> None:
+    `prefix` keeps the tensor names of several chunks on one rank apart, but for those that chunks hand to each other (`handed`).
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[Kernel], float],
+        table: TensorTable,
+        *,
+        first: bool,
+        last: bool,
+        prefix: str = "",
+        handed: frozenset[str] = frozenset(),
+    ) -> None:
         self.clock = clock
         self.table = table
         self.first = first
         self.last = last
         self.prefix = prefix
+        self._handed = handed
         self.items: list[Item] = []
         self._segment: Item | None = None
         self._label = self._named = ("", COMPUTE)
@@ -114,7 +129,7 @@ class PassBuilder:
 
     def tensor(self, name: str, size: int, category: str, *, per_micro_batch: bool = False) -> str:
         """See `Emitter.tensor`."""
-        self.table.declare(self.prefix + name, size, category, per_micro_batch=per_micro_batch)
+        self.table.declare(self.full(name), size, category, per_micro_batch=per_micro_batch)
         return name
 
     def compute(self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()) -> None:
@@ -219,8 +234,12 @@ class PassBuilder:
 
     # -- segments -------------------------------------------------------------------------------------------------
 
+    def full(self, name: str) -> str:
+        """A tensor's name on its rank."""
+        return name if name in self._handed else self.prefix + name
+
     def number(self, name: str) -> int:
-        return self.table.index[self.prefix + name]
+        return self.table.index[self.full(name)]
 
     def _relabel(self, name: str, kind: str) -> None:
         if (name, kind) != self._label:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 COMPUTE = "compute"
 """name of the lane that runs kernels"""
@@ -81,7 +81,7 @@ class Op:
         lanes: tuple[Lane, ...],
         duration: float = 0.0,
         collective: Collective | None = None,
-        effects: tuple[tuple[int, tuple[Effect, ...]], ...] = (),
+        effects: Effects = (),
         instance: int = 0,
     ) -> None:
         self.index = index
@@ -103,11 +103,43 @@ class Op:
         return f"<Op {self.index} {self.name}#{self.instance}>"
 
 
-Stamp = tuple[
-    str, str, tuple[Lane, ...], float, Collective | None, tuple[tuple[int, tuple[Effect, ...]], ...], tuple[int, ...], tuple[Lane, ...]
-]
-"""One op of a compiled pass: the arguments of `Program.add`, with `needs` as places in the pass and then lanes whose
-last op it waits for (the compute lane: as it was before the pass)."""
+Effects = tuple[tuple[int, tuple[Effect, ...]], ...]
+"""(rank, effects) pairs"""
+
+
+class Stamp(NamedTuple):
+    """One op of a pass that is added again and again: what `Program.add` is told, for whichever micro-batch."""
+
+    name: str
+    kind: str
+    lanes: tuple[Lane, ...]
+    duration: float
+    collective: Collective | None
+    effects: Effects
+    needs: tuple[int, ...] = ()
+    """places in the pass"""
+    tails: tuple[Lane, ...] = ()
+    """lanes whose last op it waits for (the compute lane of a pass: as it was before the pass)"""
+
+
+Tail = list[Op]
+"""the last op of a lane; empty while there is none"""
+
+
+class Pass:
+    """A pass of one rank that meets nobody else, ready for `Program.stamp`."""
+
+    __slots__ = ("begin", "bodies", "first", "rows")
+
+    def __init__(self, begin: Tail, first: int, rows: list[tuple[Any, ...]]) -> None:
+        self.begin = begin
+        """compute lane"""
+        self.first = first
+        """place of its first op on the compute lane, -1: none"""
+        self.rows = rows
+        """per op: what `Op` is told, tails of its lanes, places it needs, tails it waits for, whether it waits for `begin`"""
+        self.bodies: Sequence[Any] = ()
+        """what is in the ops of a program with blocks"""
 
 
 @dataclass
@@ -126,7 +158,9 @@ class Program:
     """(name, duration) of a compute op -> what its kernels compute [FLOP] and move in device memory [B]; for pictures"""
     slots: dict[int, Sequence[tuple[str, int, int]]] = field(default_factory=dict)
     """rank -> its schedule as (kind, stage, micro_batch), for the text form and figures"""
-    _tail: dict[Lane, Op] = field(default_factory=dict, repr=False)
+    _tails: dict[Lane, Tail] = field(default_factory=dict, repr=False)
+    _tails_of: dict[int, tuple[tuple[Lane, ...], tuple[Tail, ...]]] = field(default_factory=dict, repr=False)
+    """id of a tuple of lanes -> it and their tails: most ops share their tuples"""
 
     def add(
         self,
@@ -136,18 +170,20 @@ class Program:
         needs: Iterable[Op] = (),
         duration: float = 0.0,
         collective: Collective | None = None,
-        effects: tuple[tuple[int, tuple[Effect, ...]], ...] = (),
+        effects: Effects = (),
         instance: int = 0,
     ) -> Op:
         """Append an op behind the last op of each of its lanes and behind `needs`."""
         op = Op(len(self.ops), name, kind, lanes, duration, collective, effects, instance)
-        tail = self._tail
         count = 0
-        for lane in lanes:
-            if (last := tail.get(lane)) is not None:
-                last.after.append(op)
+        known = self._tails_of.get(id(lanes))
+        for tail in known[1] if known is not None else self._bound(lanes):
+            if tail:
+                tail[0].after.append(op)
                 count += 1
-            tail[lane] = op
+                tail[0] = op
+            else:
+                tail.append(op)
         for other in needs:
             other.after.append(op)
             count += 1
@@ -155,51 +191,67 @@ class Program:
         self.blockers.append(count)
         return op
 
-    def stamp(self, rank: int, compiled: Sequence[Stamp], instance: int, waits: list[Op]) -> Op | None:
-        """Append a pass of one rank that meets nobody else in this program; returns its first op on the compute lane.
+    def ready_made(self, rank: int, stamps: Sequence[Stamp], message: Stamp | None = None) -> Pass:
+        """A pass of one rank for `stamp`. A `message` leaves when the pass is over; its compute tail is the pass's end."""
+        rows: list[tuple[Any, ...]] = []
+        first = -1
+        for name, kind, lanes, duration, collective, effects, needs, tails in stamps:
+            if first < 0 and lanes[0].name == COMPUTE:
+                first = len(rows)
+            others = tuple(self.tail(lane) for lane in tails if lane.name != COMPUTE)
+            row = (name, kind, lanes, duration, collective, effects, self._bound(lanes), needs, others, len(others) < len(tails))
+            rows.append(row)
+        if message is not None:
+            name, kind, lanes, duration, collective, effects, _, tails = message
+            rows.append((name, kind, lanes, duration, collective, effects, self._bound(lanes), (), tuple(map(self.tail, tails)), False))
+        return Pass(self.tail(Lane(rank, COMPUTE)), first, rows)
+
+    def stamp(self, ready: Pass, instance: int, waits: Iterable[Op] = ()) -> Op | None:
+        """Append a pass; returns its first op on the compute lane, which begins behind `waits`.
 
         The same as calling `add` for every entry, without the calls: programs have a million ops.
         """
-        ops, blockers, tail = self.ops, self.blockers, self._tail
-        begin = tail.get(Lane(rank, COMPUTE))
-        made: list[Op] = []
-        start: Op | None = None
-        index = len(ops)
-        for name, kind, lanes, duration, collective, effects, needs, tails in compiled:
+        ops, blockers = self.ops, self.blockers
+        begin = ready.begin[0] if ready.begin else None
+        origin = index = len(ops)
+        for name, kind, lanes, duration, collective, effects, tails, needs, others, behind in ready.rows:
             op = Op(index, name, kind, lanes, duration, collective, effects, instance)
             index += 1
             count = 0
-            for lane in lanes:
-                if (last := tail.get(lane)) is not None:
-                    last.after.append(op)
+            for tail in tails:
+                if tail:
+                    tail[0].after.append(op)
                     count += 1
-                tail[lane] = op
+                    tail[0] = op
+                else:
+                    tail.append(op)
             for need in needs:
-                made[need].after.append(op)
+                ops[origin + need].after.append(op)
                 count += 1
-            for lane in tails:
-                before = begin if lane.name == COMPUTE else tail.get(lane)
-                if before is not None and before is not op:
-                    before.after.append(op)
+            for tail in others:
+                if tail and tail[0] is not op:
+                    tail[0].after.append(op)
                     count += 1
-            if start is None and lanes[0].name == COMPUTE:
-                start = op
-                for other in waits:
-                    other.after.append(op)
-                    count += 1
-            made.append(op)
+            if behind and begin is not None:
+                begin.after.append(op)
+                count += 1
             ops.append(op)
             blockers.append(count)
+        if ready.first < 0:
+            return None
+        start = ops[origin + ready.first]
+        for other in waits:
+            other.after.append(start)
+            blockers[start.index] += 1
         return start
 
-    def join(
-        self, op: Op, lanes: tuple[Lane, ...], needs: Iterable[Op] = (), effects: tuple[tuple[int, tuple[Effect, ...]], ...] = ()
-    ) -> None:
+    def join(self, op: Op, lanes: tuple[Lane, ...], needs: Iterable[Op] = (), effects: Effects = ()) -> None:
         """More members take part in `op` (a collective across stages that are lowered one after the other)."""
         for lane in lanes:
-            if (last := self._tail.get(lane)) is not None:
+            tail = self.tail(lane)
+            for last in tail:
                 self.block(last, op)
-            self._tail[lane] = op
+            tail[:] = [op]
         for other in needs:
             self.block(other, op)
         op.lanes += lanes
@@ -212,7 +264,23 @@ class Program:
 
     def last(self, lane: Lane) -> Op | None:
         """The op added last to `lane`."""
-        return self._tail.get(lane)
+        tail = self._tails.get(lane)
+        return tail[0] if tail else None
+
+    def tail(self, lane: Lane) -> Tail:
+        """The end of a lane: the same list always."""
+        if (tail := self._tails.get(lane)) is None:
+            tail = self._tails[lane] = []
+        return tail
+
+    def tails(self) -> dict[Lane, Op]:
+        """The last op of every lane."""
+        return {lane: tail[0] for lane, tail in self._tails.items() if tail}
+
+    def _bound(self, lanes: tuple[Lane, ...]) -> tuple[Tail, ...]:
+        tails = tuple(map(self.tail, lanes))
+        self._tails_of[id(lanes)] = (lanes, tails)
+        return tails
 
     def transfers(self) -> Iterator[tuple[Collective, tuple[Lane, ...]]]:
         """Every transfer with the lanes it holds; the same may come again."""

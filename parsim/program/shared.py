@@ -56,7 +56,8 @@ class SharedPasses:
         weights = tuple((w.block - first, w.parameter.name, w.count, w.product) for w in self.plan.weights(chunk))
         around = (id(blocks[first - 1]) if first else None, id(blocks[last + 1]) if last + 1 < len(blocks) else None)
         trained = min(max(self._first_trained - first, -1), len(chunk.blocks))
-        return (tuple(id(blocks[b]) for b in chunk.blocks), around, weights, trained)
+        stays = self.plan.stays(chunk.stage - 1), self.plan.stays(chunk.stage)
+        return (tuple(id(blocks[b]) for b in chunk.blocks), around, weights, trained, stays)
 
 
 class RankPasses:
@@ -84,6 +85,11 @@ class RankPasses:
     def resident(self) -> tuple[int, ...]:
         """See `StagePasses.resident`."""
         return self._ends.resident
+
+    @property
+    def fixed(self) -> bool:
+        """See `StagePasses.fixed`."""
+        return True
 
     def memory_bound(self) -> dict[str, float]:
         """See `StagePasses.memory_bound`."""

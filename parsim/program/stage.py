@@ -48,7 +48,13 @@ class StagePasses:
 
     def builder(self, stage: int, *, first: bool = True, last: bool = True) -> PassBuilder:
         prefix = f"chunk {stage} " if len(self.chunks) > 1 else ""
-        return PassBuilder(self.clock, self.table, first=first, last=last, prefix=prefix)
+        return PassBuilder(self.clock, self.table, first=first, last=last, prefix=prefix, handed=self._handed(stage))
+
+    def _handed(self, stage: int) -> frozenset[str]:
+        """Boundary tensors that the stage gives to, or has from, another one on this rank: both have the same."""
+        plan, blocks = self.plan, self.chunks[stage].blocks
+        boundaries = [blocks[0]] * plan.stays(stage - 1) + [blocks[-1] + 1] * plan.stays(stage)
+        return frozenset(f"{mark}{way}{b}" for b in boundaries for mark in (self.mark(False), self.mark(True)) for way in ("x", "dx"))
 
     def _declare_resident(self) -> tuple[int, ...]:
         numbers = []
@@ -143,6 +149,11 @@ class StagePasses:
             items.append(Item("step constant", "launch", (COMPUTE,), runtime.step_constant))
 
     # -- passes ---------------------------------------------------------------------------------------------------
+
+    @property
+    def fixed(self) -> bool:
+        """The same question about a template has the same answer throughout the step."""
+        return not self.plan.sharded and self.plan.parallelism.data.own is None
 
     def mark(self, partial: bool) -> str:
         """What the names of a smaller last micro-batch's tensors begin with."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from parsim.program.passes import Item
-from parsim.program.program import COMPUTE, Effect, Lane, Op
+from parsim.program.program import COMPUTE, Effect, Effects, Lane, Op
 
 if TYPE_CHECKING:
     from parsim.program.lowering import Lowering
@@ -48,7 +48,7 @@ class Stamping:
             if item.collective is not None:
                 return True
             lanes = self.lowering.lane_tuple(self.rank, item.lanes)
-            effects: tuple[tuple[int, tuple[Effect, ...]], ...] = ()
+            effects: Effects = ()
             duration = item.duration
             if self.speed != 1.0:
                 duration /= self.speed

@@ -245,7 +245,8 @@ class _Reader:
             raise ValueError(f"unknown fields {', '.join(fields)}")
 
     def _end(self, queues: Iterable[Lane], op: Op) -> None:
-        self.program._tail.update(dict.fromkeys(queues, op))  # noqa: SLF001  the text form is part of the program
+        for queue in queues:
+            self.program.tail(queue)[:] = [op]
 
     def _link(self) -> None:
         ops = self.program.ops

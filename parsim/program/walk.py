@@ -56,6 +56,9 @@ class Walk:
         self.host = LaunchFloor(self.plan.runtime.host, passes.clock, self.at)
         self._opened: set[str] = set()
         self._left: dict[str, int] = {}
+        again = [group.blocks[-1] for group in self.groups if group.checkpoint and split]
+        self._again = frozenset(block for block in again if block + 1 < len(self.plan.model.blocks))
+        """blocks whose recomputed output is a second tensor, because weight gradients still wait for the first"""
         self._written: set[str] = set()
         self.stored = Stored(self)
 
@@ -84,7 +87,8 @@ class Walk:
     # -- tensors --------------------------------------------------------------------------------------------------
 
     def _name(self, block: int, tensor: str) -> str:
-        boundary = {"input": f"x{block}", "output": f"x{block + 1}", "grad_input": f"dx{block}", "grad_output": f"dx{block + 1}"}
+        again = " again" if block in self._again else ""
+        boundary = {"input": f"x{block}", "output": f"x{block + 1}{again}", "grad_input": f"dx{block}", "grad_output": f"dx{block + 1}"}
         return self._mark + (boundary.get(tensor) or f"{self.plan.model.block_names[block]}.{tensor}")
 
     def tape(self, block: int) -> Tape:
@@ -172,17 +176,23 @@ class Walk:
 
     def kept_by_producer(self, block: int) -> bool:
         """The block before keeps its own output (a ReLU) and will free it, later in backward than this block could."""
-        if not self.plan.training.backward or block == self.chunk.blocks[0] or not self.tape(block - 1).output_saved:
+        first = block == self.chunk.blocks[0]
+        if not self.plan.training.backward or (first and not self._stays(block)) or not self.tape(block - 1).output_saved:
             return False
-        return not self._group_of[block - 1].checkpoint or block in self._group_of[block - 1].blocks
+        group = self.passes.groups(self.stage - 1)[-1] if first else self._group_of[block - 1]
+        return not group.checkpoint or block in group.blocks
+
+    def _stays(self, boundary: int) -> bool:
+        """The stages on both sides of this end of the chunk are on this rank."""
+        return self.plan.stays(self.stage - 1 if boundary == self.chunk.blocks[0] else self.stage)
 
     def _external(self, block: int) -> bool:
         """The block's input is the micro-batch itself, which the script holds."""
         return block == 0
 
     def _receive(self, prefix: str, boundary: int) -> None:
-        """Buffer for what another stage sends, and the gather of a scattered message."""
-        if boundary in (0, len(self.plan.model.blocks)):
+        """Buffer for what another stage sends, and the gather of a scattered message; a stage on this rank hands over its own."""
+        if boundary in (0, len(self.plan.model.blocks)) or self._stays(boundary):
             return
         size = self.tape(boundary - 1).tensors["output"].bytes
         category = "activations" if prefix == "x" else "temporaries"

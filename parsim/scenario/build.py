@@ -24,7 +24,7 @@ from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
 from parsim.scenario.software import Assumption, Profile, automatic, blocking_findings, host_of, issue_of, read_profile
-from parsim.scenario.strategy import parallelism, with_schedule
+from parsim.scenario.strategy import overlap_warnings, parallelism, with_schedule
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
@@ -91,6 +91,7 @@ class Builder:
             self._fail(
                 TopologyError, [Finding(text, "cluster.topology", None, "use cluster.gpus or cluster.placement to keep to one kind")]
             )
+        self.warnings += overlap_warnings(split, devices)
         precision = self._precision(profile, devices)
         placed = split
         recipe = self._try(lambda: self._finetune(precision))

@@ -10,7 +10,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,10 @@ _COUNT = 24
 _LEAST = 8
 SHARE = 0.8
 """of measured runs that the band should cover"""
+_WORDS = {
+    "data": "replicated states", "sharded": "sharded states", "model": "tensor or pipeline parallelism",
+    "both": "sharded states and tensor or pipeline parallelism",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +94,13 @@ def _number(text: str) -> float | None:
     return float(text) if text else None
 
 
+def _alike(wanted: Features, run: KnownRun) -> bool:
+    return (run.features.gpu, run.features.family) == (wanted.gpu, wanted.family)
+
+
 def like(wanted: Features, runs: Sequence[KnownRun]) -> list[tuple[float, KnownRun]]:
     """(distance, run) of the runs on the same GPU with the same kind of strategy, the nearest first."""
-    same = [(wanted.distance(run.features), run) for run in runs if (run.features.gpu, run.features.family) == (wanted.gpu, wanted.family)]
+    same = [(wanted.distance(run.features), run) for run in runs if _alike(wanted, run)]
     return sorted((entry for entry in same if entry[0] <= _FAR), key=lambda entry: (entry[0], entry[1].id))
 
 
@@ -128,11 +136,8 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
     peaks = [run.memory_error for _, run in near if run.memory_error is not None][:_COUNT]
     step, memory = band(steps), band(peaks)
     if step is None:
-        return {}
-    words = {
-        "data": "replicated states", "sharded": "sharded states", "model": "tensor or pipeline parallelism",
-        "both": "sharded states and tensor or pipeline parallelism",
-    }[wanted.family]  # fmt: skip
+        return _apart(wanted, runs) if wanted.family == "both" else {}
+    words = _WORDS[wanted.family]
     return {
         "status": "validated" if near[0][0] <= CLOSE else "interpolated",
         "step": step,
@@ -140,6 +145,23 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
         "basis": f"{100 * SHARE:.0f} % of the {len(steps)} nearest published runs on {wanted.gpu} with {words}; nothing was fitted to them",
         "nearest": tuple(_near(wanted, run) for _, run in near[:5]),
     }
+
+
+def _apart(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
+    """What runs with one half of such a strategy say, in words: neither is a band for both halves together."""
+    parts = []
+    for family in ("sharded", "model"):
+        half = replace(wanted, family=family)
+        same = sorted((half.distance(run.features), run.id, run) for run in runs if _alike(half, run) and run.step_error is not None)
+        near = [run for *_, run in same[:_COUNT]]
+        if factors := band([run.step_error for run in near if run.step_error is not None]):
+            gpus = [run.features.gpus for run in near]
+            where = f"{len(near)} runs on {min(gpus)} to {max(gpus)} GPUs"
+            parts.append(f"{factors[0]:.2f} to {factors[1]:.2f} with {_WORDS[family]} alone ({where})")
+    if not parts:
+        return {}
+    taken = f"measured over predicted, {100 * SHARE:.0f} % of runs: {', '.join(parts)}"
+    return {"basis": f"no published run on {wanted.gpu} has {_WORDS['both']}; {taken}"}
 
 
 def _near(wanted: Features, run: KnownRun) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from math import gcd
 from pathlib import Path
@@ -12,7 +14,7 @@ from parsim.errors import Finding, PlanError
 from parsim.parallel.mesh import Mesh
 from parsim.parallel.own import PATH as STRATEGY
 from parsim.parallel.own import OwnStrategy, load_strategy
-from parsim.parallel.schedules import NAMES, Schedule, check, schedule
+from parsim.parallel.schedules import ALIASES, NAMES, Schedule, check, chunks, homes, schedule
 from parsim.parallel.schedules.custom import from_function, from_text, load_function
 from parsim.parallel.settings import ContextParallel, DataParallel, Parallelism, PipelineParallel, TensorParallel
 from parsim.scenario import files
@@ -21,12 +23,15 @@ from parsim.scenario.references import folder, python_file, schedule_file
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
+    from parsim.hardware.device import Device
     from parsim.scenario.scenario import Scenario
 
 SCHEDULE = "parallel.pipeline.schedule"
-SCHEDULE_ALIASES = {"pipedream-flush": "1f1b", "dapple": "1f1b", "interleaved-1f1b": "interleaved"}
+VIRTUAL = "parallel.pipeline.virtual_stages"
 MOST_PROBLEMS = 8
 """of one schedule that are listed"""
+BLACKWELL = 10.0
+"""compute capability"""
 SLOT = re.compile(r"[FBIW]\d+\.\d+|\d+[FBIW]\d+")
 
 
@@ -46,6 +51,23 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         pipeline=_pipeline(section.pipeline, scenario),
         data=replace(_data(section.data, size), shard_size=_shard_size(section, size, cluster, gpus), own=_own(section, scenario)),
     )
+
+
+def overlap_warnings(split: Parallelism, devices: Iterable[Device]) -> list[Finding]:
+    """A warning where two things are hidden that ask the driver for opposite settings.
+
+    Before Blackwell, tensor parallelism's collectives run beside backward's products if CUDA_DEVICE_MAX_CONNECTIONS=1, gathers
+    beside computation if it is larger; Megatron-LM says not to combine them (NVIDIA/Megatron-LM, megatron/training/arguments.py).
+    """
+    tensor, strategy = split.tensor, split.data.strategy
+    old = next((device for device in devices if 0 < device.compute_capability < BLACKWELL), None)
+    if tensor.size == 1 or tensor.overlap == "none" or strategy not in ("zero3", "fsdp", "hsdp") or old is None:
+        return []
+    message = (
+        f"hidden together with the gathers of {strategy}, though on {old.name} the one asks for CUDA_DEVICE_MAX_CONNECTIONS=1 and the"
+        " other for more (Megatron-LM warns of the combination): an optimistic step"
+    )
+    return [Finding(message, "parallel.tensor.overlap", tensor.overlap, "none shows the step without it")]
 
 
 def _own(section: ParallelSection, scenario: Scenario) -> OwnStrategy | None:
@@ -120,7 +142,7 @@ def _largest(section: ParallelSection) -> str:
 def schedule_name(name: str) -> str:
     """The name of a built-in schedule as the parallel room spells it. Raises `PlanError` for anything else."""
     word = name.strip().lower().replace("_", "-")
-    word = SCHEDULE_ALIASES.get(word, word)
+    word = ALIASES.get(word, word)
     if word in NAMES:
         return word
     if "/" in name or "." in name:
@@ -143,13 +165,16 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
     if len(rows) != section.size:
         text = f"the schedule has {len(rows)} rows, but parallel.pipeline.size is {section.size}"
         raise PlanError(Finding(text, SCHEDULE, len(rows), "write one row per pipeline rank"))
-    homes = tuple(range(section.size)) * section.virtual_stages
-    problems = check(rows, homes, micro_batches)
+    problems = check(rows, None, micro_batches)
     if problems and not all("deadlock" in problem.message for problem in problems):
         shown = problems[:MOST_PROBLEMS]
         if len(problems) > len(shown):
             shown.append(Finding(f"... and {len(problems) - len(shown)} more problems in this schedule", SCHEDULE))
         raise PlanError(shown)
+    held = Counter(homes(rows))
+    if uneven := [rank for rank in range(section.size) if held[rank] != section.virtual_stages]:
+        text = f"row {uneven[0] + 1} of the schedule has {held[uneven[0]]} stages, but virtual_stages is {section.virtual_stages}"
+        raise PlanError(Finding(text, VIRTUAL, section.virtual_stages, "give every rank as many stages, and say how many"))
     return replace(split, pipeline=replace(split.pipeline, slots=rows))
 
 
@@ -171,10 +196,11 @@ def _rows(section: PipelineSection, found: tuple[Path, str] | None, micro_batche
 
 def _pipeline(section: PipelineSection, scenario: Scenario) -> PipelineParallel:
     own = schedule_file(section.schedule, folder(scenario.origins, SCHEDULE, scenario.source)) is not None or is_table(section.schedule)
+    name = "custom" if own else schedule_name(section.schedule)
     return PipelineParallel(
         size=section.size,
-        schedule="custom" if own else schedule_name(section.schedule),
-        virtual_stages=section.virtual_stages,
+        schedule=name,
+        virtual_stages=max(section.virtual_stages, chunks(name)),
         split=cast(Literal["even", "balanced"], section.split) if isinstance(section.split, str) else tuple(section.split),
         overlap_sends=section.overlap_sends,
         scatter_sends=section.scatter_sends,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding
-from parsim.parallel.schedules import NAMES
+from parsim.parallel.schedules import LATER, NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,9 @@ def _empty(value: Any) -> bool:
 
 def _known_schedule(value: Any) -> bool:
     name = str(value).strip().lower().replace("_", "-")
-    return name not in _LATER_SCHEDULES
+    return name not in LATER
 
 
-_LATER_SCHEDULES = (
-    "pipedream-2bw", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zero-bubble", "dualpipe", "dualpipev", "chimera", "hanayo",
-    "looped-bfs",
-)  # fmt: skip
 _LATER_PROFILES = ("pytorch-compile",)
 
 LIMITS: tuple[Limit, ...] = (

@@ -16,6 +16,10 @@ from typing import Any, Protocol
 from parsim.program.blocks import Segment
 
 Loads = tuple[Any, ...]
+Step = tuple[int, tuple[int, ...], float]
+"""the kernel that runs (-1: none), what runs beside it, and its rate if that matters to how they stand afterwards (else 0)"""
+_ONE: list[Step] = [(0, (), 0.0)]
+"""an op with nothing beside it"""
 Log = list[tuple[float, Loads]]
 """loads and since when they hold [s]"""
 
@@ -48,6 +52,7 @@ class Course:
         self.rate = rate
         self._cuts: dict[Loads, list[float]] = {}
         self._spans: dict[Loads, tuple[list[float], list[float]]] = {}
+        self._steps: dict[Loads, list[list[Step]]] = {}
 
     def cuts(self, loads: Loads = ()) -> list[float]:
         """Time of every cut point from the block's beginning [s], both ends included, if `loads` stays all the while."""
@@ -60,18 +65,33 @@ class Course:
         self.cuts(loads)
         return self._spans[loads]
 
+    def steps(self, loads: Loads = ()) -> list[list[Step]]:
+        """Per segment, what runs before each end of an op, in the order of these ends, if `loads` stays all the while."""
+        self.cuts(loads)
+        return self._steps[loads]
+
     def _walk(self, loads: Loads) -> list[float]:
         now = 0.0
         cuts = [now]
         starts: list[float] = []
         ends: list[float] = []
+        steps: list[list[Step]] = []
         for segment in self.segments:
-            begun, ended = self.play(segment, [(0.0, loads)])
-            starts += [now + time for time in begun]
-            ends += [now + time for time in ended]
-            now = max(ends[segment.first :])
+            if len(segment.blockers) == 1:
+                starts.append(now)
+                now += self._alone(self.inside[segment.first], [(0.0, loads)])
+                ends.append(now)
+                steps.append(_ONE)
+            else:
+                play = _Play(self, segment, [(0.0, loads)])
+                begun, ended = play.run()
+                starts += [now + time for time in begun]
+                ends += [now + time for time in ended]
+                now = max(ends[segment.first :])
+                steps.append(play.steps)
             cuts.append(now)
         self._spans[loads] = starts, ends
+        self._steps[loads] = steps
         return cuts
 
     def play(self, segment: Segment, regimes: Sequence[tuple[float, Loads]]) -> tuple[list[float], list[float]]:
@@ -108,6 +128,7 @@ class _Play:
         """op -> its end"""
         self._starts = [0.0] * len(self._inside)
         self._ends = [0.0] * len(self._inside)
+        self.steps: list[Step] = []
 
     def run(self) -> tuple[list[float], list[float]]:
         for i, count in enumerate(self._blockers[:]):
@@ -115,6 +136,7 @@ class _Play:
                 self._begin(i)
         number = 1
         while self._kernel >= 0 or self._beside:
+            self.steps.append((self._kernel, tuple(self._beside), self._speed if self._kernel >= 0 and self._beside else 0.0))
             over = self._now + self._left / self._speed if self._kernel >= 0 else inf
             other, until = min(self._beside.items(), key=lambda entry: entry[1], default=(-1, inf))
             change = self._regimes[number][0] if number < len(self._regimes) else inf

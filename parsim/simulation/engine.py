@@ -70,6 +70,8 @@ class Engine:
     pause_collector: switch the cyclic garbage collector off during the run.
     capacity_changes: (time [s], link id, new capacity [B/s]) of links that change during the run.
     background: traffic of other jobs on the links; it is there from time 0 until the last op has ended.
+    quick: only what contends is an event of SimPy (`parsim.simulation.heap_run`): the same figures to rounding. Programs with
+        blocks always run like that, and those whose kernels slow transfers never.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Engine:
         pause_collector: bool = True,
         capacity_changes: Iterable[tuple[float, int, float]] = (),
         background: Iterable[Background] = (),
+        quick: bool = False,
     ) -> None:
         self.program = program
         self.interconnect = interconnect
@@ -88,6 +91,7 @@ class Engine:
         self.pause_collector = pause_collector
         self.capacity_changes = tuple(capacity_changes)
         self.background = tuple(background)
+        self.quick = quick or isinstance(program, BlockProgram)
 
     def run(self) -> Trace:
         """Run the program from time 0 to the end of its last op.
@@ -101,10 +105,13 @@ class Engine:
             return self._run().trace()
 
     def _run(self) -> Run:
-        if isinstance(self.program, BlockProgram):
-            from parsim.simulation.block_runs import run_of
+        both = self.interference is not None and self.interference.communication_rate(1.0) < 1
+        if both and isinstance(self.program, BlockProgram):
+            raise ParsimError("kernels in blocks slow no transfers: lower the program without blocks")
+        if self.quick and not both:
+            from parsim.simulation.heap_run import HeapRun
 
-            return run_of(self)
+            return HeapRun(self)
         if self.interference is None:
             return Run(self)
         from parsim.simulation.elastic import ElasticRun
@@ -131,9 +138,9 @@ class Run:
         """id of a collective (kept alive by the program) -> latency [s], (bundle, bytes, equal flows) of its flows"""
         self._costs: dict[int, CollectiveCost] = {}
         self._others = OtherTraffic(engine.background, self.network, self.env)
-        self._serial: dict[int, Serial] = (
-            {} if self.changes else serial_collectives(self.program, self._cost, engine.interconnect.capacity, shared=self._others.links)
-        )
+        self._apart = self._others.links.union(link for _, link, _ in self.changes)
+        """links that carry other traffic, or change"""
+        self._serial: dict[int, Serial] = serial_collectives(self.program, self._cost, engine.interconnect.capacity, shared=self._apart)
         self._ended = 0
         """ops with smaller indices have ended"""
         self._pending: dict[int, int] = {}
@@ -178,7 +185,7 @@ class Run:
         return all(isnan(start) or index in stuck for index, start in enumerate(self.start) if isnan(end[index]))
 
     def _uses(self, makespan: float) -> dict[int, LinkUse]:
-        return add_uses(dict(self.network.use(until=makespan)), self._serial)
+        return add_uses(dict(self.network.use(until=makespan)), self._serial.values())
 
     def _begin(self, op: Op) -> None:
         env = self.env

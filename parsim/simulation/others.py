@@ -46,10 +46,15 @@ class OtherTraffic:
         env = self.env
         while env.peek() < inf and not over(False):
             env.step()
-            if self._ticks >= self._look_at and env.peek() > env.now:  # rates are settled
-                self._look_at = 2 * self._ticks
-                if over(True):
-                    return
+            if self.due() and over(True):
+                return
+
+    def due(self) -> bool:
+        """Whether it is time to look for a program that is stuck."""
+        due = self._ticks >= self._look_at and self.env.peek() > self.env.now  # rates are settled
+        if due:
+            self._look_at = 2 * self._ticks
+        return due
 
     def _transfer(self, event: Any) -> None:
         stream = event.value

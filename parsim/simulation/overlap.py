@@ -20,7 +20,10 @@ _LANE = 10**9
 
 
 class Interference(Protocol):
-    """How strong the effect is."""
+    """How strong the effect is.
+
+    It may have a method `alike(loads)`: a tuple of loads that slow every kernel, also with others besides, as much as these.
+    """
 
     def load(self, collective: Collective) -> Any:
         """What a collective takes."""

@@ -54,16 +54,16 @@ def serial_collectives(
                 common[link] = set(lanes)
     found = {}
     for key, collective in collectives.items():
-        if all(common[link] for link in links[key]) and (serial := _serial(cost(collective), capacity)) is not None:
+        if all(common[link] for link in links[key]) and (serial := alone(cost(collective), capacity)) is not None:
             found[key] = serial
     return found
 
 
-def _serial(cost: CollectiveCost, capacity: Callable[[int], float]) -> Serial | None:
+def alone(cost: CollectiveCost, capacity: Callable[[int], float]) -> Serial | None:
     """The collective alone on its links; None if its own flows compete."""
     demand: dict[int, float] = {}
     carried: dict[int, float] = {}
-    busy: dict[int, float] = {}
+    busy: dict[int, list[tuple[float, float]]] = {}
     for flow in cost.flows:
         if not flow.volume:
             continue
@@ -72,17 +72,26 @@ def _serial(cost: CollectiveCost, capacity: Callable[[int], float]) -> Serial | 
         for link, coefficient in flow.path:
             demand[link] = demand.get(link, 0.0) + coefficient * flow.cap
             carried[link] = carried.get(link, 0.0) + coefficient * flow.volume
-            busy[link] = max(busy.get(link, 0.0), flow.volume / flow.cap)
+            busy.setdefault(link, []).append((flow.volume / flow.cap, coefficient * flow.cap))
     for link, load in demand.items():
         if load > capacity(link) * _FITS:
             return None
-    full = {link: busy[link] if load >= _FULL * capacity(link) else 0.0 for link, load in demand.items()}
-    return Serial(cost.time, tuple((link, size, full[link]) for link, size in carried.items()))
+    return Serial(cost.time, tuple((link, size, _full(busy[link], _FULL * capacity(link))) for link, size in carried.items()))
 
 
-def add_uses(uses: dict[int, LinkUse], found: dict[int, Serial]) -> dict[int, LinkUse]:
+def _full(flows: list[tuple[float, float]], nearly: float) -> float:
+    """How long flows of (time, rate) that begin together carry `nearly` or more [s]."""
+    load = 0.0
+    for time, rate in sorted(flows, reverse=True):
+        load += rate
+        if load >= nearly:
+            return time
+    return 0.0
+
+
+def add_uses(uses: dict[int, LinkUse], found: Iterable[Serial]) -> dict[int, LinkUse]:
     """The link uses of the network with those of the serial collectives added."""
-    for serial in found.values():
+    for serial in found:
         for link, size, full in serial.loads if serial.runs else ():
             before = uses.get(link)
             carried, saturated = (before.bytes, before.saturated) if before is not None else (0.0, 0.0)

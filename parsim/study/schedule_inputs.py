@@ -9,15 +9,11 @@ from pathlib import Path
 
 from parsim import units
 from parsim.errors import Finding, PlanError
-from parsim.parallel.schedules import ALIASES, NAMES, check, schedule
+from parsim.parallel.schedules import ALIASES, NAMES, check, chunks, homes, schedule
 from parsim.parallel.schedules.check import SlotFinding
 from parsim.parallel.schedules.custom import Table, from_function, load_function, read_table
 from parsim.parallel.schedules.slot import Schedule
-from parsim.parallel.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
-LABORATORY = {"zb-h1": zb_h1, "zb-h2": zb_h2, "zb-v": zb_v}
-"""schedules that only the laboratory knows by name (a scenario takes them as tables)"""
-KNOWN = (*NAMES, *LABORATORY)
 _FILE = re.compile(r".*[/\\].*|.*\.(csv|txt|tsv|py)(:\w+)?", re.IGNORECASE)
 _OPTIONS = {"parallel.pipeline.size": "-p", "training.micro_batches": "-m", "parallel.pipeline.virtual_stages": "-v"}
 _PASSES = "write F=1,I=1,W=1 or F=1,B=2"
@@ -32,7 +28,7 @@ class Entry:
     """One schedule of the laboratory."""
 
     name: str
-    """a name of `KNOWN`, or custom"""
+    """a name of `NAMES`, or custom"""
     label: str
     rows: Schedule
     micro_batches: int
@@ -49,8 +45,7 @@ class Entry:
     @property
     def homes(self) -> tuple[int, ...]:
         """The rank of each global stage."""
-        home = {slot.stage: rank for rank, row in enumerate(self.rows) for slot in row}
-        return tuple(home[stage] for stage in sorted(home))
+        return homes(self.rows)
 
     @property
     def split(self) -> bool:
@@ -304,12 +299,9 @@ def _named(name: str, p: int, m: int, virtual: Sequence[int]) -> list[Entry]:
         path = name.rpartition(":")[0]
         return [_checked(Entry("custom", name, from_function(load_function(name), p, m, virtual[0]), m, file=path), m)]
     word = name.strip().lower().replace("_", "-")
-    if word in LABORATORY:
-        schedule("naive", p, m)  # says what is wrong with the numbers
-        return [Entry(word, word, LABORATORY[word](p, m), m)]
     word = ALIASES.get(word, word)
     if word != "interleaved":
-        return [Entry(word, word, _schedule(word, p, m, 1), m)]
+        return [Entry(word, word, _schedule(word, p, m, chunks(word)), m)]
     return [Entry(word, f"{word} v={v}", _schedule(word, p, m, v), m, v) for v in virtual]
 
 
@@ -317,7 +309,7 @@ def _schedule(word: str, p: int, m: int, v: int) -> Schedule:
     try:
         return schedule(word, p, m, v)
     except PlanError as error:
-        known = f"use one of {', '.join(KNOWN)}, or the path of a table"
+        known = f"use one of {', '.join(NAMES)}, or the path of a table"
         raise PlanError(
             [Finding(f.message, f.path, f.value, known if f.suggestion.startswith("use one of") else f.suggestion) for f in error.findings]
         ) from None
@@ -331,7 +323,7 @@ def _table(name: str, ranks: int | None, micro_batches: int | None) -> Entry:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
-        raise PlanError(Finding(f"cannot be read: {reason}", "", name, f"write {', '.join(KNOWN)}, or a path", file=name)) from None
+        raise PlanError(Finding(f"cannot be read: {reason}", "", name, f"write {', '.join(NAMES)}, or a path", file=name)) from None
     try:
         table = read_table(text, name)
     except PlanError as error:

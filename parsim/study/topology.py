@@ -12,7 +12,7 @@ from parsim.columns import right as at_right
 from parsim.errors import TopologyError
 from parsim.hardware.bisection import Bisection, fabric_bisection, machine_bisections
 from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import GraphFabric
+from parsim.hardware.graph_fabric import GraphFabric
 from parsim.hardware.node import Node
 from parsim.hardware.routes import TIER_HOST, TIER_NETWORK, TIER_SOCKET, TIER_SWITCH, Route
 from parsim.study.machines import machines

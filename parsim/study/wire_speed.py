@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import GraphFabric
+from parsim.hardware.graph_fabric import GraphFabric
 
 _REDUCING_SWITCHES = 9.0
 """compute capability from which NVSwitches add (NVLink SHARP)"""

@@ -123,7 +123,8 @@ def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtua
     """Most (chunk, micro-batch) pairs whose activations rank `stage` holds; interleaved counts chunks of 1/v of a rank.
 
     GPipe m; naive 1; 1F1B and PipeDream min(m, p - s); interleaved min(m v, 2 (p - s - 1) + (v - 1) p + 1)
-    (arXiv 2104.04473 and Megatron-LM's warm-up rule). Raises `KeyError` for other schedules.
+    (arXiv 2104.04473 and Megatron-LM's warm-up rule); until their weight gradients are made, ZB-H1 min(m, p), ZB-H2
+    min(m, 2 p - 1) and ZB-V min(2 m, 2 p) chunks of half a rank (arXiv 2401.10241). Raises `KeyError` for other schedules.
 
     >>> [in_flight("interleaved", 4, 8, s, 2) for s in range(4)]
     [11, 9, 7, 5]
@@ -136,6 +137,9 @@ def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtua
         "1f1b": min(micro_batches, stages - stage),
         "pipedream": min(micro_batches, stages - stage),
         "interleaved": min(micro_batches * virtual_stages, 2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 1),
+        "zb-h1": min(micro_batches, stages),
+        "zb-h2": min(micro_batches, 2 * stages - 1),
+        "zb-v": min(2 * micro_batches, 2 * stages),
     }
     return counts[schedule]
 

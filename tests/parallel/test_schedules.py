@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim.errors import PlanError
-from parsim.parallel.schedules import NAMES, Slot, check, peak_in_flight, placement, schedule, to_text
+from parsim.parallel.schedules import NAMES, Slot, check, chunks, homes, peak_in_flight, schedule, to_text
 from parsim.parallel.schedules.pipedream import endless, pipedream, staleness, weight_versions
 from parsim.theory import in_flight, pipedream_staleness, pipedream_versions
 
@@ -61,10 +61,10 @@ def test_peak_in_flight(name, virtual, peaks):
 def test_every_schedule_is_legal_and_as_theory_says(size, name):
     p, rounds, v = size
     m = p * rounds
-    v = v if name == "interleaved" else 1
+    v = v if name == "interleaved" else chunks(name)
     rows = schedule(name, p, m, v)
-    assert check(rows, placement(name, p, v), m) == []
-    assert [len(row) for row in rows] == [2 * m * v] * p
+    assert check(rows, homes(rows), m) == []
+    assert [len(row) for row in rows] == [(3 if name.startswith("zb") else 2) * m * v] * p
     assert peak_in_flight(rows) == [in_flight(name, p, m, s, v) for s in range(p)]
 
 
@@ -98,10 +98,10 @@ def test_pipedream_four_stages():
     assert [staleness(row)[-1] for row in rows] == [3, 2, 1, 0]
 
 
-def test_placement():
-    assert placement("1f1b", 4) == (0, 1, 2, 3)
-    assert placement("interleaved", 2, 3) == (0, 1, 0, 1, 0, 1)
-    assert placement("custom", 2, 2) == (0, 1, 0, 1)
+def test_homes():
+    assert homes(schedule("1f1b", 4, 8)) == (0, 1, 2, 3)
+    assert homes(schedule("interleaved", 2, 4, 3)) == (0, 1, 0, 1, 0, 1)
+    assert homes(schedule("zb-v", 3, 4, 2)) == (0, 1, 2, 2, 1, 0)
 
 
 def test_aliases_and_spelling():
@@ -117,8 +117,8 @@ def test_aliases_and_spelling():
         (("1f1b", 0, 8), "0 pipeline stages"),
         (("gpipe", 4, 0), "0 micro-batches"),
         (("interleaved", 4, 8, 0), "0 virtual stages"),
-        (("zb-h1", 4, 8), "not supported yet"),
-        (("zb_h2", 4, 8), "not supported yet"),
+        (("zb_v", 4, 8), "zb-v runs 2 stages per rank, but virtual_stages = 1"),
+        (("zb-h1", 4, 8, 2), "zb-h1 runs one stage per rank, but virtual_stages = 2"),
         (("dualpipe", 4, 8), "not supported yet"),
         (("pipedream-2bw", 4, 8), "not supported yet"),
         (("1f2b", 4, 8), "did you mean 1f1b?"),

@@ -42,7 +42,7 @@ def assert_balanced(run):
 
 FULL, EVERY, SOME = Recompute("full"), Recompute("every", every=5), Recompute("blocks", blocks=3)
 ATTENTION, MLP = Recompute("selective", selective=("attention",)), Recompute("selective", selective=("mlp",))
-SCHEDULES = [("naive", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 3), ("pipedream", 1)]
+SCHEDULES = [("naive", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 3), ("pipedream", 1), ("zb-h1", 1)]
 OPTIMIZERS = ("sgd", "momentum", "adam", "adam-8bit", "adafactor", "lion")
 NOT_FUSED = {"gradient_accumulation_fusion": False}
 SEQUENCE = {"sequence_parallel": True}
@@ -116,6 +116,7 @@ def recomputations():
         yield {"recompute": recompute, "tensor": 2, "tensor_settings": SEQUENCE}
         yield {"recompute": recompute, "pipeline": 2, "micro_batches": 4}
     yield {"recompute": FULL, "model": "resnet50", "pipeline": 3, "micro_batches": 3}
+    yield {"recompute": FULL, "model": "resnet50", "pipeline": 3, "micro_batches": 3, "pipeline_settings": {"schedule": "zb-h1"}}
 
 
 def pipelines():
@@ -133,6 +134,23 @@ def pipelines():
     yield {"pipeline": 3, "micro_batches": 3, "pipeline_settings": {"split": "balanced"}, "slow": {1: 0.5}}
 
 
+def stages_in_a_v():
+    """Embedding and head share a rank, and are not tied; in the middle of the V a stage hands to another of its rank."""
+    chosen = {"schedule": "zb-v", "virtual_stages": 2}
+    for model in ("llama-2-7b", "resnet50"):
+        common = {"model": model, "pipeline": 4, "micro_batches": 4, "pipeline_settings": chosen}
+        yield common
+        yield common | {"recompute": FULL}
+        yield common | {"backward": False}
+        yield common | {"pipeline_settings": chosen | {"overlap_sends": False}}
+        yield common | {"micro_batch": 3, "last_micro_batch": 2}
+        for strategy in ("ddp", "zero2", "fsdp"):
+            yield common | {"pipeline": 2, "data": 2, "data_settings": {"strategy": strategy}}
+    llama = {"model": "llama-2-7b", "pipeline": 2, "micro_batches": 4, "pipeline_settings": chosen}
+    yield llama | {"tensor": 2, "tensor_settings": SEQUENCE}
+    yield llama | {"runtime": {"profile": "megatron-core"}, "iteration": "first"}
+
+
 def tensors():
     for name in ("gpt2", "bert-base", "llama-3.2-1b", "opt-125m", "bloom-560m", "mixtral-8x7b"):
         yield {"model": name, "tensor": 2}
@@ -141,7 +159,7 @@ def tensors():
     yield {"tensor": 2, "tensor_settings": {"overlap": "none"}}
 
 
-GRID = [*one_gpu(), *replicas(), *recomputations(), *pipelines(), *tensors()]
+GRID = [*one_gpu(), *replicas(), *recomputations(), *pipelines(), *stages_in_a_v(), *tensors()]
 
 
 def describe(case):

@@ -47,11 +47,20 @@ def compute(run, rank):
         ("1f1b", 1, (33, 21, 57, 69, 117, 15)),
         ("interleaved", 2, (28.5, 16.5, 52.5, 58.5, 106.5, 13.5)),
         ("interleaved", 4, (26.25, 14.25, 50.25, 53.25, 101.25, 12.75)),
+        ("zb-h1", 1, (27, 15, 51, 55, 103, 13)),
+        ("zb-h2", 1, (27, 16, 51, 55, 103, 13)),
+        ("zb-v", 2, (25.5, 15, 49.5, 51.5, 99.5, 12.5)),
     ],
 )
 def test_makespans(name, v, expected):
     sizes = [(4, 8), (4, 4), (4, 16), (8, 16), (8, 32), (2, 4)]
-    assert tuple(pipeline(name, p, m, v).makespan for p, m in sizes) == expected
+    times = ((1.0, 1.0, 1.0),) if name.startswith("zb") else ((1.0, 2.0),)
+    assert tuple(pipeline(name, p, m, v, rows=times).makespan for p, m in sizes) == expected
+
+
+@pytest.mark.parametrize(("name", "v", "expected"), [("zb-h1", 1, (28.2, 30, 33)), ("zb-h2", 1, (27.3, 27.75, 28.5))])
+def test_zero_bubble_makespans_with_messages_that_take_time(name, v, expected):
+    assert tuple(pipeline(name, 4, 8, v, c=c, rows=((1.0, 1.0, 1.0),)).makespan for c in (0.1, 0.25, 0.5)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +256,24 @@ def test_zero_bubble_h1_written_by_hand():
     assert custom(rows, 8).makespan == 27
     assert custom(rows, 8, times=((1.0, 1.2, 0.8),)).makespan == pytest.approx(28.2, rel=1e-12)
     assert custom(rows, 8, times=((1.0, 1.4, 0.6),)).makespan == pytest.approx(29.4, rel=1e-12)
+
+
+def test_a_v_of_stages_hands_over_on_its_own_rank():
+    """Of 2 p - 1 boundaries, p - 1 and p - 1 are crossed by messages; the one in the middle lies on the last rank."""
+    run = pipeline("zb-v", 4, 8, 2, c=0.5, rows=((1.0, 1.0, 1.0),))
+    sent = [op.name for op in run.program.ops if op.name.startswith("send")]
+    assert len(sent) == 2 * 6 * 8
+    assert {"send F3", "send I4"}.isdisjoint(sent)
+    held = job("llama-2-7b", micro_batches=8, pipeline=4, pipeline_settings={"schedule": "zb-v", "virtual_stages": 2})
+    names = [[tensor.name for tensor in held.program.tensors[rank]] for rank in (2, 3)]
+    assert [name for name in names[1] if name in ("x17", "dx17")] == ["x17", "dx17"]
+    assert not [name for name in names[0] if name in ("x17", "dx17")]
+
+
+def test_a_table_of_zb_v_is_zb_v():
+    named = pipeline("zb-v", 4, 8, 2, c=0.25, rows=((1.0, 1.2, 0.8),))
+    written = pipeline("custom", 4, 8, 2, c=0.25, rows=((1.0, 1.2, 0.8),), slots=schedule("zb-v", 4, 8, 2))
+    assert written.makespan == named.makespan
 
 
 def test_without_weight_time_a_split_schedule_is_1f1b():

@@ -34,7 +34,7 @@ def content(program):
         for op in program.ops
     ]
     slots = {rank: [tuple(slot) for slot in row] for rank, row in program.slots.items()}
-    tails = {lane: op.index for lane, op in program._tail.items()}
+    tails = {lane: op.index for lane, op in program.tails().items()}
     return ops, list(program.blockers), dict(program.tensors), dict(program.resident), slots, tails
 
 

@@ -60,6 +60,22 @@ def test_nothing_alike_is_unvalidated():
     }  # fmt: skip
 
 
+def test_both_halves_together_have_no_band_but_say_what_each_shows_alone():
+    """Rows of measured / predicted: 1.25 with sharded states on 8 GPUs, 0.8 with tensor or pipeline parallelism on 64 and 128."""
+    sharded = [run(i, family="sharded", gpus=8, error=-0.2) for i in range(9)]
+    model = [run(i, gpus=64 * (1 + i % 2), error=0.25) for i in range(30)]
+    both = replace(A100, family="both", gpus=2048)
+    found = confidence_of(both, sharded + model)
+    assert found == {
+        "basis": "no published run on A100 has sharded states and tensor or pipeline parallelism; measured over predicted, 80 % of runs:"
+        " 1.25 to 1.25 with sharded states alone (9 runs on 8 to 8 GPUs),"
+        " 0.80 to 0.80 with tensor or pipeline parallelism alone (24 runs on 64 to 128 GPUs)"
+    }
+    assert Confidence(**found).document(1.0, 10) | {"basis": None} == Confidence().document(1.0, 10)
+    assert confidence_of(both, sharded[:7] + model[:7]) == {}
+    assert confidence_of(both, [*model, *(run(i, family="both", gpus=2048) for i in range(8))])["status"] == "validated"
+
+
 @pytest.mark.parametrize(("gpus", "status"), [(64, "validated"), (128, "validated"), (256, "interpolated")])
 def test_close_runs_validate_and_far_ones_interpolate(gpus, status):
     found = confidence_of(A100, [run(i, gpus=gpus) for i in range(9)])

@@ -18,6 +18,7 @@ ALONE = {"parallel.tensor.size": 1, "parallel.tensor.sequence_parallel": False}
 CHANGES = [
     {},
     {"parallel.tensor.size": 4, "parallel.pipeline.size": 4, "parallel.pipeline.virtual_stages": 2},
+    {"parallel.tensor.size": 2, "parallel.pipeline.size": 4, "parallel.pipeline.schedule": "zb-h1"},
     {"parallel.data.strategy": "zero1", "parallel.pipeline.size": 4, "training.recompute": "full"},
     {**FLAT, **ALONE, "parallel.data.strategy": "zero3", "training.recompute": {"blocks": 3}},
     {**FLAT, "parallel.data.strategy": "zero2", "training.offload": {"optimizer": "cpu"}, "software.profile": "deepspeed"},
@@ -52,7 +53,7 @@ def test_a_neighbour_equals_the_scenario_with_overrides(neighbours, changes, aga
         {"training.recompute": "sometimes"},
         {"parallel.tensor.size": 7},
         {"training.micro_batch": 7},
-        {"parallel.pipeline.schedule": "zb-h1"},
+        {"parallel.pipeline.schedule": "dualpipe"},
         {"parallel.expert.size": 2},
     ],
 )

@@ -158,7 +158,8 @@ LEAVES: dict[str, Leaf] = {
     "parallel.tensor.overlap": leaf("none", "full", same={"backward": None}, parallel__tensor__size=2),
     "parallel.pipeline.size": leaf(2, 4),
     "parallel.pipeline.schedule": leaf(
-        "gpipe", "naive", "pipedream", "interleaved", "zb-h1", parallel__pipeline__size=4, training__gradient_accumulation=8
+        "gpipe", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe",
+        parallel__pipeline__size=4, training__gradient_accumulation=8,
     ),
     "parallel.pipeline.virtual_stages": leaf(2, parallel__pipeline={"size": 2, "schedule": "interleaved"}),
     "parallel.pipeline.split": leaf("balanced", [1, 3], same={"even": None}, parallel__pipeline__size=2, model__vocabulary=16384),

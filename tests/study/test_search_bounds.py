@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from parsim.errors import InputError, ParsimError
 from parsim.program.passes import Item
 from parsim.program.program import Effect, Tensor
-from parsim.run import simulate
+from parsim.run import step_of
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.study.search.bounds import Bounder
 from parsim.study.search.chains import levels, longest
-from parsim.study.search.evaluate import metrics_of
+from parsim.study.search.lanes import after, moves
 from parsim.study.search.slots import ends, walked
 
 ROUNDING = 1 + 1e-9
@@ -26,14 +26,17 @@ def price(kind, axis, size):
     return size / 100.0
 
 
-def check(built):
+def check(built, step=None):
     """Bounds and the simulation, the first never above the second."""
     bounder = Bounder()
-    cheap, tight, found = bounder.bounds(built), bounder.tight(built), metrics_of(built)
-    assert cheap.step_time <= tight <= found.step_time_s * ROUNDING
-    assert cheap.peak_memory <= found.peak_bytes
-    assert (cheap.samples, cheap.gpus, cheap.capacity) == (built.training.global_batch, found.gpus, found.capacity_bytes)
-    return cheap.step_time / found.step_time_s, tight / found.step_time_s, cheap.peak_memory / found.peak_bytes
+    cheap, tight, found = bounder.bounds(built), bounder.tight(built), step or step_of(built)
+    peak, memory = max(found.peaks.values()), found.memory
+    chained = bounder.chained(built)
+    assert cheap.step_time <= tight <= chained <= found.step_time * ROUNDING
+    assert cheap.peak_memory <= peak
+    assert (cheap.samples, cheap.gpus) == (built.training.global_batch, found.run.plan.mesh.ranks)
+    assert cheap.capacity == memory.capacity_bytes - memory.reserve_bytes
+    return cheap.step_time / found.step_time, tight / found.step_time, cheap.peak_memory / peak, chained / found.step_time
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
@@ -53,6 +56,40 @@ def test_longest_chain_of_a_pass():
     assert longest(items, price, {}, arrival=0.0, speed=0.5).compute == 12.0  # kernels take twice as long, the collective does not
     assert longest(items, price, {"data": 4.0}, arrival=-inf).compute == 6.0  # the queue is free at 4: 4 + 1 + 1
     assert longest(items, price, {}, arrival=0.0).busy == 6.0
+
+
+def test_a_pass_is_a_matrix_of_chains():
+    """A gather of 2 s ahead of 3 s of compute whose 1 s reduction nothing waits for, as max-plus algebra: one, then two micro-batches.
+
+    From the compute lane: 2 + 3 = 5 s to its own end, 6 s to the data lane's. The message is waited for by compute only: 3 and 4 s. A
+    data lane that is busy until t holds the gather up: t + 2 + 3.
+    """
+    items = [
+        Item("gather", "data_comm", ("data",), collective=("all_gather", "shard", 200), tails=["compute"]),
+        Item("a", "compute", ("compute",), 3.0, needs=[0]),
+        Item("reduce", "data_comm", ("data",), collective=("reduce_scatter", "shard", 100), needs=[1]),
+    ]
+    found = {lane: dict(sources) for lane, sources in moves(items, price, 1.0)}
+    assert found == {
+        "compute": {"compute": 5.0, "data": 5.0, "arrival": 3.0},
+        "data": {"compute": 6.0, "data": 6.0, "arrival": 4.0},
+    }
+    once = after({"compute": 0.0}, moves(items, price, 1.0), 4.0)
+    assert once == {"compute": 7.0, "data": 8.0}  # the message comes at 4, the weights are there at 2
+    assert after(once, moves(items, price, 1.0), -inf) == {"compute": 13.0, "data": 14.0}  # the gather waits for the reduction: 8 + 2 + 3
+
+
+def test_gathers_of_a_sharded_pass_are_chained_as_they_are_simulated():
+    """Where nothing slows anything beside it, the chain is the step to 0.03 %, alone, in a pipeline and with tensor parallelism."""
+    for words in (
+        ("strategy=fsdp",),
+        ("strategy=fsdp", "pipeline=2"),
+        ("strategy=fsdp", "pipeline=2", "tensor=2"),
+        ("strategy=zero3", "pipeline=4"),
+    ):
+        keys = [f"parallel.data.{word}" if "strategy" in word else f"parallel.{word.replace('=', '.size=')}" for word in words]
+        chained = check(build(load("llama-7b-zero3-8x-a100", "cluster.interference=off", *keys)))[3]
+        assert chained >= 0.9997, words
 
 
 def test_memory_that_is_surely_live():
@@ -94,38 +131,39 @@ def test_a_walked_schedule_waits_for_messages():
 
 
 @pytest.mark.parametrize(
-    ("name", "cheap", "tight", "memory"),
+    ("name", "cheap", "tight", "memory", "chained"),
     [
-        ("pipeline-unit-gpipe", 1.0, 1.0, 0.98),
-        ("pipeline-unit-1f1b", 1.0, 1.0, 0.98),
-        ("pipeline-unit-interleaved", 1.0, 1.0, 0.98),
-        ("pipeline-unit-naive", 0.34, 1.0, 0.98),
-        ("pipeline-unit-pipedream", 0.999, 0.999, 0.98),
-        ("custom-schedule", 0.92, 1.0, 0.99),
-        ("mlp-1x-a100", 1.0, 1.0, 0.94),
-        ("llama-7b-ddp-8x-a100", 0.99, 0.99, 0.98),
-        ("llama-7b-zero1-8x-a100", 0.99, 0.99, 0.97),
-        ("llama-7b-zero2-8x-a100", 0.95, 0.95, 0.93),
-        ("llama-7b-zero3-8x-a100", 0.94, 0.94, 0.77),
-        ("llama-13b-fsdp-16x-a100", 0.98, 0.98, 0.75),
-        ("gpt2-xl-gpipe-4x-v100", 0.99, 0.999, 0.96),
-        ("gpt2-ddp-straggler", 0.99, 0.99, 0.92),
-        ("resnet50-ddp-8x-v100", 0.99, 0.99, 0.87),
-        ("llama-7b-lora-1x-rtx-4090", 0.99, 0.99, 0.97),
-        ("llama-7b-zero3-offload-2x-rtx-3090", 0.5, 0.5, 0.6),
-        ("bert-torch-dp-8x-v100-pcie", 0.05, 0.05, 0.7),
+        ("pipeline-unit-gpipe", 1.0, 1.0, 0.98, 1.0),
+        ("pipeline-unit-1f1b", 1.0, 1.0, 0.98, 1.0),
+        ("pipeline-unit-interleaved", 1.0, 1.0, 0.98, 1.0),
+        ("pipeline-unit-naive", 0.34, 1.0, 0.98, 1.0),
+        ("pipeline-unit-pipedream", 0.999, 0.999, 0.98, 0.999),
+        ("custom-schedule", 0.92, 1.0, 0.99, 1.0),
+        ("mlp-1x-a100", 1.0, 1.0, 0.94, 1.0),
+        ("llama-7b-ddp-8x-a100", 0.99, 0.99, 0.98, 0.996),
+        ("llama-7b-zero1-8x-a100", 0.99, 0.99, 0.97, 0.998),
+        ("llama-7b-zero2-8x-a100", 0.95, 0.95, 0.93, 0.985),
+        ("llama-7b-zero3-8x-a100", 0.94, 0.94, 0.77, 0.96),
+        ("llama-13b-fsdp-16x-a100", 0.98, 0.98, 0.75, 0.99),
+        ("gpt2-xl-gpipe-4x-v100", 0.99, 0.999, 0.96, 0.999),
+        ("gpt2-ddp-straggler", 0.99, 0.99, 0.92, 0.997),
+        ("resnet50-ddp-8x-v100", 0.99, 0.99, 0.87, 0.998),
+        ("llama-7b-lora-1x-rtx-4090", 0.99, 0.99, 0.97, 1.0),
+        ("llama-7b-zero3-offload-2x-rtx-3090", 0.5, 0.5, 0.6, 0.91),
+        ("bert-torch-dp-8x-v100-pcie", 0.05, 0.05, 0.7, 0.05),
     ],
 )
-def test_shipped_scenarios_are_bounded_tightly(name, cheap, tight, memory):
+def test_shipped_scenarios_are_bounded_tightly(name, cheap, tight, memory, chained):
     found = check(build(load(name)))
-    assert all(value >= least * (1 - 1e-8) for value, least in zip(found, (cheap, tight, memory), strict=True)), found
+    assert all(value >= least * (1 - 1e-8) for value, least in zip(found, (cheap, tight, memory, chained), strict=True)), found
 
 
 def test_a_pipeline_of_the_paper_is_bounded_within_two_percent():
     """Korthikanti et al. 2022, 175B on 64 A100: 8 tensor x 8 pipeline ranks, 3 chunks each."""
-    cheap, tight, memory = check(build(load("gpt3-175b-64x-a100", "training.global_batch=16")))
+    cheap, tight, memory, chained = check(build(load("gpt3-175b-64x-a100", "training.global_batch=16")))
     assert cheap > 0.97
     assert tight > 0.98
+    assert chained > 0.98
     assert memory > 0.99
 
 
@@ -190,21 +228,7 @@ def test_no_simulation_beats_its_bounds(case):
     try:
         built = build(load(tree))
         Bounder().bounds(built)
-        metrics_of(built)
+        step = step_of(built)
     except (InputError, ParsimError):
         assume(False)
-    check(built)
-
-
-def test_metrics_are_those_of_the_report():
-    scenario = load("gpt2-xl-gpipe-4x-v100")
-    report, found = simulate(scenario), metrics_of(build(scenario))
-    document = report.document()
-    assert found.step_time_s == document["step_time_s"]
-    assert found.samples_per_s == document["samples_per_s"]
-    assert found.tokens_per_s == document["tokens_per_s"]
-    assert found.mfu == document["mfu"]
-    assert found.peak_bytes == document["memory"]["peak_bytes"]
-    assert found.fits == document["memory"]["fits"]
-    assert found.headroom_bytes == document["memory"]["headroom_bytes"]
-    assert found.gpus == document["ranks"]["total"]
+    check(built, step)

@@ -48,10 +48,13 @@ def small():
 
 
 def test_zero_bubble_rows_with_profiled_stage_times(small):
-    """No parameter of a device enters: an error is the schedule's or what was not profiled, hence one sign."""
+    """No parameter of a device enters: an error is the schedule's or what was not profiled, hence one sign.
+
+    What was not profiled is there per micro-batch, so its share is larger where the bubble is smaller: 5.8 % of 1F1B, 7.1 % of ZB-1p.
+    """
     found = small.times("zero-bubble", "a-priori")
-    assert found.rows == 6
-    assert found.mean <= 0.065
+    assert found.rows == 16
+    assert found.mean <= 0.067
     assert found.bias == pytest.approx(-found.mean)
 
 

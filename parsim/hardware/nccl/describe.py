@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import GraphFabric
+from parsim.hardware.graph_fabric import GraphFabric
 from parsim.hardware.nccl.inputs import Graph, Heads, Inputs, Local, Network
 from parsim.hardware.nccl.profiles import Profile
 from parsim.hardware.nccl.rings import Rings, port_rates

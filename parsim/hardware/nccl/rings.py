@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import GraphFabric, Port, Torus
+from parsim.hardware.fabric import Port, Torus
+from parsim.hardware.graph_fabric import GraphFabric
 from parsim.hardware.nccl.costs import LinkPath
 from parsim.hardware.routes import Route, join, shift, unreachable
 from parsim.hardware.search import Found, Ring, search

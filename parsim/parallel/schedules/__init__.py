@@ -16,8 +16,12 @@ from parsim.parallel.schedules.naive import naive
 from parsim.parallel.schedules.one_f_one_b import one_f_one_b
 from parsim.parallel.schedules.pipedream import pipedream
 from parsim.parallel.schedules.slot import Schedule, Slot, to_text
+from parsim.parallel.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
-__all__ = ["ALIASES", "CUSTOM", "NAMES", "Schedule", "Slot", "check", "deadlock", "peak_in_flight", "placement", "schedule", "to_text"]
+__all__ = [
+    "ALIASES", "CUSTOM", "LATER", "NAMES", "Schedule", "Slot", "check", "chunks", "deadlock", "homes", "peak_in_flight", "schedule",
+    "to_text",
+]  # fmt: skip
 
 _PATH = "parallel.pipeline.schedule"
 
@@ -26,26 +30,30 @@ _BUILDERS: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "pipedream": pipedream,
+    "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
+    "zb-v": zb_v,
 }
 CUSTOM = "custom"
-"""a schedule of the user's own (`parsim.parallel.schedules.custom`); its chunks are placed as the others' are"""
+"""a schedule of the user's own (`parsim.parallel.schedules.custom`)"""
 
-NAMES = (*_BUILDERS, "interleaved")
+NAMES = ("naive", "gpipe", "1f1b", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v")
 """the schedules that `schedule` can make"""
 
 ALIASES = {"pipedream-flush": "1f1b", "dapple": "1f1b", "interleaved-1f1b": "interleaved"}
 """other names of schedules"""
-_LATER = (
-    "pipedream-2bw", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zero-bubble", "dualpipe", "dualpipev", "chimera", "hanayo",
+LATER = (
+    "pipedream-2bw", "v-half", "v-min", "interleaved-zero-bubble", "dualpipe", "dualpipev", "chimera", "hanayo",
     "looped-bfs",
 )  # fmt: skip
+"""schedules that are known and not supported yet"""
 
 
 def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Schedule:
     """The schedule called `name` for p ranks, m micro-batches and v model chunks per rank.
 
     Raises `PlanError` for a name that is unknown or not supported yet, and where a schedule's own rule is broken
-    (interleaved m % p = 0, pipedream m >= p, v > 1 only interleaved).
+    (interleaved m % p = 0, pipedream m >= p, v > 1 only interleaved, v = 2 for zb-v).
 
     >>> print(to_text(schedule("1f1b", stages=2, micro_batches=3)))
     F0.0 F0.1 B0.0 F0.2 B0.1 B0.2
@@ -61,22 +69,31 @@ def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1
         raise PlanError(wrong)
     if name == "interleaved":
         return interleaved(stages, micro_batches, virtual_stages)
-    if virtual_stages != 1:
-        message = f"{name} runs one stage per rank, but virtual_stages = {virtual_stages}"
-        suggestion = "use schedule interleaved, or virtual_stages: 1"
+    if virtual_stages != (least := chunks(name)):
+        runs = "one stage" if least == 1 else f"{least} stages"
+        message = f"{name} runs {runs} per rank, but virtual_stages = {virtual_stages}"
+        suggestion = f"use schedule interleaved, or virtual_stages: {least}"
         raise PlanError(Finding(message, "parallel.pipeline.virtual_stages", virtual_stages, suggestion))
     return _BUILDERS[name](stages, micro_batches)
 
 
-def placement(name: str, stages: int, virtual: int = 1) -> tuple[int, ...]:
-    """The rank (of `stages` ranks) that holds each of the stages x virtual global stages: chunk by chunk.
+def chunks(name: str) -> int:
+    """Model chunks per rank that a schedule has where nobody says how many.
 
-    >>> placement("interleaved", 4, 2)
-    (0, 1, 2, 3, 0, 1, 2, 3)
+    >>> chunks("1f1b"), chunks("zb-v")
+    (1, 2)
     """
-    if name != CUSTOM:
-        _canonical(name)
-    return tuple(range(stages)) * virtual
+    return 2 if name == "zb-v" else 1
+
+
+def homes(rows: Schedule) -> tuple[int, ...]:
+    """The rank that holds each global stage.
+
+    >>> homes(schedule("interleaved", 2, 2, 2)), homes(schedule("zb-v", 2, 2, 2))
+    ((0, 1, 0, 1), (0, 1, 1, 0))
+    """
+    home = {slot.stage: rank for rank, row in enumerate(rows) for slot in row}
+    return tuple(home[stage] for stage in sorted(home))
 
 
 def peak_in_flight(rows: Schedule) -> list[int]:
@@ -103,7 +120,7 @@ def _canonical(name: str) -> str:
     word = ALIASES.get(word, word)
     if word in NAMES:
         return word
-    if word in _LATER:
+    if word in LATER:
         suggestion = f"use one of {', '.join(NAMES)}, or give the order in a schedule file"
         raise PlanError(Finding(f"schedule {name!r} is not supported yet", path=_PATH, value=name, suggestion=suggestion))
     if word == CUSTOM:

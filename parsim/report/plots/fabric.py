@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from matplotlib.patches import Rectangle
 
 from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import Fabric, FatTree, FullMesh, GraphFabric, Port, RailOptimised, Torus
+from parsim.hardware.fabric import Fabric, FatTree, FullMesh, Port, RailOptimised, Torus
+from parsim.hardware.graph_fabric import GraphFabric
 from parsim.report.plots import style
 from parsim.report.quantities import rate
 

@@ -5,6 +5,7 @@ it needs, and no transfer is faster than on idle links; so a chain of such ops i
 
     fill + the m passes of a rank + drain + end of the step            (`Bounds.step_time`, closed form, for every rank)
     the longest chain through all slots of the schedule                (`Bounder.tight`, walks the schedule)
+    the same with every lane of the ranks                              (`Bounder.chained`, writes their passes)
 
 and so is what passes through one queue, such as the gathers and reductions of sharded weights. What delays a simulation and is
 left out here: links shared with others, compute slowed beside communication, ranks waiting for unequal ones.
@@ -18,10 +19,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from parsim.parallel.plan_check import CENTRAL
 from parsim.report.device_memory import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
 from parsim.scenario.built import Built
+from parsim.study.search.lanes import chained
 from parsim.study.search.pieces import Pieces, Shared
-from parsim.study.search.slots import ends, fullest, walk, walked
+from parsim.study.search.slots import Walked, ends, fullest, walk, walked
 
 ROUNDING_ERRORS = 1e-9
 """relative; sums are taken in another order here than by the engine"""
@@ -67,6 +70,13 @@ class Bounder:
         """The longest chain through the whole schedule [s]; not below the cheap bound."""
         pieces = self.shared.pieces(built)
         return max(closed(pieces), longest(pieces))
+
+    def chained(self, built: Built) -> float:
+        """The longest chain through all lanes of the schedule [s]; not below the tight bound."""
+        pieces = self.shared.pieces(built)
+        order = _order(pieces)
+        known = order is not None and built.parallelism.data.strategy not in CENTRAL
+        return max(closed(pieces), longest(pieces), chained(pieces, order) * (1 - ROUNDING_ERRORS) if known and order is not None else 0.0)
 
 
 # -- step time --------------------------------------------------------------------------------------------------------
@@ -155,17 +165,24 @@ def _steady(pieces: Pieces) -> float:
     return many * max(own) * (1 - 1e-6)
 
 
-def longest(pieces: Pieces) -> float:
-    """The longest chain through all slots of the schedule, and the end of the step behind it [s]; 0 where it is not known."""
+def _order(pieces: Pieces) -> Walked | None:
+    """The schedule in the order of its messages; None where chains through it are not known."""
     plan = pieces.plan
-    if plan.asynchronous or plan.training.last_micro_batch or any(chunk.idle for chunk in pieces.chunks):
-        return 0.0
+    if plan.asynchronous or plan.training.last_micro_batch:
+        return None
     pipeline = plan.parallelism.pipeline
     if pipeline.schedule == "custom" or not plan.training.backward:
         order = walk(plan.slots, len(plan.chunks))
     else:
         order = walked(pipeline.schedule, pipeline.size, plan.training.micro_batches, pipeline.virtual_stages)
-    if not order.ranks:
+    return order if order.ranks else None
+
+
+def longest(pieces: Pieces) -> float:
+    """The longest chain through all slots of the schedule, and the end of the step behind it [s]; 0 where it is not known."""
+    plan = pieces.plan
+    order = None if any(chunk.idle for chunk in pieces.chunks) else _order(pieces)
+    if order is None:
         return 0.0
     seconds = [pieces.chunks[stage].seconds[kind.lower() if first else kind] for kind, stage, first in order.names]
     travel = [pieces.sends.get(("F", stage - 1) if kind == "F" else ("B", stage + 1), 0.0) for kind, stage, _ in order.names]

@@ -31,6 +31,8 @@ class Chain:
     """to the end of the last op there that takes time; what is left is a wait that the next pass or block would make"""
     whole: float
     """to the end of its last op in any lane"""
+    lanes: Mapping[str, float]
+    """to the end of each lane, those before the pass included"""
 
 
 def longest(
@@ -61,7 +63,7 @@ def longest(
         for lane in item.lanes:
             lanes[lane] = max(end, lanes.get(lane, -inf))
         whole = max(whole, end)
-    return Chain(lanes.get(COMPUTE, -inf), busy, whole)
+    return Chain(lanes.get(COMPUTE, -inf), busy, whole, lanes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any, TypeVar, cast
 
 from parsim.hardware.interconnect import Interconnect
 from parsim.kernel import Kernel
-from parsim.parallel.plan import CENTRAL, Chunk, Plan
+from parsim.parallel.plan import Chunk, Plan
+from parsim.parallel.plan_check import CENTRAL
 from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
 from parsim.run import clock_of, plan_of
@@ -60,6 +61,16 @@ class Pieces:
     sends: dict[tuple[str, int], float]
     """(F or B, global stage) -> seconds of the message that hands its result on"""
     prices: ChainPrices
+    clock: Callable[[Kernel], float]
+    shared: Shared
+    chunk_keys: tuple[int, ...]
+    """by global stage: stands for all that its passes depend on"""
+    stage_keys: tuple[int, ...]
+    """by pipeline rank: the same for what is around its passes"""
+
+    def known(self, key: Hashable, make: Callable[[], T]) -> T:
+        """See `Shared.known`."""
+        return self.shared.known(key, make)
 
 
 class Shared:
@@ -84,7 +95,9 @@ class Shared:
         own = _Candidate(self, plan, prices, clock, self.number((self.id(built.model), len(plan.model.blocks), *where)))
         chunks = tuple(map(own.chunk, plan.chunks))
         stages = tuple(map(own.stage, range(plan.mesh.size("pipeline"))))
-        return Pieces(plan, chunks, stages, _sends(plan, chunks, prices), prices)
+        stage_keys = tuple(map(own.stage_key, range(len(stages))))
+        chunk_keys = tuple(map(own.lanes_key, plan.chunks))
+        return Pieces(plan, chunks, stages, _sends(plan, chunks, prices), prices, clock, self, chunk_keys, stage_keys)
 
     def known(self, key: Hashable, make: Callable[[], T]) -> T:
         """What was made under `key`, made now if nothing was."""
@@ -200,12 +213,24 @@ class _Candidate:
 
     def stage(self, p: int) -> StageCost:
         """The cost of a pipeline rank besides its passes, equal to that of all that hold equal blocks on equal links."""
+        return self.shared.known(("stage", self.stage_key(p)), lambda: stage_cost(self.plan, p, self.clock, self.prices))
+
+    def stage_key(self, p: int) -> int:
+        """Stands for all that it depends on."""
+        held = tuple([tuple([self.places[block] for block in chunk.blocks]) for chunk in self.plan.of_rank(p)])
+        return self.shared.number(("stage", self.states, held, self._links(p), self._tied(p), self.prices.speed(p)))
+
+    def lanes_key(self, chunk: Chunk) -> int:
+        """Stands for all that the passes of a chunk depend on, with what its strategy does around them."""
+        p = chunk.pipeline_rank
+        held = tuple([self.places[block] for block in chunk.blocks])
+        return self.shared.number(
+            ("lanes", self.blocks, self.states, self.recompute, held, self._links(p), self._tied(p), self.prices.speed(p))
+        )
+
+    def _links(self, p: int) -> tuple[Hashable, ...]:
         plan, rank, pattern = self.plan, self.prices.ranks[p], self.prices.prices.pattern
-        held = tuple([tuple([self.places[block] for block in chunk.blocks]) for chunk in plan.of_rank(p)])
-        groups = tuple([pattern(plan.mesh.group(rank, *axes)) for axes in (("tensor",), ("data", "context"), ("tensor", "pipeline"))])
-        tied = self._tied(p)
-        key = ("stage", self.states, held, groups, tied, self.prices.speed(p))
-        return self.shared.known(key, lambda: stage_cost(plan, p, self.clock, self.prices))
+        return tuple([pattern(plan.mesh.group(rank, *axes)) for axes in (("tensor",), ("data", "context"), ("tensor", "pipeline"))])
 
     def _tied(self, p: int) -> tuple[tuple[int, int], ...]:
         """Pipeline ranks that share a parameter with this one."""

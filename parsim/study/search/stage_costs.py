@@ -90,7 +90,7 @@ def stage_cost(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float],
     else:
         head = items[:meeting]
         before = max(0.0, longest(head, price, from_compute, speed=speed).compute)
-        queued_before = longest(_up_to(items, meeting), price, from_queue, speed=speed).compute
+        queued_before = longest(up_to(items, meeting), price, from_queue, speed=speed).compute
         after = longest(_from(items, meeting), price, dict.fromkeys(items[meeting].lanes, 0.0), speed=speed).whole
         queued = -inf
     resident = sum(rounded(rows[number].bytes) for number in passes.resident if held_in(rows[number].category) == "device")
@@ -112,7 +112,7 @@ def stage_cost(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float],
     )
 
 
-def _up_to(items: list[Item], place: int) -> list[Item]:
+def up_to(items: list[Item], place: int) -> list[Item]:
     """The items before a meeting, and an empty one on the compute lane that waits for what the meeting waits for."""
     stop = items[place]
     return [*items[:place], Item("", "compute", (COMPUTE,), needs=list(stop.needs), tails=list(stop.tails))]

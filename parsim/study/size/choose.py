@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
+from parsim.study.search.incumbents import Best
+from parsim.study.search.search import Search
 from parsim.study.size.strategies import Strategy
 
 R_co = TypeVar("R_co", bound="Simulated", covariant=True)
@@ -104,8 +105,9 @@ def fastest(strategies: Iterable[Strategy], judge: Judge[R_co], limit: float = i
     """
     choice: Choice[R_co] = Choice()
     tally = choice.tally
-    heap: list[tuple[float, int, bool, Strategy]] = []
-    for order, strategy in enumerate(strategies):
+    search = Search(Best(limit=limit))
+    entered: list[Strategy] = []
+    for strategy in strategies:
         tally.considered += 1
         bound = judge.bound(strategy)
         if bound.refused:
@@ -116,21 +118,21 @@ def fastest(strategies: Iterable[Strategy], judge: Judge[R_co], limit: float = i
             choice.least_lack = bound.lacks if choice.least_lack is None else min(choice.least_lack, bound.lacks)
         else:
             choice.least_bound = min(choice.least_bound, bound.step_time)
-            heap.append((bound.step_time, order, False, strategy))
-    heapify(heap)
-    best, place = limit, -1
-    while heap:
-        bound_time, order, is_tight, strategy = heappop(heap)
-        hopeless = bound_time > best or (bound_time == best and choice.found is not None and order > place)
-        if hopeless and not exhaustive:
-            tally.too_slow += 1 + len(heap)
-            break
-        if not is_tight and not exhaustive:
-            heappush(heap, (max(bound_time, judge.tight(strategy)), order, True, strategy))
+            search.enter(len(entered), (-inf if exhaustive else bound.step_time,))
+            entered.append(strategy)
+    tight: set[int] = set()
+    results: dict[int, R_co] = {}
+    while (number := search.next()) is not None:
+        strategy = entered[number]
+        if number not in tight and not exhaustive:
+            tight.add(number)
+            search.raised(number, (judge.tight(strategy),))
             continue
-        found = judge.simulate(strategy)
+        found = results[number] = judge.simulate(strategy)
         tally.simulated += 1
         tally.did_not_fit += not found.fits
-        if found.fits and (found.step_time < best or (found.step_time == best and (choice.found is None or order < place))):
-            best, place, choice.strategy, choice.found = found.step_time, order, strategy, found
+        search.known(number, (found.step_time,) if found.fits else None)
+    tally.too_slow = len(search.left)
+    for number in search.answer.kept():
+        choice.strategy, choice.found = entered[number], results[number]
     return choice

@@ -17,6 +17,7 @@ MWH = 3.6e9
 """joules"""
 _TELLING = 5e-4
 """a smaller change of what is minimised is no difference"""
+_UNKNOWN = "no published runs on such a GPU with such a strategy say how far off it may be"
 _WORDS = {"cost": "the cost", "gpus": "the number of GPUs", "energy": "the energy", "time": "the time"}
 
 
@@ -78,8 +79,7 @@ def _table(answer: Answer) -> list[str]:
         found.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
     sure = ("", "machine", "GPUs", "goodput", "energy [MWh]", "head-room [GiB]", "80 % of days", f"80 % of cost [{unit}]", "confidence")
     found += ["", *table(sure, [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)], left=2)]
-    if any(one.band is None for one in rows):
-        found.append(f"{NONE}: no published runs on such a GPU with such a strategy say how far off it may be")
+    found += [f"{NONE}: {basis}" for basis in dict.fromkeys(one.basis or _UNKNOWN for one in rows if one.band is None)]
     found += _failures(rows[0])
     late = [place for place, one in zip(places, rows, strict=True) if _may_be_late(one, answer.question)]
     if late:

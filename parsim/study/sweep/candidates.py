@@ -19,7 +19,7 @@ from parsim.scenario.scenario import Scenario, flow
 from parsim.study.search.lattice import Lattice
 from parsim.study.sweep.axes import Axis, Point, points
 from parsim.study.sweep.constraint import Constraint, Known
-from parsim.study.sweep.definition import Definition
+from parsim.study.sweep.definition import SEED, Definition
 from parsim.study.sweep.facts import Machines
 from parsim.study.sweep.row import Row, refused
 from parsim.study.sweep.vocabulary import Stage, UnknownWord, Word
@@ -169,6 +169,11 @@ class Space:
     def _strategies(self, point: Point) -> list[dict[str, Any]]:
         """The standard strategies of the scenario at a point."""
         return [candidate.mapping() for candidate in Lattice(build(self.base.with_overrides(*arguments(point))))]
+
+
+def without_seed(place: Place) -> str:
+    """What the seeds of one candidate have in common."""
+    return flow({key: value for key, value in place.settings.items() if key != SEED})
 
 
 def arguments(settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,201 +1,293 @@
-"""Which candidate is simulated next: all in order, or those whose proven bound may still beat the best."""
+"""What is asked about which candidate next: a row of all in order, or of those whose proven bounds may still beat the best."""
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from parsim.errors import ParsimError
+from parsim.study.search.incumbents import Best, Front, Values, dominates
+from parsim.study.search.search import Search
 from parsim.study.sweep.candidates import Place
+from parsim.study.sweep.evaluation import evaluate_all
+from parsim.study.sweep.least import SLACK, UNTIMED, Least, least_of
 from parsim.study.sweep.objective import Objective
 from parsim.study.sweep.row import Row
 
 if TYPE_CHECKING:
-    from parsim.study.sweep.search_bounds import Prover
+    from parsim.study.sweep.prover import Prover
 
-SLACK = 1e-9
-"""relative; a bound must be worse by more than rounding"""
-
-
-class Least(NamedTuple):
-    """What no simulation of a candidate falls below."""
-
-    step_time: float
-    """[s]"""
-    memory: float = 0.0
-    """of the fullest device [B]"""
-    full: str = ""
-    """why it surely does not fit"""
-    samples: float | None = None
-    """exactly, per step"""
-    tokens: float | None = None
-    """the same"""
-    gpus: float | None = None
-    """the same"""
-    bill: Mapping[str, float] = {}
-    """time to train, GPU-hours, money and energy, by the names of `parsim.report.economics.METRICS`"""
+Question = Literal["longest", "chained", "step", "row"]
+"""better bounds | even better ones | the exact time of its step, without a report | its row"""
+QUESTIONS: tuple[Question, ...] = ("longest", "chained", "step", "row")
+Work = tuple[Callable[..., Any], tuple[Any, ...]]
+"""a function for a worker, and its arguments but the stamp"""
+Look = Callable[[Place], tuple[Place, Row | None] | None]
 
 
-Bound = Callable[[Place], Least | None]
-"""proven lower bounds of a candidate; None where there are none"""
+class Job(NamedTuple):
+    """One question about one place."""
+
+    question: Question
+    place: Place
 
 
 class Choice(Protocol):
-    """Says what to simulate, and hears what came of it."""
+    """Says what to ask, and hears what came of it."""
 
-    def take(self, count: int) -> list[Place]:
-        """The next ones, at most `count`; none: there is nothing left to do."""
+    def take(self, sizes: Mapping[Question, int]) -> list[Job]:
+        """The next jobs, all of one question and at most `sizes` of it; none: nothing until something under way is told."""
 
-    def tell(self, place: Place, row: Row) -> None:
-        """What came of one."""
+    def work(self, jobs: Sequence[Job]) -> Work:
+        """What a worker does about jobs of one question: an answer for each, in order."""
+
+    def tell(self, job: Job, answer: Any) -> None:
+        """What came of one: a row, or bounds (None: there are none)."""
 
     @property
     def passed(self) -> Mapping[int, str]:
-        """Number of a place -> why it was never simulated."""
+        """Number of a place -> why it has no row."""
+
+    @property
+    def judged(self) -> frozenset[int]:
+        """Those of them whose step was simulated."""
+
+
+def rows_of(jobs: Sequence[Job]) -> Work:
+    """The work of simulating."""
+    return evaluate_all, ([(job.place.candidate, job.place.settings) for job in jobs],)
 
 
 class Everything:
-    """All candidates in order."""
+    """The rows of all candidates in order."""
 
     passed: Mapping[int, str] = {}
+    judged: frozenset[int] = frozenset()
 
     def __init__(self, places: Iterator[Place]) -> None:
         self._places = places
 
-    def take(self, count: int) -> list[Place]:
-        found: list[Place] = []
+    def take(self, sizes: Mapping[Question, int]) -> list[Job]:
+        found: list[Job] = []
         for place in self._places:
-            found.append(place)
-            if len(found) == count:
+            found.append(Job("row", place))
+            if len(found) == sizes["row"]:
                 break
         return found
 
-    def tell(self, place: Place, row: Row) -> None:
+    def work(self, jobs: Sequence[Job]) -> Work:
+        return rows_of(jobs)
+
+    def tell(self, job: Job, answer: Any) -> None:
         """Nothing follows from it."""
 
 
-class Bounded:
-    """Those that may still be among the best `top`, the most promising first; what is passed over is proved worse.
+@dataclass
+class _Group:
+    """The seeds of one candidate, which are ranked by their mean; a single place where there are no seeds."""
 
-    Exact: a candidate is left out only where its bound is worse than the worst of the best `top` that keep all constraints, or
-    (with `must_fit`) where it surely does not fit, so the best `top` rows are those of simulating everything. Whoever comes up with
-    a cheap bound is given a better one first. `look` completes a place when it is its turn: with its candidate, and with its row
-    if that is there already; None if there is nothing to simulate.
+    places: list[Place]
+    level: int = 0
+    """of the questions"""
+    looked: bool = False
+    awaited: set[int] = field(default_factory=set)
+    values: dict[int, Values | None] = field(default_factory=dict)
+    """of places that have a row; None: a constraint is not kept"""
+
+
+class Bounded:
+    """Those that may still be among the best `top`, or on the front of several objectives, the most promising first.
+
+    Exact: what has no row is proved worse, or (with `must_fit`) does not fit, so the best `top` rows (the front) are those of simulating
+    everything. Whoever comes up with a cheap bound is asked for a better one, then for the exact time of its step; only whoever is
+    still among the best then is asked for a row. `values` are a row's scores, None if it breaks a constraint. `look` completes a place
+    when it is its turn: with its candidate, and with its row if that is there already; None if there is nothing to simulate.
     """
 
     def __init__(
         self,
         places: Sequence[Place],
         prover: Prover,
-        objective: Objective,
-        accepts: Callable[[Place, Row], float | None],
+        objectives: Sequence[Objective],
+        values: Callable[[Place, Row], Values | None],
         top: int,
         *,
-        look: Callable[[Place], tuple[Place, Row | None] | None] = lambda place: (place, None),
+        look: Look = lambda place: (place, None),
         must_fit: bool = True,
+        seeds_of: Callable[[Place], object] = lambda place: place.number,
     ) -> None:
-        self.passed: dict[int, str] = {}
-        self._places = {place.number: place for place in places}
-        self._prover, self._objective, self._accepts, self._look = prover, objective, accepts, look
-        self._top, self._must_fit = top, must_fit
+        self._prover, self._objectives, self._values, self._look, self._must_fit = prover, tuple(objectives), values, look, must_fit
+        groups: dict[object, _Group] = {}
+        for place in places:
+            groups.setdefault(seeds_of(place), _Group([])).places.append(place)
+        self._questions: tuple[Question, ...] = ("row",)
+        if (len(groups) > top or len(objectives) > 1) and any(one.metric.name not in UNTIMED for one in objectives):
+            self._questions = (*prover.questions, "row")  # else better bounds of the step decide nothing
+        self._groups = {group.places[0].number: group for group in groups.values()}
+        self._number = {place.number: number for number, group in self._groups.items() for place in group.places}
+        self._answer = Best(top) if len(self._objectives) == 1 else Front()
+        self._search = Search(self._answer)
         self._least: dict[int, Least] = {}
-        self._best: list[float] = []
-        self._open: list[tuple[float, int, bool]] = []
-        """(bound of the score, number, whether it is the best bound there is), a heap"""
+        self._full: dict[int, str] = {}
+        self._kept: dict[int, Values] = {}
+        self._ready: deque[Job] = deque()
         self._proved = False
 
-    def _prove(self) -> None:
-        self._proved = True
-        places = list(self._places.values())
-        for place, least in zip(places, self._prover.bounds(places), strict=True):
-            if least is None:
-                self._open.append((float("-inf"), place.number, True))
-            elif least.full and self._must_fit:
-                self.passed[place.number] = f"does not fit: {least.full}"
-            else:
-                self._least[place.number] = least
-                self._open.append((least_of(self._objective, least), place.number, False))
-        heapify(self._open)
+    # -- bounds -------------------------------------------------------------------------------------------------------
 
-    def take(self, count: int) -> list[Place]:
+    def prove(self, watch: Callable[[Iterable[Any], int], Iterable[Any]] = lambda found, _: found) -> None:
+        """Bound everything; `watch` is given the bounds as they come, and how many there will be."""
+        self._proved = True
+        places = [place for group in self._groups.values() for place in group.places]
+        for place, least in zip(places, watch(self._prover.bounds(places), len(places)), strict=True):
+            if least is not None:
+                self._least[place.number] = least
+        for number, group in self._groups.items():
+            full = {place.number: found.full for place in group.places if (found := self._least.get(place.number)) and found.full}
+            if full and self._must_fit:
+                self._full |= {place.number: f"does not fit: {full.get(place.number, 'nor does another seed')}" for place in group.places}
+                continue
+            if any(place.number not in self._least for place in group.places):
+                group.level = len(self._questions) - 1
+            self._search.enter(number, self._bound(group))
+
+    def _bound(self, group: _Group) -> Values:
+        """What the means over the seeds do not fall below; before they are looked at, any of them may turn out not to count."""
+        found = [self._bound_of(place) for place in group.places]
+        mean = group.looked and len(found) > 1
+        return tuple(sum(column) / len(column) if mean else min(column) for column in zip(*found, strict=True))
+
+    def _bound_of(self, place: Place) -> Values:
+        least = self._least.get(place.number)
+        return tuple(-inf if least is None else least_of(one, least) for one in self._objectives)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def take(self, sizes: Mapping[Question, int]) -> list[Job]:
         if not self._proved:
-            self._prove()
-        found: list[Place] = []
-        while self._open and len(found) < count:
-            low, number, tight = self._open[0]
-            if len(self._best) == self._top and low > self._best[-1] + SLACK * abs(self._best[-1]):
-                self._pass_over()
+            self.prove()
+        found: list[Job] = []
+        while not found or len(found) < sizes[found[0].question]:
+            if not self._ready:
+                number = self._search.next()
+                if number is None:
+                    break
+                self._ask(number, self._groups[number])
+            elif found and self._ready[0].question != found[0].question:
                 break
-            heappop(self._open)
-            if not tight:
-                least = self._least[number] = self._prover.tighter(self._places[number], self._least[number])
-                heappush(self._open, (max(low, least_of(self._objective, least)), number, True))
-            elif (looked := self._look(self._places[number])) is not None:
-                place, row = looked
-                if row is None:
-                    found.append(place)
-                else:
-                    self.tell(place, row)
+            else:
+                found.append(self._ready.popleft())
         return found
 
-    def _pass_over(self) -> None:
-        metric, sign = self._objective.metric, -1.0 if self._objective.most else 1.0
-        word = "most" if self._objective.most else "least"
-        limit = metric.shown(sign * self._best[-1])
-        best = "the best has" if self._top == 1 else f"the best {self._top} have"
-        for low, number, _ in self._open:
-            self.passed[number] = f"proved worse: {metric.title} is at {word} {metric.shown(sign * low)}, {best} {limit}"
-        self._open = []
+    def _ask(self, number: int, group: _Group) -> None:
+        """The next question about every place of a group; what is there already is no question."""
+        question = self._questions[group.level]
+        if question in ("step", "row") and not group.looked:
+            group.looked = True
+            group.places = [self._looked(place, group) for place in group.places]
+        left = [place for place in group.places if place.number not in group.values]
+        group.awaited = {place.number for place in left}
+        self._ready += [Job(question, place) for place in left]
+        if not left:
+            self._settle(number, group)
 
-    def tell(self, place: Place, row: Row) -> None:
-        least, time = self._least.get(place.number), row.get("step_time_s")
-        if least is not None and time is not None and time < least.step_time * (1.0 - SLACK):
-            raise ParsimError(f"{row['key']} takes {time!r} s, but was proved to take at least {least.step_time!r} s: please report it")
-        score = self._accepts(place, row)
-        if score is not None:
-            insort(self._best, score)
-            del self._best[self._top :]
+    def _looked(self, place: Place, group: _Group) -> Place:
+        """The place with its candidate; what is known of it already is heard."""
+        looked = self._look(place)
+        if looked is None:
+            group.values[place.number] = None
+            return place
+        if looked[1] is not None:
+            self._heard(looked[0], looked[1], group)
+        return looked[0]
+
+    def work(self, jobs: Sequence[Job]) -> Work:
+        question = jobs[0].question
+        if question == "row":
+            return rows_of(jobs)
+        return self._prover.work(question, [(job.place, self._least[job.place.number]) for job in jobs])
+
+    def tell(self, job: Job, answer: Any) -> None:
+        number = self._number[job.place.number]
+        group = self._groups[number]
+        group.awaited.discard(job.place.number)
+        if isinstance(answer, Least):
+            before = self._least[job.place.number].step_time
+            if answer.exact and answer.step_time < before * (1.0 - SLACK):
+                self._refute(job.place, f"takes {answer.step_time!r} s", f"take at least {before!r} s")
+            self._least[job.place.number] = answer
+        elif answer is not None:
+            self._heard(job.place, answer, group)
+        if group.awaited:
+            return
+        if job.question == "row" or all(place.number in group.values for place in group.places):
+            self._settle(number, group)
+        else:
+            group.level += 1
+            exact = all(place.number in group.values or self._least[place.number].exact for place in group.places)
+            self._search.raised(number, self._bound(group), exact=exact)
+
+    def _settle(self, number: int, group: _Group) -> None:
+        """All rows of a group are there."""
+        found = [values for place in group.places if (values := group.values[place.number]) is not None]
+        if len(found) < len(group.places):
+            self._search.known(number, None)
+            return
+        self._kept[number] = tuple(sum(column) / len(column) for column in zip(*found, strict=True))
+        self._search.known(number, self._kept[number])
+
+    def _heard(self, place: Place, row: Row, group: _Group) -> None:
+        time, memory = row.get("step_time_s"), row.get("peak_bytes")
+        if (least := self._least.get(place.number)) is not None:
+            if time is not None and time < least.step_time * (1.0 - SLACK):
+                self._refute(place, f"takes {time!r} s", f"take at least {least.step_time!r} s")
+            if memory is not None and memory < least.memory:
+                self._refute(place, f"needs {memory!r} B", f"need at least {least.memory!r} B")
+        group.values[place.number] = self._values(place, row)
+
+    @staticmethod
+    def _refute(place: Place, found: str, proved: str) -> None:
+        """A bound that a simulation contradicts makes the whole search wrong."""
+        key = place.candidate.key if place.candidate is not None else f"point {place.number}"
+        raise ParsimError(f"{key} {found}, but was proved to {proved}: please report it")
+
+    # -- reasons ------------------------------------------------------------------------------------------------------
+
+    @property
+    def judged(self) -> frozenset[int]:
+        left = (place.number for number in self._search.left for place in self._groups[number].places)
+        return frozenset(number for number in left if number in self._least and self._least[number].exact)
+
+    @property
+    def passed(self) -> Mapping[int, str]:
+        found = dict(self._full)
+        for number, least in self._search.left.items():
+            group = self._groups[number]
+            found |= dict.fromkeys((place.number for place in group.places if place.number not in group.values), self._worse(least, group))
+        return found
+
+    def _worse(self, least: Values, group: _Group) -> str:
+        """Why a group is passed over: its bounds, and what beats them."""
+        exact = all(place.number in group.values or self._least[place.number].exact for place in group.places)
+        said = " and ".join(map(self._said, self._objectives, least))
+        proved = "its step was simulated" if exact else "proved worse"
+        if len(self._objectives) > 1:
+            rival = next(values for _, values in self._kept.items() if dominates(values, least))
+            has = " and ".join(one.metric.shown(_own(one, value)) for one, value in zip(self._objectives, rival, strict=True))
+            return f"{proved}: {said}, a row has {has}"
+        kept = self._answer.kept()
+        best = "the best has" if len(kept) == 1 else f"the best {len(kept)} have"
+        limit = self._objectives[0].metric.shown(_own(self._objectives[0], self._kept[kept[-1]][0]))
+        return f"{proved}: {said}, {best} {limit}"
+
+    @staticmethod
+    def _said(one: Objective, value: float) -> str:
+        return f"{one.metric.title} is at {'most' if one.most else 'least'} {one.metric.shown(_own(one, value))}"
 
 
-BILLED = (
-    "time_to_train_s", "gpu_hours", "gpu_hours_billed", "cost_to_train", "cost_per_step", "cost_per_million_tokens",
-    "cost_per_million_samples", "energy_J", "energy_per_step_J", "energy_per_token_J", "co2_kg",
-)  # fmt: skip
-"""metrics of the bill that never fall where the step takes longer"""
-
-
-def _billed(name: str, least: Least) -> float | None:
-    return least.bill.get(name)
-
-
-_OF_BOUNDS: dict[str, Callable[[Least], float | None]] = {
-    "step_time_s": lambda least: least.step_time,
-    "samples_per_s": lambda least: _over(least.samples, least.step_time),
-    "tokens_per_s": lambda least: _over(least.tokens, least.step_time),
-    "tokens_per_s_per_gpu": lambda least: None if least.gpus is None else _over(least.tokens, least.step_time * least.gpus),
-    "gpu_hours_per_million_tokens": lambda least: (
-        None if least.gpus is None else _over(least.gpus * least.step_time * 1e6 / 3600.0, least.tokens or 0.0)
-    ),
-    "peak_bytes": lambda least: least.memory,
-    "gpus": lambda least: least.gpus,
-    **{name: partial(_billed, name) for name in BILLED},
-}
-"""metric -> what bounds say of it: the least it can be, or the most where more is better"""
-
-
-def bounds_help(objective: Objective) -> bool:
-    """Whether bounds say anything of an objective, in the direction asked for."""
-    return objective.metric.name in _OF_BOUNDS and objective.most == (objective.metric.better == "higher")
-
-
-def least_of(objective: Objective, least: Least) -> float:
-    """What the score of an objective cannot fall below; minus infinity where nothing is known."""
-    found = _OF_BOUNDS[objective.metric.name](least)
-    return float("-inf") if found is None else -found * (1.0 + SLACK) if objective.most else found * (1.0 - SLACK)
-
-
-def _over(one: float | None, other: float) -> float | None:
-    return None if one is None or other <= 0 else one / other
+def _own(objective: Objective, score: float) -> float:
+    """A figure from its score."""
+    return -score if objective.most else score

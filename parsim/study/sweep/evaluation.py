@@ -10,7 +10,7 @@ from parsim.errors import DeadlockError, Finding, InputError, ParsimError
 from parsim.study.sweep.candidates import Candidate, stamp
 from parsim.study.sweep.row import Row, refused, simulated, without_report
 
-_ONE_AT_A_TIME = Lock()
+ONE_AT_A_TIME = Lock()
 """a worker with several threads (Dask) simulates in one of them: the interpreter runs one at a time anyway"""
 
 
@@ -45,7 +45,7 @@ def evaluate_all(work: Sequence[tuple[Candidate, Mapping[str, Any]]], expected: 
         ForeignWorkerError: this process has not the parsim that asks (`expected` is its `stamp`).
     """
     refuse_foreign(expected)
-    with _ONE_AT_A_TIME:
+    with ONE_AT_A_TIME:
         return [evaluate(candidate, settings) for candidate, settings in work]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.yaml_tree import Origin
+from parsim.study.search.incumbents import Values
 from parsim.study.sweep.metrics import ALIASES, METRICS, Metric, metric
 
 
@@ -33,6 +34,12 @@ class Objective:
         """What is to be small; None where the row has no such figure."""
         value = row.get(self.metric.name)
         return None if value is None else -float(value) if self.most else float(value)
+
+
+def scores(objectives: Sequence[Objective], row: Mapping[str, Any]) -> Values | None:
+    """What is to be small; None where a figure is missing."""
+    found = [one.score(row) for one in objectives]
+    return None if None in found else tuple(float(score) for score in found if score is not None)
 
 
 def objective(name: Any, origin: Origin = ("", None, None), *, most: bool = False) -> Objective:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-Scores = tuple[float, ...]
-"""what is to be small, one number per objective"""
+from parsim.study.search.incumbents import Values, dominates
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +18,7 @@ class Ranked:
     """1: nothing is better in all objectives; 2: only layer 1 is; and so on. With one objective always 1"""
 
 
-def ranked(scores: Sequence[Scores]) -> list[Ranked]:
+def ranked(scores: Sequence[Values]) -> list[Ranked]:
     """The order of rows by their scores; equal ones stay in the order given.
 
     With several objectives, the Pareto layers in order, each by the first objective.
@@ -33,12 +32,7 @@ def ranked(scores: Sequence[Scores]) -> list[Ranked]:
     return [Ranked(place, layers[place]) for place in sorted(order, key=lambda place: (layers[place], scores[place], place))]
 
 
-def dominates(one: Scores, other: Scores) -> bool:
-    """Whether one is nowhere worse and somewhere better."""
-    return all(a <= b for a, b in zip(one, other, strict=True)) and one != other
-
-
-def _layers(scores: Sequence[Scores], order: Sequence[int]) -> dict[int, int]:
+def _layers(scores: Sequence[Values], order: Sequence[int]) -> dict[int, int]:
     """Layer of each place. In the sorted order only earlier ones can dominate; the last of a layer is asked first."""
     layers: list[list[int]] = []
     found: dict[int, int] = {}

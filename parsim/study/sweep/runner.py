@@ -1,4 +1,4 @@
-"""Candidates to rows: hands out chunks, takes rows as they come, and outlives workers that die.
+"""Candidates to rows: hands out chunks of questions, takes answers as they come, and outlives workers that die.
 
 A worker that dies takes its chunk with it, and in a pool of processes the chunks of all others. Whatever was on its way is then
 simulated again one by one, so that only a candidate with which a worker dies twice becomes a row that says so.
@@ -13,12 +13,12 @@ from typing import Any
 
 from parsim.errors import ParsimError
 from parsim.study.sweep.candidates import Place, stamp
-from parsim.study.sweep.choice import Choice
+from parsim.study.sweep.choice import QUESTIONS, Choice, Job, Question
 from parsim.study.sweep.crews import Crew
-from parsim.study.sweep.evaluation import evaluate_all, failed
+from parsim.study.sweep.evaluation import failed
 from parsim.study.sweep.row import Row
 
-Chunk = list[Place]
+Chunk = list[Job]
 CHUNK_TIME = 0.5
 """what a chunk should take [s]: long beside sending it, short beside the patience of whoever looks at the bar"""
 LARGEST_CHUNK = 64
@@ -34,7 +34,7 @@ class Runner:
         self._waiting: dict[Future[Any], tuple[Chunk, float]] = {}
         self._suspects: Chunk = []
         self._answered = False
-        self._size = 1
+        self._sizes: dict[Question, int] = dict.fromkeys(QUESTIONS, 1)
 
     def run(self) -> Iterator[tuple[Place, Row]]:
         """Everything, as it comes.
@@ -57,14 +57,15 @@ class Runner:
 
     def _hand_out(self) -> None:
         while len(self._waiting) < self.crew.each * self.crew.workers:
-            chunk = self.choice.take(self._size)
+            chunk = self.choice.take(self._sizes)
             if not chunk:
                 return
             self._waiting[self._submit(chunk)] = (chunk, monotonic())
 
     def _submit(self, chunk: Chunk) -> Future[Any]:
         try:
-            return self.crew.submit(evaluate_all, [(place.candidate, place.settings) for place in chunk], stamp())
+            job, arguments = self.choice.work(chunk)
+            return self.crew.submit(job, *arguments, stamp())
         except Exception as error:
             if not self.crew.died(error):
                 raise
@@ -78,11 +79,11 @@ class Runner:
             self.crew.check()
         for future in [future for future in self._waiting if future in done]:
             chunk, began = self._waiting.pop(future)
-            yield from self._rows(future, chunk, began)
+            yield from self._answers(future, chunk, began)
 
-    def _rows(self, future: Future[Any], chunk: Chunk, began: float) -> Iterator[tuple[Place, Row]]:
+    def _answers(self, future: Future[Any], chunk: Chunk, began: float) -> Iterator[tuple[Place, Row]]:
         try:
-            rows = future.result()
+            answers = future.result()
         except Exception as error:
             if not self.crew.died(error):
                 raise (
@@ -94,36 +95,42 @@ class Runner:
             return
         self._answered = True
         each = (monotonic() - began) / self.crew.each / len(chunk)
-        self._size = max(1, min(LARGEST_CHUNK, 2 * self._size, int(CHUNK_TIME / max(each, 1e-6))))
-        found = list(zip(chunk, rows, strict=True))
-        self.record(found)
-        for place, row in found:
-            self.choice.tell(place, row)
-        yield from found
+        question = chunk[0].question
+        self._sizes[question] = max(1, min(LARGEST_CHUNK, 2 * self._sizes[question], int(CHUNK_TIME / max(each, 1e-6))))
+        yield from self._told(list(zip(chunk, answers, strict=True)))
+
+    def _told(self, found: list[tuple[Job, Any]]) -> Iterator[tuple[Place, Row]]:
+        """Answers that came; rows are recorded first."""
+        rows = [(job.place, answer) for job, answer in found if isinstance(answer, dict)]
+        if rows:
+            self.record(rows)
+        for job, answer in found:
+            self.choice.tell(job, answer)
+        yield from rows
 
     def _again(self) -> Iterator[tuple[Place, Row]]:
         """What was on its way when a worker died, one by one: whoever is alone with a dying worker is to blame."""
         while self._waiting:
             yield from self._take()
-        suspects, self._suspects = sorted(self._suspects, key=lambda place: place.number), []
+        suspects, self._suspects = sorted(self._suspects, key=lambda job: job.place.number), []
         self.crew.renew()
         dead: Chunk = []
-        for place in suspects:
-            yield from self._rows(self._alone(place), [place], monotonic())
+        for job in suspects:
+            yield from self._answers(self._alone(job), [job], monotonic())
             if self._suspects:
                 dead, self._suspects = [*dead, *self._suspects], []
                 self.crew.renew()
         if dead and not self._answered:
             raise ParsimError("worker processes die before they answer at all; with --workers 1 everything runs in this process")
-        for place in dead:
-            if place.candidate is not None:
-                row = failed(place.candidate, place.settings, "its worker process died twice (killed, out of memory, or crashed)")
-                self.record([(place, row)])
-                self.choice.tell(place, row)
-                yield place, row
+        for job in dead:
+            if job.place.candidate is not None:
+                row = failed(job.place.candidate, job.place.settings, "its worker process died twice (killed, out of memory, or crashed)")
+                yield from self._told([(job, row)])
+            else:
+                self.choice.tell(job, None)  # better bounds are not worth a worker
 
-    def _alone(self, place: Place) -> Future[Any]:
-        future = self._submit([place])
+    def _alone(self, job: Job) -> Future[Any]:
+        future = self._submit([job])
         while not future.done():
             wait([future], timeout=_LOOK)
             self.crew.check()

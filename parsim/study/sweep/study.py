@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +15,11 @@ from parsim.scenario.leaves import long_key
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import flow
 from parsim.study.axes import short_keys
-from parsim.study.sweep.candidates import Place, Space
+from parsim.study.search.incumbents import Values
+from parsim.study.sweep.candidates import Place, Space, without_seed
 from parsim.study.sweep.constraint import Constraint
-from parsim.study.sweep.definition import SEED
-from parsim.study.sweep.objective import Objective
-from parsim.study.sweep.ranking import Scores, ranked
+from parsim.study.sweep.objective import Objective, scores
+from parsim.study.sweep.ranking import ranked
 from parsim.study.sweep.row import Row
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Entry:
 
     place: Place
     rows: tuple[Row, ...]
-    scores: Scores
+    scores: Values
     """mean over the seeds, small is better"""
     layer: int
     """1: on the front of the objectives"""
@@ -64,6 +64,7 @@ class Study:
         places: Sequence[Place],
         rows: Mapping[str, Row],
         passed: Mapping[int, str],
+        judged: Collection[int] = (),
     ) -> None:
         self.space = space
         self.definition = space.definition
@@ -71,6 +72,8 @@ class Study:
         self.where, self.objectives = tuple(where), tuple(objectives)
         self.places = tuple(places)
         self.passed = dict(passed)
+        self.judged = frozenset(judged)
+        """those of them whose step was simulated"""
         self._rows = rows
         self.directory: Path | None = None
         """where its files are"""
@@ -115,27 +118,21 @@ class Study:
         known = self.space.known(place.settings, place.facts, row)
         return next((one.why(known) for one in self.where if one.holds(known) is not True), "")
 
-    def score(self, row: Row) -> Scores | None:
-        """What is to be small; None where a figure is missing."""
-        found = [objective.score(row) for objective in self.objectives]
-        return None if None in found else tuple(float(one) for one in found if one is not None)
-
     @cached_property
     def entries(self) -> list[Entry]:
         """What keeps all constraints, the best first."""
         groups: dict[str, list[tuple[Place, Row]]] = {}
         for place in self.places:
             if (row := self.row(place)) is not None:
-                settings = {key: value for key, value in place.settings.items() if key != SEED}
-                groups.setdefault(flow(settings), []).append((place, row))
-        found: list[tuple[Place, tuple[Row, ...], Scores]] = []
+                groups.setdefault(without_seed(place), []).append((place, row))
+        found: list[tuple[Place, tuple[Row, ...], Values]] = []
         for group in groups.values():
-            scores = [self.score(row) for _, row in group]
-            if any(score is None for score in scores) or any(self.broken(place, row) for place, row in group):
+            values = [one for _, row in group if (one := scores(self.objectives, row)) is not None]
+            if len(values) < len(group) or any(self.broken(place, row) for place, row in group):
                 continue
-            means = tuple(sum(column) / len(column) for column in zip(*(score for score in scores if score is not None), strict=True))
+            means = tuple(sum(column) / len(column) for column in zip(*values, strict=True))
             found.append((group[0][0], tuple(row for _, row in group), means))
-        return [Entry(*found[one.place], one.layer) for one in ranked([scores for _, _, scores in found])]
+        return [Entry(*found[one.place], one.layer) for one in ranked([means for _, _, means in found])]
 
     @property
     def best(self) -> Entry | None:
@@ -146,6 +143,12 @@ class Study:
     def front(self) -> list[Entry]:
         """Those that nothing beats in all objectives."""
         return [entry for entry in self.entries if entry.layer == 1]
+
+    @property
+    def shown(self) -> list[Entry]:
+        """The table: at most `top` rows whose order is that of simulating everything. What was passed over may belong behind a front."""
+        partial = len(self.objectives) > 1 and self.passed
+        return (self.front if partial else self.entries)[: self.definition.top]
 
     def label(self, settings: Mapping[str, Any]) -> str:
         """``tp=4 pp=2``: what varies, in short."""
@@ -159,7 +162,8 @@ class Study:
             "points": len(self.places),
             "excluded": sum(bool(place.excluded) for place in self.places),
             "equal": sum(bool(place.same_as) for place in self.places),
-            "passed": len(self.passed),
+            "passed": len(self.passed) - len(self.judged),
+            "judged": len(self.judged),
             "simulated": len(simulated),
             **{status: statuses.count(status) for status in ("refused", "deadlock", "failed")},
             "kept": sum(len(entry.rows) for entry in self.entries),
@@ -258,7 +262,7 @@ class Study:
                     "overrides": list(entry.place.candidate.overrides) if entry.place.candidate is not None else [],
                     **{one.metric.name: entry.mean(one.metric.name) for one in self.objectives},
                 }
-                for number, entry in enumerate(self.entries[: self.definition.top], 1)
+                for number, entry in enumerate(self.shown, 1)
             ],
             "results": self.rows,
         }  # fmt: skip

@@ -14,21 +14,24 @@ from parsim.errors import Finding, ScenarioError
 from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import flow
-from parsim.study.sweep.candidates import Place, Space
-from parsim.study.sweep.choice import Bound, Bounded, Choice, Everything, bounds_help
+from parsim.study.search.incumbents import Values
+from parsim.study.sweep.candidates import Place, Space, without_seed
+from parsim.study.sweep.choice import Bounded, Choice, Everything
 from parsim.study.sweep.constraint import Constraint, constraint
 from parsim.study.sweep.crews import Crew, crew
 from parsim.study.sweep.definition import SEED, Definition, Source
 from parsim.study.sweep.journal import Journal
-from parsim.study.sweep.objective import Objective, objective
+from parsim.study.sweep.least import Bound, bounds_help
+from parsim.study.sweep.objective import Objective, objective, scores
+from parsim.study.sweep.prover import Given, Proved
 from parsim.study.sweep.row import Row
 from parsim.study.sweep.runner import Runner
-from parsim.study.sweep.search_bounds import Given, Proved
 from parsim.study.sweep.study import Study
 from parsim.study.sweep.study_file import definition_of
 
-Watch = Callable[[Iterable[Row], int, Callable[[], str]], Iterable[Row]]
-"""is given the rows as they come, how many there will be, and a function that says the best so far; passes the rows on"""
+Watch = Callable[[str, Iterable[Any], int, Callable[[], str]], Iterable[Any]]
+"""is given what is being done, the results as they come, how many there will be at most, and a function that says the best so far;
+passes the results on"""
 _ALWAYS = "fits"
 """holds in every study unless a constraint speaks of it"""
 
@@ -60,8 +63,8 @@ def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates
 
     `workers` processes simulate (None: one per CPU; 1: this process), or any `executor`, or the Dask scheduler at address `dask`.
     Rows are appended to results.jsonl in the directory `out` as they come; the same study goes on where it was ended, unless `restart`.
-    With one objective candidates are passed over whose lower bound (`bound`, else that of `parsim.study.search`) proves that they are
-    not among the best `top`, unless the study is `exhaustive`.
+    Candidates are passed over whose lower bound (`bound`, else that of `parsim.study.search`) or simulated step proves that they are not
+    among the best `top`, or with several objectives not on their front, unless the study is `exhaustive`.
 
     Raises:
         ScenarioError: the study or its scenario is wrong, or an objective is null in the rows.
@@ -143,11 +146,14 @@ class _Run:
         if not points:
             raise ScenarioError(Finding("the study has no point at all", suggestion="give a key several values"))
         crew = hands(points)
-        choice = Everything(self._opened()) if exhaustive or not self._bounds_help() else self._bounded(crew, bound)
+        watch = watch or (lambda _, results, __, ___: results)
+        choice: Choice = Everything(self._opened())
+        if not exhaustive and all(map(bounds_help, self.objectives)):
+            choice = self._bounded(crew, bound, watch)
         with closing(self._told(Runner(choice, crew, self._record).run())) as came:
-            for _ in came if watch is None else watch(came, max(1, points - len(self.rows)), self.remark):
+            for _ in watch("Simulating candidates", came, max(1, points - len(self.rows)), self.remark):
                 pass
-        found = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed)
+        found = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed, choice.judged)
         found.before = self.before
         found.directory = self.journal.directory if self.journal is not None else None
         return found
@@ -170,18 +176,28 @@ class _Run:
             self._heard(place, row)
         return place, row
 
-    def _bounds_help(self) -> bool:
-        """Bounds rank one figure that they say something of; a mean over seeds and a front are ranked by simulating everything."""
-        seeded = any(SEED in axis.keys for axis in self.space.axes)
-        return len(self.objectives) == 1 and bounds_help(self.objectives[0]) and not seeded
-
-    def _bounded(self, crew: Crew, bound: Bound | None) -> Choice:
+    def _bounded(self, crew: Crew, bound: Bound | None, watch: Watch) -> Bounded:
         self.places = list(self.space.written(self.where))
         prover = Proved(self.space.base, crew) if bound is None else Given(bound)
-        must_fit = any(one.text == _ALWAYS for one in self.where)
         asked = [place for place in self.places if not place.excluded]
-        top = self.space.definition.top
-        return Bounded(asked, prover, self.objectives[0], self._score, top, look=self._look, must_fit=must_fit)
+        choice = Bounded(
+            asked,
+            prover,
+            self.objectives,
+            self._values,
+            self.space.definition.top,
+            look=self._look,
+            must_fit=any(one.text == _ALWAYS for one in self.where),
+            seeds_of=without_seed if any(SEED in axis.keys for axis in self.space.axes) else lambda place: place.number,
+        )
+        done = False
+        try:
+            choice.prove(lambda bounds, count: watch("Proving bounds", bounds, count, str))
+            done = True
+        finally:
+            if not done:
+                crew.close(now=True)
+        return choice
 
     def _record(self, found: list[tuple[Place, Row]]) -> None:
         self._record_rows([row for _, row in found])
@@ -203,16 +219,17 @@ class _Run:
             self._checked = True
             if null := [one for one in self.objectives if row[one.metric.name] is None]:
                 raise ScenarioError([_null(one) for one in null])
-        score = self._score(place, row)
-        if score is not None and (self.best is None or score < self.best[0]):
-            self.best = (score, row)
+        values = self._values(place, row)
+        if values is not None and (self.best is None or values[0] < self.best[0]):
+            self.best = (values[0], row)
 
-    def _score(self, place: Place, row: Row) -> float | None:
-        score = self.objectives[0].score(row)
-        if score is None:
+    def _values(self, place: Place, row: Row) -> Values | None:
+        """The scores of a row that keeps all constraints."""
+        values = scores(self.objectives, row)
+        if values is None:
             return None
         known = self.space.known(place.settings, place.facts, row)
-        return score if all(one.holds(known) is True for one in self.where) else None
+        return values if all(one.holds(known) is True for one in self.where) else None
 
     def remark(self) -> str:
         """The best so far."""

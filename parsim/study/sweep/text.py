@@ -22,11 +22,12 @@ Column = tuple[str, list[str]]
 def text(study: Study) -> str:
     """What was asked, how many points there were, the best rows, and how to run the first."""
     lines = [study.name, f"{_asked(study)}", _counted(study), ""]
-    shown = study.entries[: study.definition.top]
+    shown = study.shown
     if not shown:
         return "\n".join([*lines, "No row keeps all constraints.", *_reasons(study)])
     lines += [*_table(_columns(study, shown)), *_common(study, shown), ""]
-    if (more := len(study.entries) - len(shown)) > 0:
+    whole = study.front if len(study.objectives) > 1 and study.passed else study.entries
+    if (more := len(whole) - len(shown)) > 0:
         lines += [f"{more:,} more; --top shows them.", ""]
     lines += [*_best(study, shown[0]), *_unequal(study)]
     return "\n".join(line.rstrip() for line in lines)
@@ -41,7 +42,7 @@ def _counted(study: Study) -> str:
     counts = study.counts()
     words = {
         "excluded": "excluded by constraints before a simulation", "equal": "equal to another",
-        "passed": "passed over by proof", "simulated": "simulated",
+        "passed": "passed over by proof", "judged": "by their simulated step", "simulated": "simulated",
         "refused": "refused", "deadlock": "in deadlock", "failed": "failed",
     }  # fmt: skip
     said = [f"{counts[name]:,} {word}" for name, word in words.items() if counts[name]]

@@ -1,4 +1,4 @@
-"""The bounds of `parsim.study.search`, by which a study passes over what cannot be among the best."""
+"""Who proves bounds, by which a study passes over what cannot be among the best: `parsim.study.search`, or the caller."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any, Protocol
 from parsim import units
 from parsim.errors import InputError
 from parsim.report.economics import Busy, bill
-from parsim.run import economics_of
+from parsim.run import economics_of, step_of
+from parsim.scenario.built import Built
 from parsim.scenario.neighbours import Neighbours
 from parsim.scenario.scenario import Scenario
 from parsim.study.search.bounds import Bounder
 from parsim.study.sweep.candidates import Place, stamp
-from parsim.study.sweep.choice import Least
+from parsim.study.sweep.choice import Question, Work
 from parsim.study.sweep.crews import Crew
-from parsim.study.sweep.evaluation import refuse_foreign
+from parsim.study.sweep.evaluation import ONE_AT_A_TIME, refuse_foreign
+from parsim.study.sweep.least import Least
 
 Settings = Mapping[str, Any]
 TOGETHER = 200
@@ -27,17 +29,23 @@ TOGETHER = 200
 class Prover(Protocol):
     """Knows lower bounds of what a simulation would find."""
 
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What it can say besides, from the cheapest to the dearest."""
+
     def bounds(self, places: Sequence[Place]) -> Iterator[Least | None]:
         """Cheap ones of many, in order; None where there are none."""
         ...
 
-    def tighter(self, place: Place, least: Least) -> Least:
-        """The same or better ones of one, at a higher price."""
+    def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
+        """What a worker does to answer: the same or better bounds of each."""
         ...
 
 
 class Given:
     """Bounds by a function of the caller."""
+
+    questions: tuple[Question, ...] = ()
 
     def __init__(self, bound: Callable[[Place], Least | None]) -> None:
         self._bound = bound
@@ -46,13 +54,15 @@ class Given:
         """See `Prover.bounds`."""
         return map(self._bound, places)
 
-    def tighter(self, place: Place, least: Least) -> Least:
-        """There are no others."""
-        return least
+    def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
+        """See `Prover.work`: there are no others."""
+        raise NotImplementedError
 
 
 class Proved:
-    """Those of `parsim.study.search`, the cheap ones by all workers."""
+    """Those of `parsim.study.search`, by all workers."""
+
+    questions: tuple[Question, ...] = ("longest", "chained", "step")
 
     def __init__(self, base: Scenario, crew: Crew) -> None:
         self.base, self.crew = base, crew
@@ -73,12 +83,9 @@ class Proved:
             return [None] * len(chunk)  # whoever killed it is found by simulating one by one, not here
         return found
 
-    def tighter(self, place: Place, least: Least) -> Least:
-        """See `Prover.tighter`."""
-        neighbours, bounder = _tools(_Same(self.base))
-        built = neighbours.built(place.settings)
-        step_time = max(least.step_time, bounder.tight(built))
-        return least._replace(step_time=step_time, bill=_bill(built, step_time))
+    def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
+        """See `Prover.work`."""
+        return tighter, (self.base, question, [(place.settings, least) for place, least in about])
 
 
 def bounds_of(base: Scenario, chunk: Sequence[Settings], expected: tuple[str, str]) -> list[Least | None]:
@@ -88,26 +95,50 @@ def bounds_of(base: Scenario, chunk: Sequence[Settings], expected: tuple[str, st
         ForeignWorkerError: this process has not the parsim that asks.
     """
     refuse_foreign(expected)
-    neighbours, bounder = _tools(_Same(base))
-    found: list[Least | None] = []
-    for settings in chunk:
-        try:
-            built = neighbours.built(settings)
-            if built.parallelism.data.own is not None:
-                found.append(None)  # code of the user's, of which nothing is proved
-                continue
-            bounds = bounder.bounds(built)
-        except InputError:
-            found.append(None)  # the simulation says what is wrong
-            continue
-        needed, there = units.format_bytes(bounds.peak_memory), units.format_bytes(bounds.capacity)
-        full = f"it needs at least {needed} of {there}" if bounds.surely_full else ""
-        money = {} if full else _bill(built, bounds.step_time)
-        found.append(Least(bounds.step_time, bounds.peak_memory, full, bounds.samples, bounds.tokens, bounds.gpus, money))
-    return found
+    with ONE_AT_A_TIME:
+        neighbours, bounder = _tools(_Same(base))
+        return [_bounded(settings, neighbours, bounder) for settings in chunk]
 
 
-def _bill(built: Any, step_time: float) -> Mapping[str, float]:
+def _bounded(settings: Settings, neighbours: Neighbours, bounder: Bounder) -> Least | None:
+    try:
+        built = neighbours.built(settings)
+        if built.parallelism.data.own is not None:
+            return None  # code of the user's, of which nothing is proved
+        bounds = bounder.bounds(built)
+    except InputError:
+        return None  # the simulation says what is wrong
+    needed, there = units.format_bytes(bounds.peak_memory), units.format_bytes(bounds.capacity)
+    full = f"it needs at least {needed} of {there}" if bounds.surely_full else ""
+    money = {} if full else _bill(built, bounds.step_time)
+    return Least(bounds.step_time, bounds.peak_memory, full, bounds.samples, bounds.tokens, bounds.gpus, money)
+
+
+def tighter(base: Scenario, question: Question, about: Sequence[tuple[Settings, Least]], expected: tuple[str, str]) -> list[Least | None]:
+    """Better bounds of each, or with ``step`` the simulated time of its step without a report; None: nothing better is known.
+
+    Raises as `bounds_of`.
+    """
+    refuse_foreign(expected)
+    with ONE_AT_A_TIME:
+        neighbours, bounder = _tools(_Same(base))
+        asked = {"longest": bounder.tight, "chained": bounder.chained, "step": lambda built: step_of(built).step_time}[question]
+        return [_better(neighbours, settings, least, asked, exact=question == "step") for settings, least in about]
+
+
+def _better(neighbours: Neighbours, settings: Settings, least: Least, asked: Callable[[Built], float], *, exact: bool) -> Least | None:
+    try:
+        built = neighbours.built(settings)
+        found = asked(built)
+    except Exception:
+        if exact:
+            return None  # whatever is wrong is wrong with its row, too, which says it
+        raise
+    step_time = found if exact else max(least.step_time, found)
+    return least._replace(step_time=step_time, bill=_bill(built, step_time), exact=exact)
+
+
+def _bill(built: Built, step_time: float) -> Mapping[str, float]:
     """Time, energy and money never fall when a step takes longer or a GPU does more in it; so these are the least there can be."""
     economics = economics_of(built)
     if economics is None:
