@@ -20,17 +20,21 @@ from parsim.parallel.recompute import Group, checkpoint_groups
 from parsim.parallel.storage import trains
 from parsim.parallel.tensor import TensorParallelHooks
 from parsim.program.lengths import at_mean_length
-from parsim.program.passes import Item, PassBuilder, TensorTable
+from parsim.program.passes import Item, PassBuilder, Prices, TensorTable
 from parsim.program.program import COMPUTE, Effect
 from parsim.program.walk import Walk
+
+_Template = tuple[str, int, bool, bool, bool, Hashable]
+"""kind, stage, first, last, smaller micro-batch, state of the sharding before it"""
 
 
 class StagePasses:
     """Passes of the ranks of one pipeline rank and role. Templates are built on first use, in schedule order."""
 
-    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float]) -> None:
+    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], prices: Prices | None = None) -> None:
         self.plan = plan
         self.clock = clock
+        self._prices: Prices = {} if prices is None else prices
         self.chunks = {chunk.stage: chunk for chunk in plan.of_rank(pipeline_rank)}
         self.table = TensorTable()
         self._pipeline_rank = pipeline_rank
@@ -38,7 +42,11 @@ class StagePasses:
         self.units = {stage: plan.units(chunk) for stage, chunk in self.chunks.items()}
         self.weights = {w.name: w for chunk in self.chunks.values() for w in plan.weights(chunk)}
         self._ending: list[Item] = []
-        self._templates: dict[tuple[str, int, bool, bool, bool, Hashable], tuple[list[Item], Hashable]] = {}
+        self._templates: dict[_Template, tuple[list[Item], Hashable]] = {}
+        self._written: dict[tuple[str, int, bool], list[tuple[_Template, set[str]]]] = {}
+        """kind, stage, smaller micro-batch -> templates and what their writers asked (`PassBuilder.asked`)"""
+        self.declared: set[tuple[int, bool]] = set()
+        """blocks, of a whole or a smaller micro-batch, whose tensors are in the table"""
         self._tapes: dict[tuple[int, bool], Tape] = {}
         self._versions = _Versions()
         self._used_workspaces: set[str] = set()
@@ -48,7 +56,7 @@ class StagePasses:
 
     def builder(self, stage: int, *, first: bool = True, last: bool = True) -> PassBuilder:
         prefix = f"chunk {stage} " if len(self.chunks) > 1 else ""
-        return PassBuilder(self.clock, self.table, first=first, last=last, prefix=prefix)
+        return PassBuilder(self.clock, self.table, first=first, last=last, prefix=prefix, prices=self._prices)
 
     def _declare_resident(self) -> tuple[int, ...]:
         numbers = []
@@ -157,6 +165,8 @@ class StagePasses:
         """Items of one slot kind on a global stage for the first, a middle or the last micro-batch, or a smaller one."""
         sharding = self.sharding[stage]
         key = (kind, stage, first, last, partial, sharding.state())
+        if key not in self._templates and (written := self._equal(key)) is not None:
+            self._templates[key] = self._templates[written]
         if key not in self._templates:
             walk = Walk(self, stage, first=first, last=last, split=kind in "IW", partial=partial)
             if kind == "F":
@@ -167,9 +177,20 @@ class StagePasses:
             if self.plan.asynchronous and kind == "B":
                 _extend(items, self.end())
             self._templates[key] = (items, sharding.state())
+            self._written.setdefault((kind, stage, partial), []).append((key, walk.asked))
         items, state = self._templates[key]
         sharding.restore(state)
         return items
+
+    def _equal(self, key: _Template) -> _Template | None:
+        """A template that is written and is the same: nobody asked for what tells them apart."""
+        if not self.fixed or self.plan.asynchronous:
+            return None
+        kind, stage, first, last, partial, _ = key
+        for other, asked in self._written.get((kind, stage, partial), ()):
+            if (other[2] == first or "first" not in asked) and (other[3] == last or "last" not in asked):
+                return other
+        return None
 
     def tape(self, block: int, partial: bool = False) -> Tape:
         """The tape of a block under the plan's workload, or that of its smaller last micro-batch."""
