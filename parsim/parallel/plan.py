@@ -103,6 +103,18 @@ class Plan:
             return "server" if self.mesh.coordinate(rank, "data") == 0 else "worker"
         return ""
 
+    def roles(self) -> list[str]:
+        """The role of every rank."""
+        central = self.parallelism.data.strategy in CENTRAL
+        return [self.role(rank) for rank in range(self.mesh.ranks)] if central else [""] * self.mesh.ranks
+
+    def speeds(self) -> list[float]:
+        """The relative speed of every rank's compute."""
+        found = [1.0] * self.mesh.ranks
+        for rank, speed in self.slow.items():
+            found[rank] = speed
+        return found
+
     def of_rank(self, pipeline_rank: int) -> list[Chunk]:
         """The chunks of one pipeline rank, in forward order."""
         return [chunk for chunk in self.chunks if chunk.pipeline_rank == pipeline_rank]
@@ -148,6 +160,10 @@ class Plan:
 
     def tied_across_stages(self) -> list[tuple[int, int, int]]:
         """Trained copies of one parameter on two pipeline ranks: (rank of the owner, rank of the copy, local elements)."""
+        return self._tied
+
+    @cached_property
+    def _tied(self) -> list[tuple[int, int, int]]:
         pairs = []
         for chunk in self.chunks:
             for weight in self.weights(chunk):
