@@ -7,9 +7,13 @@ from time import process_time
 
 import pytest
 
-from parsim.run import execute
+from parsim.hardware.interconnect import Interconnect
+from parsim.program.blocked import BlockLowering
+from parsim.program.folding import fold_with
+from parsim.run import clock_of, execute, plan_of
 from parsim.scenario import files, load
 from parsim.scenario.build import build
+from parsim.simulation.engine import collector_paused
 
 FIGURES = {
     "gpt3-175b-64x-a100": (6_066, 163_890, "0.25 / 1.4"),
@@ -32,3 +36,44 @@ def test_a_step_in_blocks(name, capsys):
     with capsys.disabled():
         print(f"\n{name}: {ops:,} ops for {run.lowering.blocks.expanded:,}, plan to makespan {min(seconds):.2f} s CPU")
     assert (ops, run.lowering.blocks.expanded) == FIGURES[name][:2]
+
+
+def small(dp, layers, micro_batches):
+    return {
+        "model": {"base": "megatron-gpt-22b", "layers": layers},
+        "training": {"sequence_length": 2048, "micro_batch": 1, "gradient_accumulation": micro_batches},
+        "parallel": {"tensor": {"size": 8}, "pipeline": {"size": 4}, "data": {"strategy": "zero1"}},
+        "cluster": {"topology": "dgx-a100-80gb", "nodes": 4 * dp},
+    }
+
+
+@pytest.mark.benchmark
+def test_ops_grow_with_layers_and_micro_batches_and_not_with_replicas(capsys):
+    """Ops in blocks and ops; seconds from the plan to the classes of 1,024, 4,096 and 16,384 GPUs."""
+
+    def counts(*shape):
+        run = execute(build(load(small(*shape))))
+        return len(run.lowering.program.ops), run.lowering.blocks.expanded
+
+    assert counts(2, 16, 16) == counts(32, 16, 16)
+    per_micro_batch = [counts(2, 16, count) for count in (16, 32, 48)]
+    for first, second, third in zip(*per_micro_batch, strict=True):
+        assert third - second == second - first
+    per_layer = [counts(2, count, 16)[1] for count in (16, 32, 48)]
+    assert per_layer[2] - per_layer[1] == per_layer[1] - per_layer[0]
+    for dp in (8, 32, 128):
+        built = build(
+            load(files.home("scenarios") / "llama-3-405b-16384x-h100.yaml", f"cluster.nodes={16 * dp}", f"training.global_batch={16 * dp}")
+        )
+        seconds = []
+        for _ in range(3):
+            with collector_paused():
+                clock = clock_of(built)
+                plan = plan_of(built, clock)
+                wires = Interconnect(built.cluster, plan.gpus, built.collectives)
+                began = process_time()
+                classes, lowering = fold_with(BlockLowering, plan, wires, clock)
+                seconds.append(process_time() - began)
+        with capsys.disabled():
+            print(f"\n{plan.mesh.ranks:,} GPUs: {len(lowering.program.ops):,} ops, {len(classes.used_links):,} links, {min(seconds):.2f} s")
+        assert len(lowering.program.ops) == 4_959
