@@ -22,6 +22,7 @@ from parsim.parallel.tensor import TensorParallelHooks
 from parsim.program.lengths import at_mean_length
 from parsim.program.passes import Item, PassBuilder, Prices, TensorTable
 from parsim.program.program import COMPUTE, Effect
+from parsim.program.versions import Versions
 from parsim.program.walk import Walk
 
 _Template = tuple[str, int, bool, bool, bool, Hashable]
@@ -48,7 +49,7 @@ class StagePasses:
         self.declared: set[tuple[int, bool]] = set()
         """blocks, of a whole or a smaller micro-batch, whose tensors are in the table"""
         self._tapes: dict[tuple[int, bool], Tape] = {}
-        self._versions = _Versions()
+        self._versions = Versions()
         self._used_workspaces: set[str] = set()
         self.resident = self._declare_resident()
 
@@ -337,7 +338,7 @@ class StagePasses:
         """Most weight versions held at once: 1, or more under PipeDream."""
         if not self.plan.asynchronous:
             return 1
-        versions, most = _Versions(), 0
+        versions, most = Versions(), 0
         for slot in self.plan.slots[self._pipeline_rank]:
             for _ in versions.step(slot.kind, slot.micro_batch):
                 most = max(most, versions.stashed)
@@ -348,36 +349,6 @@ class StagePasses:
         size = sum(w.count for w in self.weights.values() if trains(w)) * self.plan.training.precision.parameters
         number = self.table.declare("weight version", size, "parameters", per_micro_batch=True)
         return [(version, (Effect(0.0, number, allocate),)) for version, allocate in self._versions.step(kind, micro_batch)]
-
-
-class _Versions:
-    """Which weight versions a PipeDream stage keeps besides the latest: those that micro-batches in flight still need."""
-
-    def __init__(self) -> None:
-        self._latest = 0
-        self._used: dict[int, int] = {}
-        self._stashed: set[int] = set()
-
-    @property
-    def stashed(self) -> int:
-        """Old versions kept now."""
-        return len(self._stashed)
-
-    def step(self, kind: str, micro_batch: int) -> Iterator[tuple[int, bool]]:
-        """(version, True) when it becomes old but needed, (version, False) when nobody needs it any more."""
-        if kind == "F":
-            self._used[micro_batch] = self._latest
-            return
-        if kind not in "BW":
-            return
-        mine = self._used.pop(micro_batch)
-        old, self._latest = self._latest, self._latest + 1
-        if mine in self._stashed and mine not in self._used.values():
-            self._stashed.discard(mine)
-            yield mine, False
-        if old in self._used.values():
-            self._stashed.add(old)
-            yield old, True
 
 
 def _product_flop(steps: Sequence[Step]) -> tuple[float, float, float]:

@@ -1,0 +1,135 @@
+"""What a plan cannot be: sizes that do not divide, strategies that do not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from parsim.errors import Finding
+from parsim.model.model import Model
+from parsim.parallel.context import context_findings
+from parsim.parallel.mesh import Mesh
+from parsim.parallel.offload import offload_findings
+from parsim.parallel.settings import Parallelism, Runtime, Training
+
+CENTRAL = ("torch-data-parallel", "parameter-server")
+
+
+class Machine(Protocol):
+    """What a plan asks of a cluster."""
+
+    @property
+    def gpus(self) -> int: ...
+    def node_of(self, gpu: int) -> int: ...
+
+
+def findings_of(
+    model: Model,
+    machine: Machine,
+    training: Training,
+    parallelism: Parallelism,
+    runtime: Runtime,
+    mesh: Mesh,
+    gpus: tuple[int, ...],
+    slow: Mapping[int, float],
+) -> list[Finding]:
+    """What is wrong with splitting `model` so over the ranks that run on `gpus`."""
+    findings = []
+    if mesh.ranks != len(gpus):
+        product = " x ".join(str(size) for size in mesh.sizes)
+        text = f"{' x '.join(mesh.order)} = {product} = {mesh.ranks} ranks, but {len(gpus)} GPUs are used"
+        findings.append(Finding(text, "parallel", mesh.ranks, "change a size, cluster.nodes or cluster.gpus"))
+    findings += _tensor_findings(model, training, parallelism)
+    findings += context_findings(model, training, parallelism)
+    findings += _uneven_findings(model, training, parallelism)
+    findings += offload_findings(training, parallelism, runtime)
+    if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
+        text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
+        findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))
+    strategy = parallelism.data.strategy
+    replicas = parallelism.data.size * parallelism.context.size
+    if strategy == "none" and replicas > 1:
+        split = f" (data {parallelism.data.size} x context {parallelism.context.size})" if parallelism.context.size > 1 else ""
+        text = f"{replicas} replicas of the parameters{split} need a strategy" if split else f"{replicas} replicas need a strategy"
+        findings.append(Finding(text, "parallel.data.strategy", "none", "one of ddp, zero1, zero2, zero3, fsdp"))
+    findings += _shard_findings(parallelism, replicas)
+    if strategy in CENTRAL and replicas > 1:
+        if len({machine.node_of(gpu) for gpu in gpus}) > 1 and strategy == "torch-data-parallel":
+            findings.append(Finding("DataParallel is one process on one node", "parallel.data.strategy", strategy, "use ddp across nodes"))
+        if mesh.ranks != parallelism.data.size:
+            text = f"{strategy} cannot be combined with tensor, context or pipeline parallelism"
+            findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
+    if parallelism.pipeline.size == 1 and parallelism.pipeline.virtual_stages > 1:
+        text = f"{parallelism.pipeline.virtual_stages} virtual stages on 1 pipeline rank: there is nothing to interleave"
+        findings.append(Finding(text, "parallel.pipeline.virtual_stages", parallelism.pipeline.virtual_stages, "use virtual_stages: 1"))
+    if parallelism.pipeline.schedule == "pipedream" and strategy not in ("none", "ddp"):
+        text = "pipedream updates after every micro-batch and keeps whole weight versions"
+        findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
+    if parallelism.pipeline.schedule == "pipedream" and not training.backward:
+        findings.append(Finding("pipedream is a training schedule", "training.backward", False, "use gpipe"))
+    for rank, speed in slow.items():
+        if not 0 <= rank < mesh.ranks:
+            findings.append(Finding(f"rank {rank} does not exist (0 to {mesh.ranks - 1})", "variability.slow", rank))
+        if speed <= 0:
+            findings.append(Finding(f"a speed must be > 0, got {speed}", "variability.slow", speed))
+    return findings
+
+
+def _uneven_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    """What unequal samples or micro-batches do not go with."""
+    findings = []
+    mean, longest = training.mean_sequence_length, training.sequence_length
+    if mean > longest:
+        text = f"the mean of {mean} tokens is longer than the longest sample, {longest}"
+        findings.append(Finding(text, "training.mean_sequence_length", mean, f"use at most {longest}"))
+    uneven = [("training.mean_sequence_length", mean), ("training.partial_micro_batch", bool(training.last_micro_batch))]
+    for path, value in uneven:
+        if value and parallelism.data.strategy == "torch-data-parallel":
+            findings.append(Finding("DataParallel scatters equal parts", path, value, "use ddp"))
+    if training.last_micro_batch and parallelism.pipeline.schedule == "pipedream":
+        text = "pipedream never ends a step, hence has no last micro-batch"
+        findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
+    if training.last_micro_batch and model.facts.get("family") == "stages":
+        text = "measured stage times are those of a whole micro-batch"
+        findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
+    return findings
+
+
+def _shard_findings(parallelism: Parallelism, replicas: int) -> list[Finding]:
+    """Shard groups of hybrid sharding: equal parts of the replicas."""
+    shard, strategy, path = parallelism.data.shard_size, parallelism.data.strategy, "parallel.data.shard_size"
+    if not shard or replicas == 1:
+        return []
+    if parallelism.data.own is not None and replicas % shard == 0:
+        return []
+    if strategy != "hsdp" and parallelism.data.own is None:
+        return [Finding(f"{strategy} has no shard groups", path, shard, "leave it out, or use strategy hsdp")]
+    legal = [str(n) for n in range(2, replicas + 1) if replicas % n == 0]
+    if replicas % shard:
+        text = f"{replicas} replicas (data x context) / shard_size {shard} = {replicas / shard:.4g} is not whole"
+        return [Finding(text, path, shard, f"use {' or '.join(legal)}")]
+    if shard == 1:
+        return [Finding("a shard group of 1 rank shards nothing", path, shard, f"use strategy ddp, or shard_size {' or '.join(legal)}")]
+    return []
+
+
+def _tensor_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    size = parallelism.tensor.size
+    if size == 1:
+        return []
+    path = "parallel.tensor.size"
+    if not model.heads:
+        return [Finding(f"{model.name} has no attention heads to split", path, size, "use data or pipeline parallelism")]
+    findings = []
+    rules = [("heads", model.heads), ("key-value heads", model.kv_heads), ("MLP width", int(str(model.facts.get("mlp", 0) or 0)))]
+    for name, count in rules:
+        if count % size:
+            legal = [d for d in range(1, count + 1) if count % d == 0 and d <= 64]
+            nearest = sorted(legal, key=lambda d: abs(d - size))[:2]
+            text = f"{count} {name} / tensor size {size} = {count / size:g} is not whole"
+            findings.append(Finding(text, path, size, f"use {' or '.join(map(str, sorted(nearest)))}"))
+    if parallelism.tensor.sequence_parallel and parallelism.context.size == 1 and training.sequence_length % size:
+        tokens = training.sequence_length
+        text = f"sequence parallelism shards {tokens} tokens over {size} ranks = {tokens / size:g} is not whole"
+        findings.append(Finding(text, "parallel.tensor.sequence_parallel", True, "pad the sequence length"))
+    return findings
