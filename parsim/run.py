@@ -17,7 +17,7 @@ from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan, plan
 from parsim.program.blocked import BlockLowering
-from parsim.program.folding import FoldedInterconnect, fold, fold_with
+from parsim.program.folding import Classes, FoldedInterconnect, fold, fold_with
 from parsim.program.lowering import Lowering
 from parsim.program.own import answers, refuse_illegal
 from parsim.program.program import Collective
@@ -167,8 +167,13 @@ def _by_ops(
 ) -> Run:
     """Every op is simulated; `unfolded`: of every rank; not `quick`: by an event of its own."""
     others = built.background
+    classes: Classes
+    lowering: Lowering
     with answers(job):
-        classes, lowering = fold(job, wires, clock, others)
+        if unfolded and job.parallelism.data.own is None:  # of which only the classes are wanted
+            classes, lowering = fold_with(BlockLowering, job, wires, clock, others)
+        else:
+            classes, lowering = fold(job, wires, clock, others)
     refuse_illegal(job, lowering.program)
     if unfolded:
         lowering = Lowering(job, clock)

@@ -58,18 +58,22 @@ class Interconnect:
         known = self._known.get(id(collective))  # programs share one object; hashing 16,384 ranks for every op would be slow
         if known is not None:
             return known[1]
-        key = (collective.kind, collective.group, collective.bytes)
-        found = self._costs.get(key)
-        if found is None:
-            group = tuple(self.placement[rank] for rank in collective.group)
-            found = self._costs[key] = self._price(group, collective.kind, collective.bytes)
+        group = tuple(map(self.placement.__getitem__, collective.group))
+        found = self._of(group, collective.kind, collective.bytes)
         self._known[id(collective)] = (collective, found)
         return found
 
     def batches(self, kind: str, groups: Numbers, size: int) -> list[Batch]:
         """What many transfers of `size` bytes cost (a row of ranks each), those together that cost the same on other links."""
         placed = np.array(self.placement)[groups]
-        return batches(self.cluster, placed, lambda group: self._price(group, kind, size))
+        return batches(self.cluster, placed, lambda group: self._of(group, kind, size))
+
+    def _of(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
+        """What a transfer among GPUs costs."""
+        key = (kind, group, size)
+        if (found := self._costs.get(key)) is None:
+            found = self._costs[key] = self._price(group, kind, size)
+        return found
 
     def _price(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
         if kind in COPIES:

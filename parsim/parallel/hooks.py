@@ -51,10 +51,13 @@ class Unit:
 class Emitter(Protocol):
     """What a strategy may do at a hook."""
 
-    first: bool
-    """the step's first micro-batch: gradients are written, not accumulated"""
-    last: bool
-    """the step's last micro-batch: gradients are complete after it"""
+    @property
+    def first(self) -> bool:
+        """The step's first micro-batch: gradients are written, not accumulated."""
+
+    @property
+    def last(self) -> bool:
+        """The step's last micro-batch: gradients are complete after it."""
 
     def collective(  # noqa: PLR0913
         self,

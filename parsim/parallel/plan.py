@@ -20,7 +20,7 @@ from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.hooks import Unit, Weight
 from parsim.parallel.mesh import Mesh
 from parsim.parallel.own import OwnStrategy
-from parsim.parallel.plan_check import CENTRAL, Machine, check_plan
+from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.schedules import Schedule, homes, schedule
 from parsim.parallel.settings import Parallelism, Runtime, Training
@@ -103,6 +103,18 @@ class Plan:
         hops = {(a.pipeline_rank, b.pipeline_rank) for a, b in pairwise(self.chunks) if a.pipeline_rank != b.pipeline_rank}
         return any(len({hop[end] for hop in hops}) < len(hops) for end in (0, 1))
 
+    def roles(self) -> list[str]:
+        """The role of every rank."""
+        central = self.parallelism.data.strategy in CENTRAL
+        return [self.role(rank) for rank in range(self.mesh.ranks)] if central else [""] * self.mesh.ranks
+
+    def speeds(self) -> list[float]:
+        """The relative speed of every rank's compute."""
+        found = [1.0] * self.mesh.ranks
+        for rank, speed in self.slow.items():
+            found[rank] = speed
+        return found
+
     def of_rank(self, pipeline_rank: int) -> list[Chunk]:
         """The chunks of one pipeline rank, in forward order."""
         return [chunk for chunk in self.chunks if chunk.pipeline_rank == pipeline_rank]
@@ -148,6 +160,10 @@ class Plan:
 
     def tied_across_stages(self) -> list[tuple[int, int, int]]:
         """Trained copies of one parameter on two pipeline ranks: (rank of the owner, rank of the copy, local elements)."""
+        return self._tied
+
+    @cached_property
+    def _tied(self) -> list[tuple[int, int, int]]:
         pairs = []
         for chunk in self.chunks:
             for weight in self.weights(chunk):
@@ -247,7 +263,7 @@ def plan(
     model = _repeat_profiled(model, parallelism)
     sizes = {axis: getattr(parallelism, axis).size for axis in parallelism.order}
     mesh = Mesh(parallelism.order, tuple(sizes[axis] for axis in parallelism.order))
-    findings = check_plan(model, machine, training, parallelism, runtime, mesh, gpus, slow or {})
+    findings = findings_of(model, machine, training, parallelism, runtime, mesh, gpus, slow or {})
     if findings:
         raise PlanError(findings)
     workload = Workload(

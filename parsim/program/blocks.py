@@ -128,6 +128,10 @@ class BlockProgram(Program):
         self.bodies += ready.bodies
         return Program.stamp(self, ready, instance, waits)
 
+    def grown(self) -> None:
+        """See `Program.grown`."""
+        self.bodies += [None] * (len(self.ops) - len(self.bodies))
+
     def transfers(self) -> Iterator[tuple[Collective, tuple[Lane, ...]]]:
         """See `Program.transfers`; those inside blocks too."""
         yield from super().transfers()

@@ -146,8 +146,8 @@ def fold_with(
     lowers again if the refinement split a class.
     """
     first: dict[tuple[int, str, float], int] = {}
-    stages = plan.mesh.coordinates("pipeline")
-    represents = {rank: first.setdefault((stage, plan.role(rank), plan.slow.get(rank, 1.0)), rank) for rank, stage in enumerate(stages)}
+    kinds = zip(plan.mesh.coordinates("pipeline"), plan.roles(), plan.speeds(), strict=True)
+    represents = {rank: first.setdefault(kind, rank) for rank, kind in enumerate(kinds)}
     while True:
         lowering = lower(plan, clock, tuple(dict.fromkeys(represents.values())), represents)
         lowering.run()

@@ -20,6 +20,7 @@ from parsim.program.size import refuse_too_large
 from parsim.program.slots import Slots
 from parsim.program.stage import StagePasses
 from parsim.program.stamping import Stamping
+from parsim.program.together import Together
 
 Ranks = tuple[int, ...]
 
@@ -55,6 +56,7 @@ class Lowering:
         self._collectives: dict[tuple[str, str, Ranks, int], Collective] = {}
         self._joint: dict[tuple[str, Ranks, int], Op] = {}
         self._compiled: dict[tuple[int, int], tuple[Sequence[Item], list[Stamp] | None]] = {}
+        self._ensembles: dict[tuple[int, int], tuple[Sequence[Item], Together | None]] = {}
         self._ready_made: dict[int, tuple[Sequence[Stamp], Pass]] = {}
         self._stretched: dict[tuple[int, int], tuple[Item, tuple[Effect, ...]]] = {}
         self._lanes: dict[tuple[int, tuple[str, ...]], tuple[Lane, ...]] = {}
@@ -123,7 +125,7 @@ class Lowering:
             lanes = self._lanes[key] = tuple(Lane(rank, name) for name in names)
         return lanes
 
-    def _all_lanes(self, ranks: Ranks, names: tuple[str, ...]) -> tuple[Lane, ...]:
+    def all_lanes(self, ranks: Ranks, names: tuple[str, ...]) -> tuple[Lane, ...]:
         """The named lanes of several ranks, one shared tuple."""
         key = (ranks, names)
         if (lanes := self._shared_lanes.get(key)) is None:
@@ -149,6 +151,10 @@ class Lowering:
                     self._ready_made[id(compiled)] = (compiled, self.program.ready_made(rank, compiled))
                 start = self.program.stamp(self._ready_made[id(compiled)][1], instance, waits[rank] if waits else ())
                 return {rank: start} if start is not None else {}
+        if len(ranks) > 1 and len(templates) == 1:
+            items = next(iter(templates.values()))
+            if (together := self._together_of(ranks, items)) is not None:
+                return together.add(instance, waits or {})
         stamps = [Stamping(self, rank, templates[self.roles[rank]], instance, list(waits[rank]) if waits else []) for rank in ranks]
         if len(stamps) == 1:
             stamps[0].all()
@@ -156,6 +162,13 @@ class Lowering:
             while any(list(map(Stamping.to_collective, stamps))):
                 self._together(stamps)
         return {stamp.rank: stamp.start for stamp in stamps if stamp.start is not None}
+
+    def _together_of(self, ranks: Sequence[int], items: Sequence[Item]) -> Together | None:
+        key = (ranks[0], id(items))
+        if key not in self._ensembles:
+            possible = Together.possible(self, ranks, items)
+            self._ensembles[key] = (items, Together(self, ranks, items) if possible else None)
+        return self._ensembles[key][1]
 
     def compiled(self, rank: int, items: Sequence[Item]) -> Sequence[Stamp] | None:
         """A pass ready for `Program.stamp`; None if other lowered ranks take part in one of its collectives."""
@@ -206,7 +219,7 @@ class Lowering:
             for stamp in stamps:
                 stamp.skip()
             return
-        lanes = self._all_lanes(members if len(members) == len(stamps) else tuple(stamp.rank for stamp in stamps), item.lanes)
+        lanes = self.all_lanes(members if len(members) == len(stamps) else tuple(stamp.rank for stamp in stamps), item.lanes)
         needs: list[Op] = []
         effects: Effects = ()
         for stamp in stamps:

@@ -77,6 +77,11 @@ class Passes(Protocol):
     def stash(self, kind: str, micro_batch: int) -> list[tuple[int, tuple[Effect, ...]]]: ...
 
 
+Price = tuple[float, float, float, float]
+Prices = dict[int, tuple[Sequence[Kernel], Sequence[Price]]]
+"""id of some kernels -> they and what each costs"""
+
+
 class PassBuilder:
     """Collects the items of one pass.
 
@@ -92,11 +97,15 @@ class PassBuilder:
         last: bool,
         prefix: str = "",
         handed: frozenset[str] = frozenset(),
+        prices: Prices | None = None,
     ) -> None:
         self.clock = clock
+        self.prices: Prices = {} if prices is None else prices
         self.table = table
-        self.first = first
-        self.last = last
+        self._first = first
+        self._last = last
+        self.asked: set[str] = set()
+        """what was asked of `first` and `last`: the pass of another micro-batch with the same answers is the same"""
         self.prefix = prefix
         self._handed = handed
         self.items: list[Item] = []
@@ -105,6 +114,18 @@ class PassBuilder:
         self._waits: list[int] = []
         self._tails: list[str] = []
         self._last_compute = START
+
+    @property
+    def first(self) -> bool:
+        """See `Emitter.first`."""
+        self.asked.add("first")
+        return self._first
+
+    @property
+    def last(self) -> bool:
+        """See `Emitter.last`."""
+        self.asked.add("last")
+        return self._last
 
     # -- what the lowering calls ----------------------------------------------------------------------------------
 
@@ -146,13 +167,11 @@ class PassBuilder:
             segment = self._open(*self._label)
         for tensor in allocates:
             segment.effects.append(Effect(segment.duration, self.number(tensor), allocate=True))
-        for kernel in kernels:
-            seconds = self.clock(kernel)
+        for seconds, flop, moved, memory_time in self._prices(kernels):
             segment.duration += seconds
-            segment.flop += kernel.flop
-            segment.moved += 0.0 if isinstance(kernel, Fixed) else kernel.bytes
-            if isinstance(kernel, Memory):
-                segment.memory_time += seconds
+            segment.flop += flop
+            segment.moved += moved
+            segment.memory_time += memory_time
         for tensor in frees:
             segment.effects.append(Effect(segment.duration, self.number(tensor), allocate=False))
 
@@ -237,6 +256,19 @@ class PassBuilder:
     def full(self, name: str) -> str:
         """A tensor's name on its rank."""
         return name if name in self._handed else self.prefix + name
+
+    def _prices(self, kernels: Sequence[Kernel]) -> Sequence[Price]:
+        """Of every kernel: seconds, FLOP, bytes moved, seconds that wait for HBM. Equal layers have the same tuples of kernels."""
+        if (known := self.prices.get(id(kernels))) is not None:
+            return known[1]
+        found = []
+        for kernel in kernels:
+            seconds = self.clock(kernel)
+            moved = 0.0 if isinstance(kernel, Fixed) else kernel.bytes
+            found.append((seconds, kernel.flop, moved, seconds if isinstance(kernel, Memory) else 0.0))
+        if isinstance(kernels, tuple):
+            self.prices[id(kernels)] = (kernels, found)
+        return found
 
     def number(self, name: str) -> int:
         return self.table.index[self.full(name)]

@@ -257,6 +257,9 @@ class Program:
         op.lanes += lanes
         op.effects += effects
 
+    def grown(self) -> None:
+        """Ops have been appended to `ops` directly, with their `blockers`."""
+
     def block(self, before: Op, after: Op) -> None:
         """Make `after` wait for `before`; needed where a dependency points to an op added earlier."""
         before.after.append(after)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Chunk, Plan
-from parsim.program.passes import Item, TensorTable
+from parsim.program.passes import Item, Prices, TensorTable
 from parsim.program.program import Effect
 from parsim.program.stage import StagePasses
 
@@ -22,7 +22,9 @@ class SharedPasses:
     def __init__(self, plan: Plan, clock: Callable[[Kernel], float]) -> None:
         self.plan = plan
         self._clock = clock
+        self._prices: Prices = {}
         self._written: dict[tuple[int, str], StagePasses] = {}
+        self._around: dict[tuple[int, str, str], list[Item]] = {}
         self._ranks: dict[Hashable, int] = {}
         self._kinds: dict[Hashable, Chunk] = {}
         trains = [any(p.trainable and not p.buffer for p in block.parameters()) for block in plan.model.blocks]
@@ -43,8 +45,16 @@ class SharedPasses:
         """The passes that are really written."""
         key = (pipeline_rank, role)
         if key not in self._written:
-            self._written[key] = StagePasses(self.plan, pipeline_rank, role, self._clock)
+            self._written[key] = StagePasses(self.plan, pipeline_rank, role, self._clock, self._prices)
         return self._written[key]
+
+    def around(self, way: str, pipeline_rank: int, role: str) -> list[Item]:
+        """The begin or the end of the step."""
+        key = (pipeline_rank, role, way)
+        if key not in self._around:
+            passes = self.written(pipeline_rank, role)
+            self._around[key] = passes.begin() if way == "begin" else passes.end()
+        return self._around[key]
 
     def memory_bound(self) -> dict[str, float]:
         """See `StagePasses.memory_bound`; of all."""
@@ -105,11 +115,11 @@ class RankPasses:
 
     def begin(self) -> list[Item]:
         """See `StagePasses.begin`."""
-        return self._ends.begin()
+        return self._shared.around("begin", self._rank, self._role)
 
     def end(self) -> list[Item]:
         """See `StagePasses.end`."""
-        return self._ends.end()
+        return self._shared.around("end", self._rank, self._role)
 
     def template(self, kind: str, stage: int, first: bool, last: bool, partial: bool = False) -> list[Item]:
         """See `StagePasses.template`."""

@@ -20,17 +20,22 @@ from parsim.parallel.recompute import Group, checkpoint_groups
 from parsim.parallel.storage import trains
 from parsim.parallel.tensor import TensorParallelHooks
 from parsim.program.lengths import at_mean_length
-from parsim.program.passes import Item, PassBuilder, TensorTable
+from parsim.program.passes import Item, PassBuilder, Prices, TensorTable
 from parsim.program.program import COMPUTE, Effect
+from parsim.program.versions import Versions
 from parsim.program.walk import Walk
+
+_Template = tuple[str, int, bool, bool, bool, Hashable]
+"""kind, stage, first, last, smaller micro-batch, state of the sharding before it"""
 
 
 class StagePasses:
     """Passes of the ranks of one pipeline rank and role. Templates are built on first use, in schedule order."""
 
-    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float]) -> None:
+    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], prices: Prices | None = None) -> None:
         self.plan = plan
         self.clock = clock
+        self._prices: Prices = {} if prices is None else prices
         self.chunks = {chunk.stage: chunk for chunk in plan.of_rank(pipeline_rank)}
         self.table = TensorTable()
         self._pipeline_rank = pipeline_rank
@@ -38,9 +43,13 @@ class StagePasses:
         self.units = {stage: plan.units(chunk) for stage, chunk in self.chunks.items()}
         self.weights = {w.name: w for chunk in self.chunks.values() for w in plan.weights(chunk)}
         self._ending: list[Item] = []
-        self._templates: dict[tuple[str, int, bool, bool, bool, Hashable], tuple[list[Item], Hashable]] = {}
+        self._templates: dict[_Template, tuple[list[Item], Hashable]] = {}
+        self._written: dict[tuple[str, int, bool], list[tuple[_Template, set[str]]]] = {}
+        """kind, stage, smaller micro-batch -> templates and what their writers asked (`PassBuilder.asked`)"""
+        self.declared: set[tuple[int, bool]] = set()
+        """blocks, of a whole or a smaller micro-batch, whose tensors are in the table"""
         self._tapes: dict[tuple[int, bool], Tape] = {}
-        self._versions = _Versions()
+        self._versions = Versions()
         self._used_workspaces: set[str] = set()
         self.resident = self._declare_resident()
 
@@ -48,7 +57,7 @@ class StagePasses:
 
     def builder(self, stage: int, *, first: bool = True, last: bool = True) -> PassBuilder:
         prefix = f"chunk {stage} " if len(self.chunks) > 1 else ""
-        return PassBuilder(self.clock, self.table, first=first, last=last, prefix=prefix, handed=self._handed(stage))
+        return PassBuilder(self.clock, self.table, first=first, last=last, prefix=prefix, prices=self._prices, handed=self._handed(stage))
 
     def _handed(self, stage: int) -> frozenset[str]:
         """Boundary tensors that the stage gives to, or has from, another one on this rank: both have the same."""
@@ -163,6 +172,8 @@ class StagePasses:
         """Items of one slot kind on a global stage for the first, a middle or the last micro-batch, or a smaller one."""
         sharding = self.sharding[stage]
         key = (kind, stage, first, last, partial, sharding.state())
+        if key not in self._templates and (written := self._equal(key)) is not None:
+            self._templates[key] = self._templates[written]
         if key not in self._templates:
             walk = Walk(self, stage, first=first, last=last, split=kind in "IW", partial=partial)
             if kind == "F":
@@ -173,9 +184,20 @@ class StagePasses:
             if self.plan.asynchronous and kind == "B":
                 _extend(items, self.end())
             self._templates[key] = (items, sharding.state())
+            self._written.setdefault((kind, stage, partial), []).append((key, walk.asked))
         items, state = self._templates[key]
         sharding.restore(state)
         return items
+
+    def _equal(self, key: _Template) -> _Template | None:
+        """A template that is written and is the same: nobody asked for what tells them apart."""
+        if not self.fixed or self.plan.asynchronous:
+            return None
+        kind, stage, first, last, partial, _ = key
+        for other, asked in self._written.get((kind, stage, partial), ()):
+            if (other[2] == first or "first" not in asked) and (other[3] == last or "last" not in asked):
+                return other
+        return None
 
     def tape(self, block: int, partial: bool = False) -> Tape:
         """The tape of a block under the plan's workload, or that of its smaller last micro-batch."""
@@ -322,7 +344,7 @@ class StagePasses:
         """Most weight versions held at once: 1, or more under PipeDream."""
         if not self.plan.asynchronous:
             return 1
-        versions, most = _Versions(), 0
+        versions, most = Versions(), 0
         for slot in self.plan.slots[self._pipeline_rank]:
             for _ in versions.step(slot.kind, slot.micro_batch):
                 most = max(most, versions.stashed)
@@ -333,36 +355,6 @@ class StagePasses:
         size = sum(w.count for w in self.weights.values() if trains(w)) * self.plan.training.precision.parameters
         number = self.table.declare("weight version", size, "parameters", per_micro_batch=True)
         return [(version, (Effect(0.0, number, allocate),)) for version, allocate in self._versions.step(kind, micro_batch)]
-
-
-class _Versions:
-    """Which weight versions a PipeDream stage keeps besides the latest: those that micro-batches in flight still need."""
-
-    def __init__(self) -> None:
-        self._latest = 0
-        self._used: dict[int, int] = {}
-        self._stashed: set[int] = set()
-
-    @property
-    def stashed(self) -> int:
-        """Old versions kept now."""
-        return len(self._stashed)
-
-    def step(self, kind: str, micro_batch: int) -> Iterator[tuple[int, bool]]:
-        """(version, True) when it becomes old but needed, (version, False) when nobody needs it any more."""
-        if kind == "F":
-            self._used[micro_batch] = self._latest
-            return
-        if kind not in "BW":
-            return
-        mine = self._used.pop(micro_batch)
-        old, self._latest = self._latest, self._latest + 1
-        if mine in self._stashed and mine not in self._used.values():
-            self._stashed.discard(mine)
-            yield mine, False
-        if old in self._used.values():
-            self._stashed.add(old)
-            yield old, True
 
 
 def _product_flop(steps: Sequence[Step]) -> tuple[float, float, float]:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 HOST = "host"
 """lane of the data loader"""
+_BOUNDARY = {"input": ("x", 0), "output": ("x", 1), "grad_input": ("dx", 0), "grad_output": ("dx", 1)}
+"""tensor that a block shares with a neighbour -> what its name begins with, and blocks further on"""
 
 
 class Walk:
@@ -67,6 +69,11 @@ class Walk:
         return self.at.finish()
 
     @property
+    def asked(self) -> set[str]:
+        """See `PassBuilder.asked`."""
+        return self.at.asked
+
+    @property
     def _is_first(self) -> bool:
         return self.chunk.blocks[0] == 0
 
@@ -87,9 +94,10 @@ class Walk:
     # -- tensors --------------------------------------------------------------------------------------------------
 
     def _name(self, block: int, tensor: str) -> str:
-        again = " again" if block in self._again else ""
-        boundary = {"input": f"x{block}", "output": f"x{block + 1}{again}", "grad_input": f"dx{block}", "grad_output": f"dx{block + 1}"}
-        return self._mark + (boundary.get(tensor) or f"{self.plan.model.block_names[block]}.{tensor}")
+        if (boundary := _BOUNDARY.get(tensor)) is not None:
+            again = " again" if tensor == "output" and block in self._again else ""
+            return f"{self._mark}{boundary[0]}{block + boundary[1]}{again}"
+        return f"{self._mark}{self.plan.model.block_names[block]}.{tensor}"
 
     def tape(self, block: int) -> Tape:
         """The tape of a block in this pass."""
@@ -100,6 +108,9 @@ class Walk:
         return self._name(block, "input")
 
     def _declare(self, block: int) -> None:
+        if (block, self.partial) in self.passes.declared:
+            return
+        self.passes.declared.add((block, self.partial))
         categories = {"activations": "activations", "gradients": "temporaries", "temporaries": "temporaries"}
         for name, row in self.tape(block).tensors.items():
             self.at.tensor(self._name(block, name), row.bytes, categories[row.category], per_micro_batch=True)
@@ -205,6 +216,7 @@ class Walk:
     def _allocate_workspace(self, way: str) -> None:
         if (number := self.passes.first_use(way)) is not None:
             self.at.allocate(number)
+            self.at.asked |= {"first", "last"}
 
     # -- backward -------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from parsim.parallel.plan_check import CENTRAL
+from parsim.parallel.plan_findings import CENTRAL
 from parsim.report.device_memory import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
 from parsim.scenario.built import Built
 from parsim.study.search.lanes import chained

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from parsim.hardware.interconnect import Interconnect
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Chunk, Plan
-from parsim.parallel.plan_check import CENTRAL
+from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
 from parsim.run import clock_of, plan_of

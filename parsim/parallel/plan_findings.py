@@ -1,4 +1,4 @@
-"""Which models, recipes and strategies go together: every rule is checked, every break is named with its arithmetic."""
+"""What a plan cannot be: sizes that do not divide, strategies that do not go together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from parsim.parallel.offload import offload_findings
 from parsim.parallel.settings import Parallelism, Runtime, Training
 
 CENTRAL = ("torch-data-parallel", "parameter-server")
-"""strategies in which one rank keeps the parameters for all"""
 
 
 class Machine(Protocol):
@@ -24,7 +23,7 @@ class Machine(Protocol):
     def node_of(self, gpu: int) -> int: ...
 
 
-def check_plan(
+def findings_of(
     model: Model,
     machine: Machine,
     training: Training,
@@ -34,7 +33,7 @@ def check_plan(
     gpus: tuple[int, ...],
     slow: Mapping[int, float],
 ) -> list[Finding]:
-    """What of a job and its strategy does not go together; empty when it does."""
+    """What is wrong with splitting `model` so over the ranks that run on `gpus`."""
     findings = []
     if mesh.ranks != len(gpus):
         product = " x ".join(str(size) for size in mesh.sizes)
