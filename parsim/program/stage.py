@@ -46,7 +46,7 @@ class StagePasses:
         self._templates: dict[_Template, tuple[list[Item], Hashable]] = {}
         self._written: dict[tuple[str, int, bool], list[tuple[_Template, set[str]]]] = {}
         """kind, stage, smaller micro-batch -> templates and what their writers asked (`PassBuilder.asked`)"""
-        self.declared: set[tuple[int, bool]] = set()
+        self.declared: set[tuple[int, bool, bool]] = set()
         """blocks, of a whole or a smaller micro-batch, whose tensors are in the table"""
         self._tapes: dict[tuple[int, bool], Tape] = {}
         self._versions = Versions()

@@ -108,9 +108,10 @@ class Walk:
         return self._name(block, "input")
 
     def _declare(self, block: int) -> None:
-        if (block, self.partial) in self.passes.declared:
+        key = (block, self.partial, block in self._again)
+        if key in self.passes.declared:
             return
-        self.passes.declared.add((block, self.partial))
+        self.passes.declared.add(key)
         categories = {"activations": "activations", "gradients": "temporaries", "temporaries": "temporaries"}
         for name, row in self.tape(block).tensors.items():
             self.at.tensor(self._name(block, name), row.bytes, categories[row.category], per_micro_batch=True)
