@@ -7,7 +7,7 @@ from typing import Any
 
 from parsim.program.blocks import Body, Segment
 from parsim.program.passes import Item
-from parsim.program.program import COMPUTE, OFFLOAD, Collective, Lane, Op, Program
+from parsim.program.program import COMPUTE, OFFLOAD, Collective, Lane, Op
 from parsim.simulation.blocks import Course, Inside, Loads
 from parsim.simulation.overlap import Interference
 from parsim.simulation.paths import Paths
@@ -17,8 +17,8 @@ from parsim.simulation.serial import Serial
 class Courses:
     """The courses of bodies; equal ones share one."""
 
-    def __init__(self, program: Program, serial: Mapping[int, Serial], interference: Interference | None) -> None:
-        self._program = program
+    def __init__(self, memory_bound: Mapping[str, float], serial: Mapping[int, Serial], interference: Interference | None) -> None:
+        self._memory_bound = memory_bound
         self._serial = serial
         self._interference = interference
         self._shared: dict[Hashable, Paths] = {}
@@ -44,7 +44,7 @@ class Courses:
 
     def of_kernel(self, op: Op) -> Paths:
         """A kernel that is an op of its own."""
-        bound = self._program.memory_bound.get(op.name, 0.0)
+        bound = self._memory_bound.get(op.name, 0.0)
         key = (op.duration, bound)
         if (found := self._kernels.get(key)) is None:
             inside = Inside(kernel=True, seconds=op.duration, memory_bound=bound, load=None)
@@ -53,7 +53,7 @@ class Courses:
 
     def _inside(self, item: Item, speed: float, time: float, load: Any) -> Inside:
         kernel = item.collective is None and item.lanes[0] == COMPUTE and item.duration > 0
-        bound = self._program.memory_bound.get(item.name, 0.0) if kernel else 0.0
+        bound = self._memory_bound.get(item.name, 0.0) if kernel else 0.0
         return Inside(kernel, item.duration / speed + time, bound, load)
 
     def _load(self, collective: Collective, lanes: tuple[Lane, ...], _: int) -> Any:

@@ -11,7 +11,7 @@ import gc
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import inf, isnan, nan
 from typing import Any, Protocol
 
@@ -99,10 +99,12 @@ class Engine:
         Raises DeadlockError if ops are left that can never begin or end, with the rank x step grid of those ops, and
         ParsimError if an op's duration or a flow is not a number that time can be made of.
         """
-        if not self.pause_collector:
-            return self._run().trace()
-        with collector_paused():
-            return self._run().trace()
+        with collector_paused() if self.pause_collector else nullcontext():
+            run = self._run()
+            try:
+                return run.trace()
+            finally:
+                vars(run).clear()  # what it is made of refers back to it: the program would wait for the collector
 
     def _run(self) -> Run:
         both = self.interference is not None and self.interference.communication_rate(1.0) < 1

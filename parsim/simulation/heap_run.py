@@ -46,7 +46,7 @@ class HeapRun(Run):
         super().__init__(engine)
         alike = getattr(engine.interference, "alike", tuple)  # where it does not say, every set of loads is like no other
         self.stretches = engine.interference is not None
-        self._courses = Courses(self.program, self._serial, engine.interference)
+        self._courses = Courses(self.program.memory_bound, self._serial, engine.interference)
         self._sets = LoadSets(alike)
         self._nothing = self._sets.nothing.regime
         self._devices: dict[int, Device] = {}
