@@ -188,7 +188,11 @@ def scenario(**parallel):
     chosen = dict(parallel)
     training = {"sequence_length": 512, "micro_batch": 1, "global_batch": 16, "precision": "bf16"} | chosen.pop("training", {})
     cluster = {"topology": "dgx-a100-80gb", "nodes": 2} | chosen.pop("cluster", {})
-    return {"model": {"base": "gpt3-1.3b", "layers": 4}, "training": training, "parallel": chosen, "cluster": cluster}
+    tied = chosen.get("pipeline", {}).get("schedule") != "zb-v"  # embedding and head are two chunks of one rank
+    return {
+        "model": {"base": "gpt3-1.3b", "layers": 4, "tied_embeddings": tied},
+        "training": training, "parallel": chosen, "cluster": cluster,
+    }  # fmt: skip
 
 
 PIPELINES = [
