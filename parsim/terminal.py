@@ -47,8 +47,10 @@ def say_json(document: dict[str, Any]) -> None:
     say(json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False))
 
 
-def progress(doing: str, items: Iterable[T], total: int, *, quiet: bool = False, remark: Callable[[], str] | None = None) -> Iterator[T]:
-    """`items`, with a bar on stderr as they are taken: what is done, how many of `total`, time left, and what `remark` says then.
+def progress(
+    doing: str, items: Iterable[T], total: int | None, *, quiet: bool = False, remark: Callable[[], str] | None = None
+) -> Iterator[T]:
+    """`items`, with a bar on stderr as they are taken: what is done, how many of `total` (None: nobody knows), time left, `remark`'s words.
 
     Nothing is shown where `quiet`, or where stderr is not a terminal.
     """

@@ -275,7 +275,7 @@ def test_a_thinned_space_of_175b_equals_exhaustive() -> None:
     some = [candidate.mapping() for candidate in Lattice(build(base), narrow)]
     found, everything = swept(base.document(), some, top=2), simulated(base.document(), some)
     assert best(found, 2) == everything[:2]
-    assert found.counts()["judged"] + found.counts()["simulated"] < len(everything) / 2
+    assert found.counts()["judged"] + found.counts()["simulated"] < len(some) / 2
 
 
 # -- lattice ----------------------------------------------------------------------------------------------------------

@@ -69,18 +69,22 @@ def test_seeds_are_pruned_by_their_mean() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_progress_is_told_while_bounds_are_proved_and_while_candidates_are_simulated(workers: int) -> None:
-    told: dict[str, list[int]] = {}
+    told: dict[str, tuple[int | None, list[str]]] = {}
 
-    def watch(doing: str, found: Iterable[Any], total: int, remark: Callable[[], str]) -> Iterable[Any]:
-        told[doing] = [total, 0]
+    def watch(doing: str, found: Iterable[Any], total: int | None, remark: Callable[[], str]) -> Iterable[Any]:
+        told[doing] = total, []
         for one in found:
-            told[doing][1] += 1
+            told[doing][1].append(remark())
             yield one
 
     study = parsim.sweep("gpt2-ddp-4x-a100", *WORDS, top=1, watch=watch, workers=workers)
     assert list(told) == ["Proving bounds", "Simulating candidates"]
-    assert told["Proving bounds"] == [18, 18]
-    assert told["Simulating candidates"] == [18, len(study.rows)]
+    assert told["Proving bounds"] == (18, [""] * 18)
+    total, remarks = told["Simulating candidates"]
+    assert total is None, "nobody knows how many may still be the best"
+    assert len(remarks) == len(study.judged) + 2 * len(study.rows), "a step each, and a report of those that may be the best"
+    assert study.best is not None
+    assert remarks[-1] == f"best: {study.objectives[0].shown(study.best.scores[0])}"
 
 
 def test_what_was_simulated_before_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parsim.scenario.neighbours import arguments
-
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -23,10 +21,3 @@ class Candidate:
     def mapping(self) -> dict[str, Any]:
         """As a mapping."""
         return dict(self.changes)
-
-    def arguments(self) -> tuple[str, ...]:
-        """As the command line would say it."""
-        return arguments(self.mapping())
-
-    def __str__(self) -> str:
-        return " ".join(self.arguments())

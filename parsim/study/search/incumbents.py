@@ -34,11 +34,6 @@ class Best:
         self.count, self.limit = count, limit
         self._found: list[tuple[Values, int]] = []
 
-    @property
-    def worst(self) -> float:
-        """What has to be beaten."""
-        return self._found[-1][0][0] if len(self._found) == self.count else self.limit
-
     def admits(self, least: Values, number: int) -> bool:
         """See `Incumbents.admits`."""
         return least[0] <= self.limit and (len(self._found) < self.count or (least, number) < self._found[-1])

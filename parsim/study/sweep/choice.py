@@ -55,6 +55,10 @@ class Choice(Protocol):
     def judged(self) -> frozenset[int]:
         """Those of them whose step was simulated."""
 
+    @property
+    def likely(self) -> float | None:
+        """The least score of the first objective among those whose step was simulated."""
+
 
 def rows_of(jobs: Sequence[Job]) -> Work:
     """The work of simulating."""
@@ -66,6 +70,7 @@ class Everything:
 
     passed: Mapping[int, str] = {}
     judged: frozenset[int] = frozenset()
+    likely: float | None = None
 
     def __init__(self, places: Iterator[Place]) -> None:
         self._places = places
@@ -135,6 +140,7 @@ class Bounded:
         self._kept: dict[int, Values] = {}
         self._ready: deque[Job] = deque()
         self._proved = False
+        self.likely: float | None = None
 
     # -- bounds -------------------------------------------------------------------------------------------------------
 
@@ -219,6 +225,9 @@ class Bounded:
             if answer.exact and answer.step_time < before * (1.0 - SLACK):
                 self._refute(job.place, f"takes {answer.step_time!r} s", f"take at least {before!r} s")
             self._least[job.place.number] = answer
+            if answer.exact:
+                score = self._bound_of(job.place)[0]
+                self.likely = score if self.likely is None else min(self.likely, score)
         elif answer is not None:
             self._heard(job.place, answer, group)
         if group.awaited:
@@ -277,18 +286,13 @@ class Bounded:
         proved = "its step was simulated" if exact else "proved worse"
         if len(self._objectives) > 1:
             rival = next(values for _, values in self._kept.items() if dominates(values, least))
-            has = " and ".join(one.metric.shown(_own(one, value)) for one, value in zip(self._objectives, rival, strict=True))
+            has = " and ".join(one.metric.shown(one.figure(value)) for one, value in zip(self._objectives, rival, strict=True))
             return f"{proved}: {said}, a row has {has}"
         kept = self._answer.kept()
         best = "the best has" if len(kept) == 1 else f"the best {len(kept)} have"
-        limit = self._objectives[0].metric.shown(_own(self._objectives[0], self._kept[kept[-1]][0]))
+        limit = self._objectives[0].metric.shown(self._objectives[0].figure(self._kept[kept[-1]][0]))
         return f"{proved}: {said}, {best} {limit}"
 
     @staticmethod
     def _said(one: Objective, value: float) -> str:
-        return f"{one.metric.title} is at {'most' if one.most else 'least'} {one.metric.shown(_own(one, value))}"
-
-
-def _own(objective: Objective, score: float) -> float:
-    """A figure from its score."""
-    return -score if objective.most else score
+        return f"{one.metric.title} is at {'most' if one.most else 'least'} {one.metric.shown(one.figure(value))}"

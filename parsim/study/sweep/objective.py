@@ -35,6 +35,14 @@ class Objective:
         value = row.get(self.metric.name)
         return None if value is None else -float(value) if self.most else float(value)
 
+    def shown(self, score: float) -> str:
+        """The figure of a score, with its name and unit."""
+        return f"{self.metric.title} {self.metric.shown(self.figure(score))}"
+
+    def figure(self, score: float) -> float:
+        """What the score stands for."""
+        return -score if self.most else score
+
 
 def scores(objectives: Sequence[Objective], row: Mapping[str, Any]) -> Values | None:
     """What is to be small; None where a figure is missing."""

@@ -19,6 +19,7 @@ from parsim.study.sweep.evaluation import failed
 from parsim.study.sweep.row import Row
 
 Chunk = list[Job]
+Came = tuple[Place, Row | None]
 CHUNK_TIME = 0.5
 """what a chunk should take [s]: long beside sending it, short beside the patience of whoever looks at the bar"""
 LARGEST_CHUNK = 64
@@ -36,8 +37,8 @@ class Runner:
         self._answered = False
         self._sizes: dict[Question, int] = dict.fromkeys(QUESTIONS, 1)
 
-    def run(self) -> Iterator[tuple[Place, Row]]:
-        """Everything, as it comes.
+    def run(self) -> Iterator[Came]:
+        """Every simulation, as it comes: with its row, or None where only its step was asked for.
 
         Raises:
             ParsimError: workers cannot work at all, or have another parsim.
@@ -73,7 +74,7 @@ class Runner:
             future.set_exception(error)
             return future
 
-    def _take(self) -> Iterator[tuple[Place, Row]]:
+    def _take(self) -> Iterator[Came]:
         done, _ = wait(self._waiting, timeout=_LOOK, return_when=FIRST_COMPLETED)
         if not done:
             self.crew.check()
@@ -81,7 +82,7 @@ class Runner:
             chunk, began = self._waiting.pop(future)
             yield from self._answers(future, chunk, began)
 
-    def _answers(self, future: Future[Any], chunk: Chunk, began: float) -> Iterator[tuple[Place, Row]]:
+    def _answers(self, future: Future[Any], chunk: Chunk, began: float) -> Iterator[Came]:
         try:
             answers = future.result()
         except Exception as error:
@@ -99,16 +100,17 @@ class Runner:
         self._sizes[question] = max(1, min(LARGEST_CHUNK, 2 * self._sizes[question], int(CHUNK_TIME / max(each, 1e-6))))
         yield from self._told(list(zip(chunk, answers, strict=True)))
 
-    def _told(self, found: list[tuple[Job, Any]]) -> Iterator[tuple[Place, Row]]:
+    def _told(self, found: list[tuple[Job, Any]]) -> Iterator[Came]:
         """Answers that came; rows are recorded first."""
         rows = [(job.place, answer) for job, answer in found if isinstance(answer, dict)]
         if rows:
             self.record(rows)
         for job, answer in found:
             self.choice.tell(job, answer)
-        yield from rows
+            if job.question in ("step", "row"):
+                yield job.place, answer if isinstance(answer, dict) else None
 
-    def _again(self) -> Iterator[tuple[Place, Row]]:
+    def _again(self) -> Iterator[Came]:
         """What was on its way when a worker died, one by one: whoever is alone with a dying worker is to blame."""
         while self._waiting:
             yield from self._take()

@@ -25,13 +25,13 @@ from parsim.study.sweep.least import Bound, bounds_help
 from parsim.study.sweep.objective import Objective, objective, scores
 from parsim.study.sweep.prover import Given, Proved
 from parsim.study.sweep.row import Row
-from parsim.study.sweep.runner import Runner
+from parsim.study.sweep.runner import Came, Runner
 from parsim.study.sweep.study import Study
 from parsim.study.sweep.study_file import definition_of
 
-Watch = Callable[[str, Iterable[Any], int, Callable[[], str]], Iterable[Any]]
-"""is given what is being done, the results as they come, how many there will be at most, and a function that says the best so far;
-passes the results on"""
+Watch = Callable[[str, Iterable[Any], int | None, Callable[[], str]], Iterable[Any]]
+"""is given what is being done, the results as they come, how many there will be (None: nobody knows), and a function that says the best
+so far; passes the results on"""
 _ALWAYS = "fits"
 """holds in every study unless a constraint speaks of it"""
 
@@ -138,7 +138,7 @@ class _Run:
         self.rows: dict[str, Row] = dict(journal.rows) if journal is not None else {}
         self.before = len(self.rows)
         self.places: list[Place] = []
-        self.best: tuple[float, Row] | None = None
+        self.best: float | None = None
         self._checked = False
 
     def study(self, hands: Callable[[int], Any], bound: Bound | None, watch: Watch | None, *, exhaustive: bool) -> Study:
@@ -148,10 +148,11 @@ class _Run:
         crew = hands(points)
         watch = watch or (lambda _, results, __, ___: results)
         choice: Choice = Everything(self._opened())
+        total: int | None = max(1, points - len(self.rows))
         if not exhaustive and all(map(bounds_help, self.objectives)):
-            choice = self._bounded(crew, bound, watch)
+            choice, total = self._bounded(crew, bound, watch), None
         with closing(self._told(Runner(choice, crew, self._record).run())) as came:
-            for _ in watch("Simulating candidates", came, max(1, points - len(self.rows)), self.remark):
+            for _ in watch("Simulating candidates", came, total, lambda: self.remark(choice)):
                 pass
         found = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed, choice.judged)
         found.before = self.before
@@ -208,10 +209,11 @@ class _Run:
         for row in rows:
             self.rows.setdefault(row["key"], row)
 
-    def _told(self, came: Iterator[tuple[Place, Row]]) -> Generator[Row, None, None]:
+    def _told(self, came: Iterator[Came]) -> Generator[Came, None, None]:
         for place, row in came:
-            self._heard(place, row)
-            yield row
+            if row is not None:
+                self._heard(place, row)
+            yield place, row
 
     def _heard(self, place: Place, row: Row) -> None:
         """Keep the best so far; an objective that no row can have ends the study at its first row."""
@@ -220,8 +222,8 @@ class _Run:
             if null := [one for one in self.objectives if row[one.metric.name] is None]:
                 raise ScenarioError([_null(one) for one in null])
         values = self._values(place, row)
-        if values is not None and (self.best is None or values[0] < self.best[0]):
-            self.best = (values[0], row)
+        if values is not None and (self.best is None or values[0] < self.best):
+            self.best = values[0]
 
     def _values(self, place: Place, row: Row) -> Values | None:
         """The scores of a row that keeps all constraints."""
@@ -231,12 +233,10 @@ class _Run:
         known = self.space.known(place.settings, place.facts, row)
         return values if all(one.holds(known) is True for one in self.where) else None
 
-    def remark(self) -> str:
+    def remark(self, choice: Choice) -> str:
         """The best so far."""
-        if self.best is None:
-            return ""
-        metric = self.objectives[0].metric
-        return f"best: {metric.title} {metric.shown(self.best[1][metric.name])}"
+        scores = [score for score in (choice.likely, self.best) if score is not None]
+        return f"best: {self.objectives[0].shown(min(scores))}" if scores else ""
 
 
 def _null(one: Objective) -> Finding:
