@@ -35,7 +35,7 @@ from parsim.scenario.built import Built
 from parsim.scenario.confidence import confidence
 from parsim.scenario.load import load
 from parsim.scenario.provenance import catalogue_sha256
-from parsim.scenario.scenario import Scenario, place_text
+from parsim.scenario.scenario import Scenario, place_texts
 from parsim.simulation.block_runs import BlockTrace, changeable
 from parsim.simulation.engine import Engine, collector_paused
 from parsim.simulation.trace import Trace
@@ -78,7 +78,7 @@ def _simulated(scenario: Scenario | str | Path | Mapping[str, Any], overrides: S
             training_tokens=built.tokens,
             name=scenario.name,
             scenario=scenario.document(),
-            origins={path: place_text(origin) for path, origin in scenario.origins.items()},
+            origins=place_texts(scenario.origins),
             wiring=partial(wiring_of, built.cluster),
             assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
             warnings=built.warnings,

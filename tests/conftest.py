@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from hypothesis import settings
 
 settings.register_profile("parsim", deadline=None, derandomize=True, database=None)
@@ -9,3 +11,9 @@ settings.load_profile("parsim")
 
 # plugins of pytest, not modules to look for doctests in
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests live to the end: the garbage collector need not walk them again and again."""
+    gc.collect()
+    gc.freeze()

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import copy
 import difflib
+import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from parsim.columns import printable
@@ -102,17 +105,26 @@ def find(kind: str, name: str, relative_to: str | Path | None = None) -> Path:
 
 def is_shipped(path: str | Path) -> bool:
     """Whether `path` is one of the files that come with parsim."""
-    resolved = Path(path).resolve()
-    return any(resolved.is_relative_to(home(kind).resolve()) for kind in KINDS)
+    return _shelf(Path(path).resolve()) is not None
+
+
+@cache
+def _shelves() -> tuple[tuple[str, str], ...]:
+    """(kind, its directory) of all kinds; the package does not move while it runs."""
+    return tuple((kind, f"{home(kind).resolve()}{os.sep}") for kind in KINDS)
+
+
+def _shelf(resolved: Path) -> tuple[str, str] | None:
+    text = str(resolved)
+    return next((shelf for shelf in _shelves() if text.startswith(shelf[1])), None)
 
 
 def shown(path: str | Path) -> str:
     """The path as reports print it: ``catalogue/models/gpt2.yaml`` for shipped files, else relative to the working directory."""
     resolved = Path(path).resolve()
-    for kind in KINDS:
-        folder = home(kind).resolve()
-        if resolved.is_relative_to(folder):
-            return f"{'' if kind in _AT_THE_ROOT else 'catalogue/'}{kind}/{resolved.relative_to(folder).as_posix()}"
+    if (shelf := _shelf(resolved)) is not None:
+        kind, folder = shelf
+        return f"{'' if kind in _AT_THE_ROOT else 'catalogue/'}{kind}/{resolved.relative_to(folder).as_posix()}"
     return printable(resolved.relative_to(Path.cwd()).as_posix() if resolved.is_relative_to(Path.cwd()) else str(path))
 
 
@@ -217,14 +229,26 @@ def _own_file(kind: str, name: str, relative_to: str | Path | None) -> Path | No
     return None
 
 
-def _shipped(kind: str) -> dict[str, Path]:
-    return {path.stem: path for path in sorted(home(kind).glob("*.yaml"))}
+def _shipped(kind: str) -> Mapping[str, Path]:
+    folder = home(kind)
+    modified = folder.stat().st_mtime_ns if folder.is_dir() else 0
+    if time.time_ns() - modified < 1e9:  # it may change again within one tick of its clock
+        return _listed(folder)
+    return _known(folder, modified)
+
+
+@lru_cache(maxsize=32)
+def _known(folder: Path, _modified: int) -> Mapping[str, Path]:
+    return _listed(folder)
+
+
+def _listed(folder: Path) -> Mapping[str, Path]:
+    return MappingProxyType({path.stem: path for path in sorted(folder.glob("*.yaml"))})
 
 
 def _aliases(kind: str) -> dict[str, str]:
-    folder = home(kind)
-    stamp = tuple((path.name, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.yaml")))
-    return _scan_aliases(folder, stamp)
+    stamp = tuple((path.name, path.stat().st_mtime_ns) for path in _shipped(kind).values())
+    return _scan_aliases(home(kind), stamp)
 
 
 @lru_cache(maxsize=32)

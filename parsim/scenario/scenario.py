@@ -6,8 +6,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from parsim.columns import left, width
@@ -90,10 +91,16 @@ class Scenario:
         return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def place_text(origin: Origin) -> str:
+def place_text(origin: Origin, name: Callable[[str], str] = shown) -> str:
     """``file:line`` or the command-line argument."""
     file, line, _ = origin
-    return f"{shown(file)}:{line}" if line is not None else file
+    return f"{name(file)}:{line}" if line is not None else file
+
+
+def place_texts(origins: Mapping[str, Origin]) -> dict[str, str]:
+    """The same for many keys of few files."""
+    name = cache(shown)
+    return {path: place_text(origin, name) for path, origin in origins.items()}
 
 
 def _show(tree: Mapping[str, Any], prefix: str, depth: int, origins: Mapping[str, Origin], lines: list[tuple[str, str]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -238,10 +238,10 @@ def test_a_large_program_is_indexed_in_a_second(run_program):
     for index in range(200_000):
         program.add("F", "compute", lanes[index % 16], duration=rng.random())
     trace = run_program(program)
-    begin = perf_counter()
+    begin = process_time()
     timeline = Timeline(trace)
     table = rows(timeline)
     critical_path(timeline)
-    spent = perf_counter() - begin
+    spent = process_time() - begin
     assert len(table) == 16
-    assert spent < 3.0  # 0.2 s alone on a core; the bound allows for busy neighbours
+    assert spent < 1.0  # 0.2 s; waiting for busy neighbours does not count, sharing a core with them does

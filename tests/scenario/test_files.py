@@ -167,6 +167,10 @@ def test_data_is_found_in_an_installed_wheel(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(files, "_PACKAGE", package)
     assert files.data_root() == package / "_data"
     assert files.names("topologies") == ["mine"]
+    (package / "_data" / "topologies" / "later.yaml").write_text("name: later")
+    assert files.names("topologies") == ["later", "mine"]
+    (package / "_data" / "topologies" / "mine.yaml").unlink()
+    assert files.names("topologies") == ["later"]
 
 
 def test_command_line_values() -> None:

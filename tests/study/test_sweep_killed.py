@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,11 @@ def study(tmp_path: Path, count: int) -> Path:
 def begin(path: Path, out: Path, *options: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "parsim", "sweep", str(path), "--out", str(out), "--quiet", "--exhaustive", *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
+        # A shell starts what runs in its background with SIGINT ignored, and Ctrl-C is for who does not ignore it.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - this process has no threads of its own
+    )  # fmt: skip
 
 
 def lines(out: Path) -> list[str]:
