@@ -72,7 +72,9 @@ CASES = {
     "zb-v zero1": (
         2,
         scenario(
-            H100, 2, {"tp": 2, "pp": 2, "pipeline": {"schedule": "zb-v"}, "strategy": "zero1"}, model={"base": "gpt2", "tied_embeddings": False}
+            H100, 2,
+            {"tp": 2, "pp": 2, "pipeline": {"schedule": "zb-v"}, "strategy": "zero1"},
+            model={"base": "gpt2", "tied_embeddings": False},
         ),
     ),
     "the V100 cube mesh": (1, scenario("dgx-1-v100")),

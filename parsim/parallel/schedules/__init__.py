@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from itertools import pairwise
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules.check import check, deadlock
@@ -20,7 +21,7 @@ from parsim.parallel.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
 __all__ = [
     "ALIASES", "CUSTOM", "LATER", "NAMES", "Schedule", "Slot", "check", "chunks", "deadlock", "homes", "peak_in_flight", "schedule",
-    "to_text",
+    "stays", "to_text",
 ]  # fmt: skip
 
 _PATH = "parallel.pipeline.schedule"
@@ -94,6 +95,15 @@ def homes(rows: Schedule) -> tuple[int, ...]:
     """
     home = {slot.stage: rank for rank, row in enumerate(rows) for slot in row}
     return tuple(home[stage] for stage in sorted(home))
+
+
+def stays(rows: Schedule) -> bool:
+    """Whether some stage hands its result to another on the same rank, as in the middle of a V.
+
+    >>> stays(schedule("interleaved", 2, 2, 2)), stays(schedule("zb-v", 2, 2, 2))
+    (False, True)
+    """
+    return any(one == other for one, other in pairwise(homes(rows)))
 
 
 def peak_in_flight(rows: Schedule) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from parsim import units
 from parsim.errors import InputError
+from parsim.parallel.schedules import stays
 from parsim.report.economics import Busy, bill
 from parsim.run import economics_of, step_of
 from parsim.scenario.built import Built
@@ -128,8 +129,11 @@ def bounds_of(base: Scenario, chunk: Sequence[Settings], expected: tuple[str, st
 def _bounded(settings: Settings, neighbours: Neighbours, bounder: Bounder) -> Least | None:
     try:
         built = neighbours.built(settings)
+        pipeline = built.parallelism.pipeline
         if built.parallelism.data.own is not None:
             return None  # code of the user's, of which nothing is proved
+        if pipeline.schedule == "zb-v" or stays(pipeline.slots):
+            return None  # bounds take every boundary between stages for a message
         bounds = bounder.bounds(built)
     except InputError:
         return None  # the simulation says what is wrong
