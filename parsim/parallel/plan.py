@@ -164,13 +164,13 @@ class Plan:
 
     @cached_property
     def _tied(self) -> list[tuple[int, int, int]]:
-        pairs = []
-        for chunk in self.chunks:
-            for weight in self.weights(chunk):
-                owner = self._home.get(weight.parameter.tied) if weight.parameter.tied else None
-                if owner is not None and owner != chunk.pipeline_rank and weight.parameter.trainable:
-                    pairs.append((owner, chunk.pipeline_rank, weight.count))
-        return pairs
+        return [
+            (self._home[parameter.tied], chunk.pipeline_rank, parameter.local_count(self.mesh.size("tensor")))
+            for chunk in self.chunks
+            for block in chunk.blocks
+            for parameter in self.model.blocks[block].parameters()
+            if parameter.tied and parameter.trainable and self._home.get(parameter.tied, chunk.pipeline_rank) != chunk.pipeline_rank
+        ]
 
     def units(self, chunk: Chunk) -> tuple[Unit, ...]:
         """What hooks are called with: one unit per block, or as `data.unit` wraps them for sharded strategies."""
