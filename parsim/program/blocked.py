@@ -79,6 +79,10 @@ class BlockLowering(Lowering):
             found = self._own_passes[pipeline_rank] = StagePasses(self.plan, pipeline_rank, role, self.clock)
         return found
 
+    def apart(self, templates: Mapping[str, Sequence[Item]]) -> bool:
+        """See `Lowering.apart`: blocks are of one rank."""
+        return True
+
     def compiled(self, rank: int, items: Sequence[Item]) -> Sequence[Stamp] | None:
         """See `Lowering.compiled`."""
         opened = cast("frozenset[str]", self.conditions.get(rank, _NONE))
@@ -108,7 +112,7 @@ class BlockLowering(Lowering):
             if (spec := item.collective) is None or spec in found:
                 continue
             what, axis, size = spec
-            group, members = self.groups(axis, rank)[0]
+            group, members = self.meeting(axis, rank)
             if members != (rank,) or (len(group) == 1 and axis != OFFLOAD):
                 return None
             found[spec] = self.transfer(what, self.breakdown_axis(axis), group, size)

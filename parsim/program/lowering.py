@@ -143,14 +143,10 @@ class Lowering:
 
         Ranks of different roles have different templates with the same collectives in the same order.
         """
-        if len(ranks) == 1:
-            rank = ranks[0]
-            items = templates[self.roles[rank]]
-            if (compiled := self.compiled(rank, items)) is not None:
-                if id(compiled) not in self._ready_made:
-                    self._ready_made[id(compiled)] = (compiled, self.program.ready_made(rank, compiled))
-                start = self.program.stamp(self._ready_made[id(compiled)][1], instance, waits[rank] if waits else ())
-                return {rank: start} if start is not None else {}
+        if len(ranks) == 1 or self.apart(templates):
+            compiled = [self.compiled(rank, templates[self.roles[rank]]) for rank in ranks]
+            if all(stamps is not None for stamps in compiled):
+                return self._each(ranks, cast("Sequence[Sequence[Stamp]]", compiled), instance, waits)
         if len(ranks) > 1 and len(templates) == 1:
             items = next(iter(templates.values()))
             if (together := self._together_of(ranks, items)) is not None:
@@ -162,6 +158,23 @@ class Lowering:
             while any(list(map(Stamping.to_collective, stamps))):
                 self._together(stamps)
         return {stamp.rank: stamp.start for stamp in stamps if stamp.start is not None}
+
+    def apart(self, templates: Mapping[str, Sequence[Item]]) -> bool:
+        """Ranks that meet nobody in such a pass are stamped one after the other; without transfers that is no other order."""
+        return any(item.collective is not None for items in templates.values() for item in items)
+
+    def _each(
+        self, ranks: Sequence[int], compiled: Sequence[Sequence[Stamp]], instance: int, waits: Mapping[int, list[Op]] | None
+    ) -> dict[int, Op]:
+        """The pass of ranks that meet no other lowered rank in it."""
+        starts = {}
+        for rank, stamps in zip(ranks, compiled, strict=True):
+            if id(stamps) not in self._ready_made:
+                self._ready_made[id(stamps)] = (stamps, self.program.ready_made(rank, stamps))
+            start = self.program.stamp(self._ready_made[id(stamps)][1], instance, waits[rank] if waits else ())
+            if start is not None:
+                starts[rank] = start
+        return starts
 
     def _together_of(self, ranks: Sequence[int], items: Sequence[Item]) -> Together | None:
         key = (ranks[0], id(items))
@@ -184,7 +197,7 @@ class Lowering:
             collective, kind = None, item.kind
             if item.collective is not None:
                 what, axis, size = item.collective
-                group, members = self.groups(axis, rank)[0]
+                group, members = self.meeting(axis, rank)
                 if members != (rank,) or (len(group) == 1 and axis != OFFLOAD):
                     return None
                 whole = self.breakdown_axis(axis)
@@ -279,6 +292,10 @@ class Lowering:
                 groups[group] = lowered
             found = self._groups[key] = tuple(groups.items())
         return found
+
+    def meeting(self, axis: str, rank: int) -> tuple[Ranks, Ranks]:
+        """The one of `groups` that a lowered rank is in."""
+        return next(found for found in self.groups(axis, rank) if rank in found[1])
 
     def _lowered(self, group: Ranks) -> Ranks:
         """The lowered ranks that stand for a group."""
