@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from math import inf
 
 from parsim.hardware.flows import CollectiveCost
@@ -15,20 +15,37 @@ Sides = tuple[tuple[Device, int], ...]
 
 
 class Crossing(dict[int, "Transfer"]):
-    """The transfers under way that cross a link, by op index."""
+    """The transfers under way that cross a link, by op index; those that the network carries are only added up."""
 
-    __slots__ = ("link", "nearly")
+    __slots__ = ("carried", "given", "link", "most", "nearly")
 
     def __init__(self, link: int, capacity: float) -> None:
         super().__init__()
         self.link = link
         self.nearly = SATURATED * capacity
+        self.most = 0.0
+        """what any transfer asks of the link at most [B/s]"""
+        self.given = 0
+        """how many the network carries"""
+        self.carried = 0.0
+        """what these ask of the link [B/s]"""
 
-    def full(self, over: set[int]) -> bool:
+    def full(self, over: Collection[int] = ()) -> bool:
         """Whether several ask for as much as the link carries, at their caps; those in `over` do no longer."""
-        link = self.link
-        asked = [transfer.demand[link] for i, transfer in self.items() if i not in over]
-        return len(asked) > 1 and sum(asked) >= self.nearly
+        if (len(self) + self.given) * self.most < self.nearly:
+            return False
+        asked = [transfer.demand[self.link] for i, transfer in self.items() if i not in over]
+        return len(asked) + self.given > 1 and sum(asked, self.carried) >= self.nearly
+
+    def give(self, index: int) -> None:
+        """The network carries it from now on."""
+        self.given += 1
+        self.carried += self.pop(index).demand[self.link]
+
+    def leave(self, transfer: Transfer) -> None:
+        """The network has carried it."""
+        self.given -= 1
+        self.carried = self.carried - transfer.demand[self.link] if self.given else 0.0
 
 
 class Transfer:
@@ -89,12 +106,13 @@ class Transfers:
         free = alone(cost, self._capacity) if self._apart.isdisjoint(demand) else None
         found = Transfer(cost.latency, inf if free is None else free.time, free, sides)
         found.demand = demand
-        found.crossings = tuple(map(self._crossing, demand))
+        found.crossings = tuple(self._crossing(link, asked) for link, asked in demand.items())
         return found
 
-    def _crossing(self, link: int) -> Crossing:
+    def _crossing(self, link: int, asked: float) -> Crossing:
         if (found := self._crossings.get(link)) is None:
             found = self._crossings[link] = Crossing(link, self._capacity(link))
+        found.most = max(found.most, asked)
         return found
 
     def ran(self) -> list[Serial]:

@@ -161,10 +161,11 @@ class HeapRun(Run):
             now, i, work = heappop(heap)
             kind = type(work)
             if kind is Transfer:
-                if i in given and not self._arrived(i):
+                if i not in given:
+                    for crossing in work.crossings:
+                        del crossing[i]
+                elif not self._arrived(i):
                     continue
-                for crossing in work.crossings:
-                    del crossing[i]
                 for device, load in work.sides:
                     device.loads = device.loads.less[load]
                     if device.index >= 0:
@@ -202,7 +203,7 @@ class HeapRun(Run):
                     reloaded.append(device)
             met = transfer.free is None
             for crossing in transfer.crossings:
-                if crossing:
+                if crossing or crossing.given:
                     met = True
                 crossing[i] = transfer
             if met and self._contends(i, transfer, now):
@@ -256,15 +257,15 @@ class HeapRun(Run):
 
     def _contends(self, index: int, transfer: Transfer, now: float) -> bool:
         """Whether the network carries a transfer that begins; others on links that may be full are given to it, too."""
-        met = [i for crossing in transfer.crossings if len(crossing) > 1 for i in crossing]
-        over = {i for i in met if self._over_by(i, now * (1 + TOLERANCE))}  # they only have not been asked yet
-        full = [crossing for crossing in transfer.crossings if crossing.full(over)]
+        full = [crossing for crossing in transfer.crossings if crossing.full()]
+        if over := {i for crossing in full for i in crossing if self._over_by(i, now * (1 + TOLERANCE))}:
+            full = [crossing for crossing in full if crossing.full(over)]  # these only have not been asked yet
         if not full and transfer.free is not None:
             return False
         if self.env.now < now:
             self.env.run(until=now)  # nothing happens there before
-        for i in dict.fromkeys(i for crossing in full for i in crossing):
-            if i != index and i not in over and i not in self._given:
+        for i in dict.fromkeys(i for crossing in full for i in crossing if i not in over):
+            if i != index:
                 self._give(i, now)
                 self._works[i].runs -= 1
         self._give(index, now)
@@ -273,13 +274,16 @@ class HeapRun(Run):
 
     def _over_by(self, index: int, time: float) -> bool:
         """Whether a transfer ends until then without the network."""
-        return index not in self._given and self.start[index] + self._works[index].seconds + self.program.ops[index].duration <= time
+        transfer: Transfer = self._works[index]
+        return self.start[index] + transfer.seconds + self.program.ops[index].duration <= time
 
     def _give(self, index: int, now: float) -> None:
         """Have the network carry what is left of a transfer."""
         self._given[index] = _CARRIED
         op = self.program.ops[index]
         transfer: Transfer = self._works[index]
+        for crossing in transfer.crossings:
+            crossing.give(index)
         _, flows = self._transfers.get(id(op.collective)) or self._transfer(cast("Collective", op.collective))
         moving = now - (self.start[index] + op.duration + transfer.latency)
         if moving <= 0:
@@ -308,6 +312,8 @@ class HeapRun(Run):
         if self._given[index] != _ARRIVED:
             return False
         self._given[index] = _GONE
+        for crossing in self._works[index].crossings:
+            crossing.leave(self._works[index])
         return True
 
     def _tick(self, now: float) -> None:
