@@ -17,8 +17,8 @@ from parsim.simulation.engine import collector_paused
 from parsim.simulation.heap_run import HeapRun
 
 FIGURES = {
-    "gpt3-175b-64x-a100": (6_066, 163_890, "0.15, of which 0.02 the run / 1.4"),
-    "gpt3-1t-512x-a100": (130_178, 1_777_794, "1.3, of which 0.31 the run / 20"),
+    "gpt3-175b-64x-a100": (6_066, 163_890, "0.15, of which 0.03 the run / 1.4"),
+    "gpt3-1t-512x-a100": (130_178, 1_777_794, "1.3, of which 0.4 the run / 20"),
     "llama-3-405b-16384x-h100": (4_959, 52_525, "1.0, of which 0.04 the run / 8"),
 }
 """scenario -> ops in blocks, ops, CPU seconds of `execute` with and without blocks (or before there were any)"""
