@@ -315,8 +315,8 @@ class Walk:
         own, shared = self._trained(block, step.operator)
         fresh = [w for w in (*own, *shared) if w.name not in self._written]
         self._written.update(w.name for w in fresh)
-        if fresh:
-            self.sharding.before_gradient(unit, fresh, at)
+        for owner in dict.fromkeys(self._unit_of[w.block] for w in fresh):
+            self.sharding.before_gradient(owner, [w for w in fresh if self._unit_of[w.block] is owner], at)
         at.compute("", COMPUTE, step.kernels, self._names(block, step.allocates), frees)
         if own:
             self.sharding.gradient(unit, own, at)

@@ -259,7 +259,7 @@ def test_a_split_backward_with_latency(c, expected):
 
 
 @given(
-    st.sampled_from(NAMES),
+    st.sampled_from([name for name in NAMES if not name.startswith("zb")]),
     st.integers(1, 5),
     st.integers(1, 4),
     st.integers(1, 3),
