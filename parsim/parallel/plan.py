@@ -300,7 +300,6 @@ def plan(
     return made
 
 
-
 def _tied_chunks(found: Plan) -> list[Finding]:
     """Parameters that two chunks of one rank share: one gradient that is written in two places of the schedule."""
     name_of = found.model.block_names

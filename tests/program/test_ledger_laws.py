@@ -104,7 +104,7 @@ def replicas():
         for recompute in (Recompute(), EVERY):
             for unit in ("block", "model"):
                 yield {"data": 2, "data_settings": {"strategy": strategy, "unit": unit}, "recompute": recompute}
-        yield {"data": 2, "data_settings": {"strategy": strategy, "unit": "block"}, "model": "llama-3.2-1b"}  # a unit of a tied table alone
+        yield {"data": 2, "data_settings": {"strategy": strategy, "unit": "block"}, "model": "llama-3.2-1b"}
         yield {"data": 2, "data_settings": {"strategy": strategy, "reshard_after_forward": False}}
         yield {"data": 2, "data_settings": {"strategy": strategy, "prefetch": 3, "limit_gathers": 1}}
     yield {"data": 2, "data_settings": {"bucket_view": True}}

@@ -85,7 +85,9 @@ def test_text_both_ways(program):
 @given(st.sampled_from(NAMES), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.booleans())
 def test_a_program_read_back_runs_the_same(name, p, rounds, v, overlap):
     rows = schedule(name, p, p * rounds, v if name == "interleaved" else chunks(name))
-    program = unit_program(rows, 1 / 3, 0.7, weight=0.3 if name.startswith("zb") else None, latency=0.1, overlap_sends=overlap, activation=7)
+    program = unit_program(
+        rows, 1 / 3, 0.7, weight=0.3 if name.startswith("zb") else None, latency=0.1, overlap_sends=overlap, activation=7
+    )
     first, second = (Engine(each, NoWire()).run() for each in (program, from_text(to_text(program))))
     assert list(first.start) == list(second.start)
     assert list(first.end) == list(second.end)
