@@ -53,6 +53,9 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():  # what was built is old now: the next young collection need not walk it
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
