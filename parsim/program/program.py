@@ -286,7 +286,6 @@ class Program:
         return tails
 
     def transfers(self) -> Iterator[tuple[Collective, tuple[Lane, ...]]]:
-        """Every transfer with the lanes it holds; the same may come again."""
-        for op in self.ops:
-            if op.collective is not None:
-                yield op.collective, op.lanes
+        """Every transfer with the lanes it holds, once for ops that have the same objects."""
+        known = {(id(found), id(op.lanes)): (found, op.lanes) for op in self.ops if (found := op.collective) is not None}
+        yield from known.values()
