@@ -72,7 +72,7 @@ def test_the_document_has_every_row_and_source(small):
     assert source["grade"] == "calibrated"
     assert {"rows", "mean_abs_error", "median_abs_error", "p90_abs_error", "worst_abs_error", "bias"} <= source.keys()
     assert source["grades"]["a_priori"]["rows"] == 16
-    assert len(made["rows"]) == 12
+    assert len(made["rows"]) == 32
     assert made["rows"][0]["error"] == pytest.approx(made["rows"][0]["predicted_s"] / made["rows"][0]["measured_s"] - 1)
 
 
