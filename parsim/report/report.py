@@ -8,15 +8,13 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import parsim
 from parsim.errors import Finding
 from parsim.report import verdict as words
-from parsim.report.communication import CollectiveRow, LinkRow, collective_rows, link_rows, unused_links
+from parsim.report.communication import CollectiveRow, LinkRow, collective_rows, link_rows
 from parsim.report.critical_path import CriticalPath, critical_path
-from parsim.report.deadlock import CONTRACT_VERSION
-from parsim.report.economics import METRICS, Bill, Busy, bill
-from parsim.report.measured import AT_PEAK, DeviceMemory, Measured
-from parsim.report.steady import first_makespan
+from parsim.report.document import document, memory_document
+from parsim.report.economics import Bill, Busy, bill
+from parsim.report.measured import DeviceMemory, Measured
 from parsim.report.timeline import (
     COMMUNICATION,
     Timeline,
@@ -111,26 +109,28 @@ class Report:
 
     # speed -----------------------------------------------------------------------------------------------------
 
-    def _per_second(self, amount: float | None) -> float | None:
+    def per_second(self, amount: float | None) -> float | None:
+        """An amount per step as one per second."""
         return amount / self.step_time if amount is not None and self.step_time > 0 else None
 
-    def _per_gpu(self, amount: float | None) -> float | None:
-        rate = self._per_second(amount)
+    def per_gpu(self, amount: float | None) -> float | None:
+        """The same per second and used GPU."""
+        rate = self.per_second(amount)
         return None if rate is None else rate / self.measured.ranks.total
 
     def _utilisation(self, flop: float) -> float | None:
-        rate, peak = self._per_gpu(flop), self.measured.model.peak_flop_per_gpu
+        rate, peak = self.per_gpu(flop), self.measured.model.peak_flop_per_gpu
         return rate / peak if rate is not None and peak > 0 else None
 
     @property
     def tokens_per_s(self) -> float | None:
         """Tokens of the whole job per second; None for models without sequences."""
-        return self._per_second(self.measured.model.tokens_per_step)
+        return self.per_second(self.measured.model.tokens_per_step)
 
     @property
     def samples_per_s(self) -> float | None:
         """Samples of the whole job per second."""
-        return self._per_second(self.measured.model.samples_per_step)
+        return self.per_second(self.measured.model.samples_per_step)
 
     @property
     def mfu(self) -> float | None:
@@ -268,118 +268,13 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         """The JSON document, every key of the contract, None where undefined."""
-        measured = self.measured
-        window = measured.window
-        micro_batches = measured.ranks.micro_batches
-        tokens, model = measured.model.tokens_per_step, measured.model
-        return {
-            "parsim": CONTRACT_VERSION,
-            "version": parsim.__version__,
-            "provenance": {"catalogue_sha256": None, "command": None, **measured.provenance},
-            "scenario": dict(measured.scenario),
-            "ranks": asdict(measured.ranks),
-            "model": {
-                "parameters": model.parameters,
-                "parameters_padded": model.parameters_padded,
-                "parameters_active": model.parameters_active,
-                "parameters_trainable": model.parameters_trainable,
-                "flop_per_step": model.flop_per_step,
-                "flop_convention": model.flop_convention,
-            },
-            "step_time_s": self.step_time,
-            "makespan_s": self.end if window is None else first_makespan(self.timeline, micro_batches),
-            "period_s": None if window is None else window.period,
-            "samples_per_s": self.samples_per_s,
-            "tokens_per_s": self.tokens_per_s,
-            "tokens_per_s_per_gpu": self._per_gpu(tokens),
-            "model_tflops_per_gpu": _tera(self._per_gpu(model.flop_per_step)),
-            "hardware_tflops_per_gpu": _tera(self._per_gpu(model.hardware_flop_per_step)),
-            "mfu": self.mfu,
-            "hfu": self.hfu,
-            "bubble_fraction": self.bubble,
-            "bubble_over_ideal": self.bubble_over_ideal,
-            "bubble_fraction_theory": measured.schedule.bubble_fraction_theory,
-            "breakdown_rank": self.breakdown_rank,
-            "bottleneck_rank": self.bottleneck_rank,
-            "breakdown_s": dict(self.breakdown),
-            "critical_path_s": dict(self.critical),
-            "limiter_kind": self.limiter_kind,
-            "limiter": self.limiter,
-            "memory": self._memory(),
-            "schedule": {
-                "name": measured.schedule.name,
-                "stages": measured.schedule.stages,
-                "virtual_stages": measured.schedule.virtual_stages,
-                "layers_per_stage": list(measured.schedule.layers_per_stage),
-                "stage_time_s": [dict(stage) for stage in measured.schedule.stage_time_s],
-            },
-            "collectives": [asdict(row) for row in self.collectives],
-            "links": [{**asdict(row), "bytes": round(row.bytes)} for row in self.links],
-            "unused_links": measured.idle_links + unused_links(measured.trace.links, measured.links),
-            "confidence": measured.confidence.document(self.step_time, self.peak_memory if measured.memory.devices else None),
-            **self._money(),
-            "assumptions": [asdict(assumption) for assumption in measured.assumptions],
-            "warnings": [{"path": finding.path, "message": _message(finding)} for finding in self.warnings],
-            "simulation": {
-                "folded": measured.folded,
-                "ranks": measured.ranks.total,
-                "ranks_simulated": len(self.timeline.ranks),
-                "ops": len(self.timeline.program.ops),
-                "events": measured.trace.events,
-                "wall_s": measured.wall_s,
-                "seed": measured.seed,
-            },
-        }
-
-    def _money(self) -> dict[str, Any]:
-        known = {"time_to_train_s": self.time_to_train, "gpu_hours": self.gpu_hours}
-        if self.bill is None:
-            return {"cost": None, **dict.fromkeys(METRICS), **known, "economics": None}
-        return {"cost": self.bill.cost(), **self.bill.metrics(), **known, "economics": self.bill.document()}
-
-    def _memory(self) -> dict[str, Any]:
-        memory = self.measured.memory
-        devices = memory.devices
-        return {
-            "capacity_bytes": memory.capacity_bytes,
-            "reserve_bytes": memory.reserve_bytes,
-            "fits": self.fits,
-            "headroom_bytes": self.headroom,
-            "peak_allocated_bytes": max((device.allocated_bytes for device in devices), default=0),
-            "peak_reserved_bytes": max((device.reserved_bytes for device in devices), default=0),
-            "peak_device_used_bytes": self.peak_memory,
-            "peak_bytes": self.peak_memory,
-            "host_bytes": memory.host_bytes,
-            "at_save_bytes": memory.at_save_bytes,
-            "bytes_per_parameter": memory.bytes_per_parameter,
-            "host": None if memory.host is None else memory.host.document(),
-            "devices": [self._device(device) for device in devices],
-        }
-
-    def _device(self, device: DeviceMemory) -> dict[str, Any]:
-        group = words.rank_class(self.measured, device.rank)
-        return {
-            "rank": device.rank,
-            "ranks": group.ranks,
-            "count": group.count,
-            "stage": group.stage,
-            "peak_bytes": device.device_used_bytes,
-            "allocated_bytes": device.allocated_bytes,
-            "reserved_bytes": device.reserved_bytes,
-            "device_used_bytes": device.device_used_bytes,
-            "peak_time_s": device.peak_time_s,
-            "peak_op": device.peak_op,
-            "resident_bytes": dict(device.resident_bytes),
-            "at_peak": ordered(device.at_peak),
-            "in_flight_micro_batches": device.in_flight_micro_batches,
-            "weight_versions": device.weight_versions,
-        }
+        return document(self)
 
     @property
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """The document's tables as lists of flat rows, ready for a data frame."""
         memory = []
-        for device in self._memory()["devices"]:
+        for device in memory_document(self)["devices"]:
             flat = {key: value for key, value in device.items() if not isinstance(value, Mapping)}
             for group in ("resident_bytes", "at_peak"):
                 flat |= {f"{group}_{category}": volume for category, volume in device[group].items()}
@@ -412,18 +307,3 @@ class Report:
         from parsim.report.notebook import summary
 
         return summary(self)
-
-
-def ordered(categories: Mapping[str, int]) -> dict[str, int]:
-    """All memory categories in the order of the report, 0 where absent; unknown ones follow."""
-    return {name: int(categories.get(name, 0)) for name in AT_PEAK} | {
-        name: int(volume) for name, volume in categories.items() if name not in AT_PEAK
-    }
-
-
-def _tera(value: float | None) -> float | None:
-    return None if value is None else value / 1e12
-
-
-def _message(finding: Finding) -> str:
-    return f"{finding.message}; {finding.suggestion}" if finding.suggestion else finding.message

@@ -27,7 +27,7 @@ class Crew:
     """chunks per worker that may be on their way: one that it works on, one that it need not wait for"""
 
     def submit(self, job: Job, *arguments: Any) -> Future[Any]:
-        """Begin a job."""
+        """Begin a job. That its worker died shows in the future, not here."""
         future: Future[Any] = Future()
         try:
             future.set_result(job(*arguments))
@@ -59,7 +59,12 @@ class Processes(Crew):
         self.renew()
 
     def submit(self, job: Job, *arguments: Any) -> Future[Any]:
-        return self._pool.submit(job, *arguments)
+        try:
+            return self._pool.submit(job, *arguments)
+        except BrokenExecutor as error:  # since somebody looked last
+            future: Future[Any] = Future()
+            future.set_exception(error)
+            return future
 
     def died(self, error: BaseException) -> bool:
         return isinstance(error, BrokenExecutor)

@@ -64,15 +64,8 @@ class Runner:
             self._waiting[self._submit(chunk)] = (chunk, monotonic())
 
     def _submit(self, chunk: Chunk) -> Future[Any]:
-        try:
-            job, arguments = self.choice.work(chunk)
-            return self.crew.submit(job, *arguments, stamp())
-        except Exception as error:
-            if not self.crew.died(error):
-                raise
-            future: Future[Any] = Future()  # the pool broke since the last look
-            future.set_exception(error)
-            return future
+        job, arguments = self.choice.work(chunk)
+        return self.crew.submit(job, *arguments, stamp())
 
     def _take(self) -> Iterator[Came]:
         done, _ = wait(self._waiting, timeout=_LOOK, return_when=FIRST_COMPLETED)
