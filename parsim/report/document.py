@@ -1,0 +1,148 @@
+"""The JSON document of a report: every key of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import parsim
+from parsim.errors import Finding
+from parsim.report import verdict as words
+from parsim.report.communication import unused_links
+from parsim.report.deadlock import CONTRACT_VERSION
+from parsim.report.economics import METRICS
+from parsim.report.measured import AT_PEAK, DeviceMemory
+from parsim.report.steady import first_makespan
+
+if TYPE_CHECKING:
+    from parsim.report.report import Report
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The JSON document, every key of the contract, None where undefined."""
+    measured = report.measured
+    window = measured.window
+    micro_batches = measured.ranks.micro_batches
+    tokens, model = measured.model.tokens_per_step, measured.model
+    return {
+        "parsim": CONTRACT_VERSION,
+        "version": parsim.__version__,
+        "provenance": {"catalogue_sha256": None, "command": None, **measured.provenance},
+        "scenario": dict(measured.scenario),
+        "ranks": asdict(measured.ranks),
+        "model": {
+            "parameters": model.parameters,
+            "parameters_padded": model.parameters_padded,
+            "parameters_active": model.parameters_active,
+            "parameters_trainable": model.parameters_trainable,
+            "flop_per_step": model.flop_per_step,
+            "flop_convention": model.flop_convention,
+        },
+        "step_time_s": report.step_time,
+        "makespan_s": report.end if window is None else first_makespan(report.timeline, micro_batches),
+        "period_s": None if window is None else window.period,
+        "samples_per_s": report.samples_per_s,
+        "tokens_per_s": report.tokens_per_s,
+        "tokens_per_s_per_gpu": report.per_gpu(tokens),
+        "model_tflops_per_gpu": _tera(report.per_gpu(model.flop_per_step)),
+        "hardware_tflops_per_gpu": _tera(report.per_gpu(model.hardware_flop_per_step)),
+        "mfu": report.mfu,
+        "hfu": report.hfu,
+        "bubble_fraction": report.bubble,
+        "bubble_over_ideal": report.bubble_over_ideal,
+        "bubble_fraction_theory": measured.schedule.bubble_fraction_theory,
+        "breakdown_rank": report.breakdown_rank,
+        "bottleneck_rank": report.bottleneck_rank,
+        "breakdown_s": dict(report.breakdown),
+        "critical_path_s": dict(report.critical),
+        "limiter_kind": report.limiter_kind,
+        "limiter": report.limiter,
+        "memory": memory_document(report),
+        "schedule": {
+            "name": measured.schedule.name,
+            "stages": measured.schedule.stages,
+            "virtual_stages": measured.schedule.virtual_stages,
+            "layers_per_stage": list(measured.schedule.layers_per_stage),
+            "stage_time_s": [dict(stage) for stage in measured.schedule.stage_time_s],
+        },
+        "collectives": [asdict(row) for row in report.collectives],
+        "links": [{**asdict(row), "bytes": round(row.bytes)} for row in report.links],
+        "unused_links": measured.idle_links + unused_links(measured.trace.links, measured.links),
+        "confidence": measured.confidence.document(report.step_time, report.peak_memory if measured.memory.devices else None),
+        **_money(report),
+        "assumptions": [asdict(assumption) for assumption in measured.assumptions],
+        "warnings": [{"path": finding.path, "message": _message(finding)} for finding in report.warnings],
+        "simulation": {
+            "folded": measured.folded,
+            "ranks": measured.ranks.total,
+            "ranks_simulated": len(report.timeline.ranks),
+            "ops": len(report.timeline.program.ops),
+            "events": measured.trace.events,
+            "wall_s": measured.wall_s,
+            "seed": measured.seed,
+        },
+    }
+
+
+def _money(report: Report) -> dict[str, Any]:
+    known = {"time_to_train_s": report.time_to_train, "gpu_hours": report.gpu_hours}
+    if report.bill is None:
+        return {"cost": None, **dict.fromkeys(METRICS), **known, "economics": None}
+    return {"cost": report.bill.cost(), **report.bill.metrics(), **known, "economics": report.bill.document()}
+
+
+def memory_document(report: Report) -> dict[str, Any]:
+    """Its memory section."""
+    memory = report.measured.memory
+    devices = memory.devices
+    return {
+        "capacity_bytes": memory.capacity_bytes,
+        "reserve_bytes": memory.reserve_bytes,
+        "fits": report.fits,
+        "headroom_bytes": report.headroom,
+        "peak_allocated_bytes": max((device.allocated_bytes for device in devices), default=0),
+        "peak_reserved_bytes": max((device.reserved_bytes for device in devices), default=0),
+        "peak_device_used_bytes": report.peak_memory,
+        "peak_bytes": report.peak_memory,
+        "host_bytes": memory.host_bytes,
+        "at_save_bytes": memory.at_save_bytes,
+        "bytes_per_parameter": memory.bytes_per_parameter,
+        "host": None if memory.host is None else memory.host.document(),
+        "devices": [_device(report, device) for device in devices],
+    }
+
+
+def _device(report: Report, device: DeviceMemory) -> dict[str, Any]:
+    group = words.rank_class(report.measured, device.rank)
+    return {
+        "rank": device.rank,
+        "ranks": group.ranks,
+        "count": group.count,
+        "stage": group.stage,
+        "peak_bytes": device.device_used_bytes,
+        "allocated_bytes": device.allocated_bytes,
+        "reserved_bytes": device.reserved_bytes,
+        "device_used_bytes": device.device_used_bytes,
+        "peak_time_s": device.peak_time_s,
+        "peak_op": device.peak_op,
+        "resident_bytes": dict(device.resident_bytes),
+        "at_peak": ordered(device.at_peak),
+        "in_flight_micro_batches": device.in_flight_micro_batches,
+        "weight_versions": device.weight_versions,
+    }
+
+
+def ordered(categories: Mapping[str, int]) -> dict[str, int]:
+    """All memory categories in the order of the report, 0 where absent; unknown ones follow."""
+    return {name: int(categories.get(name, 0)) for name in AT_PEAK} | {
+        name: int(volume) for name, volume in categories.items() if name not in AT_PEAK
+    }
+
+
+def _tera(value: float | None) -> float | None:
+    return None if value is None else value / 1e12
+
+
+def _message(finding: Finding) -> str:
+    return f"{finding.message}; {finding.suggestion}" if finding.suggestion else finding.message
