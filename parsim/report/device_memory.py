@@ -153,9 +153,11 @@ def _device(run: Run, rank: int, curve: MemoryTimeline, reserved: int, fixed: tu
 
 
 def _thinned(curve: MemoryTimeline, context: int, buffers: int) -> MemoryCurve:
-    """The curve over time with few enough points to draw, peaks kept."""
-    flat = {"context": np.full(len(curve.times), context), "communicators": np.full(len(curve.times), buffers)}
-    whole = MemoryCurve(curve.times, curve.levels | flat)  # type: ignore[arg-type]
+    """The curve over time with few enough points to draw, peaks kept; what is resident is there at once."""
+    begin = max(0, int(np.count_nonzero(curve.op < 0)) - 1)
+    tensors = {name: volume[begin:] for name, volume in curve.levels.items()}
+    flat = {"context": np.full(len(curve.times) - begin, context), "communicators": np.full(len(curve.times) - begin, buffers)}
+    whole = MemoryCurve(curve.times[begin:], tensors | flat)  # type: ignore[arg-type]
     times, levels = whole.thinned(CURVE_POINTS)
     return MemoryCurve(times.tolist(), {name: values.astype(int).tolist() for name, values in levels.items()}, _reserved(curve))
 

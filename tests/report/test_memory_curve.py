@@ -49,3 +49,10 @@ def test_of_each_bin_the_first_highest_and_lowest_and_the_last_are_kept(rows, mo
     assert found.tolist() == [times[place] for place in chosen]
     assert levels["activations"].tolist() == [rows[place][1] for place in chosen]
     assert levels["temporaries"].tolist() == [rows[place][2] for place in chosen]
+
+
+def test_a_curve_begins_with_all_that_is_resident():
+    """It comes tensor by tensor at time 0, which is no time; a picture would show it as if it came with the first op."""
+    device = simulate("gpt2-xl-gpipe-4x-v100").measured.memory.devices[0]
+    begin = {name: volume[0] for name, volume in device.curve.bytes.items() if volume[0] and name not in ("context", "communicators")}
+    assert begin == {name: size for name, size in device.resident_bytes.items() if size}
