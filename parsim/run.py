@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -83,7 +84,7 @@ def _simulated(scenario: Scenario | str | Path | Mapping[str, Any], overrides: S
             assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
             warnings=built.warnings,
             confidence=Confidence(**confidence(built)),
-            provenance={"catalogue_sha256": catalogue_sha256()},
+            provenance={"catalogue_sha256": catalogue_sha256(), "python": f"{sys.version_info.major}.{sys.version_info.minor}"},
             seed=built.seed,
             steps_to_train=built.steps_to_train,
             economics=economics_of(built),

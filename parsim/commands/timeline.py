@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -145,4 +146,4 @@ def _bubble(lane: RankLanes) -> float:
 
 def _exposed(lane: RankLanes) -> float:
     """As the breakdown counts it: no instant twice [s]."""
-    return sum(bars.seconds for key, bars in lane.idle.items() if key.endswith("_comm"))
+    return math.fsum(bars.seconds for key, bars in lane.idle.items() if key.endswith("_comm"))

@@ -64,7 +64,7 @@ def join(routes: Iterable[Route]) -> Route:
     links = tuple(link for route in pieces for link in route.links)
     if len(set(links)) == len(links):
         coefficients = tuple(a for route in pieces for a in route.coefficients)
-        latency = sum([route.latency for route in pieces])
+        latency = math.fsum([route.latency for route in pieces])
         return Route(links, coefficients, latency, max([route.tier for route in pieces]), min([route.cap for route in pieces]))
     load: dict[int, float] = {}
     for route in pieces:
@@ -73,7 +73,7 @@ def join(routes: Iterable[Route]) -> Route:
     return Route(
         tuple(load),
         tuple(load.values()),
-        sum(route.latency for route in pieces),
+        math.fsum(route.latency for route in pieces),
         max((route.tier for route in pieces), default=TIER_NVLINK),
         min((route.cap for route in pieces), default=math.inf),
     )

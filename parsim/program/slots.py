@@ -6,6 +6,7 @@ same, and deadlocks when it runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -123,7 +124,7 @@ class Slots:
             probe = StagePasses(self._plan, p, self._plan.role(ranks[0]), self._lowering.clock)
             for stage in probe.chunks:
                 for kind in {slot.kind: None for slot in self._plan.slots[p]}:
-                    seconds[kind, stage] = sum(item.duration for item in probe.template(kind, stage, False, False))
+                    seconds[kind, stage] = math.fsum(item.duration for item in probe.template(kind, stage, False, False))
         return blocking_order(self._plan.slots, lambda slot: seconds[slot.kind, slot.stage])
 
     def _take(self, order: Sequence[Step]) -> None:

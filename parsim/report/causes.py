@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def causes(report: Report) -> list[Cause]:
         key = KEYS[int(timeline.kind[index])], cause_of(op)
         spent[key] += (end - begin) * factor
         count[key] += 1
-    waits = report.step_time - sum(spent.values())
+    waits = report.step_time - math.fsum(spent.values())
     if waits > 1e-9 * report.step_time:
         spent["launch", WORDS["launch"]] += waits
         count["launch", WORDS["launch"]] += 1

@@ -274,7 +274,7 @@ class Measured:
     assumptions: tuple[Assumption, ...] = ()
     warnings: tuple[Finding, ...] = ()
     provenance: Mapping[str, str | None] = field(default_factory=dict)
-    """catalogue_sha256, command"""
+    """catalogue_sha256, command, python"""
     folded: bool = False
     wall_s: float | None = None
     seed: int = 0

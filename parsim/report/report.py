@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -164,7 +165,7 @@ class Report:
         counts = {group.rank: group.count for group in self.measured.classes}
 
         def mean(keys: Iterable[str]) -> float:
-            return sum(counts[rank] * row[key] for rank, row in self.breakdowns.items() for key in keys) / sum(counts.values())
+            return math.fsum(counts[rank] * row[key] for rank, row in self.breakdowns.items() for key in keys) / sum(counts.values())
 
         return Busy(mean(("compute", "recompute", "optimizer", "other")), mean((*COMMUNICATION, "offload")))
 
@@ -231,7 +232,7 @@ class Report:
     def _heaviest(self) -> tuple[int, float]:
         work = {rank: row["compute"] + row["recompute"] for rank, row in self.breakdowns.items()}
         counts = {group.rank: group.count for group in self.measured.classes}
-        mean = sum(counts[rank] * value for rank, value in work.items()) / sum(counts.values())
+        mean = math.fsum(counts[rank] * value for rank, value in work.items()) / sum(counts.values())
         return self.bottleneck_rank, max(1.0, work[self.bottleneck_rank] / mean) if mean > 0 else 1.0
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -167,7 +168,7 @@ def _breakdown(report: Report) -> RenderableType:
         bar = Text("█" * max(round(share * _BAR), 1 if share > 0 else 0), style=COLOURS[key])
         _add(table, key, unit.cell(value), f"{100 * share:.1f}", bar, unit.cell(report.critical[key]))
     table.add_section()
-    _add(table, "sum", unit.cell(sum(report.breakdown.values())), "100.0", "", unit.cell(sum(report.critical.values())))
+    _add(table, "sum", unit.cell(math.fsum(report.breakdown.values())), "100.0", "", unit.cell(math.fsum(report.critical.values())))
     return Padding(table, (1, 0, 0, 0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def limiter(measured: Measured, timeline: Timeline, path: CriticalPath, kind: st
         uneven = f"; {_unevenness(measured, answers)}" if _is_uneven(answers) else ""
         return f"bubble: the average rank waits {share} of the step ({seconds(limiting_parts(answers)['bubble'])}){uneven}"
     keys = ("compute", "recompute") if kind in ("compute", "memory_bandwidth") else (kind,)
-    spent = sum(answers.critical[key] for key in keys)
+    spent = math.fsum(answers.critical[key] for key in keys)
     share = percent(spent / answers.step_time) if answers.step_time > 0 else "–"
     place, name = _heaviest(measured, timeline, path, keys)
     reason = "; more than half of it waits for HBM" if kind == "memory_bandwidth" else ""
@@ -225,7 +226,7 @@ def recipe(measured: Measured) -> str:
 
 def exposed_communication(row: Mapping[str, float]) -> float:
     """The communication keys of a breakdown, summed [s]."""
-    return sum(row[key] for key in COMMUNICATION)
+    return math.fsum(row[key] for key in COMMUNICATION)
 
 
 def rank_class(measured: Measured, rank: int) -> RankClass:
@@ -267,7 +268,7 @@ def _heaviest(measured: Measured, timeline: Timeline, path: CriticalPath, keys: 
                 by_stage[stage] += end - begin
     place = ""
     if measured.schedule.stages > 1 and by_stage:
-        total, reached, chosen = sum(by_stage.values()), 0.0, []
+        total, reached, chosen = math.fsum(by_stage.values()), 0.0, []
         for stage, spent in sorted(by_stage.items(), key=lambda item: (-item[1], item[0])):
             chosen.append(stage)
             reached += spent

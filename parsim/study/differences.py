@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,7 +146,7 @@ def _assumptions(documents: Sequence[Document | None]) -> Iterator[tuple[str, tu
 
 def exposed(document: Document) -> float:
     """Time of the step in which the breakdown rank does nothing but communicate [s]."""
-    return sum(float(document["breakdown_s"][key]) for key in COMMUNICATION)
+    return math.fsum(float(document["breakdown_s"][key]) for key in COMMUNICATION)
 
 
 def fullest(document: Document) -> Mapping[str, Any] | None:

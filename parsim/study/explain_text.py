@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from shlex import quote
 from shutil import get_terminal_size
@@ -47,7 +48,7 @@ def _causes(found: Explanation) -> Iterator[str]:
     shown = found.causes[:_ROWS]
     rows = [[row.name, unit.cell(row.seconds), f"{100 * row.seconds / step:.1f}", f"{row.count:,}"] for row in shown]
     if rest := found.causes[_ROWS:]:
-        left = sum(row.seconds for row in rest)
+        left = math.fsum(row.seconds for row in rest)
         rows.append([f"{len(rest)} more", unit.cell(left), f"{100 * left / step:.1f}", f"{sum(row.count for row in rest):,}"])
     yield ""
     yield "Critical path: what the step waits for, one after the other"
@@ -87,7 +88,7 @@ def _bar(one: WhatIf, among: Sequence[WhatIf]) -> str:
 
 
 def _roofline(found: Roofline) -> Iterator[str]:
-    total = sum(point.seconds for point in found.points)
+    total = math.fsum(point.seconds for point in found.points)
     unit = time_unit(found.points[0].seconds)
     rows = [
         [f"{point.group}: {point.name}", unit.cell(point.seconds), f"{100 * point.seconds / total:.1f}", f"{point.intensity:,.1f}",

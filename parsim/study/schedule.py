@@ -5,6 +5,7 @@ Makespan, period, bubble and what is in flight of one schedule or of several bes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,7 +96,7 @@ class Result:
     @property
     def busy(self) -> float:
         """Mean over ranks of the time in which a slot runs."""
-        return sum(rank.busy for rank in self.ranks) / len(self.ranks)
+        return math.fsum(rank.busy for rank in self.ranks) / len(self.ranks)
 
     @property
     def bubble_fraction(self) -> float:
@@ -249,7 +250,7 @@ def _rank_figures(entry: Entry, boxes: Iterable[Box], activation: int | None) ->
         yield RankFigures(
             min((box.start for box in row), default=0.0),
             max((box.end for box in row), default=0.0),
-            sum(box.end - box.start for box in row),
+            math.fsum(box.end - box.start for box in row),
             peak / chunks,
             peak,
             shorter / chunks,

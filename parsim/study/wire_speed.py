@@ -46,8 +46,8 @@ def least_time(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, w
         if all(_reduces(cluster, gpu) for gpu in group):
             inside = size / max(ports.values())
         else:
-            inside = 2 * (ranks - 1) * size / sum(ports.values())
-        return max(inside, 2 * (count - 1) * size / sum(plugs.values()) if plugs else 0.0)
+            inside = 2 * (ranks - 1) * size / math.fsum(ports.values())
+        return max(inside, 2 * (count - 1) * size / math.fsum(plugs.values()) if plugs else 0.0)
     inside = max((ranks - 1) / ranks * size / rate for rate in ports.values())
     return max(inside, max(((count - 1) / count * size / rate for rate in plugs.values()), default=0.0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -173,7 +174,7 @@ def collectives_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figur
     unit = time_unit(max((busy for group in groups.values() for _, busy, _ in group), default=1.0))
     texts: list[str] = []
     with printed("".join(entry.label for entry in entries)):
-        lines = sum(len(group) + 1.3 for group in groups.values())
+        lines = math.fsum(len(group) + 1.3 for group in groups.values())
         figure = new_figure(width, height(lines))
         ax = figure.add_subplot()
         place, ticks, end = 0.0, [], 0.0
@@ -203,7 +204,7 @@ def collectives_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figur
 
 def _lines(labels: Sequence[str]) -> float:
     """Rows of bars; a label of three lines needs more than its bar."""
-    return sum(max(1.0, 0.52 * (label.count("\n") + 1)) for label in labels)
+    return math.fsum(max(1.0, 0.52 * (label.count("\n") + 1)) for label in labels)
 
 
 def _stack(ax: Axes, places: Any, values: Any, left: Any, colour: str, hatch: str, label: str, entries: Sequence[Entry]) -> None:

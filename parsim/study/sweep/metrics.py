@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -91,7 +92,7 @@ def _samples(document: Document) -> float | None:
 
 def _exposed(document: Document) -> float | None:
     step = document["step_time_s"]
-    return sum(document["breakdown_s"][key] for key in COMMUNICATION) / step if step else None
+    return math.fsum(document["breakdown_s"][key] for key in COMMUNICATION) / step if step else None
 
 
 def _gpu_hours(document: Document) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,7 +46,7 @@ class Entry:
     def mean(self, name: str) -> float | None:
         """A figure, over the seeds."""
         values = [float(row[name]) for row in self.rows if row[name] is not None]
-        return sum(values) / len(values) if values else None
+        return math.fsum(values) / len(values) if values else None
 
     def spread(self, name: str) -> tuple[float, float] | None:
         """The least and the most of a figure, where there are several seeds."""
@@ -130,7 +131,7 @@ class Study:
             values = [one for _, row in group if (one := scores(self.objectives, row)) is not None]
             if len(values) < len(group) or any(self.broken(place, row) for place, row in group):
                 continue
-            means = tuple(sum(column) / len(column) for column in zip(*values, strict=True))
+            means = tuple(math.fsum(column) / len(column) for column in zip(*values, strict=True))
             found.append((group[0][0], tuple(row for _, row in group), means))
         return [Entry(*found[one.place], one.layer) for one in ranked([means for _, _, means in found])]
 
