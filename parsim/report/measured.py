@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from parsim.errors import Finding
 from parsim.hardware.flows import CollectiveCost
+from parsim.parallel.optimizer import StateBytes
 from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
 from parsim.report.confidence import Confidence
@@ -217,6 +218,9 @@ class MemoryFacts:
     """host memory of the fullest node that the strategy takes"""
     at_save_bytes: int | None = None
     bytes_per_parameter: str | None = None
+    """in words: ``2+2+4+8 = 16 B/parameter``"""
+    states: StateBytes = field(default_factory=StateBytes)
+    """the same as numbers"""
     host: HostMemory | None = None
     """None where nothing is offloaded"""
 

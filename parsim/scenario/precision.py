@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from parsim.parallel.optimizer import MOMENTS
+from parsim.parallel.optimizer import state_bytes
 from parsim.parallel.settings import Optimizer, Precision
 from parsim.scenario.values import JsonSchema, Kind, did_you_mean, shown
 
@@ -108,25 +108,18 @@ def resolve(wanted: Wanted, default: str) -> Precision:
     return replace(changed, cached_casts=casts)
 
 
-def _states(precision: Precision, optimizer: Optimizer) -> int:
-    """Bytes of optimizer states per parameter."""
-    if optimizer.name in MOMENTS:
-        return MOMENTS[optimizer.name] * precision.optimizer_element
-    return {"adam-8bit": 2, "adafactor": 0}[optimizer.name]
-
-
 def stored_bytes(precision: Precision, optimizer: Optimizer) -> int:
     """Bytes per parameter of a checkpoint that training goes on from: weight, fp32 master and optimizer states, no gradient."""
-    return precision.parameters + precision.master + _states(precision, optimizer)
+    sizes = state_bytes(precision, optimizer)
+    return sizes.total - sizes.gradient
 
 
 def sum_text(precision: Precision, optimizer: Optimizer) -> str:
     """Bytes per parameter as the report prints them: ``2+2+4+8 = 16 B/parameter``."""
-    states = _states(precision, optimizer)
-    parts = [precision.parameters, precision.gradients, *([precision.master] if precision.master else []), states]
+    sizes = state_bytes(precision, optimizer)
+    parts = [sizes.weight, sizes.gradient, *([sizes.master] if sizes.master else []), sizes.optimizer]
     casts = f" (+{precision.cached_casts} cached)" if precision.cached_casts else ""
-    approximately = "~" if optimizer.name in ("adam-8bit", "adafactor") else ""
-    return f"{'+'.join(map(str, parts))} = {approximately}{sum(parts)} B/parameter{casts}"
+    return f"{'+'.join(map(str, parts))} = {'' if sizes.exact else '~'}{sizes.total} B/parameter{casts}"
 
 
 def _known_preset(value: Any) -> str:

@@ -105,7 +105,7 @@ def _gib(value: float) -> str:
 
 def _signed(fraction: float) -> str:
     text = percent(abs(fraction))
-    return "0 %" if float(text.split()[0]) == 0.0 else f"{'+' if fraction > 0 else '−'}{text}"
+    return "0 %" if round(100.0 * fraction, 1) == 0.0 else f"{'+' if fraction > 0 else '−'}{text}"
 
 
 def _cut(text: str, longest: int | None) -> str:

@@ -107,15 +107,14 @@ def _states(report: Report) -> int:
     if (states := finetune_states(report)) is not None:
         return states
     measured = report.measured
-    total = float(str(measured.memory.bytes_per_parameter).partition("=")[2].split()[0] or 0)
+    sizes = measured.memory.states
     strategy = str(measured.scenario["parallel"]["data"]["strategy"])
     parameters = measured.model.parameters / (measured.ranks.tensor * measured.ranks.pipeline)
-    weight, gradient = (float(part) for part in str(measured.memory.bytes_per_parameter).split("=")[0].split("+")[:2])
+    weight, gradient, rest = sizes.weight, sizes.gradient, sizes.master + sizes.optimizer
     n = measured.ranks.data * measured.ranks.context
-    rest = total - weight - gradient
     away = measured.scenario["training"]["offload"]
-    weight = weight if away["parameters"] == "none" else 0.0
-    gradient, rest = (gradient, rest) if away["optimizer"] == "none" else (0.0, 0.0)
+    weight = weight if away["parameters"] == "none" else 0
+    gradient, rest = (gradient, rest) if away["optimizer"] == "none" else (0, 0)
     sharded = {"zero1": (1, 1, n), "zero2": (1, n, n), "zero3": (n, n, n), "fsdp": (n, n, n)}.get(strategy, (1, 1, 1))
     return round(parameters * (weight / sharded[0] + gradient / sharded[1] + rest / sharded[2]))
 

@@ -12,6 +12,7 @@ from parsim.run import simulate
 from parsim.scenario import load
 from parsim.study.fit import Question, fit, scenario_of
 from parsim.study.fit_text import document, text
+from parsim.units import format_bytes
 
 GIB = 2**30
 
@@ -78,3 +79,19 @@ def test_the_option_has_two_names(capsys):
     two = json.loads(capsys.readouterr().out)
     assert one["scenario"] == two["scenario"]
     assert one["scenario"]["training"]["finetune"] == {"method": "qlora"}
+
+
+@pytest.mark.parametrize("train", ["full", "lora", "qlora", "freeze"])
+@pytest.mark.parametrize(
+    ("optimizer", "total"),
+    [("sgd", 8), ("momentum", 12), ("adam", 16), ("adamw", 16), ("adam-8bit", 10), ("adafactor", 8), ("lion", 12)],
+)
+def test_every_optimizer_is_answered(optimizer, total, train):
+    """8-bit Adam and Adafactor print an approximate sum ("~10 B/parameter"); the states are counted from numbers, not from it."""
+    answer = fit(Question("gpt2", "2x a100-80gb", train=train, optimizer=optimizer), alternatives=False)
+    measured = answer.report.measured
+    assert measured.memory.states.total == total
+    if train == "full":
+        states = format_bytes(total * measured.model.parameters // 2)
+        assert f"model states alone: {states} per GPU" in text(answer)
+    assert json.loads(json.dumps(document(answer)))["fits"]
