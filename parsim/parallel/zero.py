@@ -196,7 +196,8 @@ class ZeroOptimizer(Replicated):
         """Step the own share, drop the gradients."""
         self._step(at, self.shard, 1, self.shard)
         if self.stage == 2 and self.training.backward:
-            at.compute("", "optimizer", (), frees=[] if self._offloaded else [self._gradient_shard(at)])
+            kept = bool(self.buckets) and not self._offloaded
+            at.compute("", "optimizer", (), frees=[self._gradient_shard(at)] if kept else [])
         else:
             self._drop_gradients(at)
 
