@@ -68,6 +68,9 @@ def findings_of(
         findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
     if parallelism.pipeline.schedule == "pipedream" and not training.backward:
         findings.append(Finding("pipedream is a training schedule", "training.backward", False, "use gpipe"))
+    if parallelism.pipeline.schedule == "pipedream" and training.iteration == "first":
+        text = "pipedream is measured in its steady state, long after the first micro-batch"
+        findings.append(Finding(text, "training.iteration", "first", "use steady"))
     for rank, speed in slow.items():
         if not 0 <= rank < mesh.ranks:
             findings.append(Finding(f"rank {rank} does not exist (0 to {mesh.ranks - 1})", "variability.slow", rank))

@@ -159,6 +159,7 @@ GRID += [
     {"pipeline": 2, "pipeline_settings": {"schedule": "pipedream"}},
     {"pipeline": 2, "pipeline_settings": {"schedule": "interleaved", "virtual_stages": 2}},
     {"tensor": 2, "pipeline": 2, "data": 2, "data_settings": {"strategy": "zero3"}},
+    *({"pipeline": 2, "data": 2, "data_settings": {"strategy": s}} for s in ("zero1", "zero2", "fsdp")),
     {"iteration": "first"},
     {"backward": False},
 ]

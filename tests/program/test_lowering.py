@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import job, layers, measured, stages
 
-from parsim.errors import DeadlockError
+from parsim.errors import DeadlockError, PlanError
 from parsim.model.stages import build_stages
 from parsim.parallel.schedules import Slot, peak_in_flight, schedule
 from parsim.parallel.settings import Recompute
@@ -216,6 +216,12 @@ def test_pipedream_staleness():
             end = next(i for i, row in enumerate(rows) if row[0][0] == "B" and row[1] == micro_batch)
             found.append(order[begin:end].count("B"))
         assert found == [3 - stage] * 12
+
+
+def test_pipedream_has_no_first_iteration():
+    """Its step is measured once the pipeline is full; what the first micro-batch allocates is long there."""
+    with pytest.raises(PlanError, match=r"training\.iteration .*use steady"):
+        pipeline("pipedream", iteration="first")
 
 
 def test_pipedream_steps_after_every_backward():
