@@ -273,7 +273,7 @@ class Measured:
     """optimizer steps in the trace (more than one only without a flush); scales what links carried"""
     assumptions: tuple[Assumption, ...] = ()
     warnings: tuple[Finding, ...] = ()
-    provenance: Mapping[str, str | None] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
     """catalogue_sha256, command"""
     folded: bool = False
     wall_s: float | None = None
