@@ -38,7 +38,7 @@ from parsim.commands import (
     validate,
 )
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
-from parsim.terminal import Debug, Json, ReaderGone, busy, create, progress, say, say_json
+from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, create, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -90,13 +90,14 @@ def run(
     unfolded: Unfolded = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Sort the assumptions by what they can do to this answer.")] = False,
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Simulate one training step and report what it takes."""
     from parsim.run import simulate
 
-    scenario = _load(file, overrides, override)
-    command = _command(file, overrides, override)
+    scenario = _load(file, overrides, override, trust_code=trust_code)
+    command = _command(file, overrides, override, trust_code=bool(scenario.trusted_code))
     with _placed(scenario), _deadlocks(scenario, command, as_json=as_json), busy("Simulating one step", quiet=quiet):
         report = _signed(simulate(scenario, unfolded=unfolded), command)
     if sensitivity:
@@ -123,12 +124,19 @@ fit.register(app)
 
 
 @app.command()
-def check(file: File, overrides: Overrides = None, override: Named = None, as_json: Json = False, debug: Debug = False) -> None:
+def check(
+    file: File,
+    overrides: Overrides = None,
+    override: Named = None,
+    as_json: Json = False,
+    trust_code: TrustCode = False,
+    debug: Debug = False,
+) -> None:
     """Say whether a scenario is valid, without simulating it."""
     from parsim.run import clock_of, plan_of
     from parsim.scenario.build import build
 
-    scenario = _load(file, overrides, override)
+    scenario = _load(file, overrides, override, trust_code=trust_code)
     with _placed(scenario):
         built = build(scenario)
         plan_of(built, clock_of(built))
@@ -146,10 +154,11 @@ def show(
     written: Annotated[bool, typer.Option("--written", help="Leave out what is at its default.")] = False,
     program: Annotated[bool, typer.Option("--program", help="Print what each rank executes instead.")] = False,
     as_json: Json = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Print the complete scenario, every value with its origin."""
-    scenario = _load(file, overrides, override)
+    scenario = _load(file, overrides, override, trust_code=trust_code)
     if program:
         with _placed(scenario):
             _show_program(scenario, as_json=as_json)
@@ -227,10 +236,10 @@ trace.register(app)
 diagnose.register(app)
 
 
-def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None) -> Scenario:
+def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None, *, trust_code: bool) -> Scenario:
     from parsim.scenario import load
 
-    return load(file, *(overrides or ()), named=list(named or ()))
+    return load(file, *(overrides or ()), named=list(named or ()), trust_code=trust_code)
 
 
 def _names(kind: str) -> list[str]:
@@ -268,20 +277,23 @@ def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[N
         yield
     except DeadlockError as error:
         from parsim.report.deadlock import deadlock_document
+        from parsim.scenario.provenance import provenance
 
         if not as_json:
             raise
         sys.stderr.write(f"{error}\n")
-        say_json(deadlock_document(scenario.document(), str(error), command))
+        origin = {**provenance(scenario.trusted_code), "command": command}
+        say_json(deadlock_document(scenario.document(), str(error), origin))
         raise typer.Exit(error.exit_code) from None
 
 
-def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | None) -> str:
+def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, *, trust_code: bool) -> str:
     """The command that gives the same report: what was asked, not how to show it; folded or not is in ``simulation``."""
     from shlex import join
 
     blocks = [word for name in named or () for word in ("--override", name)]
-    return printable(join(["parsim", "run", file, *(overrides or ()), *blocks]))
+    trust = ["--trust-code"] if trust_code else []
+    return printable(join(["parsim", "run", file, *(overrides or ()), *blocks, *trust]))
 
 
 def _signed(report: Report, command: str) -> Report:

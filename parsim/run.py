@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -35,7 +34,7 @@ from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.confidence import confidence
 from parsim.scenario.load import load
-from parsim.scenario.provenance import catalogue_sha256
+from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, place_texts
 from parsim.simulation.block_runs import BlockTrace, changeable
 from parsim.simulation.engine import Engine, collector_paused
@@ -46,21 +45,28 @@ _FEWER = 0.7
 """blocks are simulated if they leave no more than this share of the ops"""
 
 
-def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: str, unfolded: bool = False) -> Report:
+def simulate(
+    scenario: Scenario | str | Path | Mapping[str, Any], *overrides: str, unfolded: bool = False, trust_code: bool = False
+) -> Report:
     """Simulate one training step of a scenario (or of the file or tree it is in, with ``a.b=c`` overrides).
 
-    `unfolded` simulates every rank instead of one per class of equal ranks. Raises `ParsimError` subclasses: an
+    `unfolded` simulates every rank instead of one per class of equal ranks. `trust_code` lets the Python files run that the scenario
+    names (a strategy or a schedule of your own); they can do whatever you can. Raises `ParsimError` subclasses: an
     `InputError` with all findings for a scenario that cannot be simulated, `DeadlockError` for a program that stops.
     """
     with collector_paused():
-        return _simulated(scenario, overrides, unfolded=unfolded)
+        return _simulated(_loaded(scenario, overrides, trust_code=trust_code), unfolded=unfolded)
 
 
-def _simulated(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[str], *, unfolded: bool) -> Report:
+def _loaded(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[str], *, trust_code: bool) -> Scenario:
     if not isinstance(scenario, Scenario):
-        scenario = load(scenario, *overrides)
-    elif overrides:
-        scenario = scenario.with_overrides(*overrides)
+        return load(scenario, *overrides, trust_code=trust_code)
+    if trust_code:
+        scenario = replace(scenario, trust_code=True)
+    return scenario.with_overrides(*overrides) if overrides else scenario
+
+
+def _simulated(scenario: Scenario, *, unfolded: bool) -> Report:
     built = build(scenario)
     began = perf_counter()
     try:
@@ -84,7 +90,7 @@ def _simulated(scenario: Scenario | str | Path | Mapping[str, Any], overrides: S
             assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
             warnings=built.warnings,
             confidence=Confidence(**confidence(built)),
-            provenance={"catalogue_sha256": catalogue_sha256(), "python": f"{sys.version_info.major}.{sys.version_info.minor}"},
+            provenance=provenance(scenario.trusted_code),
             seed=built.seed,
             steps_to_train=built.steps_to_train,
             economics=economics_of(built),

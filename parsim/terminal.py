@@ -17,6 +17,9 @@ from parsim.errors import Finding, ScenarioError
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
 Figure = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: a .svg or .png file.")]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Run the Python files that a strategy or schedule is in; or PARSIM_TRUST_CODE=1.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 
 

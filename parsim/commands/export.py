@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, create, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, create, say, say_json
 
 TARGETS = "megatron | deepspeed | fsdp"
 
@@ -27,6 +27,7 @@ def export(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it here instead of to standard output.")] = None,
     fsdp_version: Annotated[int, typer.Option("--fsdp-version", metavar="1|2", help="Version of PyTorch's FSDP.")] = 2,
     as_json: Json = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Write a scenario as Megatron-LM arguments, DeepSpeed JSON or accelerate's FSDP YAML; what the tool lacks is said on stderr."""
@@ -35,7 +36,7 @@ def export(
 
     if to is None:
         raise ScenarioError(Finding("say which tool", "--to", None, f"write --to {TARGETS.replace(' | ', ', --to ')}"))
-    result = exported(load(file, *(overrides or ()), named=list(override or ())), to, fsdp_version=fsdp_version)
+    result = exported(load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code), to, fsdp_version=fsdp_version)
     if out is not None:
         create(out, result.text)
     launch = result.launch.replace("FILE", str(out)) if out is not None else result.launch

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, create, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, create, say, say_json
 
 if TYPE_CHECKING:
     from parsim.report.schedule_scene import Scene
@@ -63,6 +63,7 @@ def schedule(
     ] = 0,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the schedule as a table to start from.")] = None,
     as_json: Json = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Compare pipeline schedules: makespan, period, bubble and its closed form, in flight; draw them as papers do."""
@@ -80,7 +81,7 @@ def schedule(
     seconds = _checked(
         findings, lambda passes: read_times(passes, communication=comm, stage_times=stage_times, overlap=sends != "blocking"), times
     )
-    found = _checked(findings, lambda wanted: entries(wanted, ranks, micro_batches, chunks or (1,)), names)
+    found = _checked(findings, lambda wanted: entries(wanted, ranks, micro_batches, chunks or (1,), trust_code=trust_code), names)
     if csv is not None and found is not None and len(found) != 1:
         findings.append(Finding(f"a table holds one schedule, not {len(found)}", "--csv", str(csv), "name one schedule"))
     if findings or found is None or seconds is None or inches is None:

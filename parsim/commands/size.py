@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, progress, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.size.answer import Answer
@@ -79,6 +79,7 @@ def size(
     ] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Say which machines, how many and with which strategy train a model in time or within a budget."""
@@ -93,7 +94,7 @@ def size(
         "checkpoint_time": checkpoint_time, "restart_time": restart_time, "goodput": goodput, "set": set_values(set_),
         "top": top, "exhaustive": exhaustive or None,
     }  # fmt: skip
-    answer = answered(model, workers=workers, watch=partial(progress, "Sizing machines", quiet=quiet), **flags)
+    answer = answered(model, trust_code=trust_code, workers=workers, watch=partial(progress, "Sizing machines", quiet=quiet), **flags)
     written = _write(answer, out, save)
     if as_json:
         from parsim.study.size.answer import document

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, progress, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.sweep.study import Study
@@ -60,6 +60,7 @@ def sweep(
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster: tcp://scheduler:8786.")] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Simulate a scenario over a range of keys, and rank what keeps the constraints."""
@@ -83,13 +84,14 @@ def sweep(
             exhaustive=exhaustive,
             workers=workers,
             dask=dask,
+            trust_code=trust_code,
             watch=lambda doing, found, total, remark: progress(doing, found, total, quiet=quiet, remark=remark),
         )
     except KeyboardInterrupt:
         if directory is not None:
             sys.stderr.write(f"The rows so far are in {directory / 'results.jsonl'}; the same command goes on with them.\n")
         raise
-    found.command = _command(file, values, where, minimise, maximise)
+    found.command = _command(file, values, where, minimise, maximise, trust_code=trust_code)
     written = [] if directory is None else _write(found, directory, reports=reports, quiet=quiet)
     if as_json:
         reasons = [] if why_not is None else found.why_not(why_not)
@@ -130,7 +132,15 @@ def _write(found: Study, directory: Path, *, reports: bool, quiet: bool) -> list
     return names
 
 
-def _command(file: str, values: list[str] | None, where: list[str] | None, minimise: list[str] | None, maximise: list[str] | None) -> str:
+def _command(
+    file: str,
+    values: list[str] | None,
+    where: list[str] | None,
+    minimise: list[str] | None,
+    maximise: list[str] | None,
+    *,
+    trust_code: bool,
+) -> str:
     """The command that gives the same rows and the same ranking."""
     from shlex import join
 
@@ -142,5 +152,6 @@ def _command(file: str, values: list[str] | None, where: list[str] | None, minim
             file,
             *(values or ()),
             *(word for name, given in options.items() for one in given or () for word in (name, one)),
+            *(["--trust-code"] if trust_code else ()),
         ]
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, say, say_json
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -41,6 +41,7 @@ def timeline(
     ] = None,
     unfolded: Annotated[bool, typer.Option("--unfolded", help="Simulate every rank.")] = False,
     as_json: Json = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Draw the step: who computes, communicates and waits when, and the memory beneath."""
@@ -48,7 +49,7 @@ def timeline(
     from parsim.run import simulate
     from parsim.scenario import load
 
-    scenario = load(file, *(overrides or ()), named=list(override or ()))
+    scenario = load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
     report = simulate(scenario, unfolded=unfolded)
     from dataclasses import replace
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, say, say_json
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -46,6 +46,7 @@ def trace(
     most_slices: Annotated[int | None, typer.Option(min=1, help="Leave out what starts after this many slices; default: nothing.")] = None,
     unfolded: Annotated[bool, typer.Option("--unfolded", help="Simulate every rank, so that each can be written.")] = False,
     as_json: Json = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Write the simulated step for Perfetto and other readers of PyTorch's traces, alone or beside recorded ones."""
@@ -54,7 +55,7 @@ def trace(
 
     wanted = _options(ranks, rank, per_rank=per_rank, recorded=recorded, memory_snapshot=memory_snapshot)
     others = [_recorded(str(path)) for path in recorded or ()]
-    scenario = load(file, *(overrides or ()), named=list(override or ()))
+    scenario = load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
     report = _placed(simulate, scenario, unfolded=unfolded)
     documents: dict[str, Any] = {"parsim": 1}
     said: list[str] = []

@@ -19,12 +19,12 @@ UNDEFINED_IN_A_DEADLOCK = (
 """keys of the document that a step which never ends has no value for"""
 
 
-def deadlock_document(scenario: Mapping[str, Any], text: str, command: str | None = None) -> dict[str, Any]:
+def deadlock_document(scenario: Mapping[str, Any], text: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """The document of a program that stopped: every key of the contract, most of them null, and ``deadlock``."""
     known = {
         "parsim": CONTRACT_VERSION,
         "version": parsim.__version__,
-        "provenance": {"catalogue_sha256": None, "command": command},
+        "provenance": dict(provenance),
         "scenario": dict(scenario),
     }
     return {**known, **dict.fromkeys(UNDEFINED_IN_A_DEADLOCK), "deadlock": text}

@@ -28,7 +28,7 @@ def document(report: Report) -> dict[str, Any]:
     return {
         "parsim": CONTRACT_VERSION,
         "version": parsim.__version__,
-        "provenance": {"catalogue_sha256": None, "command": None, "python": None, **measured.provenance},
+        "provenance": {"catalogue_sha256": None, "command": None, "trusted_code": [], "python": None, **measured.provenance},
         "scenario": dict(measured.scenario),
         "ranks": asdict(measured.ranks),
         "model": {

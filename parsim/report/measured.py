@@ -277,8 +277,8 @@ class Measured:
     """optimizer steps in the trace (more than one only without a flush); scales what links carried"""
     assumptions: tuple[Assumption, ...] = ()
     warnings: tuple[Finding, ...] = ()
-    provenance: Mapping[str, str | None] = field(default_factory=dict)
-    """catalogue_sha256, command, python"""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """catalogue_sha256, command, trusted_code, python"""
     folded: bool = False
     wall_s: float | None = None
     seed: int = 0

@@ -25,6 +25,8 @@ KINDS = ("devices", "models", "software", "topologies", "scenarios", "comparison
 _AT_THE_ROOT = ("topologies", "scenarios", "studies")
 SIZE_LIMIT = 10 * 10**6
 """largest file that is read [B]"""
+SEALED = "<text>"
+"""where a text stands that may name no files; what is meant relative to it is in the catalogue, or nowhere"""
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NOUN = {
     "devices": "device", "models": "model", "software": "software profile", "topologies": "topology", "scenarios": "scenario",
@@ -74,7 +76,8 @@ def aliases(kind: str) -> dict[str, str]:
 def find(kind: str, name: str, relative_to: str | Path | None = None) -> Path:
     """The file behind `name`: a shipped name, an alias, or a path (beside `relative_to`, else in the working directory).
 
-    For models, a directory with a config.json counts as that file. Raises `ScenarioError` with the closest names where nothing fits.
+    Relative to `SEALED` only shipped names and aliases are found. For models, a directory with a config.json counts as that file.
+    Raises `ScenarioError` with the closest names where nothing fits.
     """
     shipped = _shipped(kind)
     if not name.strip() or "\0" in name:
@@ -82,6 +85,9 @@ def find(kind: str, name: str, relative_to: str | Path | None = None) -> Path:
     if name in shipped:
         return shipped[name]
     looks_like_path = Path(name).suffix in (".yaml", ".yml", ".json") or name.startswith((".", "~", "/"))
+    if looks_like_path and relative_to == SEALED:
+        message = f"{name!r} names a file, and no files are read for this text"
+        raise ScenarioError(Finding(message, value=name, suggestion=f"write the {_NOUN[kind]} itself, or one of the catalogue's names"))
     path = _own_file(kind, name, relative_to)
     if path is not None and looks_like_path:
         return path
@@ -153,7 +159,7 @@ def parse_text(text: str, name: str, *, json: bool = False) -> Document:
     if loaded is None:
         raise unreadable("the file is empty", name, suggestion="a scenario needs at least model and cluster")
     if not isinstance(loaded, dict):
-        kind = "a list" if isinstance(loaded, list) else f"a single value ({str(loaded)[:40]!r})"
+        kind = "a list" if isinstance(loaded, list) else "a single value"
         raise unreadable(f"the top level is {kind}, expected a mapping of keys", name, 1, 1, suggestion="write 'key: value' lines")
     origins: dict[str, Origin] = {}
     return Document(name, plain(loaded, name, origins), origins)
@@ -162,6 +168,41 @@ def parse_text(text: str, name: str, *, json: bool = False) -> Document:
 def parse_value(text: str) -> Any:
     """One YAML value, as on the command line: ``8``, ``1e9``, ``[1, 2]``, ``{a: 1}``, ``80 GiB``. Raises `ScenarioError`."""
     return plain(load(text, "command line"), "command line", {})
+
+
+_SIGNS = {
+    "models": ("base", "family", "model_type", "architectures", "input", "stages"),
+    "topologies": ("node", "gpu", "vertices"),
+    "devices": ("compute", "memory"),
+    "software": ("kernels", "precision", "attention", "host", "memory"),
+    "scenarios": ("model", "cluster", "training", "parallel", "software", "extends", "study"),
+}  # fmt: skip
+"""keys by which a file of a kind is told from any other; one of them is enough"""
+
+
+def read_referenced(kind: str, path: Path) -> Document:
+    """A file of `kind` that another file names, as `read` gives it.
+
+    What it holds is only quoted once it is plain that it is of that kind: a scenario of somebody else's may name any file here.
+    Raises `ScenarioError` as `read` does.
+    """
+    if is_shipped(path):
+        return read(path)
+    try:
+        document = read(path)
+    except ScenarioError as error:
+        raise ScenarioError(
+            [Finding(_unquoted(one.message), "", None, "", one.file, one.line, one.column) for one in error.findings]
+        ) from None
+    if not any(sign in document.tree for sign in _SIGNS[kind]):
+        message = f"is no {_NOUN[kind]}: it has none of the keys {', '.join(_SIGNS[kind])}"
+        raise unreadable(message, str(path), suggestion="is it the right file?")
+    return document
+
+
+def _unquoted(message: str) -> str:
+    """`message` without what it quotes, single characters apart."""
+    return re.sub(r"""'[^']{3,}'|"[^"]{3,}\"""", "...", message)
 
 
 def read_text(path: Path) -> str:
@@ -213,6 +254,8 @@ def _siblings(path: Path) -> Iterator[Path]:
 
 def _own_file(kind: str, name: str, relative_to: str | Path | None) -> Path | None:
     """The user's own file called `name`, if there is one."""
+    if relative_to == SEALED:
+        return None
     bases = [Path()]
     if relative_to is not None:
         base = Path(relative_to)

@@ -24,6 +24,7 @@ from parsim.scenario.scenario import Scenario
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.shortforms import Layer
 from parsim.scenario.support import unsupported
+from parsim.scenario.trust import code_named, is_trusted, refusal
 from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin, nearest
 
@@ -33,7 +34,9 @@ COMMAND_LINE = "command line: "
 class _Sources:
     """The layers of one scenario in order of priority, and its named overrides."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sealed: bool = False) -> None:
+        self.sealed = sealed
+        """no files are read but those of the catalogue"""
         self.layers: list[Layer] = []
         self.named: dict[str, list[tuple[dict[str, Any], dict[str, Origin]]]] = {}
         self.findings: list[Finding] = []
@@ -60,8 +63,10 @@ class _Sources:
 
     def file(self, path: Path, chain: tuple[Path, ...] = ()) -> None:
         """The layers of `path`, what it extends first."""
-        document = files.read(path)
-        chain = (*chain, path.resolve())
+        self.document(files.read(path) if not chain else files.read_referenced("scenarios", path), (*chain, path.resolve()))
+
+    def document(self, document: files.Document, chain: tuple[Path, ...]) -> None:
+        """The layers of what was read, the last of `chain`; what it extends first."""
         for number, entry in enumerate(_entries(document.tree.get("extends"))):
             where = nearest(document.origins, f"extends.{number}") or (document.path, None, None)
             try:
@@ -77,7 +82,7 @@ class _Sources:
         """The layers of one entry of ``extends`` in the file `beside`."""
         if not isinstance(entry, str):
             raise ScenarioError(Finding(f"{shown(entry)} is not the path of a scenario", value=entry))
-        target = files.find("scenarios", entry, beside)
+        target = files.find("scenarios", entry, files.SEALED if self.sealed else beside)
         if target.resolve() in chain:
             names = [step.name for step in (*chain[chain.index(target.resolve()) :], target)]
             raise ScenarioError(Finding(f"extends goes in a circle: {' -> '.join(names)}", value=entry))
@@ -89,22 +94,46 @@ def load(
     *overrides: str,
     named: Sequence[str] = (),
     partials: Sequence[tuple[Mapping[str, Any], Mapping[str, Origin]]] = (),
+    trust_code: bool = False,
+    trusted: bool = True,
 ) -> Scenario:
     """Read, merge and check a scenario.
 
-    `source` is a path, the name of a shipped scenario, or a mapping; `overrides` are command-line arguments such as
-    ``parallel.tp=4``; `named` chooses from the file's ``overrides:`` (each may be a comma-separated list); `partials` are
-    parts of scenarios from elsewhere, with the places of their keys, laid between the two.
+    Parameters
+    ----------
+    source
+        A path, the name of a shipped scenario, or a mapping.
+    overrides
+        Command-line arguments such as ``parallel.tp=4``.
+    named
+        Which of the file's ``overrides:`` to apply; each may be a comma-separated list.
+    partials
+        Parts of scenarios from elsewhere, with the places of their keys, laid between the two.
+    trust_code
+        Let the Python files run that the scenario names (``strategy: FILE.py:CLASS``, ``schedule: FILE.py:function``) when it is
+        simulated. They can do whatever you can. ``PARSIM_TRUST_CODE=1`` in the environment does the same.
+    trusted
+        False for a scenario from a stranger, such as a request to a server: `source` is then the YAML text itself (or a mapping), no
+        file is read but those of the catalogue, and no code of the user's runs.
 
-    Raises `ScenarioError` with every problem at once.
+    Raises
+    ------
+    ScenarioError
+        With every problem at once; a key that names code which is not trusted is one.
+    ValueError
+        For `trust_code` of a scenario that is not `trusted`.
     """
-    sources = _Sources()
-    name, path = "scenario", ""
+    if trust_code and not trusted:
+        raise ValueError("trust_code=True lets a scenario run code, trusted=False says that it must not: leave one of them out")
+    sources = _Sources(sealed=not trusted)
+    name, path = "scenario", "" if trusted else files.SEALED
     if isinstance(source, Mapping):
         sources.add(source, {}, base=False)
         for entry in _entries(source.get("extends")):
-            sources.file(files.find("scenarios", str(entry)), (Path(),))
+            sources.extended(str(entry), "", (Path(),))
         sources.layers.append(sources.layers.pop(0))
+    elif not trusted:
+        sources.document(_text(source), (Path(),))
     else:
         found = files.find("scenarios", str(source))
         name, path = printable(found.stem), str(found)
@@ -127,7 +156,17 @@ def load(
     for part, where in partials:
         merge(base, origins, Layer(part, where, findings))
     _arguments(base, origins, overrides, findings)
-    return _checked(base, origins, path, findings)
+    return _checked(base, origins, path, findings, trust_code=trusted and is_trusted(trust_code))
+
+
+def _text(source: str | Path) -> files.Document:
+    """The document of a scenario that is given as text, where no file may be read."""
+    if isinstance(source, Path):
+        raise ScenarioError(Finding("is a path, and no files are read with trusted=False", value=str(source), suggestion="give the text"))
+    if len(source) > files.SIZE_LIMIT:
+        message = f"the text has {len(source):,} characters; at most {files.SIZE_LIMIT:,} are read"
+        raise ScenarioError(Finding(message, file=files.SEALED))
+    return files.parse_text(source, files.SEALED)
 
 
 def override(scenario: Scenario, arguments: Iterable[str]) -> Scenario:
@@ -137,7 +176,7 @@ def override(scenario: Scenario, arguments: Iterable[str]) -> Scenario:
     origins = dict(scenario.origins)
     findings: list[Finding] = []
     _arguments(base, origins, arguments, findings)
-    return _checked(base, origins, scenario.source, findings)
+    return _checked(base, origins, scenario.source, findings, trust_code=scenario.trust_code)
 
 
 def _entries(value: Any) -> list[Any]:
@@ -212,9 +251,11 @@ def _problems(tree: Mapping[str, Any]) -> list[Finding]:
     return found + [finding for finding in unsupported(tree) if finding.path not in wrong]
 
 
-def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, findings: list[Finding]) -> Scenario:
+def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, findings: list[Finding], *, trust_code: bool) -> Scenario:
     """The scenario of a merged tree, or every problem at once."""
     problems = _problems(written)
+    if not trust_code:
+        problems += [refusal(name, path, sealed=source == files.SEALED) for path, name in code_named(written).items()]
     problems += [
         finding for finding in unknown_names(written, origins, source) if all(finding.path != problem.path for problem in problems)
     ]
@@ -228,7 +269,7 @@ def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, f
             sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
         )
     settings = ScenarioSchema.model_validate(written)
-    return Scenario(settings, filled(ScenarioSchema, written), written, origins, source)
+    return Scenario(settings, filled(ScenarioSchema, written), written, origins, source, trust_code)
 
 
 def filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from typing import Any
 from parsim.columns import left, width
 from parsim.errors import Finding
 from parsim.scenario.files import parse_value, shown
-from parsim.scenario.references import inline, reference_origins
+from parsim.scenario.references import folder, inline, python_file, reference_origins
 from parsim.scenario.schema import ScenarioSchema
+from parsim.scenario.trust import code_named
 from parsim.scenario.yaml_tree import Origin, nearest
 
 
@@ -32,7 +33,9 @@ class Scenario:
     origins: Mapping[str, Origin]
     """dotted key -> file (or command-line argument), line, column; keys at their defaults are absent"""
     source: str = ""
-    """the scenario's file; empty for a mapping"""
+    """the scenario's file; empty for a mapping, `files.SEALED` for a text that may name no files"""
+    trust_code: bool = False
+    """whether the Python files that it names may run"""
     _references: dict[str, Mapping[str, Origin]] = field(default_factory=dict, repr=False, compare=False)
 
     __hash__ = object.__hash__
@@ -44,6 +47,14 @@ class Scenario:
     def name(self) -> str:
         """What reports call it."""
         return self.settings.name
+
+    @property
+    def trusted_code(self) -> list[str]:
+        """The Python files that run with it, as reports print paths."""
+        if not self.trust_code:
+            return []
+        found = (python_file(name, folder(self.origins, path, self.source)) for path, name in code_named(self.tree).items())
+        return list(dict.fromkeys(shown(file[0]) for file in found if file is not None))
 
     def locate(self, path: str) -> Origin:
         """File, line and column of `path`, or of the nearest written key above it."""

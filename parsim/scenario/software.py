@@ -82,7 +82,7 @@ def automatic(settings: ScenarioSchema, *, transformer: bool) -> tuple[str, str]
 def read_profile(name: str, relative_to: str | None) -> Profile:
     """The profile called `name` (or of that path). Raises `ScenarioError` with every problem in it."""
     try:
-        document = files.read(files.find("software", name, relative_to))
+        document = files.read_referenced("software", files.find("software", name, relative_to))
     except ScenarioError as error:
         raise ScenarioError(
             [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,27 +11,25 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.mesh import Mesh
-from parsim.parallel.own import PATH as STRATEGY
 from parsim.parallel.own import OwnStrategy, load_strategy
 from parsim.parallel.schedules import ALIASES, NAMES, Schedule, check, chunks, homes, schedule
 from parsim.parallel.schedules.custom import from_function, from_text, load_function
 from parsim.parallel.settings import ContextParallel, DataParallel, Parallelism, PipelineParallel, TensorParallel
 from parsim.scenario import files
 from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection
-from parsim.scenario.references import folder, python_file, schedule_file
+from parsim.scenario.references import folder, is_table, python_file, schedule_file
+from parsim.scenario.trust import SCHEDULE, STRATEGY, code_file, refusal
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
     from parsim.hardware.device import Device
     from parsim.scenario.scenario import Scenario
 
-SCHEDULE = "parallel.pipeline.schedule"
 VIRTUAL = "parallel.pipeline.virtual_stages"
 MOST_PROBLEMS = 8
 """of one schedule that are listed"""
 BLACKWELL = 10.0
 """compute capability"""
-SLOT = re.compile(r"[FBIW]\d+\.\d+|\d+[FBIW]\d+")
 
 
 def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> Parallelism:
@@ -75,6 +72,8 @@ def _own(section: ParallelSection, scenario: Scenario) -> OwnStrategy | None:
     name = section.data.strategy
     if ".py:" not in name:
         return None
+    if not scenario.trust_code:
+        raise PlanError(refusal(name, STRATEGY))
     found = python_file(name, folder(scenario.origins, STRATEGY, scenario.source))
     if found is None:
         raise PlanError(Finding(f"there is no file {name.rpartition(':')[0]!r}", STRATEGY, name))
@@ -161,6 +160,8 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
     found = schedule_file(section.schedule, folder(scenario.origins, SCHEDULE, scenario.source))
     if found is None and not is_table(section.schedule):
         return split
+    if code_file(section.schedule) is not None and not scenario.trust_code:
+        raise PlanError(refusal(section.schedule, SCHEDULE))
     rows = _rows(section, found, micro_batches)
     if len(rows) != section.size:
         text = f"the schedule has {len(rows)} rows, but parallel.pipeline.size is {section.size}"
@@ -176,11 +177,6 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
         text = f"row {uneven[0] + 1} of the schedule has {held[uneven[0]]} stages, but virtual_stages is {section.virtual_stages}"
         raise PlanError(Finding(text, VIRTUAL, section.virtual_stages, "give every rank as many stages, and say how many"))
     return replace(split, pipeline=replace(split.pipeline, slots=rows))
-
-
-def is_table(text: str) -> bool:
-    """Whether a schedule is written out in the scenario itself (several lines or slots)."""
-    return "\n" in text.strip() or SLOT.match(text.strip()) is not None
 
 
 def _rows(section: PipelineSection, found: tuple[Path, str] | None, micro_batches: int) -> Schedule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import repeat
 from os import cpu_count
@@ -18,7 +18,7 @@ from parsim.report.lanes import TimelineData, timeline_data
 from parsim.report.report import Report
 from parsim.report.representatives import choose
 from parsim.run import simulate
-from parsim.scenario.provenance import catalogue_sha256
+from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.values import did_you_mean
 from parsim.study.differences import CATEGORIES, METRICS, PARTS, TIME_AND_ENERGY, Input, Result, costs, inputs, results
@@ -158,10 +158,11 @@ class Comparison:
     def document(self) -> dict[str, Any]:
         """The comparison as one JSON document; numbers per variant in the order of ``variants``."""
         won = self.winner
+        code = [file for run in self.runs if run.scenario is not None for file in run.scenario.trusted_code]
         return {
             "parsim": CONTRACT_VERSION,
             "version": parsim.__version__,
-            "provenance": {"catalogue_sha256": catalogue_sha256(), "command": self.command},
+            "provenance": {**provenance(code), "command": self.command},
             "comparison": self.title,
             "labels": list(self.labels),
             "baseline": self.labels[self.baseline],
@@ -231,6 +232,7 @@ def compare(
     baseline: str | None = None,
     jobs: int | None = 1,
     watch: Watch | None = None,
+    trust_code: bool = False,
 ) -> Comparison:
     """Simulate scenarios and put them side by side.
 
@@ -239,7 +241,7 @@ def compare(
     multiplies the variants, as does `vary`: {key: [values]}. `labels` replace the labels, `named` overrides hold for
     every file, `baseline` is the label that differences are relative to (default: the first). `jobs` processes simulate
     (None: one per CPU); with one the reports are kept, else `Run.report` simulates again. `watch` is given the runs as they
-    come and how many there will be, and passes them on.
+    come and how many there will be, and passes them on. `trust_code` lets the Python files run that the scenarios name.
 
     A variant that cannot be simulated or does not fit stands in the comparison with its reason.
 
@@ -257,7 +259,8 @@ def compare(
         hint = did_you_mean(asked, names) or f"known: {'; '.join(names)}"
         raise ScenarioError(Finding(f"no variant is called {asked!r}", "--baseline", asked, hint))
     lanes = max(_FEWEST, min(_MOST, _LANES // len(found.all)))
-    return Comparison(found.title, _runs(found.all, lanes, jobs, watch), asked, stem=found.stem)
+    trusted = [replace(variant, trust_code=trust_code) for variant in found.all]
+    return Comparison(found.title, _runs(trusted, lanes, jobs, watch), asked, stem=found.stem)
 
 
 def is_argument(word: str) -> bool:
@@ -318,6 +321,4 @@ def nothing_simulated(comparison: Comparison) -> ParsimError | None:
 
 def _hashable(finding: Finding) -> Finding:
     """Findings are told apart by what they say; a value may be a list."""
-    from dataclasses import replace
-
     return replace(finding, value=finding.value if isinstance(finding.value, (str, int, float, bool, type(None))) else flow(finding.value))

@@ -13,6 +13,7 @@ from parsim.parallel.schedules import ALIASES, NAMES, check, chunks, homes, sche
 from parsim.parallel.schedules.check import SlotFinding
 from parsim.parallel.schedules.custom import Table, from_function, load_function, read_table
 from parsim.parallel.schedules.slot import Schedule
+from parsim.scenario.trust import code_file, is_trusted, refusal
 
 _FILE = re.compile(r".*[/\\].*|.*\.(csv|txt|tsv|py)(:\w+)?", re.IGNORECASE)
 _OPTIONS = {"parallel.pipeline.size": "-p", "training.micro_batches": "-m", "parallel.pipeline.virtual_stages": "-v"}
@@ -251,14 +252,17 @@ def _backward(given: Mapping[str, tuple[float, ...]], findings: list[Finding]) -
     return (), (), False
 
 
-def entries(names: Iterable[str], ranks: int | None, micro_batches: int | None, virtual: Sequence[int] = (1,)) -> list[Entry]:
+def entries(
+    names: Iterable[str], ranks: int | None, micro_batches: int | None, virtual: Sequence[int] = (1,), *, trust_code: bool = False
+) -> list[Entry]:
     """The schedules of `names`, in order; tables of the user's own say themselves how many ranks and micro-batches they have.
 
+    Python files run only with `trust_code`.
     Raises `PlanError` with everything that is wrong with all of them. That they do not deadlock is not checked here.
     """
-    findings: list[Finding] = []
     files: dict[str, Entry] = {}
     wanted = list(names)
+    findings = [] if is_trusted(trust_code) else [refusal(name, "") for name in wanted if ":" in name and code_file(name)]
     for name in wanted:
         if _FILE.fullmatch(name) and ":" not in name and name not in files:
             try:

@@ -31,6 +31,8 @@ class Variant:
     named: tuple[str, ...] = ()
     partials: tuple[Partial, ...] = ()
     arguments: tuple[str, ...] = ()
+    trust_code: bool = False
+    """whether the Python files that the scenario names may run, in whatever process"""
 
     def scenario(self) -> Scenario:
         """Load it.
@@ -39,8 +41,9 @@ class Variant:
             ScenarioError: all problems.
         """
         if isinstance(self.source, Scenario):
-            return self.source.with_overrides(*self.arguments) if self.arguments else self.source
-        return load(self.source, *self.arguments, named=self.named, partials=self.partials)
+            source = replace(self.source, trust_code=self.trust_code or self.source.trust_code)
+            return source.with_overrides(*self.arguments) if self.arguments else source
+        return load(self.source, *self.arguments, named=self.named, partials=self.partials, trust_code=self.trust_code)
 
 
 @dataclass(frozen=True)

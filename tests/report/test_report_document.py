@@ -24,7 +24,7 @@ CONTRACT = {
     " bottleneck_rank breakdown_s critical_path_s limiter_kind limiter memory schedule collectives links unused_links confidence"
     " cost energy_J time_to_train_s gpu_hours goodput steps_to_train gpu_hours_billed cost_per_step cost_per_million_tokens"
     " cost_per_million_samples cost_to_train energy_per_step_J energy_per_token_J co2_kg economics assumptions warnings simulation",
-    "provenance": "catalogue_sha256 command python",
+    "provenance": "catalogue_sha256 command trusted_code python",
     "ranks": "total tensor context data pipeline expert micro_batches nodes idle_gpus",
     "model": "parameters parameters_padded parameters_active parameters_trainable flop_per_step flop_convention",
     "breakdown_s": "compute recompute tensor_comm data_comm pipeline_comm context_comm expert_comm optimizer offload launch bubble other",

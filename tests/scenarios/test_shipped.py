@@ -45,7 +45,7 @@ KEYS = {
         "cost_per_million_samples", "cost_to_train", "energy_per_step_J", "energy_per_token_J", "co2_kg", "economics",
         "assumptions", "warnings", "simulation",
     },
-    "provenance": {"catalogue_sha256", "command", "python"},
+    "provenance": {"catalogue_sha256", "command", "trusted_code", "python"},
     "scenario": {"name", "model", "training", "parallel", "cluster", "software", "variability", "economics", "report", "assumptions"},
     "ranks": {"total", "tensor", "context", "data", "pipeline", "expert", "micro_batches", "nodes", "idle_gpus"},
     "model": {"parameters", "parameters_padded", "parameters_active", "parameters_trainable", "flop_per_step", "flop_convention"},

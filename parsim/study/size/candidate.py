@@ -103,7 +103,7 @@ class Candidates:
     def _neighbours(self, gpus: int) -> Neighbours:
         key = (gpus, self.nodes)
         if key not in self._around:
-            self._around[key] = Neighbours(load(self._base(gpus)))
+            self._around[key] = Neighbours(load(self._base(gpus), trust_code=self.question.trust_code))
         return self._around[key]
 
     def bound(self, strategy: Strategy) -> Bound:
@@ -130,7 +130,7 @@ class Candidates:
     def simulate(self, strategy: Strategy) -> Configuration:
         """What `parsim run` finds."""
         tree = self.tree(strategy)
-        report = simulate(load(tree))
+        report = simulate(tree, trust_code=self.question.trust_code)
         economics = report.measured.economics
         if economics is None:  # unreachable: tokens are in every tree
             raise ScenarioError("the scenario has no economics")

@@ -44,6 +44,8 @@ class Definition:
     where: tuple[Constraint, ...] = ()
     objectives: tuple[Objective, ...] = ()
     top: int = TOP
+    trust_code: bool = False
+    """whether the Python files that its scenarios name may run"""
 
     def changed(
         self,

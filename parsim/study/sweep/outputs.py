@@ -42,7 +42,6 @@ def reports(study: Study, directory: Path, formats: Sequence[str] = ("json", "sv
     """
     from parsim.report.write import write_outputs
     from parsim.run import simulate
-    from parsim.scenario.load import load
 
     width = len(str(len(study.shown)))
     chosen = {
@@ -54,7 +53,7 @@ def reports(study: Study, directory: Path, formats: Sequence[str] = ("json", "sv
         if fullmatch(r"\d+-[0-9a-f]{16}", path.name) and path.name not in chosen:
             rmtree(path)
     for name, candidate in chosen.items():
-        write_outputs(simulate(load(candidate.scenario)), directory / name, formats)
+        write_outputs(simulate(candidate.scenario, trust_code=candidate.trust_code), directory / name, formats)
         yield directory / name
 
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import parsim
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.report.deadlock import CONTRACT_VERSION
+from parsim.scenario.files import shown
 from parsim.scenario.leaves import long_key
-from parsim.scenario.provenance import catalogue_sha256
+from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import flow
+from parsim.scenario.trust import code_file, code_named
 from parsim.study.axes import short_keys
 from parsim.study.search.incumbents import Values
 from parsim.study.sweep.candidates import Place, Space, without_seed
@@ -244,13 +246,20 @@ class Study:
             frame.insert(0, "rank", pd.array([ranks.get(key) for key in frame["key"]], dtype="Int64"))
         return frame
 
+    def _trusted_code(self) -> Iterator[str]:
+        """The Python files that the candidates name, as reports print paths."""
+        for place in self.places:
+            if place.candidate is not None and place.candidate.trust_code:
+                for name in code_named(place.candidate.scenario).values():
+                    yield shown(code_file(name) or name)
+
     def document(self) -> dict[str, Any]:
         """The study as one JSON document."""
         best = self.best
         return {
             "parsim": CONTRACT_VERSION,
             "version": parsim.__version__,
-            "provenance": {"catalogue_sha256": catalogue_sha256(), "command": self.command},
+            "provenance": {**provenance(self._trusted_code()), "command": self.command},
             "study": self.name,
             "where": [one.text for one in self.where],
             "objectives": [{"word": one.word, "metric": one.metric.name, "unit": one.metric.unit} for one in self.objectives],
