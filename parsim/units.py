@@ -189,6 +189,15 @@ def format_count(count: float, noun: str = "", *, digits: int = 4) -> str:
     return f"{text} {noun}".strip()
 
 
+def snapped(value: float) -> float:
+    """`value` with eight significant digits, to be rounded further for people; whole numbers as they are.
+
+    Two ways to simulate the same step agree to 1e-9, no better. A time that lies between two texts by its nature, such as 12.5 % of
+    a step, would fall to either side of it by chance; with eight digits it is the same number in both.
+    """
+    return value if isinstance(value, int) or not math.isfinite(value) else float(f"{value:.7e}")
+
+
 def _decimal_steps(unit: str) -> tuple[tuple[Fraction, Fraction, str], ...]:
     return tuple((Fraction(value), Fraction(value), prefix + unit) for prefix, value in reversed(_DECIMAL.items()))
 
@@ -218,8 +227,8 @@ def _scaled(value: float, steps: Sequence[tuple[Fraction, Fraction, str]], digit
     size = abs(value)
     if size == 0:
         return f"0 {next(unit for _, scale, unit in steps if scale == 1)}".rstrip()
-    _, scale, unit = next((step for step in steps if size >= step[0]), steps[-1])
-    shown = value / float(scale)
+    _, scale, unit = next((step for step in steps if snapped(size / float(step[1])) >= step[0] / step[1]), steps[-1])
+    shown = snapped(value / float(scale))
     if abs(shown) < 1e-3:
         return f"{shown:.{digits}g} {unit}".rstrip()
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(shown))))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from parsim.program.program import Op
 from parsim.report.timeline import KEYS
 from parsim.report.verdict import WORDS
+from parsim.units import snapped
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -64,7 +65,7 @@ def causes(report: Report) -> list[Cause]:
         spent["launch", WORDS["launch"]] += waits
         count["launch", WORDS["launch"]] += 1
     rows = [Cause(kind, name, seconds, count[kind, name]) for (kind, name), seconds in spent.items() if seconds > 0]
-    return sorted(rows, key=lambda row: (-row.seconds, row.name))
+    return sorted(rows, key=lambda row: (-snapped(row.seconds), row.name))
 
 
 def cause_of(op: Op) -> str:

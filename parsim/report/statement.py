@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parsim.report.economics import HOUR, KWH, Bill
-from parsim.report.quantities import number, percent, seconds
+from parsim.report.quantities import number, percent, points, seconds
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _time(bill: Bill) -> Iterator[Line]:
             yield Line("GPU-hours billed", number(bill.gpu_hours_billed), "gpu_hours_billed", paid)
     if failures is not None and bill.goodput is not None:
         fails = f"a failure every {seconds(failures.mtbf)}, a checkpoint every {seconds(failures.interval)} of training"
-        yield Line("Goodput", f"{100 * bill.goodput:.1f} %", "goodput", fails)
+        yield Line("Goodput", f"{points(bill.goodput)} %", "goodput", fails)
 
 
 def _cost(bill: Bill) -> Iterator[Line]:

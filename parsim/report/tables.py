@@ -18,9 +18,10 @@ from parsim.report.economics import Bill
 from parsim.report.host_memory import HostMemory
 from parsim.report.measured import DeviceMemory
 from parsim.report.plots.style import KEYS as COLOURS
-from parsim.report.quantities import GIB, cell, gib, number, percent, seconds, size, time_unit
+from parsim.report.quantities import GIB, cell, gib, number, percent, points, seconds, size, time_unit
 from parsim.report.statement import statement
 from parsim.report.verdict import rank_class, recipe, shortened
+from parsim.units import snapped
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -166,7 +167,7 @@ def _breakdown(report: Report) -> RenderableType:
             continue
         share = value / step if step > 0 else 0.0
         bar = Text("█" * max(round(share * _BAR), 1 if share > 0 else 0), style=COLOURS[key])
-        _add(table, key, unit.cell(value), f"{100 * share:.1f}", bar, unit.cell(report.critical[key]))
+        _add(table, key, unit.cell(value), points(share), bar, unit.cell(report.critical[key]))
     table.add_section()
     _add(table, "sum", unit.cell(math.fsum(report.breakdown.values())), "100.0", "", unit.cell(math.fsum(report.critical.values())))
     return Padding(table, (1, 0, 0, 0))
@@ -224,7 +225,7 @@ def _cell(volume: int) -> str:
 
 
 def _collectives(report: Report) -> RenderableType:
-    rows = sorted(report.collectives, key=lambda row: (-row.exposed_s, -row.busy_s))
+    rows = sorted(report.collectives, key=lambda row: (-snapped(row.exposed_s), -snapped(row.busy_s)))
     unit = time_unit(max(row.busy_s for row in rows))
     table = _table(
         f"Communication of rank {report.breakdown_rank} per step",
@@ -281,7 +282,7 @@ def _links(report: Report) -> RenderableType:
             f"{row.count:,}",
             number(row.capacity_Bps / 1e9),
             cell(row.bytes / GIB),
-            f"{100 * row.utilisation:.1f}",
+            points(row.utilisation),
             unit.cell(row.saturated_s),
         )
     return Padding(table, (1, 0, 0, 0))

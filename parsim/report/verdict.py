@@ -11,6 +11,7 @@ from parsim.report.critical_path import CriticalPath
 from parsim.report.measured import DeviceMemory, Measured, RankClass, compress_ranges
 from parsim.report.quantities import gib, percent, seconds
 from parsim.report.timeline import COMMUNICATION, KEYS, Timeline
+from parsim.units import snapped
 
 WORDS = {
     "memory": "memory capacity",
@@ -92,7 +93,7 @@ def limiter_kind(measured: Measured, answers: Answers) -> str:
     if answers.headroom < 0 or answers.host_lacks:
         return "memory"
     parts = limiting_parts(answers)
-    kind = max(parts, key=lambda key: parts[key])
+    kind = max(parts, key=lambda key: snapped(parts[key]))
     if kind == "compute" and (measured.model.memory_bound_fraction or 0.0) > 0.5:
         return "memory_bandwidth"
     return kind
@@ -157,7 +158,7 @@ def lever(measured: Measured, answers: Answers) -> str:
         return f"host memory, {gib(answers.host_lacks)} GiB too little: offload less or to drives, more nodes, or more memory in each"
     parts = {key: answers.critical[key] for key in KEYS if key not in ("compute", "bubble")}
     parts["bubble"] = (answers.bubble_fraction or 0.0) * answers.step_time
-    kind = max(parts, key=lambda key: parts[key])
+    kind = max(parts, key=lambda key: snapped(parts[key]))
     if answers.step_time <= 0 or parts[kind] < _NOTABLE * answers.step_time:
         return "none but compute itself: faster GPUs, more of them, or fewer FLOP"
     advice = _bubble_advice(measured, answers) if kind == "bubble" else _ADVICE[kind]
@@ -269,10 +270,10 @@ def _heaviest(measured: Measured, timeline: Timeline, path: CriticalPath, keys: 
     place = ""
     if measured.schedule.stages > 1 and by_stage:
         total, reached, chosen = math.fsum(by_stage.values()), 0.0, []
-        for stage, spent in sorted(by_stage.items(), key=lambda item: (-item[1], item[0])):
+        for stage, spent in sorted(by_stage.items(), key=lambda item: (-snapped(item[1]), item[0])):
             chosen.append(stage)
             reached += spent
-            if reached >= 0.8 * total:
+            if snapped(reached / total) >= 0.8:
                 break
         place = f", {percent(reached / total)} of it on stage{'s' * (len(chosen) > 1)} {compress_ranges(chosen)}"
     if not by_name:
@@ -284,14 +285,14 @@ def _heaviest(measured: Measured, timeline: Timeline, path: CriticalPath, keys: 
 
 def _is_uneven(answers: Answers) -> bool:
     """Whether at least half of the bubble is there because ranks compute unequal amounts: then no schedule removes it."""
-    return 1.0 - 1.0 / answers.heaviest[1] > max(0.02, 0.5 * (answers.bubble_fraction or 0.0))
+    return snapped(1.0 - 1.0 / answers.heaviest[1]) > max(0.02, snapped(0.5 * (answers.bubble_fraction or 0.0)))
 
 
 def _unevenness(measured: Measured, answers: Answers) -> str:
     rank, times = answers.heaviest
     stage = rank_class(measured, rank).stage
     name = f"stage {stage}" if measured.schedule.stages > 1 and stage is not None else f"rank {rank}"
-    return f"{name} computes {times:.2g} times the mean"
+    return f"{name} computes {snapped(times):.2g} times the mean"
 
 
 def _bubble_advice(measured: Measured, answers: Answers) -> str:

@@ -13,7 +13,7 @@ from parsim.report.page.markup import Cell, swatch, table
 from parsim.report.page.metrics import METRICS, costs, difference, relative, value_of
 from parsim.report.page.sections import breakdown_bar, leaves
 from parsim.report.plots import style
-from parsim.report.quantities import NONE, gib, seconds, size, time_unit
+from parsim.report.quantities import NONE, gib, points, seconds, size, time_unit
 from parsim.report.timeline import KEYS
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def links(entries: Sequence[Entry]) -> str:
             used[name] = max(used.get(name, 0.0), row.utilisation)
         columns.append(used)
     names = sorted({name for column in columns for name in column})
-    rows = _side_by_side([(name, escape(name), "") for name in names], columns, lambda value: f"{100 * value:.1f}")
+    rows = _side_by_side([(name, escape(name), "") for name in names], columns, points)
     return table(_heads("Busiest link of a class", entries, " [% used]"), rows, name="links")
 
 

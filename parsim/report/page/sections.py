@@ -13,8 +13,9 @@ from parsim.report.measured import AT_PEAK, DeviceMemory, Effect
 from parsim.report.page.markup import Cell, attributes, bar, figure, swatch, table
 from parsim.report.page.metrics import EXPOSED, METRICS, Metric, value_of
 from parsim.report.plots import style
-from parsim.report.quantities import GIB, NONE, cell, gib, number, percent, seconds, size, time_unit
+from parsim.report.quantities import GIB, NONE, cell, gib, number, percent, points, seconds, size, time_unit
 from parsim.report.verdict import rank_class, shortened
+from parsim.units import snapped
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -80,7 +81,7 @@ def breakdown_table(report: Report) -> str:
         [
             Cell(key, html=f"{swatch(style.KEYS[key], key)}{key}"),
             Cell(unit.cell(value), value, f"breakdown_s.{key}"),
-            Cell(f"{100 * value / step:.1f}" if step > 0 else NONE, value),
+            Cell(points(value / step) if step > 0 else NONE, value),
             Cell(unit.cell(report.critical[key]), report.critical[key], f"critical_path_s.{key}"),
         ]
         for key, value in report.breakdown.items()
@@ -133,7 +134,7 @@ def collectives(report: Report) -> str:
     heads = ["Axis", "Collective", "Algorithm", "Protocol", "Ranks", "Count", "Size"]
     heads += [*(f"{word} [{unit.name}]" for word in ("Busy", "Exposed", "Waited")), "Bus bandwidth [GB/s]"]
     rows: list[list[Cell | str]] = []
-    for place, row in sorted(enumerate(report.collectives), key=lambda item: (-item[1].exposed_s, -item[1].busy_s)):
+    for place, row in sorted(enumerate(report.collectives), key=lambda item: (-snapped(item[1].exposed_s), -snapped(item[1].busy_s))):
         key = f"collectives.{place}"
         times = (("busy_s", row.busy_s), ("exposed_s", row.exposed_s), ("wait_s", row.wait_s))
         rows.append(
@@ -163,7 +164,7 @@ def links(report: Report) -> str:
                 Cell(f"{count:,}", count, f"{key}.count" if len(places) == 1 else ""),
                 Cell(number(row.capacity_Bps / 1e9), row.capacity_Bps, f"{key}.capacity_Bps"),
                 Cell(cell(row.bytes / GIB), round(row.bytes), f"{key}.bytes"),
-                Cell(f"{100 * row.utilisation:.1f}", row.utilisation, f"{key}.utilisation"),
+                Cell(points(row.utilisation), row.utilisation, f"{key}.utilisation"),
                 Cell(unit.cell(row.saturated_s), row.saturated_s, f"{key}.saturated_s"),
             ]
         )  # fmt: skip
@@ -173,11 +174,11 @@ def links(report: Report) -> str:
 def _equally_busy(report: Report) -> list[list[int]]:
     """Places of link rows with the same name, kind and capacity, at most a point of utilisation apart; the busiest first."""
     found: list[list[int]] = []
-    for place, row in sorted(enumerate(report.links), key=lambda item: -item[1].utilisation):
+    for place, row in sorted(enumerate(report.links), key=lambda item: -snapped(item[1].utilisation)):
         for places in found:
             first = report.links[places[0]]
             alike = (first.link, first.kind, first.capacity_Bps) == (row.link, row.kind, row.capacity_Bps)
-            if alike and first.utilisation - row.utilisation <= _EQUAL:
+            if alike and snapped(first.utilisation - row.utilisation) <= _EQUAL:
                 places.append(place)
                 break
         else:
@@ -194,7 +195,7 @@ def critical_path(report: Report) -> str:
             Cell(row.kind, html=f"{swatch(style.KEYS.get(row.kind, style.GREY), row.kind)}{escape(row.kind)}"),
             Cell(f"{row.count:,}", row.count),
             Cell(unit.cell(row.seconds), row.seconds),
-            Cell(f"{100 * row.seconds / step:.1f}" if step > 0 else NONE, row.seconds),
+            Cell(points(row.seconds / step) if step > 0 else NONE, row.seconds),
         ]
         for row in causes(report)
     ]
