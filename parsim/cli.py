@@ -11,32 +11,17 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.models import CommandInfo
 
 from parsim.columns import printable
-from parsim.commands import (
-    calibrate,
-    compare,
-    diagnose,
-    explain,
-    export,
-    fit,
-    flops,
-    importing,
-    network,
-    schedule,
-    size,
-    sweep,
-    timeline,
-    trace,
-    validate,
-)
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, create, progress, say, say_json
 
@@ -44,13 +29,13 @@ if TYPE_CHECKING:
     from parsim.report import Report
     from parsim.scenario import Scenario
 
+_COMPLETION = "_PARSIM_COMPLETE"
+"""set by the shell that asks for completions"""
 OUT = Path("parsim-out")
 """where `run` writes, one directory per scenario"""
 EXAMPLE = "gpt2-ddp-4x-a100"
 """the shipped scenario that `new` copies"""
 LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons", "studies")
-
-app = typer.Typer(name="parsim", rich_markup_mode=None, pretty_exceptions_enable=False)
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of a shipped scenario (`parsim list scenarios`).")]
 Overrides = Annotated[
@@ -62,13 +47,14 @@ Named = Annotated[
 Unfolded = Annotated[bool, typer.Option("--unfolded", help="Simulate every rank, also where symmetric ranks could be simulated once.")]
 
 
-@app.callback(invoke_without_command=True)
 def parsim(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     metric: Annotated[str | None, typer.Option("--explain", metavar="METRIC", help="Define a number of the report and exit.")] = None,
 ) -> None:
     """Does it fit, how fast is it, and why? Simulates one training step of a neural network on a cluster."""
     if metric is not None:
+        from parsim.commands import explain
+
         explain.define(metric, as_json=False)
         raise typer.Exit
     if version:
@@ -78,7 +64,6 @@ def parsim(
         raise typer.Exit
 
 
-@app.command()
 def run(
     file: File,
     overrides: Overrides = None,
@@ -120,10 +105,6 @@ def run(
         raise typer.Exit(3)
 
 
-fit.register(app)
-
-
-@app.command()
 def check(
     file: File,
     overrides: Overrides = None,
@@ -133,8 +114,8 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Say whether a scenario is valid, without simulating it."""
-    from parsim.run import clock_of, plan_of
     from parsim.scenario.build import build
+    from parsim.scenario.job import clock_of, plan_of
 
     scenario = _load(file, overrides, override, trust_code=trust_code)
     with _placed(scenario):
@@ -146,7 +127,6 @@ def check(
         say("\n".join([f"{file}: valid", built.batch_arithmetic, *(f"warning: {finding}" for finding in built.warnings)]))
 
 
-@app.command()
 def show(
     file: File,
     overrides: Overrides = None,
@@ -168,7 +148,6 @@ def show(
         say(scenario.show(defaults=not written), escapes=True)
 
 
-@app.command(name="list")
 def list_(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help=f"One of {', '.join(LISTED)}; all of them without KIND.")] = None,
     as_json: Json = False,
@@ -186,7 +165,6 @@ def list_(
         say("\n".join(f"{name} ({len(items)})\n{_wrapped(items)}\n" for name, items in known.items()).rstrip("\n"))
 
 
-@app.command()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The file to write, with or without .yaml.")],
     example: Annotated[str, typer.Option("--from", metavar="SCENARIO", help="The shipped scenario to copy.")] = EXAMPLE,
@@ -209,7 +187,6 @@ def new(
         say(f"Wrote {path}. Next: parsim run {path}")
 
 
-@app.command()
 def schema(
     study: Annotated[bool, typer.Option("--study", help="That of study files.")] = False, as_json: Json = False, debug: Debug = False
 ) -> None:
@@ -218,22 +195,6 @@ def schema(
     from parsim.study.sweep.schema import schema as study_schema
 
     say_json(study_schema() if study else scenario_schema())
-
-
-explain.register(app)
-timeline.register(app)
-compare.register(app)
-sweep.register(app)
-network.register(app)
-validate.register(app)
-importing.register(app)
-export.register(app)
-flops.register(app)
-calibrate.register(app)
-schedule.register(app)
-size.register(app)
-trace.register(app)
-diagnose.register(app)
 
 
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None, *, trust_code: bool) -> Scenario:
@@ -306,8 +267,8 @@ def _show_program(scenario: Scenario, *, as_json: bool) -> None:
     from parsim.hardware.interconnect import Interconnect
     from parsim.program.folding import fold
     from parsim.program.text import grid, to_text
-    from parsim.run import clock_of, plan_of
     from parsim.scenario.build import build
+    from parsim.scenario.job import clock_of, plan_of
 
     built = build(scenario)
     clock = clock_of(built)
@@ -345,6 +306,44 @@ def _say_report(report: Report) -> None:
     say("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
+COMMANDS: Mapping[str, str | Callable[..., None]] = {
+    "run": run, "fit": "fit", "check": check, "show": show, "list": list_, "new": new, "schema": schema, "explain": "explain",
+    "timeline": "timeline", "compare": "compare", "sweep": "sweep", "collective": "network", "topology": "network",
+    "validate": "validate", "import": "importing", "export": "export", "flops": "flops", "mfu": "flops", "calibrate": "calibrate",
+    "schedule": "schedule", "size": "size", "trace": "trace", "diagnose": "diagnose",
+}  # fmt: skip
+"""name -> the function in this file, or the file in commands/ that registers it; in the order of ``parsim --help``"""
+
+
+def application(arguments: Iterable[str] = ()) -> typer.Typer:
+    """The command line, with the commands that `arguments` name; where they name none, with the names and texts of all.
+
+    A command costs tens of milliseconds to import and describe, so nobody pays for those that were not asked for.
+    """
+    app = typer.Typer(name="parsim", rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(parsim)
+    named = COMMANDS if _COMPLETION in os.environ else [name for name in COMMANDS if name in arguments]
+    for home, name in {COMMANDS[name]: name for name in named or COMMANDS}.items():
+        if isinstance(home, str):
+            import_module(f"parsim.commands.{home}").register(app)
+        else:
+            app.command(name)(home)
+    if not named:
+        app.registered_commands = [_listed(info) for info in app.registered_commands]
+    return app
+
+
+def _listed(command: CommandInfo) -> CommandInfo:
+    """A command for the list of commands: its name and its text, without its options."""
+
+    def nothing() -> None:
+        """Never called: who calls a command names it."""
+
+    called = command.callback or nothing
+    nothing.__doc__ = called.__doc__
+    return CommandInfo(command.name or called.__name__, callback=nothing)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
@@ -358,7 +357,7 @@ def execute(arguments: Sequence[str]) -> int:
     arguments = list(arguments) or ["--help"]
     options = set(arguments)
     try:
-        return typer.main.get_command(app).main(args=arguments, prog_name="parsim", standalone_mode=False) or 0
+        return typer.main.get_command(application(arguments)).main(args=arguments, prog_name="parsim", standalone_mode=False) or 0
     except ReaderGone:
         return 141
     except (KeyboardInterrupt, typer.Abort):

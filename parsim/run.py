@@ -13,9 +13,8 @@ from parsim.errors import Finding, InputError, ParsimError
 from parsim.hardware.flows import CollectiveCost
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.interference import MODELS, DeviceInterference
-from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Kernel
-from parsim.parallel.plan import Plan, plan
+from parsim.parallel.plan import Plan
 from parsim.program.blocked import BlockLowering
 from parsim.program.folding import Classes, FoldedInterconnect, fold, fold_with
 from parsim.program.lowering import Lowering
@@ -33,6 +32,7 @@ from parsim.report.wiring import wiring_of
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.confidence import confidence
+from parsim.scenario.job import clock_of, plan_of
 from parsim.scenario.load import load
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, place_texts
@@ -223,27 +223,6 @@ def interference_of(built: Built, wires: Interconnect) -> DeviceInterference | N
     """How compute and communication slow each other down; None for off."""
     model = MODELS[built.interference]
     return None if model is None else DeviceInterference(model, wires.cost, built.cluster, built.gpus)
-
-
-def plan_of(built: Built, clock: Callable[[Kernel], float]) -> Plan:
-    """The plan; a schedule without a flush gets enough micro-batches to reach its steady state."""
-    training, parallelism = built.training, built.parallelism
-    if parallelism.pipeline.schedule == "pipedream":
-        training = replace(training, micro_batches=training.micro_batches + 4 * parallelism.pipeline.size + 8)
-    return plan(built.model, built.cluster, training, parallelism, built.runtime, clock, built.gpus, built.slow)
-
-
-def clock_of(built: Built) -> Callable[[Kernel], float]:
-    """Seconds of a kernel on the job's GPUs; the first GPU's device stands for all."""
-    device = built.cluster.device(built.gpus[0])
-    known: dict[Kernel, float] = {}
-
-    def clock(kernel: Kernel) -> float:
-        if (seconds := known.get(kernel)) is None:
-            seconds = known[kernel] = kernel_time(device, kernel)
-        return seconds
-
-    return clock
 
 
 def bubble_theory(job: Plan, micro_batches: int) -> float | None:

@@ -215,10 +215,7 @@ def _torus(tree: Tree, link: LinkKind, blocks: list[tuple[int, int]], dims: obje
 
 def _graph_fabric(topology: Topology) -> Fabric | None:
     """The network of an explicit graph, with link ids of its own."""
-    import networkx
-
     if not topology.network_edges:
         return None
-    graph: networkx.DiGraph[str] = networkx.DiGraph()
-    links, classes = wire(graph, topology.network_vertices, topology.network_edges)
-    return GraphFabric(PathFinder(graph), links, classes, [node.ports for node in topology.nodes])
+    links, classes, adjacent = wire(topology.network_vertices, topology.network_edges)
+    return GraphFabric(PathFinder(topology.network_vertices, adjacent), links, classes, [node.ports for node in topology.nodes])

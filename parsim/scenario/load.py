@@ -8,25 +8,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from typing import TYPE_CHECKING, Any
 
 from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario import files
 from parsim.scenario.merge import merge
 from parsim.scenario.placeholder import unfilled
-from parsim.scenario.problems import findings_of, unknown_key
 from parsim.scenario.references import unknown_names
 from parsim.scenario.scenario import Scenario
-from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.shortforms import Layer
-from parsim.scenario.support import unsupported
 from parsim.scenario.trust import code_named, is_trusted, refusal
 from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin, nearest
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
 COMMAND_LINE = "command line: "
 
@@ -236,6 +234,13 @@ def _unchosen(base: Mapping[str, Any], sources: _Sources, chosen: Sequence[str],
 
 def _problems(tree: Mapping[str, Any]) -> list[Finding]:
     """What the schema refuses and what is not supported yet, without places."""
+    # imported here: who only asks where files lie (`parsim list`) needs no schema
+    from pydantic import ValidationError
+
+    from parsim.scenario.problems import findings_of, unknown_key
+    from parsim.scenario.schema import ScenarioSchema
+    from parsim.scenario.support import unsupported
+
     found: list[Finding] = []
     try:
         ScenarioSchema.model_validate(tree)
@@ -268,6 +273,8 @@ def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, f
         raise ScenarioError(
             sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
         )
+    from parsim.scenario.schema import ScenarioSchema
+
     settings = ScenarioSchema.model_validate(written)
     return Scenario(settings, filled(ScenarioSchema, written), written, origins, source, trust_code)
 
@@ -278,12 +285,16 @@ def filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _value(info: FieldInfo, value: Any) -> Any:
+    from pydantic import BaseModel
+
     if isinstance(value, Mapping) and isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
         return filled(info.annotation, value)
     return copy.deepcopy(value)
 
 
 def _default(info: FieldInfo) -> Any:
+    from pydantic import BaseModel
+
     value = info.default
     if isinstance(value, BaseModel):
         return filled(type(value), {})

@@ -9,15 +9,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parsim.columns import left, width
 from parsim.errors import Finding
 from parsim.scenario.files import parse_value, shown
 from parsim.scenario.references import folder, inline, python_file, reference_origins
-from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.trust import code_named
 from parsim.scenario.yaml_tree import Origin, nearest
+
+if TYPE_CHECKING:
+    from parsim.scenario.schema import ScenarioSchema
 
 
 @dataclass(frozen=True)

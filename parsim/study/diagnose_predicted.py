@@ -13,9 +13,10 @@ from parsim.program.program import COMPUTE as LANE
 from parsim.report.assemble import Run
 from parsim.report.communication import own_arrival
 from parsim.report.timeline import Timeline
-from parsim.run import clock_of, execute
+from parsim.run import execute
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
+from parsim.scenario.job import clock_of
 from parsim.scenario.scenario import Scenario
 from parsim.study.diagnose_features import ATTENTION, GEMM, MEMORY, OPTIMIZER, Recorded, Stretch, Timed, Window, timed
 
