@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ from typer.models import CommandInfo
 
 from parsim.columns import printable
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
-from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, create, progress, say, say_json
+from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, create, open_streams, progress, remark, say, say_json, written_or_said
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -242,7 +243,7 @@ def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[N
 
         if not as_json:
             raise
-        sys.stderr.write(f"{error}\n")
+        remark(str(error))
         origin = {**provenance(scenario.trusted_code), "command": command}
         say_json(deadlock_document(scenario.document(), str(error), origin))
         raise typer.Exit(error.exit_code) from None
@@ -346,6 +347,7 @@ def _listed(command: CommandInfo) -> CommandInfo:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
+    open_streams()
     sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -357,17 +359,30 @@ def execute(arguments: Sequence[str]) -> int:
     arguments = list(arguments) or ["--help"]
     options = set(arguments)
     try:
-        return typer.main.get_command(application(arguments)).main(args=arguments, prog_name="parsim", standalone_mode=False) or 0
+        return _run(arguments)
     except ReaderGone:
         return 141
     except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("Interrupted.\n")
+        remark("Interrupted.")
         return 130
     except Exception as error:  # noqa: BLE001 - the one place that turns every error into words and a code
         if "--debug" in options:
-            traceback.print_exc()
+            remark(traceback.format_exc())
         simulates = arguments[0] in ("run", "check", "show")
         return _failed(error, as_json="--json" in options, simulates=simulates)
+
+
+def _run(arguments: list[str]) -> int:
+    """Run the command; what typer prints itself, its help, is said as everything else is."""
+    try:
+        return typer.main.get_command(application(arguments)).main(args=arguments, prog_name="parsim", standalone_mode=False) or 0
+    except SystemExit as stop:  # typer's answer to a reader that goes away
+        raise ReaderGone from stop
+    except OSError:
+        if "--help" not in arguments:
+            raise
+        with written_or_said():
+            raise
 
 
 def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
@@ -375,20 +390,24 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
     findings, code = _findings(error)
     if isinstance(error, InputError):
         count = len(findings)
-        sys.stderr.write("".join(f"{finding}\n" for finding in findings))
-        sys.stderr.write(f"{count} problem{'s' if count > 1 else ''}.{' Nothing was simulated.' if simulates else ''}\n")
+        remark("\n".join(map(str, findings)))
+        remark(f"{count} problem{'s' if count > 1 else ''}.{' Nothing was simulated.' if simulates else ''}")
     elif isinstance(error, ParsimError):
-        sys.stderr.write(f"{error}\n")
-    elif code == 2:
-        error.show()  # type: ignore[attr-defined]
+        remark(str(error))
+    elif code == 2 and hasattr(error, "show"):
+        usage = StringIO()
+        error.show(usage)
+        remark(usage.getvalue())
     else:
-        sys.stderr.write(f"{findings[0].message}; run with --debug for the traceback\n")
+        remark(f"{findings[0]}; run with --debug for the traceback" if code == 1 else str(findings[0]))
     if as_json:
         document: dict[str, Any] = {"parsim": 1, "errors": [finding.as_dict() for finding in findings]}
         try:  # values are what the user wrote: what JSON has no word for (a path, NaN) becomes a text
             say_json(json.loads(json.dumps(document, default=str), parse_constant=str))
         except ReaderGone:
             return 141
+        except ScenarioError:
+            return code
     return code
 
 
@@ -401,4 +420,6 @@ def _findings(error: Exception) -> tuple[tuple[Finding, ...], int]:
     # the base class of usage errors is not public in every version of typer, its method is
     if hasattr(error, "format_message") and getattr(error, "exit_code", None) == 2:
         return (Finding(error.format_message(), file="command line"),), 2
+    if isinstance(error, OSError):  # of a file: what can be read and written is the user's world
+        return (Finding(f"cannot be read or written: {error.strerror or error}", file=str(error.filename or "")),), 2
     return (Finding(f"internal error: {type(error).__name__}: {error}"),), 1

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TextIO, TypeVar
 
 import typer
 
@@ -30,18 +30,79 @@ class ReaderGone(Exception):  # noqa: N818 - no error of ours
     """Nobody reads our stdout any more."""
 
 
+def open_streams() -> None:
+    """Give a process that was started without stdin, stdout or stderr (``>&-``) something in their place.
+
+    Otherwise the next file that is opened gets their number, and what is printed goes into it. stdin and stdout are opened the wrong
+    way round, so that using them is the error that it would have been; what goes to stderr is nobody's loss.
+    """
+    for number, name, usable in ((0, "stdin", False), (1, "stdout", False), (2, "stderr", True)):
+        if getattr(sys, name) is None:
+            reading = (number == 0) == usable
+            descriptor = os.open(os.devnull, os.O_RDONLY if reading else os.O_WRONLY)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
 def say(text: str, *, escapes: bool = False) -> None:
-    """Print on stdout; raises `ReaderGone` if nobody listens (``parsim list | head -1``).
+    """Print on stdout.
 
     What the stream's encoding lacks is replaced (`parsim.columns.plainly`), with `escapes` so that YAML reads it back.
+
+    Raises:
+        ReaderGone: nobody listens any more (``parsim list | head -1``).
+        ScenarioError: it cannot be written (a full disk, a closed stream).
     """
-    try:
+    with written_or_said():
         sys.stdout.write(plainly(text.rstrip("\n"), sys.stdout.encoding, escapes=escapes) + "\n")
         sys.stdout.flush()
-    except BrokenPipeError:
-        # the interpreter flushes stdout once more at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise ReaderGone from None
+
+
+@contextmanager
+def written_or_said() -> Iterator[None]:
+    """Turn an error of stdout into `ReaderGone` or a finding."""
+    try:
+        yield
+    except OSError as error:
+        _discard(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            raise ReaderGone from None
+        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", file="standard output")) from None
+
+
+def standard_input() -> str:
+    """What is piped into the command, as text.
+
+    Raises:
+        ScenarioError: it cannot be read, or there is more of it than of any file that is read.
+    """
+    from parsim.scenario.files import SIZE_LIMIT
+
+    try:
+        raw = sys.stdin.buffer.read(SIZE_LIMIT + 1)
+    except OSError as error:
+        raise ScenarioError(Finding(f"cannot be read: {error.strerror}", file="standard input")) from None
+    if len(raw) > SIZE_LIMIT:
+        raise ScenarioError(Finding(f"has more than {SIZE_LIMIT:,} bytes", suggestion="is it the right file?", file="standard input"))
+    return raw.decode("utf-8-sig", "replace")
+
+
+def remark(text: str) -> None:
+    """Print a line on stderr. Nothing depends on it: where stderr is closed or full, it is lost and the command goes on."""
+    try:
+        sys.stderr.write(plainly(text.rstrip("\n"), sys.stderr.encoding) + "\n")
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what a stream still holds go nowhere: the interpreter flushes it once more at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def say_json(document: dict[str, Any]) -> None:

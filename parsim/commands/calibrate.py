@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, create, say, say_json, write_collectives
+from parsim.terminal import Debug, Json, create, remark, say, say_json, write_collectives
 
 
 def register(app: typer.Typer) -> None:
@@ -64,4 +63,4 @@ def _relative(path: Path) -> str:
 
 
 def _progress(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    remark(text)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, create, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, create, remark, say, say_json
 
 TARGETS = "megatron | deepspeed | fsdp"
 
@@ -44,11 +43,11 @@ def export(
         say_json(_document(result, out, launch))
         return
     for note in result.notes:
-        sys.stderr.write(f"note: {note}\n")
+        remark(f"note: {note}")
     for call in result.script:
-        sys.stderr.write(f"in the script: {call}\n")
+        remark(f"in the script: {call}")
     if out is None and to != "megatron":  # whose script starts it
-        sys.stderr.write(f"start with: {launch}\n")
+        remark(f"start with: {launch}")
     say(result.text if out is None else f"Wrote {out}. Next: {launch}", escapes=True)
 
 

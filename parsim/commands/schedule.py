@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from math import isnan, nan
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, create, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, create, remark, say, say_json
 
 if TYPE_CHECKING:
     from parsim.report.schedule_scene import Scene
@@ -195,6 +194,6 @@ def _figure(file: Path, scene: Scene) -> bytes:
 
 def _stuck(error: ScheduleDeadlockError, *, as_json: bool) -> None:
     """A deadlock is an answer too: in words on stderr, and as a document if asked for."""
-    sys.stderr.write(f"{error}\n")
+    remark(str(error))
     if as_json:
         say_json({"parsim": 1, "deadlock": error.circles, "errors": [finding.as_dict() for finding in error.findings]})

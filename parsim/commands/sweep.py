@@ -7,14 +7,13 @@ interrupted (the rows so far are kept, and the same command goes on).
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, progress, remark, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.sweep.study import Study
@@ -89,7 +88,7 @@ def sweep(
         )
     except KeyboardInterrupt:
         if directory is not None:
-            sys.stderr.write(f"The rows so far are in {directory / 'results.jsonl'}; the same command goes on with them.\n")
+            remark(f"The rows so far are in {directory / 'results.jsonl'}; the same command goes on with them.")
         raise
     found.command = _command(file, values, where, minimise, maximise, trust_code=trust_code)
     written = [] if directory is None else _write(found, directory, reports=reports, quiet=quiet)
