@@ -24,19 +24,28 @@ _Known = tuple[object, Pass, int]
 """the rank's condition that a pass was made for, the pass with its message, the receiver"""
 
 
+class _Taken:
+    """How many slots were taken of those that share a first and a last micro-batch."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class _Way:
     """What all micro-batches of one kind of slot on one stage have in common."""
 
     __slots__ = ("known", "source", "taken", "target", "to")
 
-    def __init__(self, source: _Arrivals | None, to: _Arrivals | None, target: int) -> None:
+    def __init__(self, source: _Arrivals | None, to: _Arrivals | None, target: int, taken: _Taken) -> None:
         self.source = source
         """what arrives; None: the slot waits for nobody"""
         self.to = to
         """what others receive from it; None: nobody does"""
         self.target = target
         """pipeline rank that receives"""
-        self.taken = 0
+        self.taken = taken
         self.known: dict[int, _Known] = {}
         """how to repeat it: by 1 for the first, 2 for the last, 4 for the smaller micro-batch, added"""
 
@@ -49,6 +58,7 @@ class Slots:
         self._plan = plan = lowering.plan
         self._program = lowering.program
         self._arrivals: dict[tuple[str, int], _Arrivals] = {}
+        self._taken: dict[tuple[str, int], _Taken] = {}
         self._ways = {key: self._way_of(*key) for key in dict.fromkeys((slot.kind, slot.stage) for row in plan.slots for slot in row)}
         self._awaited: dict[tuple[int, int], list[Op]] = {}
         """(id of arrivals, micro-batch) -> ops that were added before the message they wait for"""
@@ -76,7 +86,9 @@ class Slots:
             source = self._arrivals.setdefault((way, stage), {})
         if kind != "W" and 0 <= stage + step < self._plan.stages and not self._plan.stays(after):
             to = self._arrivals.setdefault((way, stage + step), {})
-        return _Way(source, to, -1 if to is None else self._plan.chunks[stage + step].pipeline_rank)
+        # B and W write the same gradients: the first of either makes them, the last completes them
+        taken = self._taken.setdefault(("W" if kind == "B" else kind, stage), _Taken())
+        return _Way(source, to, -1 if to is None else self._plan.chunks[stage + step].pipeline_rank, taken)
 
     # -- order ----------------------------------------------------------------------------------------------------
 
@@ -105,10 +117,10 @@ class Slots:
             if way.source is not None and micro_batch not in way.source and not force:
                 break
             force = False
-            taken = way.taken + 1
+            taken = way.taken.count + 1
             known = way.known.get((taken == 1) | (taken == last) << 1 | (micro_batch == smaller) << 2)
             if known is not None and known[0] is conditions.get(rank):
-                way.taken = taken
+                way.taken.count = taken
                 self._repeat(micro_batch, way, known)
             else:
                 self._slot(p, row[at], way)
@@ -158,9 +170,9 @@ class Slots:
     def _slot(self, p: int, slot: Slot, way: _Way) -> None:
         """Stamp the pass for the ranks of a stage, and send what it makes."""
         plan, micro_batch = self._plan, slot.micro_batch
-        way.taken += 1
-        first = way.taken == 1 or plan.asynchronous
-        last = way.taken == plan.training.micro_batches or plan.asynchronous
+        way.taken.count += 1
+        first = way.taken.count == 1 or plan.asynchronous
+        last = way.taken.count == plan.training.micro_batches or plan.asynchronous
         partial = plan.partial(micro_batch)
         ranks, passes = self._lowering.stage_ranks[p], self._lowering.passes[p]
         templates = {role: passes[role].template(slot.kind, slot.stage, first, last, partial) for role in passes}
