@@ -129,10 +129,15 @@ class Decoding:
 
 def infer(common: Common, decoding: Decoding, others: Mapping[str, Any], *, maximum: str | None, explain: bool, as_json: bool) -> int:
     """Answer, and return the exit code; `others` are options of training that must not be there."""
+    from parsim.scenario.shortforms import box
+    from parsim.scenario.sold import one_machine, oversold
     from parsim.study.inference import Question
     from parsim.study.inference import fit as answer_to
     from parsim.study.inference_text import document, text
 
+    machine = box(common.on)
+    if machine is not None and (large := oversold(machine, None)) is not None:
+        raise ScenarioError(Finding(large.message, "--on", common.on, f"one machine: {one_machine(machine, None)}"))
     hints = {"--mbs": "use --batch", "--seq": "use --context-length", "--pp": "use --tp"}
     findings = [
         Finding("an option of training", option, str(value), hints.get(option, "leave it out of a question about inference"))

@@ -122,6 +122,10 @@ class Device:
     """dotted keys whose values are guesses"""
     measured: Measured | None = None
     """times that were measured on such a device; they win over the model"""
+    most_gpus: int = 0
+    """GPUs of the largest machine (or NVLink domain) that is sold with it; 0: unknown"""
+    sold_in: tuple[str, ...] = ()
+    """shipped topologies of such machines, the most common first"""
 
     def has(self, feature: str) -> bool:
         """Whether the device can do `feature` (one of `FEATURES`)."""
@@ -181,6 +185,10 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     nvlinks = links.whole("nvlinks", 0, low=0)
     interconnect = links.text("interconnect", pcie)
     links.close()
+    sold = top.child("sold")
+    most = sold.whole("most_gpus", 0, low=0)
+    sold_in = sold.names("topologies")
+    sold.close()
     assumptions = top.raw("assumptions", [])
     top.close()
     top.stop()
@@ -191,7 +199,7 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
         attention=attention, kernel_latency=latency, tdp=tdp, idle_power=idle, features=frozenset(features),
         interconnect=interconnect, nvlink=nvlink, nvlinks=nvlinks, pcie=pcie, aliases=aliases,
         compute_capability=written if compute.has("compute_capability") else _capability(vendor, nvlink, peak),
-        assumptions=tuple(map(str, assumptions)), measured=measured,
+        assumptions=tuple(map(str, assumptions)), measured=measured, most_gpus=most, sold_in=sold_in,
     )  # fmt: skip
 
 

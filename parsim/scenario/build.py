@@ -24,6 +24,7 @@ from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
 from parsim.scenario.software import Assumption, Profile, automatic, blocking_findings, host_of, issue_of, read_profile
+from parsim.scenario.sold import oversold_warning
 from parsim.scenario.strategy import overlap_warnings, parallelism, with_schedule
 
 if TYPE_CHECKING:
@@ -187,6 +188,8 @@ class Builder:
         except (TopologyError, ScenarioError) as error:  # the latter for an unknown device
             raise TopologyError(machine_findings(error.findings, section, tree, devices)) from None
         self.warnings += [Finding(str(warning.message), "cluster.topology") for warning in caught]
+        if isinstance(section.topology, Mapping):
+            self.warnings += oversold_warning(section.topology, relative)
         self._host_links(cluster, {**(tree.get("links") or {}), **(section.set.get("links") or {})})
         return cluster
 

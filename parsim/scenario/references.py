@@ -12,6 +12,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.scenario import files
 from parsim.scenario.files import Document
 from parsim.scenario.shortforms import box
+from parsim.scenario.sold import oversold
 from parsim.scenario.trust import SCHEDULE, text_at
 from parsim.scenario.yaml_tree import Origin, nearest
 
@@ -58,12 +59,18 @@ def model_tree(model: str | Mapping[str, Any], relative_to: str | None) -> tuple
     return document.tree, str(document.tree.get("name") or stem), document.path
 
 
-def topology_document(topology: str | Mapping[str, Any], relative_to: str | None) -> Document:
-    """The topology's tree: of a file, of a box such as ``4x v100-32gb``, or as written."""
+def topology_document(topology: str | Mapping[str, Any], relative_to: str | None, option: str = "--on ") -> Document:
+    """The topology's tree: of a file, of a box such as ``4x v100-32gb``, or as written.
+
+    Raises `ScenarioError` where there is no such file, and for a box that is larger than any machine sold with its GPU; `option` is
+    what the command line writes before a topology's name.
+    """
     if isinstance(topology, Mapping):
         return Document(relative_to or "", copy.deepcopy(dict(topology)), {})
     short = box(topology)
     if short is not None:
+        if (found := oversold(short, relative_to, option)) is not None:
+            raise ScenarioError(found)
         return Document(relative_to or "", short, {})
     return files.read_referenced("topologies", files.find("topologies", topology, relative_to))
 
@@ -77,10 +84,14 @@ def unknown_names(written: Mapping[str, Any], origins: Mapping[str, Origin], sou
     base = model.get("base") if isinstance(model, Mapping) else None
     checks = [
         ("model.base" if base is not None else "model", base if base is not None else model, "models"),
-        ("cluster.topology", None if isinstance(topology, str) and box(topology) else topology, "topologies"),
+        ("cluster.topology", topology, "topologies"),
     ]
     for path, name, kind in checks:
         if not isinstance(name, str) or not name.strip():
+            continue
+        short = box(name) if kind == "topologies" else None
+        if short is not None:
+            found += [one] if (one := oversold(short, folder(origins, path, source))) is not None else []
             continue
         try:
             target = files.find(kind, name, folder(origins, path, source))

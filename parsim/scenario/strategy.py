@@ -187,7 +187,7 @@ def _rows(section: PipelineSection, found: tuple[Path, str] | None, micro_batche
         return from_text(files.read_text(path), str(path))
     if not function:
         raise PlanError(Finding(f"{path.name} is Python: which function?", SCHEDULE, section.schedule, f"write {section.schedule}:NAME"))
-    return from_function(load_function(f"{path}{function}"), section.size, micro_batches, section.virtual_stages)
+    return from_function(load_function(f"{path}{function}"), section.size, micro_batches, section.virtual_stages).one_by_one()
 
 
 def _pipeline(section: PipelineSection, scenario: Scenario) -> PipelineParallel:

@@ -16,6 +16,7 @@ from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.scenario.files import find, names, read
 from parsim.scenario.shortforms import box
+from parsim.scenario.sold import oversold
 from parsim.study.fit_finetune import METHODS, finetune_candidates
 from parsim.study.offload import offload_candidates, offload_settings
 
@@ -226,7 +227,7 @@ def _more_gpus(question: Question) -> list[Candidate]:
             if not device:
                 nodes = question.nodes * factor
                 candidates.append((f"nodes{label}", f"{nodes} nodes of {question.on}{label}", (f"cluster.nodes={nodes}", *extra)))
-            elif count * factor <= 8:
+            elif count * factor <= 8 and oversold({"gpu": device, "count": count * factor}, None) is None:
                 box = f"{count * factor}x {device}"
                 candidates.append((f"box{label}", f"{box}{label}", (f"cluster.topology={box}", *extra)))
         for name in _machines(device) if device else ():
@@ -246,7 +247,11 @@ def _machines(device: str) -> list[str]:
 def _other_devices(report: Report) -> list[Candidate]:
     """As many GPUs of kinds with more memory, the smallest first."""
     total = report.measured.ranks.total
-    return [("device", f"{total}x {name}", (f"cluster.topology={total}x {name}",)) for name in _DEVICES if total <= 16]
+    return [
+        ("device", f"{total}x {name}", (f"cluster.topology={total}x {name}",))
+        for name in _DEVICES
+        if total <= 16 and oversold({"gpu": name, "count": total}, None) is None
+    ]
 
 
 def _box(on: str) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules import ALIASES, NAMES, check, chunks, homes, schedule
 from parsim.parallel.schedules.check import SlotFinding
 from parsim.parallel.schedules.custom import Table, from_function, load_function, read_table
-from parsim.parallel.schedules.slot import Schedule
+from parsim.parallel.schedules.slot import APART, Overlapped, Schedule
 from parsim.scenario.trust import code_file, is_trusted, refusal
 
 _FILE = re.compile(r".*[/\\].*|.*\.(csv|txt|tsv|py)(:\w+)?", re.IGNORECASE)
@@ -38,6 +38,8 @@ class Entry:
     file: str = ""
     places: tuple[tuple[tuple[int, int], ...], ...] = ()
     """(line, column) of every slot in `file`"""
+    overlapped: Overlapped = APART
+    """slots that run a forward and a backward at once"""
 
     @property
     def ranks(self) -> int:
@@ -301,7 +303,8 @@ def _option(finding: Finding) -> Finding:
 def _named(name: str, p: int, m: int, virtual: Sequence[int]) -> list[Entry]:
     if ":" in name:
         path = name.rpartition(":")[0]
-        return [_checked(Entry("custom", name, from_function(load_function(name), p, m, virtual[0]), m, file=path), m)]
+        table = from_function(load_function(name), p, m, virtual[0])
+        return [_checked(Entry("custom", name, table.rows, m, file=path, overlapped=table.overlapped), m)]
     word = name.strip().lower().replace("_", "-")
     word = ALIASES.get(word, word)
     if word != "interleaved":
@@ -341,12 +344,12 @@ def _legal(name: str, table: Table, ranks: int | None, micro_batches: int | None
     count = 1 + max(slot.micro_batch for row in table.rows for slot in row)
     if micro_batches is not None and count != micro_batches:
         raise PlanError(Finding(f"has {count} micro-batches, but -m is {micro_batches}", "-m", micro_batches, "leave -m out", file=name))
-    return _checked(Entry("custom", name, table.rows, count, file=name, places=table.places), micro_batches)
+    return _checked(Entry("custom", name, table.rows, count, file=name, places=table.places, overlapped=table.overlapped), micro_batches)
 
 
 def _checked(entry: Entry, micro_batches: int | None) -> Entry:
     """`entry`, if it is legal; deadlocks are left to be found later."""
-    problems = [finding for finding in check(entry.rows, None, micro_batches) if "deadlock" not in finding.message]
+    problems = [finding for finding in check(entry.rows, None, micro_batches, entry.overlapped) if "deadlock" not in finding.message]
     found = [located(entry, finding) for finding in problems[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
         found.append(Finding(f"and {len(problems) - MOST_PROBLEMS} more problems in this schedule", file=entry.file))

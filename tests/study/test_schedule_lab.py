@@ -243,9 +243,9 @@ def test_the_period_is_what_many_steps_in_a_row_take(name, p, rounds, passes, fa
     f, i, w = passes
     asked = times(f"F={f},I={i},W={w}", communication=str(c), stage_times=",".join(map(str, factors[:p])))
     (entry,) = entries([name], p, p * rounds, [2])
-    found = period(stage_times(entry, asked).program(entry.rows), p)
+    found = period(stage_times(entry, asked).program(entry), p)
     longer = repeated(entry, 36)
-    program = stage_times(longer, asked).program(longer.rows)
+    program = stage_times(longer, asked).program(longer)
     trace = Engine(program, _Nobody()).run()
     # circuits of up to p ranks: after the transient 12 steps take 12 periods
     before = max(trace.end[op.index] for op in program.ops if op.instance < 24 * entry.micro_batches)
@@ -261,7 +261,7 @@ def test_cycle_means():
 def test_a_step_is_a_matrix():
     """One micro-batch on two ranks: 1 + 1 + 2 + 2 and, from rank 1's own point of view, 1 + 2."""
     (entry,) = entries(["1f1b"], 2, 1)
-    assert step_matrix(stage_times(entry, UNITS).program(entry.rows), 2) == [[6, 5], [4, 3]]
+    assert step_matrix(stage_times(entry, UNITS).program(entry), 2) == [[6, 5], [4, 3]]
 
 
 # -- the classical drawings -----------------------------------------------------------------------------------------

@@ -54,6 +54,12 @@ class Slot(NamedTuple):
 Schedule: TypeAlias = tuple[tuple[Slot, ...], ...]
 """per rank of the pipeline, its slots in the order in which it runs them"""
 
+Overlapped: TypeAlias = frozenset[tuple[Slot, Slot]]
+"""(forward, backward) of the slots that run both at once: neighbours in a rank's row, begun together and ended together"""
+
+APART: Overlapped = frozenset()
+"""no overlapped slots: every pass has its rank to itself"""
+
 
 def to_text(schedule: Schedule) -> str:
     """A schedule as text: one line per rank, slots separated by spaces (`custom.from_text` reads it back).
