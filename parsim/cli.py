@@ -24,7 +24,7 @@ from typer.models import CommandInfo
 
 from parsim.columns import printable
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
-from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, create, open_streams, progress, remark, say, say_json, written_or_said
+from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, open_streams, progress, remark, say, say_json, written_or_said
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -181,7 +181,9 @@ def new(
     path = Path(name) if Path(name).suffix in (".yaml", ".yml") else Path(f"{name}.yaml")
     lines = find("scenarios", example).read_text(encoding="utf-8").splitlines(keepends=True)
     text = "".join(line for line in lines if "yaml-language-server" not in line)
-    create(path, text)
+    from parsim.report.write import write_new
+
+    write_new(path, text)
     if as_json:
         say_json({"parsim": 1, "file": str(path)})
     else:
@@ -289,10 +291,7 @@ def _write(report: Report, directory: Path, *, pictures: bool) -> list[Path]:
     from parsim.report.write import FORMATS, write_outputs
 
     formats = [name for name in FORMATS if name != "png"] if pictures else ["json", "trace"]
-    try:
-        return write_outputs(report, directory, formats)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot write the report: {error.strerror}", file=str(error.filename or directory))) from None
+    return write_outputs(report, directory, formats)
 
 
 def _say_report(report: Report) -> None:

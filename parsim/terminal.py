@@ -150,33 +150,16 @@ def busy(doing: str, *, quiet: bool = False) -> Iterator[None]:
         yield
 
 
-def create(path: Path, text: str) -> None:
-    """Write a file that is not there yet.
-
-    Raises:
-        ScenarioError: it is there, or cannot be written.
-    """
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        suggestion = "choose another name"
-        raise ScenarioError(Finding("exists and is not overwritten", value=path.name, suggestion=suggestion, file=str(path))) from None
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=path.name, file=str(path))) from None
-
-
 def write_collectives(device: Path, texts: dict[str, str]) -> str | None:
     """Write the folder of measured collectives beside the device file; its name, or None where nothing was measured."""
+    from parsim.report.write import make_folder, write_new
+
     if not texts:
         return None
     folder = device.with_name(f"{device.stem}-collectives")
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be made: {error.strerror}", value=folder.name, file=str(folder))) from None
+    make_folder(folder)
     for file, text in texts.items():
-        create(folder / file, text)
+        write_new(folder / file, text)
     return str(folder)
 
 
@@ -188,11 +171,3 @@ def picture_kind(path: Path) -> Literal["svg", "png"]:
         case ".png":
             return "png"
     raise ScenarioError(Finding(f"cannot draw a {path.suffix or 'file without suffix'}", "FILE", str(path), "name it .svg or .png"))
-
-
-def write_picture(path: Path, picture: bytes) -> None:
-    """Write a picture."""
-    try:
-        path.write_bytes(picture)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=path.name, file=str(path))) from None

@@ -67,7 +67,7 @@ def compare(
     if (error := nothing_simulated(found)) is not None:
         raise error
     directory = out if out is not None else None if as_json else OUT / f"compare-{found.stem}"
-    written = [] if directory is None else _write(found, directory, kinds, width)
+    written = [] if directory is None else found.write(directory, kinds, width=width)
     if as_json:
         say_json(found.document())
     elif not quiet:
@@ -83,13 +83,6 @@ def _check_formats(kinds: list[str]) -> None:
 
     if unknown := [kind for kind in kinds if kind not in FORMATS]:
         raise ScenarioError(Finding(f"unknown format {unknown[0]!r}", "--format", unknown[0], f"known: {', '.join(FORMATS)}, none"))
-
-
-def _write(found: Comparison, directory: Path, kinds: list[str], width: float) -> list[Path]:
-    try:
-        return found.write(directory, kinds, width=width)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot write the comparison: {error.strerror}", file=str(error.filename or directory))) from None
 
 
 def _be_strict(found: Comparison) -> None:

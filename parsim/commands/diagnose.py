@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, create, progress, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.scenario import Scenario
@@ -172,13 +172,14 @@ def _evidence(found: Diagnosis, recorded: Recorded, shown: Callable[[str, list[A
 
 def _perfetto(evidence: Evidence, path: Path | None, file: str, *, as_json: bool) -> Path | None:
     """Write recorded and predicted step; nothing beside a JSON document unless asked to."""
+    from parsim.report.write import make_folder
     from parsim.study.diagnose_perfetto import write_comparison
 
     if path is None and as_json:
         return None
     if path is None:
         path = Path("parsim-out") / Path(file).stem / "diagnose.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     sides = [("predicted", evidence.predicted)]
     if evidence.best:
         sides.append((f"predicted with {', '.join(evidence.best)}", evidence.explained))
@@ -198,7 +199,9 @@ def _save(
         raise ScenarioError(Finding("nothing explains the run, so there is nothing to save", "--save", str(path), file="command line"))
     source = files.find("scenarios", file)
     extends = file if files.is_shipped(source) else os.path.relpath(source, path.parent)
-    create(path, saved(extends, overrides or (), named or (), blocks, str(path)))
+    from parsim.report.write import write_new
+
+    write_new(path, saved(extends, overrides or (), named or (), blocks, str(path)))
 
 
 def _blocks(found: Diagnosis, evidence: Evidence | None) -> Mapping[str, Sequence[str]]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.errors import Finding, ScenarioError
 from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
@@ -93,13 +92,8 @@ def _scenario(
 def _write(found: Explanation, said: dict[str, Any], out: Path) -> list[str]:
     import json
 
+    from parsim.report.write import write_together
     from parsim.study.explain_pictures import pictures
 
     files = {"explanation.json": (json.dumps(said, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode(), **pictures(found)}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (out / name).write_bytes(content)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=str(out), file=str(out))) from None
-    return list(files)
+    return [path.name for path in write_together(out, files)]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, create, remark, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json
 
 TARGETS = "megatron | deepspeed | fsdp"
 
@@ -37,7 +37,9 @@ def export(
         raise ScenarioError(Finding("say which tool", "--to", None, f"write --to {TARGETS.replace(' | ', ', --to ')}"))
     result = exported(load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code), to, fsdp_version=fsdp_version)
     if out is not None:
-        create(out, result.text)
+        from parsim.report.write import write_new
+
+        write_new(out, result.text)
     launch = result.launch.replace("FILE", str(out)) if out is not None else result.launch
     if as_json:
         say_json(_document(result, out, launch))

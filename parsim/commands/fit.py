@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, create, say, say_json
+from parsim.terminal import Debug, Json, say, say_json
 
 Batch = Annotated[int | None, typer.Option(help="Inference: sequences (or samples) at once; default 1.")]
 ContextLength = Annotated[
@@ -83,7 +83,9 @@ def fit(
     question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, host_memory)
     answer = answer_to(question, maximum=maximum)
     if save is not None:
-        create(save, yaml(answer))
+        from parsim.report.write import write_new
+
+        write_new(save, yaml(answer))
     say_json(document(answer)) if as_json else say(text(answer, explain=explain_))
     if save is not None and not as_json:
         say(f"Wrote {save}. Next: parsim run {save}")

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, create, remark, say, say_json, standard_input
+from parsim.terminal import Debug, Json, remark, say, say_json, standard_input
 
 
 class _Commands(TyperGroup):
@@ -62,7 +62,9 @@ def config(
     for finding in imported.warnings:
         remark(f"warning: {finding}")
     if out is not None:
-        create(out, imported.yaml)
+        from parsim.report.write import write_new
+
+        write_new(out, imported.yaml)
     if as_json:
         keys = [fate.as_dict() for fate in imported.fates]
         warnings = [finding.as_dict() for finding in imported.warnings]
@@ -112,7 +114,9 @@ def topo(
     for finding in imported.warnings:
         remark(f"warning: {finding}")
     if out is not None:
-        create(out, imported.yaml)
+        from parsim.report.write import write_new
+
+        write_new(out, imported.yaml)
     if as_json:
         warnings = [finding.as_dict() for finding in imported.warnings]
         say_json({"parsim": 1, "topology": imported.tree, "warnings": warnings, "file": None if out is None else str(out)})
@@ -138,7 +142,9 @@ def profile(
         remark(str(note))
     folder = None
     if out is not None:
-        create(out, result.yaml)
+        from parsim.report.write import write_new
+
+        write_new(out, result.yaml)
         folder = write_collectives(out, result.collective_files(out))
     if as_json:
         written = None if out is None else str(out)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, create, remark, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json
 
 if TYPE_CHECKING:
     from parsim.report.schedule_scene import Scene
@@ -95,7 +95,9 @@ def schedule(
         words = cast(Literal["number", "pass", "none"], labels)
         _write(figures, figure(results, seconds, width=inches, title=title, labels=words, captions=not no_captions, first=count_from))
     if csv is not None:
-        create(csv, table_text(found[0]))
+        from parsim.report.write import write_new
+
+        write_new(csv, table_text(found[0]))
     written = [str(file) for file in (*figures, *([csv] if csv is not None else ()))]
     if as_json:
         say_json(document(results, seconds) | ({"files": written} if written else {}))
@@ -174,11 +176,10 @@ def _chunks(text: str) -> tuple[int, ...]:
 
 def _write(files: list[Path], scene: Scene) -> None:
     """Draw all before the first is written."""
+    from parsim.report.write import write_file
+
     for file, data in [(file, _figure(file, scene)) for file in files]:
-        try:
-            file.write_bytes(data)
-        except OSError as error:
-            raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=file.name, file=str(file))) from None
+        write_file(file, data)
 
 
 def _figure(file: Path, scene: Scene) -> bytes:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.errors import Finding, ScenarioError
 from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
@@ -113,12 +112,9 @@ def _write(answer: Answer, out: Path | None, save: Path | None) -> list[str]:
     from parsim.study.size.output import write_answer, write_scenarios
 
     said = []
-    try:
-        if out is not None:
-            said.append(f"Wrote {out}{os.sep}: {', '.join(path.name for path in write_answer(answer, out))}")
-        if save is not None and (paths := write_scenarios(answer, save)):
-            names = ", ".join(path.name for path in paths)
-            said.append(f"Wrote {save}{os.sep}: {names}; next: parsim run {paths[0]}, parsim export {paths[0]}")
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", file=str(error.filename or out or save))) from None
+    if out is not None:
+        said.append(f"Wrote {out}{os.sep}: {', '.join(path.name for path in write_answer(answer, out))}")
+    if save is not None and (paths := write_scenarios(answer, save)):
+        names = ", ".join(path.name for path in paths)
+        said.append(f"Wrote {save}{os.sep}: {names}; next: parsim run {paths[0]}, parsim export {paths[0]}")
     return said

@@ -90,6 +90,8 @@ def sweep(
         if directory is not None:
             remark(f"The rows so far are in {directory / 'results.jsonl'}; the same command goes on with them.")
         raise
+    for damaged in found.damaged:
+        remark(f"warning: {damaged}")
     found.command = _command(file, values, where, minimise, maximise, trust_code=trust_code)
     written = [] if directory is None else _write(found, directory, reports=reports, quiet=quiet)
     if as_json:
@@ -121,13 +123,10 @@ def _write(found: Study, directory: Path, *, reports: bool, quiet: bool) -> list
     from parsim.study.sweep.outputs import REPORTS
     from parsim.study.sweep.outputs import reports as written
 
-    try:
-        names = [path.name for path in found.write(directory)]
-        if reports:
-            paths = progress("Writing reports", written(found, directory / REPORTS), len(found.shown), quiet=quiet)
-            names += [f"{REPORTS}{os.sep}{path.name}{os.sep}" for path in paths]
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot write the study: {error.strerror}", file=str(error.filename or directory))) from None
+    names = [path.name for path in found.write(directory)]
+    if reports:
+        paths = progress("Writing reports", written(found, directory / REPORTS), len(found.shown), quiet=quiet)
+        names += [f"{REPORTS}{os.sep}{path.name}{os.sep}" for path in paths]
     return names
 
 

@@ -92,14 +92,9 @@ def _checked(file: str, out: Path | None, width: str, ranks: str | None, *, stag
 
 
 def _write(path: Path, picture: bytes) -> None:
-    from parsim.report.write import replacing
+    from parsim.report.write import write_together
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(picture)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=path.name, file=str(path))) from None
+    write_together(path.parent, {path.name: picture})
 
 
 def _text(report: Report, data: TimelineData, path: Path) -> str:

@@ -66,8 +66,6 @@ def trace(
             documents["trace"] = _trace(report, out, wanted, others, most_slices, said, per_rank=per_rank)
     except ValueError as error:
         raise ScenarioError(Finding(str(error), suggestion="--unfolded simulates every rank", file="command line")) from None
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", file=str(out or memory_snapshot or OUT))) from None
     say_json(documents) if as_json else say("\n".join(said))
 
 
@@ -149,7 +147,6 @@ def _trace(
 
     if per_rank:
         directory = out if out is not None else Path("trace")
-        directory.mkdir(parents=True, exist_ok=True)
         paths = write_per_rank(report, directory, ranks, most)
         size = sum(path.stat().st_size for path in paths) / 1e6
         said.append(f"Wrote {directory}: {', '.join(path.name for path in paths)}, {size:.3g} MB together")

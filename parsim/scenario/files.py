@@ -9,13 +9,15 @@ import copy
 import difflib
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
@@ -188,6 +190,8 @@ def read_referenced(kind: str, path: Path) -> Document:
     """
     if is_shipped(path):
         return read(path)
+    if not path.is_file():
+        raise unreadable("is no regular file", str(path))
     try:
         document = read(path)
     except ScenarioError as error:
@@ -205,16 +209,43 @@ def _unquoted(message: str) -> str:
     return re.sub(r"""'[^']{3,}'|"[^"]{3,}\"""", "...", message)
 
 
+def open_input(path: Path) -> BinaryIO:
+    """A file to read from. A pipe is read as far as somebody writes to it (``parsim run <(...)``), and never waited for in vain.
+
+    Raises `ScenarioError` for a directory, a device or a pipe without a writer; `OSError` for what the system refuses.
+    """
+    name = str(path)
+    kind = path.stat().st_mode
+    if stat.S_ISDIR(kind):
+        raise unreadable("is a directory, expected a file", name)
+    if stat.S_ISREG(kind):
+        return path.open("rb")
+    if not stat.S_ISFIFO(kind):
+        raise unreadable("is a device, expected a file", name)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        first = os.read(descriptor, 1)
+    except BlockingIOError:  # whoever writes has not begun yet
+        first = None
+    if first == b"":
+        os.close(descriptor)
+        raise unreadable("is a pipe that nobody writes to, expected a file", name)
+    os.set_blocking(descriptor, True)
+    rest = os.fdopen(descriptor, "rb")
+    if first is None:
+        return rest
+    with rest:
+        return BytesIO(first + rest.read(SIZE_LIMIT))
+
+
 def read_text(path: Path) -> str:
     """The text of `path`, read with a size limit. Raises `ScenarioError`: see `read`."""
     name = str(path)
     try:
-        if path.is_dir():
-            raise unreadable("is a directory, expected a file", name)
         size = path.stat().st_size
-        if size > SIZE_LIMIT:
+        if size > SIZE_LIMIT and path.is_file():
             raise unreadable(f"the file has {size:,} bytes; at most {SIZE_LIMIT:,} are read", name, suggestion="is it the right file?")
-        with path.open("rb") as stream:
+        with open_input(path) as stream:
             raw = stream.read(SIZE_LIMIT + 1)
     except FileNotFoundError:
         siblings = [item.name for item in _siblings(path)]

@@ -203,8 +203,7 @@ class Comparison:
         """Write comparison.json, comparison.csv, comparison.md and the figures in `formats` (svg, png, pdf; none: no figures).
 
         Raises:
-            InputError: unknown format.
-            OSError: the disk says no.
+            InputError: unknown format, or the disk refuses a file; then none is written.
         """
         from parsim.study.compare_files import write
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from parsim import units
-from parsim.errors import Finding, PlanError
+from parsim.errors import Finding, PlanError, ScenarioError
 from parsim.parallel.schedules import ALIASES, NAMES, check, chunks, homes, schedule
 from parsim.parallel.schedules.check import SlotFinding
 from parsim.parallel.schedules.custom import Table, from_function, load_function, read_table
 from parsim.parallel.schedules.slot import APART, Overlapped, Schedule
+from parsim.scenario.files import read_text
 from parsim.scenario.trust import code_file, is_trusted, refusal
 
 _FILE = re.compile(r".*[/\\].*|.*\.(csv|txt|tsv|py)(:\w+)?", re.IGNORECASE)
@@ -327,10 +328,9 @@ def _table(name: str, ranks: int | None, micro_batches: int | None) -> Entry:
     if path.suffix.lower() == ".py":
         raise PlanError(Finding("is Python: which function?", "", name, f"write {name}:NAME", file=name))
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise PlanError(Finding(f"cannot be read: {reason}", "", name, f"write {', '.join(NAMES)}, or a path", file=name)) from None
+        text = read_text(path)
+    except ScenarioError as error:
+        raise PlanError([replace(one, value=name, suggestion=f"write {', '.join(NAMES)}, or a path") for one in error.findings]) from None
     try:
         table = read_table(text, name)
     except PlanError as error:

@@ -86,6 +86,7 @@ def variants(
     title = groups[0].title if not many else " vs ".join(dict.fromkeys(_shortest(group.title) for group in groups))
     stems = list(dict.fromkeys(group.stem for group in groups))
     stem = "-vs-".join(stems) if len(stems) <= 2 else f"{stems[0]}-and-{len(stems) - 1}-more"
+    stem = stem.replace("/", "-").replace("\\", "-")  # names of overrides may have any letters
     return Variants(tuple(found), title, stem, None if many else groups[0].baseline)
 
 

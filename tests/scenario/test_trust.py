@@ -155,7 +155,7 @@ def test_a_report_says_what_ran(folder: Path, capsys: pytest.CaptureFixture[str]
 
 # -- a text from a stranger --------------------------------------------------------------------------------------------
 
-STRANGE = "model: gpt2\ncluster: {topology: dgx-a100-80gb, gpus: 2}\ntraining: {micro_batch: 1, sequence_length: 64}\n"
+STRANGE = "model: gpt2\ncluster: {topology: dgx-a100-80gb, gpus: 2}\ntraining: {micro_batch: 1, global_batch: 2, sequence_length: 64}\n"
 PROBE = """
 import json, sys
 import parsim.report.plots.figure

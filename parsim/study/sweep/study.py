@@ -80,6 +80,8 @@ class Study:
         self._rows = rows
         self.directory: Path | None = None
         """where its files are"""
+        self.damaged: tuple[Finding, ...] = ()
+        """lines of its rows that were set aside"""
         self.command: str | None = None
         self.before = 0
         """rows that were there before"""
@@ -278,7 +280,7 @@ class Study:
         }  # fmt: skip
 
     def write(self, directory: str | Path) -> list[Path]:
-        """Write what the table says: best.json, and pareto.svg where there are two objectives. OSError: the disk says no."""
+        """Write what the table says: best.json, and pareto.svg where there are two objectives. Raises ScenarioError if the disk says no."""
         from parsim.study.sweep.outputs import write
 
         return write(self, Path(directory))

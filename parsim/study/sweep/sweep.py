@@ -106,7 +106,7 @@ def run(
     objectives = definition.objectives or (objective("step_time_s"),)
     if out is None:
         return _Run(space, where, objectives, None).study(hands, bound, watch, exhaustive=exhaustive)
-    with Journal(out, asked(definition, space), restart=restart) as journal:
+    with Journal(out, asked(definition, space), restart=restart, points=space.points) as journal:
         return _Run(space, where, objectives, journal).study(hands, bound, watch, exhaustive=exhaustive)
 
 
@@ -159,7 +159,8 @@ class _Run:
                 pass
         found = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed, choice.judged)
         found.before = self.before
-        found.directory = self.journal.directory if self.journal is not None else None
+        if self.journal is not None:
+            found.directory, found.damaged = self.journal.directory, tuple(self.journal.damaged)
         return found
 
     def _opened(self) -> Iterator[Place]:
