@@ -69,7 +69,8 @@ class Replicated:
             return []
         half = self.training.finetune is not None and self.training.finetune.base  # frozen weights are stored as they are read
         cast = self._trainable if half else tuple(w for w in self.weights if not w.parameter.buffer)
-        matrices = [w for w in cast if len(w.parameter.shape) >= 2 and w.product]
+        kept = self.training.precision.keep
+        matrices = [w for w in cast if len(w.parameter.shape) >= 2 and w.product and w.part not in kept]
         return [at.tensor(f"{w.name}.cast", element * w.count, "parameters") for w in matrices]
 
     def _placeholders(self, at: Emitter) -> list[str]:

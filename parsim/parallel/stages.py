@@ -67,7 +67,7 @@ def block_seconds(model: Model, workload: Workload, clock: Callable[[Kernel], fl
     seconds = []
     for block in model.blocks:
         if id(block) not in known:
-            works = [operator.work(workload) for operator in block.operators]
+            works = [operator.work(workload.inside(block.kind)) for operator in block.operators]
             known[id(block)] = math.fsum(clock(k) for w in works for k in (*w.forward, *w.backward_input, *w.backward_weight))
         seconds.append(known[id(block)])
     return seconds

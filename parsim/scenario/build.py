@@ -13,7 +13,7 @@ from parsim.parallel.settings import Offload, Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
-from parsim.scenario.capability import attention_findings, attention_kernel, chunk_findings, precision_findings, preset_for
+from parsim.scenario.capability import attention_findings, attention_kernel, chunk_findings, keep_findings, precision_findings, preset_for
 from parsim.scenario.collectives import collective_settings
 from parsim.scenario.counting import counting_findings, steps_to_train
 from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
@@ -284,7 +284,9 @@ class Builder:
             default, reason = preset_for(profile.precision, devices)
             record = profile.assumption("precision", default, "precision.preset")
             self.assumptions.append(replace(record, source=f"{reason}; {record.source}" if reason else record.source))
-        precision = resolve(wanted, default)
+        precision = resolve(wanted, default, profile.kept)
+        if precision.matmul == "fp8" and wanted.keep is None:
+            self.assumptions.append(profile.assumption("fp8_keep", ", ".join(precision.keep), "fp8.keep"))
         problems = precision_findings(precision, devices)
         if problems:
             self._fail(PlanError, problems)
@@ -305,6 +307,7 @@ class Builder:
             self.assumptions.append(profile.assumption("attention", attention, "attention.order"))
         else:
             problems = attention_findings(attention, profile.attention, devices, precision, model)
+        problems += keep_findings(section.precision.keep, precision, model, attention)
         if problems:
             self._fail(PlanError, problems)
         dropout = section.dropout

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.parallel.settings import Host, Parallelism
+from parsim.parallel.settings import KEPT, Host, Parallelism
 from parsim.scenario import files
 from parsim.scenario.machine import HostSection
-from parsim.scenario.precision import PRESETS
+from parsim.scenario.precision import PRESETS, kept_parts
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.training import ATTENTIONS
 from parsim.scenario.values import Choice, Flag, Quantity, did_you_mean
@@ -39,6 +39,8 @@ class Profile:
 
     name: str
     precision: str
+    kept: tuple[str, ...]
+    """parts of a model whose products stay bf16 under fp8"""
     attention: tuple[str, ...]
     """in order of preference"""
     fusion: str
@@ -94,6 +96,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
     profile = Profile(
         name=str(document.tree.get("name", name)),
         precision=reader.get("precision.preset", Choice(tuple(PRESETS)), "bf16"),
+        kept=reader.get("fp8.keep", _Parts(), KEPT),
         attention=tuple(reader.get("attention.order", _Order(), ["flash2", "mem-efficient", "eager"])),
         fusion=reader.get("kernels.fusion", Choice(("eager", "compiled", "fused")), "eager"),
         loss=reader.get("kernels.loss", Choice(("eager", "fused", "vocab-parallel")), "eager"),
@@ -183,6 +186,13 @@ class _Order:
     def check(self, value: Any) -> list[str]:
         kernels = value if isinstance(value, list) else [value]
         return [Choice(ATTENTIONS).check(kernel) for kernel in kernels]
+
+
+class _Parts:
+    """A list of parts of a model that stay bf16 under fp8."""
+
+    def check(self, value: Any) -> tuple[str, ...]:
+        return kept_parts(value)
 
 
 class _Reader:

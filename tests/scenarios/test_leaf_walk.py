@@ -111,6 +111,10 @@ LEAVES: dict[str, Leaf] = {
     "training.precision.optimizer": leaf("bf16", "fp8", "none", 0, same={**WHOLE, 1: "fp8"}),
     "training.precision.activations": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
     "training.precision.matmul": leaf("fp32", "tf32", "fp8", same={"bf16": None, "fp16": None}),
+    "training.precision.keep": leaf(
+        ["embedding", "router", "norm", "attention"], ["embedding", "head", "router", "norm"], ["head", "attention"],
+        training__precision__preset="fp8", training__attention="cudnn", cluster__topology="hgx-h100",
+    ),
     "training.precision.reduce": leaf("fp32", "fp8", "none", 0, same={**HALF, 1: "fp8"}),
     "training.optimizer.name": leaf("sgd", "momentum", "adam-8bit", "adafactor", same={"adam": None, "adamw": None, "lion": "momentum"}),
     "training.optimizer.implementation": leaf("fused", "loop", same={"auto": None, "foreach": None}),
