@@ -145,7 +145,17 @@ def _transfers(plan: Plan, interconnect: Interconnect, lowering: Lowering) -> It
         whole = lowering.breakdown_axis(axis)
         groups = sends_of(plan, source, target) if kind == "send" else groups_of(plan, axis, source)
         first = tuple(groups[0].tolist())
-        chosen = {interconnect.cost(Collective(kind, whole, first, size)).algorithm: size for size in sorted(sizes)}
+        if None in sizes:  # sends that were measured: no links, but whoever receives waits for whoever sends
+            own = np.full(len(groups), _hashed(kind, axis, source, target, "measured"))
+            yield (
+                kind,
+                whole,
+                groups,
+                own,
+                Batch(np.arange(len(groups)), CollectiveCost(0.0, ()), np.zeros((len(groups), 0), dtype=np.int64)),
+            )
+        known = sorted(size for size in sizes if size is not None)
+        chosen = {interconnect.cost(Collective(kind, whole, first, size)).algorithm: size for size in known}
         for algorithm, size in chosen.items():
             questions.setdefault((kind, whole, size, len(first)), []).append(((kind, axis, source, target, algorithm), groups))
     for (kind, whole, size, _), asked in questions.items():

@@ -63,8 +63,9 @@ class Lowering:
         self._shared_lanes: dict[tuple[Ranks, tuple[str, ...]], tuple[Lane, ...]] = {}
         self.conditions: dict[int, object] = {}
         """rank -> what `compiled` depends on besides the items: while it is the same object, the answer is"""
-        self.families: dict[tuple[str, str, int, int], dict[int, None]] = {}
-        """(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> sizes [B]: every kind of transfer in the program"""
+        self.families: dict[tuple[str, str, int, int], dict[int | None, None]] = {}
+        """(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> sizes [B]: every kind of transfer in the program;
+        None: one that takes a measured time and crosses no links"""
 
     def new_program(self) -> Program:
         """What is filled."""
@@ -261,7 +262,7 @@ class Lowering:
             collective = self._collectives[key] = Collective(kind, axis, group, size)
         return collective
 
-    def note(self, kind: str, axis: str, source: int, target: int, size: int) -> None:
+    def note(self, kind: str, axis: str, source: int, target: int, size: int | None) -> None:
         """Such transfers are made: see `families`."""
         key = (kind, axis, source, target)
         self.families.setdefault(key, {})[size] = None

@@ -251,7 +251,7 @@ class Slots:
         collective: Collective | None = None
         if size is not None:
             collective = lowering.transfer("send", "pipeline", (rank, other), size)
-            lowering.note("send", "pipeline", here, target, size)
+        lowering.note("send", "pipeline", here, target, size)
         way = "forward" if kind == "F" else "backward"
         if (lanes := self._send_lanes.get((rank, receiver, way))) is None:
             # where messages of one way go to two neighbours, or come from two, they need not wait for each other

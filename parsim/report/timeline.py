@@ -79,7 +79,7 @@ class Timeline:
         """op classes that the report does not know; their time is `other`"""
         self._kinds = _kinds_by_lane(self.columns)
         self.lanes: dict[int, dict[str, Indices]] = {
-            rank: {name: self.columns.of(kinds) for name, kinds in lanes.items()} for rank, lanes in self._kinds.items()
+            rank: {name: self._in_order(self.columns.of(kinds)) for name, kinds in lanes.items()} for rank, lanes in self._kinds.items()
         }
         self._known: dict[tuple[int, tuple[tuple[bool, bool], ...]], Indices] = {}
 
@@ -113,6 +113,11 @@ class Timeline:
         sources = np.repeat(np.arange(len(ops), dtype=np.int64), counts)[np.argsort(targets, kind="stable")]
         offsets = np.concatenate(([0], np.cumsum(np.bincount(targets, minlength=len(ops))))).astype(np.int64)
         return offsets, sources
+
+    def _in_order(self, lane: Indices) -> Indices:
+        """The ops of a lane as they ran: a collective has the number that its first member gave it, others may have run before."""
+        start, end = self.start[lane], self.end[lane]
+        return lane if (start[1:] >= end[:-1]).all() else lane[np.lexsort((end, start))]
 
     def lane(self, rank: int, name: str = COMPUTE_LANE) -> Indices:
         """The ops of one lane in order; empty if the rank has no such lane."""

@@ -136,6 +136,19 @@ CASES = {
     "tp4 pp2 on hashed uplinks": (
         32, scenario(H100, 4, {"tp": 4, "pp": 2, "strategy": "zero1"}, cluster={**HASHED, "collectives": "ring"}),
     ),
+    # sends of a measured duration cross no links, but join a rank to its neighbour: only one of three shares its PCIe switch with stage 0
+    "measured stages that store checkpoints": (
+        4,
+        scenario(
+            "dgx-a100-80gb",
+            parallel={"pp": 2, "strategy": "zero3"},
+            cluster={"gpus": 6},
+            model={"stages": [{"forward": "0.1 ms", "backward": "5.4 ms", "activation": "10 MiB", "parameters": 10**6, "send": "0.1 ms"}]},
+            sequence_length=None,
+            recompute="full",
+            offload={"activations": "cpu"},
+        ),
+    ),
     # traffic of other jobs: whoever meets it is a class of its own
     "a stream between two machines": (
         4, scenario(H100, 4, {"tp": 8, "strategy": "fsdp"}, model="opt-1.3b", cluster={"background": STREAM}),

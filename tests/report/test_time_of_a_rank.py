@@ -23,6 +23,7 @@ from parsim.report.timeline import (
     bubble_over_ideal,
     sweep,
 )
+from parsim.run import simulate
 
 
 def rows(timeline):
@@ -134,6 +135,23 @@ def test_gaps_on_the_critical_path_are_launch(run):
     path = critical_path(Timeline(late))
     assert path.seconds["launch"] == 1.0
     assert path.seconds["compute"] == 2.0
+
+
+def test_a_lane_is_in_the_order_in_which_its_ops_ran():
+    """The norm of the gradients meets two stages: it has the number that the first one gave it, before the last ops of the second."""
+    tree = {
+        "model": {"base": "llama-3.2-1b", "layers": 2},
+        "cluster": {"topology": "dgx-a100-80gb", "gpus": 4},
+        "training": {"sequence_length": 64, "micro_batch": 1, "gradient_accumulation": 2},
+        "parallel": {"pipeline": {"size": 2, "overlap_sends": False}},
+    }
+    report = simulate(tree)
+    timeline = report.timeline
+    for rank in timeline.ranks:
+        lane = timeline.lane(rank)
+        assert (timeline.start[lane][1:] >= timeline.end[lane][:-1]).all()
+    for row in report.collectives:
+        assert row.exposed_s <= row.busy_s * (1 + 1e-9)
 
 
 def _chain():
