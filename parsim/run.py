@@ -127,6 +127,11 @@ class StepResult:
             return memory_of(self.run, built.cluster, reserve=built.memory_reserve, bytes_per_parameter=built.bytes_per_parameter)
 
     @property
+    def fits(self) -> bool:
+        """Whether every device and every host have enough memory, as `Report.fits` says."""
+        return self.memory.headroom >= 0 and (self.memory.host is None or self.memory.host.lacks == 0)
+
+    @property
     def peaks(self) -> dict[int, int]:
         """Representative rank -> peak of its device's memory [B]."""
         return {device.rank: device.device_used_bytes for device in self.memory.devices}
@@ -152,7 +157,8 @@ def execute(built: Built, *, unfolded: bool = False, blocks: bool = True, clock:
         job = plan_of(built, clock)
         wires = Interconnect(built.cluster, job.gpus, built.collectives)
         beside = interference_of(built, wires)
-        if blocks and not unfolded and (beside is None or not beside.slows_wires):
+        repeated = job.training.micro_batches > 1  # a pass that runs once is simulated sooner than it is cut into blocks
+        if blocks and repeated and not unfolded and (beside is None or not beside.slows_wires):
             try:
                 return _in_blocks(built, job, wires, clock, beside)
             except InputError:

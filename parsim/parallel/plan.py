@@ -184,7 +184,10 @@ class Plan:
 
     def units(self, chunk: Chunk) -> tuple[Unit, ...]:
         """What hooks are called with: one unit per block, or as `data.unit` wraps them for sharded strategies."""
-        by_block = {block: tuple(w for w in self.weights(chunk) if w.block == block) for block in chunk.blocks}
+        held: dict[int, list[Weight]] = {block: [] for block in chunk.blocks}
+        for weight in self.weights(chunk):
+            held[weight.block].append(weight)
+        by_block = {block: tuple(weights) for block, weights in held.items()}
         if not self.sharded or self.parallelism.data.unit == "block":
             return tuple(Unit(self.model.block_names[block], (block,), weights) for block, weights in by_block.items())
         if self.parallelism.data.unit == "model":

@@ -93,7 +93,12 @@ class Replicated:
 
     def _state_list(self) -> list[tuple[Weight, State]]:
         optimizer, precision = self.training.optimizer, self.training.precision
-        return [(w, state) for w in self._trainable for state in states(optimizer, precision, w.parameter.shape, w.count)]
+        of_shape: dict[tuple[tuple[int, ...], int], tuple[State, ...]] = {}
+        for weight in self._trainable:
+            key = (weight.parameter.shape, weight.count)
+            if key not in of_shape:
+                of_shape[key] = states(optimizer, precision, *key)
+        return [(w, state) for w in self._trainable for state in of_shape[w.parameter.shape, w.count]]
 
     def _states(self, at: Emitter) -> list[str]:
         category = place(self.training.offload.optimizer, "optimizer")

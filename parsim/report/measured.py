@@ -224,6 +224,26 @@ class MemoryFacts:
     host: HostMemory | None = None
     """None where nothing is offloaded"""
 
+    def usable(self, device: DeviceMemory) -> int:
+        """What a device class may use [B]."""
+        return (self.capacity_bytes if device.capacity_bytes is None else device.capacity_bytes) - self.reserve_bytes
+
+    @property
+    def worst_device(self) -> DeviceMemory | None:
+        """The device class with the least headroom."""
+        return min(self.devices, key=lambda device: self.usable(device) - device.device_used_bytes, default=None)
+
+    @property
+    def headroom(self) -> int:
+        """Bytes left on the fullest device; negative: it does not fit."""
+        worst = self.worst_device
+        return (self.capacity_bytes - self.reserve_bytes) if worst is None else self.usable(worst) - worst.device_used_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest device memory in use on any rank, as nvidia-smi would show it [B]."""
+        return max((device.device_used_bytes for device in self.devices), default=0)
+
 
 @dataclass(frozen=True)
 class Effect:

@@ -179,21 +179,17 @@ class Report:
 
     def capacity(self, device: DeviceMemory) -> int:
         """What a device class may use [B]."""
-        memory = self.measured.memory
-        return (memory.capacity_bytes if device.capacity_bytes is None else device.capacity_bytes) - memory.reserve_bytes
+        return self.measured.memory.usable(device)
 
     @property
     def worst_device(self) -> DeviceMemory | None:
         """The device class with the least headroom."""
-        devices = self.measured.memory.devices
-        return min(devices, key=lambda device: self.capacity(device) - device.device_used_bytes, default=None)
+        return self.measured.memory.worst_device
 
     @property
     def headroom(self) -> int:
         """Bytes left on the fullest device; negative: it does not fit."""
-        worst = self.worst_device
-        memory = self.measured.memory
-        return (memory.capacity_bytes - memory.reserve_bytes) if worst is None else self.capacity(worst) - worst.device_used_bytes
+        return self.measured.memory.headroom
 
     @property
     def fits(self) -> bool:
@@ -209,7 +205,7 @@ class Report:
     @property
     def peak_memory(self) -> int:
         """The highest device memory in use on any rank, as nvidia-smi would show it [B]."""
-        return max((device.device_used_bytes for device in self.measured.memory.devices), default=0)
+        return self.measured.memory.peak_bytes
 
     # words -----------------------------------------------------------------------------------------------------
 

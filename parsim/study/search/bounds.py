@@ -65,11 +65,15 @@ class Bounder:
         """
         pieces = self.shared.pieces(built)
         training = built.training
-        capacity = built.cluster.device(built.gpus[0]).visible_memory - built.memory_reserve
+        capacity = _capacity(built)
         tokens = float(training.global_batch * training.mean_length) if built.model.sequence else None
         peak = memory(pieces)
         step_time = closed(pieces) if peak <= capacity else 0.0  # whoever cares for what cannot fit asks for a tighter one
         return Bounds(step_time, peak, capacity, training.global_batch, tokens, len(built.gpus))
+
+    def surely_full(self, built: Built) -> bool:
+        """Whether it cannot fit; no transfer is priced for it. Raises as `bounds`."""
+        return memory(self.shared.pieces(built)) > _capacity(built)
 
     def tight(self, built: Built) -> float:
         """The longest chain through the whole schedule [s]; not below the cheap bound."""
@@ -83,6 +87,10 @@ class Bounder:
         if order is None or built.parallelism.data.strategy in CENTRAL:
             return least
         return max(least, chained(pieces, order) * (1 - ROUNDING_ERRORS))
+
+
+def _capacity(built: Built) -> int:
+    return built.cluster.device(built.gpus[0]).visible_memory - built.memory_reserve
 
 
 # -- step time --------------------------------------------------------------------------------------------------------
