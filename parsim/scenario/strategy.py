@@ -32,7 +32,7 @@ MOST_PROBLEMS = 8
 """of one schedule that are listed"""
 BLACKWELL = 10.0
 """compute capability"""
-SLOT = re.compile(r"[FBIW]\d+\.\d+|\d+[FBIW]\d+")
+SLOT = re.compile(r"[FBIW][0-9]+\.[0-9]+|[0-9]+[FBIW][0-9]+")
 
 
 def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> Parallelism:

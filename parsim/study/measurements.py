@@ -18,7 +18,7 @@ from parsim.hardware.cluster import Cluster
 from parsim.scenario.files import Document, data_root, read, read_text
 from parsim.study.collective import bus_factor
 from parsim.study.machines import machines
-from parsim.units import parse
+from parsim.units import parse, real, whole
 
 Thing = TypeVar("Thing")
 
@@ -217,10 +217,10 @@ def _points(text: str, name: str, systems: Mapping[str, System], findings: list[
     points = []
     for line, row in enumerate(csv.DictReader(io.StringIO(text)), 2):
         try:
-            kind, gpus, size = row["collective"], int(row["gpus"]), int(row["bytes"])
+            kind, gpus, size = row["collective"], whole(row["gpus"]), whole(row["bytes"])
             bus = bus_factor(kind, gpus)
-            time = float(row["time_us"]) * 1e-6 if row["time_us"] else size * bus / (float(row["busbw_GBps"]) * 1e9)
-            point = Point(row["system"], kind, gpus, int(row["nodes"]), size, time, row["algorithm"], row["source"], row["note"])
+            time = real(row["time_us"]) * 1e-6 if row["time_us"] else size * bus / (real(row["busbw_GBps"]) * 1e9)
+            point = Point(row["system"], kind, gpus, whole(row["nodes"]), size, time, row["algorithm"], row["source"], row["note"])
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             findings.append(Finding(f"cannot be read: {error}", file=name, line=line))
             continue

@@ -18,6 +18,7 @@ from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.files import Document, data_root, parse_value, read, read_text
+from parsim.units import is_digits, real
 
 MEASURED = {"step_time_s": "s", "allocated_gib": "GiB", "reserved_gib": "GiB", "device_used_gib": "GiB"}
 """columns that were measured, and their units"""
@@ -213,7 +214,7 @@ def _row(
     for column in columns:
         if cells[column]:
             put(tree, column, parse_value(cells[column]))
-    measured = {column: float(cells[column]) for column in MEASURED if cells.get(column)}
+    measured = {column: real(cells[column]) for column in MEASURED if cells.get(column)}
     one = cells["id"]
     return Row(one, source, measured, tree, _reason(left_out, one), _reason(no_memory, one))
 
@@ -237,8 +238,8 @@ def _reason(reasons: Mapping[str, str], row: str) -> str:
     if row in reasons:
         return reasons[row]
     for key, reason in reasons.items():
-        if (match := re.fullmatch(r"(.*-)(\d+)\.\.(\d+)", key)) and row.startswith(match[1]):
+        if (match := re.fullmatch(r"(.*-)([0-9]+)\.\.([0-9]+)", key)) and row.startswith(match[1]):
             number = row[len(match[1]) :]
-            if number.isdigit() and int(match[2]) <= int(number) <= int(match[3]):
+            if is_digits(number) and int(match[2]) <= int(number) <= int(match[3]):
                 return reason
     return ""

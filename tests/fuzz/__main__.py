@@ -23,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from fuzz_kinds import KINDS, Kind  # noqa: E402
 from fuzz_processes import verdicts  # noqa: E402
-from fuzz_run import Case, Verdict, case, prepare, run_case, unchanged, write  # noqa: E402
+from fuzz_run import SECONDS, Case, Verdict, case, prepare, run_case, unchanged, write  # noqa: E402
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -34,12 +34,13 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"no kind contains {asked.kind!r}; kinds: {', '.join(kind.name for kind in KINDS)}\n")
         return 2
     if asked.only is not None:
-        return _one(asked.only, asked.seed, kinds)
+        return _one(asked.only, asked.seed, kinds, asked.seconds)
     if asked.seeds:
         return _seeds(kinds)
     begin = time.monotonic()
     found: list[Verdict] = []
-    for verdict in verdicts(range(asked.first, asked.first + asked.mutants), asked.seed, kinds, asked.jobs):
+    numbers = range(asked.first, asked.first + asked.mutants)
+    for verdict in verdicts(numbers, asked.seed, kinds, asked.jobs, asked.seconds):
         found.append(verdict)
         if verdict.failures and asked.save is not None:
             _save(verdict, case(verdict.number, asked.seed, kinds), asked.save)
@@ -68,15 +69,16 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", type=int, metavar="N", help="one mutant, in this process, with everything it said")
     parser.add_argument("--quick", action="store_true", help="without the kinds whose commands simulate for seconds")
     parser.add_argument("--seeds", action="store_true", help="the documents themselves, unchanged")
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"CPU time of a mutant; default: {SECONDS:g}")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write the files, the command and the output of those that fail there")
     return parser.parse_args(words)
 
 
-def _one(number: int, seed: int, kinds: Sequence[Kind]) -> int:
+def _one(number: int, seed: int, kinds: Sequence[Kind], seconds: float) -> int:
     prepare(kinds)
     chosen = case(number, seed, kinds)
     with tempfile.TemporaryDirectory(prefix="parsim-fuzz-") as folder:
-        verdict = run_case(number, chosen, Path(folder) / "here")
+        verdict = run_case(number, chosen, Path(folder) / "here", seconds)
     print(_story(verdict, chosen))
     return 1 if verdict.failures else 0
 

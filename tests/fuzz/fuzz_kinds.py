@@ -93,6 +93,7 @@ CHECKS = (
     "check {}",
     "run {} --json",
     "run {} --json",
+    "run {} --json",
     "show {}",
     "export {} --to megatron",
     "export {} --to deepspeed",

@@ -21,6 +21,9 @@ ESCAPE = "\x1b]0;renamed\x07\x1b[31mred"
 REMARKS = ("source", "note", "name", "title", "description", "date", "year", "aliases", "assumptions", "vendor", "versions", "", "what")
 """keys whose values are read by people"""
 
+NAMES_FILES = ("strategy", "schedule", "model", "topology", "device", "extends", "base", "profile", "scenario", "deepspeed", "gpu", "")
+"""keys whose values may be the names of files; arguments without an option may be, too"""
+
 _NUMBER = re.compile(r"([+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(\s*[A-Za-zµ].*)?")
 _UNITS = (
     ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "Gb/s", "GiB/s"),
@@ -90,6 +93,8 @@ class Donors:
 
     values: Mapping[str, Sequence[Any]]
     trees: Sequence[Any]
+    words: Mapping[str, Sequence[str]]
+    """the legal words of a key"""
 
 
 def donors(trees: Sequence[Any], words: Mapping[str, Sequence[str]]) -> Donors:
@@ -98,7 +103,7 @@ def donors(trees: Sequence[Any], words: Mapping[str, Sequence[str]]) -> Donors:
     for tree in trees:
         for slot in slots(tree):
             values.setdefault(slot.key, []).append(slot.value)
-    return Donors(values, trees)
+    return Donors(values, trees, words)
 
 
 def mutate(seed: str, form: Form, others: Donors, dice: random.Random, *, strict: bool) -> Mutant:
@@ -178,6 +183,15 @@ def _donated(tree: Any, others: Donors, dice: random.Random) -> str:
     return f"{'.'.join(slot.keys)}: {_short(value)} from elsewhere"
 
 
+def _word(tree: Any, others: Donors, dice: random.Random) -> str:
+    """Another legal word: other strategies, schedules and optimizers, in combinations that nobody has tried."""
+    slot = _pick(tree, dice, lambda slot: slot.key in others.words and isinstance(slot.value, str))
+    if slot is None:
+        return "no word"
+    slot.value = dice.choice(others.words[slot.key])
+    return f"{'.'.join(slot.keys)}: {slot.value}"
+
+
 def _inserted(tree: Any, others: Donors, dice: random.Random) -> str:
     """A pair of another document of the kind, at the same place."""
     donor = dice.choice(others.trees)
@@ -225,6 +239,15 @@ def _hostile_leaf(tree: Any, others: Donors, dice: random.Random) -> str:
         return "no leaf"
     slot.value = copy.deepcopy(dice.choice(HOSTILE))
     return f"{'.'.join(slot.keys)}: {_short(slot.value)}"
+
+
+def _file(tree: Any, others: Donors, dice: random.Random) -> str:
+    """Another file where a file may be named."""
+    slot = _pick(tree, dice, lambda slot: slot.key.rpartition(".")[2].strip("=-") in NAMES_FILES and not isinstance(slot.value, list))
+    if slot is None:
+        return "no name"
+    slot.value = dice.choice((f"{CODE_FILE}:Planted", f"{CODE_FILE}:planted", SECRET_FILE, f"./{SECRET_FILE}", CODE_FILE, "/etc/hostname"))
+    return f"{'.'.join(slot.keys)}: {slot.value}"
 
 
 def _swapped(tree: Any, others: Donors, dice: random.Random) -> str:
@@ -302,8 +325,22 @@ def _crowd(tree: Any, others: Donors, dice: random.Random) -> str:
     return f"{'.'.join(slot.keys)}: a crowd beside it"
 
 
-GENTLE = (_scale, _scale, _scale, _unit, _donated, _donated, _inserted, _inserted, _shuffled, _repeated, _remove)
-ROUGH = (_hostile, _hostile, _hostile_leaf, _hostile_leaf, _hostile_leaf, _swapped, _key, _duplicated, _wrapped, _deep, _circle, _crowd)
+GENTLE = (_scale, _scale, _scale, _unit, _word, _word, _word, _donated, _donated, _inserted, _inserted, _shuffled, _repeated, _remove)
+ROUGH = (
+    _hostile,
+    _hostile,
+    _file,
+    _hostile_leaf,
+    _hostile_leaf,
+    _hostile_leaf,
+    _swapped,
+    _key,
+    _duplicated,
+    _wrapped,
+    _deep,
+    _circle,
+    _crowd,
+)
 
 
 def _impossible(tree: Any, dice: random.Random) -> str:

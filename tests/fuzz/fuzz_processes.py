@@ -26,7 +26,7 @@ BATCH = 40
 """mutants of a process"""
 
 
-def verdicts(numbers: Sequence[int], seed: int, kinds: Sequence[Kind], jobs: int) -> Iterator[Verdict]:
+def verdicts(numbers: Sequence[int], seed: int, kinds: Sequence[Kind], jobs: int, seconds: float) -> Iterator[Verdict]:
     """The verdicts of many mutants, in `jobs` processes of `BATCH` mutants each; in no order."""
     prepare(kinds)
     with tempfile.TemporaryDirectory(prefix="parsim-fuzz-") as folder:
@@ -35,7 +35,7 @@ def verdicts(numbers: Sequence[int], seed: int, kinds: Sequence[Kind], jobs: int
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
-                    running.append(_Process(waiting.pop(0), seed, kinds, Path(folder)))
+                    running.append(_Process(waiting.pop(0), seed, kinds, Path(folder), seconds))
                 ready, _, _ = select.select([process.pipe for process in running], [], [], 1.0)
                 for process in list(running):
                     yield from process.read(ready=process.pipe in ready)
@@ -50,7 +50,7 @@ def verdicts(numbers: Sequence[int], seed: int, kinds: Sequence[Kind], jobs: int
 class _Process:
     """A forked process with a batch of mutants; it says when it begins one, and how that ended."""
 
-    def __init__(self, numbers: list[int], seed: int, kinds: Sequence[Kind], folder: Path) -> None:
+    def __init__(self, numbers: list[int], seed: int, kinds: Sequence[Kind], folder: Path, seconds: float) -> None:
         self.left = numbers
         self.seed, self.kinds = seed, kinds
         self.ended = False
@@ -68,7 +68,7 @@ class _Process:
             size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if Path("/proc").exists() else 0
             resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, resource.RLIM_INFINITY))
             for number in numbers:
-                verdict = run_case(number, case(number, seed, kinds), folder / str(os.getpid()) / "here")
+                verdict = run_case(number, case(number, seed, kinds), folder / str(os.getpid()) / "here", seconds)
                 os.write(writing, json.dumps(asdict(verdict), default=str).encode("utf-8", "replace") + b"\n")
             status = 0
         finally:

@@ -165,7 +165,7 @@ def _watch(reader: str) -> None:
             setattr(loaded, name, watched)
 
 
-def run_case(number: int, chosen: Case, folder: Path) -> Verdict:
+def run_case(number: int, chosen: Case, folder: Path, seconds: float = SECONDS) -> Verdict:
     """Run one case in a fresh `folder`, in this process."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -175,10 +175,10 @@ def run_case(number: int, chosen: Case, folder: Path) -> Verdict:
     _returned.clear()
     begin = time.process_time()
     try:
-        with _time_limit():
+        with _time_limit(seconds):
             code, out, err = _executed(chosen.words, chosen.stream)
     except OutOfTimeError:
-        verdict.failures.append(f"more than {SECONDS:g} s of CPU time")
+        verdict.failures.append(f"more than {seconds:g} s of CPU time")
         verdict.seconds = time.process_time() - begin
         return verdict
     verdict.seconds = time.process_time() - begin
@@ -290,7 +290,7 @@ def _cause(chosen: Case, err: str) -> str:
     traced = err
     if "Traceback" not in err:
         try:
-            with _time_limit():
+            with _time_limit(SECONDS):
                 _, _, traced = _executed((*chosen.words, "--debug"), chosen.stream)
         except OutOfTimeError:
             return "took too long to find"
@@ -308,7 +308,10 @@ def _last(text: str) -> str:
 
 
 class _time_limit:  # noqa: N801 - used as a statement
-    """Raise `OutOfTimeError` after `SECONDS` of CPU time, again and again; end the process where Python does not come to its handlers."""
+    """Raise `OutOfTimeError` after some CPU time [s], again and again; end the process where Python does not come to its handlers."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
 
     def __enter__(self) -> None:
         def over(_signal: int, _frame: object) -> None:
@@ -316,9 +319,9 @@ class _time_limit:  # noqa: N801 - used as a statement
 
         signal.signal(signal.SIGPROF, over)
         used = resource.getrusage(resource.RUSAGE_SELF)
-        limit = int(used.ru_utime + used.ru_stime + SECONDS + 10)
+        limit = int(used.ru_utime + used.ru_stime + self.seconds + 10)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
-        signal.setitimer(signal.ITIMER_PROF, SECONDS, 1.0)
+        signal.setitimer(signal.ITIMER_PROF, self.seconds, 1.0)
 
     def __exit__(self, *_: object) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
