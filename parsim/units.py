@@ -156,17 +156,17 @@ def is_digits(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
-def whole(text: str) -> int:
+def whole(text: object) -> int:
     """The whole number in `text`, which `int` would also read from digits of other scripts. Raises `ValueError`."""
-    digits = text.strip()
+    digits = text.strip() if isinstance(text, str) else ""
     if not is_digits(digits.removeprefix("-").removeprefix("+")):
         raise ValueError(f"{_quote(text)} is not a whole number in the digits 0 to 9")
     return int(digits)
 
 
-def real(text: str) -> float:
+def real(text: object) -> float:
     """The finite number in `text`, which `float` would also read from digits of other scripts. Raises `ValueError`."""
-    number = float(text) if text.isascii() and "_" not in text else math.nan
+    number = float(text) if isinstance(text, str) and text.isascii() and "_" not in text else math.nan
     if not math.isfinite(number):
         raise ValueError(f"{_quote(text)} is not a finite number in the digits 0 to 9")
     return number

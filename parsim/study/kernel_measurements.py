@@ -121,7 +121,7 @@ def kernel_measurements(directory: str | Path | None = None) -> KernelMeasuremen
     about = read(folder / "devices.yaml")
     findings: list[Finding] = []
     entries: dict[str, Entry] = {}
-    for name, tree in (about.tree.get("devices") or {}).items():
+    for name, tree in about.section("devices").items():
         try:
             entries[name] = _entry(name, tree)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -152,7 +152,7 @@ def measurements(directory: str | Path | None = None) -> Measurements:
     ]
     try:
         low, middle, high = (int(parse(text, "bytes")) for text in about.tree.get("sizes", ()))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         findings.append(Finding(f"expected three sizes: {error}", "sizes").at(*about.locate("sizes")))
     path = folder / "measurements.csv"
     points = _points(read_text(path), str(path), systems, findings)
@@ -164,7 +164,7 @@ def measurements(directory: str | Path | None = None) -> Measurements:
 def _each(about: Document, section: str, make: Callable[[str, Any], Thing], findings: list[Finding]) -> dict[str, Thing]:
     """What `make` makes of every entry of a section; what it cannot use is a finding."""
     made: dict[str, Thing] = {}
-    for name, tree in (about.tree.get(section) or {}).items():
+    for name, tree in about.section(section).items():
         try:
             made[name] = make(name, tree)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

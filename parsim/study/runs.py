@@ -11,7 +11,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,8 +140,8 @@ def fitted(directory: str | Path | None = None) -> Fits:
     path = _folder(directory) / "fits.yaml"
     if not path.exists():
         return Fits()
-    tree = read(path).tree
-    return Fits(tree.get("calibrated") or {}, tree.get("constants") or {}, tree.get("held_out") or {})
+    document = read(path)
+    return Fits(document.section("calibrated"), document.section("constants"), document.section("held_out"))
 
 
 def put(tree: dict[str, Any], path: str, value: Any) -> None:
@@ -172,6 +172,9 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
         return None
     path = folder / f"{name}.csv"
     settings = tree.get("settings") or {}
+    if not isinstance(settings, Mapping):
+        findings.append(Finding("expected a mapping of scenario keys", f"{name}.settings", settings).at(*about.locate(f"{name}.settings")))
+        return None
     rows = []
     text = read_text(path)
     reader = csv.DictReader(io.StringIO(text))
@@ -180,19 +183,21 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
         if (stated := _stated(settings, column)) is not None:
             rule = "a row may only say what its source prints; what is the same for all rows stands in the settings"
             findings.append(Finding(f"{rule}: the settings have {stated}", column, file=str(path), line=1))
-    left_out, no_memory = _reasons(tree.get("left_out")), _reasons(tree.get("memory_left_out"))
+    left_out, no_memory, constants = (_read(about, name, key, make, findings) for key, make in _PARTS.items())
+    if len(findings) > before:
+        return None
     for number, cells in enumerate(reader, 2):
         try:
             rows.append(_row(name, cells, columns, settings, left_out, no_memory))
-        except ValueError as error:
-            findings.append(Finding(str(error), name, cells.get("id"), file=str(path), line=number))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            problem = f"has no column {error}" if isinstance(error, KeyError) else str(error)
+            findings.append(Finding(problem, name, cells.get("id"), file=str(path), line=number))
     known = {row.id for row in rows}
     findings += [
         Finding(f"no row is called {one}", f"{name}.left_out").at(*about.locate(f"{name}.left_out"))
         for one in {**left_out, **no_memory}
         if one not in known and ".." not in one
     ]
-    constants = tuple(_constant(str(key), entry) for key, entry in (tree.get("constants") or {}).items())
     return Source(name, str(tree["title"]), str(tree["source"]), str(tree["gpu"]), str(tree.get("inferred", "")), constants, tuple(rows))
 
 
@@ -231,6 +236,24 @@ def _stated(settings: Mapping[str, Any], path: str) -> Any:
 
 def _reasons(entries: Any) -> dict[str, str]:
     return {str(one): str(entry["reason"]) for entry in entries or () for one in entry["rows"]}
+
+
+def _constants(entries: Any) -> tuple[Constant, ...]:
+    return tuple(_constant(str(key), entry) for key, entry in (entries or {}).items())
+
+
+_PARTS: dict[str, Callable[[Any], Any]] = {"left_out": _reasons, "memory_left_out": _reasons, "constants": _constants}
+"""key of a source -> what reads it"""
+
+
+def _read(about: Document, name: str, key: str, make: Callable[[Any], Any], findings: list[Finding]) -> Any:
+    """What `make` makes of the value under a key of a source; what it cannot use is a finding."""
+    try:
+        return make(about.tree[name].get(key))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"{error} is missing" if isinstance(error, KeyError) else f"cannot be read: {error}"
+        findings.append(Finding(problem, f"{name}.{key}").at(*about.locate(f"{name}.{key}")))
+        return {}
 
 
 def _reason(reasons: Mapping[str, str], row: str) -> str:

@@ -257,13 +257,16 @@ def _failures(chosen: Case, code: int, out: str, err: str) -> Iterator[str]:
             yield "a message that nobody can read: too long"
     if warning := re.search(r"^.*\.py:\d+: (\w*Warning): ", err, re.MULTILINE):
         yield f"a Python warning: {warning[0][-100:]}"
-    if chosen.mutant.refuse and code in (0, 3, 4):
+    shows = chosen.words[0] == "show" and "--program" not in chosen.words  # it prints what other commands check
+    if chosen.mutant.refuse and code in (0, 3, 4) and not shows:
         yield f"an impossible value was taken: {_kind_of_value(chosen.mutant.changes[0])}"
     if code in (0, 3) and "--json" in chosen.words and not chosen.stream:
         yield from _document_failures(out)
-    for box in re.findall(r"\b(\d{3,})x (?!gpt)", " ".join(chosen.words) + " ".join(chosen.mutant.changes)):
-        if code in (0, 3) and int(box) >= 100:
-            yield "a box larger than any that is sold"
+    boxes = [word for word in chosen.words if chosen.kind.form == "arguments"] + [
+        change for change in chosen.mutant.changes if re.match(r"(\S*\.)?(topology|on|count): ", change)
+    ]
+    if code in (0, 3) and any(re.search(r"(^|')\d{3,}x \w", text) for text in boxes):
+        yield "a box larger than any that is sold"
 
 
 def _document_failures(out: str) -> Iterator[str]:

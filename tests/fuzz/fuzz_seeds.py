@@ -360,7 +360,7 @@ COMMANDS = tuple(
             "--offload",
             "optimizer",
             "--optimizer",
-            "sgd",
+            "adam",
         ),
         (
             "fit",

@@ -160,7 +160,7 @@ def arguments(tree: Any) -> list[str]:
             continue
         words += [name] if name else []
         words += [] if value is None else [_plain(value)]
-    return [word.replace("\0", "") for word in words]
+    return [word.replace("\0", "").encode("utf-8", "replace").decode() for word in words]
 
 
 @dataclass(frozen=True)
