@@ -140,9 +140,6 @@ def prepare(kinds: Sequence[Kind]) -> None:
     for kind in kinds:
         if kind.reader:
             _watch(kind.reader)
-    import typer.main
-
-    typer.main.get_command = cache(typer.main.get_command)  # it is built anew for every command line: most of the time of a mutant
 
 
 _returned: list[str] = []
