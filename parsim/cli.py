@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -358,6 +359,7 @@ def execute(arguments: Sequence[str]) -> int:
     arguments = list(arguments) or ["--help"]
     options = set(arguments)
     try:
+        _refuse_digits(arguments)
         return _run(arguments)
     except ReaderGone:
         return 141
@@ -382,6 +384,17 @@ def _run(arguments: list[str]) -> int:
             raise
         with written_or_said():
             raise
+
+
+def _refuse_digits(arguments: Sequence[str]) -> None:
+    """Refuse numbers in digits of other scripts, which Python's own `int` and `float`, and so the options, would take."""
+    findings = [
+        Finding(f"{word!r} is a number in digits of another script", "", word, "write it in the digits 0 to 9", file="command line")
+        for word in arguments
+        if any(letter.isdigit() and not letter.isascii() for letter in word) and re.fullmatch(r"[+-]?[\d_.,:eE+-]+", word)
+    ]
+    if findings:
+        raise ScenarioError(findings)
 
 
 def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:

@@ -12,6 +12,7 @@ import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json
+from parsim.units import whole
 
 if TYPE_CHECKING:
     from parsim.report.schedule_scene import Scene
@@ -143,7 +144,7 @@ def _files(figures: list[Path], pdf: Path | None, csv: Path | None) -> list[Find
 
 
 def _inches(text: str) -> float:
-    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]+)\s*", text.lower())
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]+)\s*", text.lower())
     try:
         value = float(found[1]) * _INCHES[found[2]] if found else nan
     except (ValueError, KeyError):
@@ -168,7 +169,7 @@ def _bytes(text: str | None) -> int | None:
 
 def _chunks(text: str) -> tuple[int, ...]:
     try:
-        counts = tuple(int(part) for part in text.split(","))
+        counts = tuple(whole(part) for part in text.split(","))
     except ValueError:
         raise ScenarioError(Finding(f"{text!r} is no count of chunks", "-v", text, "write 2, or 2,4")) from None
     return tuple(dict.fromkeys(counts))

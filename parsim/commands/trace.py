@@ -9,6 +9,7 @@ import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.terminal import Debug, Json, TrustCode, say, say_json
+from parsim.units import whole
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -106,7 +107,7 @@ def numbers(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        begin, end = int(first), int(last) if dash else int(first)
+        begin, end = whole(first), whole(last) if dash else whole(first)
         if not 0 <= begin <= end < 2**24:
             raise ValueError(part)
         found += range(begin, end + 1)

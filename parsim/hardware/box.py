@@ -11,7 +11,7 @@ from parsim.hardware.device import Device
 from parsim.hardware.links import STANDARD, standard_kind
 from parsim.hardware.tree import Tree, closest
 
-_LINE = re.compile(r"\s*(\d+)\s*[x×*](?:\s+|(?=[^\W_]))(\S.*?)\s*")
+_LINE = re.compile(r"\s*([0-9]+)\s*[x×*](?:\s+|(?=[^\W_]))(\S.*?)\s*")
 _WIRINGS = ("nvswitch", "nvlink-mesh", "nvlink-pairs")
 
 

@@ -21,6 +21,7 @@ from parsim.model.linear import Linear
 from parsim.model.loss import Loss
 from parsim.model.model import Block, Model, Operator
 from parsim.model.norms import LayerNorm
+from parsim.model.transformer import LARGEST
 
 Shape = tuple[int, ...]
 Settings = Mapping[str, Any]
@@ -132,8 +133,8 @@ def _input_shape(tree: object) -> Shape:
 
 
 def _positive(value: object, path: str, minimum: int = 1) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise _error(path, value, f"needs a whole number of at least {minimum}")
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= LARGEST:
+        raise _error(path, value, f"needs a whole number of at least {minimum}, at most {LARGEST:,}")
     return value
 
 

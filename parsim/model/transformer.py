@@ -16,6 +16,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
 
+LARGEST = 10**9
+"""of the sizes of an architecture"""
+
 Task = Literal["causal-lm", "encoder", "masked-lm", "pretraining", "sequence-classification", "image-classification"]
 """What stands after the last layer: a language-model head; nothing but the pooler; BERT's masked-LM head; masked LM
 and next-sentence heads; a classifier over the pooled first token; one over the first token of an image."""
@@ -302,6 +305,9 @@ def _checked(kind: Any, current: Any, value: Any, path: str, findings: list[Find
         return current
     if kind is int and value < 0:
         findings.append(Finding(f"must not be negative; is {value}", path, value))
+        return current
+    if kind in (int, float) and not abs(value) <= LARGEST:
+        findings.append(Finding(f"must be at most {LARGEST:,}; is {value:.3g}", path, value))
         return current
     return kind(value)
 

@@ -45,6 +45,13 @@ class Document:
     origins: Mapping[str, Origin]
     """dotted key path (list items by index, ``layers.0.linear``) -> where its key stands"""
 
+    def section(self, key: str) -> dict[str, Any]:
+        """The mapping under `key`, empty where there is none. Raises `ScenarioError` where something else stands there."""
+        value = self.tree.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise ScenarioError(Finding("expected a mapping", key, value).at(*self.locate(key)))
+        return value or {}
+
     def locate(self, path: str) -> Origin:
         """Where `path` stands, or the nearest key above it that is written."""
         return nearest(self.origins, path) or (self.path, None, None)

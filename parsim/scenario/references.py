@@ -16,7 +16,7 @@ from parsim.scenario.sold import oversold
 from parsim.scenario.trust import SCHEDULE, text_at
 from parsim.scenario.yaml_tree import Origin, nearest
 
-_SLOT = re.compile(r"[FBIW]\d+\.\d+|\d+[FBIW]\d+")
+_SLOT = re.compile(r"[FBIW][0-9]+\.[0-9]+|[0-9]+[FBIW][0-9]+")
 
 
 def folder(origins: Mapping[str, Origin], path: str, source: str) -> str | None:

@@ -129,7 +129,7 @@ def _show(tree: Mapping[str, Any], prefix: str, depth: int, origins: Mapping[str
         lines.append((f"{label}: {flow(value)}", place_text(origin) if origin is not None else "default"))
 
 
-_INDEX = re.compile(r"\[(\d+)\]")
+_INDEX = re.compile(r"\[([0-9]+)\]")
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+ ()×%-]*")
 
 

@@ -15,7 +15,7 @@ from parsim.errors import Finding
 from parsim.scenario import files
 from parsim.scenario.yaml_tree import Origin
 
-_BOX = re.compile(r"\s*(\d+)\s*[x×](?:\s+|(?=[^\W_]))(\S.*?)\s*")
+_BOX = re.compile(r"\s*([0-9]+)\s*[x×](?:\s+|(?=[^\W_]))(\S.*?)\s*")
 
 SHORT = {
     "parallel.tp": "parallel.tensor.size",

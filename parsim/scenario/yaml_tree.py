@@ -17,6 +17,8 @@ from parsim.scenario.fullwidth import wide_key, wide_marks
 NODE_LIMIT = 500_000
 """largest number of values after YAML aliases are expanded"""
 DEPTH_LIMIT = 100
+LARGEST = 10**30
+"""largest whole number: beyond anything real, and exact arithmetic with more digits is slow or impossible"""
 
 Origin = tuple[str, int | None, int | None]
 """file (or command-line argument), line and column, both from 1"""
@@ -119,14 +121,24 @@ class _Converter:
             return bool(node)
         if isinstance(node, str):
             return printable(str(node))
-        for kind in (int, float):
-            if isinstance(node, kind):
-                return kind(node)
+        if isinstance(node, int):
+            return self._whole(int(node), path)
+        if isinstance(node, float):
+            return float(node)
         if isinstance(node, dt.datetime):
             return node.isoformat(" ")
         if isinstance(node, dt.date):
             return node.isoformat()
         raise self._tagged(path)
+
+    def _whole(self, number: int, path: str) -> int:
+        if abs(number) <= LARGEST:
+            return number
+        where = nearest(self.origins, path) or (self.name, None, None)
+        written = f"{'-' if number < 0 else ''}{str(abs(number))[:12]}..."
+        message = f"{written} is a whole number beyond anything real (more than 1e30)"
+        self.findings.append(Finding(message, path, written).at(*where))
+        return 0
 
     def _refuse_tag(self, node: Any, path: str) -> None:
         tag = getattr(node, "tag", None)

@@ -170,7 +170,7 @@ def _as_argument(finding: Finding) -> Finding:
 
     def spelled(text: str) -> str:
         return re.sub(
-            r"(?<![\w-])--?([a-z][a-z-]*)(?: (\d+))?",
+            r"(?<![\w-])--?([a-z][a-z-]*)(?: ([0-9]+))?",
             lambda found: found[1].replace("-", "_") + (f"={found[2]}" if found[2] else ""),
             text,
         )

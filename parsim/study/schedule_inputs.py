@@ -199,7 +199,7 @@ class _Reader:
         text = text.strip()
         unit = ""
         try:
-            value = float(text)
+            value = units.real(text)
         except ValueError:
             unit = "s"
             try:
@@ -218,7 +218,7 @@ class _Reader:
         values = []
         for part in text.replace(":", ",").split(","):
             try:
-                value = float(part)
+                value = units.real(part)
             except ValueError:
                 value = -1.0
             if not 0 < value < float("inf"):

@@ -15,8 +15,8 @@ PATH = "parallel.pipeline.schedule"
 
 _CELLS = re.compile(r"\([^)]*\)\w*|[^\s,;]+")
 _TORCH_OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B")
-_LABEL = re.compile(r"\s*rank\s+\d+[^|:]*[|:]", re.IGNORECASE)
-_PASSES = re.compile(r"\d+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)\d*")
+_LABEL = re.compile(r"\s*rank\s+[0-9]+[^|:]*[|:]", re.IGNORECASE)
+_PASSES = re.compile(r"[0-9]+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
 
 
 class Table(NamedTuple):

@@ -14,8 +14,8 @@ from parsim.errors import Finding, PlanError
 KINDS = ("F", "B", "I", "W")
 """forward, whole backward, backward-input, backward-weight"""
 
-_OURS = re.compile(r"([FBIW])(\d+)\.(\d+)")
-_TORCH = re.compile(r"(\d+)([FBIW])(\d+)")
+_OURS = re.compile(r"([FBIW])([0-9]+)\.([0-9]+)")
+_TORCH = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
 
 
 class Slot(NamedTuple):

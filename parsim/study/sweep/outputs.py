@@ -45,7 +45,7 @@ def reports(study: Study, directory: Path, formats: Sequence[str] = ("json", "sv
         if entry.place.candidate is not None
     }
     for path in directory.iterdir() if directory.is_dir() else ():
-        if fullmatch(r"\d+-[0-9a-f]{16}", path.name) and path.name not in chosen:
+        if fullmatch(r"[0-9]+-[0-9a-f]{16}", path.name) and path.name not in chosen:
             rmtree(path)
     for name, candidate in chosen.items():
         write_outputs(simulate(candidate.scenario, trust_code=candidate.trust_code), directory / name, formats)

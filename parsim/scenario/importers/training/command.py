@@ -21,7 +21,7 @@ _SLURM = {
 }
 """option of sbatch -> variables that it sets"""
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
-_NUMBER = re.compile(r"-\.?\d")
+_NUMBER = re.compile(r"-\.?[0-9]")
 _PROGRAM = re.compile(r".*\.py$")
 
 

@@ -10,6 +10,7 @@ from parsim.scenario.importers.training.keys import Key, Source
 from parsim.scenario.placeholder import EXAMPLES
 from parsim.scenario.shortforms import box
 from parsim.scenario.sold import oversold
+from parsim.units import is_digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,12 @@ def counted(draft: Draft, key: Key | None, *, replaced: bool = False) -> Count |
     """
     if key is None:
         return None
-    if replaced and not str(key.value).isdigit():
+    if replaced and not is_digits(str(key.value)):
         draft.harmless(key, f"replaced by --nodes {draft.given.nodes}")
         return None
     if isinstance(key.value, str) and ":" in key.value:
         key_value = key.value.rpartition(":")[2]
-        return Count(int(key_value), key) if key_value.isdigit() else None
+        return Count(int(key_value), key) if is_digits(key_value) else None
     if key.value is True or key.value == "":
         draft.unmodelled(key, f"it has no value here: the machine is taken as --on and --nodes say{'; ' + key.hint if key.hint else ''}")
         return None
