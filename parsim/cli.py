@@ -24,7 +24,7 @@ import typer
 from typer.models import CommandInfo
 
 from parsim.columns import printable
-from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
+from parsim.errors import DeadlockError, Finding, InputError, OutputError, ParsimError, ScenarioError
 from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, open_streams, progress, remark, say, say_json, written_or_said
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ def _say_report(report: Report) -> None:
     console = Console()
     with console.capture() as captured:
         print_report(report, console)
-    say("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    say("\n".join(line.rstrip() for line in captured.get().split("\n")), styled=True)
 
 
 COMMANDS: Mapping[str, str | Callable[..., None]] = {
@@ -403,7 +403,8 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
     if isinstance(error, InputError):
         count = len(findings)
         remark("\n".join(map(str, findings)))
-        remark(f"{count} problem{'s' if count > 1 else ''}.{' Nothing was simulated.' if simulates else ''}")
+        nothing = " Nothing was simulated." if simulates and not isinstance(error, OutputError) else ""
+        remark(f"{count} problem{'s' if count > 1 else ''}.{nothing}")
     elif isinstance(error, ParsimError):
         remark(str(error))
     elif code == 2 and hasattr(error, "show"):
@@ -418,7 +419,7 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
             say_json(json.loads(json.dumps(document, default=str), parse_constant=str))
         except ReaderGone:
             return 141
-        except ScenarioError:
+        except OutputError:
             return code
     return code
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TextIO, TypeVar
 
 import typer
 
-from parsim.columns import is_unicode, plainly
-from parsim.errors import Finding, ScenarioError
+from parsim.columns import is_unicode, plainly, visible, visible_json
+from parsim.errors import Finding, OutputError, ScenarioError
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
 Figure = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: a .svg or .png file.")]
@@ -46,17 +46,18 @@ def open_streams() -> None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def say(text: str, *, escapes: bool = False) -> None:
-    """Print on stdout.
+def say(text: str, *, escapes: bool = False, styled: bool = False) -> None:
+    """Print on stdout; control characters are shown, not sent (`parsim.columns.visible`), unless they are our own colours: `styled`.
 
     What the stream's encoding lacks is replaced (`parsim.columns.plainly`), with `escapes` so that YAML reads it back.
 
     Raises:
         ReaderGone: nobody listens any more (``parsim list | head -1``).
-        ScenarioError: it cannot be written (a full disk, a closed stream).
+        OutputError: it cannot be written (a full disk, a closed stream).
     """
     with written_or_said():
-        sys.stdout.write(plainly(text.rstrip("\n"), sys.stdout.encoding, escapes=escapes) + "\n")
+        shown = text if styled else visible(text)
+        sys.stdout.write(plainly(shown.rstrip("\n"), sys.stdout.encoding, escapes=escapes) + "\n")
         sys.stdout.flush()
 
 
@@ -69,7 +70,7 @@ def written_or_said() -> Iterator[None]:
         _discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             raise ReaderGone from None
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", file="standard output")) from None
+        raise OutputError(Finding(f"cannot be written: {error.strerror}", file="standard output")) from None
 
 
 def standard_input() -> str:
@@ -92,7 +93,7 @@ def standard_input() -> str:
 def remark(text: str) -> None:
     """Print a line on stderr. Nothing depends on it: where stderr is closed or full, it is lost and the command goes on."""
     try:
-        sys.stderr.write(plainly(text.rstrip("\n"), sys.stderr.encoding) + "\n")
+        sys.stderr.write(plainly(visible(text).rstrip("\n"), sys.stderr.encoding) + "\n")
         sys.stderr.flush()
     except OSError:
         _discard(sys.stderr)
@@ -108,7 +109,7 @@ def _discard(stream: TextIO) -> None:
 def say_json(document: dict[str, Any]) -> None:
     """Print a document on stdout: valid JSON whatever the stream's encoding, so anything but UTF is written in escapes."""
     ascii_only = not is_unicode(sys.stdout.encoding)
-    say(json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False))
+    say(visible_json(json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False)))
 
 
 def progress(
@@ -125,11 +126,11 @@ def progress(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[remark]}"),
+        TextColumn("{task.fields[remark]}", markup=False),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(doing, total=total, remark="")

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from parsim.columns import is_unicode, plainly
+from parsim.columns import is_unicode, plainly, visible
 from parsim.report.communication import busiest
 from parsim.report.economics import Bill
 from parsim.report.host_memory import HostMemory
@@ -66,7 +66,7 @@ def _parts(report: Report) -> Iterator[RenderableType]:
     if report.measured.memory.devices:
         yield _memory(report)
     if report.measured.memory.host is not None:
-        yield Padding(Text(_host(report.measured.memory.host)), (1, 0, 0, 0))
+        yield Padding(_text(_host(report.measured.memory.host)), (1, 0, 0, 0))
     if report.collectives:
         yield _collectives(report)
     if report.links:
@@ -76,8 +76,8 @@ def _parts(report: Report) -> Iterator[RenderableType]:
 
 def _headline(report: Report) -> RenderableType:
     measured = report.measured
-    answer = Text(report.verdict, style="bold green" if report.fits else "bold red")
-    return Group(Text(measured.name, style="bold"), Text(recipe(measured), style="dim"), Text(), answer, Text(report.limiter))
+    answer = _text(report.verdict, style="bold green" if report.fits else "bold red")
+    return Group(_text(measured.name, style="bold"), _text(recipe(measured), style="dim"), _text(), answer, _text(report.limiter))
 
 
 def _speed(report: Report) -> RenderableType:
@@ -124,15 +124,15 @@ def _money(bill: Bill) -> Iterator[RenderableType]:
     if table.row_count:
         yield Padding(table, (1, 0, 0, 0))
     for metric, reason in bill.economics.reasons.items():
-        yield Text(f"no {metric.replace('_', ' ')}: {reason}", style="dim")
+        yield _text(f"no {metric.replace('_', ' ')}: {reason}", style="dim")
 
 
 def _table(title: str, columns: Sequence[Column], caption: str = "") -> Table:
     return Table(
         *columns,
-        title=Text(title, style="bold"),
+        title=_text(title, style="bold"),
         title_justify="left",
-        caption=Text(caption, style="dim") if caption else None,
+        caption=_text(caption, style="dim") if caption else None,
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -141,13 +141,18 @@ def _table(title: str, columns: Sequence[Column], caption: str = "") -> Table:
     )
 
 
+def _text(text: str = "", style: str = "") -> Text:
+    """Text as it is: no markup, no control characters."""
+    return Text(visible(text), style=style)
+
+
 def _right(header: str) -> Column:
-    return Column(Text(header), justify="right", no_wrap=True)
+    return Column(_text(header), justify="right", no_wrap=True)
 
 
 def _add(table: Table, *cells: str | Text) -> None:
     """Append a row; names are text, not markup."""
-    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    table.add_row(*(_text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def _breakdown(report: Report) -> RenderableType:
@@ -166,7 +171,7 @@ def _breakdown(report: Report) -> RenderableType:
         if value == 0.0 and report.critical[key] == 0.0:
             continue
         share = value / step if step > 0 else 0.0
-        bar = Text("█" * max(round(share * _BAR), 1 if share > 0 else 0), style=COLOURS[key])
+        bar = _text("█" * max(round(share * _BAR), 1 if share > 0 else 0), style=COLOURS[key])
         _add(table, key, unit.cell(value), points(share), bar, unit.cell(report.critical[key]))
     table.add_section()
     _add(table, "sum", unit.cell(math.fsum(report.breakdown.values())), "100.0", "", unit.cell(math.fsum(report.critical.values())))
@@ -214,9 +219,9 @@ def _memory_row(report: Report, device: DeviceMemory) -> list[str | Text]:
         shortened(group.ranks, 14),
         "–" if group.stage is None else str(group.stage),
         *(_cell(sum(device.at_peak.get(category, 0) for category in categories)) for _, categories in _MEMORY_COLUMNS),
-        Text(gib(used), style=style),
+        _text(gib(used), style=style),
         gib(capacity),
-        Text(f"{100 * used / capacity:.0f}" if capacity > 0 else "–", style=style),
+        _text(f"{100 * used / capacity:.0f}" if capacity > 0 else "–", style=style),
     ]
 
 
@@ -294,6 +299,6 @@ def _notes(report: Report) -> Iterator[RenderableType]:
     basis = f" ({confidence.basis})" if confidence.basis else ""
     listed = f"{count} assumption{'s' * (count != 1)}, listed in report.json, by effect with --sensitivity"
     text = f"{listed}; confidence: {confidence.status}{basis}."
-    yield Padding(Text(text, style="dim"), (1, 0, 0, 0))
+    yield Padding(_text(text, style="dim"), (1, 0, 0, 0))
     for finding in report.warnings:
-        yield Text(f"warning: {finding}", style="yellow")
+        yield _text(f"warning: {finding}", style="yellow")

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from parsim.errors import Finding, InputError, ScenarioError
+from parsim.errors import Finding, InputError, OutputError
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -44,7 +44,7 @@ def write_together(directory: Path, contents: Mapping[str, Content]) -> list[Pat
     """Write files into `directory` (made if needed): all of them, or none and the folder is as it was; their paths.
 
     Raises:
-        ScenarioError: the disk refuses one of them.
+        OutputError: the disk refuses one of them.
     """
     paths = [directory / name for name in contents]
     made = [folder for folder in (directory, *directory.parents) if not _is_there(folder)]
@@ -79,7 +79,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     What is no regular file (``/dev/null``, a pipe) is written to as it is.
 
     Raises:
-        ScenarioError: the disk refuses it.
+        OutputError: the disk refuses it.
     """
     with _refused(path):
         target = Path(os.path.realpath(path))
@@ -112,17 +112,17 @@ def write_new(path: Path, text: str) -> None:
     """Write a file that is not there yet.
 
     Raises:
-        ScenarioError: it is there, or the disk refuses it.
+        OutputError: it is there, or the disk refuses it.
     """
     with _refused(path):
         if path.is_symlink() or path.exists():
             suggestion = "choose another name"
-            raise ScenarioError(Finding("exists and is not overwritten", value=path.name, suggestion=suggestion, file=str(path)))
+            raise OutputError(Finding("exists and is not overwritten", value=path.name, suggestion=suggestion, file=str(path)))
     write_file(path, text.encode())
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, if it is not there. Raises `ScenarioError` where that cannot be done."""
+    """Make a folder, and those above it, if it is not there. Raises `OutputError` where that cannot be done."""
     with _refused(path):
         path.mkdir(parents=True, exist_ok=True)
 
@@ -133,11 +133,11 @@ def _refused(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror or error}", value=path.name, file=str(path))) from None
+        raise OutputError(Finding(f"cannot be written: {error.strerror or error}", value=path.name, file=str(path))) from None
     except ValueError as error:
         if "\0" not in str(path):
             raise
-        raise ScenarioError(Finding(f"cannot be written: {error}", value=path.name, file=str(path))) from None
+        raise OutputError(Finding(f"cannot be written: {error}", value=path.name, file=str(path))) from None
 
 
 def _part(path: Path) -> Path:

@@ -140,7 +140,8 @@ def shown(path: str | Path) -> str:
     if (shelf := _shelf(resolved)) is not None:
         kind, folder = shelf
         return f"{'' if kind in _AT_THE_ROOT else 'catalogue/'}{kind}/{resolved.relative_to(folder).as_posix()}"
-    return printable(resolved.relative_to(Path.cwd()).as_posix() if resolved.is_relative_to(Path.cwd()) else str(path))
+    # in one line: reports write it into comments
+    return printable(resolved.relative_to(Path.cwd()).as_posix() if resolved.is_relative_to(Path.cwd()) else str(path)).replace("\n", "\\n")
 
 
 def read(path: str | Path) -> Document:

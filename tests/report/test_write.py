@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parsim.cli import execute
-from parsim.errors import ScenarioError
+from parsim.errors import InputError
 from parsim.report.write import replacing, write_file, write_new, write_together
 from parsim.scenario.files import read_text
 
@@ -24,14 +24,14 @@ def names(folder: Path) -> list[str]:
 
 def test_all_or_none(tmp_path: Path, full_disk: Disk) -> None:
     folder = tmp_path / "a" / "b"
-    with full_disk(1000), pytest.raises(ScenarioError, match="large  cannot be written: File too large"):
+    with full_disk(1000), pytest.raises(InputError, match="large  cannot be written: File too large"):
         write_together(folder, {"small": b"1", "large": b"2" * 2000})
     assert names(tmp_path) == [], "folders that were made for them go, too"
     write_together(folder, {"small": b"1", "large": b"2"})
-    with full_disk(1000), pytest.raises(ScenarioError):
+    with full_disk(1000), pytest.raises(InputError):
         write_together(folder, {"small": b"3", "large": lambda out: out.write(b"4" * 2000)})
     (folder / "taken").mkdir()
-    with pytest.raises(ScenarioError, match="taken  cannot be written: Is a directory"):
+    with pytest.raises(InputError, match="taken  cannot be written: Is a directory"):
         write_together(folder, {"small": b"3", "taken": b"4"})
     assert names(folder) == ["large", "small", "taken"]
     assert ((folder / "small").read_bytes(), (folder / "large").read_bytes()) == (b"1", b"2"), "those of before stay"
@@ -40,9 +40,9 @@ def test_all_or_none(tmp_path: Path, full_disk: Disk) -> None:
 def test_one_file(tmp_path: Path, full_disk: Disk) -> None:
     path = tmp_path / "one"
     write_new(path, "1")
-    with pytest.raises(ScenarioError, match="exists and is not overwritten"):
+    with pytest.raises(InputError, match="exists and is not overwritten"):
         write_new(path, "2")
-    with full_disk(1000), pytest.raises(ScenarioError, match="one  cannot be written: File too large"):
+    with full_disk(1000), pytest.raises(InputError, match="one  cannot be written: File too large"):
         write_file(path, b"2" * 2000)
     assert (names(tmp_path), path.read_bytes()) == (["one"], b"1")
     link = tmp_path / "link"
@@ -50,7 +50,7 @@ def test_one_file(tmp_path: Path, full_disk: Disk) -> None:
     write_file(link, b"3")
     assert (link.is_symlink(), path.read_bytes()) == (True, b"3")
     for bad in (tmp_path / ("x" * 300), tmp_path / "no" / "one", path / "one", Path("a\0b")):
-        with pytest.raises(ScenarioError, match="cannot be written: "):
+        with pytest.raises(InputError, match="cannot be written: "):
             write_file(bad, b"")
 
 
@@ -60,11 +60,11 @@ def test_devices_and_pipes_are_written_to_and_not_replaced(tmp_path: Path) -> No
     assert not Path(os.devnull).is_file()
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(ScenarioError, match="pipe  cannot be written: No such device or address"):
+    with pytest.raises(InputError, match="pipe  cannot be written: No such device or address"):
         write_file(pipe, b"1")
-    with pytest.raises(ScenarioError, match="is a pipe that nobody writes to, expected a file"):
+    with pytest.raises(InputError, match="is a pipe that nobody writes to, expected a file"):
         read_text(pipe)
-    with pytest.raises(ScenarioError, match="is a device, expected a file"):
+    with pytest.raises(InputError, match="is a device, expected a file"):
         read_text(Path("/dev/zero"))
     found: list[str] = []
     reader = threading.Thread(target=lambda: found.append(pipe.read_text(encoding="utf-8")))
@@ -73,7 +73,7 @@ def test_devices_and_pipes_are_written_to_and_not_replaced(tmp_path: Path) -> No
         try:
             write_file(pipe, b"through")
             break
-        except ScenarioError:
+        except InputError:
             pass
     reader.join(10)
     writer = os.open(pipe, os.O_RDWR)
@@ -109,5 +109,6 @@ def test_no_command_leaves_half_a_file(tmp_path: Path, capsys: pytest.CaptureFix
     _, error = capsys.readouterr()
     assert "cannot be written: File too large" in error
     assert "Wrote" not in error
+    assert "Nothing was simulated" not in error
     left = [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
     assert left == []

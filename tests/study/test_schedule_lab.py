@@ -531,7 +531,7 @@ def test_times_that_are_none(options, message):
             "'dualpipe' is not supported yet; use one of naive, gpipe, 1f1b, pipedream, interleaved, zb-h1, zb-h2, zb-v, or",
         ),
         ("zb-h1 -p 4 -m 8 --times F=1,B=2", "zb-h1 splits its backwards"),
-        ("nowhere.csv", "nowhere.csv  cannot be read: No such file or directory"),
+        ("nowhere.csv", "nowhere.csv  no such file; write naive"),
         ("own.py", "is Python: which function?"),
         (
             "1f1b -p 4 -m 8 --times F=1:2:3,B=2",

@@ -359,7 +359,7 @@ def test_a_full_disk_keeps_the_rows_before(tmp_path: Path, full_disk: Any) -> No
     with journal(tmp_path) as one:
         one.append([row("a")])
         before = (tmp_path / "results.jsonl").read_bytes()
-        with full_disk(len(before) + 100), pytest.raises(ScenarioError) as error:
+        with full_disk(len(before) + 100), pytest.raises(InputError) as error:
             one.append([row("b")])
         assert error.value.findings[0].message.startswith("cannot be written: ")
         assert "the 1 rows before are kept" in error.value.findings[0].suggestion

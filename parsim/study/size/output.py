@@ -37,7 +37,7 @@ def _stem(one: Configuration) -> str:
 
 
 def write_answer(answer: Answer, directory: Path, kind: Kind = "svg") -> list[Path]:
-    """size.json, size.txt and the figures; all or none. Raises ScenarioError if the disk says no."""
+    """size.json, size.txt and the figures; all or none. Raises OutputError if the disk says no."""
     written = json.dumps(document(answer), indent=1, ensure_ascii=False, allow_nan=False)
     return _write(directory, {"size.json": f"{written}\n".encode(), "size.txt": f"{text(answer)}\n".encode(), **figures(answer, kind)})
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from parsim.errors import Finding, ScenarioError
+from parsim.errors import Finding, OutputError, ScenarioError
 from parsim.report.write import write_file
 from parsim.scenario.files import open_input, read_text
 from parsim.study.sweep.row import Row, damage, settings_of
@@ -116,7 +116,7 @@ class Journal:
                 os.truncate(self.path, before)
             hint = f"the {len(self.rows)} rows before are kept: make room, and the same command goes on with them"
             message = f"cannot be written: {error.strerror}"
-            raise ScenarioError(Finding(message, value=RESULTS, suggestion=hint, file=str(self.path))) from None
+            raise OutputError(Finding(message, value=RESULTS, suggestion=hint, file=str(self.path))) from None
         self.rows |= {row["key"]: row for row in fresh}
 
     def _read(self) -> dict[str, Row]:

@@ -33,7 +33,7 @@ def write(study: Study, directory: Path) -> list[Path]:
 def reports(study: Study, directory: Path, formats: Sequence[str] = ("json", "svg", "trace", "html")) -> Iterator[Path]:
     """Write the report of every row of the table as `parsim run` does, of several seeds that of the first; yields each directory.
 
-    They are directory/<rank>-<key>, and their figures are those of the row; those of an earlier table go. ScenarioError: the disk says no.
+    They are directory/<rank>-<key>, and their figures are those of the row; those of an earlier table go. OutputError: the disk says no.
     """
     from parsim.report.write import write_outputs
     from parsim.run import simulate

@@ -280,7 +280,7 @@ class Study:
         }  # fmt: skip
 
     def write(self, directory: str | Path) -> list[Path]:
-        """Write what the table says: best.json, and pareto.svg where there are two objectives. Raises ScenarioError if the disk says no."""
+        """Write what the table says: best.json, and pareto.svg where there are two objectives. Raises OutputError if the disk says no."""
         from parsim.study.sweep.outputs import write
 
         return write(self, Path(directory))
