@@ -6,7 +6,7 @@ Priority: defaults < extends < file < --override NAME < command line. All proble
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from parsim.scenario.merge import merge
 from parsim.scenario.placeholder import unfilled
 from parsim.scenario.problems import findings_of, unknown_key
 from parsim.scenario.references import unknown_names
-from parsim.scenario.scenario import Scenario
+from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.shortforms import Layer
 from parsim.scenario.support import unsupported
@@ -127,23 +127,34 @@ def load(
     for part, where in partials:
         merge(base, origins, Layer(part, where, findings))
     _arguments(base, origins, overrides, findings)
-    return _checked(base, origins, path, findings)
+    changes = [*(f"+{entry}" for entry in chosen), *(f"{key}={flow(value)}" for part, _ in partials for key, value in _leaves(part))]
+    return _checked(base, origins, path, findings, (*changes, *overrides))
 
 
 def override(scenario: Scenario, arguments: Iterable[str]) -> Scenario:
     """`scenario` with command-line arguments on top. Raises `ScenarioError`."""
     base = copy.deepcopy(dict(scenario.written))
-    base.setdefault("name", scenario.name)
+    base.setdefault("name", scenario.settings.name)
     origins = dict(scenario.origins)
     findings: list[Finding] = []
+    arguments = tuple(arguments)
     _arguments(base, origins, arguments, findings)
-    return _checked(base, origins, scenario.source, findings)
+    return _checked(base, origins, scenario.source, findings, (*scenario.changes, *arguments))
 
 
 def _entries(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _below(origins: Mapping[str, Origin], path: str) -> dict[str, Origin]:
@@ -212,7 +223,9 @@ def _problems(tree: Mapping[str, Any]) -> list[Finding]:
     return found + [finding for finding in unsupported(tree) if finding.path not in wrong]
 
 
-def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, findings: list[Finding]) -> Scenario:
+def _checked(
+    written: dict[str, Any], origins: dict[str, Origin], source: str, findings: list[Finding], changes: tuple[str, ...] = ()
+) -> Scenario:
     """The scenario of a merged tree, or every problem at once."""
     problems = _problems(written)
     problems += [
@@ -228,7 +241,7 @@ def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, f
             sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
         )
     settings = ScenarioSchema.model_validate(written)
-    return Scenario(settings, filled(ScenarioSchema, written), written, origins, source)
+    return Scenario(settings, filled(ScenarioSchema, written), written, origins, source, changes)
 
 
 def filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,8 @@ class Neighbours:
         if any(path.partition(".")[0] not in SECTIONS for path in changes):
             return self.base.with_overrides(*arguments(changes))
         origins = {**self.base.origins, **{path: (self._argument(path, value), None, None) for path, value in changes.items()}}
-        return Scenario(self.base.settings.model_copy(update=settings), tree, written, origins, self.base.source)
+        laid = (*self.base.changes, *(self._argument(path, value).removeprefix(COMMAND_LINE) for path, value in changes.items()))
+        return Scenario(self.base.settings.model_copy(update=settings), tree, written, origins, self.base.source, laid)
 
     def _section(self, name: str, written: Mapping[str, Any]) -> tuple[BaseModel, dict[str, Any]] | None:
         """The checked section and its tree with every default; None if something is wrong with it."""

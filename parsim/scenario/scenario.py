@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from parsim.columns import left, width
+from parsim.columns import left, printable, width
 from parsim.errors import Finding
 from parsim.scenario.files import parse_value, shown
 from parsim.scenario.references import inline, reference_origins
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.yaml_tree import Origin, nearest
+
+_NAMED, _LONGEST = 4, 48
+"""changes that a title names, and letters of one"""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Scenario:
     """dotted key -> file (or command-line argument), line, column; keys at their defaults are absent"""
     source: str = ""
     """the scenario's file; empty for a mapping"""
+    changes: tuple[str, ...] = ()
+    """what was laid over the file when it was loaded: ``+OVERRIDE`` and ``key=value``, in order"""
     _references: dict[str, Mapping[str, Origin]] = field(default_factory=dict, repr=False, compare=False)
 
     __hash__ = object.__hash__
@@ -42,8 +47,8 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
-        return self.settings.name
+        """What reports call it: its own name, and what was changed, since that may be what the name says."""
+        return f"{self.settings.name}{changed(self.changes)}"
 
     def locate(self, path: str) -> Origin:
         """File, line and column of `path`, or of the nearest written key above it."""
@@ -69,7 +74,7 @@ class Scenario:
 
         ``load(scenario.document())`` gives the same scenario.
         """
-        document = inline(self.tree, self.origins, self.source)
+        document = inline(self.tree, self.origins, self.source) | {"name": self.name}
         return {key: value for key, value in document.items() if key not in ("extends", "overrides", "study")}
 
     def with_overrides(self, *arguments: str) -> Scenario:
@@ -89,6 +94,24 @@ class Scenario:
         """SHA-256 of the resolved scenario without its name: equal for equal work."""
         document = {key: value for key, value in self.document().items() if key != "name"}
         return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def changed(changes: Iterable[str]) -> str:
+    """`` (pipeline.schedule=1f1b, +large-batch)``: what a title says of changes; nothing where they name the scenario anew.
+
+    Keys lose the section that they need not be told apart by; of many changes the first are named.
+    """
+    last = {change.partition("=")[0].strip(): change for change in changes}
+    if not last or "name" in last:
+        return ""
+    words = [_short(change) for change in last.values()]
+    more = [f"{len(words) - _NAMED} more"] if len(words) > _NAMED else []
+    return f" ({', '.join([*words[:_NAMED], *more])})"
+
+
+def _short(change: str) -> str:
+    word = printable(change.removeprefix("parallel.").removeprefix("training."))
+    return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
 
 
 def place_text(origin: Origin, name: Callable[[str], str] = shown) -> str:
