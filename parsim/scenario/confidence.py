@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from parsim.model.counts import parameter_count
@@ -117,6 +118,11 @@ def band(errors: Sequence[float]) -> tuple[float, float] | None:
     return _between(ratios, low), _between(ratios, high)
 
 
+def middle(errors: Sequence[float]) -> float:
+    """The median of measured / predicted, by which an estimate multiplies a prediction; 1 where there is no `band`."""
+    return 1.0 if band(errors) is None else median(1.0 / (1.0 + error) for error in errors)
+
+
 def _between(ordered: Sequence[float], place: float) -> float:
     place = min(max(place, 0.0), len(ordered) - 1.0)
     below = int(place)
@@ -142,6 +148,8 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
         "status": "validated" if near[0][0] <= CLOSE else "interpolated",
         "step": step,
         "memory": memory,
+        "step_ratio": middle(steps),
+        "memory_ratio": middle(peaks),
         "basis": f"{100 * SHARE:.0f} % of the {len(steps)} nearest published runs on {wanted.gpu} with {words}; nothing was fitted to them",
         "nearest": tuple(_near(wanted, run) for _, run in near[:5]),
     }
