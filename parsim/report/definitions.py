@@ -231,7 +231,8 @@ _ALL = (
         " sharded states, tensor or pipeline parallelism) lie within a factor 2 in GPUs and parameters; interpolated: within"
         " 16; unvalidated: fewer than eight such runs. step_time_s and peak_bytes are the band that should hold the truth in"
         " 80 % of cases; nearest, the measured rows most like the run.",
-        "prediction x 10 % and 90 % quantile of measured / predicted over the 24 nearest published runs, nothing fitted to them",
+        "prediction x 10 % and 90 % quantile of measured / predicted over the 24 nearest published runs;"
+        " confidence.basis says whether a parameter was fitted to any of them",
         "validation/runs; prediction intervals: Hahn and Meeker, Statistical Intervals, section 5.2",
     ),
     Definition("headroom_bytes", "B", "What is left on the fullest rank; negative: it does not fit.", "capacity - reserve - peak", _PARSIM),

@@ -1,7 +1,8 @@
 """Which published runs are like a scenario, and how far predictions were off there.
 
-`catalogue/published_runs.csv` is written by validation/runs/predict.py: every counted row with the error of the prediction that
-nothing was fitted to. Runs of the same GPU and kind of strategy count; the nearest in number of GPUs and size of model count most.
+`catalogue/published_runs.csv` is written by validation/runs/predict.py: every counted row with the error of its a priori prediction,
+and whether a parameter of that prediction came from the row's source. Runs of the same GPU and kind of strategy count; the nearest in
+number of GPUs and size of model count most.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class KnownRun:
     features: Features
     step_error: float | None
     memory_error: float | None
+    fitted: bool = False
+    """a parameter of the prediction was fitted to, or chosen by, runs of the same source"""
 
 
 def features(built: Built) -> Features:
@@ -86,6 +89,7 @@ def known_runs() -> tuple[KnownRun, ...]:
         KnownRun(
             row["id"], row["source"], Features(row["gpu"], row["family"], int(row["gpus"]), float(row["parameters"])),
             _number(row["step_error"]), _number(row["memory_error"]),
+            bool(row["fitted"]),
         )
         for row in rows
     )  # fmt: skip
@@ -144,13 +148,16 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
     if step is None:
         return _apart(wanted, runs) if wanted.family == "both" else {}
     words = _WORDS[wanted.family]
+    used = [run for _, run in near if run.step_error is not None][:_COUNT]
+    count = sum(run.fitted for run in used)
+    free = "nothing was fitted to them" if not count else f"parameters of the prediction were fitted to the sources of {count} of them"
     return {
         "status": "validated" if near[0][0] <= CLOSE else "interpolated",
         "step": step,
         "memory": memory,
         "step_ratio": middle(steps),
         "memory_ratio": middle(peaks),
-        "basis": f"{100 * SHARE:.0f} % of the {len(steps)} nearest published runs on {wanted.gpu} with {words}; nothing was fitted to them",
+        "basis": f"{100 * SHARE:.0f} % of the {len(steps)} nearest published runs on {wanted.gpu} with {words}; {free}",
         "nearest": tuple(_near(wanted, run) for _, run in near[:5]),
     }
 

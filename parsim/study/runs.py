@@ -21,7 +21,7 @@ from parsim.scenario.files import Document, data_root, parse_value, read, read_t
 
 MEASURED = {"step_time_s": "s", "allocated_gib": "GiB", "reserved_gib": "GiB", "device_used_gib": "GiB"}
 """columns that were measured, and their units"""
-_SOURCE_KEYS = ("title", "source", "gpu", "settings", "inferred", "constants", "left_out", "memory_left_out")
+_SOURCE_KEYS = ("title", "source", "gpu", "settings", "inferred", "from_training", "constants", "left_out", "memory_left_out")
 _STAGES = "model.stages."
 """keys of every profiled stage"""
 
@@ -96,6 +96,8 @@ class Source:
     """what is not printed, and how it was chosen"""
     constants: tuple[Constant, ...]
     rows: tuple[Row, ...]
+    from_training: Mapping[str, str] = field(default_factory=dict)
+    """time, memory -> parameters of device files or settings that training runs decided, so that a priori predictions hold them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,10 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
         if one not in known and ".." not in one
     ]
     constants = tuple(_constant(str(key), entry) for key, entry in (tree.get("constants") or {}).items())
-    return Source(name, str(tree["title"]), str(tree["source"]), str(tree["gpu"]), str(tree.get("inferred", "")), constants, tuple(rows))
+    return Source(
+        name, str(tree["title"]), str(tree["source"]), str(tree["gpu"]), str(tree.get("inferred", "")), constants, tuple(rows),
+        {str(of): str(words) for of, words in (tree.get("from_training") or {}).items()},
+    )  # fmt: skip
 
 
 def _constant(name: str, entry: Mapping[str, Any]) -> Constant:
