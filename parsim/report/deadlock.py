@@ -12,7 +12,7 @@ CONTRACT_VERSION = 1
 UNDEFINED_IN_A_DEADLOCK = (
     "ranks", "model", "step_time_s", "makespan_s", "period_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
     "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu", "bubble_fraction", "bubble_over_ideal",
-    "bubble_fraction_theory", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s", "limiter_kind", "limiter",
+    "bubble_fraction_theory", "estimate", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s", "limiter_kind", "limiter",
     "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", *METRICS, "economics",
     "assumptions", "warnings", "simulation",
 )  # fmt: skip

@@ -41,6 +41,7 @@ def document(report: Report) -> dict[str, Any]:
         },
         "step_time_s": report.step_time,
         "makespan_s": report.end if window is None else first_makespan(report.timeline, micro_batches),
+        "estimate": report.estimate.document(),
         "period_s": None if window is None else window.period,
         "samples_per_s": report.samples_per_s,
         "tokens_per_s": report.tokens_per_s,

@@ -29,6 +29,10 @@ class Busy:
     communicating: float = 0.0
     """nothing but communication or copies"""
 
+    def times(self, factor: float) -> Busy:
+        """The same in a step that takes `factor` times as long."""
+        return Busy(self.computing * factor, self.communicating * factor)
+
 
 @dataclass(frozen=True)
 class Power:

@@ -15,6 +15,7 @@ from parsim.report.communication import CollectiveRow, LinkRow, collective_rows,
 from parsim.report.critical_path import CriticalPath, critical_path
 from parsim.report.document import document, memory_document
 from parsim.report.economics import Bill, Busy, bill
+from parsim.report.estimate import Estimate, estimate
 from parsim.report.measured import DeviceMemory, Measured
 from parsim.report.timeline import (
     COMMUNICATION,
@@ -175,6 +176,11 @@ class Report:
         economics = self.measured.economics
         return None if economics is None else bill(economics, self.step_time, self.busy)
 
+    @cached_property
+    def estimate(self) -> Estimate:
+        """What published runs like this one make of the simulated step; the headline of every report."""
+        return estimate(self)
+
     # memory ----------------------------------------------------------------------------------------------------
 
     def capacity(self, device: DeviceMemory) -> int:
@@ -223,6 +229,7 @@ class Report:
             capacity=memory.capacity_bytes - memory.reserve_bytes if worst is None else self.capacity(worst),
             heaviest=self._heaviest(),
             host_lacks=self.host_lacks,
+            estimate=self.estimate,
         )
 
     def _heaviest(self) -> tuple[int, float]:

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from parsim.columns import is_unicode, plainly, visible
 from parsim.report.communication import busiest
-from parsim.report.economics import Bill
 from parsim.report.host_memory import HostMemory
 from parsim.report.measured import DeviceMemory
 from parsim.report.plots.style import KEYS as COLOURS
@@ -60,8 +59,7 @@ def render(report: Report) -> RenderableType:
 def _parts(report: Report) -> Iterator[RenderableType]:
     yield _headline(report)
     yield _speed(report)
-    if report.bill is not None:
-        yield from _money(report.bill)
+    yield from _money(report)
     yield _breakdown(report)
     if report.measured.memory.devices:
         yield _memory(report)
@@ -99,6 +97,13 @@ def _speed(report: Report) -> RenderableType:
             number(report.measured.model.flop_per_step / gpu_seconds / 1e12 if gpu_seconds > 0 else None),
         ),
     )
+    estimate = report.estimate
+    if estimate.of == "bands":
+        _add(table, Text("Estimated", style="bold"))
+        _add(table, "Step time", seconds(estimate.step_time_s), "Tokens per second", number(estimate.tokens_per_s))
+        trains = report.bill is None and estimate.time_to_train_s is not None
+        _add(table, "MFU", percent(estimate.mfu), *(("Time to train", seconds(estimate.time_to_train_s)) if trains else ()))
+        _add(table, Text("Simulated", style="bold"))
     for row in (*rows, *_training(report)):
         _add(table, *row)
     return Padding(table, (1, 0, 0, 0))
@@ -115,11 +120,13 @@ def _training(report: Report) -> Iterator[tuple[str, str, str, str]]:
         yield "Time to train", seconds(report.time_to_train), f"GPU-hours{in_all}", number(report.gpu_hours)
 
 
-def _money(bill: Bill) -> Iterator[RenderableType]:
+def _money(report: Report) -> Iterator[RenderableType]:
     """What the training costs; why a number is missing, below."""
+    if (bill := report.bill) is None:
+        return
     table = _table("Money and time", [Column(""), _right(""), Column("", overflow="fold")])
     table.show_header = False
-    for line in statement(bill):
+    for line in statement(bill, report.estimate):
         _add(table, line.title, line.text, line.note)
     if table.row_count:
         yield Padding(table, (1, 0, 0, 0))
@@ -158,7 +165,7 @@ def _add(table: Table, *cells: str | Text) -> None:
 def _breakdown(report: Report) -> RenderableType:
     step, unit = report.step_time, time_unit(report.step_time)
     table = _table(
-        f"Step of rank {report.breakdown_rank}, whose optimizer ends last",
+        f"{'Step' if report.estimate.of == 'simulation' else 'Simulated step'} of rank {report.breakdown_rank}, whose optimizer ends last",
         [
             Column("Time goes to"),
             _right(f"[{unit.name}]"),

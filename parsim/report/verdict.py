@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parsim.report.critical_path import CriticalPath
+from parsim.report.estimate import Estimate
 from parsim.report.measured import DeviceMemory, Measured, RankClass, compress_ranges
 from parsim.report.quantities import gib, percent, seconds
 from parsim.report.timeline import COMMUNICATION, KEYS, Timeline
@@ -82,6 +83,8 @@ class Answers:
     """the rank that computes most, and how many times the mean it computes"""
     host_lacks: int = 0
     """bytes by which what is offloaded exceeds a node's host memory [B]"""
+    estimate: Estimate | None = None
+    """None: the step is as simulated"""
 
 
 def limiter_kind(measured: Measured, answers: Answers) -> str:
@@ -182,19 +185,19 @@ def verdict(measured: Measured, answers: Answers) -> str:
         else:
             where = _where(measured, answers.worst.rank)
             parts.append(f"does not fit: {room}, {gib(-answers.headroom)} GiB too much on {where}")
-    band = measured.confidence.step_band(answers.step_time)
-    parts.append(f"step {seconds(answers.step_time)}" + ("" if band is None else f" ({_band(answers.step_time, band)})"))
+    parts.append(f"step {step_text(answers.step_time, answers.estimate)}")
     share = answers.exposed_communication / answers.step_time if answers.step_time > 0 else 0.0
     parts.append(f"{percent(answers.bubble_fraction)} bubble, {percent(share)} exposed communication")
     parts.append(f"biggest lever: {lever(measured, answers)}")
     return "; ".join(parts)
 
 
-def _band(step: float, band: tuple[float, float]) -> str:
-    """The band, and why the prediction may lie outside of it: published runs like this one were all missed in one direction."""
-    low, high = band
-    than = "longer" if low > step else "less" if high < step else ""
-    return f"{seconds(low)} to {seconds(high)}" + (f", as runs like it took {than} than predicted" if than else "")
+def step_text(simulated: float, estimate: Estimate | None) -> str:
+    """``112 ms (80 %: 85.7 ms to 165 ms; simulated 84.5 ms)``; without a band the simulated time alone."""
+    if estimate is None or estimate.step_time_band_s is None:
+        return seconds(simulated)
+    low, high = estimate.step_time_band_s
+    return f"{seconds(estimate.step_time_s)} (80 %: {seconds(low)} to {seconds(high)}; simulated {seconds(simulated)})"
 
 
 def _tight(measured: Measured, answers: Answers) -> str:

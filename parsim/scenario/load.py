@@ -6,7 +6,7 @@ Priority: defaults < extends < file < --override NAME < command line. All proble
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from parsim.scenario import files
 from parsim.scenario.merge import merge
 from parsim.scenario.placeholder import unfilled
 from parsim.scenario.references import unknown_names
-from parsim.scenario.scenario import Scenario
+from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.shortforms import Layer
 from parsim.scenario.trust import code_named, is_trusted, refusal
 from parsim.scenario.values import did_you_mean, shown
@@ -154,7 +154,8 @@ def load(
     for part, where in partials:
         merge(base, origins, Layer(part, where, findings))
     _arguments(base, origins, overrides, findings)
-    return _checked(base, origins, path, findings, trust_code=trusted and is_trusted(trust_code))
+    changes = [*(f"+{entry}" for entry in chosen), *(f"{key}={flow(value)}" for part, _ in partials for key, value in _leaves(part))]
+    return _checked(base, origins, path, findings, (*changes, *overrides), trust_code=trusted and is_trusted(trust_code))
 
 
 def _text(source: str | Path) -> files.Document:
@@ -170,17 +171,27 @@ def _text(source: str | Path) -> files.Document:
 def override(scenario: Scenario, arguments: Iterable[str]) -> Scenario:
     """`scenario` with command-line arguments on top. Raises `ScenarioError`."""
     base = copy.deepcopy(dict(scenario.written))
-    base.setdefault("name", scenario.name)
+    base.setdefault("name", scenario.settings.name)
     origins = dict(scenario.origins)
     findings: list[Finding] = []
+    arguments = tuple(arguments)
     _arguments(base, origins, arguments, findings)
-    return _checked(base, origins, scenario.source, findings, trust_code=scenario.trust_code)
+    return _checked(base, origins, scenario.source, findings, (*scenario.changes, *arguments), trust_code=scenario.trust_code)
 
 
 def _entries(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _below(origins: Mapping[str, Origin], path: str) -> dict[str, Origin]:
@@ -256,7 +267,15 @@ def _problems(tree: Mapping[str, Any]) -> list[Finding]:
     return found + [finding for finding in unsupported(tree) if finding.path not in wrong]
 
 
-def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, findings: list[Finding], *, trust_code: bool) -> Scenario:
+def _checked(
+    written: dict[str, Any],
+    origins: dict[str, Origin],
+    source: str,
+    findings: list[Finding],
+    changes: tuple[str, ...] = (),
+    *,
+    trust_code: bool,
+) -> Scenario:
     """The scenario of a merged tree, or every problem at once."""
     problems = _problems(written)
     if not trust_code:
@@ -276,7 +295,7 @@ def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, f
     from parsim.scenario.schema import ScenarioSchema
 
     settings = ScenarioSchema.model_validate(written)
-    return Scenario(settings, filled(ScenarioSchema, written), written, origins, source, trust_code)
+    return Scenario(settings, filled(ScenarioSchema, written), written, origins, source, trust_code, changes)
 
 
 def filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]:

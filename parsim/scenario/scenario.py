@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from parsim.columns import left, width
+from parsim.columns import left, printable, width
 from parsim.errors import Finding
 from parsim.scenario.files import parse_value, shown
 from parsim.scenario.references import folder, inline, python_file, reference_origins
@@ -20,6 +20,9 @@ from parsim.scenario.yaml_tree import Origin, nearest
 
 if TYPE_CHECKING:
     from parsim.scenario.schema import ScenarioSchema
+
+_NAMED, _LONGEST = 4, 48
+"""changes that a title names, and letters of one"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Scenario:
     """the scenario's file; empty for a mapping, `files.SEALED` for a text that may name no files"""
     trust_code: bool = False
     """whether the Python files that it names may run"""
+    changes: tuple[str, ...] = ()
+    """what was laid over the file when it was loaded: ``+OVERRIDE`` and ``key=value``, in order"""
     _references: dict[str, Mapping[str, Origin]] = field(default_factory=dict, repr=False, compare=False)
 
     __hash__ = object.__hash__
@@ -47,8 +52,8 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
-        return self.settings.name
+        """What reports call it: its own name, and what was changed, since that may be what the name says."""
+        return f"{self.settings.name}{changed(self.changes)}"
 
     @property
     def trusted_code(self) -> list[str]:
@@ -82,7 +87,7 @@ class Scenario:
 
         ``load(scenario.document())`` gives the same scenario.
         """
-        document = inline(self.tree, self.origins, self.source)
+        document = inline(self.tree, self.origins, self.source) | {"name": self.name}
         return {key: value for key, value in document.items() if key not in ("extends", "overrides", "study")}
 
     def with_overrides(self, *arguments: str) -> Scenario:
@@ -102,6 +107,24 @@ class Scenario:
         """SHA-256 of the resolved scenario without its name: equal for equal work."""
         document = {key: value for key, value in self.document().items() if key != "name"}
         return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def changed(changes: Iterable[str]) -> str:
+    """`` (pipeline.schedule=1f1b, +large-batch)``: what a title says of changes; nothing where they name the scenario anew.
+
+    Keys lose the section that they need not be told apart by; of many changes the first are named.
+    """
+    last = {change.partition("=")[0].strip(): change for change in changes}
+    if not last or "name" in last:
+        return ""
+    words = [_short(change) for change in last.values()]
+    more = [f"{len(words) - _NAMED} more"] if len(words) > _NAMED else []
+    return f" ({', '.join([*words[:_NAMED], *more])})"
+
+
+def _short(change: str) -> str:
+    word = printable(change.removeprefix("parallel.").removeprefix("training."))
+    return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
 
 
 def place_text(origin: Origin, name: Callable[[str], str] = shown) -> str:

@@ -21,7 +21,7 @@ from parsim.run import simulate
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.values import did_you_mean
-from parsim.study.differences import CATEGORIES, METRICS, PARTS, TIME_AND_ENERGY, Input, Result, costs, inputs, results
+from parsim.study.differences import CATEGORIES, ESTIMATES, METRICS, PARTS, TIME_AND_ENERGY, Input, Result, costs, has_band, inputs, results
 from parsim.study.variants import Source, Variant, variants
 from parsim.study.winner import Winner, thriftiest, winner
 
@@ -130,7 +130,8 @@ class Comparison:
     @cached_property
     def results(self) -> list[Result]:
         """The figures of the reports."""
-        return results(self.documents, self.baseline, (*METRICS, *TIME_AND_ENERGY, *costs(self.documents)))
+        estimates = ESTIMATES if any(map(has_band, self.documents)) else ()
+        return results(self.documents, self.baseline, (*estimates, *METRICS, *TIME_AND_ENERGY, *costs(self.documents)))
 
     @cached_property
     def parts(self) -> list[Result]:

@@ -198,6 +198,24 @@ def _most(key: str) -> Callable[[Document], float | None]:
     return value
 
 
+def has_band(document: Document | None) -> bool:
+    """Whether published runs say how far off the simulation may be."""
+    return document is not None and document["estimate"]["of"] == "bands"
+
+
+def tight(document: Document) -> bool:
+    """Whether it fits as simulated, and published runs like it may not."""
+    memory, band = document["memory"], document["estimate"]["peak_band_bytes"]
+    return bool(memory["fits"]) and band is not None and band[1] > memory["peak_bytes"] + memory["headroom_bytes"]
+
+
+ESTIMATES: tuple[Metric, ...] = (
+    Metric("estimate.step_time_s", "step time, estimated", "s", _of("estimate", "step_time_s")),
+    Metric("estimate.tokens_per_s", "tokens per second, estimated", "1/s", _of("estimate", "tokens_per_s")),
+    Metric("estimate.mfu", "MFU, estimated", "share", _of("estimate", "mfu")),
+    Metric("estimate.time_to_train_s", "time to train, estimated [d]", "d", _of("estimate", "time_to_train_s")),
+)
+"""what is ranked, shown where any of the runs has a band of published runs; all other figures are simulated"""
 METRICS: tuple[Metric, ...] = (
     Metric("step_time_s", "step time", "s", _of("step_time_s")),
     Metric("tokens_per_s", "tokens per second", "1/s", _of("tokens_per_s")),

@@ -22,7 +22,7 @@ from parsim.units import is_digits, real
 
 MEASURED = {"step_time_s": "s", "allocated_gib": "GiB", "reserved_gib": "GiB", "device_used_gib": "GiB"}
 """columns that were measured, and their units"""
-_SOURCE_KEYS = ("title", "source", "gpu", "settings", "inferred", "constants", "left_out", "memory_left_out")
+_SOURCE_KEYS = ("title", "source", "gpu", "settings", "inferred", "from_training", "constants", "left_out", "memory_left_out")
 _STAGES = "model.stages."
 """keys of every profiled stage"""
 
@@ -97,6 +97,8 @@ class Source:
     """what is not printed, and how it was chosen"""
     constants: tuple[Constant, ...]
     rows: tuple[Row, ...]
+    from_training: Mapping[str, str] = field(default_factory=dict)
+    """time, memory -> parameters of device files or settings that training runs decided, so that a priori predictions hold them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,10 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
         for one in {**left_out, **no_memory}
         if one not in known and ".." not in one
     ]
-    return Source(name, str(tree["title"]), str(tree["source"]), str(tree["gpu"]), str(tree.get("inferred", "")), constants, tuple(rows))
+    return Source(
+        name, str(tree["title"]), str(tree["source"]), str(tree["gpu"]), str(tree.get("inferred", "")), constants, tuple(rows),
+        {str(of): str(words) for of, words in (tree.get("from_training") or {}).items()},
+    )  # fmt: skip
 
 
 def _constant(name: str, entry: Mapping[str, Any]) -> Constant:

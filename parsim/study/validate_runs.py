@@ -1,8 +1,9 @@
 """Predicted against published steps of training: seconds and memory, by source.
 
 Three grades, never mixed. *A priori*: device files as they are (datasheets, matrix products, collectives) and the default
-software. *Calibrated*: device parameters fitted on all sources of a GPU, and each source's named constants. *Held out*: device
-parameters fitted without the source, its constants on the other half of its rows.
+software; where training runs decided one of their parameters, `Source.from_training` says so. *Calibrated*: device parameters fitted on
+all sources of a GPU, and each source's named constants. *Held out*: device parameters fitted without the source, its constants on the
+other half of its rows.
 """
 
 from __future__ import annotations
@@ -215,6 +216,7 @@ def document(validation: Validation) -> dict[str, Any]:
         overall = times[main]
         sources[source.name] = {
             "title": source.title, "source": source.reference, "gpu": source.gpu, "inferred": source.inferred,
+            "from_training": dict(source.from_training),
             **({} if overall is None else overall.document()),
             "grade": main,
             "grades": {grade.replace("-", "_"): None if one is None else one.document() for grade, one in times.items()},

@@ -11,7 +11,7 @@ from parsim.report.causes import causes
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.measured import AT_PEAK, DeviceMemory, Effect
 from parsim.report.page.markup import Cell, attributes, bar, figure, swatch, table
-from parsim.report.page.metrics import EXPOSED, METRICS, Metric, value_of
+from parsim.report.page.metrics import ESTIMATES, EXPOSED, METRICS, Metric, value_of
 from parsim.report.plots import style
 from parsim.report.quantities import GIB, NONE, cell, gib, number, percent, points, seconds, size, time_unit
 from parsim.report.verdict import rank_class, shortened
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Document = Mapping[str, Any]
 _TILES = ("step_time_s", "mfu", "memory.peak_bytes", "bubble_fraction", EXPOSED.key, "tokens_per_s_per_gpu")
+_ESTIMATED = {"step_time_s": "estimate.step_time_s", "mfu": "estimate.mfu", "tokens_per_s_per_gpu": "estimate.tokens_per_s"}
+"""tile -> its estimate, shown instead where there is a band"""
 _EQUAL = 0.01
 """difference in utilisation below which classes of links share a row"""
 
@@ -44,7 +46,7 @@ def confidence(report: Report) -> str:
 
 
 def tiles(report: Report, document: Document) -> str:
-    """The six figures of merit."""
+    """The six figures of merit: estimates where there is a band, with what is simulated below."""
     theory = report.measured.schedule.bubble_fraction_theory
     notes = {
         "step_time_s": "",
@@ -53,10 +55,17 @@ def tiles(report: Report, document: Document) -> str:
         "bubble_fraction": f"theory {percent(theory)}" if theory is not None else "",
         "tokens_per_s_per_gpu": f"{number(report.samples_per_s)} samples/s in all",
     }
-    band = report.measured.confidence.step_band(report.step_time)
-    if band is not None:
-        notes["step_time_s"] = f"80 % band {seconds(band[0])} to {seconds(band[1])}"
-    return "".join(_tile(report, document, metric, notes.get(metric.key, "")) for metric in METRICS if metric.key in _TILES)
+    chosen = dict.fromkeys(_TILES)
+    if (band := report.estimate.step_time_band_s) is not None:
+        undefined = {key for key, value in report.estimate.document().items() if value is None}
+        chosen = {key if (own := _ESTIMATED.get(key, key)).rpartition(".")[2] in undefined else own: None for key in _TILES}
+        notes["estimate.step_time_s"] = f"80 %: {seconds(band[0])} to {seconds(band[1])}; simulated {seconds(report.step_time)}"
+        notes["estimate.mfu"] = f"simulated {percent(report.mfu)}, HFU {percent(report.hfu)}"
+        notes["estimate.tokens_per_s"] = f"simulated {number(report.tokens_per_s)}"
+    if (peaks := report.estimate.peak_band_bytes) is not None:
+        notes["memory.peak_bytes"] += f"; 80 %: {gib(peaks[0])} to {gib(peaks[1])} GiB"
+    named = {metric.key: metric for metric in (*METRICS, *ESTIMATES)}
+    return "".join(_tile(report, document, named[key], notes.get(key, "")) for key in chosen)
 
 
 def _tile(report: Report, document: Document, metric: Metric, note: str) -> str:
@@ -70,7 +79,7 @@ def _tile(report: Report, document: Document, metric: Metric, note: str) -> str:
 
 def breakdown(report: Report) -> str:
     """Where the step goes: a bar, and the same as numbers beside the critical path."""
-    words = f"<p>Time line of rank {report.breakdown_rank}, whose optimizer step ends last; definitions below.</p>"
+    words = f"<p>Simulated time line of rank {report.breakdown_rank}, whose optimizer step ends last; definitions below.</p>"
     return words + breakdown_bar(report, report.step_time) + breakdown_table(report)
 
 

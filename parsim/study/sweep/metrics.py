@@ -107,6 +107,10 @@ def _part(key: str) -> Metric:
 
 METRICS: tuple[Metric, ...] = (
     Metric("step_time_s", "step time", "s", "lower", of("step_time_s"), ("step_time",)),
+    Metric(
+        "estimated_step_time_s", "estimated step", "s", "lower", of("estimate", "step_time_s"), (),
+        "The simulated step, corrected by what published runs like it took (estimate.step_time_s).",
+    ),
     Metric("tokens_per_s", "tokens/s", "tokens/s", "higher", of("tokens_per_s")),
     Metric("samples_per_s", "samples/s", "samples/s", "higher", of("samples_per_s")),
     Metric("tokens_per_s_per_gpu", "tokens/s per GPU", "tokens/s", "higher", of("tokens_per_s_per_gpu")),
