@@ -25,13 +25,13 @@ from parsim.scenario.references import folder, lookup, model_tree, topology_docu
 from parsim.scenario.scenario import Scenario
 from parsim.scenario.software import Assumption, Profile, automatic, blocking_findings, host_of, issue_of, read_profile
 from parsim.scenario.sold import oversold_warning
-from parsim.scenario.strategy import overlap_warnings, parallelism, with_schedule
+from parsim.scenario.strategy import accumulation, overlap_warnings, parallelism, with_schedule
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
     from parsim.hardware.device import Device
     from parsim.model.model import Model
-    from parsim.parallel.settings import Precision
+    from parsim.parallel.settings import Parallelism, Precision
     from parsim.scenario.files import Document
 
 T = TypeVar("T")
@@ -101,6 +101,8 @@ class Builder:
         if training is not None:
             micro_batches = training[0].micro_batches
             split = self._try(lambda: with_schedule(placed, self.scenario, micro_batches))
+            if split is not None:
+                split = self._accumulating(split, training[0], profile)
         if findings := counting_findings(self.settings, model):
             self._fail(ModelError, findings)
         if findings := blocking_findings(self.settings.software.host, placed):
@@ -378,6 +380,14 @@ class Builder:
             return "vocab-parallel"
         self.assumptions.append(profile.assumption("loss_kernel", profile.loss, "kernels.loss"))
         return profile.loss
+
+    def _accumulating(self, split: Parallelism, training: Training, profile: Profile) -> Parallelism:
+        """The strategy with its time of reduction, where the scenario leaves that to the stack."""
+        if self.settings.parallel.data.accumulate != "auto" or not training.backward:
+            return split
+        found, record = accumulation(split, training.offload, training.micro_batches, profile)
+        self.assumptions += [record] if record is not None else []
+        return replace(split, data=replace(split.data, accumulate=found))
 
     def _runtime(self, profile: Profile, devices: list[Device]) -> Runtime:
         section = self.settings.software

@@ -33,6 +33,8 @@ SHORT = {
 ASSUMPTIONS = {
     "software_profile": "software.profile",
     "precision": "training.precision",
+    "fp8_keep": "training.precision.keep",
+    "gradient_reduction": "parallel.data.accumulate",
     "attention": "training.attention",
     "dropout": "training.dropout",
     "optimizer_kernels": "training.optimizer.implementation",

@@ -19,6 +19,8 @@ from parsim.units import format_time
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
 
+ACCUMULATE = ("ddp", "zero1", "fsdp", "hsdp", "pipeline")
+"""keys of a profile's accumulate: data strategies that can wait (zero2 and zero3 cannot), and what a pipeline's schedule does instead"""
 HOST_TIMES = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
 """keys of software.host that are times"""
 
@@ -47,6 +49,8 @@ class Profile:
     loss: str
     optimizer: str
     gradient_accumulation_fusion: bool
+    accumulate: Mapping[str, str]
+    """data strategy -> no_sync | every: when gradients of several micro-batches are reduced; ``pipeline``: under one, if that differs"""
     host: Mapping[str, float]
     """what launching takes, by the keys of software.host [s]"""
     context: int
@@ -102,6 +106,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         loss=reader.get("kernels.loss", Choice(("eager", "fused", "vocab-parallel")), "eager"),
         optimizer=reader.get("kernels.optimizer", Choice(("fused", "foreach", "loop")), "foreach"),
         gradient_accumulation_fusion=reader.get("kernels.gradient_accumulation_fusion", Flag(), default=False),
+        accumulate={key: value for key in ACCUMULATE if (value := reader.get(f"accumulate.{key}", _Reduction(), ""))},
         host={key: reader.get(f"host.{key}", Quantity("time", 1.0), "0 s") for key in HOST_TIMES},
         context=reader.get("memory.context", Quantity("bytes", 10**12), "0.5 GiB"),
         workspace=reader.get("memory.workspace", Quantity("bytes", 10**12), "8519680 B"),
@@ -186,6 +191,13 @@ class _Order:
     def check(self, value: Any) -> list[str]:
         kernels = value if isinstance(value, list) else [value]
         return [Choice(ATTENTIONS).check(kernel) for kernel in kernels]
+
+
+class _Reduction:
+    """When gradients are reduced; empty where the profile does not say."""
+
+    def check(self, value: Any) -> str:
+        return "" if value == "" else Choice(("no_sync", "every")).check(value)
 
 
 class _Parts:

@@ -14,10 +14,11 @@ from parsim.parallel.mesh import Mesh
 from parsim.parallel.own import OwnStrategy, load_strategy
 from parsim.parallel.schedules import ALIASES, NAMES, Schedule, check, chunks, homes, schedule
 from parsim.parallel.schedules.custom import from_function, from_text, load_function
-from parsim.parallel.settings import ContextParallel, DataParallel, Parallelism, PipelineParallel, TensorParallel
+from parsim.parallel.settings import ContextParallel, DataParallel, Offload, Parallelism, PipelineParallel, TensorParallel
 from parsim.scenario import files
 from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection
 from parsim.scenario.references import folder, is_table, python_file, schedule_file
+from parsim.scenario.software import Assumption, Profile
 from parsim.scenario.trust import SCHEDULE, STRATEGY, code_file, refusal
 
 if TYPE_CHECKING:
@@ -48,6 +49,23 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         pipeline=_pipeline(section.pipeline, scenario),
         data=replace(_data(section.data, size), shard_size=_shard_size(section, size, cluster, gpus), own=_own(section, scenario)),
     )
+
+
+def accumulation(
+    split: Parallelism, offload: Offload, micro_batches: int, profile: Profile
+) -> tuple[Literal["no_sync", "every"], Assumption | None]:
+    """When gradients are reduced where the scenario leaves it to the stack; and the record of it where it matters."""
+    data = split.data
+    strategy = "ddp" if data.own is not None else data.strategy
+    if strategy not in profile.accumulate or data.size * split.context.size == 1 or micro_batches == 1:
+        return "no_sync", None
+    if strategy in ("fsdp", "hsdp") and offload.parameters != "none":
+        text = "with CPU offloading FSDP takes the newest reduced gradient instead of adding it (PyTorch documentation,"
+        source = f"{text} FullyShardedDataParallel, notes on cpu_offload), so gradients accumulate inside no_sync"
+        return "no_sync", Assumption("gradient_reduction", "no_sync", source, "training.offload.parameters")
+    key = "pipeline" if split.pipeline.size > 1 and "pipeline" in profile.accumulate else strategy
+    found = cast(Literal["no_sync", "every"], profile.accumulate[key])
+    return found, profile.assumption("gradient_reduction", found, f"accumulate.{key}")
 
 
 def overlap_warnings(split: Parallelism, devices: Iterable[Device]) -> list[Finding]:
@@ -212,7 +230,7 @@ def _data(section: DataSection, size: int) -> DataParallel:
         bucket_view=section.bucket_view,
         overlap_reduce=section.overlap_reduce,
         overlap_gather=section.overlap_gather,
-        accumulate=cast(Literal["no_sync", "every"], section.accumulate),
+        accumulate="every" if section.accumulate == "every" else "no_sync",  # auto: see `accumulation`
         unit=cast(Literal["layer", "block", "model"], section.unit),
         prefetch=section.prefetch,
         limit_gathers=section.limit_gathers,

@@ -186,7 +186,7 @@ LEAVES: dict[str, Leaf] = {
     "parallel.data.bucket_view": leaf(True),
     "parallel.data.overlap_reduce": leaf(False),
     "parallel.data.overlap_gather": leaf(True, parallel__data__strategy="zero1"),
-    "parallel.data.accumulate": leaf("every", same={"no_sync": None}),
+    "parallel.data.accumulate": leaf("no_sync", same={"auto": None, "every": None}),
     "parallel.data.unit": leaf("block", "model", same={"layer": None}, parallel__data__strategy="fsdp"),
     "parallel.data.prefetch": leaf(0, 2, parallel__data__strategy="fsdp", cluster=PCIE),
     "parallel.data.limit_gathers": leaf(1, 3, parallel__data__strategy="fsdp", training__backward=False, training__micro_batch=32),
