@@ -108,6 +108,7 @@ def _donors(kind: Kind) -> Donors:
 @cache
 def _words() -> dict[str, list[str]]:
     """Legal words by key, as the schema of scenarios lists them; on a command line behind -- or under the whole path."""
+    from parsim.parallel.schedules import NAMES
     from parsim.scenario.json_schema import schema
 
     found: dict[str, list[str]] = {}
@@ -129,6 +130,7 @@ def _words() -> dict[str, list[str]]:
                 visit(item, key)
 
     visit(schema(), "")
+    found["schedule"] = [*NAMES]
     return {key: list(dict.fromkeys(words)) for key, words in found.items()}
 
 
