@@ -14,7 +14,7 @@ from parsim.run import simulate
 Document = Mapping[str, Any]
 SAME = 1e-9
 """relative difference of two floats that are the same figure"""
-SIGNED = ("headroom_bytes",)
+SIGNED = ("headroom_bytes", "step_error", "memory_error")
 STATES = ("parameters", "gradients", "optimizer")
 
 
