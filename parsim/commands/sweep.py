@@ -115,7 +115,9 @@ def _say(found: Study, why_not: str | None) -> None:
 
 def _stem(file: str) -> str:
     """What the directory is called after."""
-    return Path(file.partition("+")[0] if not Path(file).exists() else file).stem
+    from parsim.scenario.files import exists
+
+    return Path(file.partition("+")[0] if not exists(file) else file).stem
 
 
 def _write(found: Study, directory: Path, *, reports: bool, quiet: bool) -> list[str]:

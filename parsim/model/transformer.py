@@ -15,6 +15,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
+from parsim.limits import LARGEST_SIZE, MOST_EXPERTS, MOST_LAYERS, beyond
 
 LARGEST = 10**9
 """of the sizes of an architecture"""
@@ -229,6 +230,17 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         low = 0 if name == "vocabulary" and config.image is not None else 1
         if getattr(config, name) < low:
             found.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
+    sizes = {field.name: value for field in fields(config) if isinstance(value := getattr(config, field.name), int)}
+    found += [(name, f"at most {LARGEST_SIZE:,}, is {value:.4g}", "") for name, value in sizes.items() if value > LARGEST_SIZE]
+    experts = config.experts
+    found += [
+        (name, finding.message, "")
+        for name, count, most in (
+            ("layers", config.layers, MOST_LAYERS),
+            ("experts", experts.count if experts is not None else 0, MOST_EXPERTS),
+        )
+        for finding in beyond(count, most, name, name)
+    ]
     if found:
         return found
     heads, kv_heads = config.heads, config.kv_heads or config.heads
@@ -245,7 +257,6 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         found.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
     if not 0.0 <= config.dropout < 1.0:
         found.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
-    experts = config.experts
     if experts is not None:
         if not 1 <= experts.top_k <= experts.count:
             found.append(("experts", f"top_k {experts.top_k} must be between 1 and count {experts.count}", ""))

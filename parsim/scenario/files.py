@@ -82,6 +82,14 @@ def aliases(kind: str) -> dict[str, str]:
     return dict(_aliases(kind))
 
 
+def exists(name: str) -> bool:
+    """Whether there is a file of that name; a text that no file can be called, such as a long argument, is none."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def find(kind: str, name: str, relative_to: str | Path | None = None) -> Path:
     """The file behind `name`: a shipped name, an alias, or a path (beside `relative_to`, else in the working directory).
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
+from parsim.limits import MOST_PROBLEMS
 from parsim.scenario import files
 from parsim.scenario.merge import merge
 from parsim.scenario.placeholder import unfilled
@@ -233,18 +235,18 @@ def _unchosen(base: Mapping[str, Any], sources: _Sources, chosen: Sequence[str],
         if name in chosen:
             continue
         if before is None:
-            before = {(finding.path, finding.message): None for finding in _problems(base)}
+            before = {(finding.path, finding.message): None for finding in _problems(base)[0]}
         for partial, places in partials:
             tree: dict[str, Any] = copy.deepcopy(dict(base))
             origins: dict[str, Origin] = {}
             merge(tree, origins, Layer(partial, places, found))
-            fresh = [finding for finding in _problems(tree) if (finding.path, finding.message) not in before]
+            fresh = [finding for finding in _problems(tree)[0] if (finding.path, finding.message) not in before]
             found += [finding.at(*(nearest(origins, finding.path) or (path, None, None))) for finding in fresh]
     return found
 
 
-def _problems(tree: Mapping[str, Any]) -> list[Finding]:
-    """What the schema refuses and what is not supported yet, without places."""
+def _problems(tree: Mapping[str, Any]) -> tuple[list[Finding], int]:
+    """What the schema refuses and what is not supported yet, without places, and how many more problems there are."""
     # imported here: who only asks where files lie (`parsim list`) needs no schema
     from pydantic import ValidationError
 
@@ -253,18 +255,21 @@ def _problems(tree: Mapping[str, Any]) -> list[Finding]:
     from parsim.scenario.support import unsupported
 
     found: list[Finding] = []
+    more = 0
     try:
         ScenarioSchema.model_validate(tree)
     except ValidationError as error:
         found = findings_of(error)
+        more = error.error_count() - len(found)
     assumptions = tree.get("assumptions")
     if isinstance(assumptions, Mapping):
-        found += [unknown_key(f"assumptions.{name}", value) for name, value in assumptions.items()]
+        more += max(0, len(assumptions) - MOST_PROBLEMS)
+        found += [unknown_key(f"assumptions.{name}", value) for name, value in islice(assumptions.items(), MOST_PROBLEMS)]
     holes = unfilled(tree)
     left = {finding.path: None for finding in holes}
     found = holes + [finding for finding in found if finding.path not in left]
     wrong = {finding.path: None for finding in found}
-    return found + [finding for finding in unsupported(tree) if finding.path not in wrong]
+    return found + [finding for finding in unsupported(tree) if finding.path not in wrong], more
 
 
 def _checked(
@@ -277,7 +282,7 @@ def _checked(
     trust_code: bool,
 ) -> Scenario:
     """The scenario of a merged tree, or every problem at once."""
-    problems = _problems(written)
+    problems, more = _problems(written)
     if not trust_code:
         problems += [refusal(name, path, sealed=source == files.SEALED) for path, name in code_named(written).items()]
     problems += [
@@ -289,9 +294,9 @@ def _checked(
     if findings:
         unique = dict.fromkeys((finding.file, finding.line, finding.column, finding.path, finding.message) for finding in findings)
         by_key = {(finding.file, finding.line, finding.column, finding.path, finding.message): finding for finding in findings}
-        raise ScenarioError(
-            sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
-        )
+        ordered = sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
+        rest = [Finding(f"and {more:,} more problems; the first {MOST_PROBLEMS} are listed", file=source)] if more else []
+        raise ScenarioError(ordered + rest)
     from parsim.scenario.schema import ScenarioSchema
 
     settings = ScenarioSchema.model_validate(written)

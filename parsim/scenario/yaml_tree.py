@@ -12,6 +12,7 @@ from typing import Any
 
 from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
+from parsim.limits import MOST_CHARACTERS, MOST_TEXT, MOST_VALUES
 from parsim.scenario.fullwidth import wide_key, wide_marks
 
 NODE_LIMIT = 500_000
@@ -48,6 +49,10 @@ def load(text: str, name: str) -> Any:
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+    if len(text) > MOST_CHARACTERS:
+        raise unreadable(f"{len(text):,} characters: at most {MOST_CHARACTERS:,} are read", name, suggestion="is it the right file?")
+    if (values := sum(map(text.count, ",:\n"))) > MOST_VALUES:
+        raise unreadable(f"about {values:,} values: at most {MOST_VALUES:,} are read", name, suggestion="is it the right file?")
     try:
         return YAML(typ="rt").load(text)
     except DuplicateKeyError as error:
@@ -89,6 +94,8 @@ class _Converter:
     def _mapping(self, node: dict[Any, Any], path: str, depth: int) -> dict[str, Any]:
         plain: dict[str, Any] = {}
         for key, item in node.items():
+            if isinstance(key, str) and len(key) > MOST_TEXT:
+                raise unreadable(f"a key of {len(key):,} characters: at most {MOST_TEXT:,} are read", self.name)
             below = f"{path}.{key}" if path else str(key)
             position = _key_position(node, key)
             if position is not None:
@@ -120,6 +127,9 @@ class _Converter:
         if isinstance(node, (bool, ScalarBoolean)):
             return bool(node)
         if isinstance(node, str):
+            if len(node) > MOST_TEXT and path and not path.endswith("schedule"):
+                where = nearest(self.origins, path) or (self.name, None, None)
+                raise unreadable(f"a text of {len(node):,} characters: at most {MOST_TEXT:,} are read", *where)
             return printable(str(node))
         if isinstance(node, int):
             return self._whole(int(node), path)

@@ -103,7 +103,10 @@ def sizes(text: str, factor: float = 2.0) -> tuple[int, ...]:
         ScenarioError: a part is no size, the range runs backwards, or there are too many.
     """
     if ":" not in text:
-        return tuple(_size(part, text) for part in text.split(","))
+        listed = text.split(",")
+        if len(listed) > MOST_SIZES:
+            raise ScenarioError(Finding(f"{len(listed):,} sizes; at most {MOST_SIZES:,} are computed", "--size", None, "give fewer sizes"))
+        return tuple(_size(part, text) for part in listed)
     parts = text.split(":")
     if len(parts) != 2:
         raise ScenarioError(Finding("expected one range of sizes", "--size", text, "for example 1KiB:16GiB"))

@@ -18,6 +18,7 @@ from parsim.report.lanes import TimelineData, timeline_data
 from parsim.report.report import Report
 from parsim.report.representatives import choose
 from parsim.run import simulate
+from parsim.scenario import files
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.values import did_you_mean
@@ -266,7 +267,7 @@ def compare(
 def is_argument(word: str) -> bool:
     """Whether a word is ``key=value`` and not the name of a file that is there."""
     key, equals, _ = word.partition("=")
-    return bool(equals) and "/" not in key and not Path(word).exists()
+    return bool(equals) and "/" not in key and not files.exists(word)
 
 
 def _runs(found: Sequence[Variant], lanes: int, jobs: int | None, watch: Watch | None) -> list[Run]:

@@ -134,7 +134,7 @@ def _comparison(word: str) -> Path | None:
 
 def _overridden(word: str) -> tuple[str, tuple[str, ...]]:
     """``NAME+OVERRIDE`` as NAME and its overrides; a file whose own name has a plus is that file."""
-    if "+" not in word or Path(word).exists():
+    if "+" not in word or files.exists(word):
         return word, ()
     file, *blocks = word.split("+")
     return file, tuple(blocks)

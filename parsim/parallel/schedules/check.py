@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding
+from parsim.limits import MOST_PASSES, beyond
 from parsim.parallel.schedules.order import Precedence, run_in_order
 from parsim.parallel.schedules.slot import APART, KINDS, Overlapped, Schedule, Slot
 
 PATH = "parallel.pipeline.schedule"
+MOST_MISSING = 10_000
+"""missing slots that are listed one by one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,12 @@ def _counted(schedule: Schedule, placement: Sequence[int] | None, micro_batches:
         return [Finding("the schedule has no slots", path=PATH)]
     stages = len(placement) if placement is not None else 1 + max(slot.stage for slot in first)
     count = micro_batches if micro_batches is not None else 1 + max(slot.micro_batch for slot in first)
+    if many := beyond(stages * count, MOST_PASSES, "forward passes", PATH, f"{count:,} micro-batches x {stages:,} stages"):
+        return many
+    missing = 2 * stages * count - len(first)
+    if missing > MOST_MISSING:
+        text = f"at least {missing:,} slots are missing of {stages:,} stages and {count:,} micro-batches, the highest numbers that occur"
+        return [*findings, Finding(text, path=PATH)]
     for slot, (rank, position) in first.items():
         if slot.stage >= stages:
             findings.append(_at(rank, position, slot, f"there are {stages} stages, numbered from 0"))

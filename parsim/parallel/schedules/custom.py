@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parsim.errors import Finding, PlanError
+from parsim.limits import MOST_PROBLEMS, MOST_TABLE
 from parsim.parallel.schedules.slot import APART, Overlapped, Schedule, Slot
 
 PATH = "parallel.pipeline.schedule"
@@ -63,6 +64,9 @@ def read_table(text: str, file: str = "") -> Table:
     >>> read_table("F0.0 B0.0").places
     (((1, 1), (1, 6)),)
     """
+    if len(text) > MOST_TABLE:
+        message = f"a table of {len(text):,} characters: at most {MOST_TABLE:,} are read"
+        raise PlanError(Finding(message, PATH, suggestion="is it the right file?", file=file))
     rows: list[tuple[Slot, ...]] = []
     places: list[tuple[tuple[int, int], ...]] = []
     overlapped: set[tuple[Slot, Slot]] = set()
@@ -81,6 +85,9 @@ def read_table(text: str, file: str = "") -> Table:
                 passes = _passes(cell.group(), overlapped)
             except PlanError as error:
                 findings += [finding.at(file, *place) for finding in error.findings]
+                if len(findings) >= MOST_PROBLEMS:
+                    findings.append(Finding("the rest of the table is not read", PATH, file=file))
+                    raise PlanError(findings) from None
                 continue
             row += passes
             columns += [place] * len(passes)

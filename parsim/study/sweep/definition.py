@@ -136,11 +136,10 @@ class Reader:
 
     def listed(self, word: str, key: str, values: Sequence[Any], origin: Origin) -> Listed:
         """The values of one key, each once."""
-        distinct: list[Any] = []
+        distinct: dict[tuple[type, str], Any] = {}
         for value in self.meant(word, key, values, origin):
-            if not any(type(value) is type(other) and value == other for other in distinct):
-                distinct.append(value)
-        return Listed((key,), tuple((value,) for value in distinct))
+            distinct.setdefault((type(value), repr(value)), value)
+        return Listed((key,), tuple((value,) for value in distinct.values()))
 
     def meant(self, word: str, key: str, values: Sequence[Any], origin: Origin) -> list[Any]:
         """The values of one key in their long form, each checked as the scenario would."""
