@@ -211,7 +211,7 @@ class _Full(io.TextIOWrapper):
 
 def _executed(words: Sequence[str], stream: str = "") -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command line."""
-    from parsim.cli import execute
+    from parsim.cli import main
 
     before = sys.stdout, sys.stderr, sys.stdin
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
@@ -221,9 +221,11 @@ def _executed(words: Sequence[str], stream: str = "") -> tuple[int, str, str]:
     sys.stdin = stdin
     code = 1
     try:
-        code = execute(list(words))
+        main(list(words))
     except OutOfTimeError:
         raise
+    except SystemExit as done:
+        code = done.code if isinstance(done.code, int) else int(done.code is not None)
     except BaseException:  # noqa: BLE001 - a user would see it as a traceback
         err.write(traceback.format_exc())
     finally:
