@@ -16,6 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -202,13 +203,6 @@ def write(chosen: Case, folder: Path) -> None:
         path.write_bytes(mutant.raw if mutant.raw is not None else FORMS[chosen.kind.form].bytes(mutant.text))
 
 
-class _Full(io.TextIOWrapper):
-    """A stream onto a disk that is full."""
-
-    def write(self, text: str, /) -> int:
-        raise OSError(28, "No space left on device")
-
-
 def _executed(words: Sequence[str], stream: str = "") -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command line."""
     from parsim.cli import main
@@ -216,7 +210,8 @@ def _executed(words: Sequence[str], stream: str = "") -> tuple[int, str, str]:
     before = sys.stdout, sys.stderr, sys.stdin
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
     stdin = io.TextIOWrapper(io.BytesIO(b""), "utf-8")
-    sys.stdout = {"full": _Full(io.BytesIO(), "utf-8"), "no stdout": None}.get(stream, out)  # type: ignore[assignment]
+    full = Path("/dev/full").open("w", encoding="utf-8") if stream == "full" else None
+    sys.stdout = None if stream == "no stdout" else full or out  # type: ignore[assignment]
     sys.stderr = None if stream == "no stderr" else err  # type: ignore[assignment]
     sys.stdin = stdin
     code = 1
@@ -230,6 +225,9 @@ def _executed(words: Sequence[str], stream: str = "") -> tuple[int, str, str]:
         err.write(traceback.format_exc())
     finally:
         sys.stdout, sys.stderr, sys.stdin = before
+        with suppress(OSError):
+            if full is not None:
+                full.close()
     return code, _written(out), _written(err)
 
 
