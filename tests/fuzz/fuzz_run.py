@@ -210,7 +210,7 @@ def _executed(words: Sequence[str], stream: str = "") -> tuple[int, str, str]:
     before = sys.stdout, sys.stderr, sys.stdin
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
     stdin = io.TextIOWrapper(io.BytesIO(b""), "utf-8")
-    full = Path("/dev/full").open("w", encoding="utf-8") if stream == "full" else None
+    full = Path("/dev/full").open("w", encoding="utf-8") if stream == "full" else None  # noqa: SIM115 - closed below
     sys.stdout = None if stream == "no stdout" else full or out  # type: ignore[assignment]
     sys.stderr = None if stream == "no stderr" else err  # type: ignore[assignment]
     sys.stdin = stdin
