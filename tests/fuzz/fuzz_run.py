@@ -16,6 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -202,32 +203,31 @@ def write(chosen: Case, folder: Path) -> None:
         path.write_bytes(mutant.raw if mutant.raw is not None else FORMS[chosen.kind.form].bytes(mutant.text))
 
 
-class _Full(io.TextIOWrapper):
-    """A stream onto a disk that is full."""
-
-    def write(self, text: str, /) -> int:
-        raise OSError(28, "No space left on device")
-
-
 def _executed(words: Sequence[str], stream: str = "") -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command line."""
-    from parsim.cli import execute
+    from parsim.cli import main
 
     before = sys.stdout, sys.stderr, sys.stdin
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
     stdin = io.TextIOWrapper(io.BytesIO(b""), "utf-8")
-    sys.stdout = {"full": _Full(io.BytesIO(), "utf-8"), "no stdout": None}.get(stream, out)  # type: ignore[assignment]
+    full = Path("/dev/full").open("w", encoding="utf-8") if stream == "full" else None  # noqa: SIM115 - closed below
+    sys.stdout = None if stream == "no stdout" else full or out  # type: ignore[assignment]
     sys.stderr = None if stream == "no stderr" else err  # type: ignore[assignment]
     sys.stdin = stdin
     code = 1
     try:
-        code = execute(list(words))
+        main(list(words))
     except OutOfTimeError:
         raise
+    except SystemExit as done:
+        code = done.code if isinstance(done.code, int) else int(done.code is not None)
     except BaseException:  # noqa: BLE001 - a user would see it as a traceback
         err.write(traceback.format_exc())
     finally:
         sys.stdout, sys.stderr, sys.stdin = before
+        with suppress(OSError):
+            if full is not None:
+                full.close()
     return code, _written(out), _written(err)
 
 
