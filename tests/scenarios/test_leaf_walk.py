@@ -436,6 +436,8 @@ ASSUMED = {
     "drive_read_bandwidth": "1 GB/s",
     "drive_write_bandwidth": "1 GB/s",
     "finetune_base": "nf4",
+    "fp8_keep": ["embedding", "router", "norm", "attention"],
+    "gradient_reduction": "no_sync",
 }
 DRIVES = {"training": {"offload": {"optimizer": "nvme"}}, "parallel": {"data": {"strategy": "zero3"}}}
 ASSUMED_WHERE = {
@@ -445,6 +447,7 @@ ASSUMED_WHERE = {
     **{key: {"training": {"tokens": "1G"}} for key in ("power_computing", "power_communicating", "power_waiting")},
     "node_power": {"training": {"tokens": "1G"}, "cluster": {"topology": "8x-l40s-pcie"}},
     "restart_time": {"economics": FAILING},
+    "fp8_keep": {"training": {"precision": {"preset": "fp8"}}, "cluster": {"topology": "hgx-h100"}},
 }
 """where an assumption is made that not every scenario needs"""
 
