@@ -14,6 +14,7 @@ from typing import Any
 from parsim.columns import left, printable, width
 from parsim.errors import Finding
 from parsim.scenario.files import parse_value, shown
+from parsim.scenario.leaves import long_key
 from parsim.scenario.references import inline, reference_origins
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.yaml_tree import Origin, nearest
@@ -101,7 +102,7 @@ def changed(changes: Iterable[str]) -> str:
 
     Keys lose the section that they need not be told apart by; of many changes the first are named.
     """
-    last = {change.partition("=")[0].strip(): change for change in changes}
+    last = {long_key(change.partition("=")[0].strip()): change for change in changes}
     if not last or "name" in last:
         return ""
     words = [_short(change) for change in last.values()]
