@@ -15,6 +15,7 @@ from parsim.columns import left, printable, width
 from parsim.errors import Finding
 from parsim.scenario.files import parse_value, shown
 from parsim.scenario.references import folder, inline, python_file, reference_origins
+from parsim.scenario.shortforms import long_key
 from parsim.scenario.trust import code_named
 from parsim.scenario.yaml_tree import Origin, nearest
 
@@ -114,7 +115,7 @@ def changed(changes: Iterable[str]) -> str:
 
     Keys lose the section that they need not be told apart by; of many changes the first are named.
     """
-    last = {change.partition("=")[0].strip(): change for change in changes}
+    last = {long_key(change.partition("=")[0].strip()): change for change in changes}
     if not last or "name" in last:
         return ""
     words = [_short(change) for change in last.values()]

@@ -76,6 +76,12 @@ SYNONYMS: dict[str, dict[Any, Any]] = {
 ZERO = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
 
 
+def long_key(key: str) -> str:
+    """The long form of a key: of its short form (``parallel.tp``) and of a section that a plain text stands for."""
+    key = SHORT.get(key, key)
+    return f"{key}.{SCALAR[key]}" if key in SCALAR else key
+
+
 def box(text: str) -> dict[str, Any] | None:
     """``4x v100-32gb`` as ``{gpu: v100-32gb, count: 4}``; None for anything else, names of shipped topologies included."""
     match = _BOX.fullmatch(text)

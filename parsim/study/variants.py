@@ -93,7 +93,7 @@ def variants(
 def _of_source(source: Source, named: tuple[str, ...]) -> Variants:
     """The variants of one source without the axes of the command line."""
     if isinstance(source, Scenario):
-        return Variants((Variant(source.name, source),), source.name, "scenario")
+        return Variants((Variant(source.name, source),), source.settings.name, "scenario")
     if isinstance(source, Mapping):
         name = str(source.get("name", "scenario"))
         return Variants((Variant(name, source, named),), name, "scenario")

@@ -20,6 +20,7 @@ NAME = "GPT-2 XL on four V100, GPipe"
         ((), ""),
         (("parallel.pipeline.schedule=1f1b",), " (pipeline.schedule=1f1b)"),
         (("+1f1b", "training.global_batch=6", "cluster.gpus=8"), " (+1f1b, global_batch=6, cluster.gpus=8)"),
+        (("parallel.tp=2", "parallel.tensor.size=4"), " (tensor.size=4)"),
         (("training.micro_batch=1", "training.micro_batch=2"), " (micro_batch=2)"),
         (tuple(f"a.k{i}=1" for i in range(6)), " (a.k0=1, a.k1=1, a.k2=1, a.k3=1, 2 more)"),
         (("name=Mine", "training.micro_batch=1"), ""),

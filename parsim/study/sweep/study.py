@@ -13,9 +13,9 @@ import parsim
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.scenario.files import shown
-from parsim.scenario.leaves import long_key
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import flow
+from parsim.scenario.shortforms import long_key
 from parsim.scenario.trust import code_file, code_named
 from parsim.study.axes import short_keys
 from parsim.study.search.incumbents import Values
