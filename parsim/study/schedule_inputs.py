@@ -199,7 +199,7 @@ class _Reader:
         text = text.strip()
         unit = ""
         try:
-            value = units.real(text)
+            value = float(text) if text.isascii() else units.real(text)  # NaN is told below
         except ValueError:
             unit = "s"
             try:

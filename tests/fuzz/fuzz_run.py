@@ -256,7 +256,7 @@ def _failures(chosen: Case, code: int, out: str, err: str) -> Iterator[str]:
             yield "a message that nobody can read: too long"
     if warning := re.search(r"^.*\.py:\d+: (\w*Warning): ", err, re.MULTILINE):
         yield f"a Python warning: {warning[0][-100:]}"
-    shows = chosen.words[0] == "show" and "--program" not in chosen.words  # it prints what other commands check
+    shows = chosen.words[:1] == ("show",) and "--program" not in chosen.words  # it prints what other commands check
     if chosen.mutant.refuse and code in (0, 3, 4) and not shows:
         yield f"an impossible value was taken: {_kind_of_value(chosen.mutant.changes[0])}"
     if code in (0, 3) and "--json" in chosen.words and not chosen.stream:
