@@ -30,7 +30,8 @@ class SharedPasses:
         trains = [any(p.trainable and not p.buffer for p in block.parameters()) for block in plan.model.blocks]
         self._first_trained = trains.index(True) if True in trains else len(trains)
         self._tied = {rank for owner, copy, _ in plan.tied_across_stages() for rank in (owner, copy)}
-        self._alike = not plan.sharded and not plan.asynchronous and plan.parallelism.data.own is None
+        first = plan.training.iteration == "first"  # whichever chunk of a rank comes first allocates the workspaces
+        self._alike = not (plan.sharded or plan.asynchronous or first) and plan.parallelism.data.own is None
 
     def of(self, pipeline_rank: int, role: str) -> RankPasses | StagePasses:
         """The passes of one pipeline rank and role."""

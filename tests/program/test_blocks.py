@@ -231,6 +231,15 @@ def test_any_small_job(ways):
     same(built)
 
 
+def test_a_first_iteration_with_several_chunks_per_rank():
+    """The first chunk of a rank allocates the workspaces, its other chunks do not: they are not written alike."""
+    pipeline = {"size": 4, "schedule": "interleaved", "virtual_stages": 2, "split": [2, 1, 1, 2, 1, 1, 1, 1], "overlap_sends": False}
+    context, training = {"size": 2, "method": "ulysses"}, {"iteration": "first", "sequence_length": 2, "global_batch": 4}
+    tree = scenario(tensor={"size": 2}, context=context, pipeline=pipeline, training=training)
+    tree["model"] = {"base": "gpt2", "layers": 10}
+    same(build(load(tree)))
+
+
 @pytest.mark.parametrize("interference", ["off", "simple"])
 @pytest.mark.parametrize("overlap", ["none", "backward"])
 def test_a_pipeline_of_whole_nodes_is_mostly_blocks(interference, overlap):
