@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import shlex
 import subprocess
 import sys
@@ -91,26 +89,20 @@ def folder(tmp_path_factory):
     return path
 
 
+MEASURE = """
+import json, resource, subprocess, sys
+done = subprocess.run([sys.executable, "-m", "parsim", *sys.argv[1:]], capture_output=True, timeout=120)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+said = (done.stderr + done.stdout).decode(errors="replace")[:20_000]
+print(json.dumps([done.returncode, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, said]))
+"""
+"""run by a small process: a process's peak counts from its fork, when it was as large as the one it came from"""
+
+
 def measured(folder, arguments):
     """(exit code, CPU [s], memory [MiB], what was said) of a command of its own."""
-    read, write = os.pipe()
-    if (child := os.fork()) == 0:
-        done = subprocess.run([sys.executable, "-m", "parsim", *arguments], cwd=folder, capture_output=True, timeout=120, check=False)
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found = (
-            done.returncode,
-            used.ru_utime + used.ru_stime,
-            used.ru_maxrss / 1024,
-            (done.stderr + done.stdout).decode(errors="replace")[:20_000],
-        )
-        with os.fdopen(write, "w") as stream:
-            json.dump(found, stream)
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as stream:
-        found = json.load(stream)
-    os.waitpid(child, 0)
-    return found
+    done = subprocess.run([sys.executable, "-c", MEASURE, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("name", [*TEXTS, *LINES])
