@@ -24,13 +24,15 @@ import typer
 from typer.models import CommandInfo
 
 from parsim.columns import printable
-from parsim.errors import DeadlockError, Finding, InputError, OutputError, ParsimError, ScenarioError
+from parsim.errors import DeadlockError, Finding, InputError, OutputError, ParsimError, ScenarioError, shortened
 from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, open_streams, progress, remark, say, say_json, written_or_said
 
 if TYPE_CHECKING:
     from parsim.report import Report
     from parsim.scenario import Scenario
 
+_USAGE = 2000
+"""characters of a usage error, which quotes the words that it does not know"""
 _COMPLETION = "_PARSIM_COMPLETE"
 """set by the shell that asks for completions"""
 OUT = Path("parsim-out")
@@ -401,20 +403,22 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
     """Say `error` on stderr, and on stdout as JSON if asked to; the exit code."""
     findings, code = _findings(error)
     if isinstance(error, InputError):
-        count = len(findings)
-        remark("\n".join(map(str, findings)))
+        count = len(findings) + error.more
+        remark(str(error))
         nothing = " Nothing was simulated." if simulates and not isinstance(error, OutputError) else ""
-        remark(f"{count} problem{'s' if count > 1 else ''}.{nothing}")
+        remark(f"{count:,} problem{'s' if count > 1 else ''}.{nothing}")
     elif isinstance(error, ParsimError):
         remark(str(error))
     elif code == 2 and hasattr(error, "show"):
         usage = StringIO()
         error.show(usage)
-        remark(usage.getvalue())
+        remark(shortened(usage.getvalue(), _USAGE))
     else:
         remark(f"{findings[0]}; run with --debug for the traceback" if code == 1 else str(findings[0]))
     if as_json:
         document: dict[str, Any] = {"parsim": 1, "errors": [finding.as_dict() for finding in findings]}
+        if more := getattr(error, "more", 0):
+            document["more_errors"] = more
         try:  # values are what the user wrote: what JSON has no word for (a path, NaN) becomes a text
             say_json(json.loads(json.dumps(document, default=str), parse_constant=str))
         except ReaderGone:

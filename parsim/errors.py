@@ -12,6 +12,11 @@ from typing import Any
 
 from parsim.columns import visible
 
+MOST_PROBLEMS = 30
+"""problems of one input that are listed; the rest is counted"""
+_LONGEST = (200, 200, 800, 700)
+"""characters shown of a place, a key, a message and a suggestion, which may all quote what somebody wrote"""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -34,9 +39,19 @@ class Finding:
         return asdict(self)
 
     def __str__(self) -> str:
-        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part not in ("", None))
-        text = "  ".join(part for part in (place.replace("\n", "\\n"), self.path.replace("\n", "\\n"), self.message) if part)
-        return visible(f"{text}; {self.suggestion}" if self.suggestion else text)
+        file = shortened(self.file.replace("\n", "\\n"), _LONGEST[0])
+        place = ":".join(str(part) for part in (file, self.line, self.column) if part not in ("", None))
+        path, message = shortened(self.path.replace("\n", "\\n"), _LONGEST[1]), shortened(self.message, _LONGEST[2])
+        text = "  ".join(part for part in (place, path, message) if part)
+        return visible(f"{text}; {shortened(self.suggestion, _LONGEST[3])}" if self.suggestion else text)
+
+
+def shortened(text: str, most: int) -> str:
+    """`text`, of which at most about `most` characters are shown: beginning and end, and how many are left out between them."""
+    if len(text) <= most:
+        return text
+    tail = most // 4
+    return f"{text[: most - tail]}... ({len(text) - most:,} characters) ...{text[-tail:]}"
 
 
 class ParsimError(Exception):
@@ -50,15 +65,18 @@ class ParsimError(Exception):
 
 
 class InputError(ParsimError):
-    """The user's input cannot be simulated; carries every finding at once."""
+    """The user's input cannot be simulated; carries every finding at once, and how many `more` nobody looked at closely."""
 
     exit_code = 2
 
-    def __init__(self, findings: Iterable[Finding] | Finding | str) -> None:
+    def __init__(self, findings: Iterable[Finding] | Finding | str, more: int = 0) -> None:
         if isinstance(findings, str):
             findings = Finding(findings)
         self.findings = (findings,) if isinstance(findings, Finding) else tuple(findings)
-        super().__init__("\n".join(map(str, self.findings)))
+        self.more = more
+        listed = [str(finding) for finding in self.findings[:MOST_PROBLEMS]]
+        left = len(self.findings) + more - len(listed)
+        super().__init__("\n".join([*listed, f"and {left:,} more"] if left else listed))
 
 
 class ScenarioError(InputError):

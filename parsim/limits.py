@@ -25,8 +25,6 @@ MOST_TABLE = 5_000_000
 """characters of a table of slots"""
 MOST_BOX = 1_024
 """GPUs of one machine, each of which is a vertex of its graph"""
-MOST_PROBLEMS = 30
-"""problems of one text that are listed"""
 LARGEST_SIZE = 10**9
 """of a size of a model, such as its width"""
 

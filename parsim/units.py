@@ -282,7 +282,7 @@ def _scaled(value: float, steps: Sequence[tuple[Fraction, Fraction, str]], digit
     if size == 0:
         return f"0 {next(unit for _, scale, unit in steps if scale == 1)}".rstrip()
     _, scale, unit = next((step for step in steps if snapped(size / float(step[1])) >= step[0] / step[1]), steps[-1])
-    shown = snapped(value / float(scale))
+    shown = snapped(value / float(scale)) if digits < 8 else value / float(scale)
     if abs(shown) < 1e-3:
         return f"{shown:.{digits}g} {unit}".rstrip()
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(shown))))

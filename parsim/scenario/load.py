@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parsim.columns import printable
-from parsim.errors import Finding, ScenarioError
-from parsim.limits import MOST_PROBLEMS
+from parsim.errors import MOST_PROBLEMS, Finding, ScenarioError
 from parsim.scenario import files
 from parsim.scenario.merge import merge
 from parsim.scenario.placeholder import unfilled
@@ -295,8 +294,7 @@ def _checked(
         unique = dict.fromkeys((finding.file, finding.line, finding.column, finding.path, finding.message) for finding in findings)
         by_key = {(finding.file, finding.line, finding.column, finding.path, finding.message): finding for finding in findings}
         ordered = sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
-        rest = [Finding(f"and {more:,} more problems; the first {MOST_PROBLEMS} are listed", file=source)] if more else []
-        raise ScenarioError(ordered + rest)
+        raise ScenarioError(ordered, more)
     from parsim.scenario.schema import ScenarioSchema
 
     settings = ScenarioSchema.model_validate(written)

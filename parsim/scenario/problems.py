@@ -8,8 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from parsim.errors import Finding
-from parsim.limits import MOST_PROBLEMS
+from parsim.errors import MOST_PROBLEMS, Finding
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.shortforms import ASSUMPTIONS, SHORT
 from parsim.scenario.spellings import translation

@@ -54,7 +54,7 @@ def document(base: dict[str, Any], *overrides: str, version: int = 2) -> dict[st
 
 def test_a_whole_file() -> None:
     overrides = ("training.precision=fp32", "training.attention=mem-efficient", "training.recompute=full", *OFFLOAD)
-    text = exported(LLAMA, "fsdp", *overrides).text
+    text = exported(LLAMA, "fsdp", "name=a Llama", *overrides).text
     assert text == WHOLE.replace("max_length=2048)", 'max_length=2048); from_pretrained(attn_implementation="sdpa")')
 
 

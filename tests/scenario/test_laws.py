@@ -59,7 +59,8 @@ def survives(scenario: Scenario | None) -> None:
     again = load(document)
     assert again.document() == document
     assert again.hash() == scenario.hash()
-    assert again.settings == scenario.settings
+    named = scenario.settings.model_copy(update={"name": again.settings.name})  # the document's name says what was changed
+    assert again.settings == named
 
 
 @given(st.sampled_from(PATHS), VALUES)

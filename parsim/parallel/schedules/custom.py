@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parsim.errors import Finding, PlanError
-from parsim.limits import MOST_PROBLEMS, MOST_TABLE
+from parsim.errors import MOST_PROBLEMS, Finding, PlanError
+from parsim.limits import MOST_TABLE
 from parsim.parallel.schedules.slot import APART, Overlapped, Schedule, Slot
 
 PATH = "parallel.pipeline.schedule"

@@ -43,7 +43,7 @@ class Candidate(NamedTuple):
     """``key=value`` on top of the study's scenario"""
     scenario: Mapping[str, Any]
     """resolved and self-contained, as JSON has it"""
-    trust_code: bool
+    trust_code: bool = False
     """whether the Python files that it names may run, in whatever process"""
 
 
