@@ -14,6 +14,8 @@ from parsim.columns import visible
 
 MOST_PROBLEMS = 30
 """problems of one input that are listed; the rest is counted"""
+_MOST_CHARACTERS = 15_000
+"""of all that are listed"""
 _LONGEST = (200, 200, 800, 700)
 """characters shown of a place, a key, a message and a suggestion, which may all quote what somebody wrote"""
 
@@ -74,7 +76,10 @@ class InputError(ParsimError):
             findings = Finding(findings)
         self.findings = (findings,) if isinstance(findings, Finding) else tuple(findings)
         self.more = more
-        listed = [str(finding) for finding in self.findings[:MOST_PROBLEMS]]
+        listed: list[str] = []
+        for finding in self.findings[:MOST_PROBLEMS]:
+            if sum(map(len, listed)) < _MOST_CHARACTERS:
+                listed.append(str(finding))
         left = len(self.findings) + more - len(listed)
         super().__init__("\n".join([*listed, f"and {left:,} more"] if left else listed))
 
