@@ -9,48 +9,35 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.models import CommandInfo
 
 from parsim.columns import printable
-from parsim.commands import (
-    calibrate,
-    compare,
-    diagnose,
-    explain,
-    export,
-    fit,
-    flops,
-    importing,
-    network,
-    schedule,
-    size,
-    sweep,
-    timeline,
-    trace,
-    validate,
-)
-from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
-from parsim.terminal import Debug, Json, ReaderGone, busy, create, progress, say, say_json
+from parsim.errors import DeadlockError, Finding, InputError, OutputError, ParsimError, ScenarioError
+from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, open_streams, progress, remark, say, say_json, written_or_said
 
 if TYPE_CHECKING:
     from parsim.report import Report
     from parsim.scenario import Scenario
 
+_COMPLETION = "_PARSIM_COMPLETE"
+"""set by the shell that asks for completions"""
 OUT = Path("parsim-out")
 """where `run` writes, one directory per scenario"""
 EXAMPLE = "gpt2-ddp-4x-a100"
 """the shipped scenario that `new` copies"""
 LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons", "studies")
-
-app = typer.Typer(name="parsim", rich_markup_mode=None, pretty_exceptions_enable=False)
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of a shipped scenario (`parsim list scenarios`).")]
 Overrides = Annotated[
@@ -62,13 +49,14 @@ Named = Annotated[
 Unfolded = Annotated[bool, typer.Option("--unfolded", help="Simulate every rank, also where symmetric ranks could be simulated once.")]
 
 
-@app.callback(invoke_without_command=True)
 def parsim(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     metric: Annotated[str | None, typer.Option("--explain", metavar="METRIC", help="Define a number of the report and exit.")] = None,
 ) -> None:
     """Does it fit, how fast is it, and why? Simulates one training step of a neural network on a cluster."""
     if metric is not None:
+        from parsim.commands import explain
+
         explain.define(metric, as_json=False)
         raise typer.Exit
     if version:
@@ -78,7 +66,6 @@ def parsim(
         raise typer.Exit
 
 
-@app.command()
 def run(
     file: File,
     overrides: Overrides = None,
@@ -90,13 +77,14 @@ def run(
     unfolded: Unfolded = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Sort the assumptions by what they can do to this answer.")] = False,
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Simulate one training step and report what it takes."""
     from parsim.run import simulate
 
-    scenario = _load(file, overrides, override)
-    command = _command(file, overrides, override)
+    scenario = _load(file, overrides, override, trust_code=trust_code)
+    command = _command(file, overrides, override, trust_code=bool(scenario.trusted_code))
     with _placed(scenario), _deadlocks(scenario, command, as_json=as_json), busy("Simulating one step", quiet=quiet):
         report = _signed(simulate(scenario, unfolded=unfolded), command)
     if sensitivity:
@@ -119,16 +107,19 @@ def run(
         raise typer.Exit(3)
 
 
-fit.register(app)
-
-
-@app.command()
-def check(file: File, overrides: Overrides = None, override: Named = None, as_json: Json = False, debug: Debug = False) -> None:
+def check(
+    file: File,
+    overrides: Overrides = None,
+    override: Named = None,
+    as_json: Json = False,
+    trust_code: TrustCode = False,
+    debug: Debug = False,
+) -> None:
     """Say whether a scenario is valid, without simulating it."""
-    from parsim.run import clock_of, plan_of
     from parsim.scenario.build import build
+    from parsim.scenario.job import clock_of, plan_of
 
-    scenario = _load(file, overrides, override)
+    scenario = _load(file, overrides, override, trust_code=trust_code)
     with _placed(scenario):
         built = build(scenario)
         plan_of(built, clock_of(built))
@@ -138,7 +129,6 @@ def check(file: File, overrides: Overrides = None, override: Named = None, as_js
         say("\n".join([f"{file}: valid", built.batch_arithmetic, *(f"warning: {finding}" for finding in built.warnings)]))
 
 
-@app.command()
 def show(
     file: File,
     overrides: Overrides = None,
@@ -146,10 +136,11 @@ def show(
     written: Annotated[bool, typer.Option("--written", help="Leave out what is at its default.")] = False,
     program: Annotated[bool, typer.Option("--program", help="Print what each rank executes instead.")] = False,
     as_json: Json = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Print the complete scenario, every value with its origin."""
-    scenario = _load(file, overrides, override)
+    scenario = _load(file, overrides, override, trust_code=trust_code)
     if program:
         with _placed(scenario):
             _show_program(scenario, as_json=as_json)
@@ -159,7 +150,6 @@ def show(
         say(scenario.show(defaults=not written), escapes=True)
 
 
-@app.command(name="list")
 def list_(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help=f"One of {', '.join(LISTED)}; all of them without KIND.")] = None,
     as_json: Json = False,
@@ -177,7 +167,6 @@ def list_(
         say("\n".join(f"{name} ({len(items)})\n{_wrapped(items)}\n" for name, items in known.items()).rstrip("\n"))
 
 
-@app.command()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The file to write, with or without .yaml.")],
     example: Annotated[str, typer.Option("--from", metavar="SCENARIO", help="The shipped scenario to copy.")] = EXAMPLE,
@@ -193,14 +182,15 @@ def new(
     path = Path(name) if Path(name).suffix in (".yaml", ".yml") else Path(f"{name}.yaml")
     lines = find("scenarios", example).read_text(encoding="utf-8").splitlines(keepends=True)
     text = "".join(line for line in lines if "yaml-language-server" not in line)
-    create(path, text)
+    from parsim.report.write import write_new
+
+    write_new(path, text)
     if as_json:
         say_json({"parsim": 1, "file": str(path)})
     else:
         say(f"Wrote {path}. Next: parsim run {path}")
 
 
-@app.command()
 def schema(
     study: Annotated[bool, typer.Option("--study", help="That of study files.")] = False, as_json: Json = False, debug: Debug = False
 ) -> None:
@@ -211,26 +201,10 @@ def schema(
     say_json(study_schema() if study else scenario_schema())
 
 
-explain.register(app)
-timeline.register(app)
-compare.register(app)
-sweep.register(app)
-network.register(app)
-validate.register(app)
-importing.register(app)
-export.register(app)
-flops.register(app)
-calibrate.register(app)
-schedule.register(app)
-size.register(app)
-trace.register(app)
-diagnose.register(app)
-
-
-def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None) -> Scenario:
+def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None, *, trust_code: bool) -> Scenario:
     from parsim.scenario import load
 
-    return load(file, *(overrides or ()), named=list(named or ()))
+    return load(file, *(overrides or ()), named=list(named or ()), trust_code=trust_code)
 
 
 def _names(kind: str) -> list[str]:
@@ -268,20 +242,23 @@ def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[N
         yield
     except DeadlockError as error:
         from parsim.report.deadlock import deadlock_document
+        from parsim.scenario.provenance import provenance
 
         if not as_json:
             raise
-        sys.stderr.write(f"{error}\n")
-        say_json(deadlock_document(scenario.document(), str(error), command))
+        remark(str(error))
+        origin = {**provenance(scenario.trusted_code), "command": command}
+        say_json(deadlock_document(scenario.document(), str(error), origin))
         raise typer.Exit(error.exit_code) from None
 
 
-def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | None) -> str:
+def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, *, trust_code: bool) -> str:
     """The command that gives the same report: what was asked, not how to show it; folded or not is in ``simulation``."""
     from shlex import join
 
     blocks = [word for name in named or () for word in ("--override", name)]
-    return printable(join(["parsim", "run", file, *(overrides or ()), *blocks]))
+    trust = ["--trust-code"] if trust_code else []
+    return printable(join(["parsim", "run", file, *(overrides or ()), *blocks, *trust]))
 
 
 def _signed(report: Report, command: str) -> Report:
@@ -294,8 +271,8 @@ def _show_program(scenario: Scenario, *, as_json: bool) -> None:
     from parsim.hardware.interconnect import Interconnect
     from parsim.program.folding import fold
     from parsim.program.text import grid, to_text
-    from parsim.run import clock_of, plan_of
     from parsim.scenario.build import build
+    from parsim.scenario.job import clock_of, plan_of
 
     built = build(scenario)
     clock = clock_of(built)
@@ -315,10 +292,7 @@ def _write(report: Report, directory: Path, *, pictures: bool) -> list[Path]:
     from parsim.report.write import FORMATS, write_outputs
 
     formats = [name for name in FORMATS if name != "png"] if pictures else ["json", "trace"]
-    try:
-        return write_outputs(report, directory, formats)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot write the report: {error.strerror}", file=str(error.filename or directory))) from None
+    return write_outputs(report, directory, formats)
 
 
 def _say_report(report: Report) -> None:
@@ -330,11 +304,50 @@ def _say_report(report: Report) -> None:
     console = Console()
     with console.capture() as captured:
         print_report(report, console)
-    say("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    say("\n".join(line.rstrip() for line in captured.get().split("\n")), styled=True)
+
+
+COMMANDS: Mapping[str, str | Callable[..., None]] = {
+    "run": run, "fit": "fit", "check": check, "show": show, "list": list_, "new": new, "schema": schema, "explain": "explain",
+    "timeline": "timeline", "compare": "compare", "sweep": "sweep", "collective": "network", "topology": "network",
+    "validate": "validate", "import": "importing", "export": "export", "flops": "flops", "mfu": "flops", "calibrate": "calibrate",
+    "schedule": "schedule", "size": "size", "trace": "trace", "diagnose": "diagnose",
+}  # fmt: skip
+"""name -> the function in this file, or the file in commands/ that registers it; in the order of ``parsim --help``"""
+
+
+def application(arguments: Iterable[str] = ()) -> typer.Typer:
+    """The command line, with the commands that `arguments` name; where they name none, with the names and texts of all.
+
+    A command costs tens of milliseconds to import and describe, so nobody pays for those that were not asked for.
+    """
+    app = typer.Typer(name="parsim", rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(parsim)
+    named = COMMANDS if _COMPLETION in os.environ else [name for name in COMMANDS if name in arguments]
+    for home, name in {COMMANDS[name]: name for name in named or COMMANDS}.items():
+        if isinstance(home, str):
+            import_module(f"parsim.commands.{home}").register(app)
+        else:
+            app.command(name)(home)
+    if not named:
+        app.registered_commands = [_listed(info) for info in app.registered_commands]
+    return app
+
+
+def _listed(command: CommandInfo) -> CommandInfo:
+    """A command for the list of commands: its name and its text, without its options."""
+
+    def nothing() -> None:
+        """Never called: who calls a command names it."""
+
+    called = command.callback or nothing
+    nothing.__doc__ = called.__doc__
+    return CommandInfo(command.name or called.__name__, callback=nothing)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
+    open_streams()
     sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -346,17 +359,42 @@ def execute(arguments: Sequence[str]) -> int:
     arguments = list(arguments) or ["--help"]
     options = set(arguments)
     try:
-        return typer.main.get_command(app).main(args=arguments, prog_name="parsim", standalone_mode=False) or 0
+        _refuse_digits(arguments)
+        return _run(arguments)
     except ReaderGone:
         return 141
     except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("Interrupted.\n")
+        remark("Interrupted.")
         return 130
     except Exception as error:  # noqa: BLE001 - the one place that turns every error into words and a code
         if "--debug" in options:
-            traceback.print_exc()
+            remark(traceback.format_exc())
         simulates = arguments[0] in ("run", "check", "show")
         return _failed(error, as_json="--json" in options, simulates=simulates)
+
+
+def _run(arguments: list[str]) -> int:
+    """Run the command; what typer prints itself, its help, is said as everything else is."""
+    try:
+        return typer.main.get_command(application(arguments)).main(args=arguments, prog_name="parsim", standalone_mode=False) or 0
+    except SystemExit as stop:  # typer's answer to a reader that goes away
+        raise ReaderGone from stop
+    except OSError:
+        if "--help" not in arguments:
+            raise
+        with written_or_said():
+            raise
+
+
+def _refuse_digits(arguments: Sequence[str]) -> None:
+    """Refuse numbers in digits of other scripts, which Python's own `int` and `float`, and so the options, would take."""
+    findings = [
+        Finding(f"{word!r} is a number in digits of another script", "", word, "write it in the digits 0 to 9", file="command line")
+        for word in arguments
+        if any(letter.isdigit() and not letter.isascii() for letter in word) and re.fullmatch(r"[+-]?[\d_.,:eE+-]+", word)
+    ]
+    if findings:
+        raise ScenarioError(findings)
 
 
 def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
@@ -364,20 +402,25 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
     findings, code = _findings(error)
     if isinstance(error, InputError):
         count = len(findings)
-        sys.stderr.write("".join(f"{finding}\n" for finding in findings))
-        sys.stderr.write(f"{count} problem{'s' if count > 1 else ''}.{' Nothing was simulated.' if simulates else ''}\n")
+        remark("\n".join(map(str, findings)))
+        nothing = " Nothing was simulated." if simulates and not isinstance(error, OutputError) else ""
+        remark(f"{count} problem{'s' if count > 1 else ''}.{nothing}")
     elif isinstance(error, ParsimError):
-        sys.stderr.write(f"{error}\n")
-    elif code == 2:
-        error.show()  # type: ignore[attr-defined]
+        remark(str(error))
+    elif code == 2 and hasattr(error, "show"):
+        usage = StringIO()
+        error.show(usage)
+        remark(usage.getvalue())
     else:
-        sys.stderr.write(f"{findings[0].message}; run with --debug for the traceback\n")
+        remark(f"{findings[0]}; run with --debug for the traceback" if code == 1 else str(findings[0]))
     if as_json:
         document: dict[str, Any] = {"parsim": 1, "errors": [finding.as_dict() for finding in findings]}
         try:  # values are what the user wrote: what JSON has no word for (a path, NaN) becomes a text
             say_json(json.loads(json.dumps(document, default=str), parse_constant=str))
         except ReaderGone:
             return 141
+        except OutputError:
+            return code
     return code
 
 
@@ -390,4 +433,6 @@ def _findings(error: Exception) -> tuple[tuple[Finding, ...], int]:
     # the base class of usage errors is not public in every version of typer, its method is
     if hasattr(error, "format_message") and getattr(error, "exit_code", None) == 2:
         return (Finding(error.format_message(), file="command line"),), 2
+    if isinstance(error, OSError):  # of a file: what can be read and written is the user's world
+        return (Finding(f"cannot be read or written: {error.strerror or error}", file=str(error.filename or "")),), 2
     return (Finding(f"internal error: {type(error).__name__}: {error}"),), 1

@@ -1,4 +1,4 @@
-"""Text in the columns of a terminal: Chinese characters take two, and not every stream can show them."""
+"""Text on a terminal: what it does not do to it, how many columns it takes, and what a stream cannot show."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from unicodedata import category, east_asian_width
 _PLAIN = str.maketrans("█→–…µ·─×≤≥│²", "#>-~u|-x<>|2")
 """what tables are drawn with, for streams without it"""
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufffe\uffff]")
+"""Control characters (escape sequences begin with one) but line feed and tab; separators of lines; marks that turn the direction
+of writing round; and what no XML may hold."""
 
 
 def width(text: str) -> int:
@@ -32,6 +35,28 @@ def right(text: str, columns: int) -> str:
 def is_unicode(encoding: str | None) -> bool:
     """Whether a stream of this encoding can show every character; one that does not say (a buffer in memory) can."""
     return encoding is None or encoding.lower().replace("-", "").replace("_", "").startswith("utf")
+
+
+def visible(text: str) -> str:
+    r"""`text` with what would act on a terminal instead of being seen, in letters: whatever came from a file is shown through this.
+
+    >>> print(visible("a\x1b[31mb\u202ec"))
+    a\x1b[31mb\u202ec
+    """
+    return _UNSEEN.sub(lambda found: _code(found[0], "\\x{:02x}"), text)
+
+
+def visible_json(text: str) -> str:
+    r"""The same for a JSON text, which it leaves the same document: `json.dumps` escapes only a part of these characters.
+
+    >>> print(visible_json('{"a": "\u202e\x9b"}'))
+    {"a": "\u202e\u009b"}
+    """
+    return _UNSEEN.sub(lambda found: _code(found[0], "\\u{:04x}"), text)
+
+
+def _code(letter: str, short: str) -> str:
+    return short.format(ord(letter)) if ord(letter) < 256 else f"\\u{ord(letter):04x}"
 
 
 def printable(text: str) -> str:

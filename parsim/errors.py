@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from parsim.columns import visible
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -33,8 +35,8 @@ class Finding:
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part not in ("", None))
-        text = "  ".join(part for part in (place, self.path, self.message) if part)
-        return f"{text}; {self.suggestion}" if self.suggestion else text
+        text = "  ".join(part for part in (place.replace("\n", "\\n"), self.path.replace("\n", "\\n"), self.message) if part)
+        return visible(f"{text}; {self.suggestion}" if self.suggestion else text)
 
 
 class ParsimError(Exception):
@@ -61,6 +63,10 @@ class InputError(ParsimError):
 
 class ScenarioError(InputError):
     """A scenario file, an override or a value in it is wrong."""
+
+
+class OutputError(InputError):
+    """An answer is there, and cannot be written: a full disk, a closed stream, a name that is taken."""
 
 
 class TopologyError(InputError):

@@ -86,9 +86,10 @@ class Attention:
 
     @property
     def bytes(self) -> float:
-        """Queries, keys, values and output of two bytes each, once; backward also their gradients [B]."""
+        """Queries, keys, values and output of two bytes each (fp8: one), once; backward also their gradients [B]."""
         width = self.head_dim + (self.value_dim or self.head_dim)
-        return 2.0 * self.batch * (self.heads * self.queries + self.kv_heads * self.keys) * width * (2 if self.backward else 1)
+        element = 1.0 if self.dtype == "fp8" else 2.0
+        return element * self.batch * (self.heads * self.queries + self.kv_heads * self.keys) * width * (2 if self.backward else 1)
 
 
 @dataclass(frozen=True, slots=True)

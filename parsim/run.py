@@ -13,9 +13,8 @@ from parsim.errors import Finding, InputError, ParsimError
 from parsim.hardware.flows import CollectiveCost
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.interference import MODELS, DeviceInterference
-from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Kernel
-from parsim.parallel.plan import Plan, plan
+from parsim.parallel.plan import Plan
 from parsim.program.blocked import BlockLowering
 from parsim.program.folding import Classes, FoldedInterconnect, fold, fold_with
 from parsim.program.lowering import Lowering
@@ -33,8 +32,9 @@ from parsim.report.wiring import wiring_of
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.confidence import confidence
+from parsim.scenario.job import clock_of, plan_of
 from parsim.scenario.load import load
-from parsim.scenario.provenance import catalogue_sha256
+from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, place_texts
 from parsim.simulation.block_runs import BlockTrace, changeable
 from parsim.simulation.engine import Engine, collector_paused
@@ -45,21 +45,28 @@ _FEWER = 0.7
 """blocks are simulated if they leave no more than this share of the ops"""
 
 
-def simulate(scenario: Scenario | str | Path | Mapping[str, Any], *overrides: str, unfolded: bool = False) -> Report:
+def simulate(
+    scenario: Scenario | str | Path | Mapping[str, Any], *overrides: str, unfolded: bool = False, trust_code: bool = False
+) -> Report:
     """Simulate one training step of a scenario (or of the file or tree it is in, with ``a.b=c`` overrides).
 
-    `unfolded` simulates every rank instead of one per class of equal ranks. Raises `ParsimError` subclasses: an
+    `unfolded` simulates every rank instead of one per class of equal ranks. `trust_code` lets the Python files run that the scenario
+    names (a strategy or a schedule of your own); they can do whatever you can. Raises `ParsimError` subclasses: an
     `InputError` with all findings for a scenario that cannot be simulated, `DeadlockError` for a program that stops.
     """
     with collector_paused():
-        return _simulated(scenario, overrides, unfolded=unfolded)
+        return _simulated(_loaded(scenario, overrides, trust_code=trust_code), unfolded=unfolded)
 
 
-def _simulated(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[str], *, unfolded: bool) -> Report:
+def _loaded(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[str], *, trust_code: bool) -> Scenario:
     if not isinstance(scenario, Scenario):
-        scenario = load(scenario, *overrides)
-    elif overrides:
-        scenario = scenario.with_overrides(*overrides)
+        return load(scenario, *overrides, trust_code=trust_code)
+    if trust_code:
+        scenario = replace(scenario, trust_code=True)
+    return scenario.with_overrides(*overrides) if overrides else scenario
+
+
+def _simulated(scenario: Scenario, *, unfolded: bool) -> Report:
     built = build(scenario)
     began = perf_counter()
     try:
@@ -83,7 +90,7 @@ def _simulated(scenario: Scenario | str | Path | Mapping[str, Any], overrides: S
             assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
             warnings=built.warnings,
             confidence=Confidence(**confidence(built)),
-            provenance={"catalogue_sha256": catalogue_sha256()},
+            provenance=provenance(scenario.trusted_code),
             seed=built.seed,
             steps_to_train=built.steps_to_train,
             economics=economics_of(built),
@@ -120,6 +127,11 @@ class StepResult:
             return memory_of(self.run, built.cluster, reserve=built.memory_reserve, bytes_per_parameter=built.bytes_per_parameter)
 
     @property
+    def fits(self) -> bool:
+        """Whether every device and every host have enough memory, as `Report.fits` says."""
+        return self.memory.headroom >= 0 and (self.memory.host is None or self.memory.host.lacks == 0)
+
+    @property
     def peaks(self) -> dict[int, int]:
         """Representative rank -> peak of its device's memory [B]."""
         return {device.rank: device.device_used_bytes for device in self.memory.devices}
@@ -145,7 +157,8 @@ def execute(built: Built, *, unfolded: bool = False, blocks: bool = True, clock:
         job = plan_of(built, clock)
         wires = Interconnect(built.cluster, job.gpus, built.collectives)
         beside = interference_of(built, wires)
-        if blocks and not unfolded and (beside is None or not beside.slows_wires):
+        repeated = job.training.micro_batches > 1  # a pass that runs once is simulated sooner than it is cut into blocks
+        if blocks and repeated and not unfolded and (beside is None or not beside.slows_wires):
             try:
                 return _in_blocks(built, job, wires, clock, beside)
             except InputError:
@@ -216,27 +229,6 @@ def interference_of(built: Built, wires: Interconnect) -> DeviceInterference | N
     """How compute and communication slow each other down; None for off."""
     model = MODELS[built.interference]
     return None if model is None else DeviceInterference(model, wires.cost, built.cluster, built.gpus)
-
-
-def plan_of(built: Built, clock: Callable[[Kernel], float]) -> Plan:
-    """The plan; a schedule without a flush gets enough micro-batches to reach its steady state."""
-    training, parallelism = built.training, built.parallelism
-    if parallelism.pipeline.schedule == "pipedream":
-        training = replace(training, micro_batches=training.micro_batches + 4 * parallelism.pipeline.size + 8)
-    return plan(built.model, built.cluster, training, parallelism, built.runtime, clock, built.gpus, built.slow)
-
-
-def clock_of(built: Built) -> Callable[[Kernel], float]:
-    """Seconds of a kernel on the job's GPUs; the first GPU's device stands for all."""
-    device = built.cluster.device(built.gpus[0])
-    known: dict[Kernel, float] = {}
-
-    def clock(kernel: Kernel) -> float:
-        if (seconds := known.get(kernel)) is None:
-            seconds = known[kernel] = kernel_time(device, kernel)
-        return seconds
-
-    return clock
 
 
 def bubble_theory(job: Plan, micro_batches: int) -> float | None:

@@ -8,15 +8,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TextIO, TypeVar
 
 import typer
 
-from parsim.columns import is_unicode, plainly
-from parsim.errors import Finding, ScenarioError
+from parsim.columns import is_unicode, plainly, visible, visible_json
+from parsim.errors import Finding, OutputError, ScenarioError
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
 Figure = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: a .svg or .png file.")]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Run the Python files that a strategy or schedule is in; or PARSIM_TRUST_CODE=1.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 
 
@@ -27,24 +30,86 @@ class ReaderGone(Exception):  # noqa: N818 - no error of ours
     """Nobody reads our stdout any more."""
 
 
-def say(text: str, *, escapes: bool = False) -> None:
-    """Print on stdout; raises `ReaderGone` if nobody listens (``parsim list | head -1``).
+def open_streams() -> None:
+    """Give a process that was started without stdin, stdout or stderr (``>&-``) something in their place.
+
+    Otherwise the next file that is opened gets their number, and what is printed goes into it. stdin and stdout are opened the wrong
+    way round, so that using them is the error that it would have been; what goes to stderr is nobody's loss.
+    """
+    for number, name, usable in ((0, "stdin", False), (1, "stdout", False), (2, "stderr", True)):
+        if getattr(sys, name) is None:
+            reading = (number == 0) == usable
+            descriptor = os.open(os.devnull, os.O_RDONLY if reading else os.O_WRONLY)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def say(text: str, *, escapes: bool = False, styled: bool = False) -> None:
+    """Print on stdout; control characters are shown, not sent (`parsim.columns.visible`), unless they are our own colours: `styled`.
 
     What the stream's encoding lacks is replaced (`parsim.columns.plainly`), with `escapes` so that YAML reads it back.
+
+    Raises:
+        ReaderGone: nobody listens any more (``parsim list | head -1``).
+        OutputError: it cannot be written (a full disk, a closed stream).
     """
-    try:
-        sys.stdout.write(plainly(text.rstrip("\n"), sys.stdout.encoding, escapes=escapes) + "\n")
+    with written_or_said():
+        shown = text if styled else visible(text)
+        sys.stdout.write(plainly(shown.rstrip("\n"), sys.stdout.encoding, escapes=escapes) + "\n")
         sys.stdout.flush()
-    except BrokenPipeError:
-        # the interpreter flushes stdout once more at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise ReaderGone from None
+
+
+@contextmanager
+def written_or_said() -> Iterator[None]:
+    """Turn an error of stdout into `ReaderGone` or a finding."""
+    try:
+        yield
+    except OSError as error:
+        _discard(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            raise ReaderGone from None
+        raise OutputError(Finding(f"cannot be written: {error.strerror}", file="standard output")) from None
+
+
+def standard_input() -> str:
+    """What is piped into the command, as text.
+
+    Raises:
+        ScenarioError: it cannot be read, or there is more of it than of any file that is read.
+    """
+    from parsim.scenario.files import SIZE_LIMIT
+
+    try:
+        raw = sys.stdin.buffer.read(SIZE_LIMIT + 1)
+    except OSError as error:
+        raise ScenarioError(Finding(f"cannot be read: {error.strerror}", file="standard input")) from None
+    if len(raw) > SIZE_LIMIT:
+        raise ScenarioError(Finding(f"has more than {SIZE_LIMIT:,} bytes", suggestion="is it the right file?", file="standard input"))
+    return raw.decode("utf-8-sig", "replace")
+
+
+def remark(text: str) -> None:
+    """Print a line on stderr. Nothing depends on it: where stderr is closed or full, it is lost and the command goes on."""
+    try:
+        sys.stderr.write(plainly(visible(text).rstrip("\n"), sys.stderr.encoding) + "\n")
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what a stream still holds go nowhere: the interpreter flushes it once more at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def say_json(document: dict[str, Any]) -> None:
     """Print a document on stdout: valid JSON whatever the stream's encoding, so anything but UTF is written in escapes."""
     ascii_only = not is_unicode(sys.stdout.encoding)
-    say(json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False))
+    say(visible_json(json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False)))
 
 
 def progress(
@@ -61,11 +126,11 @@ def progress(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[remark]}"),
+        TextColumn("{task.fields[remark]}", markup=False),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(doing, total=total, remark="")
@@ -86,33 +151,16 @@ def busy(doing: str, *, quiet: bool = False) -> Iterator[None]:
         yield
 
 
-def create(path: Path, text: str) -> None:
-    """Write a file that is not there yet.
-
-    Raises:
-        ScenarioError: it is there, or cannot be written.
-    """
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        suggestion = "choose another name"
-        raise ScenarioError(Finding("exists and is not overwritten", value=path.name, suggestion=suggestion, file=str(path))) from None
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=path.name, file=str(path))) from None
-
-
 def write_collectives(device: Path, texts: dict[str, str]) -> str | None:
     """Write the folder of measured collectives beside the device file; its name, or None where nothing was measured."""
+    from parsim.report.write import make_folder, write_new
+
     if not texts:
         return None
     folder = device.with_name(f"{device.stem}-collectives")
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be made: {error.strerror}", value=folder.name, file=str(folder))) from None
+    make_folder(folder)
     for file, text in texts.items():
-        create(folder / file, text)
+        write_new(folder / file, text)
     return str(folder)
 
 
@@ -124,11 +172,3 @@ def picture_kind(path: Path) -> Literal["svg", "png"]:
         case ".png":
             return "png"
     raise ScenarioError(Finding(f"cannot draw a {path.suffix or 'file without suffix'}", "FILE", str(path), "name it .svg or .png"))
-
-
-def write_picture(path: Path, picture: bytes) -> None:
-    """Write a picture."""
-    try:
-        path.write_bytes(picture)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=path.name, file=str(path))) from None

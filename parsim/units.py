@@ -21,9 +21,13 @@ __all__ = [
     "format_flops",
     "format_rate",
     "format_time",
+    "is_digits",
     "multiplier",
     "parse",
     "parse_counted",
+    "physical",
+    "real",
+    "whole",
 ]
 
 _Scale = dict[str, Fraction | int]
@@ -77,13 +81,22 @@ _NAMES = {
     "elements": ("a number of elements", "5e8"),
 }
 
+_RANGES: dict[str, tuple[str, float, float, str]] = {
+    "rate": ("rate", 1e3, 1e18, "1 kB/s to 1 EB/s"),
+    "flops": ("flops", 1e6, 1e18, "1 MFLOP/s to 1 EFLOP/s"),
+    "memory": ("bytes", 2**20, 2**50, "1 MiB to 1 PiB"),
+    "latency": ("time", 0.0, 10.0, "0 s to 10 s"),
+}
+"""what is described -> its dimension, and the least and most that any machine has, in base units and in words"""
+
 DIMENSIONS = tuple(_NAMES)
 """the dimensions that `parse` knows"""
 
-_NUMBER = r"[+-]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)?"
+_NUMBER = r"[+-]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?"
 _QUANTITY = re.compile(rf"\s*(?P<number>{_NUMBER})\s*(?P<unit>\S.*?)?\s*")
 _NOT_A_NUMBER = {"nan", "inf", "infinity", "-inf", "+inf", ".nan", ".inf", "-.inf", "+.inf"}
 _LARGEST = Fraction(10) ** 30
+_MOST_DIGITS = 30
 
 
 def parse(text: str | float, dimension: str) -> float | int:
@@ -116,6 +129,47 @@ def parse(text: str | float, dimension: str) -> float | int:
     if exact.denominator != 1 and (unit in _UNITS["bytes"] or 0 < exact < 1):
         raise ValueError(f"{_quote(text)} is not a whole number of bytes")
     return round(exact)
+
+
+def physical(text: str | float, quantity: str) -> float | int:
+    """`text` as `parse` reads it, within what machines have.
+
+    `quantity` is a dimension, or what of that dimension is described: ``memory`` [B] or ``latency`` [s]. Zero is left to the caller.
+
+    >>> physical("600 GB/s", "rate"), physical("80 GiB", "memory")
+    (600000000000.0, 85899345920)
+
+    Raises `ValueError`: see `parse`; a bandwidth, peak, memory or latency that no machine has.
+    """
+    if quantity not in _RANGES:
+        return parse(text, quantity)
+    dimension, least, most, words = _RANGES[quantity]
+    value = parse(text, dimension)
+    if value and not least <= value <= most:
+        name = {"memory": "memory", "latency": "a latency", "rate": "a bandwidth", "flops": "a peak"}[quantity]
+        raise ValueError(f"{_quote(text)} is beyond any machine: {name} is {words}; is the unit right?")
+    return value
+
+
+def is_digits(text: str) -> bool:
+    """Whether `text` is a whole number in the digits 0 to 9; `str.isdigit` takes those of every script, and superscripts."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
+def whole(text: object) -> int:
+    """The whole number in `text`, which `int` would also read from digits of other scripts. Raises `ValueError`."""
+    digits = text.strip() if isinstance(text, str) else ""
+    if not is_digits(digits.removeprefix("-").removeprefix("+")):
+        raise ValueError(f"{_quote(text)} is not a whole number in the digits 0 to 9")
+    return int(digits)
+
+
+def real(text: object) -> float:
+    """The finite number in `text`, which `float` would also read from digits of other scripts. Raises `ValueError`."""
+    number = float(text) if isinstance(text, str) and text.isascii() and "_" not in text else math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{_quote(text)} is not a finite number in the digits 0 to 9")
+    return number
 
 
 def parse_counted(text: str | float, dimension: str = "count") -> tuple[float | int, str]:
@@ -189,6 +243,15 @@ def format_count(count: float, noun: str = "", *, digits: int = 4) -> str:
     return f"{text} {noun}".strip()
 
 
+def snapped(value: float) -> float:
+    """`value` with eight significant digits, to be rounded further for people; whole numbers as they are.
+
+    Two ways to simulate the same step agree to 1e-9, no better. A time that lies between two texts by its nature, such as 12.5 % of
+    a step, would fall to either side of it by chance; with eight digits it is the same number in both.
+    """
+    return value if isinstance(value, int) or not math.isfinite(value) else float(f"{value:.7e}")
+
+
 def _decimal_steps(unit: str) -> tuple[tuple[Fraction, Fraction, str], ...]:
     return tuple((Fraction(value), Fraction(value), prefix + unit) for prefix, value in reversed(_DECIMAL.items()))
 
@@ -218,8 +281,8 @@ def _scaled(value: float, steps: Sequence[tuple[Fraction, Fraction, str]], digit
     size = abs(value)
     if size == 0:
         return f"0 {next(unit for _, scale, unit in steps if scale == 1)}".rstrip()
-    _, scale, unit = next((step for step in steps if size >= step[0]), steps[-1])
-    shown = value / float(scale)
+    _, scale, unit = next((step for step in steps if snapped(size / float(step[1])) >= step[0] / step[1]), steps[-1])
+    shown = snapped(value / float(scale))
     if abs(shown) < 1e-3:
         return f"{shown:.{digits}g} {unit}".rstrip()
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(shown))))
@@ -235,6 +298,8 @@ def _split(text: object, dimension: str) -> tuple[Fraction, str]:
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         raise ValueError(f"{_quote(text)} is not {name}; write for example {example!r}")
     if isinstance(text, (int, float)):
+        if isinstance(text, int) and abs(text) > _LARGEST:
+            raise ValueError(f"{_quote(text)} is beyond anything real (more than 1e30)")
         if not math.isfinite(text):
             raise ValueError(f"{text} is not a finite number; expected {name}, for example {example!r}")
         number, unit = Fraction(str(text)), ""
@@ -245,7 +310,7 @@ def _split(text: object, dimension: str) -> tuple[Fraction, str]:
         match = _QUANTITY.fullmatch(text)
         if match is None:
             raise ValueError(f"{_quote(text)} is not {name}; write a number and a unit, for example {example!r}")
-        exponent = re.search(r"[eE]([+-]?\d+)$", match["number"])
+        exponent = re.search(r"[eE]([+-]?[0-9]+)$", match["number"])
         if exponent is not None and abs(int(exponent[1])) > 300:
             raise ValueError(f"{_quote(text)} is beyond anything real")
         number, unit = Fraction(match["number"].replace("_", "")), match["unit"] or ""

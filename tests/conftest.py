@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("parsim", deadline=None, derandomize=True, database=None)
@@ -17,3 +20,20 @@ def pytest_collection_finish() -> None:
     """Thousands of collected tests live to the end: the garbage collector need not walk them again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def full_disk() -> Callable[[int], AbstractContextManager[None]]:
+    """``with full_disk(1000):`` no file grows beyond so many bytes meanwhile, as on a disk that is full."""
+    resource = pytest.importorskip("resource")
+
+    @contextmanager
+    def limited(size: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited

@@ -38,7 +38,7 @@ def test_the_page_runs(tmp_path, monkeypatch):
         module = ModuleType("pandas")
         module.DataFrame = _Frame
         monkeypatch.setitem(sys.modules, "pandas", module)
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     names = {}
     for block in BLOCKS:
         exec(compile(block, "docs/python.md", "exec"), names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -184,3 +185,52 @@ def test_any_text_is_read_or_refused_politely(text: str, dimension: str) -> None
         return
     assert value >= 0
     assert math.isfinite(value)
+
+
+@pytest.mark.parametrize("script", ["٠١٢٣٤٥٦٧٨٩", "०१२३४५६७८९", "０１２３４５６７８９"])
+@pytest.mark.parametrize(("text", "dimension"), [("12 GB/s", "rate"), ("1.5 ms", "time"), ("4M tokens", "count"), ("1e9", "elements")])
+def test_digits_of_other_scripts_are_no_numbers(script: str, text: str, dimension: str) -> None:
+    foreign = text.translate(str.maketrans("0123456789", script))
+    assert float(re.match(r"[\d.]+", foreign)[0]) == float(re.match(r"[\d.]+", text)[0])  # Python reads them
+    with pytest.raises(ValueError, match=r"is not a"):
+        parse(foreign, dimension)
+    with pytest.raises(ValueError, match="digits 0 to 9"):
+        units.whole(script[1:4])
+    with pytest.raises(ValueError, match="digits 0 to 9"):
+        units.real(script[1:4])
+    assert not units.is_digits(script)
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity", "words"),
+    [
+        ("1e-300 B/s", "rate", "a bandwidth is 1 kB/s to 1 EB/s"),
+        ("999 B/s", "rate", "a bandwidth"),
+        ("1.1 EB/s", "rate", "a bandwidth"),
+        ("1 B", "memory", "memory is 1 MiB to 1 PiB"),
+        ("2048 PiB", "memory", "memory"),
+        ("999 kFLOP/s", "flops", "a peak is 1 MFLOP/s to 1 EFLOP/s"),
+        ("11 s", "latency", "a latency is 0 s to 10 s"),
+    ],
+)
+def test_what_no_machine_has_is_refused_with_the_range(text: str, quantity: str, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        units.physical(text, quantity)
+    parse(text, {"memory": "bytes", "latency": "time"}.get(quantity, quantity))  # a number all the same
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity"),
+    [("1 kB/s", "rate"), ("1 EB/s", "rate"), ("1 MiB", "memory"), ("1 PiB", "memory"), ("10 s", "latency"), ("0 s", "latency"),
+     ("1 MFLOP/s", "flops"), ("1 EFLOP/s", "flops"), ("1 B", "bytes"), ("11 s", "time")],
+)  # fmt: skip
+def test_ends_of_the_ranges_belong_to_them(text: str, quantity: str) -> None:
+    assert units.physical(text, quantity) == parse(text, {"memory": "bytes", "latency": "time"}.get(quantity, quantity))
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), "9" * 400, "1" + "0" * 40])
+def test_numbers_of_hundreds_of_digits_are_refused_in_short(number: object) -> None:
+    for dimension in units.DIMENSIONS:
+        with pytest.raises(ValueError) as caught:
+            parse(number, dimension)
+        assert len(str(caught.value)) < 200

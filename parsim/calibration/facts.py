@@ -78,7 +78,7 @@ def catalogue_name(name: str, memory: int = 0, sms: int = 0) -> str | None:
     found = []
     for candidate in files.names("devices"):
         parts = candidate.split("-")
-        family = {part for part in parts if part not in ("pcie", "sxm", "sxm2") and not re.fullmatch(r"\d+gb", part)}
+        family = {part for part in parts if part not in ("pcie", "sxm", "sxm2") and not re.fullmatch(r"[0-9]+gb", part)}
         if not family <= words:
             continue
         device = device_from_tree(files.read(files.find("devices", candidate)).tree, candidate)
@@ -86,7 +86,7 @@ def catalogue_name(name: str, memory: int = 0, sms: int = 0) -> str | None:
             continue
         if sms and sms != device.sms:
             continue
-        said = [word for word in words if re.fullmatch(r"\d+gb", word)]
+        said = [word for word in words if re.fullmatch(r"[0-9]+gb", word)]
         form = ("pcie" in parts) == ("pcie" in words)
         found.append((not form, bool(said) and not set(said) & set(parts), candidate))
     return min(found)[2] if found else None
@@ -105,6 +105,6 @@ def _last_cache() -> int:
     sizes = [0]
     for path in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")):
         text = path.read_text(encoding="utf-8").strip()
-        if match := re.fullmatch(r"(\d+)([KM])", text):
+        if match := re.fullmatch(r"([0-9]+)([KM])", text):
             sizes.append(int(match[1]) * (1024 if match[2] == "K" else 1024**2))
     return max(sizes)

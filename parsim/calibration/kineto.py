@@ -102,13 +102,15 @@ def read_bytes(path: str | Path) -> bytes:
     path = Path(path)
     name = str(path)
     try:
+        if path.exists() and not path.is_file():  # it is opened twice
+            raise ScenarioError(Finding("is no regular file", file=name))
         with path.open("rb") as stream:
             packed = stream.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if packed else path.open("rb") as stream:
             raw = stream.read(LARGEST + 1)
     except FileNotFoundError:
         raise ScenarioError(Finding("no such file", file=name)) from None
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ScenarioError(Finding(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=name)) from None
     if len(raw) > LARGEST:
         raise ScenarioError(Finding(f"the trace has more than {LARGEST:,} bytes", file=name, suggestion="record fewer steps"))

@@ -232,8 +232,8 @@ def _seconds(operation: Operation, *, gpu: bool) -> float:
     """Time of an operation [s]: of its kernels and of those it calls, or its own."""
     if not gpu:
         return operation.duration * 1e-6
-    own = sum(kernel.duration for kernel in operation.kernels if kernel.kind == "kernel") * 1e-6
-    return own + sum(_seconds(child, gpu=True) for child in operation.children)
+    own = math.fsum(kernel.duration for kernel in operation.kernels if kernel.kind == "kernel") * 1e-6
+    return own + math.fsum(_seconds(child, gpu=True) for child in operation.children)
 
 
 def _dtype(operation: Operation, index: int) -> str | None:

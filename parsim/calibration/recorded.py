@@ -31,8 +31,8 @@ _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
 _NCCL = re.compile(r"(?:nccl|rccl).*?_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AlltoAll)", re.IGNORECASE)
 _KINDS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "broadcast": "broadcast",
           "reduce": "reduce", "sendrecv": "send", "alltoall": "all_to_all"}  # fmt: skip
-_STEP = re.compile(r"ProfilerStep#\d+$")
-_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
+_STEP = re.compile(r"ProfilerStep#[0-9]+$")
+_IN_NAME = re.compile(r"rank[_-]?([0-9]+)", re.IGNORECASE)
 
 
 def read_recorded(paths: Sequence[str | Path], steps: int | None = None) -> Recorded:

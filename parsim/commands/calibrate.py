@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, create, say, say_json, write_collectives
+from parsim.terminal import Debug, Json, remark, say, say_json, write_collectives
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +35,9 @@ def calibrate(
 
     result = measure(device, name=name, quick=quick, threads=threads, say=_progress)
     path = out if out is not None else Path(f"{slug(result.name)}.yaml")
-    create(path, result.yaml)
+    from parsim.report.write import write_new
+
+    write_new(path, result.yaml)
     written = write_collectives(path, result.collective_files(path))
     if as_json:
         say_json({"parsim": 1, "file": str(path), "device": result.tree, "notes": result.tables.notes, "collectives": written})
@@ -64,4 +65,4 @@ def _relative(path: Path) -> str:
 
 
 def _progress(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    remark(text)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, progress, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.compare import Comparison
@@ -52,6 +52,7 @@ def compare(
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 if any cannot be simulated, 3 if any does not fit.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Simulate several scenarios and say what differs, which wins, and why."""
@@ -61,12 +62,12 @@ def compare(
     kinds = [] if formats == "none" else [kind.strip() for kind in formats.split(",")]
     _check_formats(kinds)
     watch = partial(progress, "Simulating variants", quiet=quiet)
-    found = simulated(*items, labels=label or (), named=override or (), baseline=baseline, jobs=jobs, watch=watch)
-    found.command = _command(items, override, baseline, label)
+    found = simulated(*items, labels=label or (), named=override or (), baseline=baseline, jobs=jobs, watch=watch, trust_code=trust_code)
+    found.command = _command(items, override, baseline, label, trust_code=trust_code)
     if (error := nothing_simulated(found)) is not None:
         raise error
     directory = out if out is not None else None if as_json else OUT / f"compare-{found.stem}"
-    written = [] if directory is None else _write(found, directory, kinds, width)
+    written = [] if directory is None else found.write(directory, kinds, width=width)
     if as_json:
         say_json(found.document())
     elif not quiet:
@@ -84,13 +85,6 @@ def _check_formats(kinds: list[str]) -> None:
         raise ScenarioError(Finding(f"unknown format {unknown[0]!r}", "--format", unknown[0], f"known: {', '.join(FORMATS)}, none"))
 
 
-def _write(found: Comparison, directory: Path, kinds: list[str], width: float) -> list[Path]:
-    try:
-        return found.write(directory, kinds, width=width)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot write the comparison: {error.strerror}", file=str(error.filename or directory))) from None
-
-
 def _be_strict(found: Comparison) -> None:
     statuses = {run.status for run in found.runs}
     if statuses & {"refused", "deadlock"}:
@@ -99,11 +93,12 @@ def _be_strict(found: Comparison) -> None:
         raise typer.Exit(3)
 
 
-def _command(items: list[str], override: list[str] | None, baseline: str | None, label: list[str] | None) -> str:
+def _command(items: list[str], override: list[str] | None, baseline: str | None, label: list[str] | None, *, trust_code: bool) -> str:
     """The command that gives the same comparison."""
     from shlex import join
 
     options = [word for name in override or () for word in ("--override", name)]
     options += ["--baseline", baseline] if baseline is not None else []
     options += [word for name in label or () for word in ("--label", name)]
+    options += ["--trust-code"] if trust_code else []
     return join(["parsim", "compare", *items, *options])

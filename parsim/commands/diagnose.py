@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, create, progress, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.scenario import Scenario
@@ -59,6 +59,7 @@ def diagnose(
     ] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Say what would explain a measured step time, and which causes a trace shows."""
@@ -68,7 +69,7 @@ def diagnose(
     from parsim.study.diagnose_text import document, text
 
     _usable(step_time, peak_memory, trace, nccl_log, perfetto=perfetto, steps=steps)
-    scenario, recorded, asked = _inputs(file, overrides, override, step_time, peak_memory, trace, steps)
+    scenario, recorded, asked = _inputs(file, overrides, override, step_time, peak_memory, trace, steps, trust_code=trust_code)
     shown = _shown(quiet=quiet or as_json)
     with _placed(scenario):
         found = explain_step(asked, shown)
@@ -118,6 +119,8 @@ def _inputs(
     peak_memory: str | None,
     trace: Sequence[Path] | None,
     steps: int | None,
+    *,
+    trust_code: bool,
 ) -> tuple[Scenario, Recorded | None, Question]:
     """The scenario, what was recorded, and what was measured; every problem of the three at once."""
     from dataclasses import replace
@@ -134,7 +137,7 @@ def _inputs(
             findings.extend(error.findings)
             return None
 
-    scenario = attempt(lambda: load(file, *(overrides or ()), named=list(named or ())))
+    scenario = attempt(lambda: load(file, *(overrides or ()), named=list(named or ()), trust_code=trust_code))
     asked = attempt(lambda: question(scenario, step_time, peak_memory))
     recorded = None
     if trace:
@@ -169,13 +172,14 @@ def _evidence(found: Diagnosis, recorded: Recorded, shown: Callable[[str, list[A
 
 def _perfetto(evidence: Evidence, path: Path | None, file: str, *, as_json: bool) -> Path | None:
     """Write recorded and predicted step; nothing beside a JSON document unless asked to."""
+    from parsim.report.write import make_folder
     from parsim.study.diagnose_perfetto import write_comparison
 
     if path is None and as_json:
         return None
     if path is None:
         path = Path("parsim-out") / Path(file).stem / "diagnose.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     sides = [("predicted", evidence.predicted)]
     if evidence.best:
         sides.append((f"predicted with {', '.join(evidence.best)}", evidence.explained))
@@ -195,7 +199,9 @@ def _save(
         raise ScenarioError(Finding("nothing explains the run, so there is nothing to save", "--save", str(path), file="command line"))
     source = files.find("scenarios", file)
     extends = file if files.is_shipped(source) else os.path.relpath(source, path.parent)
-    create(path, saved(extends, overrides or (), named or (), blocks, str(path)))
+    from parsim.report.write import write_new
+
+    write_new(path, saved(extends, overrides or (), named or (), blocks, str(path)))
 
 
 def _blocks(found: Diagnosis, evidence: Evidence | None) -> Mapping[str, Sequence[str]]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, progress, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.explain import Explanation
@@ -34,6 +33,7 @@ def explain(
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Say why a scenario's step takes so long and what would help; or define a number of the report."""
@@ -44,7 +44,7 @@ def explain(
     elif name in DEFINITIONS or not (overrides or override or out is not None or _is_scenario(name)):
         define(name, as_json=as_json)
     else:
-        _scenario(name, tuple(overrides or ()), tuple(override or ()), out, jobs, as_json=as_json, quiet=quiet)
+        _scenario(name, tuple(overrides or ()), tuple(override or ()), out, jobs, as_json=as_json, quiet=quiet, trust_code=trust_code)
 
 
 def _is_scenario(name: str) -> bool:
@@ -64,14 +64,22 @@ def define(metric: str, *, as_json: bool) -> None:
 
 
 def _scenario(
-    file: str, overrides: tuple[str, ...], named: tuple[str, ...], out: Path | None, jobs: int | None, *, as_json: bool, quiet: bool
+    file: str,
+    overrides: tuple[str, ...],
+    named: tuple[str, ...],
+    out: Path | None,
+    jobs: int | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+    trust_code: bool,
 ) -> None:
     from parsim.scenario import load
     from parsim.study.explain import document
     from parsim.study.explain import explain as study
     from parsim.study.explain_text import text
 
-    scenario = load(file, *overrides, named=list(named))
+    scenario = load(file, *overrides, named=list(named), trust_code=trust_code)
     found = study(scenario, jobs=jobs, watch=partial(progress, "Simulating changes", quiet=quiet))
     said: dict[str, Any] | None = document(found) if as_json or out is not None else None
     written = [] if out is None or said is None else _write(found, said, out)
@@ -84,13 +92,8 @@ def _scenario(
 def _write(found: Explanation, said: dict[str, Any], out: Path) -> list[str]:
     import json
 
+    from parsim.report.write import write_together
     from parsim.study.explain_pictures import pictures
 
     files = {"explanation.json": (json.dumps(said, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode(), **pictures(found)}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (out / name).write_bytes(content)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=str(out), file=str(out))) from None
-    return list(files)
+    return [path.name for path in write_together(out, files)]

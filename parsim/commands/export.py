@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, create, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json
 
 TARGETS = "megatron | deepspeed | fsdp"
 
@@ -27,6 +26,7 @@ def export(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it here instead of to standard output.")] = None,
     fsdp_version: Annotated[int, typer.Option("--fsdp-version", metavar="1|2", help="Version of PyTorch's FSDP.")] = 2,
     as_json: Json = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Write a scenario as Megatron-LM arguments, DeepSpeed JSON or accelerate's FSDP YAML; what the tool lacks is said on stderr."""
@@ -35,19 +35,21 @@ def export(
 
     if to is None:
         raise ScenarioError(Finding("say which tool", "--to", None, f"write --to {TARGETS.replace(' | ', ', --to ')}"))
-    result = exported(load(file, *(overrides or ()), named=list(override or ())), to, fsdp_version=fsdp_version)
+    result = exported(load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code), to, fsdp_version=fsdp_version)
     if out is not None:
-        create(out, result.text)
+        from parsim.report.write import write_new
+
+        write_new(out, result.text)
     launch = result.launch.replace("FILE", str(out)) if out is not None else result.launch
     if as_json:
         say_json(_document(result, out, launch))
         return
     for note in result.notes:
-        sys.stderr.write(f"note: {note}\n")
+        remark(f"note: {note}")
     for call in result.script:
-        sys.stderr.write(f"in the script: {call}\n")
+        remark(f"in the script: {call}")
     if out is None and to != "megatron":  # whose script starts it
-        sys.stderr.write(f"start with: {launch}\n")
+        remark(f"start with: {launch}")
     say(result.text if out is None else f"Wrote {out}. Next: {launch}", escapes=True)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, create, say, say_json
+from parsim.terminal import Debug, Json, say, say_json
+
+if TYPE_CHECKING:
+    from parsim.study.fit import Alternative, Answer
 
 Batch = Annotated[int | None, typer.Option(help="Inference: sequences (or samples) at once; default 1.")]
 ContextLength = Annotated[
@@ -65,10 +68,6 @@ def fit(
     debug: Debug = False,
 ) -> None:
     """Say whether a model fits, what fills the memory, and what would help."""
-    from parsim.study.fit import Question
-    from parsim.study.fit import fit as answer_to
-    from parsim.study.fit_text import document, text, yaml
-
     decoding = Decoding(batch, context_length, paged_block, beams, kv_dtype, prefill_tokens)
     if inference:
         others = {"--zero": zero, "--optimizer": optimizer, "--recompute": recompute, "--offload": offload, "--save": save, "--seq": seq}
@@ -80,15 +79,57 @@ def fit(
             raise typer.Exit(code)
         return
     decoding.refuse()
+
+    from parsim.study.fit import Question, find_maximum, verdict
+    from parsim.study.fit_text import explanation, yaml
+    from parsim.study.fit_text import maximum as largest_text
+    from parsim.study.fit_text import verdict as verdict_text
+
     question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, host_memory)
-    answer = answer_to(question, maximum=maximum)
+    answer = verdict(question)
     if save is not None:
-        create(save, yaml(answer))
-    say_json(document(answer)) if as_json else say(text(answer, explain=explain_))
-    if save is not None and not as_json:
-        say(f"Wrote {save}. Next: parsim run {save}")
+        from parsim.report.write import write_new
+
+        write_new(save, yaml(answer))
+    tell = (lambda _: None) if as_json else say
+    tell(verdict_text(answer))
+    if maximum is not None:
+        answer = replace(answer, maximum=(largest := find_maximum(answer.tree, maximum)))
+        tell(f"\n{largest_text(largest)}")
+    if not answer.fits or as_json:
+        _alternatives(answer, as_json=as_json)
+    if explain_:
+        tell(f"\n{explanation(answer)}")
+    if save is not None:
+        tell(f"Wrote {save}. Next: parsim run {save}")
     if not answer.fits and not allow_oom:
         raise typer.Exit(3)
+
+
+def _alternatives(answer: Answer, *, as_json: bool) -> None:
+    """What would fit, each as it is found; as JSON one document at the end, of what was found also where the user interrupts."""
+    from parsim.study.fit import find_alternatives
+    from parsim.study.fit_text import HEAD, NONE, alternative_line, document
+
+    found: list[Alternative] = []
+    refused: list[str] = []
+
+    def whole(*, complete: bool) -> dict[str, Any]:
+        return document(replace(answer, alternatives=tuple(found), refused=tuple(refused), complete=complete))
+
+    try:
+        for alternative in find_alternatives(answer, refused):
+            found.append(alternative)
+            if not as_json:
+                say(alternative_line(alternative) if len(found) > 1 else f"\n{HEAD}\n{alternative_line(alternative)}")
+    except KeyboardInterrupt:
+        if as_json:
+            say_json(whole(complete=False))
+        raise
+    if as_json:
+        say_json(whole(complete=True))
+    elif not found:
+        say(f"\n{NONE}")
 
 
 @dataclass(frozen=True)
@@ -129,10 +170,15 @@ class Decoding:
 
 def infer(common: Common, decoding: Decoding, others: Mapping[str, Any], *, maximum: str | None, explain: bool, as_json: bool) -> int:
     """Answer, and return the exit code; `others` are options of training that must not be there."""
+    from parsim.scenario.shortforms import box
+    from parsim.scenario.sold import one_machine, oversold
     from parsim.study.inference import Question
     from parsim.study.inference import fit as answer_to
     from parsim.study.inference_text import document, text
 
+    machine = box(common.on)
+    if machine is not None and (large := oversold(machine, None)) is not None:
+        raise ScenarioError(Finding(large.message, "--on", common.on, f"one machine: {one_machine(machine, None)}"))
     hints = {"--mbs": "use --batch", "--seq": "use --context-length", "--pp": "use --tp"}
     findings = [
         Finding("an option of training", option, str(value), hints.get(option, "leave it out of a question about inference"))

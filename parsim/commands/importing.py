@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, create, say, say_json
+from parsim.terminal import Debug, Json, remark, say, say_json, standard_input
 
 
 class _Commands(TyperGroup):
@@ -56,14 +55,16 @@ def config(
     from parsim.scenario.importers.training.config import import_config
     from parsim.scenario.importers.training.draft import Given
 
-    text = sys.stdin.buffer.read().decode("utf-8-sig", "replace") if file == "-" else read_text(Path(file))
+    text = standard_input() if file == "-" else read_text(Path(file))
     called = name or ("imported" if file == "-" else Path(file).stem)
     given = Given(called, on, nodes, model, sequence_length, micro_batch, accumulation, examples, _variables(variables or []))
     imported = import_config(text, file, given, tool=tool, arguments=arguments)
     for finding in imported.warnings:
-        sys.stderr.write(f"warning: {finding}\n")
+        remark(f"warning: {finding}")
     if out is not None:
-        create(out, imported.yaml)
+        from parsim.report.write import write_new
+
+        write_new(out, imported.yaml)
     if as_json:
         keys = [fate.as_dict() for fate in imported.fates]
         warnings = [finding.as_dict() for finding in imported.warnings]
@@ -101,7 +102,7 @@ def topo(
     from parsim.scenario.importers.nccl_xml import import_nccl_xml
     from parsim.scenario.importers.topo_m import import_topo
 
-    text = sys.stdin.buffer.read().decode("utf-8-sig", "replace") if file == "-" else read_text(Path(file))
+    text = standard_input() if file == "-" else read_text(Path(file))
     read = import_nccl_xml if text.lstrip().startswith("<") else import_topo
     called = name or ("imported" if file == "-" else Path(file).stem)
     try:
@@ -111,9 +112,11 @@ def topo(
             [finding if finding.file else finding.at(file, finding.line, finding.column) for finding in error.findings]
         ) from None
     for finding in imported.warnings:
-        sys.stderr.write(f"warning: {finding}\n")
+        remark(f"warning: {finding}")
     if out is not None:
-        create(out, imported.yaml)
+        from parsim.report.write import write_new
+
+        write_new(out, imported.yaml)
     if as_json:
         warnings = [finding.as_dict() for finding in imported.warnings]
         say_json({"parsim": 1, "topology": imported.tree, "warnings": warnings, "file": None if out is None else str(out)})
@@ -132,14 +135,16 @@ def profile(
 ) -> None:
     """Read kernel times and shapes from a PyTorch trace and write them as the measured tables of a device file."""
     from parsim.calibration.imported import import_profile
-    from parsim.terminal import write_collectives
+    from parsim.terminal import remark, write_collectives
 
     result = import_profile(file, device=device, name=name)
     for note in result.tables.notes:
-        sys.stderr.write(f"{note}\n")
+        remark(str(note))
     folder = None
     if out is not None:
-        create(out, result.yaml)
+        from parsim.report.write import write_new
+
+        write_new(out, result.yaml)
         folder = write_collectives(out, result.collective_files(out))
     if as_json:
         written = None if out is None else str(out)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from parsim.terminal import Debug, Figure, Json, picture_kind, say, say_json, write_picture
+from parsim.terminal import Debug, Figure, Json, picture_kind, say, say_json
 
 topologies = typer.Typer(name="topology", help="Show or draw machines and the network between them.", no_args_is_help=True)
 
@@ -55,7 +55,9 @@ def collective(
     title = f"{wanted.replace('_', '-')}, {len(members)} GPUs of {f'{machines} x ' if machines > 1 else ''}{cluster.name}"
     title += f", NCCL {settings.version}, profile {profile}"
     if plot is not None and suffix is not None:
-        write_picture(plot, study.picture(rows, compared, title, suffix))
+        from parsim.report.write import write_file
+
+        write_file(plot, study.picture(rows, compared, title, suffix))
     if as_json:
         about = {
             "collective": wanted, "topology": cluster.name, "gpus": len(members), "nodes": machines, "profile": profile,
@@ -87,5 +89,7 @@ def plot(
     from parsim.study.topology import picture
 
     path = out if out is not None else Path(f"{Path(topology).stem}.svg")
-    write_picture(path, picture(topology, nodes, picture_kind(path)))
+    from parsim.report.write import write_file
+
+    write_file(path, picture(topology, nodes, picture_kind(path)))
     say_json({"parsim": 1, "file": str(path)}) if as_json else say(f"Wrote {path}")

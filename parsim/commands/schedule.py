@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from math import isnan, nan
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, create, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json
+from parsim.units import whole
 
 if TYPE_CHECKING:
     from parsim.report.schedule_scene import Scene
@@ -63,6 +63,7 @@ def schedule(
     ] = 0,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the schedule as a table to start from.")] = None,
     as_json: Json = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Compare pipeline schedules: makespan, period, bubble and its closed form, in flight; draw them as papers do."""
@@ -80,7 +81,7 @@ def schedule(
     seconds = _checked(
         findings, lambda passes: read_times(passes, communication=comm, stage_times=stage_times, overlap=sends != "blocking"), times
     )
-    found = _checked(findings, lambda wanted: entries(wanted, ranks, micro_batches, chunks or (1,)), names)
+    found = _checked(findings, lambda wanted: entries(wanted, ranks, micro_batches, chunks or (1,), trust_code=trust_code), names)
     if csv is not None and found is not None and len(found) != 1:
         findings.append(Finding(f"a table holds one schedule, not {len(found)}", "--csv", str(csv), "name one schedule"))
     if findings or found is None or seconds is None or inches is None:
@@ -95,7 +96,9 @@ def schedule(
         words = cast(Literal["number", "pass", "none"], labels)
         _write(figures, figure(results, seconds, width=inches, title=title, labels=words, captions=not no_captions, first=count_from))
     if csv is not None:
-        create(csv, table_text(found[0]))
+        from parsim.report.write import write_new
+
+        write_new(csv, table_text(found[0]))
     written = [str(file) for file in (*figures, *([csv] if csv is not None else ()))]
     if as_json:
         say_json(document(results, seconds) | ({"files": written} if written else {}))
@@ -141,7 +144,7 @@ def _files(figures: list[Path], pdf: Path | None, csv: Path | None) -> list[Find
 
 
 def _inches(text: str) -> float:
-    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]+)\s*", text.lower())
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]+)\s*", text.lower())
     try:
         value = float(found[1]) * _INCHES[found[2]] if found else nan
     except (ValueError, KeyError):
@@ -166,7 +169,7 @@ def _bytes(text: str | None) -> int | None:
 
 def _chunks(text: str) -> tuple[int, ...]:
     try:
-        counts = tuple(int(part) for part in text.split(","))
+        counts = tuple(whole(part) for part in text.split(","))
     except ValueError:
         raise ScenarioError(Finding(f"{text!r} is no count of chunks", "-v", text, "write 2, or 2,4")) from None
     return tuple(dict.fromkeys(counts))
@@ -174,11 +177,10 @@ def _chunks(text: str) -> tuple[int, ...]:
 
 def _write(files: list[Path], scene: Scene) -> None:
     """Draw all before the first is written."""
+    from parsim.report.write import write_file
+
     for file, data in [(file, _figure(file, scene)) for file in files]:
-        try:
-            file.write_bytes(data)
-        except OSError as error:
-            raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=file.name, file=str(file))) from None
+        write_file(file, data)
 
 
 def _figure(file: Path, scene: Scene) -> bytes:
@@ -194,6 +196,6 @@ def _figure(file: Path, scene: Scene) -> bytes:
 
 def _stuck(error: ScheduleDeadlockError, *, as_json: bool) -> None:
     """A deadlock is an answer too: in words on stderr, and as a document if asked for."""
-    sys.stderr.write(f"{error}\n")
+    remark(str(error))
     if as_json:
         say_json({"parsim": 1, "deadlock": error.circles, "errors": [finding.as_dict() for finding in error.findings]})

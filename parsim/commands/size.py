@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, progress, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.size.answer import Answer
@@ -79,6 +78,7 @@ def size(
     ] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Say which machines, how many and with which strategy train a model in time or within a budget."""
@@ -93,7 +93,7 @@ def size(
         "checkpoint_time": checkpoint_time, "restart_time": restart_time, "goodput": goodput, "set": set_values(set_),
         "top": top, "exhaustive": exhaustive or None,
     }  # fmt: skip
-    answer = answered(model, workers=workers, watch=partial(progress, "Sizing machines", quiet=quiet), **flags)
+    answer = answered(model, trust_code=trust_code, workers=workers, watch=partial(progress, "Sizing machines", quiet=quiet), **flags)
     written = _write(answer, out, save)
     if as_json:
         from parsim.study.size.answer import document
@@ -112,12 +112,9 @@ def _write(answer: Answer, out: Path | None, save: Path | None) -> list[str]:
     from parsim.study.size.output import write_answer, write_scenarios
 
     said = []
-    try:
-        if out is not None:
-            said.append(f"Wrote {out}{os.sep}: {', '.join(path.name for path in write_answer(answer, out))}")
-        if save is not None and (paths := write_scenarios(answer, save)):
-            names = ", ".join(path.name for path in paths)
-            said.append(f"Wrote {save}{os.sep}: {names}; next: parsim run {paths[0]}, parsim export {paths[0]}")
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", file=str(error.filename or out or save))) from None
+    if out is not None:
+        said.append(f"Wrote {out}{os.sep}: {', '.join(path.name for path in write_answer(answer, out))}")
+    if save is not None and (paths := write_scenarios(answer, save)):
+        names = ", ".join(path.name for path in paths)
+        said.append(f"Wrote {save}{os.sep}: {names}; next: parsim run {paths[0]}, parsim export {paths[0]}")
     return said

@@ -7,14 +7,13 @@ interrupted (the rows so far are kept, and the same command goes on).
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, progress, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, progress, remark, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.sweep.study import Study
@@ -60,6 +59,7 @@ def sweep(
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster: tcp://scheduler:8786.")] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Simulate a scenario over a range of keys, and rank what keeps the constraints."""
@@ -83,13 +83,16 @@ def sweep(
             exhaustive=exhaustive,
             workers=workers,
             dask=dask,
+            trust_code=trust_code,
             watch=lambda doing, found, total, remark: progress(doing, found, total, quiet=quiet, remark=remark),
         )
     except KeyboardInterrupt:
         if directory is not None:
-            sys.stderr.write(f"The rows so far are in {directory / 'results.jsonl'}; the same command goes on with them.\n")
+            remark(f"The rows so far are in {directory / 'results.jsonl'}; the same command goes on with them.")
         raise
-    found.command = _command(file, values, where, minimise, maximise)
+    for damaged in found.damaged:
+        remark(f"warning: {damaged}")
+    found.command = _command(file, values, where, minimise, maximise, trust_code=trust_code)
     written = [] if directory is None else _write(found, directory, reports=reports, quiet=quiet)
     if as_json:
         reasons = [] if why_not is None else found.why_not(why_not)
@@ -112,7 +115,9 @@ def _say(found: Study, why_not: str | None) -> None:
 
 def _stem(file: str) -> str:
     """What the directory is called after."""
-    return Path(file.partition("+")[0] if not Path(file).exists() else file).stem
+    from parsim.scenario.files import exists
+
+    return Path(file.partition("+")[0] if not exists(file) else file).stem
 
 
 def _write(found: Study, directory: Path, *, reports: bool, quiet: bool) -> list[str]:
@@ -120,17 +125,22 @@ def _write(found: Study, directory: Path, *, reports: bool, quiet: bool) -> list
     from parsim.study.sweep.outputs import REPORTS
     from parsim.study.sweep.outputs import reports as written
 
-    try:
-        names = [path.name for path in found.write(directory)]
-        if reports:
-            paths = progress("Writing reports", written(found, directory / REPORTS), len(found.shown), quiet=quiet)
-            names += [f"{REPORTS}{os.sep}{path.name}{os.sep}" for path in paths]
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot write the study: {error.strerror}", file=str(error.filename or directory))) from None
+    names = [path.name for path in found.write(directory)]
+    if reports:
+        paths = progress("Writing reports", written(found, directory / REPORTS), len(found.shown), quiet=quiet)
+        names += [f"{REPORTS}{os.sep}{path.name}{os.sep}" for path in paths]
     return names
 
 
-def _command(file: str, values: list[str] | None, where: list[str] | None, minimise: list[str] | None, maximise: list[str] | None) -> str:
+def _command(
+    file: str,
+    values: list[str] | None,
+    where: list[str] | None,
+    minimise: list[str] | None,
+    maximise: list[str] | None,
+    *,
+    trust_code: bool,
+) -> str:
     """The command that gives the same rows and the same ranking."""
     from shlex import join
 
@@ -142,5 +152,6 @@ def _command(file: str, values: list[str] | None, where: list[str] | None, minim
             file,
             *(values or ()),
             *(word for name, given in options.items() for one in given or () for word in (name, one)),
+            *(["--trust-code"] if trust_code else ()),
         ]
     )

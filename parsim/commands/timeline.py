@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, say, say_json
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -40,6 +41,7 @@ def timeline(
     ] = None,
     unfolded: Annotated[bool, typer.Option("--unfolded", help="Simulate every rank.")] = False,
     as_json: Json = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Draw the step: who computes, communicates and waits when, and the memory beneath."""
@@ -47,7 +49,7 @@ def timeline(
     from parsim.run import simulate
     from parsim.scenario import load
 
-    scenario = load(file, *(overrides or ()), named=list(override or ()))
+    scenario = load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
     report = simulate(scenario, unfolded=unfolded)
     from dataclasses import replace
 
@@ -90,14 +92,9 @@ def _checked(file: str, out: Path | None, width: str, ranks: str | None, *, stag
 
 
 def _write(path: Path, picture: bytes) -> None:
-    from parsim.report.write import replacing
+    from parsim.report.write import write_together
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(picture)
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", value=path.name, file=str(path))) from None
+    write_together(path.parent, {path.name: picture})
 
 
 def _text(report: Report, data: TimelineData, path: Path) -> str:
@@ -145,4 +142,4 @@ def _bubble(lane: RankLanes) -> float:
 
 def _exposed(lane: RankLanes) -> float:
     """As the breakdown counts it: no instant twice [s]."""
-    return sum(bars.seconds for key, bars in lane.idle.items() if key.endswith("_comm"))
+    return math.fsum(bars.seconds for key, bars in lane.idle.items() if key.endswith("_comm"))

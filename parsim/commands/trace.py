@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, say, say_json
+from parsim.terminal import Debug, Json, TrustCode, say, say_json
+from parsim.units import whole
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -46,6 +47,7 @@ def trace(
     most_slices: Annotated[int | None, typer.Option(min=1, help="Leave out what starts after this many slices; default: nothing.")] = None,
     unfolded: Annotated[bool, typer.Option("--unfolded", help="Simulate every rank, so that each can be written.")] = False,
     as_json: Json = False,
+    trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Write the simulated step for Perfetto and other readers of PyTorch's traces, alone or beside recorded ones."""
@@ -54,7 +56,7 @@ def trace(
 
     wanted = _options(ranks, rank, per_rank=per_rank, recorded=recorded, memory_snapshot=memory_snapshot)
     others = [_recorded(str(path)) for path in recorded or ()]
-    scenario = load(file, *(overrides or ()), named=list(override or ()))
+    scenario = load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
     report = _placed(simulate, scenario, unfolded=unfolded)
     documents: dict[str, Any] = {"parsim": 1}
     said: list[str] = []
@@ -65,8 +67,6 @@ def trace(
             documents["trace"] = _trace(report, out, wanted, others, most_slices, said, per_rank=per_rank)
     except ValueError as error:
         raise ScenarioError(Finding(str(error), suggestion="--unfolded simulates every rank", file="command line")) from None
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", file=str(out or memory_snapshot or OUT))) from None
     say_json(documents) if as_json else say("\n".join(said))
 
 
@@ -107,7 +107,7 @@ def numbers(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        begin, end = int(first), int(last) if dash else int(first)
+        begin, end = whole(first), whole(last) if dash else whole(first)
         if not 0 <= begin <= end < 2**24:
             raise ValueError(part)
         found += range(begin, end + 1)
@@ -148,7 +148,6 @@ def _trace(
 
     if per_rank:
         directory = out if out is not None else Path("trace")
-        directory.mkdir(parents=True, exist_ok=True)
         paths = write_per_rank(report, directory, ranks, most)
         size = sum(path.stat().st_size for path in paths) / 1e6
         said.append(f"Wrote {directory}: {', '.join(path.name for path in paths)}, {size:.3g} MB together")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Figure, Json, picture_kind, progress, say, say_json, write_picture
+from parsim.terminal import Debug, Figure, Json, picture_kind, progress, say, say_json
 
 validations = typer.Typer(name="validate", help="Compare predictions with published measurements.")
 
@@ -46,7 +46,9 @@ def runs(
     watch = partial(progress, "Predicting published runs")
     found = validate(published(data, source or ()), fitted(data), grades, jobs=jobs, watch=watch)
     if plot is not None and suffix is not None:
-        write_picture(plot, picture(found, suffix))
+        from parsim.report.write import write_file
+
+        write_file(plot, picture(found, suffix))
     if as_json:
         say_json(document(found))
     else:
@@ -84,5 +86,7 @@ def gemm(
     suffix = None if plot is None else picture_kind(plot)
     found = validate(kernel_measurements(data))
     if plot is not None and suffix is not None:
-        write_picture(plot, picture(found, suffix))
+        from parsim.report.write import write_file
+
+        write_file(plot, picture(found, suffix))
     say_json(document(found)) if as_json else say(text(found) + (f"\nWrote {plot}" if plot is not None else ""))

@@ -10,8 +10,9 @@ from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
 from parsim.hardware.links import STANDARD, standard_kind
 from parsim.hardware.tree import Tree, closest
+from parsim.limits import MOST_BOX
 
-_LINE = re.compile(r"\s*(\d+)\s*[x×*](?:\s+|(?=[^\W_]))(\S.*?)\s*")
+_LINE = re.compile(r"\s*([0-9]+)\s*[x×*](?:\s+|(?=[^\W_]))(\S.*?)\s*")
 _WIRINGS = ("nvswitch", "nvlink-mesh", "nvlink-pairs")
 
 
@@ -39,7 +40,7 @@ def expand_box(box: dict[str, Any], device_of: Callable[[str], Device], where: s
     """
     findings: list[Finding] = []
     tree = Tree(box, where, findings)
-    count = tree.whole("count", 1, high=10_000)
+    count = tree.whole("count", 1, high=MOST_BOX)
     gpu = tree.text("gpu")
     tree.stop()
     device = device_of(gpu)

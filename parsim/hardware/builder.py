@@ -18,6 +18,7 @@ from parsim.hardware.overrides import changed_device, changed_links, merged
 from parsim.hardware.routes import PathFinder
 from parsim.hardware.topology import Host, Topology, read_topology
 from parsim.hardware.tree import Tree, closest
+from parsim.limits import MOST_GPUS, beyond
 
 FABRICS = ("single-switch", "fat-tree", "rail-optimised", "torus", "full-mesh")
 
@@ -133,6 +134,9 @@ def _node_count(nodes: int | list[Any], topology: Topology, findings: list[Findi
     if type(nodes) is not int or nodes < 1:
         findings.append(Finding("expected a whole number of at least 1", "cluster.nodes", nodes))
         return 1
+    if not topology.explicit and (many := beyond(nodes * topology.nodes[0].gpus, MOST_GPUS, "GPUs", "cluster.nodes", f"{nodes:,} nodes")):
+        findings += many
+        return 1
     if topology.explicit and nodes != 1:
         findings.append(Finding("an explicit graph is the whole cluster; it cannot be repeated", "cluster.nodes", nodes, "remove nodes"))
     return nodes
@@ -215,10 +219,7 @@ def _torus(tree: Tree, link: LinkKind, blocks: list[tuple[int, int]], dims: obje
 
 def _graph_fabric(topology: Topology) -> Fabric | None:
     """The network of an explicit graph, with link ids of its own."""
-    import networkx
-
     if not topology.network_edges:
         return None
-    graph: networkx.DiGraph[str] = networkx.DiGraph()
-    links, classes = wire(graph, topology.network_vertices, topology.network_edges)
-    return GraphFabric(PathFinder(graph), links, classes, [node.ports for node in topology.nodes])
+    links, classes, adjacent = wire(topology.network_vertices, topology.network_edges)
+    return GraphFabric(PathFinder(topology.network_vertices, adjacent), links, classes, [node.ports for node in topology.nodes])

@@ -188,9 +188,9 @@ def _local_rings(machine: Node, locals_: tuple[int, ...]) -> list[Ring]:
 
 def on_nvswitch(machine: Node, locals_: tuple[int, ...]) -> bool:
     """Whether all members are plugged into one NVSwitch."""
-    graph, names = machine.graph, machine.gpu_names
+    adjacent, names = machine.finder.adjacent, machine.gpu_names
     switches = [vertex for vertex, kind in machine.finder.kind.items() if kind == "nvswitch"]
-    return any(all(graph.has_edge(names[local], switch) for local in locals_) for switch in switches)
+    return any(all(switch in adjacent[names[local]] for local in locals_) for switch in switches)
 
 
 def _any_nvlink(machine: Node, locals_: tuple[int, ...]) -> bool:

@@ -122,6 +122,10 @@ class Device:
     """dotted keys whose values are guesses"""
     measured: Measured | None = None
     """times that were measured on such a device; they win over the model"""
+    most_gpus: int = 0
+    """GPUs of the largest machine (or NVLink domain) that is sold with it; 0: unknown"""
+    sold_in: tuple[str, ...] = ()
+    """shipped topologies of such machines, the most common first"""
 
     def has(self, feature: str) -> bool:
         """Whether the device can do `feature` (one of `FEATURES`)."""
@@ -146,8 +150,8 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     vendor = str(top.raw("vendor", ""))
     top.raw("year")
     memory = top.child("memory")
-    size = int(memory.quantity("size", "bytes"))
-    visible = int(memory.quantity("visible", "bytes", size))
+    size = int(memory.quantity("size", "memory"))
+    visible = int(memory.quantity("visible", "memory", size))
     if visible > size:
         memory.fail("visible", f"visible memory {visible} B exceeds the installed {size} B")
     bandwidth = memory.quantity("bandwidth", "rate")
@@ -166,7 +170,7 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     attention = {key: _attention(key, child, top) for key, child in top.children("attention").items()}
     measured = read_measured(top.child("measured"), peak, bandwidth, tuple(attention))
     launch = measured.launch.kernel if measured is not None and measured.launch is not None else 2e-6
-    latency = top.quantity("kernel_latency", "time", launch, positive=False)
+    latency = top.quantity("kernel_latency", "latency", launch, positive=False)
     power = top.child("power")
     tdp = power.quantity("tdp", "power", 0.0, positive=False)
     idle = power.quantity("idle", "power", 0.15 * tdp, positive=False)
@@ -181,7 +185,11 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     nvlinks = links.whole("nvlinks", 0, low=0)
     interconnect = links.text("interconnect", pcie)
     links.close()
-    assumptions = top.raw("assumptions", [])
+    sold = top.child("sold")
+    most = sold.whole("most_gpus", 0, low=0)
+    sold_in = sold.names("topologies")
+    sold.close()
+    assumptions = top.items("assumptions")
     top.close()
     top.stop()
     _warn_sparse(where, peak)
@@ -191,7 +199,7 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
         attention=attention, kernel_latency=latency, tdp=tdp, idle_power=idle, features=frozenset(features),
         interconnect=interconnect, nvlink=nvlink, nvlinks=nvlinks, pcie=pcie, aliases=aliases,
         compute_capability=written if compute.has("compute_capability") else _capability(vendor, nvlink, peak),
-        assumptions=tuple(map(str, assumptions)), measured=measured,
+        assumptions=tuple(map(str, assumptions)), measured=measured, most_gpus=most, sold_in=sold_in,
     )  # fmt: skip
 
 
@@ -245,7 +253,7 @@ def _gemm(tree: Tree) -> GemmEfficiency:
         unaligned_128=tree.number("unaligned_128", 0.9, 0.01, 1.0),
         k_major=tree.number("k_major", 1.0, 0.5, 1.0),
         k_major_stream=tree.number("k_major_stream", 1.0, 0.1, 1.0),
-        latency=tree.quantity("latency", "time", 0.0, positive=False) if tree.has("latency") else None,
+        latency=tree.quantity("latency", "latency", 0.0, positive=False) if tree.has("latency") else None,
     )
     tree.close()
     return result

@@ -30,7 +30,7 @@ class GraphFabric(Fabric):
         self.nodes = len(self.port_names)
         self.ports = sum(len(names) for names in self.port_names)
         self.blocks = tuple((1, len(names)) for names in self.port_names)
-        self.message_latency = max((data["link_kind"].message_latency for _, _, data in finder.graph.edges(data=True)), default=0.0)
+        self.message_latency = max((data["link_kind"].message_latency for _, _, data in finder.edges()), default=0.0)
         self._routes: dict[tuple[Port, Port], tuple[int, ...]] = {}
 
     @property

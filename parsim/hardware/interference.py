@@ -12,6 +12,7 @@ and its constants are assumptions bounded by those figures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -77,8 +78,8 @@ class Full:
         if not known:
             return 1.0
         mu = self.gemm_sensitivity * (1 - memory_bound) + self.memory_sensitivity * memory_bound
-        multiprocessors = sum(load.multiprocessors for load in known)
-        memory = min(1.0, sum(load.memory for load in known))
+        multiprocessors = math.fsum(load.multiprocessors for load in known)
+        memory = min(1.0, math.fsum(load.memory for load in known))
         return max(self.least, (1 - min(1.0, multiprocessors)) * (1 - mu * memory))
 
     def alike(self, loads: Iterable[Load]) -> tuple[Load, ...]:
@@ -103,7 +104,7 @@ def load_of(kind: str, cost: CollectiveCost, members: int, blocks: int, *, sms: 
     if transfer <= 0 or members < 2:
         return Load(0.0, 0.0, network)
     per_byte = {"all_reduce": 2.5, "reduce_scatter": 3.0, "reduce": 3.0}.get(kind, 2.0)
-    wire = sum(flow.volume for flow in cost.flows) / transfer
+    wire = math.fsum(flow.volume for flow in cost.flows) / transfer
     return Load(min(1.0, blocks / sms), min(1.0, per_byte * wire / bandwidth), network)
 
 

@@ -142,10 +142,10 @@ def _kind(name: str, entry: Tree, base: LinkKind | None) -> LinkKind:
         kind,
         medium=medium,  # type: ignore[arg-type]
         capacity=capacity,
-        latency=entry.quantity("latency", "time", kind.latency, positive=False),
+        latency=entry.quantity("latency", "latency", kind.latency, positive=False),
         duplex="half" if duplex == "half" else "full",
         overhead=entry.number("overhead", kind.overhead, 1.0, 10.0),
-        message_latency=entry.quantity("message_latency", "time", kind.message_latency, positive=False),
+        message_latency=entry.quantity("message_latency", "latency", kind.message_latency, positive=False),
         planned=entry.quantity("planned", "rate", kind.planned * capacity / kind.capacity),
         vendor=entry.text("vendor", kind.vendor),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from parsim.hardware.device import Device
 from parsim.hardware.links import Link, LinkKind
-from parsim.hardware.routes import NOWHERE, TIER_HOST, TIER_SWITCH, PathFinder, Route, join, unreachable
+from parsim.hardware.routes import NOWHERE, TIER_HOST, TIER_SWITCH, PathFinder, Route, Wire, join, unreachable
 
 if TYPE_CHECKING:
     import networkx
@@ -30,15 +30,14 @@ class Edge:
     both_ways: bool = True
 
 
-def wire(graph: networkx.DiGraph[str], vertices: dict[str, str], edges: list[Edge]) -> tuple[list[Link], list[str]]:
-    """Put vertices and edges into `graph`; links numbered in order, and what each connects, e.g. ``gpu->nvswitch``.
+def wire(vertices: dict[str, str], edges: list[Edge]) -> tuple[list[Link], list[str], dict[str, dict[str, Wire]]]:
+    """Links numbered in order, what each connects, e.g. ``gpu->nvswitch``, and vertex -> neighbour -> what joins them.
 
     An edge is one link each way, or one link for both ways where its kind is half duplex.
     """
     links: list[Link] = []
     classes: list[str] = []
-    for vertex, kind in vertices.items():
-        graph.add_node(vertex, kind=kind)
+    adjacent: dict[str, dict[str, Wire]] = {vertex: {} for vertex in vertices}
     for edge in edges:
         half = edge.kind.duplex == "half"
         arrow = "<->" if half else "->"
@@ -48,8 +47,8 @@ def wire(graph: networkx.DiGraph[str], vertices: dict[str, str], edges: list[Edg
                 name = f"{source}{arrow}{target}"
                 links.append(Link(edge.kind.name, edge.kind.capacity * edge.count, edge.kind.latency, name, edge.kind.duplex))
                 classes.append(f"{vertices[source]}{arrow}{vertices[target]}")
-            graph.add_edge(source, target, id=len(links) - 1, link=links[-1], link_kind=edge.kind)
-    return links, classes
+            adjacent[source][target] = {"id": len(links) - 1, "link": links[-1], "link_kind": edge.kind}
+    return links, classes, adjacent
 
 
 class Node:
@@ -70,8 +69,6 @@ class Node:
         cpu: str = "",
         host_memory: int | None = None,
     ) -> None:
-        import networkx
-
         self.name = name
         self.devices = devices
         self.ports = ports
@@ -83,12 +80,11 @@ class Node:
         """memory of the machine's CPUs [B]; None if the topology does not say"""
         self.overhead_power: float | None = None
         """what the machine draws beside its GPUs while it trains [W]; None if the topology does not say"""
-        self.graph: networkx.DiGraph[str] = networkx.DiGraph()
-        self.links, self.classes = wire(self.graph, vertices, edges)
+        self.links, self.classes, adjacent = wire(vertices, edges)
         self.capacities = [link.capacity for link in self.links]
         self.gpu_names = tuple(vertex for vertex, kind in vertices.items() if kind == "gpu")
         self.gpus = len(self.gpu_names)
-        self.finder = PathFinder(self.graph)
+        self.finder = PathFinder(vertices, adjacent)
         self.rings: dict[object, tuple[Pass, ...]] = {}
         """results of the channel search, by what was asked"""
         self.wiring: Wiring | None = None
@@ -98,6 +94,11 @@ class Node:
         self._routes: dict[tuple[str, str], Route] = {}
         self._distances: dict[tuple[int, int], float] = {}
         self._exits: dict[tuple[int, int | None], tuple[int, Route]] = {}
+
+    @property
+    def graph(self) -> networkx.DiGraph[str]:
+        """The machine as networkx has it; see `PathFinder.graph`."""
+        return self.finder.graph
 
     def route(self, source: str, target: str) -> Route | None:
         """Links from vertex `source` to vertex `target` inside the machine, or None."""
@@ -225,13 +226,13 @@ class Node:
 
     def _branch(self, gpu: int) -> tuple[int, ...]:
         """First-seen numbers of the CPU and the switches above a GPU, top down."""
-        order = {vertex: number for number, vertex in enumerate(self.graph.nodes)}
+        order = {vertex: number for number, vertex in enumerate(self.finder.kind)}
         above: list[int] = []
         vertex, seen = self.gpu_names[gpu], {self.gpu_names[gpu]}
         while True:
             parents = [
                 other
-                for other, data in self.graph.adj[vertex].items()
+                for other, data in self.finder.adjacent[vertex].items()
                 if other not in seen and self.finder.kind[other] in ("pcie", "cpu") and data["link_kind"].medium == "pcie"
             ]
             if not parents:

@@ -12,7 +12,7 @@ from parsim.errors import Finding
 from parsim.hardware.links import standard_kind
 from parsim.units import multiplier, parse
 
-_QUANTITY = re.compile(r"\s*([0-9._]+(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
+_QUANTITY = re.compile(r"\s*([0-9._]+(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*")
 
 
 def merged(base: Mapping[str, Any], change: Mapping[str, Any], where: str, findings: list[Finding]) -> dict[str, Any]:

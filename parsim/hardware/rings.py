@@ -135,7 +135,7 @@ class RingSearch:
                     if pair[end] == member:
                         for edges, _, _ in entries:
                             doors[int(edges[0 if end == 0 else -1])] = None
-                bound = min(bound, sum(math.floor(self.capacity[door] / speed + _EPSILON) for door in doors))
+                bound = min(bound, sum(int(self.capacity[door] / speed + _EPSILON) for door in doors))
         return bound if self._connected(usable) else 0
 
     def _connected(self, usable: _Usable) -> bool:

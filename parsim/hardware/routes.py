@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.links import Link, LinkKind
@@ -64,7 +65,7 @@ def join(routes: Iterable[Route]) -> Route:
     links = tuple(link for route in pieces for link in route.links)
     if len(set(links)) == len(links):
         coefficients = tuple(a for route in pieces for a in route.coefficients)
-        latency = sum([route.latency for route in pieces])
+        latency = math.fsum([route.latency for route in pieces])
         return Route(links, coefficients, latency, max([route.tier for route in pieces]), min([route.cap for route in pieces]))
     load: dict[int, float] = {}
     for route in pieces:
@@ -73,7 +74,7 @@ def join(routes: Iterable[Route]) -> Route:
     return Route(
         tuple(load),
         tuple(load.values()),
-        sum(route.latency for route in pieces),
+        math.fsum(route.latency for route in pieces),
         max((route.tier for route in pieces), default=TIER_NVLINK),
         min((route.cap for route in pieces), default=math.inf),
     )
@@ -86,19 +87,44 @@ def shift(route: Route, offset: int) -> Route:
     return Route(tuple([link + offset for link in route.links]), route.coefficients, route.latency, route.tier, route.cap)
 
 
+class Wire(TypedDict):
+    """A directed edge: the number of its link, the link, and its kind."""
+
+    id: int
+    link: Link
+    link_kind: LinkKind
+
+
 class PathFinder:
     """Shortest allowed paths on the graph of one node (or of one network of switches).
 
-    Vertices carry ``kind`` (gpu | nvswitch | pcie | cpu | memory | nic | switch), edges carry ``id``, ``link`` (a
-    :class:`Link`) and ``link_kind`` (a :class:`LinkKind`).
+    `kind`: vertex -> gpu | nvswitch | pcie | cpu | memory | nic | switch. `adjacent`: vertex -> neighbour -> what joins them.
     """
 
-    def __init__(self, graph: networkx.DiGraph[str]) -> None:
-        self.graph = graph
-        self.kind: dict[str, str] = {vertex: data["kind"] for vertex, data in graph.nodes(data=True)}
-        self._order = {vertex: number for number, vertex in enumerate(graph.nodes)}
-        self._capacities: dict[int, float] = {data["id"]: data["link"].capacity for _, _, data in graph.edges(data=True)}
-        self._units: dict[int, float] = {data["id"]: data["link_kind"].capacity for _, _, data in graph.edges(data=True)}
+    def __init__(self, kind: dict[str, str], adjacent: dict[str, dict[str, Wire]]) -> None:
+        self.kind = kind
+        self.adjacent = adjacent
+        self._order = {vertex: number for number, vertex in enumerate(kind)}
+        self._capacities: dict[int, float] = {data["id"]: data["link"].capacity for _, _, data in self.edges()}
+        self._units: dict[int, float] = {data["id"]: data["link_kind"].capacity for _, _, data in self.edges()}
+
+    def edges(self) -> Iterator[tuple[str, str, Wire]]:
+        """Every directed edge: source, target, what joins them."""
+        for source, neighbours in self.adjacent.items():
+            for target, data in neighbours.items():
+                yield source, target, data
+
+    @cached_property
+    def graph(self) -> networkx.DiGraph[str]:
+        """The same as a networkx graph, for its algorithms and for pictures: vertices carry ``kind``, edges what `Wire` has."""
+        import networkx
+
+        graph: networkx.DiGraph[str] = networkx.DiGraph()
+        for vertex, kind in self.kind.items():
+            graph.add_node(vertex, kind=kind)
+        for source, target, data in self.edges():
+            graph.add_edge(source, target, **data)
+        return graph
 
     def path(self, source: str, target: str, media: tuple[str, ...], relays: tuple[str, ...]) -> list[str] | None:
         """Fewest hops, then widest, over edges of `media` and inner vertices of the `relays` kinds; None if there is none."""
@@ -112,7 +138,7 @@ class PathFinder:
             if vertex in done or (hops and self.kind[vertex] not in relays):
                 continue
             done.add(vertex)
-            for neighbour, data in self.graph.adj[vertex].items():
+            for neighbour, data in self.adjacent[vertex].items():
                 if neighbour not in done and data["link_kind"].medium in media:
                     narrow = max(width, -data["link"].capacity)
                     heapq.heappush(queue, (hops + 1, narrow, (*order, self._order[neighbour]), [*path, neighbour]))
@@ -123,7 +149,7 @@ class PathFinder:
         load: dict[int, float] = {}
         latency = 0.0
         for source, target in pairwise(path):
-            data = self.graph.edges[source, target]
+            data = self.adjacent[source][target]
             link: Link = data["link"]
             kind: LinkKind = data["link_kind"]
             load[data["id"]] = load.get(data["id"], 0.0) + (kind.overhead if overhead else 1.0)
@@ -178,7 +204,7 @@ class PathFinder:
 
     def tier(self, path: list[str]) -> int:
         """What a host path crosses at worst."""
-        if any(self.graph.edges[a, b]["link_kind"].medium == "socket" for a, b in pairwise(path)):
+        if any(self.adjacent[a][b]["link_kind"].medium == "socket" for a, b in pairwise(path)):
             return TIER_SOCKET
         return TIER_HOST if any(self.kind[vertex] == "cpu" for vertex in path) else TIER_SWITCH
 

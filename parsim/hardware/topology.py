@@ -28,7 +28,7 @@ VERTEX_KINDS = ("gpu", "nvswitch", "pcie", "cpu", "memory", "nic", "switch", "nv
 CPU_VENDORS = ("intel", "amd", "ibm", "arm")
 """what ``cpu`` of a machine may say; only intel matters: its root complexes make GPU to GPU packets cost 6/5"""
 _LARGEST_MACHINE = 10_000
-_RANGE = re.compile(r"(.*?)(\d+)\.\.(\d+)")
+_RANGE = re.compile(r"(.*?)([0-9]+)\.\.([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def make_node(
 
 def _host_memory(tree: Tree) -> int | None:
     """Memory of a machine's CPUs [B], if the file says so."""
-    return int(tree.quantity("host_memory", "bytes", 0.0)) if tree.has("host_memory") else None
+    return int(tree.quantity("host_memory", "memory", 0.0)) if tree.has("host_memory") else None
 
 
 def _overhead_power(tree: Tree) -> float | None:
@@ -192,7 +192,7 @@ def vertex_kind(name: str) -> str:
 def read_vertices(tree: Tree, key: str) -> dict[str, str]:
     """Vertex names and kinds of a list such as ``[nvswitch, cpu0..1, {name: hca, kind: nic}]``."""
     found: dict[str, str] = {}
-    for entry in tree.raw(key, []):
+    for entry in tree.items(key):
         name, kind = (entry.get("name"), entry.get("kind", "")) if isinstance(entry, Mapping) else (entry, "")
         for vertex in expand(str(name)):
             actual = kind or vertex_kind(vertex)
@@ -213,7 +213,7 @@ def read_edges(tree: Tree, key: str, vertices: dict[str, str], topology: Topolog
     """Edges of a list such as ``[{from: gpu*, to: nvswitch, kind: nvlink3, count: 12}]``, wildcards and ranges expanded."""
     edges: list[Edge] = []
     seen: dict[tuple[str, str], None] = {}
-    for number, entry in enumerate(tree.raw(key, [])):
+    for number, entry in enumerate(tree.items(key)):
         edge = Tree(entry, f"{tree.where(key)}[{number}]", tree.findings)
         sources, targets = _matching(edge, "from", vertices), _matching(edge, "to", vertices)
         name = edge.text("kind")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from parsim.errors import Finding, TopologyError
-from parsim.units import parse
+from parsim.units import physical
 
 _MISSING = object()
 _REMARKS = ("source", "note", "assumption")
@@ -59,7 +59,10 @@ class Tree:
         return default if value is None else value
 
     def quantity(self, key: str, dimension: str, default: float | object = _MISSING, positive: bool = True) -> float:
-        """A unit string such as ``2039 GB/s`` in SI units; without a default the key is required."""
+        """A unit string such as ``2039 GB/s`` in SI units, within what machines have (`parsim.units.physical`).
+
+        Without a default the key is required.
+        """
         value = self.raw(key)
         if value is None:
             if default is _MISSING:
@@ -67,7 +70,7 @@ class Tree:
                 return 1.0
             return default  # type: ignore[return-value]
         try:
-            number = parse(value, dimension)
+            number = physical(value, dimension)
         except ValueError as error:
             message, _, suggestion = str(error).partition("; ")
             self.fail(key, message, suggestion)
@@ -89,7 +92,8 @@ class Tree:
             self.fail(key, "expected a number")
             return low
         if not low <= value <= high:
-            self.fail(key, f"{value:g} is outside {low:g} ... {high:g}")
+            self.fail(key, f"{value} is outside {low:g} ... {high:g}")
+            return low
         return float(value)
 
     def whole(self, key: str, default: int | object = _MISSING, low: int = 1, high: int = 1_000_000) -> int:
@@ -135,6 +139,14 @@ class Tree:
             self.fail(key, "expected a list of names")
             return ()
         return tuple(value)
+
+    def items(self, key: str) -> list[Any]:
+        """A list of any items."""
+        value = self.raw(key, [])
+        if not isinstance(value, list):
+            self.fail(key, "expected a list", "write for example [a, b]")
+            return []
+        return value
 
     def child(self, key: str) -> Tree:
         """The mapping under `key` (empty where absent)."""

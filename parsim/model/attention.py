@@ -63,9 +63,14 @@ class AttentionCore:
             return self._by_heads(at)
         query, key, value = self.widths(at)
         token = at.tokens * at.element
+        eight = at.product_type("attention") == "fp8"
         sizes = {1: (query + key + value,), 2: (query, key + value), 3: (query, key, value)}[len(self.inputs)]
         context = shard(self.heads, at) * (self.value_dim or self.head_dim) * token
-        operands = tuple(Save(name, size * token) for name, size in zip(self.inputs, sizes, strict=True))
+        operands = tuple(
+            # fp8 kernels keep what they were given, which is not what the projections made
+            Save(f"{self.name}.{name}_fp8", size * at.tokens) if eight else Save(name, size * token)
+            for name, size in zip(self.inputs, sizes, strict=True)
+        )
         eager = at.attention == "eager"
         expanded = 0
         if self.kv_heads < self.heads and (self._expands(at) or eager):
@@ -90,8 +95,9 @@ class AttentionCore:
 
     def _kernel(self, at: Workload, queries: int, keys: int, causal: bool, backward: bool) -> Kernel:
         heads, kv_heads = shard(self.heads, at), shard(self.kv_heads, at)
+        dtype = at.product_type("attention")
         return Attention(
-            at.batch, heads, kv_heads, queries, keys, self.head_dim, causal, backward, at.attention, at.dtype, self.value_dim, self.window
+            at.batch, heads, kv_heads, queries, keys, self.head_dim, causal, backward, at.attention, dtype, self.value_dim, self.window
         )
 
     def _expands(self, at: Workload) -> bool:
@@ -122,9 +128,12 @@ class AttentionCore:
     def _fused(self, at: Workload, operands: tuple[Save, ...], _: int, context: int) -> Work:
         state = 16 if at.attention == "mem-efficient" else 24
         copy = self._copy(at)
+        result = Save(f"{self.name}.heads_first", context) if copy else Save(self.output, context)
+        if at.product_type("attention") == "fp8":
+            result = Save(f"{self.name}.output_fp8", context // at.element)
         saves = (
             *operands,
-            Save(f"{self.name}.heads_first", context) if copy else Save(self.output, context),
+            result,
             Save(f"{self.name}.log_sum_exp", self.sizes(at).statistics),
             Save(f"{self.name}.random_state", state),
         )
@@ -152,7 +161,7 @@ class AttentionCore:
 
         def gemm(n: int, k: int) -> Gemm:
             # Q K^T and dO V^T reduce over the head size, along which both operands lie; the other products read V, K or Q across
-            return Gemm(s, n, k, heads, "bf16" if at.dtype == "fp8" else at.dtype, e, layout="TN" if n == s else "NN")
+            return Gemm(s, n, k, heads, at.product_type("attention"), e, layout="TN" if n == s else "NN")
 
         softmax_element, capped = 4 if upcast else e, e if self.softcap else 0
         saved = softmax_element + (e if upcast or drop else 0) + drop + capped

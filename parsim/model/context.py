@@ -24,6 +24,7 @@ everybody waits for it. With all-gather the price is that of the rank with the t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -133,7 +134,7 @@ def _gathered(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) -
     chunks = ((own - own // 2, c * own // 2), (own // 2, (c + 1) * own // 2)) if causal else ((own, c * own),)
     """(queries, keys up to them) of the two middle chunks"""
     longest = max(keys for _, keys in chunks)
-    added = sum(Memory(3.0 * whole * keys / (c * own), launches=2).bytes for _, keys in chunks)
+    added = math.fsum(Memory(3.0 * whole * keys / (c * own), launches=2).bytes for _, keys in chunks)
     return Spread(
         (Block((order, *(kernel(queries, keys, causal, False) for queries, keys in chunks))),),
         (

@@ -9,6 +9,7 @@ Korthikanti et al. (2205.05198, appendix A), mosaicml/llm-foundry ``scripts/trai
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class PassFlop:
 
 def forward_flop(model: Model, sequence: int = 1) -> float:
     """Matrix-product FLOP of one token's forward pass, averaged over a sample of `sequence` tokens; causal attention halved."""
-    whole = sum(count * block_flop(block, sequence).forward for block, count in _distinct(model))
+    whole = math.fsum(count * block_flop(block, sequence).forward for block, count in _distinct(model))
     return whole / (sequence if model.sequence else 1)
 
 
@@ -122,16 +123,16 @@ def block_flop(block: Block, sequence: int = 1) -> PassFlop:
     at = _workload(sequence)
     found = [operator_flop(operator, at) for operator in block.operators]
     return PassFlop(
-        sum(passes.forward for passes in found),
-        sum(passes.backward_input for passes in found),
-        sum(passes.backward_weight for passes in found),
+        math.fsum(passes.forward for passes in found),
+        math.fsum(passes.backward_input for passes in found),
+        math.fsum(passes.backward_weight for passes in found),
     )
 
 
 def operator_flop(operator: Operator, at: Workload) -> PassFlop:
     """Matrix-product FLOP of one operator on the whole workload, as `block_flop` counts them (fused attention only)."""
     work = operator.work(at)
-    attention = sum(_useful(kernel) for kernel in work.forward if isinstance(kernel, Attention))
+    attention = math.fsum(_useful(kernel) for kernel in work.forward if isinstance(kernel, Attention))
     forward, backward_input, backward_weight = map(_gemm, (work.forward, work.backward_input, work.backward_weight))
     if isinstance(operator, GroupedLinear):  # experts run on equal whole numbers of rows: what fills them up is no work
         share = operator.filled(at)
@@ -144,7 +145,7 @@ def _workload(sequence: int) -> Workload:
 
 
 def _gemm(kernels: tuple[Kernel, ...]) -> float:
-    return sum(kernel.flop for kernel in kernels if isinstance(kernel, Gemm))
+    return math.fsum(kernel.flop for kernel in kernels if isinstance(kernel, Gemm))
 
 
 def _useful(kernel: Attention, *, causal: bool = True) -> float:
@@ -167,7 +168,7 @@ def _distinct(model: Model) -> list[tuple[Block, int]]:
 def _core(block: Block, sequence: int, *, causal: bool = True) -> float:
     """Forward FLOP of the attention core of one sample; `causal` False counts masked pairs too."""
     works = (operator.work(_workload(sequence)) for operator in block.operators)
-    return sum(_useful(kernel, causal=causal) for work in works for kernel in work.forward if isinstance(kernel, Attention))
+    return math.fsum(_useful(kernel, causal=causal) for work in works for kernel in work.forward if isinstance(kernel, Attention))
 
 
 def masked_flop(block: Block, sequence: int) -> float:
@@ -180,7 +181,7 @@ def _exact(model: Model, sequence: int, _: Recompute) -> float:
 
 
 def _exact_full(model: Model, sequence: int, _: Recompute) -> float:
-    masked = sum(count * masked_flop(block, sequence) for block, count in _distinct(model))
+    masked = math.fsum(count * masked_flop(block, sequence) for block, count in _distinct(model))
     return 3.0 * (forward_flop(model, sequence) + masked / (sequence if model.sequence else 1))
 
 

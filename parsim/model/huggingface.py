@@ -13,7 +13,7 @@ from typing import Any
 from parsim.errors import Finding, ModelError
 from parsim.model.families import MODEL_TYPES, Family
 from parsim.model.families.family import words
-from parsim.model.transformer import TransformerConfig, configure
+from parsim.model.transformer import LARGEST, TransformerConfig, configure
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -49,6 +49,32 @@ HARMLESS = words(
 """Keys that change neither parameters nor work nor activation memory. ``quantization_config`` is how the checkpoint is
 stored; training precision is the scenario's. RoPE settings change angles, not shapes."""
 
+_WHOLE, _NUMBER, _FLAG, _TEXTS, _MAPPING = "a whole number", "a number", "true or false", "a list of texts", "a mapping"
+KINDS = {
+    "architectures": _TEXTS,
+    "layer_types": _TEXTS,
+    "sliding_window": _WHOLE,
+    "sliding_window_size": _WHOLE,
+    "max_window_layers": _WHOLE,
+    "use_sliding_window": _FLAG,
+    "moe_intermediate_size": _WHOLE,
+    "n_shared_experts": _WHOLE,
+    "num_labels": _WHOLE,
+    "d_model": _WHOLE,
+    "expansion_ratio": _NUMBER,
+    "attn_config": _MAPPING,
+    "id2label": _MAPPING,
+    "attn_pdrop": _NUMBER,
+    "attention_dropout": _NUMBER,
+    "attention_probs_dropout_prob": _NUMBER,
+    "no_bias": _FLAG,
+    "learned_pos_emb": _FLAG,
+    "do_layer_norm_before": _FLAG,
+    "_remove_final_layer_norm": _FLAG,
+    "attention_bias": _FLAG,
+}
+"""What stands under the keys that families read by themselves; the fields of `TransformerConfig` check the others."""
+
 _REQUIRED = ("hidden", "layers", "heads", "vocabulary", "mlp")
 _OPTIONAL_KEYS = ("n_inner",)
 _ONE_TASK = ("causal-lm", "image-classification")
@@ -62,13 +88,14 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
     architectural but that parsim does not read, or a value parsim cannot model.
     """
     family = _family(tree, path)
+    _check_kinds(tree, path)
     values: dict[str, Any] = {"family": family.name}
     read: set[str] = set()
     for key, names in family.keys.items():
         if key in tree:
             read.add(key)
             for name in names.split() if tree[key] is not None else ():
-                _put(values, name, ACTIVATIONS.get(tree[key], tree[key]) if name == "activation" else tree[key])
+                _put(values, name, ACTIVATIONS.get(str(tree[key]), tree[key]) if name == "activation" else tree[key])
     rotary = tree.get("rope_parameters")  # where transformers 5 writes what older versions call partial_rotary_factor or rotary_pct
     if isinstance(rotary, Mapping) and "rotary_fraction" in family.keys.values() and rotary.get("partial_rotary_factor") is not None:
         values["rotary_fraction"] = rotary["partial_rotary_factor"]
@@ -93,8 +120,8 @@ def merged(structure: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
 
 def _family(tree: Mapping[str, Any], path: str) -> Family:
     kind = tree.get("model_type")
-    if kind in MODEL_TYPES:
-        return MODEL_TYPES[str(kind)]
+    if isinstance(kind, str) and kind in MODEL_TYPES:
+        return MODEL_TYPES[kind]
     if kind is None:
         raise ModelError(Finding("a Hugging Face config needs a model_type", f"{path}.model_type", None, _known()))
     near = get_close_matches(str(kind), MODEL_TYPES, n=1)
@@ -104,6 +131,26 @@ def _family(tree: Mapping[str, Any], path: str) -> Family:
 
 def _known() -> str:
     return f"supported: {', '.join(sorted(MODEL_TYPES))}"
+
+
+def _check_kinds(tree: Mapping[str, Any], path: str) -> None:
+    """Raise `ModelError` for every key whose value is of another kind than `KINDS` says; null is as good as absent."""
+    findings = [
+        Finding(f"must be {kind}, is {repr(tree[key])[:60]}", f"{path}.{key}", tree[key], "take it from the model's own config.json")
+        for key, kind in KINDS.items()
+        if tree.get(key) is not None and not _is_kind(tree[key], kind)
+    ]
+    if findings:
+        raise ModelError(findings)
+
+
+def _is_kind(value: Any, kind: str) -> bool:
+    if kind == _TEXTS:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if kind in (_WHOLE, _NUMBER):
+        accepted = int if kind == _WHOLE else (int, float)
+        return isinstance(value, accepted) and not isinstance(value, bool) and 0 <= value <= LARGEST
+    return isinstance(value, bool if kind == _FLAG else Mapping)
 
 
 def _put(values: dict[str, Any], name: str, value: Any) -> None:

@@ -44,9 +44,9 @@ class Liveness:
     """One block under one workload; `tape()` is the result."""
 
     def __init__(self, block: Block, at: Workload, drop: tuple[str, ...], input_gradient: bool) -> None:
-        self.block, self.at, self.drop = block, at, drop
+        self.block, self.at, self.drop = block, at.inside(block.kind), drop
         self.operators = block.operators
-        self.works: tuple[Work, ...] = tuple(operator.work(at) for operator in block.operators)
+        self.works: tuple[Work, ...] = tuple(operator.work(self.at) for operator in block.operators)
         self.tensors: dict[str, TapeTensor] = {}
         self.uses: dict[str, list[tuple[int, Phase]]] = {}
         """storage -> its uses in backward"""

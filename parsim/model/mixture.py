@@ -50,11 +50,12 @@ class Router:
         """2 T h E operations each way and the softmax."""
         upcast = self.fp32 and not at.library and at.element < 4
         m, e = at.local_tokens, 4 if upcast else at.element
-        dtype = "fp32" if upcast else "bf16" if at.dtype == "fp8" else at.dtype
+        dtype = "fp32" if upcast else at.product_type("router")
+        operand = 1 if dtype == "fp8" else e
         scores = m * self.experts
-        weight: tuple[Kernel, ...] = (Gemm(self.experts, self.hidden, m, dtype=dtype, element=e, weight_gradient=True, layout="NT"),)
-        source = f"{self.name}.fp32" if upcast else self.inputs[0]
-        saves: tuple[Save, ...] = (Save(source, m * self.hidden * e, "weight"),) if self.trainable else ()
+        weight: tuple[Kernel, ...] = (Gemm(self.experts, self.hidden, m, dtype=dtype, element=operand, weight_gradient=True, layout="NT"),)
+        source = f"{self.name}.fp32" if upcast else f"{self.name}.input_fp8" if dtype == "fp8" else self.inputs[0]
+        saves: tuple[Save, ...] = (Save(source, m * self.hidden * operand, "weight"),) if self.trainable else ()
         saves += (Save(f"{self.name}.scores", 4 * scores),)
         copies: tuple[Kernel, ...] = ()
         if upcast:
@@ -63,10 +64,10 @@ class Router:
         if self.renormalise and not at.library:
             saves += (Save(f"{self.name}.sum", 4 * m),)
         work = Work(
-            (*copies, Gemm(m, self.experts, self.hidden, dtype=dtype, element=e), Memory((e + 12) * scores, launches=3)),
+            (*copies, Gemm(m, self.experts, self.hidden, dtype=dtype, element=operand), Memory((e + 12) * scores, launches=3)),
             (
                 Memory((e + 12) * scores, launches=3),
-                Gemm(m, self.hidden, self.experts, dtype=dtype, element=e, layout="NN"),
+                Gemm(m, self.hidden, self.experts, dtype=dtype, element=operand, layout="NN"),
                 *copies,
             ),
             weight if self.trainable else (),

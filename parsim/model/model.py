@@ -11,7 +11,7 @@ V vocabulary, t tensor-parallel size, e bytes per activation element.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Literal, Protocol
@@ -39,6 +39,8 @@ class Workload:
     """bytes per activation element (e)"""
     dtype: str = "bf16"
     """matmul type: fp32 | tf32 | fp16 | bf16 | fp8"""
+    kept: tuple[str, ...] = ()
+    """parts whose products stay bf16 where `dtype` is fp8: embedding and head (blocks), router, attention (scores and values)"""
     weight_element: int = 2
     """bytes per weight element as the matmuls read it"""
     attention: str = "flash2"
@@ -68,6 +70,14 @@ class Workload:
     """context-parallel size (c): ranks that share the tokens of a sample"""
     context_method: str = "ring"
     """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
+
+    def inside(self, kind: str) -> Workload:
+        """The workload of a block of this kind: one that keeps bf16 products under fp8 is a bf16 block."""
+        return replace(self, dtype="bf16") if self.dtype == "fp8" and kind in self.kept else self
+
+    def product_type(self, part: str) -> str:
+        """Type of the matrix products of a part that has a choice under fp8: router or attention."""
+        return "bf16" if self.dtype == "fp8" and part in self.kept else self.dtype
 
     @property
     def library(self) -> bool:

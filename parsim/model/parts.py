@@ -5,6 +5,7 @@ A part is what people call one: attention linears, attention core, MLP, norm, he
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -99,7 +100,7 @@ def _part(model: Model, group: str, count: int, name: str, operators: Sequence[O
 
 
 def _bytes(kernels: Iterable[Kernel]) -> float:
-    return sum(kernel.bytes for kernel in kernels if not isinstance(kernel, Fixed))
+    return math.fsum(kernel.bytes for kernel in kernels if not isinstance(kernel, Fixed))
 
 
 def _name(operator: Operator, block: Block) -> str:

@@ -15,12 +15,14 @@ from math import prod
 from typing import Any, Literal, cast
 
 from parsim.errors import Finding, ModelError
+from parsim.limits import MOST_LAYERS, beyond
 from parsim.model.convolution import BatchNorm, Conv2d, Pool, window_count
 from parsim.model.elementwise import ACTIVATIONS, Activation, Dropout, Flatten, ResidualAdd
 from parsim.model.linear import Linear
 from parsim.model.loss import Loss
 from parsim.model.model import Block, Model, Operator
 from parsim.model.norms import LayerNorm
+from parsim.model.transformer import LARGEST
 
 Shape = tuple[int, ...]
 Settings = Mapping[str, Any]
@@ -43,6 +45,8 @@ def plain_model(tree: Mapping[str, Any], name: str, loss: str = "auto") -> Model
         raise _error("model.layers", layers, "needs a list with at least one layer")
     if loss not in LOSSES:
         raise _error("training.loss", loss, f"one of {', '.join(LOSSES)}")
+    if many := beyond(_expanded(layers), MOST_LAYERS, "layers", "model.layers"):
+        raise ModelError(many)
     groups: list[_Builder] = []
     for index, layer in enumerate(layers):
         path = f"model.layers[{index}]"
@@ -132,8 +136,8 @@ def _input_shape(tree: object) -> Shape:
 
 
 def _positive(value: object, path: str, minimum: int = 1) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise _error(path, value, f"needs a whole number of at least {minimum}")
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= LARGEST:
+        raise _error(path, value, f"needs a whole number of at least {minimum}, at most {LARGEST:,}")
     return value
 
 
@@ -170,6 +174,20 @@ def _word(layer: object, path: str) -> tuple[str, Settings]:
         if key not in _WORDS[word].settings:
             raise _error(f"{path}.{word}.{key}", settings[key], f"unknown setting; {word} has {', '.join(_WORDS[word].settings) or 'none'}")
     return word, settings
+
+
+def _expanded(layers: object) -> int:
+    """How many layers a list has with its repetitions; what is no list of layers is refused when it is built."""
+    count = 0
+    for layer in layers if isinstance(layers, Sequence) and not isinstance(layers, str) else ():
+        settings = next(iter(layer.values()), None) if isinstance(layer, Mapping) else None
+        if not isinstance(settings, Mapping):
+            count += 1
+            continue
+        times = settings.get("times", 1)
+        inside = sum(map(_expanded, (settings.get("layers"), settings.get("shortcut"))))
+        count += max(1, inside) * (times if isinstance(times, int) and times > 0 else 1)
+    return count
 
 
 def _times(settings: Settings, path: str) -> int:

@@ -15,6 +15,10 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
+from parsim.limits import LARGEST_SIZE, MOST_EXPERTS, MOST_LAYERS, beyond
+
+LARGEST = 10**9
+"""of the sizes of an architecture"""
 
 Task = Literal["causal-lm", "encoder", "masked-lm", "pretraining", "sequence-classification", "image-classification"]
 """What stands after the last layer: a language-model head; nothing but the pooler; BERT's masked-LM head; masked LM
@@ -226,6 +230,17 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         low = 0 if name == "vocabulary" and config.image is not None else 1
         if getattr(config, name) < low:
             found.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
+    sizes = {field.name: value for field in fields(config) if isinstance(value := getattr(config, field.name), int)}
+    found += [(name, f"at most {LARGEST_SIZE:,}, is {value:.4g}", "") for name, value in sizes.items() if value > LARGEST_SIZE]
+    experts = config.experts
+    found += [
+        (name, finding.message, "")
+        for name, count, most in (
+            ("layers", config.layers, MOST_LAYERS),
+            ("experts", experts.count if experts is not None else 0, MOST_EXPERTS),
+        )
+        for finding in beyond(count, most, name, name)
+    ]
     if found:
         return found
     heads, kv_heads = config.heads, config.kv_heads or config.heads
@@ -242,7 +257,6 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         found.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
     if not 0.0 <= config.dropout < 1.0:
         found.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
-    experts = config.experts
     if experts is not None:
         if not 1 <= experts.top_k <= experts.count:
             found.append(("experts", f"top_k {experts.top_k} must be between 1 and count {experts.count}", ""))
@@ -302,6 +316,9 @@ def _checked(kind: Any, current: Any, value: Any, path: str, findings: list[Find
         return current
     if kind is int and value < 0:
         findings.append(Finding(f"must not be negative; is {value}", path, value))
+        return current
+    if kind in (int, float) and not abs(value) <= LARGEST:
+        findings.append(Finding(f"must be at most {LARGEST:,}; is {value:.3g}", path, value))
         return current
     return kind(value)
 

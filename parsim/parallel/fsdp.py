@@ -62,7 +62,7 @@ class FullyShardedDataParallel(Replicated):
     _issued: dict[str, int] = field(init=False, default_factory=dict)
     """handles of the gathers issued in it"""
     _written: set[str] = field(init=False, default_factory=set)
-    """units whose gradient this pass has begun"""
+    """units whose gradient this pass has begun; empty between passes, because a pass that is repeated is not written again"""
 
     @property
     def _reduce_lane(self) -> str:
@@ -147,7 +147,9 @@ class FullyShardedDataParallel(Replicated):
         return at.tensor(f"{unit.name}.gathered", self._gathered_bytes(unit), "buffers", per_micro_batch=False)
 
     def _whole_gradient(self, unit: Unit, at: Emitter) -> str:
-        return at.tensor(f"{unit.name}.grad", self._trained(unit) * self.training.precision.gradients, "gradients")
+        """Accumulated over the step; or each micro-batch's own, the next of which may begin while the last one is still reduced."""
+        size = self._trained(unit) * self.training.precision.gradients
+        return at.tensor(f"{unit.name}.grad", size, "gradients", per_micro_batch=self._every)
 
     def _shard_gradient(self, unit: Unit, at: Emitter) -> str:
         size = self._share(self._trained(unit)) * self.training.precision.gradients
@@ -173,7 +175,6 @@ class FullyShardedDataParallel(Replicated):
         self._order = [unit for unit in units if unit.name != ROOT]
         self._done = []
         self._issued = {}
-        self._written = set()
 
     def _gather(self, unit: Unit, at: Emitter, after: Sequence[int]) -> None:
         size = self._gathered_bytes(unit)
@@ -284,6 +285,7 @@ class FullyShardedDataParallel(Replicated):
     def pass_ends(self, at: Emitter, *, backward: bool) -> None:
         """Units that backward had no use for, left gathered by the forward, are freed."""
         if backward:
+            self._written = set()
             idle = [unit for unit in self.units if unit.name in self._live]
             at.compute("", "compute", (), frees=[self._whole(unit, at) for unit in idle])
             self._live.difference_update(unit.name for unit in idle)

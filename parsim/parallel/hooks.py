@@ -31,6 +31,8 @@ class Weight:
     """a matrix product reads it (an embedding that only looks rows up is not cast by autocast)"""
     operator: str = ""
     """operator of a layer that it belongs to; empty for embedding and head"""
+    part: str = ""
+    """embedding | head | router: parts whose products may stay bf16 under fp8; empty elsewhere"""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from math import prod
 from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
 from parsim.model.linear import Embedding
+from parsim.model.mixture import Router
 from parsim.model.model import Model, Workload
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
@@ -147,11 +148,20 @@ class Plan:
                 if parameter.tied and self._home.get(parameter.tied) == chunk.pipeline_rank:
                     continue
                 name = f"{self.model.block_names[block]}.{parameter.name}"
-                product = parameter.name not in tables or name in shared
+                table = parameter.name in tables
+                product = not table or name in shared
                 operator = owners.get(parameter.name, "")
-                found.append(Weight(name, parameter, parameter.local_count(self.mesh.size("tensor")), block, product, operator))
+                part = "head" if table else self._part(block, operator)
+                found.append(Weight(name, parameter, parameter.local_count(self.mesh.size("tensor")), block, product, operator, part))
         self._known_weights[chunk.stage] = tuple(found)
         return self._known_weights[chunk.stage]
+
+    def _part(self, block: int, operator: str) -> str:
+        """Part of the model whose products read the weights of an operator: embedding, head, router, or an empty text for layers."""
+        found = self.model.blocks[block]
+        if found.kind in ("embedding", "head"):
+            return found.kind
+        return "router" if any(isinstance(one, Router) and one.name == operator for one in found.operators) else ""
 
     def _shared(self, pipeline_rank: int) -> set[str]:
         """Parameters that another block of the same pipeline rank uses too."""
@@ -174,7 +184,10 @@ class Plan:
 
     def units(self, chunk: Chunk) -> tuple[Unit, ...]:
         """What hooks are called with: one unit per block, or as `data.unit` wraps them for sharded strategies."""
-        by_block = {block: tuple(w for w in self.weights(chunk) if w.block == block) for block in chunk.blocks}
+        held: dict[int, list[Weight]] = {block: [] for block in chunk.blocks}
+        for weight in self.weights(chunk):
+            held[weight.block].append(weight)
+        by_block = {block: tuple(weights) for block, weights in held.items()}
         if not self.sharded or self.parallelism.data.unit == "block":
             return tuple(Unit(self.model.block_names[block], (block,), weights) for block, weights in by_block.items())
         if self.parallelism.data.unit == "model":
@@ -275,6 +288,7 @@ def plan(
         sequence_parallel=parallelism.tensor.sequence_parallel,
         element=training.precision.activations,
         dtype=training.precision.matmul,
+        kept=training.precision.keep,
         weight_element=training.precision.cached_casts or training.precision.parameters,
         attention=training.attention,
         dropout=training.dropout,

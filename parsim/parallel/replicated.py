@@ -69,7 +69,8 @@ class Replicated:
             return []
         half = self.training.finetune is not None and self.training.finetune.base  # frozen weights are stored as they are read
         cast = self._trainable if half else tuple(w for w in self.weights if not w.parameter.buffer)
-        matrices = [w for w in cast if len(w.parameter.shape) >= 2 and w.product]
+        kept = self.training.precision.keep
+        matrices = [w for w in cast if len(w.parameter.shape) >= 2 and w.product and w.part not in kept]
         return [at.tensor(f"{w.name}.cast", element * w.count, "parameters") for w in matrices]
 
     def _placeholders(self, at: Emitter) -> list[str]:
@@ -92,7 +93,12 @@ class Replicated:
 
     def _state_list(self) -> list[tuple[Weight, State]]:
         optimizer, precision = self.training.optimizer, self.training.precision
-        return [(w, state) for w in self._trainable for state in states(optimizer, precision, w.parameter.shape, w.count)]
+        of_shape: dict[tuple[tuple[int, ...], int], tuple[State, ...]] = {}
+        for weight in self._trainable:
+            key = (weight.parameter.shape, weight.count)
+            if key not in of_shape:
+                of_shape[key] = states(optimizer, precision, *key)
+        return [(w, state) for w in self._trainable for state in of_shape[w.parameter.shape, w.count]]
 
     def _states(self, at: Emitter) -> list[str]:
         category = place(self.training.offload.optimizer, "optimizer")

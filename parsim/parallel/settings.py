@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from parsim.parallel.own import OwnStrategy
 
 
+KEPT = ("embedding", "head", "router", "norm", "attention")
+"""parts of a model that no known stack runs in fp8 unless told to; attention is scores and values, not the projections"""
+
+
 @dataclass(frozen=True, slots=True)
 class Precision:
     """Bytes per parameter of each model state, and the types the kernels use."""
@@ -34,6 +38,8 @@ class Precision:
     """dtype of the matmuls: fp32 | tf32 | fp16 | bf16 | fp8"""
     reduce: int = 2
     """bytes per element of the gradient reduction on the wire"""
+    keep: tuple[str, ...] = ()
+    """parts whose products stay bf16 under fp8: see `KEPT`"""
 
 
 @dataclass(frozen=True, slots=True)

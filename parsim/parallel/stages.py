@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Literal
@@ -66,8 +67,8 @@ def block_seconds(model: Model, workload: Workload, clock: Callable[[Kernel], fl
     seconds = []
     for block in model.blocks:
         if id(block) not in known:
-            works = [operator.work(workload) for operator in block.operators]
-            known[id(block)] = sum(clock(k) for w in works for k in (*w.forward, *w.backward_input, *w.backward_weight))
+            works = [operator.work(workload.inside(block.kind)) for operator in block.operators]
+            known[id(block)] = math.fsum(clock(k) for w in works for k in (*w.forward, *w.backward_input, *w.backward_weight))
         seconds.append(known[id(block)])
     return seconds
 
@@ -80,8 +81,8 @@ def _balanced(model: Model, workload: Workload, stages: int, clock: Callable[[Ke
     seconds = block_seconds(model, workload, clock)
     layers = [i for i, block in enumerate(model.blocks) if block.kind not in ("embedding", "head")]
     costs = [seconds[i] for i in layers]
-    costs[0] += sum(seconds[: layers[0]])
-    costs[-1] += sum(seconds[layers[-1] + 1 :])
+    costs[0] += math.fsum(seconds[: layers[0]])
+    costs[-1] += math.fsum(seconds[layers[-1] + 1 :])
     prefix = [0.0, *accumulate(costs)]
     count = len(costs)
     best = [prefix[i] for i in range(count + 1)]

@@ -7,6 +7,7 @@ block; what follows the block waits for it. Blocks whose kernels alone take long
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -66,7 +67,7 @@ class LaunchFloor:
         layer = block.kind not in ("embedding", "head")
         seconds = share * (host.per_layer_backward if backward else host.per_layer_forward) if layer else 0.0
         seconds += launches(chosen) * (host.per_kernel_backward if backward else host.per_kernel_forward)
-        return Floor(seconds, sum(map(self.clock, chosen)))
+        return Floor(seconds, math.fsum(map(self.clock, chosen)))
 
     def may_bind(self, floor: Floor) -> bool:
         """Whether the host could be the later one, whatever collectives there are."""

@@ -6,6 +6,7 @@ same, and deadlocks when it runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,19 +25,28 @@ _Known = tuple[object, Pass, int]
 """the rank's condition that a pass was made for, the pass with its message, the receiver"""
 
 
+class _Count:
+    """Passes so far that say which micro-batch of a stage is its first and which its last."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+
 class _Way:
     """What all micro-batches of one kind of slot on one stage have in common."""
 
-    __slots__ = ("known", "source", "taken", "target", "to")
+    __slots__ = ("count", "known", "source", "target", "to")
 
-    def __init__(self, source: _Arrivals | None, to: _Arrivals | None, target: int) -> None:
+    def __init__(self, source: _Arrivals | None, to: _Arrivals | None, target: int, count: _Count) -> None:
         self.source = source
         """what arrives; None: the slot waits for nobody"""
         self.to = to
         """what others receive from it; None: nobody does"""
         self.target = target
         """pipeline rank that receives"""
-        self.taken = 0
+        self.count = count
         self.known: dict[int, _Known] = {}
         """how to repeat it: by 1 for the first, 2 for the last, 4 for the smaller micro-batch, added"""
 
@@ -49,6 +59,8 @@ class Slots:
         self._plan = plan = lowering.plan
         self._program = lowering.program
         self._arrivals: dict[tuple[str, int], _Arrivals] = {}
+        self._counts: dict[tuple[str, int], _Count] = {}
+        """B and W count together: a table may mix them, and either writes the first gradient or completes the last"""
         self._ways = {key: self._way_of(*key) for key in dict.fromkeys((slot.kind, slot.stage) for row in plan.slots for slot in row)}
         self._awaited: dict[tuple[int, int], list[Op]] = {}
         """(id of arrivals, micro-batch) -> ops that were added before the message they wait for"""
@@ -76,7 +88,8 @@ class Slots:
             source = self._arrivals.setdefault((way, stage), {})
         if kind != "W" and 0 <= stage + step < self._plan.stages and not self._plan.stays(after):
             to = self._arrivals.setdefault((way, stage + step), {})
-        return _Way(source, to, -1 if to is None else self._plan.chunks[stage + step].pipeline_rank)
+        count = self._counts.setdefault(("W" if kind in "BW" else kind, stage), _Count())
+        return _Way(source, to, -1 if to is None else self._plan.chunks[stage + step].pipeline_rank, count)
 
     # -- order ----------------------------------------------------------------------------------------------------
 
@@ -105,10 +118,10 @@ class Slots:
             if way.source is not None and micro_batch not in way.source and not force:
                 break
             force = False
-            taken = way.taken + 1
+            taken = way.count.taken + 1
             known = way.known.get((taken == 1) | (taken == last) << 1 | (micro_batch == smaller) << 2)
             if known is not None and known[0] is conditions.get(rank):
-                way.taken = taken
+                way.count.taken = taken
                 self._repeat(micro_batch, way, known)
             else:
                 self._slot(p, row[at], way)
@@ -123,7 +136,7 @@ class Slots:
             probe = StagePasses(self._plan, p, self._plan.role(ranks[0]), self._lowering.clock)
             for stage in probe.chunks:
                 for kind in {slot.kind: None for slot in self._plan.slots[p]}:
-                    seconds[kind, stage] = sum(item.duration for item in probe.template(kind, stage, False, False))
+                    seconds[kind, stage] = math.fsum(item.duration for item in probe.template(kind, stage, False, False))
         return blocking_order(self._plan.slots, lambda slot: seconds[slot.kind, slot.stage])
 
     def _take(self, order: Sequence[Step]) -> None:
@@ -158,9 +171,9 @@ class Slots:
     def _slot(self, p: int, slot: Slot, way: _Way) -> None:
         """Stamp the pass for the ranks of a stage, and send what it makes."""
         plan, micro_batch = self._plan, slot.micro_batch
-        way.taken += 1
-        first = way.taken == 1 or plan.asynchronous
-        last = way.taken == plan.training.micro_batches or plan.asynchronous
+        way.count.taken += 1
+        first = way.count.taken == 1 or plan.asynchronous
+        last = way.count.taken == plan.training.micro_batches or plan.asynchronous
         partial = plan.partial(micro_batch)
         ranks, passes = self._lowering.stage_ranks[p], self._lowering.passes[p]
         templates = {role: passes[role].template(slot.kind, slot.stage, first, last, partial) for role in passes}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from math import inf
+from math import fsum, inf
 
 from parsim.kernel import Attention, Gemm, Kernel
 from parsim.model.attention import AttentionCore
@@ -313,13 +313,13 @@ class StagePasses:
         return total if self.plan.training.backward else {**dict.fromkeys(total, 0.0), "forward": total["forward"]}
 
     def _sum(self, steps: Sequence[Step]) -> float:
-        return sum(self.clock(kernel) for step in steps for kernel in step.kernels)
+        return fsum(self.clock(kernel) for step in steps for kernel in step.kernels)
 
     def recomputed(self) -> Again:
         """Matrix-product FLOP that one micro-batch computes a second time on one rank."""
         products = core = square = layers = 0.0
         for chunk in self.chunks.values():
-            layers += sum(sum(_product_flop(self.tape(b).forward)[:2]) for b in chunk.blocks if self._is_layer(b))
+            layers += fsum(fsum(_product_flop(self.tape(b).forward)[:2]) for b in chunk.blocks if self._is_layer(b))
             for group in self.groups(chunk.stage):
                 for block in group.blocks:
                     taped = self.tape(block)

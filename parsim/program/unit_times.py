@@ -12,7 +12,7 @@ from itertools import groupby
 from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules.blocking import Exchange, blocking_order
 from parsim.parallel.schedules.order import Precedence
-from parsim.parallel.schedules.slot import KINDS, Schedule, Slot
+from parsim.parallel.schedules.slot import APART, Overlapped, Schedule, Slot
 from parsim.program.program import Effect, Lane, Op, Program, Tensor
 
 PerStage = float | Sequence[float]
@@ -28,6 +28,7 @@ def unit_program(
     latency: PerStage = 0.0,
     overlap_sends: bool = True,
     activation: int | Sequence[int] = 0,
+    overlapped: Overlapped = APART,
 ) -> Program:
     """A schedule as a program: one op per slot in ``Lane(rank, "compute")``, one op per message between ranks.
 
@@ -46,11 +47,19 @@ def unit_program(
         False: messages block, and stand in the compute lanes of both ranks where `blocking_order` puts them.
     activation
         bytes that a micro-batch holds on a global stage from the start of F to the end of B (of W where split).
+    overlapped
+        slots that run a forward and a backward at once. Such a slot begins when the inputs of both are there, takes the sum of
+        their times and ends both: its two ops follow each other without a gap, and what either makes leaves at the end of the second.
 
-    A schedule that deadlocks gives a program that does. Raises `PlanError` for times that do not fit the schedule.
+    A schedule that deadlocks gives a program that does. Raises `PlanError` for times that do not fit the schedule, and for
+    overlapped slots with blocking sends.
     """
-    laboratory = _Laboratory(schedule, forward, backward, weight, latency, activation)
-    return laboratory.overlapped() if overlap_sends else laboratory.blocking()
+    if overlapped and not overlap_sends:
+        raise PlanError(
+            Finding("slots that overlap a forward with a backward need sends that overlap too", path="overlap_sends", value=False)
+        )
+    laboratory = _Laboratory(schedule, forward, backward, weight, latency, activation, overlapped)
+    return laboratory.with_overlapped_sends() if overlap_sends else laboratory.with_blocking_sends()
 
 
 class _Laboratory:
@@ -64,9 +73,10 @@ class _Laboratory:
         weight: PerStage | None,
         latency: PerStage,
         activation: int | Sequence[int],
+        overlapped: Overlapped,
     ) -> None:
         self.schedule = schedule
-        self.precedence = Precedence(schedule)
+        self.precedence = Precedence(schedule, overlapped)
         stages = self.precedence.last_stage + 1
         split = next((slot for slot in self.precedence.rank if slot.kind == "W"), None)
         if weight is None and split is not None:
@@ -100,17 +110,18 @@ class _Laboratory:
         """Seconds that the result of `slot` travels."""
         return self.latency[slot.stage if slot.kind == "F" else slot.stage - 1]
 
-    def overlapped(self) -> Program:
+    def with_overlapped_sends(self) -> Program:
         for row in self.schedule:
             for slot in row:
                 self._add(slot)
+        # the messages of a micro-batch in the order in which they come to be: up the stages with F, down with B or I
         travelling = [slot for slot in self.precedence.rank if self.precedence.travels(slot)]
-        for slot in sorted(travelling, key=lambda s: (s.micro_batch, KINDS.index(s.kind), s.stage if s.kind == "F" else -s.stage)):
+        for slot in sorted(travelling, key=lambda s: (s.micro_batch, s.kind != "F", s.stage if s.kind == "F" else -s.stage)):
             self._send(slot)
         self._local(sends=False)
         return self.program
 
-    def blocking(self) -> Program:
+    def with_blocking_sends(self) -> Program:
         steps = blocking_order(self.schedule, self.duration, lambda exchange: max(map(self.delay, exchange.slots)))
         for step in steps:
             if isinstance(step, Exchange):
@@ -140,9 +151,17 @@ class _Laboratory:
         channel = f"send {slot.micro_batch}"
         lanes = (Lane(self.precedence.rank[source], channel), Lane(self.precedence.rank[slot], channel))
         message = self.program.add(
-            f"send {source}", "pipeline_comm", lanes, (self.ops[source],), self.delay(source), instance=slot.micro_batch
+            f"send {source}", "pipeline_comm", lanes, (self._ends(source),), self.delay(source), instance=slot.micro_batch
         )
-        self.program.block(message, self.ops[slot])
+        self.program.block(message, self._begins(slot))
+
+    def _begins(self, slot: Slot) -> Op:
+        """The first op of the slot that runs this pass."""
+        return self.ops[self.precedence.pair(slot)[0]]
+
+    def _ends(self, slot: Slot) -> Op:
+        """The last op of the slot that runs this pass."""
+        return self.ops[self.precedence.pair(slot)[-1]]
 
     def _local(self, sends: bool) -> None:
         """Order within a rank that its list may break, and (for a schedule that is stuck) what messages would have said."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -169,10 +170,10 @@ def _recomputed(run: Run) -> Again:
     found = [passes.recomputed() for passes in run.lowering.all_passes()]
     ranks = run.plan.mesh.size("tensor") * run.plan.mesh.size("context")
     return Again(
-        products=sum(again.products for again in found) * ranks,
-        core=sum(again.core for again in found) * ranks,
-        square=sum(again.square for again in found) * ranks,
-        layers=sum(again.layers for again in found) * ranks,
+        products=math.fsum(again.products for again in found) * ranks,
+        core=math.fsum(again.core for again in found) * ranks,
+        square=math.fsum(again.square for again in found) * ranks,
+        layers=math.fsum(again.layers for again in found) * ranks,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from parsim.program.program import Op
 from parsim.report.timeline import KEYS
 from parsim.report.verdict import WORDS
+from parsim.units import snapped
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -58,12 +60,12 @@ def causes(report: Report) -> list[Cause]:
         key = KEYS[int(timeline.kind[index])], cause_of(op)
         spent[key] += (end - begin) * factor
         count[key] += 1
-    waits = report.step_time - sum(spent.values())
+    waits = report.step_time - math.fsum(spent.values())
     if waits > 1e-9 * report.step_time:
         spent["launch", WORDS["launch"]] += waits
         count["launch", WORDS["launch"]] += 1
     rows = [Cause(kind, name, seconds, count[kind, name]) for (kind, name), seconds in spent.items() if seconds > 0]
-    return sorted(rows, key=lambda row: (-row.seconds, row.name))
+    return sorted(rows, key=lambda row: (-snapped(row.seconds), row.name))
 
 
 def cause_of(op: Op) -> str:

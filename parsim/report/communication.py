@@ -11,6 +11,7 @@ from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective
 from parsim.report.timeline import COMPUTE_LANE, Floats, Indices, Timeline
 from parsim.simulation.trace import LinkUse
+from parsim.units import snapped
 
 AXES = ("tensor", "context", "expert", "pipeline", "data")
 """The order of rows in the report; an axis not named here comes last."""
@@ -220,8 +221,8 @@ def busiest(rows: Sequence[LinkRow]) -> list[LinkRow]:
         key = (row.link, row.kind, row.capacity_Bps)
         before = found.get(key, row)
         count = row.count if before is row else before.count + row.count
-        found[key] = replace(max(before, row, key=lambda candidate: candidate.utilisation), count=count)
-    return sorted(found.values(), key=lambda row: -row.utilisation)
+        found[key] = replace(max(before, row, key=lambda candidate: snapped(candidate.utilisation)), count=count)
+    return sorted(found.values(), key=lambda row: -snapped(row.utilisation))
 
 
 def unused_links(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass]) -> int:

@@ -18,6 +18,9 @@ class Confidence:
     unvalidated: nothing like it was measured"""
     step: Factors | None = None
     memory: Factors | None = None
+    step_ratio: float = 1.0
+    """median of measured / predicted over the runs that make the band; 1 without a band"""
+    memory_ratio: float = 1.0
     basis: str | None = None
     """what the bands rest on, in words"""
     nearest: tuple[Mapping[str, Any], ...] = ()

@@ -26,6 +26,18 @@ _ALL = (
         _PARSIM,
     ),
     Definition(
+        "estimate",
+        "–",
+        "What the step is expected to take, for headlines and for ranking: the simulated step times the median of measured over"
+        " predicted among the published runs nearest to this one (same GPU and kind of strategy; `confidence` names them). The band"
+        " holds 80 % of those runs, from their 10 % to their 90 % quantile, and so holds the estimate. step_time_s, step_time_band_s,"
+        " tokens_per_s, mfu, time_to_train_s and cost_to_train follow from the step, peak_bytes and peak_band_bytes from published"
+        " peaks of memory in the same way. `of` is bands, or simulation where fewer than eight published runs are alike: then the estimate"
+        " is what was simulated. Everything else in the report is simulated: it sums to step_time_s, and `fits` is decided by it.",
+        "estimate.step_time_s = median(measured / predicted) x step_time_s",
+        _PARSIM,
+    ),
+    Definition(
         "makespan_s",
         "s",
         "Time of a run of one step's micro-batches that starts with an empty pipeline.",
@@ -219,7 +231,8 @@ _ALL = (
         " sharded states, tensor or pipeline parallelism) lie within a factor 2 in GPUs and parameters; interpolated: within"
         " 16; unvalidated: fewer than eight such runs. step_time_s and peak_bytes are the band that should hold the truth in"
         " 80 % of cases; nearest, the measured rows most like the run.",
-        "prediction x 10 % and 90 % quantile of measured / predicted over the 24 nearest published runs, nothing fitted to them",
+        "prediction x 10 % and 90 % quantile of measured / predicted over the 24 nearest published runs;"
+        " confidence.basis says whether a parameter was fitted to any of them",
         "validation/runs; prediction intervals: Hahn and Meeker, Statistical Intervals, section 5.2",
     ),
     Definition("headroom_bytes", "B", "What is left on the fullest rank; negative: it does not fit.", "capacity - reserve - peak", _PARSIM),

@@ -9,6 +9,7 @@ import numpy as np
 
 from parsim.parallel.fsdp import ROOT
 from parsim.parallel.hooks import Weight
+from parsim.parallel.optimizer import state_bytes
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.storage import trains, weight_bytes
 from parsim.program.program import OFFLOAD
@@ -72,7 +73,16 @@ def memory_of(run: Run, hardware: Memories, *, reserve: int, bytes_per_parameter
     capacity = min(hardware.device(plan.gpus[rank]).visible_memory for rank in representatives)
     ordered = tuple(devices[rank] for rank in representatives)
     host = host_memory(run, hardware)
-    return MemoryFacts(capacity, ordered, reserve, 0 if host is None else host.bytes, at_save(run, ordered), bytes_per_parameter, host)
+    return MemoryFacts(
+        capacity,
+        ordered,
+        reserve,
+        host_bytes=0 if host is None else host.bytes,
+        at_save_bytes=at_save(run, ordered),
+        bytes_per_parameter=bytes_per_parameter,
+        states=state_bytes(plan.training.precision, plan.training.optimizer),
+        host=host,
+    )
 
 
 def _buffers(stated: int | None, groups: int) -> int:

@@ -28,7 +28,7 @@ def document(report: Report) -> dict[str, Any]:
     return {
         "parsim": CONTRACT_VERSION,
         "version": parsim.__version__,
-        "provenance": {"catalogue_sha256": None, "command": None, **measured.provenance},
+        "provenance": {"catalogue_sha256": None, "command": None, "trusted_code": [], "python": None, **measured.provenance},
         "scenario": dict(measured.scenario),
         "ranks": asdict(measured.ranks),
         "model": {
@@ -41,6 +41,7 @@ def document(report: Report) -> dict[str, Any]:
         },
         "step_time_s": report.step_time,
         "makespan_s": report.end if window is None else first_makespan(report.timeline, micro_batches),
+        "estimate": report.estimate.document(),
         "period_s": None if window is None else window.period,
         "samples_per_s": report.samples_per_s,
         "tokens_per_s": report.tokens_per_s,

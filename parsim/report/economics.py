@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, fsum
 from typing import Any
 
 from parsim.report.goodput import Failures
@@ -28,6 +28,10 @@ class Busy:
     """recomputation and optimizer included"""
     communicating: float = 0.0
     """nothing but communication or copies"""
+
+    def times(self, factor: float) -> Busy:
+        """The same in a step that takes `factor` times as long."""
+        return Busy(self.computing * factor, self.communicating * factor)
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ class Bill:
     @property
     def cost_per_step(self) -> float | None:
         """All parts."""
-        return sum(self.parts_per_step.values()) if self.parts_per_step else None
+        return fsum(self.parts_per_step.values()) if self.parts_per_step else None
 
     @property
     def cost_per_million_tokens(self) -> float | None:

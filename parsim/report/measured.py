@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from parsim.errors import Finding
 from parsim.hardware.flows import CollectiveCost
+from parsim.parallel.optimizer import StateBytes
 from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
 from parsim.report.confidence import Confidence
@@ -217,8 +218,31 @@ class MemoryFacts:
     """host memory of the fullest node that the strategy takes"""
     at_save_bytes: int | None = None
     bytes_per_parameter: str | None = None
+    """in words: ``2+2+4+8 = 16 B/parameter``"""
+    states: StateBytes = field(default_factory=StateBytes)
+    """the same as numbers"""
     host: HostMemory | None = None
     """None where nothing is offloaded"""
+
+    def usable(self, device: DeviceMemory) -> int:
+        """What a device class may use [B]."""
+        return (self.capacity_bytes if device.capacity_bytes is None else device.capacity_bytes) - self.reserve_bytes
+
+    @property
+    def worst_device(self) -> DeviceMemory | None:
+        """The device class with the least headroom."""
+        return min(self.devices, key=lambda device: self.usable(device) - device.device_used_bytes, default=None)
+
+    @property
+    def headroom(self) -> int:
+        """Bytes left on the fullest device; negative: it does not fit."""
+        worst = self.worst_device
+        return (self.capacity_bytes - self.reserve_bytes) if worst is None else self.usable(worst) - worst.device_used_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest device memory in use on any rank, as nvidia-smi would show it [B]."""
+        return max((device.device_used_bytes for device in self.devices), default=0)
 
 
 @dataclass(frozen=True)
@@ -273,8 +297,8 @@ class Measured:
     """optimizer steps in the trace (more than one only without a flush); scales what links carried"""
     assumptions: tuple[Assumption, ...] = ()
     warnings: tuple[Finding, ...] = ()
-    provenance: Mapping[str, str | None] = field(default_factory=dict)
-    """catalogue_sha256, command"""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """catalogue_sha256, command, trusted_code, python"""
     folded: bool = False
     wall_s: float | None = None
     seed: int = 0

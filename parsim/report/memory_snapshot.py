@@ -171,7 +171,7 @@ def _segments(done: History, told: _Told, *, expandable: bool) -> list[dict[str,
         if address < end:
             listed.append(_block(address, end - address))
         live = [part for part in listed if part["state"] == "active_allocated"]
-        allocated = sum(part["size"] for part in live)
+        allocated = sum(int(part["size"]) for part in live)
         found.append(
             {
                 "device": 0,
@@ -179,7 +179,7 @@ def _segments(done: History, told: _Told, *, expandable: bool) -> list[dict[str,
                 "total_size": segment.size,
                 "allocated_size": allocated,
                 "active_size": allocated,
-                "requested_size": sum(part["requested_size"] for part in live),
+                "requested_size": sum(int(part["requested_size"]) for part in live),
                 "stream": STREAM,
                 "segment_type": "small" if segment.small else "large",
                 "segment_pool_id": (0, 0),

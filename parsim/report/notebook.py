@@ -33,9 +33,12 @@ def _numbers(report: Report) -> str:
     step = report.step_time
     share = exposed_communication(report.breakdown) / step if step > 0 else None
     per_gpu = None if report.tokens_per_s is None else report.tokens_per_s / report.measured.ranks.total
-    tiles = {
-        "step time": seconds(step),
-        "MFU": percent(report.mfu),
+    estimate = report.estimate
+    known = estimate.of == "bands"
+    tiles = {"step time, estimated": seconds(estimate.step_time_s), "MFU, estimated": percent(estimate.mfu)} if known else {}
+    tiles |= {
+        f"step time{', simulated' if known else ''}": seconds(step),
+        f"MFU{', simulated' if known else ''}": percent(report.mfu),
         "peak memory": f"{gib(report.peak_memory)} of {gib(report.measured.memory.capacity_bytes)} GiB",
         "bubble": percent(report.bubble),
         "exposed communication": percent(share),

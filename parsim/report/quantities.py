@@ -28,6 +28,7 @@ class TimeUnit:
 
 def time_unit(longest: float) -> TimeUnit:
     """The unit in which times up to `longest` [s] are neither tiny nor endless: s from 2 s on, else ms, else µs."""
+    longest = units.snapped(longest)
     if longest >= 2.0:
         return TimeUnit(1.0, "s")
     return TimeUnit(1e-3, "ms") if longest >= 2e-3 else TimeUnit(1e-6, "µs")
@@ -39,6 +40,7 @@ def cell(value: float | None) -> str:
         return NONE
     if value == 0.0:
         return "0"
+    value = units.snapped(value)
     if abs(value) < 0.005:
         return "<0.01"
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:,.1f}" if abs(value) >= 99.95 else f"{value:,.2f}"
@@ -61,15 +63,20 @@ def rate(value: float | None) -> str:
 
 def gib(value: float) -> str:
     """Bytes as a number of GiB: one decimal, two below 10."""
-    amount = value / GIB + 1e-9  # 79.25 is 79.3, whatever its last bit says
+    amount = units.snapped(value / GIB) + 1e-9  # 79.25 is 79.3, whatever its last bit says
     return f"{amount:,.1f}" if abs(amount) >= 9.995 else f"{amount:.2f}"
+
+
+def points(fraction: float) -> str:
+    """``18.3``: a column of percentages."""
+    return f"{units.snapped(100.0 * fraction):.1f}"
 
 
 def percent(fraction: float | None) -> str:
     """``18 %``, ``9.4 %``, ``0.3 %``."""
     if fraction is None:
         return NONE
-    value = 100.0 * fraction
+    value = units.snapped(100.0 * fraction)
     return f"{value:.0f} %" if abs(value) >= 9.95 or value == 0.0 else f"{value:.1f} %"
 
 
@@ -77,6 +84,7 @@ def number(value: float | None) -> str:
     """``147,690``, ``1.25``; no unit, so only beside one."""
     if value is None:
         return NONE
+    value = units.snapped(value)
     if value == 0.0 or abs(value) >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.3g}"

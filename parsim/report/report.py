@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -14,6 +15,7 @@ from parsim.report.communication import CollectiveRow, LinkRow, collective_rows,
 from parsim.report.critical_path import CriticalPath, critical_path
 from parsim.report.document import document, memory_document
 from parsim.report.economics import Bill, Busy, bill
+from parsim.report.estimate import Estimate, estimate
 from parsim.report.measured import DeviceMemory, Measured
 from parsim.report.timeline import (
     COMMUNICATION,
@@ -164,7 +166,7 @@ class Report:
         counts = {group.rank: group.count for group in self.measured.classes}
 
         def mean(keys: Iterable[str]) -> float:
-            return sum(counts[rank] * row[key] for rank, row in self.breakdowns.items() for key in keys) / sum(counts.values())
+            return math.fsum(counts[rank] * row[key] for rank, row in self.breakdowns.items() for key in keys) / sum(counts.values())
 
         return Busy(mean(("compute", "recompute", "optimizer", "other")), mean((*COMMUNICATION, "offload")))
 
@@ -174,25 +176,26 @@ class Report:
         economics = self.measured.economics
         return None if economics is None else bill(economics, self.step_time, self.busy)
 
+    @cached_property
+    def estimate(self) -> Estimate:
+        """What published runs like this one make of the simulated step; the headline of every report."""
+        return estimate(self)
+
     # memory ----------------------------------------------------------------------------------------------------
 
     def capacity(self, device: DeviceMemory) -> int:
         """What a device class may use [B]."""
-        memory = self.measured.memory
-        return (memory.capacity_bytes if device.capacity_bytes is None else device.capacity_bytes) - memory.reserve_bytes
+        return self.measured.memory.usable(device)
 
     @property
     def worst_device(self) -> DeviceMemory | None:
         """The device class with the least headroom."""
-        devices = self.measured.memory.devices
-        return min(devices, key=lambda device: self.capacity(device) - device.device_used_bytes, default=None)
+        return self.measured.memory.worst_device
 
     @property
     def headroom(self) -> int:
         """Bytes left on the fullest device; negative: it does not fit."""
-        worst = self.worst_device
-        memory = self.measured.memory
-        return (memory.capacity_bytes - memory.reserve_bytes) if worst is None else self.capacity(worst) - worst.device_used_bytes
+        return self.measured.memory.headroom
 
     @property
     def fits(self) -> bool:
@@ -208,7 +211,7 @@ class Report:
     @property
     def peak_memory(self) -> int:
         """The highest device memory in use on any rank, as nvidia-smi would show it [B]."""
-        return max((device.device_used_bytes for device in self.measured.memory.devices), default=0)
+        return self.measured.memory.peak_bytes
 
     # words -----------------------------------------------------------------------------------------------------
 
@@ -226,12 +229,13 @@ class Report:
             capacity=memory.capacity_bytes - memory.reserve_bytes if worst is None else self.capacity(worst),
             heaviest=self._heaviest(),
             host_lacks=self.host_lacks,
+            estimate=self.estimate,
         )
 
     def _heaviest(self) -> tuple[int, float]:
         work = {rank: row["compute"] + row["recompute"] for rank, row in self.breakdowns.items()}
         counts = {group.rank: group.count for group in self.measured.classes}
-        mean = sum(counts[rank] * value for rank, value in work.items()) / sum(counts.values())
+        mean = math.fsum(counts[rank] * value for rank, value in work.items()) / sum(counts.values())
         return self.bottleneck_rank, max(1.0, work[self.bottleneck_rank] / mean) if mean > 0 else 1.0
 
     @property

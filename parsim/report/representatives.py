@@ -10,6 +10,7 @@ import numpy as np
 
 from parsim.errors import Finding, InputError
 from parsim.report.measured import RankClass, compress_ranges
+from parsim.units import is_digits
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -108,7 +109,7 @@ def read_ranks(text: str) -> list[int]:
     found: dict[int, None] = {}
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+        if not is_digits(first) or (dash and not is_digits(last)) or (dash and int(last) < int(first)):
             raise InputError(Finding(f"{part.strip() or 'nothing'!r} is no rank", "ranks", text, "write ranks as 0,8,16 or 0-3,8"))
         found |= dict.fromkeys(range(int(first), int(last or first) + 1) if int(last or first) - int(first) <= 2**20 else ())
     return list(found)

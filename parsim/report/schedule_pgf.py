@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from parsim.columns import visible
 from parsim.report.schedule_scene import Rect, Scene, Text
 
 _SPECIAL = {
@@ -12,9 +13,19 @@ _SPECIAL = {
     "^": r"\textasciicircum{}",
     "–": "--",
     "µ": r"\ensuremath{\mu}",
+    "\N{MINUS SIGN}": r"\ensuremath{-}",
     **{character: f"\\{character}" for character in "{}%&#_$"},
 }
 _ANCHORS = {"left": "west", "center": "center", "right": "east"}
+
+
+def latex(text: str) -> str:
+    r"""`text` as LaTeX prints it: a name is no command.
+
+    >>> print(latex(r"100 % \input{x} $a_1$"))
+    100 \% \textbackslash{}input\{x\} \$a\_1\$
+    """
+    return "".join(_SPECIAL.get(character, character) for character in visible(text))
 
 
 def pgf(scene: Scene) -> str:
@@ -56,6 +67,5 @@ def _rect(rect: Rect, colours: dict[str, str]) -> Iterator[str]:
 
 def _text(text: Text, colours: dict[str, str]) -> str:
     font = rf"\fontsize{{{text.size:.2f}}}{{{text.size:.2f}}}\selectfont" + (r"\bfseries" if text.bold else "")
-    words = "".join(_SPECIAL.get(character, character) for character in text.text)
     options = f"anchor={_ANCHORS[text.align]},text={colours[text.colour]},font={{{font}}}"
-    return rf"\node[{options}] at ({text.x:.4f},{text.y:.4f}) {{{words}}};"
+    return rf"\node[{options}] at ({text.x:.4f},{text.y:.4f}) {{{latex(text.text)}}};"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import floor, log10
 from typing import Literal
 
@@ -63,6 +64,8 @@ class Panel:
     arrows: tuple[Arrow, ...] = ()
     blocking: bool = False
     """messages hold both rows up, and are drawn in them"""
+    overlapped: tuple[tuple[int, float, float], ...] = ()
+    """(row, start, end) of slots that run a forward and a backward at once: a frame around both boxes, as DeepSeek-V3's figure 5 has"""
 
 
 @dataclass(frozen=True)
@@ -223,8 +226,15 @@ def _panel(pen: _Pen, panel: Panel, labels: Labels) -> None:
         pen.rects.append(Rect(left, top - _ROW, width, _ROW, colour, shaded(look.colour, 0.6 if box.chunks < 2 else 0.45), name=box.name))
         if box.kind in fitting and (text := label(box, labels)):
             pen.texts.append(Text(left + width / 2, top - _ROW / 2, text, size, colour=look.text))
+    for row, start, end in panel.overlapped:
+        _frame(pen, pen.at(start), pen.at(end), tops[row])
     _arrows(pen, panel, tops)
     pen.y -= len(panel.rows) * pitch + 0.05
+
+
+def _frame(pen: _Pen, left: float, right: float, top: float) -> None:
+    corners = [(left, top), (right, top), (right, top - _ROW), (left, top - _ROW), (left, top)]
+    pen.lines += [Line(*one, *other, style.INK, 1.0) for one, other in pairwise(corners)]
 
 
 def _arrows(pen: _Pen, panel: Panel, tops: Sequence[float]) -> None:
@@ -269,6 +279,8 @@ def legend_entries(panels: Iterable[Panel]) -> list[tuple[str, str, bool]]:
     if any(panel.arrows for panel in panels):
         entries.append(("message", roles["pipeline"].colour, False))
     entries.append(("idle", style.BUBBLE, True))
+    if any(panel.overlapped for panel in panels):
+        entries.append(("(framed: overlapped, both end together)", "", False))
     if max((box.chunks for box in boxes), default=1) > 1:
         entries.append(("(darker: earlier chunk)", "", False))
     return entries

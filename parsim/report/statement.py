@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parsim.report.economics import HOUR, KWH, Bill
-from parsim.report.quantities import number, percent, seconds
+from parsim.report.estimate import Estimate
+from parsim.report.quantities import number, percent, points, seconds
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,23 @@ def energy(joules: float) -> str:
     return f"{number(joules)} J"
 
 
-def statement(bill: Bill) -> Iterator[Line]:
-    """What is known, in the order of the question: how long, how much, and on what it rests."""
+def statement(bill: Bill, estimate: Estimate | None = None) -> Iterator[Line]:
+    """What is known, in the order of the question: how long, how much, and on what it rests; what published runs make of it first."""
+    if estimate is not None and estimate.of == "bands":
+        yield from _estimated(bill, estimate)
     yield from _time(bill)
     yield from _cost(bill)
     yield from _energy(bill)
+
+
+def _estimated(bill: Bill, estimate: Estimate) -> Iterator[Line]:
+    note = "as published runs like it took; all below is simulated"
+    if estimate.time_to_train_s is not None:
+        yield Line("Time to train, estimated", seconds(estimate.time_to_train_s), "estimate.time_to_train_s", note)
+        note = ""
+    if estimate.cost_to_train is not None:
+        amount = money(estimate.cost_to_train, bill.economics.currency)
+        yield Line("Cost to train, estimated", amount, "estimate.cost_to_train", note)
 
 
 def _time(bill: Bill) -> Iterator[Line]:
@@ -52,7 +65,7 @@ def _time(bill: Bill) -> Iterator[Line]:
             yield Line("GPU-hours billed", number(bill.gpu_hours_billed), "gpu_hours_billed", paid)
     if failures is not None and bill.goodput is not None:
         fails = f"a failure every {seconds(failures.mtbf)}, a checkpoint every {seconds(failures.interval)} of training"
-        yield Line("Goodput", f"{100 * bill.goodput:.1f} %", "goodput", fails)
+        yield Line("Goodput", f"{points(bill.goodput)} %", "goodput", fails)
 
 
 def _cost(bill: Bill) -> Iterator[Line]:

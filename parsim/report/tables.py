@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,15 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from parsim.columns import is_unicode, plainly
+from parsim.columns import is_unicode, plainly, visible
 from parsim.report.communication import busiest
-from parsim.report.economics import Bill
 from parsim.report.host_memory import HostMemory
 from parsim.report.measured import DeviceMemory
 from parsim.report.plots.style import KEYS as COLOURS
-from parsim.report.quantities import GIB, cell, gib, number, percent, seconds, size, time_unit
+from parsim.report.quantities import GIB, cell, gib, number, percent, points, seconds, size, time_unit
 from parsim.report.statement import statement
 from parsim.report.verdict import rank_class, recipe, shortened
+from parsim.units import snapped
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -58,13 +59,12 @@ def render(report: Report) -> RenderableType:
 def _parts(report: Report) -> Iterator[RenderableType]:
     yield _headline(report)
     yield _speed(report)
-    if report.bill is not None:
-        yield from _money(report.bill)
+    yield from _money(report)
     yield _breakdown(report)
     if report.measured.memory.devices:
         yield _memory(report)
     if report.measured.memory.host is not None:
-        yield Padding(Text(_host(report.measured.memory.host)), (1, 0, 0, 0))
+        yield Padding(_text(_host(report.measured.memory.host)), (1, 0, 0, 0))
     if report.collectives:
         yield _collectives(report)
     if report.links:
@@ -74,8 +74,8 @@ def _parts(report: Report) -> Iterator[RenderableType]:
 
 def _headline(report: Report) -> RenderableType:
     measured = report.measured
-    answer = Text(report.verdict, style="bold green" if report.fits else "bold red")
-    return Group(Text(measured.name, style="bold"), Text(recipe(measured), style="dim"), Text(), answer, Text(report.limiter))
+    answer = _text(report.verdict, style="bold green" if report.fits else "bold red")
+    return Group(_text(measured.name, style="bold"), _text(recipe(measured), style="dim"), _text(), answer, _text(report.limiter))
 
 
 def _speed(report: Report) -> RenderableType:
@@ -97,6 +97,13 @@ def _speed(report: Report) -> RenderableType:
             number(report.measured.model.flop_per_step / gpu_seconds / 1e12 if gpu_seconds > 0 else None),
         ),
     )
+    estimate = report.estimate
+    if estimate.of == "bands":
+        _add(table, Text("Estimated", style="bold"))
+        _add(table, "Step time", seconds(estimate.step_time_s), "Tokens per second", number(estimate.tokens_per_s))
+        trains = report.bill is None and estimate.time_to_train_s is not None
+        _add(table, "MFU", percent(estimate.mfu), *(("Time to train", seconds(estimate.time_to_train_s)) if trains else ()))
+        _add(table, Text("Simulated", style="bold"))
     for row in (*rows, *_training(report)):
         _add(table, *row)
     return Padding(table, (1, 0, 0, 0))
@@ -113,24 +120,26 @@ def _training(report: Report) -> Iterator[tuple[str, str, str, str]]:
         yield "Time to train", seconds(report.time_to_train), f"GPU-hours{in_all}", number(report.gpu_hours)
 
 
-def _money(bill: Bill) -> Iterator[RenderableType]:
+def _money(report: Report) -> Iterator[RenderableType]:
     """What the training costs; why a number is missing, below."""
+    if (bill := report.bill) is None:
+        return
     table = _table("Money and time", [Column(""), _right(""), Column("", overflow="fold")])
     table.show_header = False
-    for line in statement(bill):
+    for line in statement(bill, report.estimate):
         _add(table, line.title, line.text, line.note)
     if table.row_count:
         yield Padding(table, (1, 0, 0, 0))
     for metric, reason in bill.economics.reasons.items():
-        yield Text(f"no {metric.replace('_', ' ')}: {reason}", style="dim")
+        yield _text(f"no {metric.replace('_', ' ')}: {reason}", style="dim")
 
 
 def _table(title: str, columns: Sequence[Column], caption: str = "") -> Table:
     return Table(
         *columns,
-        title=Text(title, style="bold"),
+        title=_text(title, style="bold"),
         title_justify="left",
-        caption=Text(caption, style="dim") if caption else None,
+        caption=_text(caption, style="dim") if caption else None,
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -139,19 +148,24 @@ def _table(title: str, columns: Sequence[Column], caption: str = "") -> Table:
     )
 
 
+def _text(text: str = "", style: str = "") -> Text:
+    """Text as it is: no markup, no control characters."""
+    return Text(visible(text), style=style)
+
+
 def _right(header: str) -> Column:
-    return Column(Text(header), justify="right", no_wrap=True)
+    return Column(_text(header), justify="right", no_wrap=True)
 
 
 def _add(table: Table, *cells: str | Text) -> None:
     """Append a row; names are text, not markup."""
-    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    table.add_row(*(_text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def _breakdown(report: Report) -> RenderableType:
     step, unit = report.step_time, time_unit(report.step_time)
     table = _table(
-        f"Step of rank {report.breakdown_rank}, whose optimizer ends last",
+        f"{'Step' if report.estimate.of == 'simulation' else 'Simulated step'} of rank {report.breakdown_rank}, whose optimizer ends last",
         [
             Column("Time goes to"),
             _right(f"[{unit.name}]"),
@@ -164,10 +178,10 @@ def _breakdown(report: Report) -> RenderableType:
         if value == 0.0 and report.critical[key] == 0.0:
             continue
         share = value / step if step > 0 else 0.0
-        bar = Text("█" * max(round(share * _BAR), 1 if share > 0 else 0), style=COLOURS[key])
-        _add(table, key, unit.cell(value), f"{100 * share:.1f}", bar, unit.cell(report.critical[key]))
+        bar = _text("█" * max(round(share * _BAR), 1 if share > 0 else 0), style=COLOURS[key])
+        _add(table, key, unit.cell(value), points(share), bar, unit.cell(report.critical[key]))
     table.add_section()
-    _add(table, "sum", unit.cell(sum(report.breakdown.values())), "100.0", "", unit.cell(sum(report.critical.values())))
+    _add(table, "sum", unit.cell(math.fsum(report.breakdown.values())), "100.0", "", unit.cell(math.fsum(report.critical.values())))
     return Padding(table, (1, 0, 0, 0))
 
 
@@ -212,9 +226,9 @@ def _memory_row(report: Report, device: DeviceMemory) -> list[str | Text]:
         shortened(group.ranks, 14),
         "–" if group.stage is None else str(group.stage),
         *(_cell(sum(device.at_peak.get(category, 0) for category in categories)) for _, categories in _MEMORY_COLUMNS),
-        Text(gib(used), style=style),
+        _text(gib(used), style=style),
         gib(capacity),
-        Text(f"{100 * used / capacity:.0f}" if capacity > 0 else "–", style=style),
+        _text(f"{100 * used / capacity:.0f}" if capacity > 0 else "–", style=style),
     ]
 
 
@@ -223,7 +237,7 @@ def _cell(volume: int) -> str:
 
 
 def _collectives(report: Report) -> RenderableType:
-    rows = sorted(report.collectives, key=lambda row: (-row.exposed_s, -row.busy_s))
+    rows = sorted(report.collectives, key=lambda row: (-snapped(row.exposed_s), -snapped(row.busy_s)))
     unit = time_unit(max(row.busy_s for row in rows))
     table = _table(
         f"Communication of rank {report.breakdown_rank} per step",
@@ -280,7 +294,7 @@ def _links(report: Report) -> RenderableType:
             f"{row.count:,}",
             number(row.capacity_Bps / 1e9),
             cell(row.bytes / GIB),
-            f"{100 * row.utilisation:.1f}",
+            points(row.utilisation),
             unit.cell(row.saturated_s),
         )
     return Padding(table, (1, 0, 0, 0))
@@ -292,6 +306,6 @@ def _notes(report: Report) -> Iterator[RenderableType]:
     basis = f" ({confidence.basis})" if confidence.basis else ""
     listed = f"{count} assumption{'s' * (count != 1)}, listed in report.json, by effect with --sensitivity"
     text = f"{listed}; confidence: {confidence.status}{basis}."
-    yield Padding(Text(text, style="dim"), (1, 0, 0, 0))
+    yield Padding(_text(text, style="dim"), (1, 0, 0, 0))
     for finding in report.warnings:
-        yield Text(f"warning: {finding}", style="yellow")
+        yield _text(f"warning: {finding}", style="yellow")

@@ -5,6 +5,7 @@ Every function here is pure: a :class:`Timeline` in, numbers out. Times are seco
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -250,8 +251,8 @@ def bubble_over_ideal(breakdowns: Mapping[int, Mapping[str, float]], counts: Map
 
 
 def _bubble_and_total(breakdowns: Mapping[int, Mapping[str, float]], counts: Mapping[int, int]) -> tuple[float, float]:
-    bubble = sum(count * breakdowns[rank]["bubble"] for rank, count in counts.items())
-    total = sum(count * sum(breakdowns[rank].values()) for rank, count in counts.items())
+    bubble = math.fsum(count * breakdowns[rank]["bubble"] for rank, count in counts.items())
+    total = math.fsum(count * math.fsum(breakdowns[rank].values()) for rank, count in counts.items())
     return bubble, total
 
 

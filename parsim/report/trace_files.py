@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from parsim.report.chrome_trace import Written, write_chrome_trace
 from parsim.report.trace_merge import merge
-from parsim.report.write import replacing
+from parsim.report.write import Content, replacing, write_together
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
@@ -24,7 +24,14 @@ LEVEL = 6
 @contextmanager
 def trace_text(path: Path) -> Iterator[TextIO]:
     """An open text file that takes the place of `path` when all is written; gzipped, the same bytes every time, for a name in .gz."""
-    with replacing(path) as out, _packed(out, gz=path.suffix == ".gz") as binary:
+    with replacing(path) as out, _text(out, gz=path.suffix == ".gz") as text:
+        yield text
+
+
+@contextmanager
+def _text(out: BinaryIO, *, gz: bool) -> Iterator[TextIO]:
+    """`out` as a text file, packed where `gz`."""
+    with _packed(out, gz=gz) as binary:
         text = TextIOWrapper(binary, encoding="utf-8", newline="\n")
         yield text
         text.detach()
@@ -51,11 +58,15 @@ def write_per_rank(report: Report, directory: Path, ranks: Sequence[int] | None 
     No arrows between them. Raises ValueError for a rank that was not simulated.
     """
     chosen = list(ranks if ranks is not None else report.timeline.ranks)
-    paths = []
-    for rank in chosen:
-        paths.append(directory / f"rank-{rank}.json.gz")
-        write_trace(report, paths[-1], [rank], most_spans)
-    return paths
+
+    def content(rank: int) -> Content:
+        def write(out: BinaryIO) -> None:
+            with _text(out, gz=True) as text:
+                write_chrome_trace(report, text, [rank], most_spans=most_spans)
+
+        return write
+
+    return write_together(directory, {f"rank-{rank}.json.gz": content(rank) for rank in chosen})
 
 
 def write_merged(

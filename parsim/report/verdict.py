@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parsim.report.critical_path import CriticalPath
+from parsim.report.estimate import Estimate
 from parsim.report.measured import DeviceMemory, Measured, RankClass, compress_ranges
 from parsim.report.quantities import gib, percent, seconds
 from parsim.report.timeline import COMMUNICATION, KEYS, Timeline
+from parsim.units import snapped
 
 WORDS = {
     "memory": "memory capacity",
@@ -80,6 +83,8 @@ class Answers:
     """the rank that computes most, and how many times the mean it computes"""
     host_lacks: int = 0
     """bytes by which what is offloaded exceeds a node's host memory [B]"""
+    estimate: Estimate | None = None
+    """None: the step is as simulated"""
 
 
 def limiter_kind(measured: Measured, answers: Answers) -> str:
@@ -91,7 +96,7 @@ def limiter_kind(measured: Measured, answers: Answers) -> str:
     if answers.headroom < 0 or answers.host_lacks:
         return "memory"
     parts = limiting_parts(answers)
-    kind = max(parts, key=lambda key: parts[key])
+    kind = max(parts, key=lambda key: snapped(parts[key]))
     if kind == "compute" and (measured.model.memory_bound_fraction or 0.0) > 0.5:
         return "memory_bandwidth"
     return kind
@@ -122,7 +127,7 @@ def limiter(measured: Measured, timeline: Timeline, path: CriticalPath, kind: st
         uneven = f"; {_unevenness(measured, answers)}" if _is_uneven(answers) else ""
         return f"bubble: the average rank waits {share} of the step ({seconds(limiting_parts(answers)['bubble'])}){uneven}"
     keys = ("compute", "recompute") if kind in ("compute", "memory_bandwidth") else (kind,)
-    spent = sum(answers.critical[key] for key in keys)
+    spent = math.fsum(answers.critical[key] for key in keys)
     share = percent(spent / answers.step_time) if answers.step_time > 0 else "–"
     place, name = _heaviest(measured, timeline, path, keys)
     reason = "; more than half of it waits for HBM" if kind == "memory_bandwidth" else ""
@@ -156,7 +161,7 @@ def lever(measured: Measured, answers: Answers) -> str:
         return f"host memory, {gib(answers.host_lacks)} GiB too little: offload less or to drives, more nodes, or more memory in each"
     parts = {key: answers.critical[key] for key in KEYS if key not in ("compute", "bubble")}
     parts["bubble"] = (answers.bubble_fraction or 0.0) * answers.step_time
-    kind = max(parts, key=lambda key: parts[key])
+    kind = max(parts, key=lambda key: snapped(parts[key]))
     if answers.step_time <= 0 or parts[kind] < _NOTABLE * answers.step_time:
         return "none but compute itself: faster GPUs, more of them, or fewer FLOP"
     advice = _bubble_advice(measured, answers) if kind == "bubble" else _ADVICE[kind]
@@ -180,19 +185,19 @@ def verdict(measured: Measured, answers: Answers) -> str:
         else:
             where = _where(measured, answers.worst.rank)
             parts.append(f"does not fit: {room}, {gib(-answers.headroom)} GiB too much on {where}")
-    band = measured.confidence.step_band(answers.step_time)
-    parts.append(f"step {seconds(answers.step_time)}" + ("" if band is None else f" ({_band(answers.step_time, band)})"))
+    parts.append(f"step {step_text(answers.step_time, answers.estimate)}")
     share = answers.exposed_communication / answers.step_time if answers.step_time > 0 else 0.0
     parts.append(f"{percent(answers.bubble_fraction)} bubble, {percent(share)} exposed communication")
     parts.append(f"biggest lever: {lever(measured, answers)}")
     return "; ".join(parts)
 
 
-def _band(step: float, band: tuple[float, float]) -> str:
-    """The band, and why the prediction may lie outside of it: published runs like this one were all missed in one direction."""
-    low, high = band
-    than = "longer" if low > step else "less" if high < step else ""
-    return f"{seconds(low)} to {seconds(high)}" + (f", as runs like it took {than} than predicted" if than else "")
+def step_text(simulated: float, estimate: Estimate | None) -> str:
+    """``112 ms (80 %: 85.7 ms to 165 ms; simulated 84.5 ms)``; without a band the simulated time alone."""
+    if estimate is None or estimate.step_time_band_s is None:
+        return seconds(simulated)
+    low, high = estimate.step_time_band_s
+    return f"{seconds(estimate.step_time_s)} (80 %: {seconds(low)} to {seconds(high)}; simulated {seconds(simulated)})"
 
 
 def _tight(measured: Measured, answers: Answers) -> str:
@@ -225,7 +230,7 @@ def recipe(measured: Measured) -> str:
 
 def exposed_communication(row: Mapping[str, float]) -> float:
     """The communication keys of a breakdown, summed [s]."""
-    return sum(row[key] for key in COMMUNICATION)
+    return math.fsum(row[key] for key in COMMUNICATION)
 
 
 def rank_class(measured: Measured, rank: int) -> RankClass:
@@ -267,11 +272,11 @@ def _heaviest(measured: Measured, timeline: Timeline, path: CriticalPath, keys: 
                 by_stage[stage] += end - begin
     place = ""
     if measured.schedule.stages > 1 and by_stage:
-        total, reached, chosen = sum(by_stage.values()), 0.0, []
-        for stage, spent in sorted(by_stage.items(), key=lambda item: (-item[1], item[0])):
+        total, reached, chosen = math.fsum(by_stage.values()), 0.0, []
+        for stage, spent in sorted(by_stage.items(), key=lambda item: (-snapped(item[1]), item[0])):
             chosen.append(stage)
             reached += spent
-            if reached >= 0.8 * total:
+            if snapped(reached / total) >= 0.8:
                 break
         place = f", {percent(reached / total)} of it on stage{'s' * (len(chosen) > 1)} {compress_ranges(chosen)}"
     if not by_name:
@@ -283,14 +288,14 @@ def _heaviest(measured: Measured, timeline: Timeline, path: CriticalPath, keys: 
 
 def _is_uneven(answers: Answers) -> bool:
     """Whether at least half of the bubble is there because ranks compute unequal amounts: then no schedule removes it."""
-    return 1.0 - 1.0 / answers.heaviest[1] > max(0.02, 0.5 * (answers.bubble_fraction or 0.0))
+    return snapped(1.0 - 1.0 / answers.heaviest[1]) > max(0.02, snapped(0.5 * (answers.bubble_fraction or 0.0)))
 
 
 def _unevenness(measured: Measured, answers: Answers) -> str:
     rank, times = answers.heaviest
     stage = rank_class(measured, rank).stage
     name = f"stage {stage}" if measured.schedule.stages > 1 and stage is not None else f"rank {rank}"
-    return f"{name} computes {times:.2g} times the mean"
+    return f"{name} computes {snapped(times):.2g} times the mean"
 
 
 def _bubble_advice(measured: Measured, answers: Answers) -> str:

@@ -1,60 +1,165 @@
-"""The report's files, each written whole or not at all."""
+"""Files that parsim writes, each whole or not at all; those of one answer all or none."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from io import TextIOWrapper
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from io import BytesIO, TextIOWrapper
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from parsim.errors import Finding, InputError
-from parsim.report.chrome_trace import write_chrome_trace
-from parsim.simulation.engine import collector_paused
+from parsim.errors import Finding, InputError, OutputError
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
 
 FORMATS = ("json", "svg", "png", "trace", "html")
+Content = bytes | Callable[[BinaryIO], object]
+"""what is in a file, or what writes it"""
+_numbers = count()
+"""of the files that are not whole yet"""
 
 
 def write_outputs(report: Report, directory: str | Path, formats: Iterable[str] = ("json", "svg", "trace", "html")) -> list[Path]:
     """Write the files of `formats` into `directory` (made if needed) and return their paths.
 
     json: report.json; svg and png: timeline and memory; trace: trace.json (for ui.perfetto.dev); html: report.html.
-    A file is replaced only once its successor is complete. Raises InputError for an unknown format, OSError if the disk says no.
+    Either all are written, or none and those of before stay. Raises InputError for an unknown format, or for what the disk refuses.
     """
     chosen = list(dict.fromkeys(formats))
     if unknown := [name for name in chosen if name not in FORMATS]:
         raise InputError(Finding("unknown output format", value=unknown[0], suggestion=f"known: {', '.join(FORMATS)}"))
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = []
+    from parsim.simulation.engine import collector_paused
+
+    contents: dict[str, Content] = {}
+    for name in chosen:
+        contents |= _files(report, name)
     with collector_paused():
-        for name in chosen:
-            for file, write in _files(report, name).items():
-                path = directory / file
-                with replacing(path) as out:
-                    write(out)
-                paths.append(path)
+        return write_together(Path(directory), contents)
+
+
+def write_together(directory: Path, contents: Mapping[str, Content]) -> list[Path]:
+    """Write files into `directory` (made if needed): all of them, or none and the folder is as it was; their paths.
+
+    Raises:
+        OutputError: the disk refuses one of them.
+    """
+    paths = [directory / name for name in contents]
+    made = [folder for folder in (directory, *directory.parents) if not _is_there(folder)]
+    parts: list[Path] = []
+    try:
+        with _refused(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        for path, content in zip(paths, contents.values(), strict=True):
+            with _refused(path):
+                if path.is_dir():
+                    raise IsADirectoryError(None, "Is a directory")  # noqa: TRY301 - as the system would say it
+                parts.append(_part(path))
+                with parts[-1].open("wb") as out:
+                    _fill(out, content)
+        for part, path in zip(parts, paths, strict=True):
+            with _refused(path):
+                part.replace(path)
+    except BaseException:
+        for part in parts:
+            part.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else writes there
+            for folder in made:
+                folder.rmdir()
+        raise
     return paths
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """An open binary file that takes the place of `path` when the block ends without an exception."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """An open binary file that takes the place of `path` when the block ends without an exception.
+
+    What is no regular file (``/dev/null``, a pipe) is written to as it is.
+
+    Raises:
+        OutputError: the disk refuses it.
+    """
+    with _refused(path):
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            whole = BytesIO()
+            yield whole
+            descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is refused, not waited for
+            with open(descriptor, "wb") as out:  # noqa: PTH123
+                os.set_blocking(descriptor, True)
+                out.write(whole.getvalue())
+            return
+        part = _part(target)
+        try:
+            with part.open("wb") as out:
+                yield out
+            part.replace(target)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write one file, in the place of what was there. Raises as `replacing` does."""
+    with replacing(path) as out:
+        out.write(content)
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that is not there yet.
+
+    Raises:
+        OutputError: it is there, or the disk refuses it.
+    """
+    with _refused(path):
+        if path.is_symlink() or path.exists():
+            suggestion = "choose another name"
+            raise OutputError(Finding("exists and is not overwritten", value=path.name, suggestion=suggestion, file=str(path)))
+    write_file(path, text.encode())
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, if it is not there. Raises `OutputError` where that cannot be done."""
+    with _refused(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    """What the system says about `path` as a finding."""
     try:
-        with part.open("wb") as out:
-            yield out
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        raise OutputError(Finding(f"cannot be written: {error.strerror or error}", value=path.name, file=str(path))) from None
+    except ValueError as error:
+        if "\0" not in str(path):
+            raise
+        raise OutputError(Finding(f"cannot be written: {error}", value=path.name, file=str(path))) from None
 
 
-def _files(report: Report, name: str) -> dict[str, Callable[[BinaryIO], object]]:
+def _part(path: Path) -> Path:
+    """Where `path` is written until it is whole, in the same folder: a file can only be renamed within one file system."""
+    return path.with_name(f".parsim-{os.getpid()}-{next(_numbers)}.part")
+
+
+def _fill(out: BinaryIO, content: Content) -> None:
+    if isinstance(content, bytes):
+        out.write(content)
+    else:
+        content(out)
+
+
+def _is_there(folder: Path) -> bool:
+    try:
+        return folder.exists()
+    except (OSError, ValueError):
+        return True  # it cannot be made either, which is said where it is tried
+
+
+def _files(report: Report, name: str) -> dict[str, Content]:
     """File name -> what fills it."""
     if name == "json":
         return {"report.json": lambda out: out.write(f"{report.to_json()}\n".encode())}
@@ -67,13 +172,15 @@ def _files(report: Report, name: str) -> dict[str, Callable[[BinaryIO], object]]
     from parsim.report.plots import pictures
 
     kind: Literal["svg", "png"] = "svg" if name == "svg" else "png"
-    files: dict[str, Callable[[BinaryIO], object]] = {f"timeline.{kind}": lambda out: out.write(pictures.timeline(report, kind))}
+    files: dict[str, Content] = {f"timeline.{kind}": lambda out: out.write(pictures.timeline(report, kind))}
     if report.measured.memory.devices:
         files[f"memory.{kind}"] = lambda out: out.write(pictures.memory(report, kind))
     return files
 
 
 def _trace(report: Report, out: BinaryIO) -> None:
+    from parsim.report.chrome_trace import write_chrome_trace
+
     text = TextIOWrapper(out, encoding="utf-8", newline="\n")
     write_chrome_trace(report, text)
     text.detach()

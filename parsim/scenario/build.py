@@ -13,7 +13,7 @@ from parsim.parallel.settings import Offload, Runtime, Training
 from parsim.scenario.background import background_traffic
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.built import Built
-from parsim.scenario.capability import attention_findings, attention_kernel, chunk_findings, precision_findings, preset_for
+from parsim.scenario.capability import attention_findings, attention_kernel, chunk_findings, keep_findings, precision_findings, preset_for
 from parsim.scenario.collectives import collective_settings
 from parsim.scenario.counting import counting_findings, steps_to_train
 from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
@@ -24,13 +24,14 @@ from parsim.scenario.recipe import optimizer_settings
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
 from parsim.scenario.software import Assumption, Profile, automatic, blocking_findings, host_of, issue_of, read_profile
-from parsim.scenario.strategy import overlap_warnings, parallelism, with_schedule
+from parsim.scenario.sold import oversold_warning
+from parsim.scenario.strategy import accumulation, overlap_warnings, parallelism, with_schedule
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
     from parsim.hardware.device import Device
     from parsim.model.model import Model
-    from parsim.parallel.settings import Precision
+    from parsim.parallel.settings import Parallelism, Precision
     from parsim.scenario.files import Document
 
 T = TypeVar("T")
@@ -100,6 +101,8 @@ class Builder:
         if training is not None:
             micro_batches = training[0].micro_batches
             split = self._try(lambda: with_schedule(placed, self.scenario, micro_batches))
+            if split is not None:
+                split = self._accumulating(split, training[0], profile)
         if findings := counting_findings(self.settings, model):
             self._fail(ModelError, findings)
         if findings := blocking_findings(self.settings.software.host, placed):
@@ -187,6 +190,8 @@ class Builder:
         except (TopologyError, ScenarioError) as error:  # the latter for an unknown device
             raise TopologyError(machine_findings(error.findings, section, tree, devices)) from None
         self.warnings += [Finding(str(warning.message), "cluster.topology") for warning in caught]
+        if isinstance(section.topology, Mapping):
+            self.warnings += oversold_warning(section.topology, relative)
         self._host_links(cluster, {**(tree.get("links") or {}), **(section.set.get("links") or {})})
         return cluster
 
@@ -281,7 +286,9 @@ class Builder:
             default, reason = preset_for(profile.precision, devices)
             record = profile.assumption("precision", default, "precision.preset")
             self.assumptions.append(replace(record, source=f"{reason}; {record.source}" if reason else record.source))
-        precision = resolve(wanted, default)
+        precision = resolve(wanted, default, profile.kept)
+        if precision.matmul == "fp8" and wanted.keep is None:
+            self.assumptions.append(profile.assumption("fp8_keep", ", ".join(precision.keep), "fp8.keep"))
         problems = precision_findings(precision, devices)
         if problems:
             self._fail(PlanError, problems)
@@ -302,6 +309,7 @@ class Builder:
             self.assumptions.append(profile.assumption("attention", attention, "attention.order"))
         else:
             problems = attention_findings(attention, profile.attention, devices, precision, model)
+        problems += keep_findings(section.precision.keep, precision, model, attention)
         if problems:
             self._fail(PlanError, problems)
         dropout = section.dropout
@@ -372,6 +380,14 @@ class Builder:
             return "vocab-parallel"
         self.assumptions.append(profile.assumption("loss_kernel", profile.loss, "kernels.loss"))
         return profile.loss
+
+    def _accumulating(self, split: Parallelism, training: Training, profile: Profile) -> Parallelism:
+        """The strategy with its time of reduction, where the scenario leaves that to the stack."""
+        if self.settings.parallel.data.accumulate != "auto" or not training.backward:
+            return split
+        found, record = accumulation(split, training.offload, training.micro_batches, profile)
+        self.assumptions += [record] if record is not None else []
+        return replace(split, data=replace(split.data, accumulate=found))
 
     def _runtime(self, profile: Profile, devices: list[Device]) -> Runtime:
         section = self.settings.software

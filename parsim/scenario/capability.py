@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 from parsim.errors import Finding
 from parsim.hardware.device import Device
+from parsim.kernel import Gemm
+from parsim.model.attention import AttentionCore
 from parsim.model.loss import Loss
-from parsim.model.model import Model
+from parsim.model.mixture import Router
+from parsim.model.model import Model, Operator, Workload
 from parsim.parallel.settings import Precision
 from parsim.scenario.precision import HALF_SIBLING, PRESETS
 
@@ -53,8 +56,12 @@ def precision_findings(precision: Precision, devices: Sequence[Device]) -> list[
 
 
 def attention_kernel(order: Sequence[str], devices: Sequence[Device], precision: Precision, head_dim: int) -> str:
-    """The first kernel of `order` that every device has and that handles this type and head size; eager if none."""
-    return next((kernel for kernel in order if not _refusal(kernel, devices, precision, head_dim)), "eager")
+    """The first kernel of `order` that every device has and that handles this type and head size; eager if none.
+
+    cuDNN's is the one with fp8 products both ways, so it is taken where attention is not kept in bf16.
+    """
+    eight = precision.matmul == "fp8" and "attention" not in precision.keep
+    return next((kernel for kernel in (("cudnn",) if eight else order) if not _refusal(kernel, devices, precision, head_dim)), "eager")
 
 
 def attention_findings(kernel: str, order: Sequence[str], devices: Sequence[Device], precision: Precision, model: Model) -> list[Finding]:
@@ -64,6 +71,36 @@ def attention_findings(kernel: str, order: Sequence[str], devices: Sequence[Devi
         return []
     instead = attention_kernel(order, devices, precision, model.head_dim)
     return [Finding(reason, "training.attention", kernel, f"use attention: {instead}, or auto")]
+
+
+def keep_findings(stated: Sequence[str] | None, precision: Precision, model: Model, attention: str) -> list[Finding]:
+    """A finding for every part whose type under fp8 was stated and means nothing, or that no kernel computes in fp8."""
+    if stated is None:
+        return []
+    path, shown = "training.precision.keep", list(stated)
+    if precision.matmul != "fp8":
+        text = f"{precision.name} has no fp8 products, so nothing is kept from them"
+        return [Finding(text, path, shown, "leave keep out, or use preset: fp8")]
+    operators = [operator for block in model.blocks for operator in block.operators]
+    present = {
+        "embedding": any(block.kind == "embedding" and _multiplies(block.operators) for block in model.blocks),
+        "head": any(block.kind == "head" and _multiplies(block.operators) for block in model.blocks),
+        "router": any(isinstance(one, Router) and not one.fp32 for one in operators),
+        "attention": any(isinstance(one, AttentionCore) for one in operators),
+    }
+    found = [
+        Finding(f"{model.name} has no {part} with matrix products of the job's type", path, shown, f"add {part}")
+        for part, there in present.items()
+        if part not in stated and not there
+    ]
+    if "attention" not in stated and present["attention"] and attention != "cudnn":
+        text = f"{attention} attention has no fp8 kernels for training; cuDNN's has (Transformer Engine, fp8_dpa)"
+        found.append(Finding(text, path, shown, "add attention, or use attention: cudnn on a device that has it"))
+    return found
+
+
+def _multiplies(operators: Sequence[Operator]) -> bool:
+    return any(isinstance(kernel, Gemm) for operator in operators for kernel in operator.work(Workload(batch=1)).forward)
 
 
 def chunk_findings(chunks: int, model: Model, tokens: int, tensor: int, context: int = 1) -> list[Finding]:

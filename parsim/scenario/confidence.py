@@ -1,7 +1,8 @@
 """Which published runs are like a scenario, and how far predictions were off there.
 
-`catalogue/published_runs.csv` is written by validation/runs/predict.py: every counted row with the error of the prediction that
-nothing was fitted to. Runs of the same GPU and kind of strategy count; the nearest in number of GPUs and size of model count most.
+`catalogue/published_runs.csv` is written by validation/runs/predict.py: every counted row with the error of its a priori prediction,
+and whether a parameter of that prediction came from the row's source. Runs of the same GPU and kind of strategy count; the nearest in
+number of GPUs and size of model count most.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from parsim.model.counts import parameter_count
@@ -59,6 +61,8 @@ class KnownRun:
     features: Features
     step_error: float | None
     memory_error: float | None
+    fitted: bool = False
+    """a parameter of the prediction was fitted to, or chosen by, runs of the same source"""
 
 
 def features(built: Built) -> Features:
@@ -85,6 +89,7 @@ def known_runs() -> tuple[KnownRun, ...]:
         KnownRun(
             row["id"], row["source"], Features(row["gpu"], row["family"], int(row["gpus"]), float(row["parameters"])),
             _number(row["step_error"]), _number(row["memory_error"]),
+            bool(row["fitted"]),
         )
         for row in rows
     )  # fmt: skip
@@ -117,6 +122,11 @@ def band(errors: Sequence[float]) -> tuple[float, float] | None:
     return _between(ratios, low), _between(ratios, high)
 
 
+def middle(errors: Sequence[float]) -> float:
+    """The median of measured / predicted, by which an estimate multiplies a prediction; 1 where there is no `band`."""
+    return 1.0 if band(errors) is None else median(1.0 / (1.0 + error) for error in errors)
+
+
 def _between(ordered: Sequence[float], place: float) -> float:
     place = min(max(place, 0.0), len(ordered) - 1.0)
     below = int(place)
@@ -138,11 +148,16 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
     if step is None:
         return _apart(wanted, runs) if wanted.family == "both" else {}
     words = _WORDS[wanted.family]
+    used = [run for _, run in near if run.step_error is not None][:_COUNT]
+    count = sum(run.fitted for run in used)
+    free = "nothing was fitted to them" if not count else f"parameters of the prediction were fitted to the sources of {count} of them"
     return {
         "status": "validated" if near[0][0] <= CLOSE else "interpolated",
         "step": step,
         "memory": memory,
-        "basis": f"{100 * SHARE:.0f} % of the {len(steps)} nearest published runs on {wanted.gpu} with {words}; nothing was fitted to them",
+        "step_ratio": middle(steps),
+        "memory_ratio": middle(peaks),
+        "basis": f"{100 * SHARE:.0f} % of the {len(steps)} nearest published runs on {wanted.gpu} with {words}; {free}",
         "nearest": tuple(_near(wanted, run) for _, run in near[:5]),
     }
 

@@ -9,13 +9,15 @@ import copy
 import difflib
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
@@ -25,6 +27,8 @@ KINDS = ("devices", "models", "software", "topologies", "scenarios", "comparison
 _AT_THE_ROOT = ("topologies", "scenarios", "studies")
 SIZE_LIMIT = 10 * 10**6
 """largest file that is read [B]"""
+SEALED = "<text>"
+"""where a text stands that may name no files; what is meant relative to it is in the catalogue, or nowhere"""
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NOUN = {
     "devices": "device", "models": "model", "software": "software profile", "topologies": "topology", "scenarios": "scenario",
@@ -40,6 +44,13 @@ class Document:
     tree: dict[str, Any]
     origins: Mapping[str, Origin]
     """dotted key path (list items by index, ``layers.0.linear``) -> where its key stands"""
+
+    def section(self, key: str) -> dict[str, Any]:
+        """The mapping under `key`, empty where there is none. Raises `ScenarioError` where something else stands there."""
+        value = self.tree.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise ScenarioError(Finding("expected a mapping", key, value).at(*self.locate(key)))
+        return value or {}
 
     def locate(self, path: str) -> Origin:
         """Where `path` stands, or the nearest key above it that is written."""
@@ -71,10 +82,19 @@ def aliases(kind: str) -> dict[str, str]:
     return dict(_aliases(kind))
 
 
+def exists(name: str) -> bool:
+    """Whether there is a file of that name; a text that no file can be called, such as a long argument, is none."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def find(kind: str, name: str, relative_to: str | Path | None = None) -> Path:
     """The file behind `name`: a shipped name, an alias, or a path (beside `relative_to`, else in the working directory).
 
-    For models, a directory with a config.json counts as that file. Raises `ScenarioError` with the closest names where nothing fits.
+    Relative to `SEALED` only shipped names and aliases are found. For models, a directory with a config.json counts as that file.
+    Raises `ScenarioError` with the closest names where nothing fits.
     """
     shipped = _shipped(kind)
     if not name.strip() or "\0" in name:
@@ -82,6 +102,9 @@ def find(kind: str, name: str, relative_to: str | Path | None = None) -> Path:
     if name in shipped:
         return shipped[name]
     looks_like_path = Path(name).suffix in (".yaml", ".yml", ".json") or name.startswith((".", "~", "/"))
+    if looks_like_path and relative_to == SEALED:
+        message = f"{name!r} names a file, and no files are read for this text"
+        raise ScenarioError(Finding(message, value=name, suggestion=f"write the {_NOUN[kind]} itself, or one of the catalogue's names"))
     path = _own_file(kind, name, relative_to)
     if path is not None and looks_like_path:
         return path
@@ -125,7 +148,8 @@ def shown(path: str | Path) -> str:
     if (shelf := _shelf(resolved)) is not None:
         kind, folder = shelf
         return f"{'' if kind in _AT_THE_ROOT else 'catalogue/'}{kind}/{resolved.relative_to(folder).as_posix()}"
-    return printable(resolved.relative_to(Path.cwd()).as_posix() if resolved.is_relative_to(Path.cwd()) else str(path))
+    # in one line: reports write it into comments
+    return printable(resolved.relative_to(Path.cwd()).as_posix() if resolved.is_relative_to(Path.cwd()) else str(path)).replace("\n", "\\n")
 
 
 def read(path: str | Path) -> Document:
@@ -153,7 +177,7 @@ def parse_text(text: str, name: str, *, json: bool = False) -> Document:
     if loaded is None:
         raise unreadable("the file is empty", name, suggestion="a scenario needs at least model and cluster")
     if not isinstance(loaded, dict):
-        kind = "a list" if isinstance(loaded, list) else f"a single value ({str(loaded)[:40]!r})"
+        kind = "a list" if isinstance(loaded, list) else "a single value"
         raise unreadable(f"the top level is {kind}, expected a mapping of keys", name, 1, 1, suggestion="write 'key: value' lines")
     origins: dict[str, Origin] = {}
     return Document(name, plain(loaded, name, origins), origins)
@@ -164,16 +188,80 @@ def parse_value(text: str) -> Any:
     return plain(load(text, "command line"), "command line", {})
 
 
+_SIGNS = {
+    "models": ("base", "family", "model_type", "architectures", "input", "stages"),
+    "topologies": ("node", "gpu", "vertices"),
+    "devices": ("compute", "memory"),
+    "software": ("kernels", "precision", "attention", "accumulate", "fp8", "host", "memory"),
+    "scenarios": ("model", "cluster", "training", "parallel", "software", "extends", "study"),
+}  # fmt: skip
+"""keys by which a file of a kind is told from any other; one of them is enough"""
+
+
+def read_referenced(kind: str, path: Path) -> Document:
+    """A file of `kind` that another file names, as `read` gives it.
+
+    What it holds is only quoted once it is plain that it is of that kind: a scenario of somebody else's may name any file here.
+    Raises `ScenarioError` as `read` does.
+    """
+    if is_shipped(path):
+        return read(path)
+    if not path.is_file():
+        raise unreadable("is no regular file", str(path))
+    try:
+        document = read(path)
+    except ScenarioError as error:
+        raise ScenarioError(
+            [Finding(_unquoted(one.message), "", None, "", one.file, one.line, one.column) for one in error.findings]
+        ) from None
+    if not any(sign in document.tree for sign in _SIGNS[kind]):
+        message = f"is no {_NOUN[kind]}: it has none of the keys {', '.join(_SIGNS[kind])}"
+        raise unreadable(message, str(path), suggestion="is it the right file?")
+    return document
+
+
+def _unquoted(message: str) -> str:
+    """`message` without what it quotes, single characters apart."""
+    return re.sub(r"""'[^']{3,}'|"[^"]{3,}\"""", "...", message)
+
+
+def open_input(path: Path) -> BinaryIO:
+    """A file to read from. A pipe is read as far as somebody writes to it (``parsim run <(...)``), and never waited for in vain.
+
+    Raises `ScenarioError` for a directory, a device or a pipe without a writer; `OSError` for what the system refuses.
+    """
+    name = str(path)
+    kind = path.stat().st_mode
+    if stat.S_ISDIR(kind):
+        raise unreadable("is a directory, expected a file", name)
+    if stat.S_ISREG(kind):
+        return path.open("rb")
+    if not stat.S_ISFIFO(kind):
+        raise unreadable("is a device, expected a file", name)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        first = os.read(descriptor, 1)
+    except BlockingIOError:  # whoever writes has not begun yet
+        first = None
+    if first == b"":
+        os.close(descriptor)
+        raise unreadable("is a pipe that nobody writes to, expected a file", name)
+    os.set_blocking(descriptor, True)
+    rest = os.fdopen(descriptor, "rb")
+    if first is None:
+        return rest
+    with rest:
+        return BytesIO(first + rest.read(SIZE_LIMIT))
+
+
 def read_text(path: Path) -> str:
     """The text of `path`, read with a size limit. Raises `ScenarioError`: see `read`."""
     name = str(path)
     try:
-        if path.is_dir():
-            raise unreadable("is a directory, expected a file", name)
         size = path.stat().st_size
-        if size > SIZE_LIMIT:
+        if size > SIZE_LIMIT and path.is_file():
             raise unreadable(f"the file has {size:,} bytes; at most {SIZE_LIMIT:,} are read", name, suggestion="is it the right file?")
-        with path.open("rb") as stream:
+        with open_input(path) as stream:
             raw = stream.read(SIZE_LIMIT + 1)
     except FileNotFoundError:
         siblings = [item.name for item in _siblings(path)]
@@ -213,6 +301,8 @@ def _siblings(path: Path) -> Iterator[Path]:
 
 def _own_file(kind: str, name: str, relative_to: str | Path | None) -> Path | None:
     """The user's own file called `name`, if there is one."""
+    if relative_to == SEALED:
+        return None
     bases = [Path()]
     if relative_to is not None:
         base = Path(relative_to)

@@ -8,7 +8,7 @@ from typing import Any
 
 from parsim.scenario.problems import known_keys, sections
 from parsim.scenario.schema import ScenarioSchema
-from parsim.scenario.shortforms import SCALAR, SHORT, SYNONYMS, ZERO
+from parsim.scenario.shortforms import SYNONYMS, ZERO, long_key
 from parsim.scenario.values import Kind
 
 FREE = ("model", "cluster.topology", "cluster.set", "assumptions")
@@ -27,12 +27,6 @@ def leaves() -> Mapping[str, Kind]:
             if kind is not None and path not in _NO_LEAVES:
                 found[path] = kind
     return found
-
-
-def long_key(key: str) -> str:
-    """The long form of a key: of its short form (``parallel.tp``) and of a section that a plain text stands for."""
-    key = SHORT.get(key, key)
-    return f"{key}.{SCALAR[key]}" if key in SCALAR else key
 
 
 def is_key(key: str) -> bool:

@@ -6,26 +6,27 @@ Priority: defaults < extends < file < --override NAME < command line. All proble
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from typing import TYPE_CHECKING, Any
 
 from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
+from parsim.limits import MOST_PROBLEMS
 from parsim.scenario import files
 from parsim.scenario.merge import merge
 from parsim.scenario.placeholder import unfilled
-from parsim.scenario.problems import findings_of, unknown_key
 from parsim.scenario.references import unknown_names
-from parsim.scenario.scenario import Scenario
-from parsim.scenario.schema import ScenarioSchema
+from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.shortforms import Layer
-from parsim.scenario.support import unsupported
+from parsim.scenario.trust import code_named, is_trusted, refusal
 from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin, nearest
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
 COMMAND_LINE = "command line: "
 
@@ -33,7 +34,9 @@ COMMAND_LINE = "command line: "
 class _Sources:
     """The layers of one scenario in order of priority, and its named overrides."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sealed: bool = False) -> None:
+        self.sealed = sealed
+        """no files are read but those of the catalogue"""
         self.layers: list[Layer] = []
         self.named: dict[str, list[tuple[dict[str, Any], dict[str, Origin]]]] = {}
         self.findings: list[Finding] = []
@@ -60,8 +63,10 @@ class _Sources:
 
     def file(self, path: Path, chain: tuple[Path, ...] = ()) -> None:
         """The layers of `path`, what it extends first."""
-        document = files.read(path)
-        chain = (*chain, path.resolve())
+        self.document(files.read(path) if not chain else files.read_referenced("scenarios", path), (*chain, path.resolve()))
+
+    def document(self, document: files.Document, chain: tuple[Path, ...]) -> None:
+        """The layers of what was read, the last of `chain`; what it extends first."""
         for number, entry in enumerate(_entries(document.tree.get("extends"))):
             where = nearest(document.origins, f"extends.{number}") or (document.path, None, None)
             try:
@@ -77,7 +82,7 @@ class _Sources:
         """The layers of one entry of ``extends`` in the file `beside`."""
         if not isinstance(entry, str):
             raise ScenarioError(Finding(f"{shown(entry)} is not the path of a scenario", value=entry))
-        target = files.find("scenarios", entry, beside)
+        target = files.find("scenarios", entry, files.SEALED if self.sealed else beside)
         if target.resolve() in chain:
             names = [step.name for step in (*chain[chain.index(target.resolve()) :], target)]
             raise ScenarioError(Finding(f"extends goes in a circle: {' -> '.join(names)}", value=entry))
@@ -89,22 +94,46 @@ def load(
     *overrides: str,
     named: Sequence[str] = (),
     partials: Sequence[tuple[Mapping[str, Any], Mapping[str, Origin]]] = (),
+    trust_code: bool = False,
+    trusted: bool = True,
 ) -> Scenario:
     """Read, merge and check a scenario.
 
-    `source` is a path, the name of a shipped scenario, or a mapping; `overrides` are command-line arguments such as
-    ``parallel.tp=4``; `named` chooses from the file's ``overrides:`` (each may be a comma-separated list); `partials` are
-    parts of scenarios from elsewhere, with the places of their keys, laid between the two.
+    Parameters
+    ----------
+    source
+        A path, the name of a shipped scenario, or a mapping.
+    overrides
+        Command-line arguments such as ``parallel.tp=4``.
+    named
+        Which of the file's ``overrides:`` to apply; each may be a comma-separated list.
+    partials
+        Parts of scenarios from elsewhere, with the places of their keys, laid between the two.
+    trust_code
+        Let the Python files run that the scenario names (``strategy: FILE.py:CLASS``, ``schedule: FILE.py:function``) when it is
+        simulated. They can do whatever you can. ``PARSIM_TRUST_CODE=1`` in the environment does the same.
+    trusted
+        False for a scenario from a stranger, such as a request to a server: `source` is then the YAML text itself (or a mapping), no
+        file is read but those of the catalogue, and no code of the user's runs.
 
-    Raises `ScenarioError` with every problem at once.
+    Raises
+    ------
+    ScenarioError
+        With every problem at once; a key that names code which is not trusted is one.
+    ValueError
+        For `trust_code` of a scenario that is not `trusted`.
     """
-    sources = _Sources()
-    name, path = "scenario", ""
+    if trust_code and not trusted:
+        raise ValueError("trust_code=True lets a scenario run code, trusted=False says that it must not: leave one of them out")
+    sources = _Sources(sealed=not trusted)
+    name, path = "scenario", "" if trusted else files.SEALED
     if isinstance(source, Mapping):
         sources.add(source, {}, base=False)
         for entry in _entries(source.get("extends")):
-            sources.file(files.find("scenarios", str(entry)), (Path(),))
+            sources.extended(str(entry), "", (Path(),))
         sources.layers.append(sources.layers.pop(0))
+    elif not trusted:
+        sources.document(_text(source), (Path(),))
     else:
         found = files.find("scenarios", str(source))
         name, path = printable(found.stem), str(found)
@@ -127,23 +156,44 @@ def load(
     for part, where in partials:
         merge(base, origins, Layer(part, where, findings))
     _arguments(base, origins, overrides, findings)
-    return _checked(base, origins, path, findings)
+    changes = [*(f"+{entry}" for entry in chosen), *(f"{key}={flow(value)}" for part, _ in partials for key, value in _leaves(part))]
+    return _checked(base, origins, path, findings, (*changes, *overrides), trust_code=trusted and is_trusted(trust_code))
+
+
+def _text(source: str | Path) -> files.Document:
+    """The document of a scenario that is given as text, where no file may be read."""
+    if isinstance(source, Path):
+        raise ScenarioError(Finding("is a path, and no files are read with trusted=False", value=str(source), suggestion="give the text"))
+    if len(source) > files.SIZE_LIMIT:
+        message = f"the text has {len(source):,} characters; at most {files.SIZE_LIMIT:,} are read"
+        raise ScenarioError(Finding(message, file=files.SEALED))
+    return files.parse_text(source, files.SEALED)
 
 
 def override(scenario: Scenario, arguments: Iterable[str]) -> Scenario:
     """`scenario` with command-line arguments on top. Raises `ScenarioError`."""
     base = copy.deepcopy(dict(scenario.written))
-    base.setdefault("name", scenario.name)
+    base.setdefault("name", scenario.settings.name)
     origins = dict(scenario.origins)
     findings: list[Finding] = []
+    arguments = tuple(arguments)
     _arguments(base, origins, arguments, findings)
-    return _checked(base, origins, scenario.source, findings)
+    return _checked(base, origins, scenario.source, findings, (*scenario.changes, *arguments), trust_code=scenario.trust_code)
 
 
 def _entries(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _below(origins: Mapping[str, Origin], path: str) -> dict[str, Origin]:
@@ -185,36 +235,56 @@ def _unchosen(base: Mapping[str, Any], sources: _Sources, chosen: Sequence[str],
         if name in chosen:
             continue
         if before is None:
-            before = {(finding.path, finding.message): None for finding in _problems(base)}
+            before = {(finding.path, finding.message): None for finding in _problems(base)[0]}
         for partial, places in partials:
             tree: dict[str, Any] = copy.deepcopy(dict(base))
             origins: dict[str, Origin] = {}
             merge(tree, origins, Layer(partial, places, found))
-            fresh = [finding for finding in _problems(tree) if (finding.path, finding.message) not in before]
+            fresh = [finding for finding in _problems(tree)[0] if (finding.path, finding.message) not in before]
             found += [finding.at(*(nearest(origins, finding.path) or (path, None, None))) for finding in fresh]
     return found
 
 
-def _problems(tree: Mapping[str, Any]) -> list[Finding]:
-    """What the schema refuses and what is not supported yet, without places."""
+def _problems(tree: Mapping[str, Any]) -> tuple[list[Finding], int]:
+    """What the schema refuses and what is not supported yet, without places, and how many more problems there are."""
+    # imported here: who only asks where files lie (`parsim list`) needs no schema
+    from pydantic import ValidationError
+
+    from parsim.scenario.problems import findings_of, unknown_key
+    from parsim.scenario.schema import ScenarioSchema
+    from parsim.scenario.support import unsupported
+
     found: list[Finding] = []
+    more = 0
     try:
         ScenarioSchema.model_validate(tree)
     except ValidationError as error:
         found = findings_of(error)
+        more = error.error_count() - len(found)
     assumptions = tree.get("assumptions")
     if isinstance(assumptions, Mapping):
-        found += [unknown_key(f"assumptions.{name}", value) for name, value in assumptions.items()]
+        more += max(0, len(assumptions) - MOST_PROBLEMS)
+        found += [unknown_key(f"assumptions.{name}", value) for name, value in islice(assumptions.items(), MOST_PROBLEMS)]
     holes = unfilled(tree)
     left = {finding.path: None for finding in holes}
     found = holes + [finding for finding in found if finding.path not in left]
     wrong = {finding.path: None for finding in found}
-    return found + [finding for finding in unsupported(tree) if finding.path not in wrong]
+    return found + [finding for finding in unsupported(tree) if finding.path not in wrong], more
 
 
-def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, findings: list[Finding]) -> Scenario:
+def _checked(
+    written: dict[str, Any],
+    origins: dict[str, Origin],
+    source: str,
+    findings: list[Finding],
+    changes: tuple[str, ...] = (),
+    *,
+    trust_code: bool,
+) -> Scenario:
     """The scenario of a merged tree, or every problem at once."""
-    problems = _problems(written)
+    problems, more = _problems(written)
+    if not trust_code:
+        problems += [refusal(name, path, sealed=source == files.SEALED) for path, name in code_named(written).items()]
     problems += [
         finding for finding in unknown_names(written, origins, source) if all(finding.path != problem.path for problem in problems)
     ]
@@ -224,11 +294,13 @@ def _checked(written: dict[str, Any], origins: dict[str, Origin], source: str, f
     if findings:
         unique = dict.fromkeys((finding.file, finding.line, finding.column, finding.path, finding.message) for finding in findings)
         by_key = {(finding.file, finding.line, finding.column, finding.path, finding.message): finding for finding in findings}
-        raise ScenarioError(
-            sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
-        )
+        ordered = sorted((by_key[key] for key in unique), key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
+        rest = [Finding(f"and {more:,} more problems; the first {MOST_PROBLEMS} are listed", file=source)] if more else []
+        raise ScenarioError(ordered + rest)
+    from parsim.scenario.schema import ScenarioSchema
+
     settings = ScenarioSchema.model_validate(written)
-    return Scenario(settings, filled(ScenarioSchema, written), written, origins, source)
+    return Scenario(settings, filled(ScenarioSchema, written), written, origins, source, trust_code, changes)
 
 
 def filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,12 +309,16 @@ def filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _value(info: FieldInfo, value: Any) -> Any:
+    from pydantic import BaseModel
+
     if isinstance(value, Mapping) and isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
         return filled(info.annotation, value)
     return copy.deepcopy(value)
 
 
 def _default(info: FieldInfo) -> Any:
+    from pydantic import BaseModel
+
     value = info.default
     if isinstance(value, BaseModel):
         return filled(type(value), {})

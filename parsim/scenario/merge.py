@@ -44,14 +44,15 @@ def _merge(
             if path in over_origins:
                 origins.setdefault(path, over_origins[path])
             continue
-        if isinstance(value, Mapping) and path not in WHOLE:
+        if key in base:
             _forget(origins, path)
+        if isinstance(value, Mapping) and path not in WHOLE:
             base[key] = {}
             _merge(base[key], origins, value, over_origins, f"{path}.")
         else:
-            _forget(origins, path)
             base[key] = copy.deepcopy(value)
-            origins.update({name: origin for name, origin in over_origins.items() if name.startswith(f"{path}.")})
+            if isinstance(value, (list, Mapping)):
+                origins.update({name: origin for name, origin in over_origins.items() if name.startswith(f"{path}.")})
         if path in over_origins:
             origins[path] = over_origins[path]
 

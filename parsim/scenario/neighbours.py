@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -70,7 +70,9 @@ class Neighbours:
         if any(path.partition(".")[0] not in SECTIONS for path in changes):
             return self.base.with_overrides(*arguments(changes))
         origins = {**self.base.origins, **{path: (self._argument(path, value), None, None) for path, value in changes.items()}}
-        return Scenario(self.base.settings.model_copy(update=settings), tree, written, origins, self.base.source)
+        changed = replace(self.base, settings=self.base.settings.model_copy(update=settings), tree=tree, written=written, origins=origins)
+        laid = (*self.base.changes, *(self._argument(path, value).removeprefix(COMMAND_LINE) for path, value in changes.items()))
+        return replace(changed, changes=laid, _references={})
 
     def _section(self, name: str, written: Mapping[str, Any]) -> tuple[BaseModel, dict[str, Any]] | None:
         """The checked section and its tree with every default; None if something is wrong with it."""

@@ -151,8 +151,9 @@ class DataSection(Section):
     """gradients are reduced while the backward runs"""
     overlap_gather: Annotated[bool, Flag()] = False
     """parameters are gathered under the next forward (sharded optimizers)"""
-    accumulate: Annotated[str, Choice(("no_sync", "every"))] = "no_sync"
-    """gradients are reduced after the last micro-batch, or after every one (zero2 and zero3 always do)"""
+    accumulate: Annotated[str, Choice(("auto", "no_sync", "every"))] = "auto"
+    """gradients are reduced after the last micro-batch (no_sync), or after every one (zero2 and zero3 always do); auto = what the
+    software profile's stack does under the strategy"""
     unit: Annotated[str, Choice(("layer", "block", "model"))] = "layer"
     """wrap unit of fsdp and zero3"""
     prefetch: Annotated[int, Whole(0, 100)] = 1

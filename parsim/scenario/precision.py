@@ -10,18 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from parsim.parallel.optimizer import MOMENTS
-from parsim.parallel.settings import Optimizer, Precision
+from parsim.parallel.optimizer import state_bytes
+from parsim.parallel.settings import KEPT, Optimizer, Precision
 from parsim.scenario.values import JsonSchema, Kind, did_you_mean, shown
 
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 MATMULS = ("fp32", "tf32", "fp16", "bf16", "fp8")
-_KEYS = ("preset", "parameters", "gradients", "master", "optimizer", "activations", "matmul", "reduce")
+_KEYS = ("preset", "parameters", "gradients", "master", "optimizer", "activations", "matmul", "reduce", "keep")
 
 
 def _preset(name: str, sizes: tuple[int, int, int], activations: int, matmul: str, *, casts: int = 0, element: int = 4) -> Precision:
     parameters, gradients, master = sizes
-    return Precision(name, parameters, casts, gradients, master, element, activations, matmul, gradients)
+    keep = KEPT if matmul == "fp8" else ()
+    return Precision(name, parameters, casts, gradients, master, element, activations, matmul, gradients, keep)
 
 
 PRESETS = {
@@ -61,6 +62,11 @@ class Wanted:
     preset: str = "auto"
     changes: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def keep(self) -> tuple[str, ...] | None:
+        """Parts that stay bf16 under fp8; None where nobody says."""
+        return dict(self.changes).get("keep")
+
 
 class PrecisionKind(Kind):
     """A preset name, auto, or a mapping of dtypes (``{gradients: fp32}``) on top of ``preset``."""
@@ -82,6 +88,7 @@ class PrecisionKind(Kind):
         dtype = {"anyOf": [{"enum": [*BYTES, "none"]}, {"enum": [0, 1, 2, 4]}]}
         properties: JsonSchema = dict.fromkeys(_KEYS, dtype)
         properties |= {"preset": {"enum": ["auto", *PRESETS]}, "matmul": {"enum": list(MATMULS)}}
+        properties["keep"] = {"type": "array", "items": {"enum": list(KEPT)}, "contains": {"const": "norm"}, "uniqueItems": True}
         mapping = {"type": "object", "properties": properties, "additionalProperties": False}
         return {"anyOf": [{"enum": ["auto", *PRESETS]}, mapping]}
 
@@ -89,16 +96,34 @@ class PrecisionKind(Kind):
 PrecisionChoice = Annotated[Wanted, PrecisionKind()]
 
 
-def resolve(wanted: Wanted, default: str) -> Precision:
-    """The precision that `wanted` means where auto is the preset called `default`.
+def kept_parts(value: Any) -> tuple[str, ...]:
+    """The parts that stay bf16 under fp8, in the order of `KEPT`. Raises `ValueError` for others, and where norm is not among them."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"keep: {shown(value)} is not a list of parts; write for example [{', '.join(KEPT)}]")
+    for part in value:
+        if part not in KEPT:
+            hint = did_you_mean(str(part), KEPT) or f"parts are {', '.join(KEPT)}"
+            raise ValueError(f"keep: {shown(part)} is not a part of a model; {hint}")
+    if "norm" not in value:
+        raise ValueError("keep: normalisation has no matrix products, so it cannot run in fp8; add norm")
+    return tuple(part for part in KEPT if part in value)
+
+
+def resolve(wanted: Wanted, default: str, kept: tuple[str, ...] = KEPT) -> Precision:
+    """The precision that `wanted` means where auto is the preset called `default`, and where fp8 keeps the parts `kept` in bf16.
 
     A mapping changes single bytes or types; cached casts then follow: autocast keeps 2-byte copies of 4-byte weights for
     half-precision matmuls, Transformer Engine 1-byte copies for fp8.
     """
     base = PRESETS[default if wanted.preset == "auto" else wanted.preset]
-    if not wanted.changes:
-        return base
     changes = dict(wanted.changes)
+    stated = changes.pop("keep", kept)
+    found = _changed(base, changes) if changes else base
+    return replace(found, keep=stated if found.matmul == "fp8" else ())
+
+
+def _changed(base: Precision, changes: dict[str, Any]) -> Precision:
+    """A preset with other bytes or types."""
     if "optimizer" in changes:
         changes["optimizer_element"] = changes.pop("optimizer")
     if "gradients" in changes:
@@ -108,25 +133,18 @@ def resolve(wanted: Wanted, default: str) -> Precision:
     return replace(changed, cached_casts=casts)
 
 
-def _states(precision: Precision, optimizer: Optimizer) -> int:
-    """Bytes of optimizer states per parameter."""
-    if optimizer.name in MOMENTS:
-        return MOMENTS[optimizer.name] * precision.optimizer_element
-    return {"adam-8bit": 2, "adafactor": 0}[optimizer.name]
-
-
 def stored_bytes(precision: Precision, optimizer: Optimizer) -> int:
     """Bytes per parameter of a checkpoint that training goes on from: weight, fp32 master and optimizer states, no gradient."""
-    return precision.parameters + precision.master + _states(precision, optimizer)
+    sizes = state_bytes(precision, optimizer)
+    return sizes.total - sizes.gradient
 
 
 def sum_text(precision: Precision, optimizer: Optimizer) -> str:
     """Bytes per parameter as the report prints them: ``2+2+4+8 = 16 B/parameter``."""
-    states = _states(precision, optimizer)
-    parts = [precision.parameters, precision.gradients, *([precision.master] if precision.master else []), states]
+    sizes = state_bytes(precision, optimizer)
+    parts = [sizes.weight, sizes.gradient, *([sizes.master] if sizes.master else []), sizes.optimizer]
     casts = f" (+{precision.cached_casts} cached)" if precision.cached_casts else ""
-    approximately = "~" if optimizer.name in ("adam-8bit", "adafactor") else ""
-    return f"{'+'.join(map(str, parts))} = {approximately}{sum(parts)} B/parameter{casts}"
+    return f"{'+'.join(map(str, parts))} = {'' if sizes.exact else '~'}{sizes.total} B/parameter{casts}"
 
 
 def _known_preset(value: Any) -> str:
@@ -137,7 +155,9 @@ def _known_preset(value: Any) -> str:
 
 
 def _size(key: str, value: Any) -> Any:
-    """Bytes for a dtype name or a number of bytes; the matmul type stays a name."""
+    """Bytes for a dtype name or a number of bytes; the matmul type stays a name, parts that are kept stay a list."""
+    if key == "keep":
+        return kept_parts(value)
     if key == "matmul":
         if value not in MATMULS:
             raise ValueError(f"matmul: {shown(value)} is not one of {', '.join(MATMULS)}")

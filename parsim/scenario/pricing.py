@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
-from math import log
+from math import fsum, log
 from typing import TYPE_CHECKING, Any
 
 from parsim import units
@@ -205,7 +205,7 @@ def _beside(section: EconomicsSection, cluster: Cluster, result: Pricing) -> flo
     """All machines beside their GPUs [W]."""
     if section.node_power != "auto":
         return float(section.node_power) * cluster.nodes
-    total = sum(block.count * _beside_node(block.node) for block in cluster.blocks)
+    total = fsum(block.count * _beside_node(block.node) for block in cluster.blocks)
     guessed = [block.node for block in cluster.blocks if block.node.overhead_power is None]
     if guessed:
         value = f"{_beside_node(guessed[0]):g} W = {BESIDE:g} x TDP of its GPUs"
@@ -214,7 +214,7 @@ def _beside(section: EconomicsSection, cluster: Cluster, result: Pricing) -> flo
 
 
 def _beside_node(node: Node) -> float:
-    return BESIDE * sum(device.tdp for device in node.devices) if node.overhead_power is None else node.overhead_power
+    return BESIDE * fsum(device.tdp for device in node.devices) if node.overhead_power is None else node.overhead_power
 
 
 # failures --------------------------------------------------------------------------------------------------------

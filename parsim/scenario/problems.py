@@ -9,6 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from parsim.errors import Finding
+from parsim.limits import MOST_PROBLEMS
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.shortforms import ASSUMPTIONS, SHORT
 from parsim.scenario.spellings import translation
@@ -16,9 +17,9 @@ from parsim.scenario.values import did_you_mean, shown
 
 
 def findings_of(error: ValidationError) -> list[Finding]:
-    """One finding per problem, without places; the `path` is the dotted key."""
+    """One finding per problem, without places; the `path` is the dotted key. At most `MOST_PROBLEMS`: suggestions take time."""
     found: list[Finding] = []
-    for problem in error.errors(include_url=False):
+    for problem in error.errors(include_url=False)[:MOST_PROBLEMS]:
         path = ".".join(map(str, problem["loc"]))
         found.append(_finding(path, problem["type"], problem.get("input"), problem))
     return found

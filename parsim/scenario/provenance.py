@@ -1,9 +1,12 @@
-"""Which catalogue a result came from."""
+"""Where a result came from: the catalogue, the code of the user's that ran, the version of Python."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from hashlib import sha256
+from sys import version_info
+from typing import Any
 
 from parsim.scenario.files import find, names
 
@@ -19,3 +22,12 @@ def catalogue_sha256() -> str:
             digest.update(f"{kind}/{name}\n".encode())
             digest.update(find(kind, name).read_bytes())
     return digest.hexdigest()
+
+
+def provenance(trusted_code: Iterable[str]) -> dict[str, Any]:
+    """What a report says of its origins; `trusted_code` are the user's Python files that ran."""
+    return {
+        "catalogue_sha256": catalogue_sha256(),
+        "trusted_code": list(dict.fromkeys(trusted_code)),
+        "python": f"{version_info.major}.{version_info.minor}",
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,17 @@ from parsim.errors import Finding, ScenarioError
 from parsim.scenario import files
 from parsim.scenario.files import Document
 from parsim.scenario.shortforms import box
+from parsim.scenario.sold import oversold
+from parsim.scenario.trust import SCHEDULE, text_at
 from parsim.scenario.yaml_tree import Origin, nearest
+
+_SLOT = re.compile(r"[FBIW][0-9]+\.[0-9]+|[0-9]+[FBIW][0-9]+")
 
 
 def folder(origins: Mapping[str, Origin], path: str, source: str) -> str | None:
     """The file beside which relative paths under `path` are meant; None: the working directory (command line)."""
+    if source == files.SEALED:
+        return source
     origin = nearest(origins, path)
     if origin is not None and origin[1] is None:
         return None
@@ -31,8 +38,9 @@ def lookup(kind: str, relative_to: str | None, found: dict[str, Document] | None
 
     def of(name: str) -> dict[str, Any]:
         nonlocal beside
-        document = files.read(files.find(kind, name, beside))
-        beside = document.path
+        document = files.read_referenced(kind, files.find(kind, name, beside))
+        if relative_to != files.SEALED:
+            beside = document.path
         if found is not None:
             found[name] = document
         return document.tree
@@ -45,20 +53,26 @@ def model_tree(model: str | Mapping[str, Any], relative_to: str | None) -> tuple
     if isinstance(model, Mapping):
         name = str(model.get("name") or (Path(str(model["base"])).stem if "base" in model else "model"))
         return copy.deepcopy(dict(model)), name, relative_to
-    document = files.read(files.find("models", model, relative_to))
+    document = files.read_referenced("models", files.find("models", model, relative_to))
     path = Path(document.path)
     stem = path.parent.name if path.name == "config.json" else path.stem
     return document.tree, str(document.tree.get("name") or stem), document.path
 
 
-def topology_document(topology: str | Mapping[str, Any], relative_to: str | None) -> Document:
-    """The topology's tree: of a file, of a box such as ``4x v100-32gb``, or as written."""
+def topology_document(topology: str | Mapping[str, Any], relative_to: str | None, option: str = "--on ") -> Document:
+    """The topology's tree: of a file, of a box such as ``4x v100-32gb``, or as written.
+
+    Raises `ScenarioError` where there is no such file, and for a box that is larger than any machine sold with its GPU; `option` is
+    what the command line writes before a topology's name.
+    """
     if isinstance(topology, Mapping):
         return Document(relative_to or "", copy.deepcopy(dict(topology)), {})
     short = box(topology)
     if short is not None:
+        if (found := oversold(short, relative_to, option)) is not None:
+            raise ScenarioError(found)
         return Document(relative_to or "", short, {})
-    return files.read(files.find("topologies", topology, relative_to))
+    return files.read_referenced("topologies", files.find("topologies", topology, relative_to))
 
 
 def unknown_names(written: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> list[Finding]:
@@ -70,17 +84,25 @@ def unknown_names(written: Mapping[str, Any], origins: Mapping[str, Origin], sou
     base = model.get("base") if isinstance(model, Mapping) else None
     checks = [
         ("model.base" if base is not None else "model", base if base is not None else model, "models"),
-        ("cluster.topology", None if isinstance(topology, str) and box(topology) else topology, "topologies"),
+        ("cluster.topology", topology, "topologies"),
     ]
     for path, name, kind in checks:
         if not isinstance(name, str) or not name.strip():
             continue
+        short = box(name) if kind == "topologies" else None
+        if short is not None:
+            found += [one] if (one := oversold(short, folder(origins, path, source))) is not None else []
+            continue
         try:
             target = files.find(kind, name, folder(origins, path, source))
             if not files.is_shipped(target):
-                files.read(target)
+                files.read_referenced(kind, target)
         except ScenarioError as error:
             found += [problem if problem.file else Finding(problem.message, path, name, problem.suggestion) for problem in error.findings]
+    schedule = text_at(written, SCHEDULE)
+    if source == files.SEALED and not is_table(schedule) and re.search(r"[/\\.]", schedule):
+        message = f"{schedule!r} names a file, and no files are read for this text"
+        found.append(Finding(message, SCHEDULE, schedule, "write the table itself, or the name of a schedule"))
     return found
 
 
@@ -109,7 +131,7 @@ def _own_origins(kind: str, name: str, relative_to: str | None, prefix: str) -> 
     if files.is_shipped(path):
         return {}
     top: dict[str, Origin] = {prefix: (str(path), 1, 1)}
-    return top | {f"{prefix}.{key}": origin for key, origin in files.read(path).origins.items()}
+    return top | {f"{prefix}.{key}": origin for key, origin in files.read_referenced(kind, path).origins.items()}
 
 
 def inline(tree: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> dict[str, Any]:
@@ -134,8 +156,15 @@ def python_file(reference: str, relative_to: str | None) -> tuple[Path, str] | N
     return schedule_file(reference, relative_to)
 
 
+def is_table(schedule: str) -> bool:
+    """Whether a schedule is written out in the scenario itself (several lines or slots)."""
+    return "\n" in schedule.strip() or _SLOT.match(schedule.strip()) is not None
+
+
 def schedule_file(schedule: str, relative_to: str | None) -> tuple[Path, str] | None:
     """The schedule file that `schedule` names and the ``:function`` behind it; None where it is the name of a schedule."""
+    if relative_to == files.SEALED:
+        return None
     file, colon, function = schedule.rpartition(":")
     if not colon or not file.endswith(".py"):
         file, colon, function = schedule, "", ""
@@ -158,7 +187,7 @@ def _inline_model(model: Any, relative_to: str | None) -> Any:
         path = files.find("models", model, relative_to)
         if files.is_shipped(path):
             return model
-        return _inline_model({"name": model_tree(model, relative_to)[1], **files.read(path).tree}, str(path))
+        return _inline_model({"name": model_tree(model, relative_to)[1], **files.read_referenced("models", path).tree}, str(path))
     if not isinstance(model, dict) or not isinstance(model.get("base"), str):
         return model
     path = files.find("models", model["base"], relative_to)
@@ -166,7 +195,7 @@ def _inline_model(model: Any, relative_to: str | None) -> Any:
         return model
     from parsim.model.huggingface import merged
 
-    below = _inline_model(files.read(path).tree, str(path))
+    below = _inline_model(files.read_referenced("models", path).tree, str(path))
     changes = {key: value for key, value in model.items() if key != "base"}
     if "model_type" in below or "architectures" in below:
         return {**below, "changes": [*below.get("changes", ()), changes]}
@@ -182,7 +211,7 @@ def _inline_topology(topology: Any, relative_to: str | None) -> Any:
         whole = _inline_devices(short, relative_to)
         return whole if "devices" in whole else topology
     path = files.find("topologies", topology, relative_to)
-    return topology if files.is_shipped(path) else _inline_devices(files.read(path).tree, str(path))
+    return topology if files.is_shipped(path) else _inline_devices(files.read_referenced("topologies", path).tree, str(path))
 
 
 def _inline_devices(tree: dict[str, Any], relative_to: str | None) -> dict[str, Any]:
@@ -210,5 +239,5 @@ def _inline_devices(tree: dict[str, Any], relative_to: str | None) -> dict[str, 
         except ScenarioError:
             continue  # building the cluster says so
         if not files.is_shipped(path):
-            own[name] = files.read(path).tree
+            own[name] = files.read_referenced("devices", path).tree
     return {**tree, "devices": own} if own else tree

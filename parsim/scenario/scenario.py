@@ -9,14 +9,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from parsim.columns import left, width
+from parsim.columns import left, printable, width
 from parsim.errors import Finding
 from parsim.scenario.files import parse_value, shown
-from parsim.scenario.references import inline, reference_origins
-from parsim.scenario.schema import ScenarioSchema
+from parsim.scenario.references import folder, inline, python_file, reference_origins
+from parsim.scenario.shortforms import long_key
+from parsim.scenario.trust import code_named
 from parsim.scenario.yaml_tree import Origin, nearest
+
+if TYPE_CHECKING:
+    from parsim.scenario.schema import ScenarioSchema
+
+_NAMED, _LONGEST = 4, 48
+"""changes that a title names, and letters of one"""
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,11 @@ class Scenario:
     origins: Mapping[str, Origin]
     """dotted key -> file (or command-line argument), line, column; keys at their defaults are absent"""
     source: str = ""
-    """the scenario's file; empty for a mapping"""
+    """the scenario's file; empty for a mapping, `files.SEALED` for a text that may name no files"""
+    trust_code: bool = False
+    """whether the Python files that it names may run"""
+    changes: tuple[str, ...] = ()
+    """what was laid over the file when it was loaded: ``+OVERRIDE`` and ``key=value``, in order"""
     _references: dict[str, Mapping[str, Origin]] = field(default_factory=dict, repr=False, compare=False)
 
     __hash__ = object.__hash__
@@ -42,8 +53,16 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
-        return self.settings.name
+        """What reports call it: its own name, and what was changed, since that may be what the name says."""
+        return f"{self.settings.name}{changed(self.changes)}"
+
+    @property
+    def trusted_code(self) -> list[str]:
+        """The Python files that run with it, as reports print paths."""
+        if not self.trust_code:
+            return []
+        found = (python_file(name, folder(self.origins, path, self.source)) for path, name in code_named(self.tree).items())
+        return list(dict.fromkeys(shown(file[0]) for file in found if file is not None))
 
     def locate(self, path: str) -> Origin:
         """File, line and column of `path`, or of the nearest written key above it."""
@@ -69,7 +88,7 @@ class Scenario:
 
         ``load(scenario.document())`` gives the same scenario.
         """
-        document = inline(self.tree, self.origins, self.source)
+        document = inline(self.tree, self.origins, self.source) | {"name": self.name}
         return {key: value for key, value in document.items() if key not in ("extends", "overrides", "study")}
 
     def with_overrides(self, *arguments: str) -> Scenario:
@@ -89,6 +108,24 @@ class Scenario:
         """SHA-256 of the resolved scenario without its name: equal for equal work."""
         document = {key: value for key, value in self.document().items() if key != "name"}
         return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def changed(changes: Iterable[str]) -> str:
+    """`` (pipeline.schedule=1f1b, +large-batch)``: what a title says of changes; nothing where they name the scenario anew.
+
+    Keys lose the section that they need not be told apart by; of many changes the first are named.
+    """
+    last = {long_key(change.partition("=")[0].strip()): change for change in changes}
+    if not last or "name" in last:
+        return ""
+    words = [_short(change) for change in last.values()]
+    more = [f"{len(words) - _NAMED} more"] if len(words) > _NAMED else []
+    return f" ({', '.join([*words[:_NAMED], *more])})"
+
+
+def _short(change: str) -> str:
+    word = printable(change.removeprefix("parallel.").removeprefix("training."))
+    return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
 
 
 def place_text(origin: Origin, name: Callable[[str], str] = shown) -> str:
@@ -116,7 +153,7 @@ def _show(tree: Mapping[str, Any], prefix: str, depth: int, origins: Mapping[str
         lines.append((f"{label}: {flow(value)}", place_text(origin) if origin is not None else "default"))
 
 
-_INDEX = re.compile(r"\[(\d+)\]")
+_INDEX = re.compile(r"\[([0-9]+)\]")
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+ ()×%-]*")
 
 

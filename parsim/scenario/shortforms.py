@@ -15,7 +15,7 @@ from parsim.errors import Finding
 from parsim.scenario import files
 from parsim.scenario.yaml_tree import Origin
 
-_BOX = re.compile(r"\s*(\d+)\s*[x×](?:\s+|(?=[^\W_]))(\S.*?)\s*")
+_BOX = re.compile(r"\s*([0-9]+)\s*[x×](?:\s+|(?=[^\W_]))(\S.*?)\s*")
 
 SHORT = {
     "parallel.tp": "parallel.tensor.size",
@@ -33,6 +33,8 @@ SHORT = {
 ASSUMPTIONS = {
     "software_profile": "software.profile",
     "precision": "training.precision",
+    "fp8_keep": "training.precision.keep",
+    "gradient_reduction": "parallel.data.accumulate",
     "attention": "training.attention",
     "dropout": "training.dropout",
     "optimizer_kernels": "training.optimizer.implementation",
@@ -72,6 +74,12 @@ SYNONYMS: dict[str, dict[Any, Any]] = {
 }
 """other spellings of a value"""
 ZERO = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
+
+
+def long_key(key: str) -> str:
+    """The long form of a key: of its short form (``parallel.tp``) and of a section that a plain text stands for."""
+    key = SHORT.get(key, key)
+    return f"{key}.{SCALAR[key]}" if key in SCALAR else key
 
 
 def box(text: str) -> dict[str, Any] | None:

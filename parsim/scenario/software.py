@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.parallel.settings import Host, Parallelism
+from parsim.parallel.settings import KEPT, Host, Parallelism
 from parsim.scenario import files
 from parsim.scenario.machine import HostSection
-from parsim.scenario.precision import PRESETS
+from parsim.scenario.precision import PRESETS, kept_parts
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.training import ATTENTIONS
 from parsim.scenario.values import Choice, Flag, Quantity, did_you_mean
@@ -19,6 +19,8 @@ from parsim.units import format_time
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
 
+ACCUMULATE = ("ddp", "zero1", "fsdp", "hsdp", "pipeline")
+"""keys of a profile's accumulate: data strategies that can wait (zero2 and zero3 cannot), and what a pipeline's schedule does instead"""
 HOST_TIMES = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
 """keys of software.host that are times"""
 
@@ -39,12 +41,16 @@ class Profile:
 
     name: str
     precision: str
+    kept: tuple[str, ...]
+    """parts of a model whose products stay bf16 under fp8"""
     attention: tuple[str, ...]
     """in order of preference"""
     fusion: str
     loss: str
     optimizer: str
     gradient_accumulation_fusion: bool
+    accumulate: Mapping[str, str]
+    """data strategy -> no_sync | every: when gradients of several micro-batches are reduced; ``pipeline``: under one, if that differs"""
     host: Mapping[str, float]
     """what launching takes, by the keys of software.host [s]"""
     context: int
@@ -82,7 +88,7 @@ def automatic(settings: ScenarioSchema, *, transformer: bool) -> tuple[str, str]
 def read_profile(name: str, relative_to: str | None) -> Profile:
     """The profile called `name` (or of that path). Raises `ScenarioError` with every problem in it."""
     try:
-        document = files.read(files.find("software", name, relative_to))
+        document = files.read_referenced("software", files.find("software", name, relative_to))
     except ScenarioError as error:
         raise ScenarioError(
             [
@@ -94,11 +100,13 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
     profile = Profile(
         name=str(document.tree.get("name", name)),
         precision=reader.get("precision.preset", Choice(tuple(PRESETS)), "bf16"),
+        kept=reader.get("fp8.keep", _Parts(), KEPT),
         attention=tuple(reader.get("attention.order", _Order(), ["flash2", "mem-efficient", "eager"])),
         fusion=reader.get("kernels.fusion", Choice(("eager", "compiled", "fused")), "eager"),
         loss=reader.get("kernels.loss", Choice(("eager", "fused", "vocab-parallel")), "eager"),
         optimizer=reader.get("kernels.optimizer", Choice(("fused", "foreach", "loop")), "foreach"),
         gradient_accumulation_fusion=reader.get("kernels.gradient_accumulation_fusion", Flag(), default=False),
+        accumulate={key: value for key in ACCUMULATE if (value := reader.get(f"accumulate.{key}", _Reduction(), ""))},
         host={key: reader.get(f"host.{key}", Quantity("time", 1.0), "0 s") for key in HOST_TIMES},
         context=reader.get("memory.context", Quantity("bytes", 10**12), "0.5 GiB"),
         workspace=reader.get("memory.workspace", Quantity("bytes", 10**12), "8519680 B"),
@@ -183,6 +191,20 @@ class _Order:
     def check(self, value: Any) -> list[str]:
         kernels = value if isinstance(value, list) else [value]
         return [Choice(ATTENTIONS).check(kernel) for kernel in kernels]
+
+
+class _Reduction:
+    """When gradients are reduced; empty where the profile does not say."""
+
+    def check(self, value: Any) -> str:
+        return "" if value == "" else Choice(("no_sync", "every")).check(value)
+
+
+class _Parts:
+    """A list of parts of a model that stay bf16 under fp8."""
+
+    def check(self, value: Any) -> tuple[str, ...]:
+        return kept_parts(value)
 
 
 class _Reader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,27 +11,26 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.mesh import Mesh
-from parsim.parallel.own import PATH as STRATEGY
 from parsim.parallel.own import OwnStrategy, load_strategy
 from parsim.parallel.schedules import ALIASES, NAMES, Schedule, check, chunks, homes, schedule
 from parsim.parallel.schedules.custom import from_function, from_text, load_function
-from parsim.parallel.settings import ContextParallel, DataParallel, Parallelism, PipelineParallel, TensorParallel
+from parsim.parallel.settings import ContextParallel, DataParallel, Offload, Parallelism, PipelineParallel, TensorParallel
 from parsim.scenario import files
 from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection
-from parsim.scenario.references import folder, python_file, schedule_file
+from parsim.scenario.references import folder, is_table, python_file, schedule_file
+from parsim.scenario.software import Assumption, Profile
+from parsim.scenario.trust import SCHEDULE, STRATEGY, code_file, refusal
 
 if TYPE_CHECKING:
     from parsim.hardware.cluster import Cluster
     from parsim.hardware.device import Device
     from parsim.scenario.scenario import Scenario
 
-SCHEDULE = "parallel.pipeline.schedule"
 VIRTUAL = "parallel.pipeline.virtual_stages"
 MOST_PROBLEMS = 8
 """of one schedule that are listed"""
 BLACKWELL = 10.0
 """compute capability"""
-SLOT = re.compile(r"[FBIW]\d+\.\d+|\d+[FBIW]\d+")
 
 
 def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> Parallelism:
@@ -51,6 +49,23 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         pipeline=_pipeline(section.pipeline, scenario),
         data=replace(_data(section.data, size), shard_size=_shard_size(section, size, cluster, gpus), own=_own(section, scenario)),
     )
+
+
+def accumulation(
+    split: Parallelism, offload: Offload, micro_batches: int, profile: Profile
+) -> tuple[Literal["no_sync", "every"], Assumption | None]:
+    """When gradients are reduced where the scenario leaves it to the stack; and the record of it where it matters."""
+    data = split.data
+    strategy = "ddp" if data.own is not None else data.strategy
+    if strategy not in profile.accumulate or data.size * split.context.size == 1 or micro_batches == 1:
+        return "no_sync", None
+    if strategy in ("fsdp", "hsdp") and offload.parameters != "none":
+        text = "with CPU offloading FSDP takes the newest reduced gradient instead of adding it (PyTorch documentation,"
+        source = f"{text} FullyShardedDataParallel, notes on cpu_offload), so gradients accumulate inside no_sync"
+        return "no_sync", Assumption("gradient_reduction", "no_sync", source, "training.offload.parameters")
+    key = "pipeline" if split.pipeline.size > 1 and "pipeline" in profile.accumulate else strategy
+    found = cast(Literal["no_sync", "every"], profile.accumulate[key])
+    return found, profile.assumption("gradient_reduction", found, f"accumulate.{key}")
 
 
 def overlap_warnings(split: Parallelism, devices: Iterable[Device]) -> list[Finding]:
@@ -75,6 +90,8 @@ def _own(section: ParallelSection, scenario: Scenario) -> OwnStrategy | None:
     name = section.data.strategy
     if ".py:" not in name:
         return None
+    if not scenario.trust_code:
+        raise PlanError(refusal(name, STRATEGY))
     found = python_file(name, folder(scenario.origins, STRATEGY, scenario.source))
     if found is None:
         raise PlanError(Finding(f"there is no file {name.rpartition(':')[0]!r}", STRATEGY, name))
@@ -161,6 +178,8 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
     found = schedule_file(section.schedule, folder(scenario.origins, SCHEDULE, scenario.source))
     if found is None and not is_table(section.schedule):
         return split
+    if code_file(section.schedule) is not None and not scenario.trust_code:
+        raise PlanError(refusal(section.schedule, SCHEDULE))
     rows = _rows(section, found, micro_batches)
     if len(rows) != section.size:
         text = f"the schedule has {len(rows)} rows, but parallel.pipeline.size is {section.size}"
@@ -178,11 +197,6 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
     return replace(split, pipeline=replace(split.pipeline, slots=rows))
 
 
-def is_table(text: str) -> bool:
-    """Whether a schedule is written out in the scenario itself (several lines or slots)."""
-    return "\n" in text.strip() or SLOT.match(text.strip()) is not None
-
-
 def _rows(section: PipelineSection, found: tuple[Path, str] | None, micro_batches: int) -> Schedule:
     if found is None:
         return from_text(section.schedule)
@@ -191,7 +205,7 @@ def _rows(section: PipelineSection, found: tuple[Path, str] | None, micro_batche
         return from_text(files.read_text(path), str(path))
     if not function:
         raise PlanError(Finding(f"{path.name} is Python: which function?", SCHEDULE, section.schedule, f"write {section.schedule}:NAME"))
-    return from_function(load_function(f"{path}{function}"), section.size, micro_batches, section.virtual_stages)
+    return from_function(load_function(f"{path}{function}"), section.size, micro_batches, section.virtual_stages).one_by_one()
 
 
 def _pipeline(section: PipelineSection, scenario: Scenario) -> PipelineParallel:
@@ -216,7 +230,7 @@ def _data(section: DataSection, size: int) -> DataParallel:
         bucket_view=section.bucket_view,
         overlap_reduce=section.overlap_reduce,
         overlap_gather=section.overlap_gather,
-        accumulate=cast(Literal["no_sync", "every"], section.accumulate),
+        accumulate="every" if section.accumulate == "every" else "no_sync",  # auto: see `accumulation`
         unit=cast(Literal["layer", "block", "model"], section.unit),
         prefetch=section.prefetch,
         limit_gathers=section.limit_gathers,

@@ -145,7 +145,7 @@ class TrainingSection(Section):
     """micro-batches per optimizer step and replica (m)"""
     partial_micro_batch: Annotated[bool, Flag()] = False
     """a smaller last micro-batch is allowed"""
-    tokens: Annotated[float | None, Quantity("count", optional=True)] = None
+    tokens: Annotated[float | None, Quantity("count", optional=True, minimum=1)] = None
     """tokens of the whole training, e.g. 2T: turns on time to train and cost"""
     examples: Annotated[int | None, Whole(1, 10**12, optional=True)] = None
     """samples of the data set: turns on time to train, steps = ceil(examples x epochs / global_batch)"""

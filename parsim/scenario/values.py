@@ -115,17 +115,20 @@ class Number(Kind):
 
 @dataclass(frozen=True)
 class Quantity(Kind):
-    """A value with a unit (`dimension` of `parsim.units.parse`), at most `maximum` in base units, or one of `words`."""
+    """A value with a unit (`dimension` of `parsim.units.physical`), from `minimum` to `maximum` in base units, or one of `words`."""
 
     dimension: str
     maximum: float = math.inf
     words: tuple[str, ...] = ()
     optional: bool = False
+    minimum: float = 0.0
 
     def check(self, value: Any) -> Any:
         if (self.optional and value is None) or (isinstance(value, str) and value in self.words):
             return value
-        number = units.parse(value, self.dimension)
+        number = units.physical(value, self.dimension)
+        if number < self.minimum:
+            raise ValueError(f"{shown(value)} is less than {self.minimum:g}, the least that makes sense here")
         if number > self.maximum:
             limit = units.format_bytes(self.maximum) if self.dimension == "bytes" else units.format_time(self.maximum)
             raise ValueError(f"{shown(value)} is more than {limit}, the most that makes sense here")

@@ -12,11 +12,14 @@ from typing import Any
 
 from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
+from parsim.limits import MOST_CHARACTERS, MOST_TEXT, MOST_VALUES
 from parsim.scenario.fullwidth import wide_key, wide_marks
 
 NODE_LIMIT = 500_000
 """largest number of values after YAML aliases are expanded"""
 DEPTH_LIMIT = 100
+LARGEST = 10**30
+"""largest whole number: beyond anything real, and exact arithmetic with more digits is slow or impossible"""
 
 Origin = tuple[str, int | None, int | None]
 """file (or command-line argument), line and column, both from 1"""
@@ -46,6 +49,10 @@ def load(text: str, name: str) -> Any:
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+    if len(text) > MOST_CHARACTERS:
+        raise unreadable(f"{len(text):,} characters: at most {MOST_CHARACTERS:,} are read", name, suggestion="is it the right file?")
+    if (values := sum(map(text.count, ",:\n"))) > MOST_VALUES:
+        raise unreadable(f"about {values:,} values: at most {MOST_VALUES:,} are read", name, suggestion="is it the right file?")
     try:
         return YAML(typ="rt").load(text)
     except DuplicateKeyError as error:
@@ -87,6 +94,8 @@ class _Converter:
     def _mapping(self, node: dict[Any, Any], path: str, depth: int) -> dict[str, Any]:
         plain: dict[str, Any] = {}
         for key, item in node.items():
+            if isinstance(key, str) and len(key) > MOST_TEXT:
+                raise unreadable(f"a key of {len(key):,} characters: at most {MOST_TEXT:,} are read", self.name)
             below = f"{path}.{key}" if path else str(key)
             position = _key_position(node, key)
             if position is not None:
@@ -118,15 +127,28 @@ class _Converter:
         if isinstance(node, (bool, ScalarBoolean)):
             return bool(node)
         if isinstance(node, str):
+            if len(node) > MOST_TEXT and path and not path.endswith("schedule"):
+                where = nearest(self.origins, path) or (self.name, None, None)
+                raise unreadable(f"a text of {len(node):,} characters: at most {MOST_TEXT:,} are read", *where)
             return printable(str(node))
-        for kind in (int, float):
-            if isinstance(node, kind):
-                return kind(node)
+        if isinstance(node, int):
+            return self._whole(int(node), path)
+        if isinstance(node, float):
+            return float(node)
         if isinstance(node, dt.datetime):
             return node.isoformat(" ")
         if isinstance(node, dt.date):
             return node.isoformat()
         raise self._tagged(path)
+
+    def _whole(self, number: int, path: str) -> int:
+        if abs(number) <= LARGEST:
+            return number
+        where = nearest(self.origins, path) or (self.name, None, None)
+        written = f"{'-' if number < 0 else ''}{str(abs(number))[:12]}..."
+        message = f"{written} is a whole number beyond anything real (more than 1e30)"
+        self.findings.append(Finding(message, path, written).at(*where))
+        return 0
 
     def _refuse_tag(self, node: Any, path: str) -> None:
         tag = getattr(node, "tag", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from math import inf
+from math import fsum, inf
 
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective, Lane
@@ -35,7 +35,7 @@ class Crossing(dict[int, "Transfer"]):
         if (len(self) + self.given) * self.most < self.nearly:
             return False
         asked = [transfer.demand[self.link] for i, transfer in self.items() if i not in over]
-        return len(asked) + self.given > 1 and sum(asked, self.carried) >= self.nearly
+        return len(asked) + self.given > 1 and fsum((self.carried, *asked)) >= self.nearly
 
     def give(self, index: int) -> None:
         """The network carries it from now on."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
-from math import inf, isfinite
+from math import fsum, inf, isfinite
 from typing import Any
 
 import simpy
@@ -149,8 +149,8 @@ class Network:
             moved = bundle.carried
             if bundle.size:
                 served = bundle.served + bundle.rate * (now - bundle.since)
-                moved -= sum(members * max(0, end - served) for end, _, members, *_ in bundle.members if end < inf)
-                moved += sum(members * (served - before) for other, members, before in self._endless if other is bundle)
+                moved -= fsum(members * max(0, end - served) for end, _, members, *_ in bundle.members if end < inf)
+                moved += fsum(members * (served - before) for other, members, before in self._endless if other is bundle)
             if moved or bundle.size:
                 for link, coefficient in bundle.path:
                     carried[link] = carried.get(link, 0) + coefficient * moved

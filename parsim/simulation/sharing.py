@@ -8,7 +8,7 @@ division and does not depend on the number of rounds. Every number may be a `fra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import fsum, inf
 from typing import Any
 
 TOLERANCE = 1e-12
@@ -51,7 +51,7 @@ class Link:
 
     def carried(self) -> float:
         """Present load [B/s]."""
-        return sum(coefficient * bundle.rate * bundle.size for bundle, coefficient in self.bundles.items())
+        return fsum(coefficient * bundle.rate * bundle.size for bundle, coefficient in self.bundles.items())
 
     def gauge(self, full: bool, now: float) -> None:
         """Note that the link is saturated, or no longer, from `now` on."""

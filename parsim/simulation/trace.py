@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -85,4 +86,4 @@ class Trace:
 
     def busy(self, rank: int, name: str) -> float:
         """Time in which a lane had an op under way [s]."""
-        return sum(self.end[op.index] - self.start[op.index] for op in self.lane(rank, name))
+        return math.fsum(self.end[op.index] - self.start[op.index] for op in self.lane(rank, name))

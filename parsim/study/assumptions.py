@@ -23,6 +23,7 @@ CHOICES = {
     "dropout": ("0", "0.1"),
     "optimizer_kernels": ("fused", "foreach", "loop"),
     "loss_kernel": ("eager", "fused"),
+    "gradient_reduction": ("no_sync", "every"),
     "kernel_fusion": ("eager", "fused", "compiled"),
     "gradient_accumulation_fusion": ("true", "false"),
     "finetune_base": ("bf16", "nf4", "nf4-dq"),

@@ -103,16 +103,24 @@ def sizes(text: str, factor: float = 2.0) -> tuple[int, ...]:
         ScenarioError: a part is no size, the range runs backwards, or there are too many.
     """
     if ":" not in text:
-        return tuple(_size(part, text) for part in text.split(","))
+        listed = text.split(",")
+        if len(listed) > MOST_SIZES:
+            raise ScenarioError(Finding(f"{len(listed):,} sizes; at most {MOST_SIZES:,} are computed", "--size", None, "give fewer sizes"))
+        return tuple(_size(part, text) for part in listed)
     parts = text.split(":")
     if len(parts) != 2:
         raise ScenarioError(Finding("expected one range of sizes", "--size", text, "for example 1KiB:16GiB"))
     first, last = (_size(part, text) for part in parts)
-    if factor <= 1.0 or first < 1 or last < first:
+    grows = 1.0 < factor < math.inf  # NaN does not
+    if not grows or first < 1 or last < first:
         problem = (
-            "the factor must be above 1" if factor <= 1.0 else "a range starts at 1 B or more" if first < 1 else "the range runs backwards"
+            "the factor must be a number above 1"
+            if not grows
+            else "a range starts at 1 B or more"
+            if first < 1
+            else "the range runs backwards"
         )
-        raise ScenarioError(Finding(problem, "--factor" if factor <= 1.0 else "--size", factor if factor <= 1.0 else text))
+        raise ScenarioError(Finding(problem, "--size" if grows else "--factor", text if grows else factor))
     steps = math.floor(math.log(last / first) / math.log(factor) + 1e-9)
     if steps >= MOST_SIZES:
         raise ScenarioError(

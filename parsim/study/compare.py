@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import repeat
 from os import cpu_count
@@ -18,10 +18,11 @@ from parsim.report.lanes import TimelineData, timeline_data
 from parsim.report.report import Report
 from parsim.report.representatives import choose
 from parsim.run import simulate
-from parsim.scenario.provenance import catalogue_sha256
+from parsim.scenario import files
+from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.values import did_you_mean
-from parsim.study.differences import CATEGORIES, METRICS, PARTS, TIME_AND_ENERGY, Input, Result, costs, inputs, results
+from parsim.study.differences import CATEGORIES, ESTIMATES, METRICS, PARTS, TIME_AND_ENERGY, Input, Result, costs, has_band, inputs, results
 from parsim.study.variants import Source, Variant, variants
 from parsim.study.winner import Winner, thriftiest, winner
 
@@ -130,7 +131,8 @@ class Comparison:
     @cached_property
     def results(self) -> list[Result]:
         """The figures of the reports."""
-        return results(self.documents, self.baseline, (*METRICS, *TIME_AND_ENERGY, *costs(self.documents)))
+        estimates = ESTIMATES if any(map(has_band, self.documents)) else ()
+        return results(self.documents, self.baseline, (*estimates, *METRICS, *TIME_AND_ENERGY, *costs(self.documents)))
 
     @cached_property
     def parts(self) -> list[Result]:
@@ -158,10 +160,11 @@ class Comparison:
     def document(self) -> dict[str, Any]:
         """The comparison as one JSON document; numbers per variant in the order of ``variants``."""
         won = self.winner
+        code = [file for run in self.runs if run.scenario is not None for file in run.scenario.trusted_code]
         return {
             "parsim": CONTRACT_VERSION,
             "version": parsim.__version__,
-            "provenance": {"catalogue_sha256": catalogue_sha256(), "command": self.command},
+            "provenance": {**provenance(code), "command": self.command},
             "comparison": self.title,
             "labels": list(self.labels),
             "baseline": self.labels[self.baseline],
@@ -202,8 +205,7 @@ class Comparison:
         """Write comparison.json, comparison.csv, comparison.md and the figures in `formats` (svg, png, pdf; none: no figures).
 
         Raises:
-            InputError: unknown format.
-            OSError: the disk says no.
+            InputError: unknown format, or the disk refuses a file; then none is written.
         """
         from parsim.study.compare_files import write
 
@@ -231,6 +233,7 @@ def compare(
     baseline: str | None = None,
     jobs: int | None = 1,
     watch: Watch | None = None,
+    trust_code: bool = False,
 ) -> Comparison:
     """Simulate scenarios and put them side by side.
 
@@ -239,7 +242,7 @@ def compare(
     multiplies the variants, as does `vary`: {key: [values]}. `labels` replace the labels, `named` overrides hold for
     every file, `baseline` is the label that differences are relative to (default: the first). `jobs` processes simulate
     (None: one per CPU); with one the reports are kept, else `Run.report` simulates again. `watch` is given the runs as they
-    come and how many there will be, and passes them on.
+    come and how many there will be, and passes them on. `trust_code` lets the Python files run that the scenarios name.
 
     A variant that cannot be simulated or does not fit stands in the comparison with its reason.
 
@@ -257,13 +260,14 @@ def compare(
         hint = did_you_mean(asked, names) or f"known: {'; '.join(names)}"
         raise ScenarioError(Finding(f"no variant is called {asked!r}", "--baseline", asked, hint))
     lanes = max(_FEWEST, min(_MOST, _LANES // len(found.all)))
-    return Comparison(found.title, _runs(found.all, lanes, jobs, watch), asked, stem=found.stem)
+    trusted = [replace(variant, trust_code=trust_code) for variant in found.all]
+    return Comparison(found.title, _runs(trusted, lanes, jobs, watch), asked, stem=found.stem)
 
 
 def is_argument(word: str) -> bool:
     """Whether a word is ``key=value`` and not the name of a file that is there."""
     key, equals, _ = word.partition("=")
-    return bool(equals) and "/" not in key and not Path(word).exists()
+    return bool(equals) and "/" not in key and not files.exists(word)
 
 
 def _runs(found: Sequence[Variant], lanes: int, jobs: int | None, watch: Watch | None) -> list[Run]:
@@ -318,6 +322,4 @@ def nothing_simulated(comparison: Comparison) -> ParsimError | None:
 
 def _hashable(finding: Finding) -> Finding:
     """Findings are told apart by what they say; a value may be a list."""
-    from dataclasses import replace
-
     return replace(finding, value=finding.value if isinstance(finding.value, (str, int, float, bool, type(None))) else flow(finding.value))

@@ -10,7 +10,7 @@ from parsim.report.plots.comparison import Entry, breakdown_figure, collectives_
 from parsim.report.plots.comparison_timelines import timelines_figure
 from parsim.report.plots.figure import Drawing
 from parsim.report.plots.pareto import Place, pareto_figure
-from parsim.study.differences import work
+from parsim.study.differences import has_band, work
 
 if TYPE_CHECKING:
     from parsim.study.compare import Comparison
@@ -31,15 +31,19 @@ def _timelines(comparison: Comparison, width: float) -> Drawing:
 
 def _pareto(comparison: Comparison, width: float) -> Drawing:
     won = comparison.winner
-    unit = "" if won is None or won.criterion == "step_time_s" else won.criterion.removeprefix("seconds_per_")
+    unit = "" if won is None or won.criterion == "estimate.step_time_s" else won.criterion.removeprefix("seconds_per_")
     places = []
     for run in comparison.simulated:
         document = run.document or {}
         memory = document["memory"]
-        time = document["step_time_s"] * (MANY / (work(document)[0] or 1.0) if unit else 1.0)
+        time = document["estimate"]["step_time_s"] * (MANY / (work(document)[0] or 1.0) if unit else 1.0)
         capacity = memory["capacity_bytes"] - memory["reserve_bytes"]
         places.append(Place(run.label, time, memory["peak_bytes"], bool(memory["fits"]), capacity))
-    return pareto_figure(places, name=f"time per {MANY:,} {unit}s" if unit else "step time", width=width)
+    return pareto_figure(
+        places,
+        name=f"time per {MANY:,} {unit}s" if unit else "estimated step time" if any(map(has_band, comparison.documents)) else "step time",
+        width=width,
+    )
 
 
 FIGURES: dict[str, Callable[[Comparison, float], Drawing]] = {

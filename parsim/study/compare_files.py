@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 from parsim.errors import Finding, InputError
 from parsim.report.plots.figure import save
-from parsim.report.write import replacing
+from parsim.report.write import Content, write_together
 from parsim.study.compare_figures import names
 from parsim.study.compare_text import csv_text, markdown
 
@@ -28,7 +28,7 @@ def write(comparison: Comparison, directory: str | Path, formats: Iterable[str],
     chosen = list(dict.fromkeys(formats))
     if unknown := [one for one in chosen if one not in FORMATS]:
         raise InputError(Finding("unknown format of figures", "--format", unknown[0], f"known: {', '.join(FORMATS)}"))
-    contents: dict[str, Callable[[], bytes]] = {
+    contents: dict[str, Content] = {
         f"comparison.{suffix}": partial(_written, comparison, form)
         for suffix, form in (("json", _json), ("md", markdown), ("csv", csv_text))
     }
@@ -37,16 +37,11 @@ def write(comparison: Comparison, directory: str | Path, formats: Iterable[str],
             contents[f"{name}.{kind}"] = partial(_drawn, comparison, name, cast("Literal['svg', 'png', 'pdf']", kind), width)
     if "html" in chosen and comparison.simulated:
         contents["report.html"] = partial(_written, comparison, _page)
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        with replacing(folder / name) as out:
-            out.write(content())
-    return [folder / name for name in contents]
+    return write_together(Path(directory), contents)
 
 
-def _written(comparison: Comparison, form: Callable[[Comparison], str]) -> bytes:
-    return form(comparison).encode()
+def _written(comparison: Comparison, form: Callable[[Comparison], str], out: BinaryIO) -> None:
+    out.write(form(comparison).encode())
 
 
 def _json(comparison: Comparison) -> str:
@@ -67,5 +62,5 @@ def _page(comparison: Comparison) -> str:
     )
 
 
-def _drawn(comparison: Comparison, name: str, kind: Literal["svg", "png", "pdf"], width: float) -> bytes:
-    return save(comparison.figure(name, width=width), kind, dpi=_DPI)
+def _drawn(comparison: Comparison, name: str, kind: Literal["svg", "png", "pdf"], width: float, out: BinaryIO) -> None:
+    out.write(save(comparison.figure(name, width=width), kind, dpi=_DPI))

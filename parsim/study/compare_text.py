@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
 from parsim.report.verdict import WORDS
-from parsim.study.differences import Input, Result
+from parsim.study.differences import Input, Result, tight
 
 if TYPE_CHECKING:
     from parsim.study.compare import Comparison
 
 _LONGEST = 26
 """letters of a value in a terminal, before it is cut"""
-_ALWAYS = ("step_time_s", "memory.peak_bytes")
-_RELATIVE = ("step_time_s", "tokens_per_s", "samples_per_s", "memory.peak_bytes")
+_ALWAYS = ("estimate.step_time_s", "step_time_s", "memory.peak_bytes")
+_RELATIVE = ("estimate.step_time_s", "step_time_s", "tokens_per_s", "samples_per_s", "memory.peak_bytes")
 _FOLLOWS = ("samples_per_s", "hfu")
 """not shown beside what says the same"""
 
@@ -63,14 +63,17 @@ def _input(row: Input, longest: int | None) -> Row:
 
 
 def _outcome(comparison: Comparison) -> Iterator[Row]:
-    yield Row("status", tuple(run.status for run in comparison.runs))
+    yield Row(
+        "status",
+        tuple(f"{run.status}, tight" if run.document is not None and tight(run.document) else run.status for run in comparison.runs),
+    )
     present = [row for row in comparison.results if any(value is not None for value in row.values)]
     tokens = any(row.metric.key == "tokens_per_s" for row in present)
     for row in present:
         key = row.metric.key
         if (not row.differs and key not in _ALWAYS) or (key in _FOLLOWS and tokens):
             continue
-        yield _result(row)
+        yield _result(row, f"{row.metric.heading}, simulated" if f"estimate.{key}" in {other.metric.key for other in present} else "")
         if key in _RELATIVE and row.differs:
             against = comparison.labels[comparison.baseline]
             cells = [NONE if value is None else "0 %" if value == 0.0 else _signed(value) for value in row.relative]
@@ -105,7 +108,7 @@ def _gib(value: float) -> str:
 
 def _signed(fraction: float) -> str:
     text = percent(abs(fraction))
-    return "0 %" if float(text.split()[0]) == 0.0 else f"{'+' if fraction > 0 else '−'}{text}"
+    return "0 %" if round(100.0 * fraction, 1) == 0.0 else f"{'+' if fraction > 0 else '−'}{text}"
 
 
 def _cut(text: str, longest: int | None) -> str:

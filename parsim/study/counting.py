@@ -147,7 +147,7 @@ def fraction(text: str, option: str, findings: list[Finding]) -> float:
     """``0.4``, ``40%`` or ``40 %`` as 0.4; what is wrong goes to `findings`."""
     number = text.strip().removesuffix("%").strip()
     try:
-        value = float(number) / (100.0 if number != text.strip() else 1.0)
+        value = units.real(number) / (100.0 if number != text.strip() else 1.0)
     except ValueError:
         findings.append(Finding(f"{text!r} is not a fraction", option, text, "write for example 0.4 or 40%"))
         return 1.0

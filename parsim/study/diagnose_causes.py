@@ -268,7 +268,11 @@ _SETTINGS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
 
 def settings(scenario: Scenario, built: Built) -> list[Setting]:
     """Every other value of the settings that a run may have had; what changes nothing is found by simulating it."""
-    meant = {"training.attention": built.training.attention, "training.optimizer.implementation": built.training.optimizer.implementation}
+    meant = {
+        "training.attention": built.training.attention,
+        "training.optimizer.implementation": built.training.optimizer.implementation,
+        "parallel.data.accumulate": built.parallelism.data.accumulate,
+    }
     found = []
     for name, title, key, values, command in _SETTINGS:
         now: Any = scenario.tree

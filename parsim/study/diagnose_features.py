@@ -6,6 +6,7 @@ lowered, its durations remember the classes of the kernels that they are made of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -114,7 +115,7 @@ class Recorded:
     def step_time(self) -> float:
         """Seconds per step: of the rank that took longest."""
         return max(
-            sum(window.end - window.begin for window in windows) / sum(window.steps for window in windows)
+            math.fsum(window.end - window.begin for window in windows) / sum(window.steps for window in windows)
             for windows in self.ranks.values()
         )
 

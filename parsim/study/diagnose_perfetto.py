@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from parsim.errors import Finding, ScenarioError
+from parsim.report.trace_files import trace_text
 from parsim.study.diagnose_features import COMPUTE, Recorded, Stretch, Window
 
 MOST = 200_000
@@ -20,11 +20,8 @@ def write_comparison(path: Path, recorded: Recorded, *predictions: tuple[str, Re
     Raises:
         ScenarioError: the file cannot be written.
     """
-    try:
-        with path.open("w", encoding="utf-8") as out:
-            return _write(out, (("recorded", recorded), *predictions))
-    except OSError as error:
-        raise ScenarioError(Finding(f"cannot be written: {error.strerror}", file=str(path))) from None
+    with trace_text(path) as out:
+        return _write(out, (("recorded", recorded), *predictions))
 
 
 def _write(out: TextIO, sides: Sequence[tuple[str, Recorded]]) -> int:

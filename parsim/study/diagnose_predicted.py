@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,9 +13,10 @@ from parsim.program.program import COMPUTE as LANE
 from parsim.report.assemble import Run
 from parsim.report.communication import own_arrival
 from parsim.report.timeline import Timeline
-from parsim.run import clock_of, execute
+from parsim.run import execute
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
+from parsim.scenario.job import clock_of
 from parsim.scenario.scenario import Scenario
 from parsim.study.diagnose_features import ATTENTION, GEMM, MEMORY, OPTIMIZER, Recorded, Stretch, Timed, Window, timed
 
@@ -78,7 +80,7 @@ def _kernels(name: str, kind: str, nominal: float, start: float, end: float) -> 
         yield Stretch(OPTIMIZER, name, start, end - start)
         return
     parts = nominal.parts if isinstance(nominal, Timed) else (0.0, 0.0, float(nominal), 0.0, 0.0, 1.0)
-    total = sum(parts[: len(PARTS)])
+    total = math.fsum(parts[: len(PARTS)])
     place = start
     for index, (part, seconds) in enumerate(zip(PARTS, parts[: len(PARTS)], strict=True)):
         if seconds > 0:
@@ -111,14 +113,14 @@ def told_apart(recorded: Recorded, like: Recorded) -> Recorded:
     for stretch in (one for windows in recorded.ranks.values() for window in windows for one in window.stretches if one.kind == OP):
         lengths.setdefault(stretch.name, []).append(stretch.duration)
     names = [name for name in lengths if name in shares]
-    factors = _factors([shares[name] for name in names], [sum(lengths[name]) / len(lengths[name]) for name in names])
+    factors = _factors([shares[name] for name in names], [math.fsum(lengths[name]) / len(lengths[name]) for name in names])
 
     def divided(stretch: Stretch) -> Iterator[Stretch]:
         if stretch.kind != OP:
             yield stretch
             return
         row = [share * factor for share, factor in zip(shares.get(stretch.name, (0.0, 0.0, 1.0)), factors, strict=True)]
-        total, place = sum(row) or 1.0, stretch.start
+        total, place = math.fsum(row) or 1.0, stretch.start
         for number, (kind, part) in enumerate(zip(PARTS, row, strict=True)):
             if part > 0:
                 each = stretch.duration * part / total

@@ -12,6 +12,7 @@ set that it belongs to; each cause of a set costs a fixed penalty, so that a sec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -373,8 +374,8 @@ def suspects(recorded: Recorded, base: Recorded, total: int) -> list[int]:
     seen, expected = features(recorded), features(base)
 
     def slowness(rank: int) -> float:
-        work = sum(expected.get((rank, kind), 0.0) for kind in COMPUTE)
-        return sum(seen.get((rank, kind), 0.0) for kind in COMPUTE) / work if work else 0.0
+        work = math.fsum(expected.get((rank, kind), 0.0) for kind in COMPUTE)
+        return math.fsum(seen.get((rank, kind), 0.0) for kind in COMPUTE) / work if work else 0.0
 
     others = [rank for rank in range(total) if rank not in recorded.ranks]
     return [max(recorded.ranks, key=slowness), *others[:1]]

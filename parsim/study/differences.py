@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,7 +146,7 @@ def _assumptions(documents: Sequence[Document | None]) -> Iterator[tuple[str, tu
 
 def exposed(document: Document) -> float:
     """Time of the step in which the breakdown rank does nothing but communicate [s]."""
-    return sum(float(document["breakdown_s"][key]) for key in COMMUNICATION)
+    return math.fsum(float(document["breakdown_s"][key]) for key in COMMUNICATION)
 
 
 def fullest(document: Document) -> Mapping[str, Any] | None:
@@ -197,6 +198,24 @@ def _most(key: str) -> Callable[[Document], float | None]:
     return value
 
 
+def has_band(document: Document | None) -> bool:
+    """Whether published runs say how far off the simulation may be."""
+    return document is not None and document["estimate"]["of"] == "bands"
+
+
+def tight(document: Document) -> bool:
+    """Whether it fits as simulated, and published runs like it may not."""
+    memory, band = document["memory"], document["estimate"]["peak_band_bytes"]
+    return bool(memory["fits"]) and band is not None and band[1] > memory["peak_bytes"] + memory["headroom_bytes"]
+
+
+ESTIMATES: tuple[Metric, ...] = (
+    Metric("estimate.step_time_s", "step time, estimated", "s", _of("estimate", "step_time_s")),
+    Metric("estimate.tokens_per_s", "tokens per second, estimated", "1/s", _of("estimate", "tokens_per_s")),
+    Metric("estimate.mfu", "MFU, estimated", "share", _of("estimate", "mfu")),
+    Metric("estimate.time_to_train_s", "time to train, estimated [d]", "d", _of("estimate", "time_to_train_s")),
+)
+"""what is ranked, shown where any of the runs has a band of published runs; all other figures are simulated"""
 METRICS: tuple[Metric, ...] = (
     Metric("step_time_s", "step time", "s", _of("step_time_s")),
     Metric("tokens_per_s", "tokens per second", "1/s", _of("tokens_per_s")),

@@ -8,6 +8,7 @@ from typing import Any
 from parsim.report import Report
 from parsim.report.causes import Cause, causes
 from parsim.report.quantities import gib, percent, seconds
+from parsim.report.verdict import step_text
 from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
@@ -92,7 +93,8 @@ def _roofline(found: Roofline) -> dict[str, Any]:
 def _sentences(found: Explanation) -> list[str]:
     report, step = found.report, found.report.step_time
     fits = "" if not report.measured.memory.devices else f" and {'fits' if report.fits else 'does not fit'}"
-    said = [f"One step takes {seconds(step)}{fits}. {_capital(report.limiter)}."]
+    known = " What follows is simulated." if report.estimate.of == "bands" else ""
+    said = [f"One step takes {step_text(step, report.estimate)}{fits}.{known} {_capital(report.limiter)}."]
     first = found.causes[0]
     said.append(f"The longest part of the critical path is {first.name} ({seconds(first.seconds)}, {percent(first.seconds / step)}).")
     free = by_name(found.what_ifs, "a network that costs nothing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from parsim.report.plots.figure import save
@@ -40,7 +41,7 @@ def pictures(found: Explanation, kind: Literal["svg", "png"] = "svg") -> dict[st
         files[f"assumptions.{kind}"] = save(tornado_figure(f"{name}: assumptions", guesses, "step time"), kind)
     if found.roofline is not None and found.roofline.points:
         roof = found.roofline
-        total = sum(point.seconds for point in roof.points)
+        total = math.fsum(point.seconds for point in roof.points)
         dots = [Dot(f"{point.group}: {point.name}", point.intensity, point.rate, point.seconds / total) for point in roof.points[:_MOST]]
         files[f"roofline.{kind}"] = save(roofline_figure(f"{name} on {roof.device}", dots, roof.peak, roof.bandwidth), kind)
     return files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from shlex import quote
 from shutil import get_terminal_size
@@ -9,7 +10,7 @@ from textwrap import fill
 
 from parsim.report import Report
 from parsim.report.measured import Assumption
-from parsim.report.quantities import gib, time_unit
+from parsim.report.quantities import gib, points, time_unit
 from parsim.report.verdict import recipe
 from parsim.study.counting import table
 from parsim.study.explain import Explanation
@@ -45,10 +46,10 @@ def _causes(found: Explanation) -> Iterator[str]:
     step = found.report.step_time
     unit = time_unit(found.causes[0].seconds)
     shown = found.causes[:_ROWS]
-    rows = [[row.name, unit.cell(row.seconds), f"{100 * row.seconds / step:.1f}", f"{row.count:,}"] for row in shown]
+    rows = [[row.name, unit.cell(row.seconds), points(row.seconds / step), f"{row.count:,}"] for row in shown]
     if rest := found.causes[_ROWS:]:
-        left = sum(row.seconds for row in rest)
-        rows.append([f"{len(rest)} more", unit.cell(left), f"{100 * left / step:.1f}", f"{sum(row.count for row in rest):,}"])
+        left = math.fsum(row.seconds for row in rest)
+        rows.append([f"{len(rest)} more", unit.cell(left), points(left / step), f"{sum(row.count for row in rest):,}"])
     yield ""
     yield "Critical path: what the step waits for, one after the other"
     yield from table(("Cause", f"[{unit.name}]", "[%]", "Ops"), rows)
@@ -87,10 +88,10 @@ def _bar(one: WhatIf, among: Sequence[WhatIf]) -> str:
 
 
 def _roofline(found: Roofline) -> Iterator[str]:
-    total = sum(point.seconds for point in found.points)
+    total = math.fsum(point.seconds for point in found.points)
     unit = time_unit(found.points[0].seconds)
     rows = [
-        [f"{point.group}: {point.name}", unit.cell(point.seconds), f"{100 * point.seconds / total:.1f}", f"{point.intensity:,.1f}",
+        [f"{point.group}: {point.name}", unit.cell(point.seconds), points(point.seconds / total), f"{point.intensity:,.1f}",
          f"{point.rate / 1e12:,.1f}", f"{found.limit(point) / 1e12:,.1f}", f"{point.bandwidth / 1e9:,.0f}", f" {found.bound(point)}"]
         for point in found.points[:_ROWS]
     ]  # fmt: skip

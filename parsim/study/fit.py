@@ -6,18 +6,23 @@ The answer is that of `simulate` on the scenario that `--save` writes: same ledg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parsim.errors import Finding, InputError, ScenarioError
+from parsim.report.measured import MemoryFacts
 from parsim.report.report import Report
-from parsim.run import simulate
+from parsim.run import StepResult, simulate, step_of
 from parsim.scenario import load
 from parsim.scenario.build import build
-from parsim.scenario.files import find, names, read
+from parsim.scenario.built import Built
+from parsim.scenario.files import find, names, parse_value, read, read_text
+from parsim.scenario.neighbours import Neighbours
 from parsim.scenario.shortforms import box
+from parsim.scenario.sold import oversold
 from parsim.study.fit_finetune import METHODS, finetune_candidates
 from parsim.study.offload import offload_candidates, offload_settings
+from parsim.study.search.bounds import Bounder
 
 Tree = dict[str, Any]
 Candidate = tuple[str, str, tuple[str, ...]]
@@ -60,7 +65,10 @@ class Alternative:
 
     change: str
     overrides: tuple[str, ...]
-    report: Report
+    gpus: int
+    step_time: float
+    """[s]"""
+    memory: MemoryFacts
     slowdown: float | None
     """samples per second of the original over those of the change (> 1: slower); None where that means nothing"""
 
@@ -90,6 +98,8 @@ class Answer:
     maximum: Maximum | None = None
     refused: tuple[str, ...] = field(default=())
     """candidates that cannot be simulated, with the reason"""
+    complete: bool = True
+    """whether the search for alternatives ran to its end"""
 
     @property
     def fits(self) -> bool:
@@ -144,48 +154,84 @@ def fit(question: Question, *, maximum: str | None = None, alternatives: bool = 
 
     `maximum` (micro_batch, sequence_length or parameters) also solves the inverse. Raises `InputError`.
     """
-    tree = scenario_of(question)
-    report = simulate(load(tree))
-    found: tuple[Alternative, ...] = ()
+    answer = verdict(question)
     refused: list[str] = []
-    if alternatives and not report.fits:
-        found = tuple(_alternatives(question, tree, report, refused))
-    largest = None if maximum is None else find_maximum(tree, maximum)
-    return Answer(question, tree, report, found, largest, tuple(refused))
+    found = tuple(find_alternatives(answer, refused)) if alternatives else ()
+    largest = None if maximum is None else find_maximum(answer.tree, maximum)
+    return replace(answer, alternatives=found, maximum=largest, refused=tuple(refused))
+
+
+def verdict(question: Question) -> Answer:
+    """Simulate the question's configuration, and nothing else. Raises `InputError`."""
+    tree = scenario_of(question)
+    return Answer(question, tree, simulate(load(tree)))
 
 
 # -- changes that help --------------------------------------------------------------------------------------------
 
 
-def _alternatives(question: Question, tree: Tree, report: Report, refused: list[str], most: int = 5) -> Iterator[Alternative]:
-    """Changes that fit, cheapest first: same hardware before more of it before other hardware, then by speed."""
+def find_alternatives(answer: Answer, refused: list[str], most: int = 5) -> Iterator[Alternative]:
+    """Changes that fit, as they are found, cheapest first: same hardware before more of it before other hardware, then by speed.
+
+    Nothing where the question's own configuration fits. What cannot be simulated is added to `refused`, with the reason.
+    """
+    if answer.fits:
+        return
+    question, tree, report = answer.question, answer.tree, answer.report
     again = () if question.recompute in ("full", "true") else ("training.recompute=full",)
-    rounds = (
-        (_same_hardware(question, tree), most),
-        (finetune_candidates(question.train, again), 1),
-        (_more_gpus(question), 1),
-        (_other_devices(report), 3),
+    rounds: tuple[tuple[Callable[[], list[Candidate]], int], ...] = (
+        (lambda: _same_hardware(question, tree), most),
+        (lambda: finetune_candidates(question.train, again), 1),
+        (lambda: _more_gpus(question, report.measured.ranks.total), 1),
+        (lambda: _other_devices(report), 3),
     )
+    around = _Around(tree)
     for candidates, enough in rounds:
         found: list[Alternative] = []
         satisfied: dict[str, int] = {}
-        for family, change, overrides in candidates:
+        for family, change, overrides in candidates():
             if satisfied.get(family, 0) >= enough:
                 continue
             try:
-                other = simulate(load(tree, *overrides))
+                tried = around.tried(overrides)
             except InputError as error:
                 refused.append(f"{change}: {error.findings[0].message}")
                 continue
-            if other.fits:
+            if tried is not None:
                 satisfied[family] = satisfied.get(family, 0) + 1
-                found.append(Alternative(change, overrides, other, _slowdown(report, other)))
-        found.sort(key=lambda alternative: (alternative.report.measured.ranks.total, alternative.slowdown or 1.0))
+                gpus = tried.run.plan.mesh.ranks
+                found.append(Alternative(change, overrides, gpus, tried.step_time, tried.memory, _slowdown(report, tried)))
+        found.sort(key=lambda alternative: (alternative.gpus, alternative.slowdown or 1.0))
         yield from found[:most]
 
 
-def _slowdown(before: Report, after: Report) -> float | None:
-    old, new = before.samples_per_s, after.samples_per_s
+class _Around:
+    """The scenarios around a question's; what they have in common is found once."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._base = load(tree)
+        self._neighbours = Neighbours(self._base)
+        self._bounder = Bounder()
+
+    def tried(self, overrides: tuple[str, ...]) -> StepResult | None:
+        """The step of a change that fits; None where it does not. What surely does not fit is not simulated. Raises `InputError`."""
+        built = self._built(overrides)
+        # a bound looks at every block of a partly frozen model, which takes longer than to simulate it
+        if built.training.finetune is None and self._bounder.surely_full(built):
+            return None
+        step = step_of(built)
+        return step if step.fits else None
+
+    def _built(self, overrides: tuple[str, ...]) -> Built:
+        if any(override.startswith("cluster.") for override in overrides):
+            return build(self._base.with_overrides(*overrides))
+        changes = (override.partition("=") for override in overrides)
+        return self._neighbours.built({key: parse_value(value) for key, _, value in changes})
+
+
+def _slowdown(before: Report, after: StepResult) -> float | None:
+    old = before.samples_per_s
+    new = after.run.plan.training.global_batch / after.step_time if after.step_time > 0 else None
     return old / new if old and new else None
 
 
@@ -217,36 +263,43 @@ def _same_hardware(question: Question, tree: Tree) -> list[Candidate]:
     return candidates
 
 
-def _more_gpus(question: Question) -> list[Candidate]:
-    """More GPUs of the same kind: a larger box, or a shipped machine with this device, in growing numbers until one fits."""
+def _more_gpus(question: Question, present: int) -> list[Candidate]:
+    """More GPUs of the same kind than the `present` ones: a larger box, or a shipped machine with this device, in growing numbers."""
     count, device = _box(question.on)
+    machines = _machines(device) if device else {}
     candidates: list[Candidate] = []
     for label, extra in (("", ()), (" + full recomputation", ("training.recompute=full",))):
         for factor in (2, 4, 8):
             if not device:
                 nodes = question.nodes * factor
                 candidates.append((f"nodes{label}", f"{nodes} nodes of {question.on}{label}", (f"cluster.nodes={nodes}", *extra)))
-            elif count * factor <= 8:
+            elif count * factor <= 8 and oversold({"gpu": device, "count": count * factor}, None) is None:
                 box = f"{count * factor}x {device}"
                 candidates.append((f"box{label}", f"{box}{label}", (f"cluster.topology={box}", *extra)))
-        for name in _machines(device) if device else ():
+        for name, gpus in machines.items():
             for nodes in (1, 2, 4):
-                overrides = (f"cluster.topology={name}", f"cluster.nodes={nodes}", *extra)
-                candidates.append((f"{name}{label}", f"{nodes} x {name}{label}", overrides))
+                if nodes * gpus > present:
+                    overrides = (f"cluster.topology={name}", f"cluster.nodes={nodes}", *extra)
+                    candidates.append((f"{name}{label}", f"{nodes} x {name}{label}", overrides))
     return candidates
 
 
-def _machines(device: str) -> list[str]:
-    """Shipped topologies whose machines hold the device, several GPUs each."""
+def _machines(device: str) -> dict[str, int]:
+    """Shipped topologies whose machines hold the device, several GPUs each, with their number."""
     stem = find("devices", device).stem
-    trees = {name: read(find("topologies", name)).tree.get("node", {}) for name in names("topologies")}
-    return [name for name, node in trees.items() if node.get("device") == stem and node.get("gpus", 1) > 1]
+    paths = {name: find("topologies", name) for name in names("topologies")}
+    trees = {name: read(path).tree.get("node", {}) for name, path in paths.items() if stem in read_text(path)}
+    return {name: node["gpus"] for name, node in trees.items() if node.get("device") == stem and node.get("gpus", 1) > 1}
 
 
 def _other_devices(report: Report) -> list[Candidate]:
     """As many GPUs of kinds with more memory, the smallest first."""
     total = report.measured.ranks.total
-    return [("device", f"{total}x {name}", (f"cluster.topology={total}x {name}",)) for name in _DEVICES if total <= 16]
+    return [
+        ("device", f"{total}x {name}", (f"cluster.topology={total}x {name}",))
+        for name in _DEVICES
+        if total <= 16 and oversold({"gpu": name, "count": total}, None) is None
+    ]
 
 
 def _box(on: str) -> tuple[int, str]:

@@ -35,11 +35,11 @@ def finetune_states(report: Report) -> int | None:
     if recipe is None:
         return None
     device = max(measured.memory.devices, key=lambda d: d.device_used_bytes)
-    gradient = float(str(measured.memory.bytes_per_parameter).split("+")[1])
+    gradient = measured.memory.states.gradient
     sharded = str(measured.scenario["parallel"]["data"]["strategy"]) in ("zero2", "zero3", "fsdp")
     ranks = measured.ranks
     share = ranks.tensor * ranks.pipeline * (ranks.data * ranks.context if sharded else 1)
     if measured.scenario["training"]["offload"]["optimizer"] != "none":
-        gradient = 0.0  # gone to the host
+        gradient = 0  # gone to the host
     resident = sum(device.resident_bytes.get(name, 0) for name in ("parameters", "optimizer"))
     return resident + round(gradient * measured.model.parameters_trainable / share)

@@ -17,6 +17,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.hardware.device import AttentionEfficiency, Device, GemmEfficiency
 from parsim.hardware.kernels import attention_time, gemm_time
 from parsim.kernel import Gemm
+from parsim.report.write import write_file
 from parsim.scenario.files import find, read_text
 from parsim.study.kernel_measurements import Attended, Entry, Fit, KernelMeasurements, Product
 
@@ -183,5 +184,5 @@ def write(found: Refit, name: str) -> Path:
         text, count = re.subn(rf"({section}\b{label}: )[0-9.e-]+( us)?", rf"\g<1>{shown}", text, count=1)
         if not count:
             raise ScenarioError(Finding(f"{key} does not stand in the file", file=str(path)))
-    path.write_text(text)
+    write_file(path, text.encode())
     return path

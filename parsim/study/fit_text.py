@@ -12,6 +12,8 @@ from parsim.study.fit import Alternative, Answer, Maximum, formulas
 from parsim.study.fit_finetune import finetune_states
 from parsim.units import format_bytes, format_time
 
+HEAD = "what would fit, cheapest first"
+NONE = "none of the changes tried fits; more or larger GPUs are needed"
 _WIDTH = 48
 _LETTERS = {
     "parameters": "P",
@@ -29,19 +31,27 @@ _LETTERS = {
 
 def text(answer: Answer, *, explain: bool = False) -> str:
     """The whole answer."""
-    lines = [*_verdict(answer), "", *_bars(answer.report), "", *_facts(answer)]
-    if answer.maximum is not None:
-        lines += ["", *_maximum(answer.maximum)]
+    parts = [verdict(answer), *([maximum(answer.maximum)] if answer.maximum is not None else [])]
     if not answer.fits:
-        lines += ["", *_alternatives(answer)]
+        parts.append("\n".join([HEAD, *map(alternative_line, answer.alternatives)]) if answer.alternatives else NONE)
     if explain:
-        lines += ["", "how these numbers come about", *(f"  {name:<12} {formula}" for name, formula in formulas(answer.report))]
-    return "\n".join(lines)
+        parts.append(explanation(answer))
+    return "\n\n".join(parts)
+
+
+def verdict(answer: Answer) -> str:
+    """Yes or no, one bar per class of GPUs, and the facts."""
+    return "\n".join([*_verdict(answer), "", *_bars(answer.report), "", *_facts(answer)])
+
+
+def explanation(answer: Answer) -> str:
+    """The formulas with this question's numbers."""
+    return "\n".join(["how these numbers come about", *(f"  {name:<12} {formula}" for name, formula in formulas(answer.report))])
 
 
 def document(answer: Answer) -> dict[str, Any]:
     """The answer as one JSON document; `report` is the run's own."""
-    maximum = answer.maximum
+    largest = answer.maximum
     return {
         "parsim": 1,
         "fits": answer.fits,
@@ -51,22 +61,23 @@ def document(answer: Answer) -> dict[str, Any]:
             {
                 "change": a.change,
                 "overrides": list(a.overrides),
-                "peak_bytes": a.report.peak_memory,
-                "step_time_s": a.report.step_time,
+                "peak_bytes": a.memory.peak_bytes,
+                "step_time_s": a.step_time,
                 "slowdown": a.slowdown,
             }
             for a in answer.alternatives
         ],
         "refused": list(answer.refused),
+        "complete": answer.complete,
         "maximum": None
-        if maximum is None
+        if largest is None
         else {
-            "what": maximum.what,
-            "value": maximum.value,
-            "parameters": maximum.fits.measured.model.parameters,
-            "peak_bytes": maximum.fits.peak_memory,
-            "next_peak_bytes": None if maximum.exceeds is None else maximum.exceeds.peak_memory,
-            "limit": maximum.limit,
+            "what": largest.what,
+            "value": largest.value,
+            "parameters": largest.fits.measured.model.parameters,
+            "peak_bytes": largest.fits.peak_memory,
+            "next_peak_bytes": None if largest.exceeds is None else largest.exceeds.peak_memory,
+            "limit": largest.limit,
         },
     }
 
@@ -107,15 +118,14 @@ def _states(report: Report) -> int:
     if (states := finetune_states(report)) is not None:
         return states
     measured = report.measured
-    total = float(str(measured.memory.bytes_per_parameter).partition("=")[2].split()[0] or 0)
+    sizes = measured.memory.states
     strategy = str(measured.scenario["parallel"]["data"]["strategy"])
     parameters = measured.model.parameters / (measured.ranks.tensor * measured.ranks.pipeline)
-    weight, gradient = (float(part) for part in str(measured.memory.bytes_per_parameter).split("=")[0].split("+")[:2])
+    weight, gradient, rest = sizes.weight, sizes.gradient, sizes.master + sizes.optimizer
     n = measured.ranks.data * measured.ranks.context
-    rest = total - weight - gradient
     away = measured.scenario["training"]["offload"]
-    weight = weight if away["parameters"] == "none" else 0.0
-    gradient, rest = (gradient, rest) if away["optimizer"] == "none" else (0.0, 0.0)
+    weight = weight if away["parameters"] == "none" else 0
+    gradient, rest = (gradient, rest) if away["optimizer"] == "none" else (0, 0)
     sharded = {"zero1": (1, 1, n), "zero2": (1, n, n), "zero3": (n, n, n), "fsdp": (n, n, n)}.get(strategy, (1, 1, 1))
     return round(parameters * (weight / sharded[0] + gradient / sharded[1] + rest / sharded[2]))
 
@@ -170,25 +180,20 @@ def _host(memory: MemoryFacts) -> str:
     return f"{format_bytes(host.bytes)} per node ({known}){short}{drives}"
 
 
-def _maximum(maximum: Maximum) -> Iterator[str]:
-    parameters = f" = {maximum.fits.measured.model.parameters:,} parameters" if maximum.what == "parameters" else ""
-    name = "layers" if maximum.what == "parameters" else maximum.what
-    yield f"largest {name}: {maximum.value}{parameters} ({format_bytes(maximum.fits.peak_memory)})"
-    if maximum.exceeds is not None:
-        yield f"  {maximum.value + maximum.step} does not fit ({format_bytes(maximum.exceeds.peak_memory)})"
-    else:
-        yield f"  {maximum.value + maximum.step}: {maximum.limit}"
+def maximum(largest: Maximum) -> str:
+    """The inverse: the largest value that fits, and why the next one does not."""
+    parameters = f" = {largest.fits.measured.model.parameters:,} parameters" if largest.what == "parameters" else ""
+    name = "layers" if largest.what == "parameters" else largest.what
+    why = f": {largest.limit}" if largest.exceeds is None else f" does not fit ({format_bytes(largest.exceeds.peak_memory)})"
+    fits = f"largest {name}: {largest.value}{parameters} ({format_bytes(largest.fits.peak_memory)})"
+    return f"{fits}\n  {largest.value + largest.step}{why}"
 
 
-def _alternatives(answer: Answer) -> Iterator[str]:
-    if not answer.alternatives:
-        yield "none of the changes tried fits; more or larger GPUs are needed"
-    else:
-        yield "what would fit, cheapest first"
-        for alternative in answer.alternatives:
-            host = alternative.report.measured.memory.host
-            more = "" if host is None else f", {format_bytes(host.bytes)} of host memory per node"
-            yield f"  {alternative.change:<52} {format_bytes(alternative.report.peak_memory):>10}  {_price(alternative)}{more}"
+def alternative_line(alternative: Alternative) -> str:
+    """One change, its peak, its price."""
+    host = alternative.memory.host
+    more = "" if host is None else f", {format_bytes(host.bytes)} of host memory per node"
+    return f"  {alternative.change:<52} {format_bytes(alternative.memory.peak_bytes):>10}  {_price(alternative)}{more}"
 
 
 def _price(alternative: Alternative) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -116,11 +117,11 @@ class Answer:
 
     def flop(self, part: Part) -> float:
         """Over the counted passes [FLOP]."""
-        return sum(part.flop[key] for key in self.passes)
+        return math.fsum(part.flop[key] for key in self.passes)
 
     def bytes(self, part: Part) -> float:
         """Over the counted passes [B]."""
-        return sum(part.bytes[key] for key in self.passes)
+        return math.fsum(part.bytes[key] for key in self.passes)
 
     def intensity(self, part: Part) -> float:
         """[FLOP/B]."""
@@ -143,7 +144,7 @@ class Answer:
     @property
     def total(self) -> float:
         """FLOP of one micro-batch over the counted passes."""
-        return sum(map(self.flop, self.parts))
+        return math.fsum(map(self.flop, self.parts))
 
 
 def flops(question: Question) -> Answer:
@@ -207,9 +208,9 @@ def document(answer: Answer) -> dict[str, Any]:
         "total": {
             "flop": answer.total,
             "flop_per_unit": answer.total / units,
-            **{f"{key}_flop": sum(part.flop[key] for part in answer.parts) for key in answer.passes},
-            "bytes": sum(map(answer.bytes, answer.parts)),
-            "roofline_s": sum(answer.roofline(part) or 0.0 for part in answer.parts) if device is not None else None,
+            **{f"{key}_flop": math.fsum(part.flop[key] for part in answer.parts) for key in answer.passes},
+            "bytes": math.fsum(map(answer.bytes, answer.parts)),
+            "roofline_s": math.fsum(answer.roofline(part) or 0.0 for part in answer.parts) if device is not None else None,
         },
         "conventions": [counted_document(counted) for counted in (*answer.conventions, *answer.hardware)],
         "gpu": None
@@ -281,12 +282,12 @@ def _parts(answer: Answer) -> Iterator[str]:
         "all",
         "",
         f"{answer.of.parameters:,}",
-        *(_cell(sum(part.flop[key] for part in answer.parts) / scale) for key in answer.passes),
+        *(_cell(math.fsum(part.flop[key] for part in answer.parts) / scale) for key in answer.passes),
     ]
-    moved = sum(map(answer.bytes, answer.parts))
+    moved = math.fsum(map(answer.bytes, answer.parts))
     total += [_cell(moved / 1e9), _cell(answer.total / moved if moved else 0.0), "100.00"]
     if answer.device is not None:
-        total += [_cell(1e3 * sum(answer.roofline(part) or 0.0 for part in answer.parts)), ""]
+        total += [_cell(1e3 * math.fsum(answer.roofline(part) or 0.0 for part in answer.parts)), ""]
     yield from table(header, [*rows, total], left=2)
     per_unit = answer.total / (answer.question.batch * answer.of.sequence)
     yield f"All together {format_flop(answer.total)}, {per_unit:,.15g} FLOP per {answer.of.unit}."

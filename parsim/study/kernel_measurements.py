@@ -16,6 +16,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.hardware.device import Device, device_from_tree
 from parsim.kernel import Attention, Gemm
 from parsim.scenario.files import data_root, find, read, read_text
+from parsim.units import real, whole
 
 Row = TypeVar("Row")
 
@@ -120,7 +121,7 @@ def kernel_measurements(directory: str | Path | None = None) -> KernelMeasuremen
     about = read(folder / "devices.yaml")
     findings: list[Finding] = []
     entries: dict[str, Entry] = {}
-    for name, tree in (about.tree.get("devices") or {}).items():
+    for name, tree in about.section("devices").items():
         try:
             entries[name] = _entry(name, tree)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -189,13 +190,13 @@ def _product(row: Mapping[str, str], entries: Mapping[str, Entry]) -> Product:
     device, kind, dtype = _known(row["device"], entries), row["kind"], row["dtype"]
     if kind not in KINDS:
         raise ValueError(f"kind is one of {', '.join(KINDS)}, not {kind!r}")
-    sides, groups = [int(row[side]) for side in ("m", "n", "k")], int(row["groups"])
+    sides, groups = [whole(row[side]) for side in ("m", "n", "k")], whole(row["groups"])
     if min(*sides, groups) < 1:
         raise ValueError("groups, m, n and k are whole numbers from 1")
     if row["layout"] not in ("TN", "NN", "NT"):
         raise ValueError(f"layout is one of TN, NN, NT, not {row['layout']!r}")
     flop = 2.0 * sides[0] * sides[1] * sides[2] * groups
-    time = float(row["time_us"]) * 1e-6 if row["time_us"] else flop / (float(row["tflops"]) * 1e12)
+    time = real(row["time_us"]) * 1e-6 if row["time_us"] else flop / (real(row["tflops"]) * 1e12)
     step = entries[device].pad.get(dtype, 1) if device else 1
     m, n, k = (-(-side // step) * step for side in sides)
     gemm = Gemm(m, n, k, groups, dtype, _BYTES.get(dtype, 2), weight_gradient=row["accumulates"] == "1", layout=row["layout"])
@@ -204,7 +205,7 @@ def _product(row: Mapping[str, str], entries: Mapping[str, Entry]) -> Product:
 
 def _attended(row: Mapping[str, str], entries: Mapping[str, Entry]) -> Attended:
     batch, sequence, heads, kv_heads, width, value = (
-        int(row[key]) for key in ("batch", "sequence", "heads", "kv_heads", "head_dim", "value_dim")
+        whole(row[key]) for key in ("batch", "sequence", "heads", "kv_heads", "head_dim", "value_dim")
     )
     if row["direction"] not in ("forward", "backward"):
         raise ValueError(f"direction is forward or backward, not {row['direction']!r}")
@@ -217,7 +218,7 @@ def _attended(row: Mapping[str, str], entries: Mapping[str, Entry]) -> Attended:
     # benchmarks often count the operations of a kernel without mask whether there is one or not, and backward as 5/2 of forward
     flop = replace(attention, backward=False, causal=attention.causal and row["counted"] == "executed").flop
     flop *= _BACKWARD_COUNT if attention.backward else 1.0
-    time = _positive(flop / (float(row["tflops"]) * 1e12))
+    time = _positive(flop / (real(row["tflops"]) * 1e12))
     return Attended(_known(row["device"], entries), attention, time, row["source"], row["note"])
 
 

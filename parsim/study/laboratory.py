@@ -98,7 +98,7 @@ class Schedules:
         return on_paper(svg, f"parsim-{hashlib.sha256(svg).hexdigest()[:12]}", f"Schedules {', '.join(self.labels)}")
 
 
-def schedule(
+def schedule(  # noqa: PLR0913 - one keyword per option of the command
     *names: str,
     p: int | None = None,
     m: int | None = None,
@@ -108,6 +108,7 @@ def schedule(
     comm: float | str | Sequence[float | str] = 0.0,
     overlap_sends: bool = True,
     activation: int | str | None = None,
+    trust_code: bool = False,
 ) -> Schedules:
     """Run pipeline schedules without a model or a cluster.
 
@@ -115,7 +116,7 @@ def schedule(
     ("mine.py:rows"). `p` ranks, `m` micro-batches, `v` chunks per rank of interleaved. `times` of one micro-batch on one rank, all
     its chunks together: numbers, or all with a unit ({"F": "1.2 ms", "B": "2.4 ms"}); `stage_times` are factors on them, one per rank.
     `comm`: a message's time; `overlap_sends` False: messages hold up compute on both ranks. `activation`: bytes that a
-    micro-batch keeps on a rank.
+    micro-batch keeps on a rank. `trust_code` lets the Python file run that a function is in.
 
     >>> schedule("1f1b", p=4, m=8, times={"F": 1, "B": 2})[0].makespan
     33.0
@@ -131,7 +132,7 @@ def schedule(
     size = _checked(findings, lambda: _bytes(activation))
     chunks = (v,) if isinstance(v, int) else tuple(v)
     if names:
-        found = _checked(findings, lambda: entries(names, p, m, chunks))
+        found = _checked(findings, lambda: entries(names, p, m, chunks, trust_code=trust_code))
     else:
         findings.append(Finding("no schedule is named", "names", suggestion='for example schedule("1f1b", "gpipe", p=4, m=8)'))
     if findings or found is None or seconds is None:
@@ -169,7 +170,7 @@ def _as_argument(finding: Finding) -> Finding:
 
     def spelled(text: str) -> str:
         return re.sub(
-            r"(?<![\w-])--?([a-z][a-z-]*)(?: (\d+))?",
+            r"(?<![\w-])--?([a-z][a-z-]*)(?: ([0-9]+))?",
             lambda found: found[1].replace("-", "_") + (f"={found[2]}" if found[2] else ""),
             text,
         )

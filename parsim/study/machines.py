@@ -27,7 +27,7 @@ def machines(
         ScenarioError: there is no such topology or device.
         TopologyError: what is wrong in it.
     """
-    document = topology_document(topology, relative_to)
+    document = topology_document(topology, relative_to, "")
     tree = document.tree
     own = tree.pop("devices", None) or {}
     find = lookup("devices", document.path or relative_to)

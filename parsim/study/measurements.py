@@ -18,7 +18,7 @@ from parsim.hardware.cluster import Cluster
 from parsim.scenario.files import Document, data_root, read, read_text
 from parsim.study.collective import bus_factor
 from parsim.study.machines import machines
-from parsim.units import parse
+from parsim.units import parse, real, whole
 
 Thing = TypeVar("Thing")
 
@@ -152,7 +152,7 @@ def measurements(directory: str | Path | None = None) -> Measurements:
     ]
     try:
         low, middle, high = (int(parse(text, "bytes")) for text in about.tree.get("sizes", ()))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         findings.append(Finding(f"expected three sizes: {error}", "sizes").at(*about.locate("sizes")))
     path = folder / "measurements.csv"
     points = _points(read_text(path), str(path), systems, findings)
@@ -164,7 +164,7 @@ def measurements(directory: str | Path | None = None) -> Measurements:
 def _each(about: Document, section: str, make: Callable[[str, Any], Thing], findings: list[Finding]) -> dict[str, Thing]:
     """What `make` makes of every entry of a section; what it cannot use is a finding."""
     made: dict[str, Thing] = {}
-    for name, tree in (about.tree.get(section) or {}).items():
+    for name, tree in about.section(section).items():
         try:
             made[name] = make(name, tree)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -217,10 +217,10 @@ def _points(text: str, name: str, systems: Mapping[str, System], findings: list[
     points = []
     for line, row in enumerate(csv.DictReader(io.StringIO(text)), 2):
         try:
-            kind, gpus, size = row["collective"], int(row["gpus"]), int(row["bytes"])
+            kind, gpus, size = row["collective"], whole(row["gpus"]), whole(row["bytes"])
             bus = bus_factor(kind, gpus)
-            time = float(row["time_us"]) * 1e-6 if row["time_us"] else size * bus / (float(row["busbw_GBps"]) * 1e9)
-            point = Point(row["system"], kind, gpus, int(row["nodes"]), size, time, row["algorithm"], row["source"], row["note"])
+            time = real(row["time_us"]) * 1e-6 if row["time_us"] else size * bus / (real(row["busbw_GBps"]) * 1e9)
+            point = Point(row["system"], kind, gpus, whole(row["nodes"]), size, time, row["algorithm"], row["source"], row["note"])
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             findings.append(Finding(f"cannot be read: {error}", file=name, line=line))
             continue

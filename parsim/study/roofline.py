@@ -6,13 +6,14 @@ can reach min(peak, I x memory bandwidth). Beside it stands what the kernel mode
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parsim.kernel import Fixed, Kernel
 from parsim.model.parts import PASSES, blocks_by_group, operators_by_part
-from parsim.run import clock_of, plan_of
 from parsim.scenario.built import Built
+from parsim.scenario.job import clock_of, plan_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,11 @@ def roofline(built: Built) -> Roofline:
     points = []
     for group, count, block in blocks_by_group(built.model):
         for name, operators in operators_by_part(block).items():
-            kernels = [kernel for operator in operators for kernel in _kernels(operator.work(at), passes)]
-            flop = count * sum(kernel.flop for kernel in kernels)
-            moved = count * sum(kernel.bytes for kernel in kernels if not isinstance(kernel, Fixed))
-            points.append(Point(group, name, flop, moved, count * sum(map(clock, kernels))))
+            works = [operator.work(at.inside(block.kind)) for operator in operators]
+            kernels = [kernel for work in works for kernel in _kernels(work, passes)]
+            flop = count * math.fsum(kernel.flop for kernel in kernels)
+            moved = count * math.fsum(kernel.bytes for kernel in kernels if not isinstance(kernel, Fixed))
+            points.append(Point(group, name, flop, moved, count * math.fsum(map(clock, kernels))))
     points.sort(key=lambda point: -point.seconds)
     return Roofline(device.name, at.dtype, device.peak[at.dtype], device.bandwidth, tuple(point for point in points if point.seconds))
 

@@ -11,17 +11,18 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.files import Document, data_root, parse_value, read, read_text
+from parsim.units import is_digits, real
 
 MEASURED = {"step_time_s": "s", "allocated_gib": "GiB", "reserved_gib": "GiB", "device_used_gib": "GiB"}
 """columns that were measured, and their units"""
-_SOURCE_KEYS = ("title", "source", "gpu", "settings", "inferred", "constants", "left_out", "memory_left_out")
+_SOURCE_KEYS = ("title", "source", "gpu", "settings", "inferred", "from_training", "constants", "left_out", "memory_left_out")
 _STAGES = "model.stages."
 """keys of every profiled stage"""
 
@@ -96,6 +97,8 @@ class Source:
     """what is not printed, and how it was chosen"""
     constants: tuple[Constant, ...]
     rows: tuple[Row, ...]
+    from_training: Mapping[str, str] = field(default_factory=dict)
+    """time, memory -> parameters of device files or settings that training runs decided, so that a priori predictions hold them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,8 @@ def fitted(directory: str | Path | None = None) -> Fits:
     path = _folder(directory) / "fits.yaml"
     if not path.exists():
         return Fits()
-    tree = read(path).tree
-    return Fits(tree.get("calibrated") or {}, tree.get("constants") or {}, tree.get("held_out") or {})
+    document = read(path)
+    return Fits(document.section("calibrated"), document.section("constants"), document.section("held_out"))
 
 
 def put(tree: dict[str, Any], path: str, value: Any) -> None:
@@ -171,6 +174,9 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
         return None
     path = folder / f"{name}.csv"
     settings = tree.get("settings") or {}
+    if not isinstance(settings, Mapping):
+        findings.append(Finding("expected a mapping of scenario keys", f"{name}.settings", settings).at(*about.locate(f"{name}.settings")))
+        return None
     rows = []
     text = read_text(path)
     reader = csv.DictReader(io.StringIO(text))
@@ -179,20 +185,25 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
         if (stated := _stated(settings, column)) is not None:
             rule = "a row may only say what its source prints; what is the same for all rows stands in the settings"
             findings.append(Finding(f"{rule}: the settings have {stated}", column, file=str(path), line=1))
-    left_out, no_memory = _reasons(tree.get("left_out")), _reasons(tree.get("memory_left_out"))
+    left_out, no_memory, constants = (_read(about, name, key, make, findings) for key, make in _PARTS.items())
+    if len(findings) > before:
+        return None
     for number, cells in enumerate(reader, 2):
         try:
             rows.append(_row(name, cells, columns, settings, left_out, no_memory))
-        except ValueError as error:
-            findings.append(Finding(str(error), name, cells.get("id"), file=str(path), line=number))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            problem = f"has no column {error}" if isinstance(error, KeyError) else str(error)
+            findings.append(Finding(problem, name, cells.get("id"), file=str(path), line=number))
     known = {row.id for row in rows}
     findings += [
         Finding(f"no row is called {one}", f"{name}.left_out").at(*about.locate(f"{name}.left_out"))
         for one in {**left_out, **no_memory}
         if one not in known and ".." not in one
     ]
-    constants = tuple(_constant(str(key), entry) for key, entry in (tree.get("constants") or {}).items())
-    return Source(name, str(tree["title"]), str(tree["source"]), str(tree["gpu"]), str(tree.get("inferred", "")), constants, tuple(rows))
+    return Source(
+        name, str(tree["title"]), str(tree["source"]), str(tree["gpu"]), str(tree.get("inferred", "")), constants, tuple(rows),
+        {str(of): str(words) for of, words in (tree.get("from_training") or {}).items()},
+    )  # fmt: skip
 
 
 def _constant(name: str, entry: Mapping[str, Any]) -> Constant:
@@ -213,7 +224,7 @@ def _row(
     for column in columns:
         if cells[column]:
             put(tree, column, parse_value(cells[column]))
-    measured = {column: float(cells[column]) for column in MEASURED if cells.get(column)}
+    measured = {column: real(cells[column]) for column in MEASURED if cells.get(column)}
     one = cells["id"]
     return Row(one, source, measured, tree, _reason(left_out, one), _reason(no_memory, one))
 
@@ -232,13 +243,31 @@ def _reasons(entries: Any) -> dict[str, str]:
     return {str(one): str(entry["reason"]) for entry in entries or () for one in entry["rows"]}
 
 
+def _constants(entries: Any) -> tuple[Constant, ...]:
+    return tuple(_constant(str(key), entry) for key, entry in (entries or {}).items())
+
+
+_PARTS: dict[str, Callable[[Any], Any]] = {"left_out": _reasons, "memory_left_out": _reasons, "constants": _constants}
+"""key of a source -> what reads it"""
+
+
+def _read(about: Document, name: str, key: str, make: Callable[[Any], Any], findings: list[Finding]) -> Any:
+    """What `make` makes of the value under a key of a source; what it cannot use is a finding."""
+    try:
+        return make(about.tree[name].get(key))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"{error} is missing" if isinstance(error, KeyError) else f"cannot be read: {error}"
+        findings.append(Finding(problem, f"{name}.{key}").at(*about.locate(f"{name}.{key}")))
+        return {}
+
+
 def _reason(reasons: Mapping[str, str], row: str) -> str:
     """The reason that names a row, alone or in a range such as ``name-0001..0029``."""
     if row in reasons:
         return reasons[row]
     for key, reason in reasons.items():
-        if (match := re.fullmatch(r"(.*-)(\d+)\.\.(\d+)", key)) and row.startswith(match[1]):
+        if (match := re.fullmatch(r"(.*-)([0-9]+)\.\.([0-9]+)", key)) and row.startswith(match[1]):
             number = row[len(match[1]) :]
-            if number.isdigit() and int(match[2]) <= int(number) <= int(match[3]):
+            if is_digits(number) and int(match[2]) <= int(number) <= int(match[3]):
                 return reason
     return ""

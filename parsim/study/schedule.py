@@ -5,16 +5,18 @@ Makespan, period, bubble and what is in flight of one schedule or of several bes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from parsim.errors import DeadlockError, Finding, PlanError
 from parsim.hardware.flows import CollectiveCost
 from parsim.parallel.schedules import peak_in_flight, schedule
 from parsim.parallel.schedules.check import circle, deadlock
+from parsim.parallel.schedules.order import Precedence
 from parsim.parallel.schedules.pipedream import staleness, weight_versions
-from parsim.parallel.schedules.slot import Schedule, Slot
+from parsim.parallel.schedules.slot import APART, Slot
 from parsim.program.program import COMPUTE, Collective, Program
 from parsim.program.unit_times import unit_program
 from parsim.report.steady import steady_period
@@ -27,7 +29,7 @@ from parsim.study.schedule_theory import ClosedForm, closed_form
 
 @dataclass(frozen=True)
 class Box:
-    """One slot or message on one rank; `start` and `end` in the unit of the times."""
+    """One pass on one rank; `start` and `end` of its slot in the unit of the times."""
 
     rank: int
     slot: Slot
@@ -35,6 +37,10 @@ class Box:
     end: float
     chunk: int = 0
     """which of its rank's stages, from 0"""
+    overlaps: Slot | None = None
+    """the other pass of an overlapped slot, with which it begins and ends"""
+    share: tuple[float, float] = (0.0, 0.0)
+    """the part of the slot's time that this pass adds, where drawings show it: its forward first, then its backward"""
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,8 @@ class Result:
     """updates between a micro-batch's forward and its backward, in steady state"""
     blocking: bool = False
     """messages hold up compute on both ranks"""
+    makespan_one_by_one: float | None = None
+    """of a schedule with overlapped slots: the makespan if each ran its forward, then its backward; None if it has none or deadlocks"""
 
     @cached_property
     def makespan(self) -> float:
@@ -95,7 +103,7 @@ class Result:
     @property
     def busy(self) -> float:
         """Mean over ranks of the time in which a slot runs."""
-        return sum(rank.busy for rank in self.ranks) / len(self.ranks)
+        return math.fsum(rank.busy for rank in self.ranks) / len(self.ranks)
 
     @property
     def bubble_fraction(self) -> float:
@@ -137,9 +145,17 @@ class StageTimes:
     communication: list[float]
     overlap: bool = True
 
-    def program(self, rows: Schedule) -> Program:
-        """`rows` with these times."""
-        return unit_program(rows, self.forward, self.backward, weight=self.weight, latency=self.communication, overlap_sends=self.overlap)
+    def program(self, entry: Entry) -> Program:
+        """The slots of `entry` with these times."""
+        return unit_program(
+            entry.rows,
+            self.forward,
+            self.backward,
+            weight=self.weight,
+            latency=self.communication,
+            overlap_sends=self.overlap,
+            overlapped=entry.overlapped,
+        )
 
 
 def stage_times(entry: Entry, times: Times) -> StageTimes:
@@ -147,6 +163,9 @@ def stage_times(entry: Entry, times: Times) -> StageTimes:
     if entry.split and times.whole:
         message = f"{entry.label} splits its backwards, so B alone does not say how long I and W take"
         raise PlanError(Finding(message, "--times", "B", "give I and W"))
+    if entry.overlapped and not times.overlap:
+        message = f"{entry.label} has slots that overlap a forward with a backward: not supported yet with blocking messages"
+        raise PlanError(Finding(message, "--sends", "blocking", "leave --sends out, or write the two passes one after the other"))
     factor = times.factor(entry)
     forward, inputs, weight = (
         [share * times_ for share, times_ in zip(times.per_stage("--times", values, entry), factor, strict=True)]
@@ -172,7 +191,7 @@ def simulate(entries: Iterable[Entry], times: Times, activation: int | None = No
             findings += error.findings
     if findings:
         raise PlanError(findings)
-    if stuck := [entry for entry, _ in prepared if deadlock(entry.rows)]:
+    if stuck := [entry for entry, _ in prepared if deadlock(entry.rows, entry.overlapped)]:
         raise ScheduleDeadlockError(stuck)
     return [_result(entry, seconds, times, activation) for entry, seconds in prepared]
 
@@ -181,7 +200,7 @@ class ScheduleDeadlockError(DeadlockError):
     """Schedules that wait for themselves; `findings` names every rank that stops, `circles` who waits for whom."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        self.findings = [located(entry, finding) for entry in entries for finding in deadlock(entry.rows)]
+        self.findings = [located(entry, finding) for entry in entries for finding in deadlock(entry.rows, entry.overlapped)]
         self.circles = {entry.label: circle_text(entry) for entry in entries}
         blocks = [f"circle of waiting in {label}:\n  " + "\n  ".join(lines) for label, lines in self.circles.items() if lines]
         super().__init__("\n".join([*map(str, self.findings), *blocks]))
@@ -189,38 +208,49 @@ class ScheduleDeadlockError(DeadlockError):
 
 def circle_text(entry: Entry) -> list[str]:
     """Who waits for whom: one line per rank of the circle."""
-    ring = circle(entry.rows)
+    ring = circle(entry.rows, entry.overlapped)
+    precedence = Precedence(entry.rows, entry.overlapped)
     where = {slot: (rank, position) for rank, row in enumerate(entry.rows) for position, slot in enumerate(row)}
 
     def place(slot: Slot) -> str:
         rank, position = where[slot]
         line, column = entry.place(rank, position)
         at = f", {entry.file}:{line}:{column}" if line is not None else ""
-        return f"{slot} (rank {rank} position {position}{at})"
+        return f"{precedence.name(slot)} (rank {rank} position {position}{at})"
 
     lines = []
     for number, (_, _, slot, need) in enumerate(ring):
         behind = ring[(number + 1) % len(ring)][2]
-        lines.append(f"{place(slot)} waits for {place(need)}" + (f", which stands behind {behind}" if behind != need else ""))
+        lines.append(
+            f"{place(slot)} waits for {place(need)}"
+            + (f", which stands behind {precedence.name(behind)}" if need not in precedence.pair(behind) else "")
+        )
     return lines
 
 
 def _result(entry: Entry, seconds: StageTimes, times: Times, activation: int | None) -> Result:
-    program = seconds.program(entry.rows)
+    program = seconds.program(entry)
     trace = Engine(program, _Nobody()).run()
     homes = entry.homes
+    precedence = Precedence(entry.rows, entry.overlapped)
+    shares: dict[Slot, tuple[float, float]] = {}
     chunk = {stage: homes[:stage].count(home) for stage, home in enumerate(homes)}
-    boxes, messages = [], []
+    messages = []
     for op in program.ops:
         start, end = trace.start[op.index], trace.end[op.index]
         if op.kind == COMPUTE:
-            slot = Slot.parse(op.name)
-            boxes.append(Box(op.lanes[0].rank, slot, start, end, chunk[slot.stage]))
+            shares[Slot.parse(op.name)] = (start, end)
         elif end > start:
             sender, receiver = (lane.rank for lane in op.lanes)
             first, *back = map(Slot.parse, op.name.removeprefix("send ").split())
             messages.append(Message(sender, receiver, first, start, end))
             messages += [Message(receiver, sender, slot, start, end) for slot in back]
+    boxes = []
+    for slot, share in shares.items():
+        pair = precedence.pair(slot)
+        other = next((part for part in pair if part != slot), None)
+        start, end = shares[pair[0]][0], shares[pair[-1]][1]
+        boxes.append(Box(precedence.rank[slot], slot, start, end, chunk[slot.stage], other, share))
     asynchronous = entry.name == "pipedream"
     return Result(
         entry,
@@ -234,7 +264,14 @@ def _result(entry: Entry, seconds: StageTimes, times: Times, activation: int | N
         if asynchronous
         else (),
         blocking=not times.overlap,
+        makespan_one_by_one=_makespan_one_by_one(entry, seconds) if entry.overlapped else None,
     )
+
+
+def _makespan_one_by_one(entry: Entry, seconds: StageTimes) -> float | None:
+    """The makespan if every pass had a slot of its own, in the order of the rows."""
+    apart = replace(entry, overlapped=APART)
+    return None if deadlock(apart.rows) else Engine(seconds.program(apart), _Nobody()).run().makespan
 
 
 def _rank_figures(entry: Entry, boxes: Iterable[Box], activation: int | None) -> Iterable[RankFigures]:
@@ -249,7 +286,7 @@ def _rank_figures(entry: Entry, boxes: Iterable[Box], activation: int | None) ->
         yield RankFigures(
             min((box.start for box in row), default=0.0),
             max((box.end for box in row), default=0.0),
-            sum(box.end - box.start for box in row),
+            math.fsum(box.share[1] - box.share[0] for box in row),
             peak / chunks,
             peak,
             shorter / chunks,
@@ -259,6 +296,6 @@ def _rank_figures(entry: Entry, boxes: Iterable[Box], activation: int | None) ->
 
 def _endless_period(entry: Entry, seconds: StageTimes) -> float:
     """`micro_batches` times the steady time per micro-batch of a schedule that never flushes."""
-    rows = schedule(entry.name, entry.ranks, max(entry.micro_batches, 12 * entry.ranks + 16))
-    trace = Engine(seconds.program(rows), _Nobody()).run()
+    longer = replace(entry, rows=schedule(entry.name, entry.ranks, max(entry.micro_batches, 12 * entry.ranks + 16)))
+    trace = Engine(seconds.program(longer), _Nobody()).run()
     return entry.micro_batches * steady_period(Timeline(trace)).period

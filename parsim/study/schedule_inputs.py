@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from parsim import units
-from parsim.errors import Finding, PlanError
+from parsim.errors import Finding, PlanError, ScenarioError
 from parsim.parallel.schedules import ALIASES, NAMES, check, chunks, homes, schedule
 from parsim.parallel.schedules.check import SlotFinding
 from parsim.parallel.schedules.custom import Table, from_function, load_function, read_table
-from parsim.parallel.schedules.slot import Schedule
+from parsim.parallel.schedules.slot import APART, Overlapped, Schedule
+from parsim.scenario.files import read_text
+from parsim.scenario.trust import code_file, is_trusted, refusal
 
 _FILE = re.compile(r".*[/\\].*|.*\.(csv|txt|tsv|py)(:\w+)?", re.IGNORECASE)
 _OPTIONS = {"parallel.pipeline.size": "-p", "training.micro_batches": "-m", "parallel.pipeline.virtual_stages": "-v"}
@@ -37,6 +39,8 @@ class Entry:
     file: str = ""
     places: tuple[tuple[tuple[int, int], ...], ...] = ()
     """(line, column) of every slot in `file`"""
+    overlapped: Overlapped = APART
+    """slots that run a forward and a backward at once"""
 
     @property
     def ranks(self) -> int:
@@ -195,7 +199,7 @@ class _Reader:
         text = text.strip()
         unit = ""
         try:
-            value = float(text)
+            value = float(text) if text.isascii() else units.real(text)  # NaN is told below
         except ValueError:
             unit = "s"
             try:
@@ -214,7 +218,7 @@ class _Reader:
         values = []
         for part in text.replace(":", ",").split(","):
             try:
-                value = float(part)
+                value = units.real(part)
             except ValueError:
                 value = -1.0
             if not 0 < value < float("inf"):
@@ -251,14 +255,17 @@ def _backward(given: Mapping[str, tuple[float, ...]], findings: list[Finding]) -
     return (), (), False
 
 
-def entries(names: Iterable[str], ranks: int | None, micro_batches: int | None, virtual: Sequence[int] = (1,)) -> list[Entry]:
+def entries(
+    names: Iterable[str], ranks: int | None, micro_batches: int | None, virtual: Sequence[int] = (1,), *, trust_code: bool = False
+) -> list[Entry]:
     """The schedules of `names`, in order; tables of the user's own say themselves how many ranks and micro-batches they have.
 
+    Python files run only with `trust_code`.
     Raises `PlanError` with everything that is wrong with all of them. That they do not deadlock is not checked here.
     """
-    findings: list[Finding] = []
     files: dict[str, Entry] = {}
     wanted = list(names)
+    findings = [] if is_trusted(trust_code) else [refusal(name, "") for name in wanted if ":" in name and code_file(name)]
     for name in wanted:
         if _FILE.fullmatch(name) and ":" not in name and name not in files:
             try:
@@ -297,7 +304,8 @@ def _option(finding: Finding) -> Finding:
 def _named(name: str, p: int, m: int, virtual: Sequence[int]) -> list[Entry]:
     if ":" in name:
         path = name.rpartition(":")[0]
-        return [_checked(Entry("custom", name, from_function(load_function(name), p, m, virtual[0]), m, file=path), m)]
+        table = from_function(load_function(name), p, m, virtual[0])
+        return [_checked(Entry("custom", name, table.rows, m, file=path, overlapped=table.overlapped), m)]
     word = name.strip().lower().replace("_", "-")
     word = ALIASES.get(word, word)
     if word != "interleaved":
@@ -320,10 +328,9 @@ def _table(name: str, ranks: int | None, micro_batches: int | None) -> Entry:
     if path.suffix.lower() == ".py":
         raise PlanError(Finding("is Python: which function?", "", name, f"write {name}:NAME", file=name))
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise PlanError(Finding(f"cannot be read: {reason}", "", name, f"write {', '.join(NAMES)}, or a path", file=name)) from None
+        text = read_text(path)
+    except ScenarioError as error:
+        raise PlanError([replace(one, value=name, suggestion=f"write {', '.join(NAMES)}, or a path") for one in error.findings]) from None
     try:
         table = read_table(text, name)
     except PlanError as error:
@@ -337,12 +344,12 @@ def _legal(name: str, table: Table, ranks: int | None, micro_batches: int | None
     count = 1 + max(slot.micro_batch for row in table.rows for slot in row)
     if micro_batches is not None and count != micro_batches:
         raise PlanError(Finding(f"has {count} micro-batches, but -m is {micro_batches}", "-m", micro_batches, "leave -m out", file=name))
-    return _checked(Entry("custom", name, table.rows, count, file=name, places=table.places), micro_batches)
+    return _checked(Entry("custom", name, table.rows, count, file=name, places=table.places, overlapped=table.overlapped), micro_batches)
 
 
 def _checked(entry: Entry, micro_batches: int | None) -> Entry:
     """`entry`, if it is legal; deadlocks are left to be found later."""
-    problems = [finding for finding in check(entry.rows, None, micro_batches) if "deadlock" not in finding.message]
+    problems = [finding for finding in check(entry.rows, None, micro_batches, entry.overlapped) if "deadlock" not in finding.message]
     found = [located(entry, finding) for finding in problems[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
         found.append(Finding(f"and {len(problems) - MOST_PROBLEMS} more problems in this schedule", file=entry.file))

@@ -9,10 +9,10 @@ from math import gcd
 from typing import Any
 
 from parsim.errors import Finding, PlanError
-from parsim.parallel.schedules.slot import Schedule
+from parsim.parallel.schedules.order import Precedence
 from parsim.report.quantities import TimeUnit, percent, time_unit
 from parsim.report.schedule_scene import Arrow, Labels, Panel, Scene, SlotBox, scene
-from parsim.study.schedule import Box, Message, Result
+from parsim.study.schedule import Result
 from parsim.study.schedule_inputs import Entry, Times
 from parsim.study.schedule_theory import ClosedForm
 from parsim.units import format_bytes
@@ -37,6 +37,8 @@ def text(results: Sequence[Result], times: Times) -> str:
         lines += ["", "Closed forms", *formulas]
     if any(result.versions for result in results):
         lines += ["", *(line for result in results if result.versions for line in _versions(result))]
+    if conventions := [line for result in results for line in _convention(result, unit)]:
+        lines += ["", *conventions]
     lines += [
         "",
         "makespan: first slot to last of a step that starts with an empty pipeline. period: from one step to the next when every rank goes",
@@ -136,6 +138,21 @@ def _formulas(result: Result, unit: TimeUnit) -> list[str]:
     return [f"  {result.entry.label}: {'; '.join(parts)} ({closed.citation})"]
 
 
+def _convention(result: Result, unit: TimeUnit) -> list[str]:
+    """How the slots of a table of the user's own were run."""
+    count = len(result.entry.overlapped)
+    if result.entry.name != "custom":
+        return []
+    if not count:
+        return [f"{result.entry.label}: single passes, each rank's one after the other in the order of its row"]
+    other = result.makespan_one_by_one
+    apart = "they would deadlock" if other is None else f"the makespan would be {show(other, unit)} {unit.name}"
+    return [
+        f"{result.entry.label}: {count} overlapped slots (F&B): each begins when the inputs of both are there, takes F + B,",
+        f"  and ends both passes at its end. As single passes, F before B, {apart}.",
+    ]
+
+
 def _versions(result: Result) -> list[str]:
     versions, stale = (_by_rank([str(value) for value in values]) for values in (result.versions, result.staleness))
     return [
@@ -170,7 +187,9 @@ def _entry(result: Result) -> dict[str, Any]:
         "ranks": entry.ranks,
         "stages": len(entry.homes),
         "micro_batches": entry.micro_batches,
+        "overlapped_slots": len(entry.overlapped),
         "makespan": result.makespan,
+        "makespan_one_by_one": result.makespan_one_by_one,
         "period": result.period,
         "period_per_micro_batch": result.period / entry.micro_batches,
         "bubble_fraction": result.bubble_fraction,
@@ -192,7 +211,11 @@ def _entry(result: Result) -> dict[str, Any]:
             }
             for rank, figures in enumerate(result.ranks)
         ],
-        "slots": [{"rank": box.rank, "slot": str(box.slot), "start": box.start, "end": box.end} for box in result.boxes],
+        "slots": [
+            {"rank": box.rank, "slot": str(box.slot), "start": box.start, "end": box.end}
+            | ({"overlaps": str(box.overlaps)} if box.overlaps is not None else {})
+            for box in result.boxes
+        ],
         "messages": [
             {"from": one.sender, "to": one.receiver, "slot": str(one.slot), "start": one.start, "end": one.end} for one in result.messages
         ],
@@ -209,8 +232,8 @@ def drawing(result: Result, first: int = 0) -> str:
     A dot is idle, ``--`` a message that holds up compute; chunks of a rank are a, b, ... Raises `PlanError` beyond `WIDEST` columns.
     """
     messages = result.messages if result.blocking else ()
-    spans: list[Box | Message] = [*result.boxes, *messages]
-    edges = [Fraction(edge).limit_denominator(10**6) for span in spans for edge in (span.start, span.end)]
+    spans = [*(box.share for box in result.boxes), *((one.start, one.end) for one in messages)]
+    edges = [Fraction(edge).limit_denominator(10**6) for span in spans for edge in span]
     step = float(_common(edges)) or 1.0
     count = round(result.makespan / step)
     if count > WIDEST:
@@ -225,7 +248,7 @@ def drawing(result: Result, first: int = 0) -> str:
 
     for box in result.boxes:
         chunk = chr(ord("a") + box.chunk) if chunked else ""
-        put(box.rank, box.start, box.end, f"{box.slot.kind}{box.slot.micro_batch + first}{chunk}")
+        put(box.rank, *box.share, f"{box.slot.kind}{box.slot.micro_batch + first}{chunk}")
     for one in messages:
         for rank in (one.sender, one.receiver):
             put(rank, one.start, one.end, "--")
@@ -249,13 +272,11 @@ def table_text(entry: Entry) -> str:
     head = [
         f"# {entry.label}: {entry.ranks} ranks, {entry.micro_batches} micro-batches, {len(entry.homes)} stages",
         "# one line per rank: its slots in order. F forward, B backward (or I backward-input and W backward-weight); F1.3: stage 1,",
-        "# micro-batch 3, both from 0. Empty cells mean nothing.",
+        "# micro-batch 3, both from 0; F1.3&B0.1 overlaps both in one slot. Empty cells mean nothing.",
     ]
-    return "\n".join([*head, *_rows(entry.rows)]) + "\n"
-
-
-def _rows(rows: Schedule) -> list[str]:
-    return [",".join(map(str, row)) for row in rows]
+    precedence = Precedence(entry.rows, entry.overlapped)
+    rows = [",".join(precedence.name(slot) for slot in row if slot == precedence.pair(slot)[0]) for row in entry.rows]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def figure(
@@ -290,8 +311,8 @@ def _panel_of(result: Result, unit: TimeUnit, first: int, *, captions: bool) -> 
                 str(box.slot),
                 box.slot.kind,
                 box.slot.micro_batch + first,
-                box.start / unit.factor,
-                box.end / unit.factor,
+                box.share[0] / unit.factor,
+                box.share[1] / unit.factor,
                 box.chunk,
                 homes.count(box.rank),
             )
@@ -300,4 +321,7 @@ def _panel_of(result: Result, unit: TimeUnit, first: int, *, captions: bool) -> 
         result.makespan / unit.factor,
         tuple(Arrow(one.sender, one.receiver, one.start / unit.factor, one.end / unit.factor) for one in result.messages),
         blocking=result.blocking,
+        overlapped=tuple(
+            (box.rank, box.start / unit.factor, box.end / unit.factor) for box in result.boxes if box.overlaps and box.slot.kind == "F"
+        ),
     )

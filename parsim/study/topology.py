@@ -113,7 +113,7 @@ def _cables(cluster: Cluster, topology: str) -> tuple[float, ...]:
     if fabric is None:
         return (math.inf,) * len(ports)
     if isinstance(fabric, GraphFabric):
-        wires = fabric.finder.graph.adj
+        wires = fabric.finder.adjacent
         return tuple(math.fsum(data["link"].capacity for data in wires[port].values()) for port in ports)
     return (fabric.link_kind.capacity,) * len(ports)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from os import cpu_count
 from typing import Any
@@ -45,12 +46,12 @@ Watch = Callable[[Iterable[Trial], int], Iterable[Trial]]
 """is given the trials as they come and how many there will be, and passes them on"""
 
 
-def trial(tree: Mapping[str, Any], overrides: Overrides = ()) -> Trial:
+def trial(tree: Mapping[str, Any], overrides: Overrides = (), *, trust_code: bool = False) -> Trial:
     """Simulate a scenario tree with `overrides` on top; a scenario that cannot be simulated says why."""
     from parsim.report.verdict import exposed_communication
 
     try:
-        report = simulate(load(tree, *overrides))
+        report = simulate(load(tree, *overrides, trust_code=trust_code))
     except InputError as error:
         return Trial(overrides, refused=error.findings[0].message)
     except ParsimError as error:
@@ -68,8 +69,9 @@ def trial(tree: Mapping[str, Any], overrides: Overrides = ()) -> Trial:
 def trials(scenario: Scenario, changes: Sequence[Overrides], *, jobs: int | None = None, watch: Watch | None = None) -> list[Trial]:
     """One trial per change, in their order, in `jobs` processes (None: one per CPU)."""
     tree = scenario.document()
+    job = partial(trial, trust_code=scenario.trust_code)
     watch = watch or (lambda found, _: found)
     if (jobs or cpu_count() or 1) == 1 or len(changes) < 2:
-        return list(watch((trial(tree, overrides) for overrides in changes), len(changes)))
+        return list(watch((job(tree, overrides) for overrides in changes), len(changes)))
     with ProcessPoolExecutor(jobs) as pool:
-        return list(watch(pool.map(trial, repeat(tree), changes), len(changes)))
+        return list(watch(pool.map(job, repeat(tree), changes), len(changes)))

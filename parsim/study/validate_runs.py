@@ -1,8 +1,9 @@
 """Predicted against published steps of training: seconds and memory, by source.
 
 Three grades, never mixed. *A priori*: device files as they are (datasheets, matrix products, collectives) and the default
-software. *Calibrated*: device parameters fitted on all sources of a GPU, and each source's named constants. *Held out*: device
-parameters fitted without the source, its constants on the other half of its rows.
+software; where training runs decided one of their parameters, `Source.from_training` says so. *Calibrated*: device parameters fitted on
+all sources of a GPU, and each source's named constants. *Held out*: device parameters fitted without the source, its constants on the
+other half of its rows.
 """
 
 from __future__ import annotations
@@ -124,23 +125,22 @@ def errors(values: Iterable[float | None]) -> Errors | None:
     return Errors(len(found), fmean(sizes), median(sizes), percentile(sizes, 0.9), max(found, key=abs), fmean(found))
 
 
-def step_time(tree: Mapping[str, Any]) -> float:
+def step_time(tree: Mapping[str, Any], *, trust_code: bool = False) -> float:
     """Seconds of one optimizer step of a scenario.
 
     From 2p micro-batches on every further p add the same time; long steps are simulated with 2p and 3p micro-batches and
-    continued from there (p: pipeline size; equal to the whole simulation within 0.03 % on the published runs).
+    continued from there (p: pipeline size; equal to the whole simulation within 0.03 % on the published runs). `trust_code` as in `load`.
 
     Raises:
         InputError: the scenario cannot be simulated.
     """
-    scenario = load(tree)
-    built = build(scenario)
+    built = build(load(tree, trust_code=trust_code))
     training, depth = built.training, built.parallelism.pipeline.size
     few, more = _WARM * depth, (_WARM + 1) * depth
     if training.micro_batches <= few + more:
-        return _makespan(tree)
+        return _makespan(tree, trust_code=trust_code)
     each = training.global_batch // training.micro_batches
-    short, long = (_makespan(_with_batch(tree, each * count)) for count in (few, more))
+    short, long = (_makespan(_with_batch(tree, each * count), trust_code=trust_code) for count in (few, more))
     return short + (long - short) * (training.micro_batches - few) / (more - few)
 
 
@@ -164,8 +164,8 @@ def peak_gib(tree: Mapping[str, Any], column: str) -> float:
     return float(document["memory"][MEMORY[column]]) / 2**30
 
 
-def _makespan(tree: Mapping[str, Any]) -> float:
-    return max(execute(build(load(tree))).trace.end)
+def _makespan(tree: Mapping[str, Any], *, trust_code: bool = False) -> float:
+    return max(execute(build(load(tree, trust_code=trust_code))).trace.end)
 
 
 def _with_batch(tree: Mapping[str, Any], size: int) -> dict[str, Any]:
@@ -216,6 +216,7 @@ def document(validation: Validation) -> dict[str, Any]:
         overall = times[main]
         sources[source.name] = {
             "title": source.title, "source": source.reference, "gpu": source.gpu, "inferred": source.inferred,
+            "from_training": dict(source.from_training),
             **({} if overall is None else overall.document()),
             "grade": main,
             "grades": {grade.replace("-", "_"): None if one is None else one.document() for grade, one in times.items()},

@@ -26,7 +26,7 @@ def text(validation: Validation, *, rows: bool = True) -> str:
     if memories:
         lines += ["", "Error of the peak memory [%]", f"{'source':<32} {_HEADINGS}"]
         lines += [f"{source.name:<32} {_summary(found)}" for source, found in memories]
-    lines += ["", *_left_out(validation), "", *_fitted(validation), "", "inferred, because not printed"]
+    lines += ["", *_left_out(validation), "", *_from_training(validation), "", *_fitted(validation), "", "inferred, because not printed"]
     lines += [f"  {source.name}: {source.inferred}" for source in validation.sources if source.inferred]
     return "\n".join(lines)
 
@@ -72,9 +72,14 @@ def _left_out(validation: Validation) -> list[str]:
     return lines if len(lines) > 1 else ["no row is left out"]
 
 
+def _from_training(validation: Validation) -> list[str]:
+    found = [f"  {source.name}, {of}: {words}" for source in validation.sources for of, words in source.from_training.items()]
+    return ["a priori, but not free of training runs", *found] if found else ["no a priori figure holds a parameter from training runs"]
+
+
 def _fitted(validation: Validation) -> list[str]:
     if "calibrated" not in validation.grades:
-        return ["nothing was fitted"]
+        return ["nothing is fitted for the grade a-priori"]
     lines = ["fitted, grade calibrated"]
     for gpu in dict.fromkeys(source.gpu for source in validation.sources):
         values = validation.fits.calibrated.get(gpu, {})

@@ -31,6 +31,8 @@ class Variant:
     named: tuple[str, ...] = ()
     partials: tuple[Partial, ...] = ()
     arguments: tuple[str, ...] = ()
+    trust_code: bool = False
+    """whether the Python files that the scenario names may run, in whatever process"""
 
     def scenario(self) -> Scenario:
         """Load it.
@@ -39,8 +41,9 @@ class Variant:
             ScenarioError: all problems.
         """
         if isinstance(self.source, Scenario):
-            return self.source.with_overrides(*self.arguments) if self.arguments else self.source
-        return load(self.source, *self.arguments, named=self.named, partials=self.partials)
+            source = replace(self.source, trust_code=self.trust_code or self.source.trust_code)
+            return source.with_overrides(*self.arguments) if self.arguments else source
+        return load(self.source, *self.arguments, named=self.named, partials=self.partials, trust_code=self.trust_code)
 
 
 @dataclass(frozen=True)
@@ -83,13 +86,14 @@ def variants(
     title = groups[0].title if not many else " vs ".join(dict.fromkeys(_shortest(group.title) for group in groups))
     stems = list(dict.fromkeys(group.stem for group in groups))
     stem = "-vs-".join(stems) if len(stems) <= 2 else f"{stems[0]}-and-{len(stems) - 1}-more"
+    stem = stem.replace("/", "-").replace("\\", "-")  # names of overrides may have any letters
     return Variants(tuple(found), title, stem, None if many else groups[0].baseline)
 
 
 def _of_source(source: Source, named: tuple[str, ...]) -> Variants:
     """The variants of one source without the axes of the command line."""
     if isinstance(source, Scenario):
-        return Variants((Variant(source.name, source),), source.name, "scenario")
+        return Variants((Variant(source.name, source),), source.settings.name, "scenario")
     if isinstance(source, Mapping):
         name = str(source.get("name", "scenario"))
         return Variants((Variant(name, source, named),), name, "scenario")
@@ -130,7 +134,7 @@ def _comparison(word: str) -> Path | None:
 
 def _overridden(word: str) -> tuple[str, tuple[str, ...]]:
     """``NAME+OVERRIDE`` as NAME and its overrides; a file whose own name has a plus is that file."""
-    if "+" not in word or Path(word).exists():
+    if "+" not in word or files.exists(word):
         return word, ()
     file, *blocks = word.split("+")
     return file, tuple(blocks)

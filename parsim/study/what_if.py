@@ -109,7 +109,7 @@ def scaled(scenario: Scenario, path: str, factor: float) -> str:
         holder = holder.get(key) if isinstance(holder, dict) else None
     if isinstance(holder, (int, float)):
         return f"{path}={holder * factor:.12g}"
-    match = re.fullmatch(r"\s*([x×]?)\s*([0-9._]+(?:[eE][+-]?\d+)?)\s*(.*?)\s*", str(holder)) if holder is not None else None
+    match = re.fullmatch(r"\s*([x×]?)\s*([0-9._]+(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*", str(holder)) if holder is not None else None
     if match is None:
         return f"{path}=x{factor:.12g}"
     return f"{path}={match[1]}{float(match[2]) * factor:.12g} {match[3]}".rstrip()

@@ -9,7 +9,7 @@ from typing import Any
 from parsim.report.quantities import gib, percent, seconds
 from parsim.report.timeline import KEYS
 from parsim.report.verdict import WORDS
-from parsim.study.differences import Document, fullest, same, work
+from parsim.study.differences import Document, fullest, has_band, same, work
 
 TIE = 1e-3
 """Step times closer than this are the same: less memory wins then. No prediction is better than that."""
@@ -29,17 +29,17 @@ class Winner:
     place: int | None
     """None where nothing fits"""
     criterion: str
-    """step_time_s, or seconds_per_token or seconds_per_sample where steps do unequal work"""
+    """estimate.step_time_s, or seconds_per_token or seconds_per_sample of the estimate where steps do unequal work"""
     why: str
     against: int | None = None
     """the variant that it is explained by"""
     parts_s: Mapping[str, float] | None = None
-    """where the difference of time lies: the winner's parts less the other's [s]; they sum to the difference of the criterion"""
+    """where the difference of time lies: the winner's parts less the other's [s]; they sum to the difference of the simulated times"""
 
 
 @dataclass(frozen=True)
 class _Contest:
-    """What can be chosen from; times are per step, or per unit of work."""
+    """What can be chosen from; times are estimates per step, or per unit of work."""
 
     labels: Sequence[str]
     documents: Mapping[int, Document]
@@ -48,8 +48,10 @@ class _Contest:
     """empty: per step"""
 
     def time(self, place: int) -> float:
-        document = self.documents[place]
-        return float(document["step_time_s"]) / self.share(place)
+        return float(self.documents[place]["estimate"]["step_time_s"]) / self.share(place)
+
+    def simulated(self, place: int) -> float:
+        return float(self.documents[place]["step_time_s"]) / self.share(place)
 
     def share(self, place: int) -> float:
         """What the times of a step are divided by."""
@@ -59,9 +61,10 @@ class _Contest:
         return int(self.documents[place]["memory"]["peak_bytes"])
 
     def text(self, place: int) -> str:
-        if not self.unit:
-            return f"{seconds(self.time(place))} per step"
-        return f"{seconds(_MANY * self.time(place))} per {_MANY:,} {self.unit}s"
+        time, of = (self.time(place), "step") if not self.unit else (_MANY * self.time(place), f"{_MANY:,} {self.unit}s")
+        if not has_band(self.documents[place]):
+            return f"{seconds(time)} per {of}"
+        return f"{seconds(time)} per {of}, simulated {seconds((_MANY if self.unit else 1) * self.simulated(place))}"
 
 
 def winner(labels: Sequence[str], documents: Sequence[Document | None], baseline: int) -> Winner | None:
@@ -74,7 +77,7 @@ def winner(labels: Sequence[str], documents: Sequence[Document | None], baseline
     equal = len(units) == 1 and all(same(amount, amounts[0]) for amount in amounts)
     unit = "" if equal else units.pop() if len(units) == 1 else "sample"
     contest = _Contest(labels, known, {place: bool(document["memory"]["fits"]) for place, document in known.items()}, unit)
-    criterion = f"seconds_per_{unit}" if unit else "step_time_s"
+    criterion = f"seconds_per_{unit}" if unit else "estimate.step_time_s"
     fitting = [place for place in known if contest.fits[place]]
     if not fitting:
         closest = max(known, key=lambda place: int(known[place]["memory"]["headroom_bytes"]))
@@ -117,7 +120,13 @@ def _sentence(contest: _Contest, chosen: int, other: int, parts: Mapping[str, fl
         gain = f" and needs {gib(saved)} GiB less memory{_saved(contest, chosen, other)}" if saved > 0 else ""
         return f"{name} is as fast as {rival} ({contest.text(chosen)}){gain}{_quicker(contest, chosen, other)}."
     head = f"{name} wins: {contest.text(chosen)}, {percent(1.0 - ours / theirs)} less than {rival} ({contest.text(other)})"
-    return f"{head}{_because(contest, parts, theirs - ours)}{_gpus(contest, chosen, other)}{_quicker(contest, chosen, other)}."
+    shorter = contest.simulated(other) - contest.simulated(chosen)
+    because = (
+        _because(contest, parts, shorter)
+        if shorter > 0
+        else f"; simulated it is no faster, but published runs like {rival} exceed their simulation by more"
+    )
+    return f"{head}{because}{_gpus(contest, chosen, other)}{_quicker(contest, chosen, other)}."
 
 
 def _because(contest: _Contest, parts: Mapping[str, float], gain: float) -> str:
@@ -126,8 +135,9 @@ def _because(contest: _Contest, parts: Mapping[str, float], gain: float) -> str:
     notable = sorted((key for key in parts if abs(parts[key]) >= _NOTABLE * gain), key=lambda key: -abs(parts[key]))[:_NAMED]
     less = [f"{seconds(-many * parts[key])} less {_word(key)}" for key in notable if parts[key] < 0]
     more = [f"{seconds(many * parts[key])} more {_word(key)}" for key in notable if parts[key] > 0]
-    words = f": {_joined(less)}" if less else ""
-    return f"{words}{', against ' if words else ': '}{_joined(more)}" if more else words
+    of = ": simulated, " if any(map(has_band, contest.documents.values())) else ": "
+    words = f"{of}{_joined(less)}" if less else ""
+    return f"{words}{', against ' if words else of}{_joined(more)}" if more else words
 
 
 def _word(key: str) -> str:

@@ -46,8 +46,8 @@ def least_time(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, w
         if all(_reduces(cluster, gpu) for gpu in group):
             inside = size / max(ports.values())
         else:
-            inside = 2 * (ranks - 1) * size / sum(ports.values())
-        return max(inside, 2 * (count - 1) * size / sum(plugs.values()) if plugs else 0.0)
+            inside = 2 * (ranks - 1) * size / math.fsum(ports.values())
+        return max(inside, 2 * (count - 1) * size / math.fsum(plugs.values()) if plugs else 0.0)
     inside = max((ranks - 1) / ranks * size / rate for rate in ports.values())
     return max(inside, max(((count - 1) / count * size / rate for rate in plugs.values()), default=0.0))
 
@@ -56,7 +56,7 @@ def _reduces(cluster: Cluster, gpu: int) -> bool:
     """Whether the GPU sits on an NVSwitch that adds."""
     machine = cluster.machine(cluster.node_of(gpu))
     name = machine.gpu_names[cluster.local(gpu)]
-    switched = any(machine.finder.kind[other] == "nvswitch" for other in machine.graph.adj[name])
+    switched = any(machine.finder.kind[other] == "nvswitch" for other in machine.finder.adjacent[name])
     return switched and cluster.device(gpu).compute_capability >= _REDUCING_SWITCHES
 
 
@@ -69,7 +69,7 @@ def _ports(cluster: Cluster, gpu: int, members: list[int], wire: Mapping[str, fl
     name = machine.gpu_names[cluster.local(gpu)]
     inside = {machine.gpu_names[cluster.local(member)] for member in members}
     nvlink = pcie = 0.0
-    for other, data in machine.graph.adj[name].items():
+    for other, data in machine.finder.adjacent[name].items():
         kind = data["link_kind"]
         rate = _rate(wire, kind.name) * data["link"].capacity / kind.capacity if len(members) > 1 or kind.medium == "network" else 0.0
         if kind.medium == "nvlink":
@@ -89,7 +89,7 @@ def _joined(cluster: Cluster, members: list[int]) -> bool:
         if vertex in reached:
             continue
         reached.add(vertex)
-        for other, data in machine.graph.adj[vertex].items():
+        for other, data in machine.finder.adjacent[vertex].items():
             if data["link_kind"].medium == "nvlink" and (other in names or machine.finder.kind[other] == "nvswitch"):
                 todo.append(other)
     return names <= reached
@@ -100,7 +100,7 @@ def _plugs(cluster: Cluster, node: int, wire: Mapping[str, float]) -> float:
     fabric = cluster.network
     if not isinstance(fabric, GraphFabric):
         return len(cluster.machine(node).ports) * _rate(wire, fabric.link_kind.name)
-    cables = [data for name in fabric.port_names[node] for data in fabric.finder.graph.adj[name].values()]
+    cables = [data for name in fabric.port_names[node] for data in fabric.finder.adjacent[name].values()]
     rates = [_rate(wire, data["link_kind"].name) * data["link"].capacity / data["link_kind"].capacity for data in cables]
     return math.fsum(rates)
 

@@ -28,8 +28,9 @@ def test_json_files_and_scenarios(tmp_path: Path, capsys: pytest.CaptureFixture[
     report = json.loads(capsys.readouterr().out)
     best = document["ranked"][0]
     assert report["step_time_s"] == best["step_time_s"]
-    assert report["cost"]["to_train"] == best["cost"]
-    assert report["time_to_train_s"] == best["time_to_train_s"]
+    assert report["estimate"]["step_time_s"] == best["estimate"]["step_time_s"]
+    assert report["estimate"]["cost_to_train"] == best["cost"]
+    assert report["estimate"]["time_to_train_s"] == best["time_to_train_s"]
     assert report["goodput"] == best["goodput"]
 
 

@@ -105,7 +105,7 @@ def test_it_goes_on_and_begins_anew(capsys: pytest.CaptureFixture[str], monkeypa
     assert capsys.readouterr().out == ""
     rows = Path("parsim-out/sweep-tiny/results.jsonl").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("parsim.run.simulate", lambda _: pytest.fail("simulated again"))
+        patch.setattr("parsim.run.simulate", lambda *_, **__: pytest.fail("simulated again"))
         assert sweep("--where", "bubble < 20 %") == 0
         said = capsys.readouterr().out
     assert "6 points: 6 simulated (6 rows were there before); 1 keep all constraints." in said

@@ -29,7 +29,7 @@ def adding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def document(file: str, *overrides: str) -> dict[str, Any]:
-    return simulate(load(file, *overrides)).document()
+    return simulate(file, *overrides, trust_code=True).document()
 
 
 @pytest.mark.usefixtures("adding")
@@ -97,7 +97,7 @@ def test_the_strategy_shares_states_and_traffic(tmp_path: Path, ranks: int) -> N
 @pytest.mark.parametrize("sizes", [("parallel.tp=2",), ("parallel.pp=2", "training.micro_batch=2"), ("parallel.cp=2",)])
 def test_the_strategy_goes_with_other_parallelism(tmp_path: Path, sizes: tuple[str, ...]) -> None:
     files_of("write-a-strategy", tmp_path)
-    scenario = load(str(tmp_path / "job.yaml"), "model=gpt2", "cluster.nodes=2", *sizes)
+    scenario = load(str(tmp_path / "job.yaml"), "model=gpt2", "cluster.nodes=2", *sizes, trust_code=True)
     folded, whole = simulate(scenario).document(), simulate(scenario, unfolded=True).document()
     assert folded["step_time_s"] == pytest.approx(whole["step_time_s"], rel=1e-9)
     inside = {row["group_size"] for row in folded["collectives"] if row["kind"] == "all_gather" and row["axis"] == "data"}

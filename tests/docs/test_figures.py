@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,6 +30,14 @@ def test_a_figure_is_a_small_drawing(name: str) -> None:
     path = FOLDER / name
     assert path.stat().st_size < LARGEST
     assert ElementTree.parse(path).getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))])
+def test_the_command_beside_a_picture_is_the_one_that_drew_it(page: str) -> None:
+    text = (DOCS.parent / page).read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^]]*\]\((?:docs/)?figures/([\w.-]+)\)(?:<br>`([^`]+)`)?", text)
+    assert [(name, command) for name, command in shown if make_figures.FIGURES[name][0] != command] == []
+    assert page.startswith("docs") or len(shown) == 4
 
 
 @pytest.mark.slow

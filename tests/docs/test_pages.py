@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from doc_pages import DOCS, NAMES, described, split, steps, text_of
 
-from parsim.cli import app, execute
+from parsim.cli import COMMANDS, application, execute
 
 REWRITE = os.environ.get("PARSIM_GOLDEN") == "write"
 
@@ -71,7 +71,7 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_described_commands_exist(page: str) -> None:
     from typer.main import get_command
 
-    known = get_command(app).commands  # type: ignore[attr-defined]
+    known = get_command(application(COMMANDS)).commands  # type: ignore[attr-defined]
     assert [command for command in described(page) if command.split()[1] not in known] == []
 
 

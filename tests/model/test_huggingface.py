@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,21 @@ def test_an_unread_key_is_named() -> None:
         ("qwen3-30b-a3b", {"mlp_only_layers": [3]}, "mlp_only_layers"),
         ("mpt-7b", {"attn_config": {"alibi": True, "qk_ln": True}}, "qk_ln"),
         ("llama-7b", {"num_key_value_heads": 5}, "32 / 5"),
+        ("llama-7b", {"architectures": 7}, "must be a list of texts, is 7"),
+        ("llama-7b", {"architectures": [7]}, "must be a list of texts"),
+        ("llama-7b", {"hidden_act": ["silu"]}, "is ['silu']"),
+        ("llama-7b", {"hidden_act": {"name": "silu"}}, "model.activation"),
+        ("llama-7b", {"model_type": ["llama"]}, "is not supported yet"),
+        ("llama-7b", {"hidden_size": 10**12}, "must be at most 1,000,000,000"),
+        ("llama-7b", {"attention_bias": "yes"}, "must be true or false"),
+        ("mistral-7b-v0.1", {"sliding_window": "wide"}, "must be a whole number, is 'wide'"),
+        ("mistral-7b-v0.1", {"sliding_window": -4}, "must be a whole number"),
+        ("gemma-2-9b", {"layer_types": 7}, "must be a list of texts"),
+        ("mpt-7b", {"expansion_ratio": "four"}, "must be a number"),
+        ("mpt-7b", {"expansion_ratio": math.nan}, "must be a number"),
+        ("mpt-7b", {"attn_config": [1]}, "must be a mapping"),
+        ("vit-base", {"id2label": 7}, "must be a mapping"),
+        ("deepseek-v3", {"n_shared_experts": "one"}, "must be a whole number"),
     ],
 )
 def test_what_cannot_be_modelled_is_refused(name: str, change: dict[str, Any], words: str) -> None:

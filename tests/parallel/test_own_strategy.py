@@ -72,27 +72,27 @@ def answer(document: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_a_class_derived_from_a_shipped_one_does_the_same(tmp_path: Path, name: str, shipped: str, data: dict[str, Any]) -> None:
-    own = simulate(scenario(tmp_path, f"mine.py:{name}", **data)).document()
+    own = simulate(scenario(tmp_path, f"mine.py:{name}", **data), trust_code=True).document()
     other = simulate(tree(shipped, **(data if shipped == "hsdp" else {}))).document()
     assert answer(own) == answer(other)
     assert own["confidence"]["status"] == "unvalidated", "nobody has measured it"
-    assert simulate(own["scenario"]).step_time == own["step_time_s"], "the resolved scenario knows where the file is"
+    assert simulate(own["scenario"], trust_code=True).step_time == own["step_time_s"], "the resolved scenario knows where the file is"
 
 
 def test_other_processes_read_the_file_too(tmp_path: Path) -> None:
-    first, second = trials(load(scenario(tmp_path, "mine.py:Same")), [(), ("training.micro_batch=4",)], jobs=2)
+    first, second = trials(load(scenario(tmp_path, "mine.py:Same"), trust_code=True), [(), ("training.micro_batch=4",)], jobs=2)
     assert first.step_time == simulate(tree("ddp")).step_time
     assert second.samples == 2 * first.samples
 
 
 def test_one_replica_needs_no_strategy(tmp_path: Path) -> None:
     file = scenario(tmp_path, "mine.py:Fails", "class Fails(Replicated):\n    def step(self, at):\n        raise RuntimeError\n")
-    assert simulate(load(file, "cluster.gpus=1")).step_time == simulate(load(tree("none"), "cluster.gpus=1")).step_time
+    assert simulate(load(file, "cluster.gpus=1", trust_code=True)).step_time == simulate(load(tree("none"), "cluster.gpus=1")).step_time
 
 
 def test_a_node_that_is_no_equal_part_makes_one_group(tmp_path: Path) -> None:
     file = scenario(tmp_path, "mine.py:Sharded")
-    twelve = simulate(load(file, "cluster.gpus=12")).document()
+    twelve = simulate(load(file, "cluster.gpus=12", trust_code=True)).document()
     assert {row["group_size"] for row in twelve["collectives"]} == {12}
 
 
@@ -142,7 +142,7 @@ BROKEN = {
 @pytest.mark.parametrize(("strategy", "code", "said"), BROKEN.values(), ids=list(BROKEN))
 def test_what_is_wrong_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], strategy: str, code: str, said: str) -> None:
     file = scenario(tmp_path, strategy, code)
-    assert execute(["run", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert execute(["run", str(file), "--trust-code", "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert said.replace("{file}", str(tmp_path / "mine.py")) in error
     assert "Traceback" not in error
@@ -152,8 +152,8 @@ def test_what_is_wrong_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_what_it_does_not_go_with(tmp_path: Path) -> None:
     file = scenario(tmp_path, "mine.py:Same")
     with pytest.raises(InputError, match="your own strategy, which keeps states on the device"):
-        simulate(load(file, "training.offload.optimizer=cpu"))
+        simulate(load(file, "training.offload.optimizer=cpu", trust_code=True))
     with pytest.raises(InputError, match=r"16 replicas .* / shard_size 3 = 5.333 is not whole"):
-        simulate(load(file, "parallel.data.shard_size=3"))
+        simulate(load(file, "parallel.data.shard_size=3", trust_code=True))
     with pytest.raises(InputError, match="pipedream updates after every micro-batch"):
-        simulate(load(file, "parallel.pipeline.size=2", "parallel.pipeline.schedule=pipedream"))
+        simulate(load(file, "parallel.pipeline.size=2", "parallel.pipeline.schedule=pipedream", trust_code=True))

@@ -46,10 +46,62 @@ def test_every_bad_cell_is_reported_with_its_place():
     assert (second.line, second.value) == (2, "B1")
 
 
-@pytest.mark.parametrize("cell", ["0SEND_F1", "1RECV_B0", "0UNSHARD", "2RESHARD", "0REDUCE_GRAD", "(0F1;1B0)OVERLAP_F_B"])
+@pytest.mark.parametrize("cell", ["0SEND_F1", "1RECV_B0", "0UNSHARD", "2RESHARD", "0REDUCE_GRAD"])
 def test_torch_passes_that_are_not_slots_are_refused(cell):
     with pytest.raises(PlanError, match="not supported yet"):
         from_text(f"0F0,{cell}")
+
+
+OVERLAPS = ["F0.1&B1.0", "B1.0&F0.1", "0F1&1B0", "(0F1&1B0)", "(F0.1 & B1.0)", "(0F1;1B0)OVERLAP_F_B"]
+
+
+@pytest.mark.parametrize("cell", OVERLAPS)
+def test_an_overlapped_slot_is_read_in_every_spelling(cell):
+    table = read_table(f"F0.0 {cell},B0.1")
+    pair = (Slot("F", 0, 1), Slot("B", 1, 0))
+    assert table.rows == ((Slot("F", 0, 0), *pair, Slot("B", 0, 1)),)
+    assert table.overlapped == {pair}
+    assert table.places[0][1] == table.places[0][2] == (1, 6)
+    with pytest.raises(
+        PlanError, match=r"order.csv:1:6 .*F0.1&B1.0: slots that overlap .* not supported yet in a scenario; write F0.1, B1.0"
+    ):
+        table.one_by_one("order.csv")
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("F0.1&B1.0&W1.0", "overlaps 3 passes"),
+        ("(0F1)OVERLAP_F_B", "overlaps 1 passes"),
+        ("(0F1;1SEND_B0)OVERLAP_F_B", "not supported yet"),
+        ("F0.1&", "'' is not a slot"),
+        ("&", "'' is not a slot"),
+        ("()OVERLAP_F_B", "overlaps 1 passes"),
+    ],
+)
+def test_an_overlapped_slot_that_is_none(cell, words):
+    with pytest.raises(PlanError, match=words):
+        read_table(cell)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("F0.0 F0.1&F0.2", "F0.1&F0.2: an overlapped slot is one forward and one backward"),
+        ("F0.0&W0.1", "F0.0&W0.1: an overlapped slot is one forward and one backward"),
+        ("F0.0 F0.1&B0.1 B0.0", "rank 0 position 1, F0.1&B0.1: B0.1 needs what F0.1 makes"),
+        ("F0.0&B0.1 F0.1 B0.0", "rank 0 position 1, B0.1: comes before F0.1 at position 2"),
+    ],
+)
+def test_passes_that_cannot_overlap(text, words):
+    table = read_table(text)
+    assert any(words in finding.message for finding in check(table.rows, overlapped=table.overlapped))
+
+
+def test_a_function_may_overlap_passes():
+    table = from_function(lambda p, m, v: [["F0.0", "F0.1&B0.0", "B0.1"]], 1, 2)
+    assert table.overlapped == {(Slot("F", 0, 1), Slot("B", 0, 0))}
+    assert check(table.rows, overlapped=table.overlapped) == []
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing", ",,,\n"])
@@ -89,7 +141,7 @@ def file(tmp_path):
 
 @pytest.mark.parametrize("name", ["as_text", "as_tuples"])
 def test_a_function_makes_a_schedule(file, name):
-    rows = from_function(load_function(f"{file}:{name}"), 3, 4)
+    rows = from_function(load_function(f"{file}:{name}"), 3, 4).rows
     assert rows == schedule("gpipe", 3, 4)
     assert check(rows) == []
 

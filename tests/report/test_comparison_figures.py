@@ -193,3 +193,13 @@ def test_labels_do_not_cover_each_other() -> None:
     boxes: list[Any] = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text()]
     overlapping = [(one, other) for number, one in enumerate(boxes) for other in boxes[:number] if one.overlaps(other)]
     assert not overlapping
+
+
+def test_only_the_stages_that_do_not_fit_are_said_not_to(reports: dict[str, Report]) -> None:
+    document = reports["gpipe"].document()
+    devices = [{**device, "peak_bytes": (number + 1) * GIB} for number, device in enumerate(document["memory"]["devices"])]
+    memory = {**document["memory"], "devices": devices, "capacity_bytes": 3 * GIB, "reserve_bytes": 0, "fits": False}
+    figure = memory_figure([Entry("gpipe", {**document, "memory": memory})])
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1.00 GiB", "2.00 GiB", "3.00 GiB", "4.00 GiB, does not fit"]
+    marks = [label.get_text().startswith("gpipe ✗") for label in figure.axes[0].get_yticklabels()]
+    assert marks == [False, False, False, True]

@@ -19,12 +19,14 @@ from parsim.simulation.trace import LinkUse
 GIB = 2**30
 
 CONTRACT = {
-    "": "parsim version provenance scenario ranks model step_time_s makespan_s period_s samples_per_s tokens_per_s tokens_per_s_per_gpu"
-    " model_tflops_per_gpu hardware_tflops_per_gpu mfu hfu bubble_fraction bubble_over_ideal bubble_fraction_theory breakdown_rank"
-    " bottleneck_rank breakdown_s critical_path_s limiter_kind limiter memory schedule collectives links unused_links confidence"
+    "": "parsim version provenance scenario ranks model step_time_s makespan_s estimate period_s samples_per_s tokens_per_s"
+    " tokens_per_s_per_gpu model_tflops_per_gpu hardware_tflops_per_gpu mfu hfu bubble_fraction bubble_over_ideal"
+    " bubble_fraction_theory breakdown_rank bottleneck_rank breakdown_s critical_path_s limiter_kind limiter memory schedule"
+    " collectives links unused_links confidence"
     " cost energy_J time_to_train_s gpu_hours goodput steps_to_train gpu_hours_billed cost_per_step cost_per_million_tokens"
     " cost_per_million_samples cost_to_train energy_per_step_J energy_per_token_J co2_kg economics assumptions warnings simulation",
-    "provenance": "catalogue_sha256 command",
+    "estimate": "step_time_s step_time_band_s tokens_per_s mfu time_to_train_s cost_to_train peak_bytes peak_band_bytes of",
+    "provenance": "catalogue_sha256 command trusted_code python",
     "ranks": "total tensor context data pipeline expert micro_batches nodes idle_gpus",
     "model": "parameters parameters_padded parameters_active parameters_trainable flop_per_step flop_convention",
     "breakdown_s": "compute recompute tensor_comm data_comm pipeline_comm context_comm expert_comm optimizer offload launch bubble other",

@@ -16,7 +16,7 @@ MODERN = "cluster.set.node.device=modern.yaml"
 
 
 def built(*arguments: str) -> Built:
-    return build(load("base.yaml", *arguments))
+    return build(load("base.yaml", *arguments, trust_code=True))
 
 
 def refusal(kind: type[InputError], *arguments: str) -> str:
@@ -43,8 +43,8 @@ def test_a_short_scenario_becomes_whole(folder: Path) -> None:
     assert result.memory_reserve == 0
     assert result.slow == {}
     assert [assumption.name for assumption in result.assumptions] == [
-        "software_profile", "precision", "attention", "dropout", "optimizer_kernels", "loss_kernel", "context_memory", "workspace_memory",
-        "communicator_memory", "kernel_fusion", "gradient_accumulation_fusion", "host_per_kernel_forward",
+        "software_profile", "precision", "attention", "dropout", "optimizer_kernels", "loss_kernel", "gradient_reduction", "context_memory",
+        "workspace_memory", "communicator_memory", "kernel_fusion", "gradient_accumulation_fusion", "host_per_kernel_forward",
         "host_per_kernel_backward",
     ]  # fmt: skip
     assert all(assumption.source and assumption.origin for assumption in result.assumptions)
@@ -54,9 +54,9 @@ def test_a_short_scenario_becomes_whole(folder: Path) -> None:
 def test_every_assumption_can_be_stated(folder: Path) -> None:
     stated = {
         "software_profile": "deepspeed", "precision": "fp32", "attention": "eager", "dropout": "0.1", "optimizer_kernels": "loop",
-        "loss_kernel": "fused", "context_memory": "1 GiB", "workspace_memory": "1 MiB", "communicator_memory": "2 GiB",
-        "kernel_fusion": "fused", "gradient_accumulation_fusion": "true", "host_per_kernel_forward": "10 us",
-        "host_per_kernel_backward": "0 s",
+        "loss_kernel": "fused", "gradient_reduction": "no_sync", "context_memory": "1 GiB", "workspace_memory": "1 MiB",
+        "communicator_memory": "2 GiB", "kernel_fusion": "fused", "gradient_accumulation_fusion": "true",
+        "host_per_kernel_forward": "10 us", "host_per_kernel_backward": "0 s",
     }  # fmt: skip
     assert list(stated) == [assumption.name for assumption in built().assumptions]
     result = built(*(f"assumptions.{name}={text}" for name, text in stated.items()))

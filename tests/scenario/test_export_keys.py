@@ -189,6 +189,7 @@ def test_unknown_targets_and_versions_are_refused() -> None:
 
 
 def test_strategies_of_ones_own_are_refused(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARSIM_TRUST_CODE", "1")
     monkeypatch.chdir(tmp_path)
     text = "from parsim.parallel.ddp import DistributedDataParallel\n\n\nclass Mine(DistributedDataParallel):\n    pass\n"
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")

@@ -56,7 +56,7 @@ def test_alias_bomb_is_refused() -> None:
         ("", "the file is empty"),
         ("# nothing\n", "the file is empty"),
         ("- a\n- b\n", "the top level is a list, expected a mapping"),
-        ("hello", "the top level is a single value ('hello')"),
+        ("hello", "the top level is a single value, expected a mapping"),
         ("a:\n\tb: 1\n", "spaces, not tabs"),
         ("a: b: c\n", "x.yaml:1:5  not valid YAML: mapping values are not allowed here; check the indentation"),
         ("a: [1, 2\n", "not valid YAML"),

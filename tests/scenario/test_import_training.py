@@ -85,6 +85,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "training.micro_batch": 2, "training.gradient_accumulation": 4, "training.precision": "amp-bf16", "training.recompute": "full",
         "training.optimizer.name": "adamw", "parallel.data.strategy": "fsdp", "parallel.data.reshard_after_forward": False,
         "parallel.data.unit": "layer", "parallel.data.prefetch": 1, "software.profile": "pytorch-2",
+        "parallel.data.accumulate": "no_sync",
     },
     "accelerate-hsdp.yaml": {
         "model": "llama-2-7b", "cluster.topology": "dgx-a100-80gb", "cluster.nodes": 1, "cluster.gpus": 8,
@@ -93,6 +94,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "training.optimizer.name": "adamw", "parallel.data.strategy": "hsdp", "parallel.data.shard_size": 4,
         "parallel.data.reshard_after_forward": True, "parallel.data.unit": "layer", "parallel.tensor.size": 1, "parallel.context.size": 1,
         "software.profile": "pytorch-2",
+        "parallel.data.accumulate": "no_sync",
     },
     "accelerate-deepspeed.yaml": {
         **TRAINER, "model": "llama-2-7b", "cluster.topology": "dgx-a100-80gb", "cluster.nodes": 1, "cluster.gpus": 8,
@@ -105,6 +107,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "training.gradient_accumulation": 2, "training.precision": "amp-bf16", "training.optimizer.name": "adamw",
         "training.optimizer.implementation": "fused", "training.optimizer.clip_gradients": False, "parallel.data.strategy": "ddp",
         "parallel.data.bucket": "50 MiB", "software.profile": "pytorch-2", "software.fusion": "compiled",
+        "parallel.data.accumulate": "no_sync",
     },
     "trainer-run-clm.sh": {
         **TRAINER, "model": "meta-llama/Llama-2-7b-hf", "cluster.topology": "dgx-a100-80gb", "cluster.nodes": 2, "cluster.gpus": 16,
@@ -112,6 +115,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "training.gradient_accumulation": 4, "training.precision": "amp-bf16", "training.recompute": "full", "training.attention": "flash2",
         "training.loss.kernel": "fused", "training.loss.chunks": 8, "parallel.data.strategy": "fsdp", "parallel.data.unit": "layer",
         "software.profile": "pytorch-2", "software.fusion": "fused", "software.memory.allocator": "expandable",
+        "parallel.data.accumulate": "no_sync",
     },
     "trainer-deepspeed.yaml": {
         **TRAINER, "model": "meta-llama/Llama-2-13b-hf", "cluster.topology": "dgx-a100-80gb", "training.sequence_length": 2048,
@@ -125,6 +129,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "training.gradient_accumulation": 8, "training.precision": "amp-bf16", "training.recompute": "full",
         "training.finetune.method": "lora", "training.finetune.rank": 8, "training.finetune.targets": "all-linear",
         "parallel.data.strategy": "ddp", "software.profile": "pytorch-2",
+        "parallel.data.accumulate": "no_sync",
     },
     "llama-factory-qlora.yaml": {
         **TRAINER, "model": "meta-llama/Meta-Llama-3-8B-Instruct", "cluster.topology": "4x a100-80gb", "training.sequence_length": 1024,
@@ -132,6 +137,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "training.attention": "flash2", "training.finetune.method": "qlora", "training.finetune.rank": 16,
         "training.finetune.targets": ["q_proj", "v_proj"], "training.finetune.dropout": 0.05, "training.finetune.base": "nf4",
         "parallel.data.strategy": "ddp", "software.profile": "pytorch-2",
+        "parallel.data.accumulate": "no_sync",
     },
     "llama-factory-full.yaml": {
         **TRAINER, "model": "Qwen/Qwen2.5-7B", "cluster.topology": "dgx-a100-80gb", "training.sequence_length": 2048,
@@ -237,7 +243,7 @@ HAND_WRITTEN: dict[str, dict[str, Any]] = {
         "model": "gpt2", "cluster": "4x a100-80gb", "software": {"profile": "pytorch-2", "fusion": "compiled"},
         "training": {"sequence_length": 1024, "micro_batch": 16, "global_batch": 128, "precision": "amp-bf16",
                      "optimizer": {"name": "adamw", "implementation": "fused", "clip_gradients": False}},
-        "parallel": {"data": {"bucket": "50 MiB"}},
+        "parallel": {"data": {"bucket": "50 MiB", "accumulate": "no_sync"}},
     },
     "accelerate-deepspeed.yaml": {
         "model": "llama-2-7b", "cluster": "dgx-a100-80gb",

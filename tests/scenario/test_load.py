@@ -344,7 +344,7 @@ def test_with_overrides(folder: Path) -> None:
     assert changed.hash() == load("base.yaml", "parallel.tp=4", "training.mbs=1").hash()
     with pytest.raises(ScenarioError):
         scenario.with_overrides("nonsense=1")
-    assert changed.name == "base"
+    assert changed.name == "base (tensor.size=4, micro_batch=1)"
 
 
 def test_null_in_a_model_is_a_value(folder: Path) -> None:

@@ -146,6 +146,53 @@ BAD: dict[str, Bad] = {
     "infinite": Bad(
         good("sequence_length: 1024", "sequence_length: .inf"), "s.yaml:4:3", "training.sequence_length", "inf is not a whole number from 1"
     ),
+    "digits of another script": Bad(
+        good("micro_batch: 8", "micro_batch: ٨"), "s.yaml:6:3", "training.micro_batch", "'٨' is not a whole number from 1"
+    ),
+    "400 digits": Bad(
+        good("micro_batch: 8", "micro_batch: " + "9" * 400),
+        "s.yaml:6:3",
+        "training.micro_batch",
+        "999... is a whole number beyond anything",
+    ),
+    "400 digits in a model": Bad(
+        own(model="mine.yaml"), "mine.yaml:2:1", "hidden", "beyond anything real", {"mine.yaml": MODEL.replace("128", "-" + "9" * 400)}
+    ),
+    "no tokens": Bad(good("global_batch: 32", "global_batch: 32\n  tokens: 0"), "s.yaml:6:3", "training.tokens", "less than 1"),
+    "a link slower than any": Bad(
+        own(topology="mine.yaml"),
+        "mine.yaml:11:27",
+        "cluster.topology.links.wire.line_rate",
+        "'1e-300 B/s' is beyond any machine: a bandwidth is 1 kB/s to 1 EB/s",
+        {"mine.yaml": MACHINE.replace("400 Gb/s", "1e-300 B/s")},
+    ),
+    "a link slowed beyond any": Bad(
+        good("gpus: 4}", "gpus: 4, set: {links: {nvlink3: {bandwidth: x1e-9}}}}"),
+        "s.yaml:2:59",
+        "cluster.set.links.nvlink3.per_direction",
+        "beyond any machine: a bandwidth is",
+    ),
+    "memory of one byte per second": Bad(
+        own(topology="{gpu: mine.yaml, count: 2}"),
+        "mine.yaml:2:44",
+        "memory.bandwidth",
+        "beyond any machine: a bandwidth is 1 kB/s",
+        {"mine.yaml": DEVICE.replace("900 GB/s", "1 B/s")},
+    ),
+    "vertices that are no list": Bad(
+        own(topology="mine.yaml"),
+        "mine.yaml:5:3",
+        "cluster.topology.node.vertices",
+        "expected a list",
+        {"mine.yaml": MACHINE.replace("[nvswitch, nic0]", "18")},
+    ),
+    "edges that are no list": Bad(
+        own(topology="mine.yaml"),
+        "mine.yaml:4:1",
+        "cluster.topology.edges",
+        "expected a list",
+        {"mine.yaml": ISLANDS[: ISLANDS.index("edges")] + "edges: 18\n"},
+    ),
     "negative": Bad(good("micro_batch: 8", "micro_batch: -8"), "s.yaml:6:3", "training.micro_batch", "-8 is not a whole number from 1"),
     "zero": Bad(good("global_batch: 32", "global_batch: 0"), "s.yaml:5:3", "training.global_batch", "0 is not a number of samples from 1"),
     "huge": Bad(
@@ -522,7 +569,7 @@ def test_a_file_that_may_not_be_read(folder: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"cluster": {"topology": "dgx-a100-80gb", "nodes": 1_000_000}}, "8,000,000 GPUs; at most 131,072"),
+        ({"cluster": {"topology": "dgx-a100-80gb", "nodes": 100_000}}, "800,000 GPUs; at most 131,072"),
         ({"training": {"sequence_length": 128, "micro_batch": 1, "gradient_accumulation": 900_000}}, "at most 15,000,000"),
     ],
 )

@@ -34,7 +34,7 @@ def ran(found: dict[str, Comparison], name: str) -> Comparison:
 
 
 def times(comparison: Comparison) -> dict[str, float]:
-    return dict(zip(comparison.labels, (value or 0.0 for value in comparison.results[0].values), strict=True))
+    return {run.label: run.document["step_time_s"] if run.document else 0.0 for run in comparison}
 
 
 def peaks(comparison: Comparison) -> dict[str, float]:

@@ -114,7 +114,7 @@ def test_whole_frozen_weights_stay_on_the_device():
 
 
 def test_shard_groups_sum_what_is_trained():
-    groups = {"strategy": "hsdp", "shard_size": 8}
+    groups = {"strategy": "hsdp", "shard_size": 8, "accumulate": "no_sync"}
     for offload in ({}, ALL_OFF):
         report = simulate(tree(groups, offload))
         summed = sum(row.bytes * row.count for row in report.collectives if row.kind == "all_reduce" and row.group_size == 2)

@@ -111,6 +111,10 @@ LEAVES: dict[str, Leaf] = {
     "training.precision.optimizer": leaf("bf16", "fp8", "none", 0, same={**WHOLE, 1: "fp8"}),
     "training.precision.activations": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
     "training.precision.matmul": leaf("fp32", "tf32", "fp8", same={"bf16": None, "fp16": None}),
+    "training.precision.keep": leaf(
+        ["embedding", "router", "norm", "attention"], ["embedding", "head", "router", "norm"], ["head", "attention"],
+        training__precision__preset="fp8", training__attention="cudnn", cluster__topology="hgx-h100",
+    ),
     "training.precision.reduce": leaf("fp32", "fp8", "none", 0, same={**HALF, 1: "fp8"}),
     "training.optimizer.name": leaf("sgd", "momentum", "adam-8bit", "adafactor", same={"adam": None, "adamw": None, "lion": "momentum"}),
     "training.optimizer.implementation": leaf("fused", "loop", same={"auto": None, "foreach": None}),
@@ -182,7 +186,7 @@ LEAVES: dict[str, Leaf] = {
     "parallel.data.bucket_view": leaf(True),
     "parallel.data.overlap_reduce": leaf(False),
     "parallel.data.overlap_gather": leaf(True, parallel__data__strategy="zero1"),
-    "parallel.data.accumulate": leaf("every", same={"no_sync": None}),
+    "parallel.data.accumulate": leaf("no_sync", same={"auto": None, "every": None}),
     "parallel.data.unit": leaf("block", "model", same={"layer": None}, parallel__data__strategy="fsdp"),
     "parallel.data.prefetch": leaf(0, 2, parallel__data__strategy="fsdp", cluster=PCIE),
     "parallel.data.limit_gathers": leaf(1, 3, parallel__data__strategy="fsdp", training__backward=False, training__micro_batch=32),
@@ -432,6 +436,8 @@ ASSUMED = {
     "drive_read_bandwidth": "1 GB/s",
     "drive_write_bandwidth": "1 GB/s",
     "finetune_base": "nf4",
+    "fp8_keep": ["embedding", "router", "norm", "attention"],
+    "gradient_reduction": "no_sync",
 }
 DRIVES = {"training": {"offload": {"optimizer": "nvme"}}, "parallel": {"data": {"strategy": "zero3"}}}
 ASSUMED_WHERE = {
@@ -441,6 +447,7 @@ ASSUMED_WHERE = {
     **{key: {"training": {"tokens": "1G"}} for key in ("power_computing", "power_communicating", "power_waiting")},
     "node_power": {"training": {"tokens": "1G"}, "cluster": {"topology": "8x-l40s-pcie"}},
     "restart_time": {"economics": FAILING},
+    "fp8_keep": {"training": {"precision": {"preset": "fp8"}}, "cluster": {"topology": "hgx-h100"}},
 }
 """where an assumption is made that not every scenario needs"""
 

@@ -1,5 +1,6 @@
 """`parsim fit`: the verdict, the changes that help, the inverse; all of them what `run` says."""
 
+import json
 import random
 
 import pytest
@@ -9,8 +10,9 @@ from parsim.errors import InputError, ScenarioError
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.files import parse_text
-from parsim.study.fit import Question, find_maximum, fit, scenario_of
+from parsim.study.fit import Question, _more_gpus, find_alternatives, find_maximum, fit, scenario_of
 from parsim.study.fit_text import document, text, yaml
+from parsim.study.search.bounds import Bounder
 
 GIB = 2**30
 
@@ -40,7 +42,7 @@ def test_every_alternative_is_confirmed_by_run(no_13b):
     for alternative in no_13b.alternatives:
         confirmed = simulate(load(no_13b.tree, *alternative.overrides))
         assert confirmed.fits
-        assert confirmed.peak_memory == alternative.report.peak_memory
+        assert confirmed.peak_memory == alternative.memory.peak_bytes
 
 
 def test_same_hardware_comes_before_more_and_more_before_other(no_13b):
@@ -130,7 +132,9 @@ def test_too_little_host_memory_is_a_no():
     assert not answer.fits
     assert answer.report.headroom > 0
     assert "host memory: 100.4 GiB per node (of 59.6 GiB): too little" in text(answer).splitlines()[0]
-    assert all(alternative.report.fits for alternative in answer.alternatives)
+    for alternative in answer.alternatives:
+        assert alternative.memory.headroom >= 0
+        assert alternative.memory.host is None or alternative.memory.host.lacks == 0
 
 
 def test_offload_is_among_what_would_help(no_13b):
@@ -180,3 +184,66 @@ def test_the_command_line(tmp_path, capsys):
     assert execute(["run", str(saved), "--json"]) == 3
     assert execute(["fit", "gpt2", "--on", "1x rtx-4090", "--save", str(saved)]) == 2
     assert execute(["fit", "gpt2", "--on", "1x nothing"]) == 2
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question("gpt2-xl", "1x rtx-3090"),
+        Question("gpt3-1.3b", "2x rtx-4090", zero=0, micro_batch=4),
+        Question("gpt3-2.7b", "2x t4", tensor=2),
+        Question("gpt3-2.7b", "4x v100-16gb", pipeline=2, zero=1),
+        Question("bert-large", "1x t4", micro_batch=64),
+    ],
+    ids=lambda question: f"{question.model} on {question.on}",
+)
+def test_what_is_ruled_out_by_a_bound_does_not_fit(question, monkeypatch):
+    """A bound saves simulations and changes no answer."""
+    quick = fit(question)
+    assert not quick.fits
+    monkeypatch.setattr(Bounder, "surely_full", lambda bounder, built: False)
+    simulated = fit(question)
+    figures = [
+        [(a.change, a.overrides, a.gpus, a.memory.peak_bytes, a.step_time, a.slowdown) for a in answer.alternatives]
+        for answer in (quick, simulated)
+    ]
+    assert figures[0] == figures[1]
+    assert quick.refused == simulated.refused
+
+
+def test_an_interrupted_search_keeps_the_verdict_and_what_was_found(monkeypatch, capsys):
+    search = find_alternatives
+
+    def interrupted(answer, refused):
+        yield next(search(answer, refused))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("parsim.study.fit.find_alternatives", interrupted)
+    question = ["fit", "gpt2-xl", "--on", "1x rtx-3090"]
+    assert execute(question) == 130
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("no: gpt2-xl on 1x rtx-3090 needs")
+    assert lines[-2] == "what would fit, cheapest first"
+    assert execute([*question, "--json"]) == 130
+    answered = json.loads(capsys.readouterr().out)
+    assert len(answered["alternatives"]) == 1
+    assert answered["complete"] is False
+
+
+def test_the_verdict_is_printed_before_anything_else_is_tried(monkeypatch, capsys):
+    said = []
+
+    def search(answer, refused):
+        said.append(capsys.readouterr().out)
+        return iter(())
+
+    monkeypatch.setattr("parsim.study.fit.find_alternatives", search)
+    assert execute(["fit", "gpt2-xl", "--on", "1x rtx-3090"]) == 3
+    assert said[0].startswith("no: gpt2-xl on 1x rtx-3090 needs")
+    assert capsys.readouterr().out.strip() == "none of the changes tried fits; more or larger GPUs are needed"
+
+
+def test_more_gpus_are_more_than_there_are():
+    changes = [change for _, change, _ in _more_gpus(Question("gpt2", "8x a100-80gb"), 8)]
+    assert "2 x dgx-a100-80gb" in changes
+    assert not any(change.startswith("1 x ") for change in changes)

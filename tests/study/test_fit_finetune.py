@@ -12,6 +12,7 @@ from parsim.run import simulate
 from parsim.scenario import load
 from parsim.study.fit import Question, fit, scenario_of
 from parsim.study.fit_text import document, text
+from parsim.units import format_bytes
 
 GIB = 2**30
 
@@ -21,14 +22,14 @@ def test_lora_and_qlora_are_offered():
     assert not answer.fits
     changes = {alternative.change.split(" (")[0]: alternative for alternative in answer.alternatives}
     assert {"LoRA", "QLoRA"} <= set(changes)
-    weights = {name: changes[name].report.measured.memory.devices[0].resident_bytes["parameters"] for name in ("LoRA", "QLoRA")}
+    weights = {name: changes[name].memory.devices[0].resident_bytes["parameters"] for name in ("LoRA", "QLoRA")}
     assert weights["QLoRA"] < 0.3 * weights["LoRA"]
     for name in ("LoRA", "QLoRA"):
         confirmed = simulate(load(answer.tree, *changes[name].overrides))
         assert confirmed.fits
-        assert confirmed.peak_memory == changes[name].report.peak_memory
+        assert confirmed.peak_memory == changes[name].memory.peak_bytes
     assert "not tried" not in text(answer)
-    assert answer.alternatives[0].report.measured.memory.host is not None  # full training comes first, with states in host memory
+    assert answer.alternatives[0].memory.host is not None  # full training comes first, with states in host memory
 
 
 def test_a_larger_model_needs_qlora():
@@ -78,3 +79,19 @@ def test_the_option_has_two_names(capsys):
     two = json.loads(capsys.readouterr().out)
     assert one["scenario"] == two["scenario"]
     assert one["scenario"]["training"]["finetune"] == {"method": "qlora"}
+
+
+@pytest.mark.parametrize("train", ["full", "lora", "qlora", "freeze"])
+@pytest.mark.parametrize(
+    ("optimizer", "total"),
+    [("sgd", 8), ("momentum", 12), ("adam", 16), ("adamw", 16), ("adam-8bit", 10), ("adafactor", 8), ("lion", 12)],
+)
+def test_every_optimizer_is_answered(optimizer, total, train):
+    """8-bit Adam and Adafactor print an approximate sum ("~10 B/parameter"); the states are counted from numbers, not from it."""
+    answer = fit(Question("gpt2", "2x a100-80gb", train=train, optimizer=optimizer), alternatives=False)
+    measured = answer.report.measured
+    assert measured.memory.states.total == total
+    if train == "full":
+        states = format_bytes(total * measured.model.parameters // 2)
+        assert f"model states alone: {states} per GPU" in text(answer)
+    assert json.loads(json.dumps(document(answer)))["fits"]

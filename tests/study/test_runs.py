@@ -75,11 +75,20 @@ def test_a_row_may_not_contradict_the_settings(write):
         ("  title: One\n", "", "required"),
         ("  gpu: a100", "  colour: red\n  gpu: a100", "unknown key"),
         ("  constants:", "  left_out:\n    - {rows: [one-9], reason: odd}\n  constants:", "no row is called one-9"),
+        ("  constants:", "  memory_left_out: 7\n  constants:", "one.memory_left_out  cannot be read"),
+        ("  constants:", "  left_out: [{rows: [one-1]}]\n  constants:", "one.left_out  'reason' is missing"),
+        ("from: ", "since: ", "one.constants  'from' is missing"),
     ],
 )
 def test_mistakes_are_found(write, old, new, problem):
     with pytest.raises(ScenarioError, match=problem):
         published(write(BLOCK.replace(old, new)))
+
+
+@pytest.mark.parametrize(("old", "new", "problem"), [("id,", "name,", "has no column 'id'"), (",", "", "has no column")])
+def test_rows_that_are_none(write, old, new, problem):
+    with pytest.raises(ScenarioError, match=problem):
+        published(write(rows=ROWS.replace(old, new)))
 
 
 def test_an_unknown_source_offers_the_known():

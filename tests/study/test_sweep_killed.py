@@ -182,7 +182,7 @@ def test_a_candidate_with_which_its_worker_dies_is_a_row(tmp_path: Path) -> None
     path = tmp_path / "study.yaml"
     path.write_text(KILLER, encoding="utf-8")
     (tmp_path / "killer.py").write_text(KILLER_PY, encoding="utf-8")
-    process = begin(path, tmp_path / "out", "--workers", "2")
+    process = begin(path, tmp_path / "out", "--workers", "2", "--trust-code")
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     rows = rows_of(tmp_path / "out").values()

@@ -27,7 +27,7 @@ from parsim.study.sweep.metrics import METRICS, NAMED, figures
 from parsim.study.sweep.objective import objective
 from parsim.study.sweep.prover import Given
 from parsim.study.sweep.ranking import ranked
-from parsim.study.sweep.row import Row
+from parsim.study.sweep.row import Row, without_report
 from parsim.study.sweep.runner import Runner
 from parsim.study.sweep.study_file import definition_of
 
@@ -216,7 +216,7 @@ def test_a_row_says_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     one = place(TINY)
     assert one.candidate is not None
     assert evaluate(one.candidate, one.settings)["status"] == "fits"
-    monkeypatch.setattr("parsim.run.simulate", lambda _: 1 / 0)
+    monkeypatch.setattr("parsim.run.simulate", lambda *_, **__: 1 / 0)
     row = evaluate(one.candidate, one.settings)
     assert (row["status"], row["reason"]) == ("failed", "internal error: ZeroDivisionError: division by zero")
     assert set(row) >= set(NAMED)
@@ -226,7 +226,7 @@ def test_a_row_says_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_deadlock_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     one = place(TINY)
 
-    def stuck(_: Any) -> None:
+    def stuck(*_: Any, **__: Any) -> None:
         raise DeadlockError("the program waits for itself\nrank 0 | F0.0")
 
     monkeypatch.setattr("parsim.run.simulate", stuck)
@@ -247,14 +247,15 @@ def test_a_worker_with_another_parsim_is_not_believed() -> None:
 
 def journal(path: Path, **other: Any) -> Journal:
     asked = {"version": "1", "catalogue_sha256": "c", "scenario_sha256": "s", "axes": [1], "where": ["fits"], **other}
-    return Journal(path, asked)
+    return Journal(path, asked, points=lambda: [{}])
 
 
 def row(key: str) -> Row:
-    return {"key": key, "status": "fits", "step_time_s": 1.0}
+    found = without_report(key, "fits", {}, "")
+    return {**found, "step_time_s": 1.0, "fits": True}
 
 
-@given(cut=st.integers(1, 60))
+@given(cut=st.integers(1, 1500))
 def test_a_torn_last_line_is_cut_off(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("torn")
     with journal(path) as one:
@@ -292,14 +293,80 @@ def test_another_study_does_not_go_on(tmp_path: Path, changed: dict[str, Any], w
         assert list(two.rows) == ["a"], "another question to the same rows"
 
 
-def test_a_line_that_is_no_row_is_said_with_its_number(tmp_path: Path) -> None:
+LINES = {
+    "no JSON": ("nonsense", "is no JSON: Expecting value"),
+    "a list": ("[]", "is no mapping"),
+    "no figures": ('{"key": "b", "status": "fits"}', "has no step_time_s, tokens_per_s, samples_per_s and "),
+    "a text": (json.dumps(row("b") | {"step_time_s": "abc"}), "step_time_s is no number"),
+    "infinite": (json.dumps(row("b") | {"mfu": float("inf")}), "mfu is no number"),
+    "large": (json.dumps(row("b") | {"gpus": 10**400}), "gpus is no number"),
+    "digits": ('{"key": ' + "9" * 5000 + "}", "has a number of too many digits"),
+    "deep": ("[" * 100_000, "is nested too deeply"),
+    "contradiction": (json.dumps(row("b") | {"status": "refused"}), "its status and its step_time_s contradict each other: refused"),
+    "findings": (json.dumps(row("b") | {"findings": [1]}), "findings is no list of findings"),
+    "bytes": ("\udcff", "is not UTF-8"),
+    "other": (json.dumps(row("b") | {"training.micro_batch": 7}), "is a row of another study"),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_a_line_that_is_no_row_is_set_aside(tmp_path: Path, case: str) -> None:
+    text, problem = LINES[case]
     with journal(tmp_path) as one:
-        one.append([row("a"), row("b")])
+        one.append([row("a"), row("b"), row("c")])
     path = tmp_path / "results.jsonl"
-    path.write_text(path.read_text(encoding="utf-8").replace('{"key":"b"', "nonsense"), encoding="utf-8")
+    first, _, last = path.read_bytes().splitlines(keepends=True)
+    damaged = text.encode(errors="surrogateescape") + b"\n"
+    path.write_bytes(first + damaged + last)
+    with journal(tmp_path) as two:
+        assert list(two.rows) == ["a", "c"]
+        (finding,) = two.damaged
+        assert (finding.file, finding.line) == (str(path), 2)
+        assert finding.message.startswith(problem)
+        assert "set aside in results.damaged.jsonl" in finding.message
+        two.append([row("b")])
+    assert (tmp_path / "results.damaged.jsonl").read_bytes() == damaged
+    with journal(tmp_path) as three:
+        assert (list(three.rows), three.damaged) == (["a", "c", "b"], [])
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '"text"', "[" * 100_000, "{}", "\udcff"])
+def test_a_study_file_that_says_nothing_is_a_finding(tmp_path: Path, text: str) -> None:
+    with journal(tmp_path) as one:
+        one.append([row("a")])
+    (tmp_path / "study.json").write_bytes(text.encode(errors="surrogateescape"))
+    before = (tmp_path / "results.jsonl").read_bytes()
     with pytest.raises(ScenarioError) as error:
         journal(tmp_path)
-    assert (error.value.findings[0].file, error.value.findings[0].line) == (str(path), 2)
+    (finding,) = error.value.findings
+    assert "study.json" in finding.file or "another study" in finding.message
+    assert (tmp_path / "results.jsonl").read_bytes() == before
+
+
+def test_a_study_goes_on_without_its_damaged_rows(tmp_path: Path) -> None:
+    whole = every(TINY, *WORDS, out=tmp_path)
+    path = tmp_path / "results.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    broken = [line.replace('"step_time_s":', '"step_time_s":"abc","other":') if number == 1 else line for number, line in enumerate(lines)]
+    path.write_text("\n".join(broken) + "\n", encoding="utf-8")
+    again = every(TINY, *WORDS, out=tmp_path)
+    assert [(one.line, one.message.partition(";")[0]) for one in again.damaged] == [(2, "step_time_s is no number")]
+    assert (again.rows, again.before) == (whole.rows, len(lines) - 1)
+    assert sorted(path.read_text(encoding="utf-8").splitlines()) == sorted(lines)
+
+
+def test_a_full_disk_keeps_the_rows_before(tmp_path: Path, full_disk: Any) -> None:
+    with journal(tmp_path) as one:
+        one.append([row("a")])
+        before = (tmp_path / "results.jsonl").read_bytes()
+        with full_disk(len(before) + 100), pytest.raises(InputError) as error:
+            one.append([row("b")])
+        assert error.value.findings[0].message.startswith("cannot be written: ")
+        assert "the 1 rows before are kept" in error.value.findings[0].suggestion
+        assert (tmp_path / "results.jsonl").read_bytes() == before
+        one.append([row("b")])
+    with journal(tmp_path) as two:
+        assert list(two.rows) == ["a", "b"]
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
@@ -317,7 +384,7 @@ def test_rows_without_a_study_are_nobodys(tmp_path: Path) -> None:
 
 def test_a_second_question_simulates_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = every(TINY, *WORDS, out=tmp_path)
-    monkeypatch.setattr("parsim.run.simulate", lambda _: pytest.fail("simulated again"))
+    monkeypatch.setattr("parsim.run.simulate", lambda *_, **__: pytest.fail("simulated again"))
     second = every(TINY, *WORDS, out=tmp_path, where="gbs > 4", maximise="samples_per_s")
     assert second.rows == first.rows[2:]
     assert second.best is not None

@@ -178,3 +178,13 @@ def test_own_data(tmp_path, capsys):
     messages = " | ".join(map(str, error.value.findings))
     for word in ("unknown class 'fast'", "unknown key 'name'", "unknown system", "cannot be read"):
         assert word in messages
+
+
+@pytest.mark.parametrize("section", ["bands", "systems", "wire"])
+def test_sections_that_are_no_mappings(tmp_path, section):
+    text = (data_root() / "validation" / "nccl" / "systems.yaml").read_text(encoding="utf-8")
+    (tmp_path / "systems.yaml").write_text(text.replace(f"\n{section}:", f"\n{section}: 7\nold_{section}:"), encoding="utf-8")
+    with pytest.raises(ScenarioError) as error:
+        measurements(tmp_path)
+    (finding,) = error.value.findings
+    assert (finding.path, finding.value, finding.message, finding.column) == (section, 7, "expected a mapping", 1)

@@ -45,11 +45,12 @@ def main() -> None:
         results.setdefault(one.row.id, dict.fromkeys(COLUMNS, "")).update(_result(one))
     rows = [row for source in sources for row in source.rows]
     _write(RESULTS, COLUMNS, ([results[row.id][column] for column in COLUMNS] for row in rows))
-    _write(KNOWN, ("id", "source", "gpu", "family", "gpus", "parameters", "step_error", "memory_error"), _known(rows, results))
+    _write(KNOWN, ("id", "source", "gpu", "family", "gpus", "parameters", "step_error", "memory_error", "fitted"), _known(sources, results))
     pattern = re.escape(MARKERS[0]) + ".*?" + re.escape(MARKERS[1])
+    block = MARKERS[0] + table(sources, results) + MARKERS[1]
     for readme in READMES:
         text = readme.read_text(encoding="utf-8")
-        readme.write_text(re.sub(pattern, MARKERS[0] + table(sources, results) + MARKERS[1], text, flags=re.DOTALL), encoding="utf-8")
+        readme.write_text(re.sub(pattern, lambda _: block, text, flags=re.DOTALL), encoding="utf-8")
 
 
 def read_results() -> Results:
@@ -71,28 +72,46 @@ def memory_error(row: Row, results: Results) -> float | None:
 
 
 def table(sources: Sequence[Source], results: Results) -> str:
-    """Mean absolute errors by source and grade, in Markdown."""
-    lines = ["| source | rows | a priori | calibrated | held out | worst, calibrated | peak memory |", "|---|---|---|---|---|---|---|"]
+    """Mean absolute errors by source and grade, in Markdown; a star where a priori holds a parameter from training runs."""
+    lines = [
+        "| source | rows scored / left out | a priori | calibrated | held out | worst, calibrated | peak memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for source in sources:
         times = [errors(step_error(row, results, grade) for row in source.rows) for grade in GRADES]
         memory = errors(memory_error(row, results) for row in source.rows)
         cells = ["–" if one is None else f"{100 * one.mean:.1f} %" for one in times]
+        if "time" in source.from_training:
+            cells[0] += " \\*"
         worst = "–" if times[1] is None else f"{100 * times[1].worst:+.0f} %"
         counted = times[0] or memory
-        last = "–" if memory is None else f"{100 * memory.mean:.1f} %"
-        lines.append(f"| {source.title} | {counted.rows if counted else 0} | {' | '.join(cells)} | {worst} | {last} |")
-    return "\n".join(lines) + "\n"
+        left = sum(bool(row.left_out if times[0] else row.memory_left_out) for row in source.rows)
+        last = "–" if memory is None else f"{100 * memory.mean:.1f} %" + (" \\*" if "memory" in source.from_training else "")
+        lines.append(f"| {source.title} | {counted.rows if counted else 0} / {left} | {' | '.join(cells)} | {worst} | {last} |")
+    notes = [
+        f"{source.title.partition(':')[0]}: {' and '.join(source.from_training.values())}" for source in sources if source.from_training
+    ]
+    return "\n".join([*lines, "", f"\\* not free of training runs. {'; '.join(notes)}."]) + "\n"
 
 
-def _known(rows: Iterable[Row], results: Results) -> Iterator[Sequence[object]]:
+def _known(sources: Iterable[Source], results: Results) -> Iterator[Sequence[object]]:
     """Errors of the rows that count; profiled stages have no model whose size could be near another's."""
-    for row in rows:
+    for source, row in ((one, row) for one in sources for row in one.rows):
         step, memory = step_error(row, results, GRADES[0]), memory_error(row, results)
         if (step is None and memory is None) or "stages" in row.settings["model"]:
             continue
         known = features(build(load(row.scenario())))
         texts = ("" if error is None else f"{error:.4f}" for error in (step, memory))
-        yield row.id, row.source, known.gpu, known.family, known.gpus, f"{known.parameters:.0f}", *texts
+        yield (
+            row.id,
+            row.source,
+            known.gpu,
+            known.family,
+            known.gpus,
+            f"{known.parameters:.0f}",
+            *texts,
+            "yes" if "time" in source.from_training else "",
+        )
 
 
 def _result(one: Prediction) -> dict[str, str]:

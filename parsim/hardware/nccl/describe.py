@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from parsim.hardware.cluster import Cluster
 from parsim.hardware.graph_fabric import GraphFabric
 from parsim.hardware.nccl.inputs import Graph, Heads, Inputs, Local, Network
@@ -75,7 +77,7 @@ def _heads(cluster: Cluster, over: Rings) -> Heads | None:
     inside = head_speed(bandwidth, count, speed_list(capability, network=len(over.nodes) > 1))
     if len(over.nodes) == 1:
         return Heads(count, inside, unquantised=share)
-    between = min(sum(port_rates(cluster, node).values()) for node in kinds.values()) / count
+    between = min(math.fsum(port_rates(cluster, node).values()) for node in kinds.values()) / count
     return Heads(count, inside, inter=min(inside, between))
 
 

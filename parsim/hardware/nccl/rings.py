@@ -152,7 +152,7 @@ def port_rates(cluster: Cluster, node: int) -> dict[int, float]:
     fabric, ports = cluster.network, cluster.machine(node).ports
     if not isinstance(fabric, GraphFabric):
         return dict.fromkeys(range(len(ports)), fabric.link_kind.capacity)
-    adjacent = fabric.finder.graph.adj
+    adjacent = fabric.finder.adjacent
     names = fabric.port_names[node]
     return {port: max((data["link"].capacity for data in adjacent[name].values()), default=0.0) for port, name in enumerate(names)}
 

@@ -45,14 +45,14 @@ class Wiring:
         self.capacity = list(node.capacities)
         self.planned = [math.inf] * self.outside
         self.medium = [""] * self.outside
-        for _, _, data in node.graph.edges(data=True):
+        for _, _, data in node.finder.edges():
             kind, link = data["link_kind"], data["link"]
             self.medium[data["id"]] = kind.medium
             if kind.medium != "memory":
                 self.planned[data["id"]] = link.capacity * (kind.planning / kind.capacity)
         self.found: dict[object, Found] = {}
         """results by what was asked"""
-        self._order = {vertex: number for number, vertex in enumerate(node.graph.nodes)}
+        self._order = {vertex: number for number, vertex in enumerate(node.finder.kind)}
         self._direct: dict[tuple[int, int], Route | None] = {}
         self._host: dict[tuple[str, str], Route | None] = {}
         self._paths: dict[str, dict[str, list[str]]] = {}
@@ -61,7 +61,7 @@ class Wiring:
 
     def _switch(self, gpu: int) -> str:
         """The NVSwitch a GPU is plugged into; empty if none."""
-        near = self.node.graph.adj[self.node.gpu_names[gpu]].items()
+        near = self.node.finder.adjacent[self.node.gpu_names[gpu]].items()
         return next((other for other, data in near if self.kind[other] == "nvswitch" and data["link_kind"].medium == "nvlink"), "")
 
     def switch_order(self, group: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -71,8 +71,8 @@ class Wiring:
             return None
         order = sorted(group, key=lambda gpu: (self._order[self._switches[gpu]], gpu))
         for a, b in zip(order, (*order[1:], order[0]), strict=True):
-            wired = self.node.graph.has_edge(names[a], names[b])
-            if a != b and ((wired and self.medium[self.node.graph.edges[names[a], names[b]]["id"]] == "nvlink") or not self.direct(a, b)):
+            edge = self.node.finder.adjacent[names[a]].get(names[b])
+            if a != b and ((edge and self.medium[edge["id"]] == "nvlink") or not self.direct(a, b)):
                 return None
         return tuple(order)
 
@@ -80,7 +80,7 @@ class Wiring:
         """NVLink from GPU to GPU: an edge, or through NVSwitches."""
         if (a, b) not in self._direct:
             source, target = self.node.gpu_names[a], self.node.gpu_names[b]
-            edge = self.node.graph.get_edge_data(source, target)
+            edge = self.node.finder.adjacent[source].get(target)
             found = None
             if edge and edge["link_kind"].medium == "nvlink":
                 found = self.node.finder.along([source, target], TIER_NVLINK)
@@ -130,7 +130,7 @@ class Wiring:
         if source not in self._paths:
             found: dict[str, list[str]] = {}
             queue: list[tuple[int, float, tuple[int, ...], list[str]]] = [(0, -math.inf, (), [source])]
-            adjacent = self.node.graph.adj
+            adjacent = self.node.finder.adjacent
             while queue:
                 hops, width, order, path = heapq.heappop(queue)
                 vertex = path[-1]
@@ -237,6 +237,6 @@ def _fingerprint(node: Node) -> object:
     edges = tuple(
         (source, target, data["id"], data["link"], data["link_kind"].medium, data["link_kind"].planning / data["link_kind"].capacity,
          data["link_kind"].overhead)
-        for source, target, data in node.graph.edges(data=True)
+        for source, target, data in node.finder.edges()
     )  # fmt: skip
     return tuple(node.finder.kind.items()), edges, node.ports, node.p2p, node.cpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -80,4 +81,4 @@ def _improved(cost: Rows, order: list[int]) -> list[int]:
 
 
 def _length(cost: Rows, order: list[int]) -> float:
-    return sum([cost[a][b] for a, b in zip(order, (*order[1:], order[0]), strict=True)])
+    return math.fsum([cost[a][b] for a, b in zip(order, (*order[1:], order[0]), strict=True)])

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 
 from parsim.errors import Finding, PlanError
+from parsim.limits import MOST_PASSES, beyond
 from parsim.parallel.schedules.check import check, deadlock
 from parsim.parallel.schedules.gpipe import gpipe
 from parsim.parallel.schedules.interleaved import interleaved
@@ -68,6 +69,10 @@ def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1
     )
     if wrong := [Finding(f"{value} {words}: at least 1 is needed", path, value) for path, words, value in sizes if value < 1]:
         raise PlanError(wrong)
+    arithmetic = f"{micro_batches:,} micro-batches x {stages:,} stages x {virtual_stages:,} chunks"
+    path = max(sizes, key=lambda size: size[2])[0]
+    if many := beyond(micro_batches * stages * virtual_stages, MOST_PASSES, "forward passes", path, arithmetic):
+        raise PlanError(many)
     if name == "interleaved":
         return interleaved(stages, micro_batches, virtual_stages)
     if virtual_stages != (least := chunks(name)):

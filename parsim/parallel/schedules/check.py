@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding
+from parsim.limits import MOST_PASSES, beyond
 from parsim.parallel.schedules.order import Precedence, run_in_order
-from parsim.parallel.schedules.slot import KINDS, Schedule, Slot
+from parsim.parallel.schedules.slot import APART, KINDS, Overlapped, Schedule, Slot
 
 PATH = "parallel.pipeline.schedule"
+MOST_MISSING = 10_000
+"""missing slots that are listed one by one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +28,29 @@ class SlotFinding(Finding):
         return {key: value for key, value in Finding.as_dict(self).items() if key not in ("rank", "position")}
 
 
-def check(schedule: Schedule, placement: Sequence[int] | None = None, micro_batches: int | None = None) -> list[Finding]:
+def check(
+    schedule: Schedule, placement: Sequence[int] | None = None, micro_batches: int | None = None, overlapped: Overlapped = APART
+) -> list[Finding]:
     """All that is wrong with a schedule; empty when it can run.
 
     1. Every (stage, micro-batch) has F once, and either B once or I and W once each.
     2. On its rank F comes before B or I, and I before W.
     3. All slots of a stage are on the rank that holds it: `placement` (rank by global stage) where given, else the
        rank of the stage's first slot.
-    4. In list order no rank waits for ever. Sends never add a deadlock: see `parsim.parallel.schedules.blocking`.
+    4. A slot that overlaps two passes has one forward and one backward (B or I), of different stages or micro-batches.
+    5. In list order no rank waits for ever. Sends never add a deadlock: see `parsim.parallel.schedules.blocking`.
 
     `micro_batches` is how many there should be; None: as many as the highest number in the schedule says.
     """
     findings = [*_counted(schedule, placement, micro_batches), *_placed(schedule, placement), *_sequenced(schedule)]
-    return findings or deadlock(schedule)
+    findings += _overlapping(schedule, overlapped)
+    return findings or deadlock(schedule, overlapped)
 
 
-def deadlock(schedule: Schedule) -> list[Finding]:
+def deadlock(schedule: Schedule, overlapped: Overlapped = APART) -> list[Finding]:
     """One finding for each rank that gets stuck when every rank runs its list in order."""
-    precedence = Precedence(schedule)
-    done, reached = run_in_order(schedule)
+    precedence = Precedence(schedule, overlapped)
+    done, reached = run_in_order(schedule, overlapped)
     finished = set(done)
     where = {slot: f"rank {rank} position {position}" for rank, row in enumerate(schedule) for position, slot in enumerate(row)}
     findings = []
@@ -52,18 +59,18 @@ def deadlock(schedule: Schedule) -> list[Finding]:
             slot = schedule[rank][position]
             missing = next(need for need in precedence.needs(slot) if need not in finished)
             place = f", which is at {where[missing]}" if missing in where else ", which is not in the schedule"
-            findings.append(_at(rank, position, slot, f"deadlock: waits for {missing}{place}"))
+            findings.append(_at(rank, position, precedence.name(slot), f"deadlock: waits for {missing}{place}"))
     return findings
 
 
-def circle(schedule: Schedule) -> list[tuple[int, int, Slot, Slot]]:
+def circle(schedule: Schedule, overlapped: Overlapped = APART) -> list[tuple[int, int, Slot, Slot]]:
     """The ranks of a deadlock that wait for each other: (rank, position, its slot there, the slot that it waits for).
 
     Each waits for a slot that stands behind the next one's; the last waits for the first. Empty if there is no deadlock, or if a
     rank waits for a slot that the schedule does not have.
     """
-    precedence = Precedence(schedule)
-    done, reached = run_in_order(schedule)
+    precedence = Precedence(schedule, overlapped)
+    done, reached = run_in_order(schedule, overlapped)
     finished = set(done)
     waiting: dict[int, tuple[int, int, Slot, Slot]] = {}
     for rank, position in enumerate(reached):
@@ -78,7 +85,7 @@ def circle(schedule: Schedule) -> list[tuple[int, int, Slot, Slot]]:
     return [] if member is None else [waiting[one] for one in chain[chain.index(member) :]]
 
 
-def _at(rank: int, position: int, slot: Slot, message: str, suggestion: str = "") -> Finding:
+def _at(rank: int, position: int, slot: Slot | str, message: str, suggestion: str = "") -> Finding:
     text = f"rank {rank} position {position}, {slot}: {message}"
     return SlotFinding(text, path=PATH, value=str(slot), suggestion=suggestion, rank=rank, position=position)
 
@@ -102,6 +109,12 @@ def _counted(schedule: Schedule, placement: Sequence[int] | None, micro_batches:
         return [Finding("the schedule has no slots", path=PATH)]
     stages = len(placement) if placement is not None else 1 + max(slot.stage for slot in first)
     count = micro_batches if micro_batches is not None else 1 + max(slot.micro_batch for slot in first)
+    if many := beyond(stages * count, MOST_PASSES, "forward passes", PATH, f"{count:,} micro-batches x {stages:,} stages"):
+        return many
+    missing = 2 * stages * count - len(first)
+    if missing > MOST_MISSING:
+        text = f"at least {missing:,} slots are missing of {stages:,} stages and {count:,} micro-batches, the highest numbers that occur"
+        return [*findings, Finding(text, path=PATH)]
     for slot, (rank, position) in first.items():
         if slot.stage >= stages:
             findings.append(_at(rank, position, slot, f"there are {stages} stages, numbered from 0"))
@@ -151,4 +164,21 @@ def _sequenced(schedule: Schedule) -> list[Finding]:
             before = precedence.own(slot)
             if before is not None and positions.get(before, -1) > position:
                 findings.append(_at(rank, position, slot, f"comes before {before} at position {positions[before]}"))
+    return findings
+
+
+def _overlapping(schedule: Schedule, overlapped: Overlapped) -> list[Finding]:
+    findings = []
+    where = {slot: (rank, position) for rank, row in enumerate(schedule) for position, slot in enumerate(row)}
+    for forward, backward in sorted(overlapped, key=lambda pair: where[pair[0]]):
+        name = f"{forward}&{backward}"
+        if (forward.kind, backward.kind) not in (("F", "B"), ("F", "I")):
+            text, suggestion = (
+                "an overlapped slot is one forward and one backward",
+                "write F0.3&B1.2 (or I), other passes in slots of their own",
+            )
+            findings.append(_at(*where[forward], name, text, suggestion))
+        elif forward[1:] == backward[1:]:
+            text = f"{backward} needs what {forward} makes, so they cannot overlap"
+            findings.append(_at(*where[forward], name, text, f"write {forward}, {backward}"))
     return findings

@@ -9,35 +9,54 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parsim.errors import Finding, PlanError
-from parsim.parallel.schedules.slot import Schedule, Slot
+from parsim.limits import MOST_PROBLEMS, MOST_TABLE
+from parsim.parallel.schedules.slot import APART, Overlapped, Schedule, Slot
 
 PATH = "parallel.pipeline.schedule"
 
 _CELLS = re.compile(r"\([^)]*\)\w*|[^\s,;]+")
-_LABEL = re.compile(r"\s*rank\s+\d+[^|:]*[|:]", re.IGNORECASE)
-_PASSES = re.compile(r"\d+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)\d*")
+_TORCH_OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B")
+_LABEL = re.compile(r"\s*rank\s+[0-9]+[^|:]*[|:]", re.IGNORECASE)
+_PASSES = re.compile(r"[0-9]+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
 
 
 class Table(NamedTuple):
-    """The slots of a schedule file by rank, and where each stands there."""
+    """The slots of a schedule of the user's own by rank, and where each stands in its file."""
 
     rows: Schedule
-    places: tuple[tuple[tuple[int, int], ...], ...]
-    """(line, column), both from 1, by rank and position"""
+    places: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """(line, column), both from 1, by rank and position; empty where there is no file"""
+    overlapped: Overlapped = APART
+
+    def one_by_one(self, file: str = "") -> Schedule:
+        """The rows of a table in which every pass has a slot of its own. Raises `PlanError` if two passes overlap in one."""
+        pairs = dict(self.overlapped)
+        for rank, row in enumerate(self.rows):
+            for position, slot in enumerate(row):
+                if slot in pairs:
+                    name = f"{slot}&{pairs[slot]}"
+                    message = (
+                        f"{name}: slots that overlap a forward with a backward ({len(pairs)} here) are not supported yet in a scenario"
+                    )
+                    suggestion = f"write {slot}, {pairs[slot]}, one after the other; `parsim schedule` runs overlapped slots"
+                    place = self.places[rank][position] if self.places else (None, None)
+                    raise PlanError(Finding(message, PATH, name, suggestion, file, *place))
+        return self.rows
 
 
 def from_text(text: str, file: str = "") -> Schedule:
-    """The rows of `read_table`.
+    """The rows of `read_table`, of a table without overlapped slots.
 
     >>> from_text("rank 0: F0.0, F0.1,, B0.0, B0.1")[0][2]
     Slot(kind='B', stage=0, micro_batch=0)
     """
-    return read_table(text, file).rows
+    return read_table(text, file).one_by_one(file)
 
 
 def read_table(text: str, file: str = "") -> Table:
     """Read a table: one line per rank, cells ``F0.3`` or torch's ``0F3``, separated by commas, semicolons or spaces.
 
+    ``F0.3&B1.2``, or torch's ``(0F3;1B2)OVERLAP_F_B``, is a slot that overlaps a forward with a backward.
     Empty cells are idle steps and mean nothing (order is all there is), ``#`` starts a comment, a label such as
     ``rank 0:`` may open a line, and empty lines are skipped. Reads what `slot.to_text` and torch's compute-only
     ``_dump_csv`` write. Raises `PlanError` with every bad cell. The result is not checked; see `check`.
@@ -45,8 +64,12 @@ def read_table(text: str, file: str = "") -> Table:
     >>> read_table("F0.0 B0.0").places
     (((1, 1), (1, 6)),)
     """
+    if len(text) > MOST_TABLE:
+        message = f"a table of {len(text):,} characters: at most {MOST_TABLE:,} are read"
+        raise PlanError(Finding(message, PATH, suggestion="is it the right file?", file=file))
     rows: list[tuple[Slot, ...]] = []
     places: list[tuple[tuple[int, int], ...]] = []
+    overlapped: set[tuple[Slot, Slot]] = set()
     findings: list[Finding] = []
     for number, line in enumerate(text.splitlines(), start=1):
         cells = line.partition("#")[0]
@@ -54,35 +77,49 @@ def read_table(text: str, file: str = "") -> Table:
         begin = label.end() if label else 0
         if not cells[begin:].strip(" \t,;"):
             continue
-        row, columns = [], []
+        row: list[Slot] = []
+        columns: list[tuple[int, int]] = []
         for cell in _CELLS.finditer(cells, begin):
-            columns.append((number, cell.start() + 1))
+            place = (number, cell.start() + 1)
             try:
-                row.append(_slot(cell.group()))
+                passes = _passes(cell.group(), overlapped)
             except PlanError as error:
-                findings += [finding.at(file, *columns[-1]) for finding in error.findings]
+                findings += [finding.at(file, *place) for finding in error.findings]
+                if len(findings) >= MOST_PROBLEMS:
+                    findings.append(Finding("the rest of the table is not read", PATH, file=file))
+                    raise PlanError(findings) from None
+                continue
+            row += passes
+            columns += [place] * len(passes)
         rows.append(tuple(row))
         places.append(tuple(columns))
+    if findings and file and not any(rows):  # any file may be named here: what is no table at all is not quoted
+        raise PlanError(Finding("is no schedule: none of its cells is a slot", PATH, None, "write one line per rank, e.g. F0.0 B0.0", file))
     if findings:
         raise PlanError(findings)
     if not rows:
         raise PlanError(Finding("the schedule has no rows", path=PATH, file=file, suggestion="write one line per rank, e.g. F0.0 B0.0"))
-    return Table(tuple(rows), tuple(places))
+    return Table(tuple(rows), tuple(places), frozenset(overlapped))
 
 
-def from_function(function: Callable[[int, int, int], Iterable[Any]], stages: int, micro_batches: int, virtual_stages: int = 1) -> Schedule:
+def from_function(function: Callable[[int, int, int], Iterable[Any]], stages: int, micro_batches: int, virtual_stages: int = 1) -> Table:
     """Call ``function(stages, micro_batches, virtual_stages)``, a generator or a function, and read what it makes.
 
-    It gives one row per rank; a row is a line of text as in `from_text`, or an iterable of `Slot`, ``"F0.3"`` or
-    (kind, stage, micro_batch). Raises `PlanError` when the function fails or gives something else.
+    It gives one row per rank; a row is a line of text as in `read_table`, or an iterable of `Slot`, ``"F0.3"``, ``"F0.3&B1.2"``
+    or (kind, stage, micro_batch). Raises `PlanError` when the function fails or gives something else.
     """
     name = getattr(function, "__name__", repr(function))
     call = f"{name}({stages}, {micro_batches}, {virtual_stages})"
     rows: list[tuple[Slot, ...]] = []
+    overlapped: set[tuple[Slot, Slot]] = set()
     try:
         for row in function(stages, micro_batches, virtual_stages):
-            cells = from_text(row)[0] if isinstance(row, str) else tuple(map(_slot, row))
-            rows.append(cells)
+            if isinstance(row, str):
+                line = read_table(row)
+                rows.append(line.rows[0])
+                overlapped |= line.overlapped
+            else:
+                rows.append(tuple(slot for cell in row for slot in _passes(cell, overlapped)))
     except PlanError as error:
         raise PlanError([_in_call(finding, call, len(rows)) for finding in error.findings]) from error
     except Exception as error:
@@ -90,7 +127,7 @@ def from_function(function: Callable[[int, int, int], Iterable[Any]], stages: in
         raise PlanError(Finding(message, path=PATH, suggestion="return one row of slots per rank")) from error
     if not rows:
         raise PlanError(Finding(f"{call} gave no rows", path=PATH, suggestion="return one row of slots per rank"))
-    return tuple(rows)
+    return Table(tuple(rows), overlapped=frozenset(overlapped))
 
 
 def load_function(reference: str) -> Callable[[int, int, int], Iterable[Any]]:
@@ -114,9 +151,24 @@ def load_function(reference: str) -> Callable[[int, int, int], Iterable[Any]]:
     return function  # type: ignore[no-any-return]
 
 
+def _passes(cell: object, overlapped: set[tuple[Slot, Slot]]) -> tuple[Slot, ...]:
+    """The pass of a cell, or the forward and the backward of an overlapped slot, which is added to `overlapped`."""
+    if not isinstance(cell, str):
+        return (_slot(cell),)
+    torch = _TORCH_OVERLAP.fullmatch(cell)
+    parts = torch[1].split(";") if torch else cell.removeprefix("(").removesuffix(")").split("&") if "&" in cell else [cell]
+    if len(parts) > 2 or (torch and len(parts) == 1):
+        message = f"{cell!r} overlaps {len(parts)} passes: an overlapped slot is one forward and one backward"
+        raise PlanError(Finding(message, path=PATH, value=cell, suggestion="write F0.3&B1.2"))
+    passes = tuple(sorted((_slot(part.strip()) for part in parts), key=lambda slot: slot.kind != "F"))
+    if len(passes) == 2:
+        overlapped.add((passes[0], passes[1]))
+    return passes
+
+
 def _slot(cell: object) -> Slot:
     if isinstance(cell, str):
-        if _PASSES.fullmatch(cell) or "OVERLAP_F_B" in cell:
+        if _PASSES.fullmatch(cell):
             message = f"{cell!r} is not supported yet in a schedule"
             raise PlanError(Finding(message, path=PATH, value=cell, suggestion="keep F, B, I and W; parsim adds the communication itself"))
         try:

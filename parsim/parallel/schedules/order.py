@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parsim.parallel.schedules.slot import Schedule, Slot
+from parsim.parallel.schedules.slot import APART, Overlapped, Schedule, Slot
 
 
 class Precedence:
     """The slots that each slot of a schedule needs, besides its predecessor on its own rank.
 
-    F(s) needs F(s - 1). B(s), or I(s), needs F(s) and the B or I of s + 1. W(s) needs I(s).
+    F(s) needs F(s - 1). B(s), or I(s), needs F(s) and the B or I of s + 1. W(s) needs I(s). Two passes that overlap in one slot
+    need what either needs: the slot begins when the inputs of both are there, and ends both.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, overlapped: Overlapped = APART) -> None:
         self.rank = {slot: rank for rank, row in enumerate(schedule) for slot in row}
         """which rank runs a slot"""
         self.last_stage = max((slot.stage for slot in self.rank), default=-1)
+        self._pairs = {slot: pair for pair in overlapped for slot in pair}
 
     def source(self, slot: Slot) -> Slot | None:
         """The slot of the neighbouring stage whose result arrives here; None at the ends of the pipeline and for W."""
@@ -34,9 +36,19 @@ class Precedence:
             return None
         return Slot("I" if slot.kind == "W" else "F", slot.stage, slot.micro_batch)
 
+    def pair(self, slot: Slot) -> tuple[Slot, ...]:
+        """The passes that begin and end together with `slot`, in the order of the row; usually itself alone."""
+        return self._pairs.get(slot, (slot,))
+
     def needs(self, slot: Slot) -> list[Slot]:
-        """Both of them, where there are any."""
-        return [other for other in (self.source(slot), self.own(slot)) if other is not None]
+        """The slots that must have ended before `slot` begins."""
+        if slot not in self._pairs:
+            return [other for other in (self.source(slot), self.own(slot)) if other is not None]
+        return [other for part in self._pairs[slot] for other in (self.source(part), self.own(part)) if other is not None]
+
+    def name(self, slot: Slot) -> str:
+        """``F0.3``, or ``F0.3&B7.1`` in an overlapped slot."""
+        return "&".join(map(str, self.pair(slot)))
 
     def travels(self, slot: Slot) -> bool:
         """Whether the slot waits for a message from another rank."""
@@ -44,12 +56,12 @@ class Precedence:
         return source is not None and self.rank.get(source) != self.rank[slot]
 
 
-def run_in_order(schedule: Schedule) -> tuple[list[Slot], list[int]]:
+def run_in_order(schedule: Schedule, overlapped: Overlapped = APART) -> tuple[list[Slot], list[int]]:
     """Run each rank's list as far as it goes: (slots in an order that respects all needs, position reached per rank).
 
     A schedule deadlocks exactly if some rank does not reach the end of its list.
     """
-    precedence = Precedence(schedule)
+    precedence = Precedence(schedule, overlapped)
     reached = [0] * len(schedule)
     done: dict[Slot, None] = {}
     waiting: dict[Slot, list[int]] = {}

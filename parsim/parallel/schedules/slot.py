@@ -14,8 +14,8 @@ from parsim.errors import Finding, PlanError
 KINDS = ("F", "B", "I", "W")
 """forward, whole backward, backward-input, backward-weight"""
 
-_OURS = re.compile(r"([FBIW])(\d+)\.(\d+)")
-_TORCH = re.compile(r"(\d+)([FBIW])(\d+)")
+_OURS = re.compile(r"([FBIW])([0-9]{1,9})\.([0-9]{1,9})")
+_TORCH = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
 
 
 class Slot(NamedTuple):
@@ -46,13 +46,21 @@ class Slot(NamedTuple):
         elif match := _TORCH.fullmatch(text):
             stage, kind, micro_batch = match.groups()
         else:
-            message = f"{text!r} is not a slot"
-            raise PlanError(Finding(message, value=text, suggestion="write F0.3 (kind, stage, micro-batch), kind one of F B I W, or 0F3"))
+            message = f"{text!r} is not a slot" if len(text) <= 40 else f"{text[:40]!r}... is not a slot: it has {len(text):,} characters"
+            raise PlanError(
+                Finding(message, value=text[:40], suggestion="write F0.3 (kind, stage, micro-batch), kind one of F B I W, or 0F3")
+            )
         return cls(kind, int(stage), int(micro_batch))
 
 
 Schedule: TypeAlias = tuple[tuple[Slot, ...], ...]
 """per rank of the pipeline, its slots in the order in which it runs them"""
+
+Overlapped: TypeAlias = frozenset[tuple[Slot, Slot]]
+"""(forward, backward) of the slots that run both at once: neighbours in a rank's row, begun together and ended together"""
+
+APART: Overlapped = frozenset()
+"""no overlapped slots: every pass has its rank to itself"""
 
 
 def to_text(schedule: Schedule) -> str:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.measured import AT_PEAK
 from parsim.report.page.markup import Cell, swatch, table
-from parsim.report.page.metrics import METRICS, costs, difference, relative, value_of
+from parsim.report.page.metrics import ESTIMATES, METRICS, costs, difference, relative, value_of
 from parsim.report.page.sections import breakdown_bar, leaves
 from parsim.report.plots import style
-from parsim.report.quantities import NONE, gib, seconds, size, time_unit
+from parsim.report.quantities import NONE, gib, points, seconds, size, time_unit
 from parsim.report.timeline import KEYS
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ Rows = list[list[Cell | str]]
 def metrics(entries: Sequence[Entry]) -> str:
     """The figures of merit, with what changed against the first run."""
     rows: Rows = []
-    for metric in (*METRICS, *costs(entry.document for entry in entries)):
+    estimated = any(entry.report.estimate.of == "bands" for entry in entries)
+    for metric in (*(ESTIMATES if estimated else ()), *METRICS, *costs(entry.document for entry in entries)):
         values = [value_of(entry.report, entry.document, metric) for entry in entries]
         if all(value is None for value in values):
             continue
@@ -144,7 +145,7 @@ def links(entries: Sequence[Entry]) -> str:
             used[name] = max(used.get(name, 0.0), row.utilisation)
         columns.append(used)
     names = sorted({name for column in columns for name in column})
-    rows = _side_by_side([(name, escape(name), "") for name in names], columns, lambda value: f"{100 * value:.1f}")
+    rows = _side_by_side([(name, escape(name), "") for name in names], columns, points)
     return table(_heads("Busiest link of a class", entries, " [% used]"), rows, name="links")
 
 

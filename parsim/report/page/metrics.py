@@ -45,6 +45,12 @@ def _energy(value: float | None) -> str:
 
 
 EXPOSED = Metric("exposed_communication", "Exposed communication", percent, share=True)
+ESTIMATES = (
+    Metric("estimate.step_time_s", "Step time, estimated", seconds, definition="estimate"),
+    Metric("estimate.mfu", "MFU, estimated", percent, share=True, definition="estimate"),
+    Metric("estimate.tokens_per_s", "Tokens/s, estimated", number, definition="estimate"),
+)
+"""shown where a run has a band of published runs"""
 METRICS = (
     Metric("step_time_s", "Step time", seconds),
     Metric("mfu", "MFU", percent, share=True),

@@ -17,10 +17,11 @@ def money(report: Report) -> str:
     """Steps, hours, money and energy, and why a number is missing; empty where nobody asked."""
     if report.bill is None:
         return ""
-    values = report.bill.metrics()
+    values = report.bill.metrics() | {f"estimate.{key}": value for key, value in report.estimate.document().items()}
     rows: list[list[Cell | str]] = []
-    for line in statement(report.bill):
-        head = f'<a href="#def-{line.key}" title="{escape(DEFINITIONS[line.key].text)}">{escape(line.title)}</a>'
+    for line in statement(report.bill, report.estimate):
+        defined = DEFINITIONS[line.key.partition(".")[0]]
+        head = f'<a href="#def-{defined.name}" title="{escape(defined.text)}">{escape(line.title)}</a>'
         rows.append([Cell(line.title, html=head), line.note, Cell(line.text, values[line.key], line.key)])
     missing = "".join(
         f"<p>No {escape(metric.replace('_', ' '))}: {escape(reason)}.</p>" for metric, reason in report.bill.economics.reasons.items()

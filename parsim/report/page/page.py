@@ -10,6 +10,7 @@ from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING
 
+from parsim.columns import visible
 from parsim.report.page import comparison, sections
 from parsim.report.page.comparison import Entry
 from parsim.report.page.markup import details, section
@@ -39,13 +40,13 @@ def page(entries: Sequence[tuple[str, Report]], missing: Sequence[tuple[str, str
     alone = len(found) == 1 and not missing
     body = _one(found[0], payloads[0]) if alone else _several(found, payloads, missing)
     parts = {
-        "title": escape(title),
+        "title": escape(visible(title)),
         "style": _read("assets/uplot.min.css") + _read("page/page.css"),
         "version": json.loads(_read("assets/VENDOR.json"))["version"],
         "licence": _read("assets/uplot.LICENSE").replace("--", "- -"),
-        "heading": escape(title if alone or name else f"Comparison of {title}"),
-        "recipe": "" if not alone else escape(recipe(found[0].report.measured)),
-        "body": body,
+        "heading": escape(visible(title if alone or name else f"Comparison of {title}")),
+        "recipe": "" if not alone else escape(visible(recipe(found[0].report.measured))),
+        "body": visible(body),
         "data": text(payloads),
         "library": _read("assets/uplot.min.js"),
         "scripts": "\n".join(_read(f"page/{name}") for name in _SCRIPTS),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parsim.columns import visible
 from parsim.report.page.columns import Integers, pack
 from parsim.report.page.merged import merged
 from parsim.report.page.spans import Spans, What, spans_of
@@ -83,10 +84,19 @@ def payload(report: Report, *, parts: int = 1) -> Payload:
 
 def text(payloads: Sequence[Payload]) -> str:
     """The content of the page's data element; base64 inside, so that no name can end it."""
-    facts = {"runs": [item.facts for item in payloads], "styles": _styles()}
+    facts = _visible({"runs": [item.facts for item in payloads], "styles": _styles()})
     plain = json.dumps(facts, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     squeezed = base64.b64encode(gzip.compress(plain, compresslevel=9, mtime=0)).decode("ascii")
     return json.dumps({"facts": squeezed, "columns": [item.packed for item in payloads]}, separators=(",", ":"))
+
+
+def _visible(node: Any) -> Any:
+    """Texts as they may be shown: the page writes them as they are."""
+    if isinstance(node, str):
+        return visible(node)
+    if isinstance(node, dict):
+        return {_visible(key): _visible(item) for key, item in node.items()}
+    return [_visible(item) for item in node] if isinstance(node, (list, tuple)) else node
 
 
 def _simulated(report: Report) -> list[int]:

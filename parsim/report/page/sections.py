@@ -11,16 +11,19 @@ from parsim.report.causes import causes
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.measured import AT_PEAK, DeviceMemory, Effect
 from parsim.report.page.markup import Cell, attributes, bar, figure, swatch, table
-from parsim.report.page.metrics import EXPOSED, METRICS, Metric, value_of
+from parsim.report.page.metrics import ESTIMATES, EXPOSED, METRICS, Metric, value_of
 from parsim.report.plots import style
-from parsim.report.quantities import GIB, NONE, cell, gib, number, percent, seconds, size, time_unit
+from parsim.report.quantities import GIB, NONE, cell, gib, number, percent, points, seconds, size, time_unit
 from parsim.report.verdict import rank_class, shortened
+from parsim.units import snapped
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
 
 Document = Mapping[str, Any]
 _TILES = ("step_time_s", "mfu", "memory.peak_bytes", "bubble_fraction", EXPOSED.key, "tokens_per_s_per_gpu")
+_ESTIMATED = {"step_time_s": "estimate.step_time_s", "mfu": "estimate.mfu", "tokens_per_s_per_gpu": "estimate.tokens_per_s"}
+"""tile -> its estimate, shown instead where there is a band"""
 _EQUAL = 0.01
 """difference in utilisation below which classes of links share a row"""
 
@@ -43,7 +46,7 @@ def confidence(report: Report) -> str:
 
 
 def tiles(report: Report, document: Document) -> str:
-    """The six figures of merit."""
+    """The six figures of merit: estimates where there is a band, with what is simulated below."""
     theory = report.measured.schedule.bubble_fraction_theory
     notes = {
         "step_time_s": "",
@@ -52,10 +55,17 @@ def tiles(report: Report, document: Document) -> str:
         "bubble_fraction": f"theory {percent(theory)}" if theory is not None else "",
         "tokens_per_s_per_gpu": f"{number(report.samples_per_s)} samples/s in all",
     }
-    band = report.measured.confidence.step_band(report.step_time)
-    if band is not None:
-        notes["step_time_s"] = f"80 % band {seconds(band[0])} to {seconds(band[1])}"
-    return "".join(_tile(report, document, metric, notes.get(metric.key, "")) for metric in METRICS if metric.key in _TILES)
+    chosen = dict.fromkeys(_TILES)
+    if (band := report.estimate.step_time_band_s) is not None:
+        undefined = {key for key, value in report.estimate.document().items() if value is None}
+        chosen = {key if (own := _ESTIMATED.get(key, key)).rpartition(".")[2] in undefined else own: None for key in _TILES}
+        notes["estimate.step_time_s"] = f"80 %: {seconds(band[0])} to {seconds(band[1])}; simulated {seconds(report.step_time)}"
+        notes["estimate.mfu"] = f"simulated {percent(report.mfu)}, HFU {percent(report.hfu)}"
+        notes["estimate.tokens_per_s"] = f"simulated {number(report.tokens_per_s)}"
+    if (peaks := report.estimate.peak_band_bytes) is not None:
+        notes["memory.peak_bytes"] += f"; 80 %: {gib(peaks[0])} to {gib(peaks[1])} GiB"
+    named = {metric.key: metric for metric in (*METRICS, *ESTIMATES)}
+    return "".join(_tile(report, document, named[key], notes.get(key, "")) for key in chosen)
 
 
 def _tile(report: Report, document: Document, metric: Metric, note: str) -> str:
@@ -69,7 +79,7 @@ def _tile(report: Report, document: Document, metric: Metric, note: str) -> str:
 
 def breakdown(report: Report) -> str:
     """Where the step goes: a bar, and the same as numbers beside the critical path."""
-    words = f"<p>Time line of rank {report.breakdown_rank}, whose optimizer step ends last; definitions below.</p>"
+    words = f"<p>Simulated time line of rank {report.breakdown_rank}, whose optimizer step ends last; definitions below.</p>"
     return words + breakdown_bar(report, report.step_time) + breakdown_table(report)
 
 
@@ -80,7 +90,7 @@ def breakdown_table(report: Report) -> str:
         [
             Cell(key, html=f"{swatch(style.KEYS[key], key)}{key}"),
             Cell(unit.cell(value), value, f"breakdown_s.{key}"),
-            Cell(f"{100 * value / step:.1f}" if step > 0 else NONE, value),
+            Cell(points(value / step) if step > 0 else NONE, value),
             Cell(unit.cell(report.critical[key]), report.critical[key], f"critical_path_s.{key}"),
         ]
         for key, value in report.breakdown.items()
@@ -133,7 +143,7 @@ def collectives(report: Report) -> str:
     heads = ["Axis", "Collective", "Algorithm", "Protocol", "Ranks", "Count", "Size"]
     heads += [*(f"{word} [{unit.name}]" for word in ("Busy", "Exposed", "Waited")), "Bus bandwidth [GB/s]"]
     rows: list[list[Cell | str]] = []
-    for place, row in sorted(enumerate(report.collectives), key=lambda item: (-item[1].exposed_s, -item[1].busy_s)):
+    for place, row in sorted(enumerate(report.collectives), key=lambda item: (-snapped(item[1].exposed_s), -snapped(item[1].busy_s))):
         key = f"collectives.{place}"
         times = (("busy_s", row.busy_s), ("exposed_s", row.exposed_s), ("wait_s", row.wait_s))
         rows.append(
@@ -163,7 +173,7 @@ def links(report: Report) -> str:
                 Cell(f"{count:,}", count, f"{key}.count" if len(places) == 1 else ""),
                 Cell(number(row.capacity_Bps / 1e9), row.capacity_Bps, f"{key}.capacity_Bps"),
                 Cell(cell(row.bytes / GIB), round(row.bytes), f"{key}.bytes"),
-                Cell(f"{100 * row.utilisation:.1f}", row.utilisation, f"{key}.utilisation"),
+                Cell(points(row.utilisation), row.utilisation, f"{key}.utilisation"),
                 Cell(unit.cell(row.saturated_s), row.saturated_s, f"{key}.saturated_s"),
             ]
         )  # fmt: skip
@@ -173,11 +183,11 @@ def links(report: Report) -> str:
 def _equally_busy(report: Report) -> list[list[int]]:
     """Places of link rows with the same name, kind and capacity, at most a point of utilisation apart; the busiest first."""
     found: list[list[int]] = []
-    for place, row in sorted(enumerate(report.links), key=lambda item: -item[1].utilisation):
+    for place, row in sorted(enumerate(report.links), key=lambda item: -snapped(item[1].utilisation)):
         for places in found:
             first = report.links[places[0]]
             alike = (first.link, first.kind, first.capacity_Bps) == (row.link, row.kind, row.capacity_Bps)
-            if alike and first.utilisation - row.utilisation <= _EQUAL:
+            if alike and snapped(first.utilisation - row.utilisation) <= _EQUAL:
                 places.append(place)
                 break
         else:
@@ -194,7 +204,7 @@ def critical_path(report: Report) -> str:
             Cell(row.kind, html=f"{swatch(style.KEYS.get(row.kind, style.GREY), row.kind)}{escape(row.kind)}"),
             Cell(f"{row.count:,}", row.count),
             Cell(unit.cell(row.seconds), row.seconds),
-            Cell(f"{100 * row.seconds / step:.1f}" if step > 0 else NONE, row.seconds),
+            Cell(points(row.seconds / step) if step > 0 else NONE, row.seconds),
         ]
         for row in causes(report)
     ]

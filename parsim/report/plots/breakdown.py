@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from parsim.report.plots import style
@@ -12,7 +13,7 @@ from parsim.report.quantities import time_unit
 def breakdown_figure(rows: Sequence[tuple[str, Mapping[str, float]]], width: float, *, title: str = "") -> Picture:
     """A stacked bar per row (name, class -> seconds per step), first row on top."""
     size = font_size(width)
-    unit = time_unit(max((sum(row.values()) for _, row in rows), default=0.0))
+    unit = time_unit(max((math.fsum(row.values()) for _, row in rows), default=0.0))
     with fonts(title, size):
         figure = new_figure(width, (0.9 + 0.34 * len(rows) + (0.9 if width < 5.0 else 0.5)) * size / 10.0 + 0.2)
         axes = figure.add_subplot()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,6 +61,13 @@ class Entry:
     def fits(self) -> bool:
         """Whether it was simulated and fits."""
         return self.document is not None and bool(self.document["memory"]["fits"])
+
+    def holds(self, device: Mapping[str, Any] | None) -> bool:
+        """Whether one class of devices holds its peak; of a run that does not fit only some may be too small, or only the host."""
+        if device is None or self.document is None:
+            return self.fits
+        memory = self.document["memory"]
+        return int(device["peak_bytes"]) <= int(memory["capacity_bytes"]) - int(memory["reserve_bytes"])
 
     @property
     def mark(self) -> str:
@@ -127,7 +135,16 @@ def breakdown_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
         left = np.zeros(len(entries))
         for key in keys:
             values = np.array([0.0 if one.document is None else one.document["breakdown_s"][key] / unit.factor for one in entries])
-            _stack(ax, np.arange(len(entries)), values, left, style.KEYS[key], style.KEY_HATCHES.get(key, ""), WORDS[key], entries)
+            _stack(
+                ax,
+                np.arange(len(entries)),
+                values,
+                left,
+                style.KEYS[key],
+                style.KEY_HATCHES.get(key, ""),
+                WORDS[key],
+                [one.fits for one in entries],
+            )
             left += values
         for place, entry in enumerate(entries):
             if entry.document is None:
@@ -145,6 +162,7 @@ def memory_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
     categories = [key for key in AT_PEAK if any(device is not None and device["at_peak"][key] for _, _, device in rows)]
     labels = [wrapped(label, width) for label, _, _ in rows]
     owners = [entry for _, entry, _ in rows]
+    fits = [entry.holds(device) for _, entry, device in rows]
     with printed("".join(labels)):
         places = _apart(owners)
         above = height(_lines(labels) + places[-1] - len(rows) + 1)
@@ -154,15 +172,15 @@ def memory_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
         for key in categories:
             look = style.memory_style(key)
             values = np.array([0.0 if device is None else device["at_peak"][key] / GIB for _, _, device in rows])
-            _stack(ax, places, values, left, look.colour, look.hatch, look.label, owners)
+            _stack(ax, places, values, left, look.colour, look.hatch, look.label, fits)
             left += values
-        for place, end, (_, entry, device) in zip(places, left, rows, strict=True):
+        for place, end, good, (_, entry, device) in zip(places, left, fits, rows, strict=True):
             if device is None:
                 _refused(ax, place, entry, width)
             else:
-                _total(ax, place, end, f"{gib(device['peak_bytes'])} GiB", fits=entry.fits)
+                _total(ax, place, end, f"{gib(device['peak_bytes'])} GiB", fits=good)
         highest = _capacities(ax, places, owners, float(left.max(initial=0.0)))
-        _axis(ax, labels, [entry.fits for entry in owners], "memory at the peak of a device [GiB]", highest, places)
+        _axis(ax, labels, fits, "memory at the peak of a device [GiB]", highest, places)
         legend(figure, entries_of(ax), width, above)
     return figure
 
@@ -173,7 +191,7 @@ def collectives_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figur
     unit = time_unit(max((busy for group in groups.values() for _, busy, _ in group), default=1.0))
     texts: list[str] = []
     with printed("".join(entry.label for entry in entries)):
-        lines = sum(len(group) + 1.3 for group in groups.values())
+        lines = math.fsum(len(group) + 1.3 for group in groups.values())
         figure = new_figure(width, height(lines))
         ax = figure.add_subplot()
         place, ticks, end = 0.0, [], 0.0
@@ -203,14 +221,14 @@ def collectives_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figur
 
 def _lines(labels: Sequence[str]) -> float:
     """Rows of bars; a label of three lines needs more than its bar."""
-    return sum(max(1.0, 0.52 * (label.count("\n") + 1)) for label in labels)
+    return math.fsum(max(1.0, 0.52 * (label.count("\n") + 1)) for label in labels)
 
 
-def _stack(ax: Axes, places: Any, values: Any, left: Any, colour: str, hatch: str, label: str, entries: Sequence[Entry]) -> None:
+def _stack(ax: Axes, places: Any, values: Any, left: Any, colour: str, hatch: str, label: str, fits: Sequence[bool]) -> None:
     """One class of all bars; an empty bar carries the legend where every bar is pale."""
     ax.barh([0], [0], facecolor=colour, edgecolor=style.INK, hatch=hatch or None, linewidth=0.4, label=label)
     for pale in (False, True):
-        rows = [row for row, entry in enumerate(entries) if entry.fits is not pale and values[row] > 0]
+        rows = [row for row, good in enumerate(fits) if good is not pale and values[row] > 0]
         if rows:
             ax.barh(
                 places[rows], values[rows], left=left[rows], height=_BAR, facecolor=(colour, _PALE if pale else 1.0),
@@ -274,7 +292,8 @@ def _devices(entries: Sequence[Entry]) -> list[tuple[str, Entry, Mapping[str, An
         for device in devices:
             place = f"stage {device['stage']}" if staged and device["stage"] is not None else f"rank {shortened(device['ranks'], 12)}"
             alone = len(devices) == 1 and entry.document is not None and len(entry.document["memory"]["devices"]) == 1
-            rows.append((entry.mark if alone else f"{entry.mark} · {place}", entry, device))
+            held = entry.holds(device) and any(not entry.holds(other) for other in devices)
+            rows.append((entry.mark if alone else f"{entry.label if held else entry.mark} · {place}", entry, device))
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,10 +37,10 @@ def timelines_figure(entries: Sequence[tuple[str, TimelineData, bool]], *, width
     """
     data = [_from_zero(lanes) for _, lanes, _ in entries]
     longest = max((one.end for one in data), default=1.0)
-    heights = [_HEAD + _ROW * sum(_rows(one)) for one in data]
+    heights = [_HEAD + _ROW * math.fsum(_rows(one)) for one in data]
     with printed("".join(label for label, _, _ in entries)):
         # numbers are placed by sizes on paper, so there must be room for a legend before it is known
-        figure = new_figure(width, sum(heights) + _FOOT + _LEGEND)
+        figure = new_figure(width, math.fsum(heights) + _FOOT + _LEGEND)
         axes = list(figure.subplots(len(data), 1, height_ratios=heights, squeeze=False).flat)
         found: dict[str, Any] = {}
         for ax, one, (label, _, fits) in zip(axes, data, entries, strict=True):
@@ -50,7 +51,7 @@ def timelines_figure(entries: Sequence[tuple[str, TimelineData, bool]], *, width
             _cover(ax, one.end, longest)
             _title(ax, label, one.end - one.begin, fits=fits)
             _small(ax, last=ax is axes[-1], narrow=is_narrow(width))
-        legend(figure, found, width, sum(heights) + _FOOT)
+        legend(figure, found, width, math.fsum(heights) + _FOOT)
     return figure
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +19,9 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.textpath import text_to_path
 
+from parsim.columns import visible
 from parsim.report.plots import style
+from parsim.report.schedule_pgf import latex
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,8 +73,20 @@ class Picture(Figure):
         if kind in _METADATA:
             options.setdefault("metadata", _METADATA[kind])
         options.setdefault("dpi", 200.0)
-        with mpl.rc_context(_SETTINGS), _boxes():
+        plain = names_in_latex() if kind == "pgf" else nullcontext()
+        with mpl.rc_context(_SETTINGS), _boxes(), plain:
             super().savefig(fname, **options)
+
+    def draw(self, renderer: Any) -> None:
+        """As matplotlib's, for what it draws text with: control characters are shown in letters, no SVG may hold them."""
+        before, plain = vars(renderer).get("draw_text"), renderer.draw_text
+        renderer.draw_text = lambda gc, x, y, text, *rest, **named: plain(gc, x, y, visible(text), *rest, **named)
+        try:
+            super().draw(renderer)
+        finally:  # figures are measured by drawing them with the same renderer
+            del renderer.draw_text
+            if before is not None:
+                renderer.draw_text = before
 
     def _repr_png_(self) -> bytes:
         return save(self, "png", dpi=144.0)
@@ -147,9 +161,24 @@ def _installed_wide_fonts() -> list[str]:
     return [name for name in _WIDE_FONTS if name in installed][:1]
 
 
+@contextmanager
+def names_in_latex() -> Iterator[None]:
+    """Let matplotlib write texts into a .pgf figure as they are: it takes them for LaTeX, which does what a name says."""
+    from matplotlib.backends import backend_pgf
+
+    module: Any = backend_pgf
+    before = module._tex_escape  # noqa: SLF001 - there is no public way
+    module._tex_escape = latex  # noqa: SLF001
+    try:
+        yield
+    finally:
+        module._tex_escape = before  # noqa: SLF001
+
+
 def save(figure: Figure, kind: Kind = "svg", *, inline: bool = False, dpi: float = 150.0) -> bytes:
     """The figure as a file; equal figures give equal bytes. `inline`: text of an SVG stays text (smaller, selectable)."""
     out = BytesIO()
-    with mpl.rc_context({**_SETTINGS, "svg.fonttype": "none" if inline else "path"}), _boxes():
+    plain = names_in_latex() if kind == "pgf" else nullcontext()
+    with mpl.rc_context({**_SETTINGS, "svg.fonttype": "none" if inline else "path"}), _boxes(), plain:
         Figure.savefig(figure, out, format=kind, dpi=dpi, metadata=_METADATA[kind])
     return out.getvalue()

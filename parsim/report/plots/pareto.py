@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -128,7 +129,7 @@ def _labels(figure: Figure, ax: Axes, places: Sequence[Place], factor: float) ->
             text.set_horizontalalignment(side)
             box = text.get_window_extent()
             outside = box.x0 < frame.x0 or box.x1 > frame.x1 or box.y1 > frame.y1 or box.y0 < frame.y0
-            hidden = sum(_common(box, other) for other in taken) + (1e6 if outside else 0.0)
+            hidden = math.fsum(_common(box, other) for other in taken) + (1e6 if outside else 0.0)
             if best is None or hidden < best[0]:
                 best = (hidden, (right, up, side), box)
             if hidden == 0.0:

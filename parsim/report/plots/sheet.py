@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, fsum
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,7 @@ def timeline_figure(data: TimelineData, width: float = 12.0) -> Picture:
             names = [name for name, levels in data.memory.bytes.items() if any(levels)]
             beneath = _legend(_memory_handles(names), size, width - 2 * margin)
         between = 0.16
-        lines = sum(1.35 * points / 72.0 for _, points in heading)
+        lines = fsum(1.35 * points / 72.0 for _, points in heading)
         height = margin + lines + top.height + lanes + axis + margin + (between + memory + beneath.height if beneath is not None else 0.0)
         figure = new_figure(width, height, layout=False)
         y = height - margin

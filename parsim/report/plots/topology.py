@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from matplotlib.lines import Line2D
@@ -31,7 +32,7 @@ def topology_figure(cluster: Cluster) -> Figure:
     heights = [3.6] * several + [_height(machine.graph.number_of_nodes()) for machine in machines]
     named = [cluster.name, *(vertex for machine in machines for vertex in machine.graph), *_networks(cluster)]
     with fonts("".join(named)):
-        figure = new_figure(max(inches, 11.0) if several else inches, sum(heights) + 0.9)
+        figure = new_figure(max(inches, 11.0) if several else inches, math.fsum(heights) + 0.9)
         panels = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         labels: dict[str, tuple[str, float]] = {}
         if several:

@@ -31,7 +31,7 @@ def precision(draft: Draft) -> dict[str, Any]:
         if usual == "fp8":
             draft.refuses(path, "no key turns fp8 matrix products on", "use bf16-fp32grad, or --to megatron or fsdp")
         else:
-            text = f"no keys store {job.built.bytes_per_parameter}"
+            text = f"no keys store {job.stored}"
             draft.refuses(path, text, f"use one of {', '.join(PRECISIONS)}")
         return {}
     said = dict(PRECISIONS[usual])

@@ -13,7 +13,7 @@ from parsim.model.catalogue import read_architecture
 from parsim.model.families import FAMILIES
 from parsim.model.transformer import TransformerConfig
 from parsim.parallel.plan import plan
-from parsim.parallel.settings import Precision
+from parsim.parallel.settings import KEPT, Precision
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.precision import PRESETS
@@ -55,6 +55,13 @@ class Job:
     def precision(self) -> str:
         """The preset with these bytes and types; an empty text where there is none."""
         return preset_name(self.built.training.precision)
+
+    @property
+    def stored(self) -> str:
+        """Bytes per parameter in words, and what runs in fp8 beyond what stacks do by themselves."""
+        precision = self.built.training.precision
+        beyond = [part for part in KEPT if precision.matmul == "fp8" and part not in precision.keep]
+        return self.built.bytes_per_parameter + (f" with {' and '.join(beyond)} in fp8" if beyond else "")
 
     @property
     def family(self) -> str:

@@ -67,7 +67,7 @@ def _precision(draft: Draft) -> list[str]:
     elif name == "pure-bf16":
         text, hint = "half-precision weights have an fp32 master there", "use bf16, or --to deepspeed or fsdp"
     else:
-        text, hint = f"no arguments store {draft.job.built.bytes_per_parameter}", f"use one of {', '.join(PRECISIONS)}"
+        text, hint = f"no arguments store {draft.job.stored}", f"use one of {', '.join(PRECISIONS)}"
     draft.refuses(path, text, hint)
     return []
 

@@ -21,7 +21,7 @@ def precision(draft: Draft) -> dict[str, Any]:
     """``mixed_precision``: weights stay in fp32 there, in shards, and are cast when they are gathered or used."""
     path, name = "training.precision", draft.job.precision
     if name not in MIXED:
-        text = f"mixed_precision cannot store {draft.job.built.bytes_per_parameter}"
+        text = f"mixed_precision cannot store {draft.job.stored}"
         draft.refuses(path, text, f"use one of {', '.join(MIXED)}")
         return {}
     mixed = MIXED[name]

@@ -11,7 +11,7 @@ from parsim.hardware.links import LinkKind, standard_kind
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
-_NUMBERED = re.compile(r"(.*?)(\d+)")
+_NUMBERED = re.compile(r"(.*?)([0-9]+)")
 _WIDTH = 132
 SOURCES = {
     "nvlink": "NVIDIA/nccl src/graph/topo.h (effective rate per link)",

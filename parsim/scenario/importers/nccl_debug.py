@@ -11,10 +11,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 _NETWORK = re.compile(r"Using network ([A-Za-z0-9_ ./-]+)")
-_CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : .* via (\S+)")
-_COUNT = re.compile(r"(\d+) coll channels")
+_CHANNEL = re.compile(r"Channel [0-9]+(?:/[0-9]+)? : .* via (\S+)")
+_COUNT = re.compile(r"([0-9]+) coll channels")
 _SET = re.compile(r"(NCCL_[A-Z0-9_]+) set by environment to (\S+?)\.?$")
-_VERSION = re.compile(r"NCCL version (\d+\.\d+[0-9.]*)")
+_VERSION = re.compile(r"NCCL version ([0-9]+\.[0-9]+[0-9.]*)")
 _INFO = re.compile(r"NCCL (?:INFO|WARN|version)")
 
 
@@ -61,6 +61,6 @@ def _transport(words: str) -> str:
     """``NET/IB/3/GDRDMA`` -> ``NET/IB/GDRDMA``, ``P2P/CUMEM`` -> ``P2P``: what the path is, not which card it is."""
     parts = [part for part in words.split("/") if not part.isdigit()]
     if parts[0] == "NET":
-        kept = [re.sub(r"ext_v\d+$", "", part) for part in parts[:2]]
+        kept = [re.sub(r"ext_v[0-9]+$", "", part) for part in parts[:2]]
         return "/".join([*kept, *(["GDRDMA"] if any("GDRDMA" in part for part in parts[2:]) else [])])
     return parts[0]

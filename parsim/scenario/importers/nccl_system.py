@@ -14,14 +14,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from parsim.errors import Finding, TopologyError
+from parsim.units import whole
 
 Role = Literal["cpu", "pcie", "gpu", "nic", "card"]
 LARGEST_TEXT = 10 * 10**6
+LARGEST_NUMBER = 10**9
+"""in an attribute; a NIC of 1 Pb/s has this many Mb/s"""
 """longest text that is read [characters]"""
 DEEPEST = 60
 """nested elements, at most"""
 _GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-_SPEED = re.compile(r"\s*([\d.]+)\s*GT/s\b.*")
+_SPEED = re.compile(r"\s*([0-9.]+)\s*GT/s\b.*")
 _BUS = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)\.([0-9a-fA-F]+)")
 _FLATTENED = ((0x1000C0101000A000, 0x1000C0101000A000), (0x1000C03010000000, 0x1000C03010001000))
 """Broadcom switches of generation 4 and 5 that show two levels although they are one: the upper and the lower one"""
@@ -258,10 +261,14 @@ def number(element: ET.Element, key: str, default: int, place: str, problems: li
     if written is None:
         return default
     try:
-        return int(written.strip() or default)
+        value = whole(written) if written.strip() else default
     except ValueError:
         problems.append(Finding(f"{key} is no whole number", place, written))
         return default
+    if abs(value) > LARGEST_NUMBER:
+        problems.append(Finding(f"{key} is more than {LARGEST_NUMBER:,}", place, written))
+        return default
+    return value
 
 
 def hexadecimal(element: ET.Element, key: str) -> int:

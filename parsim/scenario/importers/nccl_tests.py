@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.files import read_text
+from parsim.units import is_digits, real
 
-_PREFIX = re.compile(r"^(?:\[\d+,\d+\](?:<std\w+>)?:?\s?|\d+:\s)")
+_PREFIX = re.compile(r"^(?:\[[0-9]+,[0-9]+\](?:<std\w+>)?:?\s?|[0-9]+:\s)")
 """what MPI (--tag-output) and Slurm (--label) put before every line"""
 _COLUMNS = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong")
-_RANK = re.compile(r"^#\s+Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*?)\s*$")
+_RANK = re.compile(r"^#\s+Rank\s+([0-9]{1,9})\b.*?\bon\s+(\S+)\s+device\s+[0-9]+\s+\[[^\]]*\]\s*(.*?)\s*$")
 _STARTING = re.compile(r"(?:Collective test starting:\s*|\b)(\w+?)_perf\b")
 _KINDS = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "broadcast": "broadcast",
@@ -103,7 +103,7 @@ def _output(text: str, name: str) -> Log:
         if line.startswith("#"):
             if words[:1] == ["size"] and "time" in words:
                 columns = tuple(words)
-        elif words and words[0].isdigit():
+        elif words and is_digits(words[0]):
             samples += _samples(words, columns)
     if not samples:
         repair = "give the output of an nccl-tests program such as all_reduce_perf, or a table with the columns bytes,time_us"
@@ -120,7 +120,7 @@ def _output(text: str, name: str) -> Log:
 
 def _samples(words: list[str], columns: tuple[str, ...]) -> list[Sample]:
     """Out of place and in place, of a line that has the columns of the heading."""
-    if len(words) != len(columns) or not words[0].isdigit():
+    if len(words) != len(columns) or not is_digits(words[0]):
         return []
     found = []
     for number, place in enumerate(index for index, column in enumerate(columns) if column == "time"):
@@ -132,10 +132,10 @@ def _samples(words: list[str], columns: tuple[str, ...]) -> list[Sample]:
 
 def _float(word: str) -> float | None:
     try:
-        value = float(word)
+        value = real(word)
     except ValueError:
         return None
-    return value if math.isfinite(value) and value >= 0 else None
+    return value if 0 <= value <= 1e30 else None
 
 
 def _gb(value: float | None) -> float | None:

@@ -34,11 +34,13 @@ _FOREIGN = {
     "MPB": "Moore Threads", "SPB": "Moore Threads", "XGMI": "AMD", "PCIE": "AMD", "HCCS": "Huawei", "HCCS_SW": "Huawei", "LNK": "AMD",
 }  # fmt: skip
 _ANSI = re.compile(r"\x1b?\[[0-9;]*m|\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]")
-_GPU = re.compile(r"GPU\d+")
-_MIG = re.compile(r"\bMIG[ _-]?(\d+\.\d+)")
-_NIC = re.compile(r"(?:NIC|DPU|mlx|ib|roce|hfi|opa|bnxt|irdma|rdmap|efa|erdma|mana|qedr|cxgb|hns|siw|rxe)[\w.:-]*\d[\w.-]*", re.IGNORECASE)
-_NVLINKS = re.compile(r"NV(\d{1,3})")
-_LEGEND = re.compile(r"\s*((?:NIC|DPU)\d+)\s*:\s*(\S+)\s*")
+_GPU = re.compile(r"GPU[0-9]+")
+_MIG = re.compile(r"\bMIG[ _-]?([0-9]+\.[0-9]+)")
+_NIC = re.compile(
+    r"(?:NIC|DPU|mlx|ib|roce|hfi|opa|bnxt|irdma|rdmap|efa|erdma|mana|qedr|cxgb|hns|siw|rxe)[\w.:-]*[0-9][\w.-]*", re.IGNORECASE
+)
+_NVLINKS = re.compile(r"NV([0-9]{1,3})")
+_LEGEND = re.compile(r"\s*((?:NIC|DPU)[0-9]+)\s*:\s*(\S+)\s*")
 _COLUMNS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _PIPES = str.maketrans("|│┃║", "\t\t\t\t")
 _RULER = re.compile(r"[\s|│┃║+:=_─━═┼╋┌┐└┘├┤┬┴-]*")

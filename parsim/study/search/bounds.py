@@ -17,7 +17,7 @@ that order is live at one moment; the caching allocator reserves no less, and co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import fsum, inf
 
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.report.device_memory import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
@@ -65,11 +65,15 @@ class Bounder:
         """
         pieces = self.shared.pieces(built)
         training = built.training
-        capacity = built.cluster.device(built.gpus[0]).visible_memory - built.memory_reserve
+        capacity = _capacity(built)
         tokens = float(training.global_batch * training.mean_length) if built.model.sequence else None
         peak = memory(pieces)
         step_time = closed(pieces) if peak <= capacity else 0.0  # whoever cares for what cannot fit asks for a tighter one
         return Bounds(step_time, peak, capacity, training.global_batch, tokens, len(built.gpus))
+
+    def surely_full(self, built: Built) -> bool:
+        """Whether it cannot fit; no transfer is priced for it. Raises as `bounds`."""
+        return memory(self.shared.pieces(built)) > _capacity(built)
 
     def tight(self, built: Built) -> float:
         """The longest chain through the whole schedule [s]; not below the cheap bound."""
@@ -85,6 +89,10 @@ class Bounder:
         return max(least, chained(pieces, order) * (1 - ROUNDING_ERRORS))
 
 
+def _capacity(built: Built) -> int:
+    return built.cluster.device(built.gpus[0]).visible_memory - built.memory_reserve
+
+
 # -- step time --------------------------------------------------------------------------------------------------------
 
 
@@ -98,12 +106,12 @@ def closed(pieces: Pieces) -> float:
     drained = 0.0
     for p, row in enumerate(plan.slots):
         first, last = row[0], row[-1]
-        own = sum(_passes(pieces, kind, stage) for kind, stage in {(slot.kind, slot.stage): None for slot in row})
+        own = fsum(_passes(pieces, kind, stage) for kind, stage in {(slot.kind, slot.stage): None for slot in row})
         done = own + (fill[first.stage] if first.kind == "F" else 0.0)
         compute.append(done)
         drained = max(drained, done + (rest[last.stage] if last.kind == "F" else drain[last.stage] if last.kind in "BI" else 0.0))
         queues.append(-inf if last.kind == "F" else _queue(pieces, p, last.stage, last.kind, done))
-    queued = max(sum(r.each for r in stage.reductions.values()) for stage in pieces.times) * plan.training.micro_batches
+    queued = max(fsum(r.each for r in stage.reductions.values()) for stage in pieces.times) * plan.training.micro_batches
     return max(_finished(pieces, compute, queues), drained + _least_ending(pieces), queued) * (1 - ROUNDING_ERRORS)
 
 
@@ -166,8 +174,8 @@ def _steady(pieces: Pieces) -> float:
     """Without a flush a step is as many periods as it has micro-batches, and no period is shorter than a rank's own passes [s]."""
     plan = pieces.plan
     p = len(plan.slots)
-    many = plan.training.micro_batches - 4 * p - 8  # what `parsim.run.plan_of` adds to find the steady state
-    own = [sum(pieces.chunks[slot.stage].least[slot.kind] for slot in {s[:2]: s for s in row}.values()) for row in plan.slots]
+    many = plan.training.micro_batches - 4 * p - 8  # what `parsim.scenario.job.plan_of` adds to find the steady state
+    own = [fsum(pieces.chunks[slot.stage].least[slot.kind] for slot in {s[:2]: s for s in row}.values()) for row in plan.slots]
     return many * max(own) * (1 - 1e-6)
 
 

@@ -17,8 +17,8 @@ from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
-from parsim.run import clock_of, plan_of
 from parsim.scenario.built import Built
+from parsim.scenario.job import clock_of, plan_of
 from parsim.study.search.block_costs import BlockCost, block_cost
 from parsim.study.search.prices import ChainPrices, Prices
 from parsim.study.search.slots import short

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from math import fsum, inf
 
 from parsim.kernel import Kernel
 from parsim.parallel.ddp import DistributedDataParallel
@@ -195,7 +195,7 @@ def _reduction(sharding: Replicated, price: Callable[[str, str, int], float], ba
         return nothing
     always = sharding.data.accumulate == "every" or getattr(sharding, "stage", 0) == 2
     last = seconds[-1] if sharding.training.finetune is None else -inf  # frozen blocks may follow the last gradient
-    return Reduction(sum(seconds), last, sum(seconds) if always else 0.0)
+    return Reduction(fsum(seconds), last, fsum(seconds) if always else 0.0)
 
 
 def _sharded(sharding: FullyShardedDataParallel, price: Callable[[str, str, int], float]) -> Reduction:

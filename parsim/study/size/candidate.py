@@ -7,9 +7,11 @@ from typing import Any
 
 from parsim.errors import InputError, ScenarioError
 from parsim.model.flops import flop_per_step
+from parsim.report.confidence import Confidence
 from parsim.report.economics import Economics
 from parsim.run import economics_of, simulate
 from parsim.scenario.built import Built
+from parsim.scenario.confidence import confidence
 from parsim.scenario.load import load
 from parsim.scenario.neighbours import Neighbours
 from parsim.study.runs import put
@@ -103,7 +105,7 @@ class Candidates:
     def _neighbours(self, gpus: int) -> Neighbours:
         key = (gpus, self.nodes)
         if key not in self._around:
-            self._around[key] = Neighbours(load(self._base(gpus)))
+            self._around[key] = Neighbours(load(self._base(gpus), trust_code=self.question.trust_code))
         return self._around[key]
 
     def bound(self, strategy: Strategy) -> Bound:
@@ -115,12 +117,17 @@ class Candidates:
             found = self._bounder.bounds(built)
         except InputError as error:
             return Bound(0.0, refused=error.findings[0].message)
-        return Bound(found.step_time, max(0, found.peak_memory - found.capacity))
+        return Bound(found.step_time * self._ratio(strategy), max(0, found.peak_memory - found.capacity))
+
+    def _ratio(self, strategy: Strategy) -> float:
+        """Estimated over simulated step; known before a simulation, so that a bound of one is a bound of the other."""
+        built = self.built(strategy)
+        return 1.0 if isinstance(built, str) else Confidence(**confidence(built)).step_ratio
 
     def tight(self, strategy: Strategy) -> float:
         """The better bound [s]."""
         built = self.built(strategy)
-        return 0.0 if isinstance(built, str) else self._bounder.tight(built)
+        return 0.0 if isinstance(built, str) else self._bounder.tight(built) * self._ratio(strategy)
 
     def economics(self, strategy: Strategy) -> Economics | None:
         """Prices, power and failures; None where the scenario cannot be built."""
@@ -130,28 +137,32 @@ class Candidates:
     def simulate(self, strategy: Strategy) -> Configuration:
         """What `parsim run` finds."""
         tree = self.tree(strategy)
-        report = simulate(load(tree))
+        report = simulate(tree, trust_code=self.question.trust_code)
         economics = report.measured.economics
         if economics is None:  # unreachable: tokens are in every tree
             raise ScenarioError("the scenario has no economics")
-        confidence = report.measured.confidence
+        sure, estimate = report.measured.confidence, report.estimate
+        peaks = estimate.peak_band_bytes
         return Configuration(
             machine=self.machine.label,
             strategy=strategy,
             nodes=economics.nodes,
             gpus=economics.billed_gpus,
-            step_time=report.step_time,
+            step_time=estimate.step_time_s,
+            simulated_step_time=report.step_time,
             fits=report.fits,
             peak=report.peak_memory,
             headroom=report.headroom,
-            mfu=report.mfu,
+            mfu=estimate.mfu,
             limiter_kind=report.limiter_kind,
             limiter=report.limiter,
             economics=economics,
-            busy=report.busy,
-            status=confidence.status,
-            band=confidence.step,
-            basis=confidence.basis,
+            busy=report.busy.times(sure.step_ratio),
+            ratio=sure.step_ratio,
+            status=sure.status,
+            band=None if sure.step is None else (sure.step[0] / sure.step_ratio, sure.step[1] / sure.step_ratio),
+            basis=sure.basis,
+            tight=report.fits and peaks is not None and peaks[1] > report.peak_memory + report.headroom,
             stretch=1.0 if self.question.goodput is None else 1.0 / self.question.goodput,
             tree=tree,
             warnings=tuple(report.measured.warnings),

@@ -26,6 +26,8 @@ class Configuration:
     gpus: int
     """installed in the machines, which are rented or bought whole; the strategy may leave some idle"""
     step_time: float
+    """estimated: the simulated step times `ratio` [s]"""
+    simulated_step_time: float
     """[s]"""
     fits: bool
     peak: int
@@ -33,15 +35,20 @@ class Configuration:
     headroom: int
     """left on it [B]"""
     mfu: float | None
+    """of the estimate"""
     limiter_kind: str
     limiter: str
     economics: Economics
     busy: Busy
+    ratio: float = 1.0
+    """of the estimated to the simulated step: the median of measured / predicted over the published runs that make the band"""
     status: str = "unvalidated"
     """validated | interpolated | unvalidated"""
     band: tuple[float, float] | None = None
-    """factors between which 80 % of published runs like it lie around the predicted step; None: there are none"""
+    """factors between which 80 % of published runs like it lie around the estimate; None: there are none"""
     basis: str | None = None
+    tight: bool = False
+    """it fits, but 80 % of published peaks reach beyond the capacity"""
     stretch: float = 1.0
     """time over time without failures, where the question fixes the goodput"""
     tree: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -113,20 +120,30 @@ class Configuration:
             rent=None if old.rent is None else old.rent * price,
             hardware=None if old.hardware is None else old.hardware * price,
         )
-        busy = Busy(self.busy.computing * slower, self.busy.communicating * slower)
-        return replace(self, economics=new, step_time=self.step_time * slower, busy=busy)
+        return replace(
+            self,
+            economics=new,
+            step_time=self.step_time * slower,
+            simulated_step_time=self.simulated_step_time * slower,
+            busy=self.busy.times(slower),
+        )
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; s, B, J."""
         failures = self.economics.failures
         return {
             "machine": self.machine, "nodes": self.nodes, "gpus": self.gpus, "idle_gpus": self.idle, "strategy": self.strategy.document(),
-            "strategy_text": str(self.strategy), "step_time_s": self.step_time, "time_to_train_s": self.seconds, "days": self.days,
+            "strategy_text": str(self.strategy), "step_time_s": self.simulated_step_time,
+            "estimate": {"step_time_s": self.step_time, "of": "simulation" if self.band is None else "bands"},
+            "time_to_train_s": self.seconds, "days": self.days,
             "goodput": self.goodput, "checkpoint_interval_s": None if failures is None else failures.interval,
             "job_mtbf_s": None if failures is None else failures.mtbf, "gpu_hours": self.gpu_hours, "cost": self.cost,
             "currency": self.economics.currency, "energy_J": self.energy, "peak_bytes": self.peak, "headroom_bytes": self.headroom,
-            "fits": self.fits, "mfu": self.mfu, "limiter_kind": self.limiter_kind, "limiter": self.limiter,
-            "confidence": {"status": self.status, "factors": None if self.band is None else list(self.band), "basis": self.basis},
+            "fits": self.fits, "tight": self.tight, "mfu": self.mfu, "limiter_kind": self.limiter_kind, "limiter": self.limiter,
+            "confidence": {
+                "status": self.status, "factors": None if self.band is None else [factor * self.ratio for factor in self.band],
+                "basis": self.basis,
+            },
             "days_band": None if self.band is None else [self.days * factor for factor in self.band],
             "cost_band": None if self.band is None or self.cost is None else [self.cost_at(factor) for factor in self.band],
         }  # fmt: skip

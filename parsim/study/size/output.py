@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parsim.report.plots.figure import Kind, save
 from parsim.report.plots.sizing import Limits, Option, gpus_time_figure, time_cost_figure
-from parsim.report.write import replacing
+from parsim.report.write import write_together
 from parsim.study.fit_text import yaml_lines
 from parsim.study.size.answer import Answer, document, front
 from parsim.study.size.configuration import Configuration
@@ -37,7 +37,7 @@ def _stem(one: Configuration) -> str:
 
 
 def write_answer(answer: Answer, directory: Path, kind: Kind = "svg") -> list[Path]:
-    """size.json, size.txt and the figures; each written whole or not at all. Raises OSError if the disk says no."""
+    """size.json, size.txt and the figures; all or none. Raises OutputError if the disk says no."""
     written = json.dumps(document(answer), indent=1, ensure_ascii=False, allow_nan=False)
     return _write(directory, {"size.json": f"{written}\n".encode(), "size.txt": f"{text(answer)}\n".encode(), **figures(answer, kind)})
 
@@ -48,11 +48,7 @@ def write_scenarios(answer: Answer, directory: Path) -> list[Path]:
 
 
 def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        with replacing(directory / name) as out:
-            out.write(content)
-    return [directory / name for name in contents]
+    return write_together(directory, contents)
 
 
 def _options(answer: Answer) -> tuple[list[Option], str, Limits]:

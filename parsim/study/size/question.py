@@ -91,6 +91,8 @@ class Question:
     exhaustive: bool = False
     """simulate every candidate instead of bounding them away"""
     currency: str = "USD"
+    trust_code: bool = False
+    """whether Python files that its keys name may run"""
 
     def document(self) -> Mapping[str, Any]:
         """What was asked, as JSON has it: keys as in a file, but for machines, which say what is theirs."""

@@ -11,6 +11,7 @@ from parsim import units
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario import files
 from parsim.scenario.shortforms import box
+from parsim.scenario.sold import one_machine, oversold
 from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import short_keys, split_values
@@ -220,7 +221,10 @@ class _Reader:
     def _topology(self, name: str, folder: str | None) -> str | None:
         """What a scenario anywhere calls it: a name or a box as it is, a path from the question's folder whole."""
         try:
-            if box(name) is not None:
+            if (machine := box(name)) is not None:
+                if (large := oversold(machine, folder)) is not None:
+                    self.problem("on", large.message, name, f"size chooses how many machines: {one_machine(machine, folder)}")
+                    return None
                 return name
             found = files.find("topologies", name, None if folder is None else Path(folder) / "question.yaml")
         except ScenarioError as error:

@@ -75,9 +75,22 @@ def _table(answer: Answer) -> list[str]:
     places = [f"{place}{'*' if id(one) in best else ''}" for place, one in enumerate(rows, 1)]
     header = ("", "machine", "GPUs (nodes)", "strategy", "step [s]", "days", "GPU-hours", f"cost [{unit}]", "MFU", " limited by")
     found = table(header, [(place, *_what(one, scale)) for place, one in zip(places, rows, strict=True)], left=4)
+    if any(one.band is not None for one in rows):
+        found.append("steps, days and cost are estimates: what is simulated, corrected by the published runs that make the 80 % bands")
     if any(place.endswith("*") for place in places):
         found.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
-    sure = ("", "machine", "GPUs", "goodput", "energy [MWh]", "head-room [GiB]", "80 % of days", f"80 % of cost [{unit}]", "confidence")
+    sure = (
+        "",
+        "machine",
+        "GPUs",
+        "goodput",
+        "energy [MWh]",
+        "head-room [GiB]",
+        "simulated step [s]",
+        "80 % of days",
+        f"80 % of cost [{unit}]",
+        "confidence",
+    )
     found += ["", *table(sure, [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)], left=2)]
     found += [f"{NONE}: {basis}" for basis in dict.fromkeys(one.basis or _UNKNOWN for one in rows if one.band is None)]
     found += _failures(rows[0])
@@ -102,7 +115,8 @@ def _how_sure(one: Configuration, scale: float) -> tuple[str, ...]:
         days = f"{number(one.days * low)}-{number(one.days * high)}"
         cost = NONE if one.cost is None else f"{number(one.cost_at(low) / scale)}-{number(one.cost_at(high) / scale)}"
     energy = NONE if one.energy is None else number(one.energy / MWH)
-    return one.machine, str(one.gpus), percent(one.goodput), energy, gib(one.headroom), days, cost, one.status
+    room = gib(one.headroom) + (" tight" if one.tight else "")
+    return one.machine, str(one.gpus), percent(one.goodput), energy, room, number(one.simulated_step_time), days, cost, one.status
 
 
 def _failures(best: Configuration) -> list[str]:

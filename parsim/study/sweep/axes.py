@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from math import prod
 from typing import Any, Protocol
 
 from parsim.errors import Finding, ScenarioError
@@ -148,6 +149,10 @@ def points(axes: Sequence[Axis], resolve: Resolve) -> Iterator[Point]:
     """Every combination, the last axis fastest; axes that depend on others come after them."""
     ordered = [*(axis for axis in axes if not axis.depends), *(axis for axis in axes if axis.depends)]
     keys = [key for axis in axes for key in axis.keys]
+    counts = [len(axis.points({}, resolve)) for axis in axes if not axis.depends]
+    if (total := prod(counts)) > MOST:
+        text = f"{' x '.join(f'{count:,}' for count in counts)} = {total:,} points of the range: at most {MOST:,}"
+        raise ScenarioError(Finding(text, ", ".join(keys), suggestion="give fewer values, or look at one key at a time"))
 
     def below(number: int, before: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if number == len(ordered):

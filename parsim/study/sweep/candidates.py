@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +43,8 @@ class Candidate(NamedTuple):
     """``key=value`` on top of the study's scenario"""
     scenario: Mapping[str, Any]
     """resolved and self-contained, as JSON has it"""
+    trust_code: bool
+    """whether the Python files that it names may run, in whatever process"""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Space:
         if broken := next((one for one in where if one.holds(known) is False), None):
             return Place(number, settings, excluded=broken.why(known), facts=facts)
         document = scenario.document()
-        candidate = Candidate(key_of(document), overrides, document)
+        candidate = Candidate(key_of(document), overrides, document, scenario.trust_code)
         if self._first.setdefault(candidate.key, number) != number:
             return Place(number, settings, same_as=candidate.key)
         return Place(number, settings, candidate, facts=facts)
@@ -208,9 +210,12 @@ def _contents(document: Mapping[str, Any]) -> Iterator[str]:
 def _base(definition: Definition) -> Scenario:
     source = definition.source
     if isinstance(source, Scenario):
+        if definition.trust_code:
+            source = replace(source, trust_code=True)
         return source.with_overrides(*definition.arguments) if definition.arguments else source
     fixed = [key for axis in definition.axes for key in axis.keys]
-    return load(source, *(word for word in definition.arguments if word.partition("=")[0] not in fixed), named=definition.named)
+    words = [word for word in definition.arguments if word.partition("=")[0] not in fixed]
+    return load(source, *words, named=definition.named, trust_code=definition.trust_code)
 
 
 def _read(word: Word, value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import fsum, inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from parsim.errors import ParsimError
@@ -164,7 +164,7 @@ class Bounded:
         """What the means over the seeds do not fall below; before they are looked at, any of them may turn out not to count."""
         found = [self._bound_of(place) for place in group.places]
         mean = group.looked and len(found) > 1
-        return tuple(sum(column) / len(column) if mean else min(column) for column in zip(*found, strict=True))
+        return tuple(fsum(column) / len(column) if mean else min(column) for column in zip(*found, strict=True))
 
     def _bound_of(self, place: Place) -> Values:
         least = self._least.get(place.number)
@@ -245,7 +245,7 @@ class Bounded:
         if len(found) < len(group.places):
             self._search.known(number, None)
             return
-        self._kept[number] = tuple(sum(column) / len(column) for column in zip(*found, strict=True))
+        self._kept[number] = tuple(fsum(column) / len(column) for column in zip(*found, strict=True))
         self._search.known(number, self._kept[number])
 
     def _heard(self, place: Place, row: Row, group: _Group) -> None:

@@ -26,7 +26,7 @@ Value = float | bool | str | None
 Known = Callable[[Word], Any]
 """the value of a word in base units; None: not known (yet)"""
 
-_NUMBER = r"(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
+_NUMBER = r"(?:[0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _QUANTITY = re.compile(rf"(?<![\w.])(?P<number>{_NUMBER})(?P<gap> ?)(?P<unit>%|[A-Za-z]+(?:/[A-Za-z]+)?(?![\w.(]))")
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 _ORDER: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], bool]]] = {
@@ -130,7 +130,7 @@ class _Parser:
         """What is probably meant where the grammar is broken."""
         if re.search(r"(?<![<>=!])=(?!=)", self.text):
             return "write == to compare"
-        digits = re.search(r"(?<![\w.'\"])\d+[A-Za-z]\w*", self.text)
+        digits = re.search(r"(?<![\w.'\"])[0-9]+[A-Za-z]\w*", self.text)
         return f"put a text in quotes: '{digits[0]}'" if digits else "for example: tp <= gpus_per_node and mfu > 40 %"
 
     def _without_units(self) -> str:

@@ -117,7 +117,7 @@ class Dask(Borrowed):
         self._seen = monotonic()
 
     def _threads(self) -> int:
-        return sum(self.client.nthreads().values())
+        return sum(map(int, self.client.nthreads().values()))
 
     def died(self, error: BaseException) -> bool:
         return type(error).__name__ == "KilledWorker"

@@ -9,9 +9,10 @@ from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.files import parse_value
-from parsim.scenario.leaves import canonical, is_key, leaves, long_key
+from parsim.scenario.leaves import canonical, is_key, leaves
 from parsim.scenario.load import COMMAND_LINE
 from parsim.scenario.scenario import Scenario
+from parsim.scenario.shortforms import long_key
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import split_values
 from parsim.study.sweep.axes import Axis, Divisors, Listed, lattice_of, values_of
@@ -44,6 +45,8 @@ class Definition:
     where: tuple[Constraint, ...] = ()
     objectives: tuple[Objective, ...] = ()
     top: int = TOP
+    trust_code: bool = False
+    """whether the Python files that its scenarios name may run"""
 
     def changed(
         self,
@@ -134,11 +137,10 @@ class Reader:
 
     def listed(self, word: str, key: str, values: Sequence[Any], origin: Origin) -> Listed:
         """The values of one key, each once."""
-        distinct: list[Any] = []
+        distinct: dict[tuple[type, str], Any] = {}
         for value in self.meant(word, key, values, origin):
-            if not any(type(value) is type(other) and value == other for other in distinct):
-                distinct.append(value)
-        return Listed((key,), tuple((value,) for value in distinct))
+            distinct.setdefault((type(value), repr(value)), value)
+        return Listed((key,), tuple((value,) for value in distinct.values()))
 
     def meant(self, word: str, key: str, values: Sequence[Any], origin: Origin) -> list[Any]:
         """The values of one key in their long form, each checked as the scenario would."""

@@ -23,7 +23,7 @@ def evaluate(candidate: Candidate, settings: Mapping[str, Any]) -> Row:
     from parsim.run import simulate
 
     try:
-        return simulated(candidate.key, settings, simulate(candidate.scenario).document())
+        return simulated(candidate.key, settings, simulate(candidate.scenario, trust_code=candidate.trust_code).document())
     except InputError as error:
         return refused(candidate.key, settings, error.findings)
     except DeadlockError as error:

@@ -1,38 +1,53 @@
 """The files of a study: ``results.jsonl``, one row per line as they come, and ``study.json``, which says what was asked.
 
 Only one process writes. A line is on the disk before the next is begun; a line that a killed process left unfinished is cut off when
-the study goes on.
+the study goes on. Lines that are no rows of the study are set aside in ``results.damaged.jsonl``, and said.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
-from parsim.errors import Finding, ScenarioError
-from parsim.report.write import replacing
-from parsim.study.sweep.row import Row
+from parsim.errors import Finding, OutputError, ScenarioError
+from parsim.report.write import write_file
+from parsim.scenario.files import open_input, read_text
+from parsim.study.sweep.row import Row, damage, settings_of
 
 RESULTS = "results.jsonl"
 STUDY = "study.json"
+DAMAGED = "results.damaged.jsonl"
 LOCK = ".lock"
 
 
 class Journal:
     """The rows of one directory, those of before and those to come.
 
+    `points`: the settings of all points of the study, where rows of other points are none of its own.
+
     Raises:
-        ScenarioError: the directory cannot be written, another study is in it, another process writes there, or a line in the middle
-            is not a row.
+        ScenarioError: the directory cannot be written, another study is in it, or another process writes there.
     """
 
-    def __init__(self, directory: Path, asked: Mapping[str, Any], *, restart: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        asked: Mapping[str, Any],
+        *,
+        restart: bool = False,
+        points: Callable[[], Iterable[Mapping[str, Any]]] | None = None,
+    ) -> None:
         self.directory = directory
         self.path = directory / RESULTS
+        self.damaged: list[Finding] = []
+        """lines that were set aside"""
+        self._points = points
         self.rows: dict[str, Row] = {}
         """key -> row"""
         try:
@@ -48,16 +63,15 @@ class Journal:
                 Finding(f"cannot write the study: {error.strerror}", file=str(error.filename or directory), suggestion="use another --out")
             ) from None
 
-    def _opened(self, asked: Mapping[str, Any], *, restart: bool) -> BinaryIO:
+    def _opened(self, asked: Mapping[str, Any], *, restart: bool) -> FileIO:
         """The file of rows, to write on at its end; what is in it is read."""
         if restart:
             self.path.unlink(missing_ok=True)
             (self.directory / STUDY).unlink(missing_ok=True)
         self._check(asked)
-        self.rows = _read(self.path)
-        with replacing(self.directory / STUDY) as out:
-            out.write(_json({**asked, "results": RESULTS}).encode())
-        return self.path.open("ab")
+        self.rows = self._read()
+        write_file(self.directory / STUDY, _json({**asked, "results": RESULTS}).encode())
+        return self.path.open("ab", buffering=0)
 
     def _release(self) -> None:
         (self.directory / LOCK).unlink(missing_ok=True)  # while it is ours: whoever comes next makes a new one
@@ -73,11 +87,11 @@ class Journal:
                     Finding(message, suggestion="begin anew with --restart, or use another --out", file=str(self.directory))
                 )
             return
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            message = "is not readable as JSON"
-            raise ScenarioError(Finding(message, suggestion="begin anew with --restart", file=str(path))) from None
+        before, line, problem = _parsed(read_text(path))
+        if problem or not isinstance(before, dict):
+            message = f"does not say what the rows answer: {problem or 'it is no mapping'}"
+            hint = "put the file back, begin anew with --restart, or use another --out"
+            raise ScenarioError(Finding(message, suggestion=hint, file=str(path), line=line))
         differs = [name for name in FINGERPRINT if before.get(name) != asked.get(name)]
         if differs:
             words = {"version": f"it was made by parsim {before.get('version')}", "axes": "it ranges over something else"}
@@ -91,10 +105,50 @@ class Journal:
         fresh = [row for row in rows if row["key"] not in self.rows]
         if not fresh:
             return
-        self._file.write("".join(line(row) for row in fresh).encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        left = memoryview("".join(line(row) for row in fresh).encode())
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while left:
+                left = left[self._file.write(left) or 0 :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                os.truncate(self.path, before)
+            hint = f"the {len(self.rows)} rows before are kept: make room, and the same command goes on with them"
+            message = f"cannot be written: {error.strerror}"
+            raise OutputError(Finding(message, value=RESULTS, suggestion=hint, file=str(self.path))) from None
         self.rows |= {row["key"]: row for row in fresh}
+
+    def _read(self) -> dict[str, Row]:
+        """The rows of the file. An unfinished last line is cut off; lines that are no rows of the study are set aside."""
+        if not self.path.exists():
+            return {}
+        with open_input(self.path) as stream:
+            content = stream.read()
+        whole = content.rfind(b"\n") + 1
+        rows: dict[str, Row] = {}
+        kept: list[bytes] = []
+        aside: list[bytes] = []
+        ours: set[str] | None = None
+        for number, text in enumerate(content[:whole].splitlines(keepends=True), 1):
+            row, _, problem = _parsed(text)
+            problem = problem or damage(row)
+            if not problem and self._points is not None:
+                ours = {_text(point) for point in self._points()} if ours is None else ours
+                problem = "" if _text(settings_of(row)) in ours else "is a row of another study"
+            if problem:
+                aside.append(text)
+                said = f"{problem}; the line is set aside in {DAMAGED}, and its candidate is simulated again"
+                self.damaged.append(Finding(said, file=str(self.path), line=number))
+            else:
+                kept.append(text)
+                rows.setdefault(row["key"], row)
+        if aside:
+            _keep(self.directory / DAMAGED, b"".join(aside))
+            write_file(self.path, b"".join(kept))
+        elif whole < len(content):
+            os.truncate(self.path, whole)
+        return rows
 
     def __enter__(self) -> Self:
         return self
@@ -113,25 +167,28 @@ def line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str) + "\n"
 
 
-def _read(path: Path) -> dict[str, Row]:
-    """The rows of a file; an unfinished last line is cut off."""
-    if not path.exists():
-        return {}
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.truncate(path, whole)
-    rows: dict[str, Row] = {}
-    for number, text in enumerate(content[:whole].splitlines(), 1):
-        try:
-            row = json.loads(text)
-            rows.setdefault(row["key"], row)
-        except (ValueError, KeyError, TypeError):
-            message = "is not a row of results: the file was changed by something else"
-            raise ScenarioError(
-                Finding(message, suggestion="delete the line, or begin anew with --restart", file=str(path), line=number)
-            ) from None
-    return rows
+def _parsed(text: str | bytes) -> tuple[Any, int | None, str]:
+    """JSON as Python has it; the line and the reason where it is none."""
+    try:
+        return json.loads(text), 1, ""
+    except json.JSONDecodeError as error:
+        return None, error.lineno, f"is no JSON: {error.msg}"
+    except RecursionError:
+        return None, 1, "is nested too deeply"
+    except ValueError as error:  # no UTF-8, or a number of thousands of digits
+        return None, 1, "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "has a number of too many digits"
+
+
+def _text(settings: Mapping[str, Any]) -> str:
+    """Settings as they compare: as JSON has them, in one order."""
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _keep(path: Path, lines: bytes) -> None:
+    """Add lines to those that were set aside before."""
+    before = path.read_bytes() if path.exists() else b""
+    if not before.endswith(lines):
+        write_file(path, before + lines)
 
 
 def _locked(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -91,7 +92,7 @@ def _samples(document: Document) -> float | None:
 
 def _exposed(document: Document) -> float | None:
     step = document["step_time_s"]
-    return sum(document["breakdown_s"][key] for key in COMMUNICATION) / step if step else None
+    return math.fsum(document["breakdown_s"][key] for key in COMMUNICATION) / step if step else None
 
 
 def _gpu_hours(document: Document) -> float | None:
@@ -106,6 +107,10 @@ def _part(key: str) -> Metric:
 
 METRICS: tuple[Metric, ...] = (
     Metric("step_time_s", "step time", "s", "lower", of("step_time_s"), ("step_time",)),
+    Metric(
+        "estimated_step_time_s", "estimated step", "s", "lower", of("estimate", "step_time_s"), (),
+        "The simulated step, corrected by what published runs like it took (estimate.step_time_s).",
+    ),
     Metric("tokens_per_s", "tokens/s", "tokens/s", "higher", of("tokens_per_s")),
     Metric("samples_per_s", "samples/s", "samples/s", "higher", of("samples_per_s")),
     Metric("tokens_per_s_per_gpu", "tokens/s per GPU", "tokens/s", "higher", of("tokens_per_s_per_gpu")),

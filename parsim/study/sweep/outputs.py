@@ -8,7 +8,7 @@ from pathlib import Path
 from re import fullmatch
 from shutil import rmtree
 
-from parsim.report.write import replacing
+from parsim.report.write import Content, write_together
 from parsim.study.sweep.study import Study
 from parsim.study.sweep.text import currency
 
@@ -20,29 +20,23 @@ _MOST_POINTS = 5_000
 
 def write(study: Study, directory: Path) -> list[Path]:
     """Write best.json (the best scenario, complete: ``parsim run best.json``), and pareto.svg where there are two objectives."""
-    directory.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
+    contents: dict[str, Content] = {}
     best = study.best
     if best is not None and best.place.candidate is not None:
         text = json.dumps(best.place.candidate.scenario, indent=1, ensure_ascii=False, allow_nan=False)
-        with replacing(directory / BEST) as out:
-            out.write(f"{text}\n".encode())
-        written.append(directory / BEST)
+        contents[BEST] = f"{text}\n".encode()
     if len(study.objectives) == 2 and len(study.entries) > 1:
-        with replacing(directory / PARETO) as out:
-            out.write(picture(study))
-        written.append(directory / PARETO)
-    return written
+        contents[PARETO] = picture(study)
+    return write_together(directory, contents)
 
 
 def reports(study: Study, directory: Path, formats: Sequence[str] = ("json", "svg", "trace", "html")) -> Iterator[Path]:
     """Write the report of every row of the table as `parsim run` does, of several seeds that of the first; yields each directory.
 
-    They are directory/<rank>-<key>, and their figures are those of the row; those of an earlier table go. OSError: the disk says no.
+    They are directory/<rank>-<key>, and their figures are those of the row; those of an earlier table go. OutputError: the disk says no.
     """
     from parsim.report.write import write_outputs
     from parsim.run import simulate
-    from parsim.scenario.load import load
 
     width = len(str(len(study.shown)))
     chosen = {
@@ -51,10 +45,10 @@ def reports(study: Study, directory: Path, formats: Sequence[str] = ("json", "sv
         if entry.place.candidate is not None
     }
     for path in directory.iterdir() if directory.is_dir() else ():
-        if fullmatch(r"\d+-[0-9a-f]{16}", path.name) and path.name not in chosen:
+        if fullmatch(r"[0-9]+-[0-9a-f]{16}", path.name) and path.name not in chosen:
             rmtree(path)
     for name, candidate in chosen.items():
-        write_outputs(simulate(load(candidate.scenario)), directory / name, formats)
+        write_outputs(simulate(candidate.scenario, trust_code=candidate.trust_code), directory / name, formats)
         yield directory / name
 
 

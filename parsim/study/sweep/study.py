@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import parsim
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.report.deadlock import CONTRACT_VERSION
-from parsim.scenario.leaves import long_key
-from parsim.scenario.provenance import catalogue_sha256
+from parsim.scenario.files import shown
+from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import flow
+from parsim.scenario.shortforms import long_key
+from parsim.scenario.trust import code_file, code_named
 from parsim.study.axes import short_keys
 from parsim.study.search.incumbents import Values
 from parsim.study.sweep.candidates import Place, Space, without_seed
@@ -45,7 +48,7 @@ class Entry:
     def mean(self, name: str) -> float | None:
         """A figure, over the seeds."""
         values = [float(row[name]) for row in self.rows if row[name] is not None]
-        return sum(values) / len(values) if values else None
+        return math.fsum(values) / len(values) if values else None
 
     def spread(self, name: str) -> tuple[float, float] | None:
         """The least and the most of a figure, where there are several seeds."""
@@ -77,6 +80,8 @@ class Study:
         self._rows = rows
         self.directory: Path | None = None
         """where its files are"""
+        self.damaged: tuple[Finding, ...] = ()
+        """lines of its rows that were set aside"""
         self.command: str | None = None
         self.before = 0
         """rows that were there before"""
@@ -130,7 +135,7 @@ class Study:
             values = [one for _, row in group if (one := scores(self.objectives, row)) is not None]
             if len(values) < len(group) or any(self.broken(place, row) for place, row in group):
                 continue
-            means = tuple(sum(column) / len(column) for column in zip(*values, strict=True))
+            means = tuple(math.fsum(column) / len(column) for column in zip(*values, strict=True))
             found.append((group[0][0], tuple(row for _, row in group), means))
         return [Entry(*found[one.place], one.layer) for one in ranked([means for _, _, means in found])]
 
@@ -243,13 +248,20 @@ class Study:
             frame.insert(0, "rank", pd.array([ranks.get(key) for key in frame["key"]], dtype="Int64"))
         return frame
 
+    def _trusted_code(self) -> Iterator[str]:
+        """The Python files that the candidates name, as reports print paths."""
+        for place in self.places:
+            if place.candidate is not None and place.candidate.trust_code:
+                for name in code_named(place.candidate.scenario).values():
+                    yield shown(code_file(name) or name)
+
     def document(self) -> dict[str, Any]:
         """The study as one JSON document."""
         best = self.best
         return {
             "parsim": CONTRACT_VERSION,
             "version": parsim.__version__,
-            "provenance": {"catalogue_sha256": catalogue_sha256(), "command": self.command},
+            "provenance": {**provenance(self._trusted_code()), "command": self.command},
             "study": self.name,
             "where": [one.text for one in self.where],
             "objectives": [{"word": one.word, "metric": one.metric.name, "unit": one.metric.unit} for one in self.objectives],
@@ -268,7 +280,7 @@ class Study:
         }  # fmt: skip
 
     def write(self, directory: str | Path) -> list[Path]:
-        """Write what the table says: best.json, and pareto.svg where there are two objectives. OSError: the disk says no."""
+        """Write what the table says: best.json, and pareto.svg where there are two objectives. Raises OutputError if the disk says no."""
         from parsim.study.sweep.outputs import write
 
         return write(self, Path(directory))

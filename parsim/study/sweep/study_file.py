@@ -38,7 +38,7 @@ def definition_of(source: Source) -> Definition:
     word = str(source)
     if (path := _study_path(word)) is not None:
         return _Block(files.read(path), "", None, path.stem, path.stem).definition()
-    file, plus, block = word.partition("+") if "+" in word and not Path(word).exists() else (word, "", "")
+    file, plus, block = word.partition("+") if "+" in word and not files.exists(word) else (word, "", "")
     path = files.find("scenarios", file)
     stem = path.stem if not block else f"{path.stem}+{block}"
     document = files.read(path)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates
     dask: str | None = None,
     bound: Bound | None = None,
     watch: Watch | None = None,
+    trust_code: bool = False,
 ) -> Study:
     """Simulate a scenario, or what a study file asks, over a range of keys, and rank what comes out.
 
@@ -64,7 +66,8 @@ def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates
     `workers` processes simulate (None: one per CPU; 1: this process), or any `executor`, or the Dask scheduler at address `dask`.
     Rows are appended to results.jsonl in the directory `out` as they come; the same study goes on where it was ended, unless `restart`.
     Candidates are passed over whose lower bound (`bound`, else that of `parsim.study.search`) or simulated step proves that they are not
-    among the best `top`, or with several objectives not on their front, unless the study is `exhaustive`.
+    among the best `top`, or with several objectives not on their front, unless the study is `exhaustive`. `trust_code` lets the Python
+    files run that the scenarios name, here and on the workers.
 
     Raises:
         ScenarioError: the study or its scenario is wrong, or an objective is null in the rows.
@@ -76,7 +79,7 @@ def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates
         arguments=arguments, named=named, where=_texts(where), minimise=_texts(minimise), maximise=_texts(maximise), seeds=seeds, top=top
     )
     return run(
-        definition,
+        replace(definition, trust_code=trust_code),
         out=None if out is None else Path(out),
         restart=restart,
         hands=lambda work: crew(workers, executor, dask, work),
@@ -103,7 +106,7 @@ def run(
     objectives = definition.objectives or (objective("step_time_s"),)
     if out is None:
         return _Run(space, where, objectives, None).study(hands, bound, watch, exhaustive=exhaustive)
-    with Journal(out, asked(definition, space), restart=restart) as journal:
+    with Journal(out, asked(definition, space), restart=restart, points=space.points) as journal:
         return _Run(space, where, objectives, journal).study(hands, bound, watch, exhaustive=exhaustive)
 
 
@@ -156,7 +159,8 @@ class _Run:
                 pass
         found = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed, choice.judged)
         found.before = self.before
-        found.directory = self.journal.directory if self.journal is not None else None
+        if self.journal is not None:
+            found.directory, found.damaged = self.journal.directory, tuple(self.journal.damaged)
         return found
 
     def _opened(self) -> Iterator[Place]:

@@ -13,7 +13,7 @@ from parsim.study.sweep.definition import SEED
 from parsim.study.sweep.metrics import KWH, NAMED, Metric
 from parsim.study.sweep.study import Entry, Study
 
-_ALWAYS = ("step_time_s", "mfu", "peak_bytes")
+_ALWAYS = ("step_time_s", "estimated_step_time_s", "mfu", "peak_bytes")
 _LONGEST = 24
 """letters of a value"""
 Column = tuple[str, list[str]]
@@ -79,6 +79,8 @@ def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
         values = [entry.mean(name) for entry in shown]
         if not any(values):
             continue  # no MFU without FLOP, no memory of profiled stages
+        if name == "estimated_step_time_s" and values == [entry.mean("step_time_s") for entry in shown]:
+            continue  # no published runs are like any of them
         if name == "gpus" and len(set(values)) < 2 and all(one.metric.name != "gpus" for one in study.objectives):
             continue
         columns.append(_figures(study, NAMED[name], values))

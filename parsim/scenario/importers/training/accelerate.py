@@ -152,6 +152,8 @@ def write_strategy(
             draft.write("parallel.data.strategy", "none" if word == "NO" else "ddp", kind)
             draft.write("software.profile", "pytorch-2")
     _mesh(draft, source)
+    if word in ("FSDP", "MULTI_GPU"):
+        write_reduction(draft)
     backend = source.get("dynamo_config.dynamo_backend", "dynamo_backend")
     if backend is not None and str(backend.value).lower() not in ("no", "false", "eager"):
         draft.write("software.fusion", "compiled", backend)
@@ -163,6 +165,14 @@ def write_strategy(
                 draft.harmless(key, f"it counts with distributed_type {ours} only")
     cpu = source.get("use_cpu", "cpu")
     draft.only_if(cpu, (False,), "parsim knows GPUs", "on GPUs")
+
+
+def write_reduction(draft: Draft) -> None:
+    """Accelerate, hence Trainer, keeps DDP and FSDP from reducing all but the last micro-batch of a step."""
+    strategy, steps = draft.value("parallel.data.strategy"), draft.value("training.gradient_accumulation")
+    if strategy in ("ddp", "fsdp", "hsdp") and steps is not None and steps != 1:
+        text = "Accelerator.accumulate is inside no_sync unless GradientAccumulationPlugin(sync_each_batch=True)"
+        draft.write("parallel.data.accumulate", "no_sync", note=text)
 
 
 def _precision(draft: Draft, half: tuple[str, Key] | None) -> None:

@@ -21,7 +21,7 @@ _SLURM = {
 }
 """option of sbatch -> variables that it sets"""
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
-_NUMBER = re.compile(r"-\.?\d")
+_NUMBER = re.compile(r"-\.?[0-9]")
 _PROGRAM = re.compile(r".*\.py$")
 
 
@@ -58,7 +58,7 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
     environment = tuple(_exported(script, name, line, file) for name, line in script.exported.items())
     notes, used = tuple(script.notes), frozenset(script.variables.used)
     if candidates:
-        before, program, after = max(candidates, key=lambda found: sum(word.text.startswith("--") for word in found[2]))
+        before, program, after = max(candidates, key=lambda found: sum(1 for word in found[2] if word.text.startswith("--")))
         launch, _ = _options([word for word in before[1:] if word.text not in _PLAIN_STARTERS], file, hints)
         options, positional = _options(after, file, hints)
         launcher = next((name for word in reversed(before) if (name := _starter(word.text)) in _LAUNCHERS), "")

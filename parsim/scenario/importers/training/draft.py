@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,10 +10,13 @@ from typing import Any, Literal
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.importers.training.keys import Key, Source
 from parsim.scenario.placeholder import PLACEHOLDER
+from parsim.units import real
 
 Kind = Literal["translated", "no effect", "not modelled", "unknown"]
 _WEIGHT = {"unknown": 0, "no effect": 1, "not modelled": 2, "translated": 3}
 NULL = "null is the tool's default"
+LARGEST = 10**15
+"""of the whole numbers in a configuration: samples, tokens, bytes of a bucket"""
 COMMENTS = ("_comment", "//", "#", "__comment")
 """begins of keys with which JSON files hold comments"""
 
@@ -186,7 +188,7 @@ class Draft:
         number = self.number(key)
         if key is None or number is None:
             return None
-        if not math.isfinite(number) or number != int(number) or number < minimum:
+        if number != int(number) or not minimum <= number <= LARGEST:
             self.errors.append(key.finding(f"{key.value} is not a whole number from {minimum}", key.hint))
             return None
         return int(number)
@@ -196,7 +198,7 @@ class Draft:
         if key is None:
             return None
         try:
-            return float("" if isinstance(key.value, (bool, list, dict)) else str(key.value).replace("_", ""))
+            return real("" if isinstance(key.value, (bool, list, dict)) else str(key.value).replace("_", ""))
         except ValueError:
             shown = "it has no value" if key.value is True or key.value == "" else f"{key.value!r} is not a number"
             self.errors.append(key.finding(shown, key.hint or "write a number"))

@@ -6,6 +6,7 @@ from parsim.scenario.importers.training.draft import Draft
 from parsim.scenario.importers.training.keys import Key, Source
 from parsim.scenario.importers.training.models import Sizes
 from parsim.scenario.importers.training.peft import names_or_all, write_saved
+from parsim.units import is_digits
 
 STAGES = ("sft", "pt")
 """stages whose step is one forward and one backward of one model"""
@@ -108,7 +109,7 @@ def _freeze(draft: Draft, source: Source, kind: Key | None, sizes: Sizes | None)
     draft.write("training.finetune.method", "freeze", kind)
     key, modules, extra = (source.get(name) for name in ("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"))
     text = str(2 if key is None else key.value)
-    count = int(text) if text.lstrip("-").isdigit() else 0
+    count = int(text) if is_digits(text.removeprefix("-")) else 0
     if sizes is None:
         draft.fill("training.finetune.freeze", "{layers: n}, with n = layers - freeze_trainable_layers", key)
     elif count > 0:

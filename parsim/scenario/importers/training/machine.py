@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from parsim.errors import ScenarioError
 from parsim.scenario.importers.training.draft import Draft
 from parsim.scenario.importers.training.keys import Key, Source
 from parsim.scenario.placeholder import EXAMPLES
 from parsim.scenario.shortforms import box
+from parsim.scenario.sold import oversold
+from parsim.units import is_digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +28,12 @@ def counted(draft: Draft, key: Key | None, *, replaced: bool = False) -> Count |
     """
     if key is None:
         return None
-    if replaced and not str(key.value).isdigit():
+    if replaced and not is_digits(str(key.value)):
         draft.harmless(key, f"replaced by --nodes {draft.given.nodes}")
         return None
     if isinstance(key.value, str) and ":" in key.value:
         key_value = key.value.rpartition(":")[2]
-        return Count(int(key_value), key) if key_value.isdigit() else None
+        return Count(int(key_value), key) if is_digits(key_value) else None
     if key.value is True or key.value == "":
         draft.unmodelled(key, f"it has no value here: the machine is taken as --on and --nodes say{'; ' + key.hint if key.hint else ''}")
         return None
@@ -56,6 +59,9 @@ def write_launched(draft: Draft, launch: Source) -> None:
 def write_cluster(draft: Draft, *, nodes: Count | None = None, per_node: Count | None = None, total: Count | None = None) -> None:
     """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs together; the user's ``--nodes`` wins."""
     given = draft.given
+    machine = box(given.on) if given.on is not None else None
+    if machine is not None and (found := oversold(machine, None)) is not None:
+        raise ScenarioError(replace(found, path="--on"))
     if given.on is not None:
         draft.write("cluster.topology", given.on, note="--on")
     else:
@@ -72,13 +78,12 @@ def write_cluster(draft: Draft, *, nodes: Count | None = None, per_node: Count |
     elif nodes is not None:
         draft.write("cluster.nodes", nodes.value, nodes.key)
     _gpus(draft, count, share, per_node, total)
-    short = box(given.on) if given.on else None
-    if short is None or count == 1:
+    if machine is None or count == 1:
         return
     draft.fill("cluster.fabric.link", f"{EXAMPLES['cluster.fabric.link']}; a named topology brings its own")
-    wanted = share and share != short["count"]
+    wanted = share and share != machine["count"]
     if wanted:
-        draft.remark(f"{share} GPUs per machine are used, and --on says machines of {short['count']}", "cluster.topology")
+        draft.remark(f"{share} GPUs per machine are used, and --on says machines of {machine['count']}", "cluster.topology")
 
 
 def _gpus(draft: Draft, count: int, share: int | None, per_node: Count | None, total: Count | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from parsim.scenario.importers.training.draft import Draft
 from parsim.scenario.importers.training.keys import Key, Source
 from parsim.scenario.placeholder import EXAMPLES
+from parsim.units import is_digits
 
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}
 """rows that a tokenizer has (openai-community/gpt2, meta-llama/Llama-2-7b-hf, google-bert/bert-large-uncased and -cased)"""
@@ -215,11 +216,11 @@ def _expert_layers(draft: Draft, key: Key | None) -> None:
     if key is None:
         return
     text = str(key.value).replace(" ", "").strip("()")
-    if text.isdigit():
+    if is_digits(text):
         draft.write("model.experts.every", int(text), key)
         return
     pieces = [piece.partition("*") for piece in text.split("+")]
-    if len(pieces) == 2 and [piece[0] for piece in pieces] == ["[0]", "[1]"] and pieces[0][2].isdigit():
+    if len(pieces) == 2 and [piece[0] for piece in pieces] == ["[0]", "[1]"] and is_digits(pieces[0][2]):
         draft.write("model.experts.dense_layers", int(pieces[0][2]), key)
     else:
         draft.unmodelled(key, "parsim has experts in every n-th layer, or in all but the first n")

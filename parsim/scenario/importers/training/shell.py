@@ -280,7 +280,7 @@ class Script:
             case ["!=", _]:
                 return True
             case [left, comparison, right] if comparison in _COMPARISONS:
-                if re.fullmatch(r"-?\d+", left) and re.fullmatch(r"-?\d+", right):
+                if re.fullmatch(r"-?[0-9]+", left) and re.fullmatch(r"-?[0-9]+", right):
                     return bool(_COMPARISONS[comparison](int(left), int(right)))
                 return False
             case [text]:

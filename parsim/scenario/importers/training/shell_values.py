@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from parsim.scenario.importers.training.shell_words import HELD, JOINED, Part, enclosed
+from parsim.units import is_digits
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _INNER = re.compile(r"(#?)([A-Za-z_]\w*|[0-9]+|[@*#])(\[[^\]]*\])?(.*)", re.DOTALL)
@@ -205,7 +206,7 @@ class Variables:
             return value if value and isinstance(value[0], Field) else fields(value)
         if count:
             return [Run(str(len(value) if index else len(_letters(value))), line)]
-        if index and index[1:-1].isdigit() and name in self.arrays:
+        if index and is_digits(index[1:-1]) and name in self.arrays:
             items = self.arrays[name]
             chosen = int(index[1:-1])
             return [Run(items[chosen].text, items[chosen].line)] if chosen < len(items) else []

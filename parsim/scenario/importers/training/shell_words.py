@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from parsim.units import is_digits
+
 JOINED = "\0"
 """stands in a text for a line that was continued with a backslash: no letter, but one line more"""
 HELD = {" ": "\1", "\n": "\2", "\t": "\3"}
@@ -82,7 +84,7 @@ class _Reader:
 
     def _operator(self, operator: str, glued: bool) -> None:
         last = self.found[-1] if self.found else None
-        if operator[0] in "<>" and glued and last is not None and last.bare.isdigit() and last.plain:
+        if operator[0] in "<>" and glued and last is not None and is_digits(last.bare) and last.plain:
             self.found.pop()  # 2> is one operator
         self.found.append(Token(self.line, operator=operator, glued=glued))
         self.at += len(operator)

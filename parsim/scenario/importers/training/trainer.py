@@ -261,6 +261,7 @@ def _strategy(draft: Draft, job: Job, sizes: Sizes | None) -> None:
                     draft.harmless(key, "nothing is sharded")
             draft.write("parallel.data.strategy", "ddp", note="neither fsdp nor deepspeed")
             draft.write("software.profile", "pytorch-2")
+        accelerate.write_reduction(draft)
 
 
 def _with_fsdp_file(draft: Draft, keys: list[Key]) -> list[Key]:

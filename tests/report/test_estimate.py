@@ -1,0 +1,92 @@
+"""What a headline states lies in its own band, and everything that sums to the step stays simulated."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parsim import compare, simulate
+from parsim.report.definitions import DEFINITIONS
+from parsim.report.page.page import page
+from parsim.report.report import Report
+from parsim.scenario import files
+from parsim.scenario.build import build
+from parsim.scenario.confidence import band, confidence, middle
+from parsim.scenario.load import load
+
+BANDED = "gpt2-ddp-4x-a100"
+KEYS = [
+    "step_time_s", "step_time_band_s", "tokens_per_s", "mfu", "time_to_train_s", "cost_to_train", "peak_bytes", "peak_band_bytes", "of",
+]  # fmt: skip
+
+
+@pytest.fixture(name="report", scope="module")
+def report_fixture() -> Report:
+    return simulate(BANDED, "training.tokens=1B", "economics.gpu_hour=2")
+
+
+@given(st.lists(st.floats(-0.5, 1.0), min_size=1, max_size=60))
+def test_the_estimate_is_inside_the_band(errors: list[float]) -> None:
+    found = band(errors)
+    if found is None:
+        assert middle(errors) == 1.0
+    else:
+        assert found[0] <= middle(errors) <= found[1]
+
+
+@pytest.mark.parametrize("name", files.names("scenarios"))
+def test_so_it_is_for_every_scenario_that_ships(name: str) -> None:
+    sure = confidence(build(load(name)))
+    for factors, ratio in (("step", "step_ratio"), ("memory", "memory_ratio")):
+        low, high = sure.get(factors) or (1.0, 1.0)
+        assert low <= sure.get(ratio, 1.0) <= high
+
+
+def test_the_block_of_a_report(report: Report) -> None:
+    document = report.document()
+    found, sure = document["estimate"], report.measured.confidence
+    assert list(found) == KEYS
+    r = found["step_time_s"] / document["step_time_s"]
+    assert r == pytest.approx(sure.step_ratio)
+    assert r != 1.0
+    assert found["of"] == "bands"
+    assert found["step_time_band_s"] == document["confidence"]["step_time_s"]
+    assert found["step_time_band_s"][0] <= found["step_time_s"] <= found["step_time_band_s"][1]
+    for key in ("tokens_per_s", "mfu"):
+        assert found[key] * r == pytest.approx(document[key])
+    for key in ("time_to_train_s", "cost_to_train"):
+        assert found[key] == pytest.approx(r * document[key])
+    assert sum(document["breakdown_s"].values()) == pytest.approx(document["step_time_s"], rel=1e-9)
+    assert document["tokens_per_s"] * document["step_time_s"] == pytest.approx(32 * 1024)
+
+
+def test_without_published_runs_it_is_what_was_simulated() -> None:
+    document = simulate("pipeline-unit-1f1b").document()
+    found = document["estimate"]
+    assert (found["of"], found["step_time_s"], found["step_time_band_s"]) == ("simulation", document["step_time_s"], None)
+
+
+def test_headlines_state_the_estimate_and_the_simulated_beside(report: Report) -> None:
+    said = "step 104 ms (80 %: 85.7 ms to 165 ms; simulated 84.5 ms)"
+    assert said in report.verdict
+    assert said in repr(report)
+    html = page([("run", report)])
+    assert said in html
+    assert 'href="#def-estimate"' in html
+    assert 'data-key="estimate.step_time_s"' in html
+    assert "simulated 84.5 ms" in html
+    assert "step time, estimated" in report._repr_html_()
+    assert DEFINITIONS["estimate"].text
+
+
+def test_compare_ranks_by_estimates() -> None:
+    """Sharded runs exceed their simulation less than replicated ones: what is simulated fastest is not what is expected to be."""
+    found = compare(BANDED, vary={"parallel.data.strategy": ["zero1", "fsdp"]})
+    simulated, estimated = ([run.document["step_time_s"] for run in found], [run.document["estimate"]["step_time_s"] for run in found])
+    assert simulated[0] < simulated[1]
+    assert estimated[0] > estimated[1]
+    assert found.winner is not None
+    assert (found.winner.place, found.winner.criterion) == (1, "estimate.step_time_s")
+    assert "93.8 ms per step, simulated 79.7 ms" in found.verdict
+    assert "step time, simulated" in str(found)
