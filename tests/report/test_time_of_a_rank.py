@@ -24,6 +24,7 @@ from parsim.report.timeline import (
     sweep,
 )
 from parsim.run import simulate
+from parsim.simulation.trace import Trace
 
 
 def rows(timeline):
@@ -152,6 +153,20 @@ def test_a_lane_is_in_the_order_in_which_its_ops_ran():
         assert (timeline.start[lane][1:] >= timeline.end[lane][:-1]).all()
     for row in report.collectives:
         assert row.exposed_s <= row.busy_s * (1 + 1e-9)
+
+
+def test_rounding_does_not_change_the_order_of_a_lane():
+    """An op that takes no time may begin an ulp after its successor did; it stays where it is, also behind a late collective."""
+    program = Program()
+    lanes = (Lane(0, "compute"),)
+    for duration in (2.0, 0.0, 1.0, 0.0):
+        program.add("op", "compute", lanes, (), duration)
+    late = float(np.nextafter(2.0, 3.0))
+    for start, end, order in (
+        ([0.0, late, 2.0, 3.0], [2.0, late, 3.0, 3.0], [0, 1, 2, 3]),
+        ([1.0, late, 2.0, 1.0], [2.0, late, 3.0, 1.0], [3, 0, 1, 2]),
+    ):
+        assert Timeline(Trace(program, start, end)).lane(0).tolist() == order
 
 
 def _chain():
