@@ -80,12 +80,14 @@ def fit(
         return
     decoding.refuse()
 
-    from parsim.study.fit import Question, find_maximum, verdict
+    from parsim.study.fit import Question, check_maximum, find_maximum, verdict
     from parsim.study.fit_text import explanation, yaml
     from parsim.study.fit_text import maximum as largest_text
     from parsim.study.fit_text import verdict as verdict_text
 
     question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, host_memory)
+    if maximum is not None:
+        check_maximum(maximum)
     answer = verdict(question)
     if save is not None:
         from parsim.report.write import write_new

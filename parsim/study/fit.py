@@ -311,10 +311,15 @@ def _box(on: str) -> tuple[int, str]:
 # -- the inverse --------------------------------------------------------------------------------------------------
 
 
-def find_maximum(tree: Tree, what: str) -> Maximum:
-    """The largest micro_batch, sequence_length or parameters (by layers, at the model's width) that still fits."""
+def check_maximum(what: str) -> None:
+    """Raise a `ScenarioError` unless `what` is one of `MAXIMA`."""
     if what not in MAXIMA:
         raise ScenarioError(Finding(f"cannot maximise {what!r}", "--max", what, f"one of {', '.join(MAXIMA)}"))
+
+
+def find_maximum(tree: Tree, what: str) -> Maximum:
+    """The largest micro_batch, sequence_length or parameters (by layers, at the model's width) that still fits."""
+    check_maximum(what)
     change: Callable[[int], Mapping[str, Any]]
     if what == "parameters":
         change = lambda value: {"model": {"base": tree["model"], "layers": value}}  # noqa: E731
