@@ -37,23 +37,39 @@ class Batch:
 
 def batches(cluster: Cluster, groups: Numbers, price: Price) -> list[Batch]:
     """All groups (a row of GPUs each) in batches; `price` says what one group costs."""
-    per_leaf = cluster.fabric.machines_per_leaf if cluster.fabric is not None else cluster.nodes
-    if len(cluster.blocks) > 1 or not per_leaf or len(groups) < 3:
-        return _alone(groups, range(len(groups)), price)
-    each = cluster.blocks[0].node.gpus
-    nodes = groups // each
-    leaves = nodes // per_leaf
-    shape = ((nodes - nodes[:, :1]) * each + groups % each) * (2 * cluster.nodes) + leaves - leaves[:, :1]
     found: list[Batch] = []
-    for places in _equal_rows(shape):
+    for places in shapes(cluster, groups):
+        if len(places) == 1:
+            found += _alone(groups, places.tolist(), price)
+            continue
         cost = price(tuple(groups[places[0]].tolist()))
-        machines, switches = (column[places, 0] - column[places[0], 0] for column in (nodes, leaves))
+        machines, switches = (column[places, 0] - column[places[0], 0] for column in _places(cluster, groups))
         rows = _shifted(cluster, _links(cost), machines, switches)
-        if len(places) == 1 or _is(price(tuple(groups[places[-1]].tolist())), cost, rows[-1]):
+        if _is(price(tuple(groups[places[-1]].tolist())), cost, rows[-1]):
             found.append(Batch(places, cost, rows))
         else:
             found += _alone(groups, places.tolist(), price)
     return found
+
+
+def shapes(cluster: Cluster, groups: Numbers) -> list[Numbers]:
+    """Which groups lie alike on machines and leaves, and may be copies of each other."""
+    per_leaf = _per_leaf(cluster)
+    if len(cluster.blocks) > 1 or not per_leaf or len(groups) < 3:
+        return list(np.arange(len(groups))[:, None])
+    nodes, leaves = _places(cluster, groups)
+    each = cluster.blocks[0].node.gpus
+    return _equal_rows(((nodes - nodes[:, :1]) * each + groups % each) * (2 * cluster.nodes) + leaves - leaves[:, :1])
+
+
+def _per_leaf(cluster: Cluster) -> int:
+    return cluster.fabric.machines_per_leaf if cluster.fabric is not None else cluster.nodes
+
+
+def _places(cluster: Cluster, groups: Numbers) -> tuple[Numbers, Numbers]:
+    """Machine and leaf of every GPU."""
+    nodes = groups // cluster.blocks[0].node.gpus
+    return nodes, nodes // _per_leaf(cluster)
 
 
 def _equal_rows(rows: Numbers) -> list[Numbers]:

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.hardware.batches import Batch, Numbers, batches
+from parsim.hardware.batches import Batch, Numbers, batches, shapes
 from parsim.hardware.cluster import Cluster
 from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.flows import CollectiveCost
@@ -67,6 +67,10 @@ class Interconnect:
         """What many transfers of `size` bytes cost (a row of ranks each), those together that cost the same on other links."""
         placed = np.array(self.placement)[groups]
         return batches(self.cluster, placed, lambda group: self._of(group, kind, size))
+
+    def shapes(self, groups: Numbers) -> list[Numbers]:
+        """Which of many groups (a row of ranks each) lie alike on the machines: what holds for one holds for its likes."""
+        return shapes(self.cluster, np.array(self.placement)[groups])
 
     def _of(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
         """What a transfer among GPUs costs."""

@@ -22,7 +22,7 @@ from parsim.program.program import Collective
 Colours = NDArray[np.uint64]
 Ranks = tuple[int, ...]
 Family = tuple[str, str, int, int, str]
-"""kind, axis, pipeline rank, pipeline rank of the receiver or -1, algorithm"""
+"""kind, axis, pipeline rank, pipeline rank of the receiver or -1, algorithms"""
 _ROUNDS = 64
 
 
@@ -38,6 +38,7 @@ class Batching(Protocol):
     """Answers for many groups and links at a time."""
 
     def batches(self, kind: str, groups: Numbers, size: int) -> Sequence[Batch]: ...
+    def shapes(self, groups: Numbers) -> Sequence[Numbers]: ...
     def capacities(self, links: Numbers) -> NDArray[np.float64]: ...
 
 
@@ -137,14 +138,13 @@ class _Columns:
 def _transfers(plan: Plan, interconnect: Interconnect, lowering: Lowering) -> Iterator[tuple[str, str, Numbers, Colours, Batch]]:
     """Every group of the whole cluster that makes a transfer: kind, breakdown axis, groups, hashes of their families, some of them.
 
-    Sizes of one family for which the library chooses different algorithms cross different links: one of each is looked at. What
-    stages ask alike is asked once.
+    Sizes of one family for which the library chooses different algorithms for some group cross different links: one of each is looked
+    at. What stages ask alike is asked once.
     """
     questions: dict[tuple[str, str, int, int], list[tuple[Family, Numbers]]] = {}
     for (kind, axis, source, target), sizes in lowering.families.items():
         whole = lowering.breakdown_axis(axis)
         groups = sends_of(plan, source, target) if kind == "send" else groups_of(plan, axis, source)
-        first = tuple(groups[0].tolist())
         if None in sizes:  # sends that were measured: no links, but whoever receives waits for whoever sends
             own = np.full(len(groups), _hashed(kind, axis, source, target, "measured"))
             yield (
@@ -155,14 +155,24 @@ def _transfers(plan: Plan, interconnect: Interconnect, lowering: Lowering) -> It
                 Batch(np.arange(len(groups)), CollectiveCost(0.0, ()), np.zeros((len(groups), 0), dtype=np.int64)),
             )
         known = sorted(size for size in sizes if size is not None)
-        chosen = {interconnect.cost(Collective(kind, whole, first, size)).algorithm: size for size in known}
-        for algorithm, size in chosen.items():
-            questions.setdefault((kind, whole, size, len(first)), []).append(((kind, axis, source, target, algorithm), groups))
+        for algorithms, size in _chosen(interconnect, kind, whole, groups, known).items():
+            questions.setdefault((kind, whole, size, groups.shape[1]), []).append(((kind, axis, source, target, algorithms), groups))
     for (kind, whole, size, _), asked in questions.items():
         ranks = np.concatenate([groups for _, groups in asked])
         own = np.repeat(np.array([_hashed(*family) for family, _ in asked]), [len(groups) for _, groups in asked])
         for batch in _priced(interconnect, kind, whole, ranks, size):
             yield kind, whole, ranks, own, batch
+
+
+def _chosen(interconnect: Interconnect, kind: str, axis: str, groups: Numbers, sizes: Sequence[int]) -> dict[str, int]:
+    """What the library chooses for groups of every shape -> the largest size for which it does."""
+    places: Sequence[int] = range(len(groups))
+    if len(sizes) < 2:  # nothing to tell apart
+        places = range(1)
+    elif isinstance(interconnect, Batching):
+        places = [int(alike[0]) for alike in interconnect.shapes(groups)]
+    firsts = [tuple(groups[place].tolist()) for place in places]
+    return {"+".join(interconnect.cost(Collective(kind, axis, first, size)).algorithm for first in firsts): size for size in sizes}
 
 
 def _priced(interconnect: Interconnect, kind: str, axis: str, groups: Numbers, size: int) -> Sequence[Batch]:

@@ -149,6 +149,22 @@ CASES = {
             offload={"activations": "cpu"},
         ),
     ),
+    # small sums go by tree where a group lies on several machines, by ring like the large ones where the first group lies
+    "tensor groups of many shapes": (
+        32,
+        scenario(
+            H100, 5, {"tp": 4},
+            cluster={
+                "gpus": 32,
+                "placement": [
+                    30, 6, 24, 8, 2, 9, 18, 35, 29, 17, 16, 0, 1, 3, 31, 20, 5, 38, 10, 11, 34, 7, 21, 25, 22, 12, 37, 33, 4, 26, 15, 39,
+                ],
+                "fabric": {"routing": "ecmp"},
+            },
+            model={"base": "gpt2", "layers": 2, "hidden": 256, "heads": 8, "vocabulary": 1000},
+            sequence_length=64, gradient_accumulation=2, finetune={"method": "lora"},
+        ),
+    ),
     # traffic of other jobs: whoever meets it is a class of its own
     "a stream between two machines": (
         4, scenario(H100, 4, {"tp": 8, "strategy": "fsdp"}, model="opt-1.3b", cluster={"background": STREAM}),
