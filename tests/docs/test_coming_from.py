@@ -32,7 +32,7 @@ def test_a_row(page: str, foreign: str, key: str, value: str) -> None:
     if key == "training.global_batch":
         batch = {"micro_batch": 1}
     tree = {**BASE, "training": {**BASE["training"], **(batch or {"global_batch": 512})}}
-    load(tree, f"{key}={value}")
+    load(tree, f"{key}={value}", trust_code=".py:" in value)
     long = {"parallel.zero": "parallel.data.strategy"}.get(key, key)
     name = foreign.rpartition(".")[2].lstrip("-")
     if name == key.rpartition(".")[2]:
