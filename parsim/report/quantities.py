@@ -72,11 +72,15 @@ def points(fraction: float) -> str:
     return f"{units.snapped(100.0 * fraction):.1f}"
 
 
+_ROUNDING = 1e-12
+"""shares up to this are sums that missed 0"""
+
+
 def percent(fraction: float | None) -> str:
     """``18 %``, ``9.4 %``, ``0.3 %``."""
     if fraction is None:
         return NONE
-    value = units.snapped(100.0 * fraction)
+    value = units.snapped(100.0 * fraction) if abs(fraction) > _ROUNDING else 0.0
     return f"{value:.0f} %" if abs(value) >= 9.95 or value == 0.0 else f"{value:.1f} %"
 
 

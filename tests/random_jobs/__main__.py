@@ -54,7 +54,11 @@ def crews(options: argparse.Namespace) -> Iterable[list[dict[str, Any]]]:
         environment = {**os.environ, "PYTHONHASHSEED": str(1 + crew)}
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
     for _ in range(options.count):
-        yield [json.loads(process.stdout.readline()) for process in processes if process.stdout]
+        lines = [process.stdout.readline() for process in processes if process.stdout]
+        if not all(lines):
+            codes = [process.wait() for process, line in zip(processes, lines, strict=True) if not line]
+            sys.exit(f"a process ended with code {codes[0]} before all jobs were done")
+        yield [json.loads(line) for line in lines]
     for process in processes:
         process.wait()
 

@@ -294,6 +294,8 @@ def test_a_thinned_curve_keeps_its_peak():
         (percent(0.18), "18 %"),
         (percent(0.0943), "9.4 %"),
         (percent(0.0), "0 %"),
+        (percent(1.5e-16), "0 %"),
+        (percent(1e-5), "0.0 %"),
         (number(147690.0), "147,690"),
         (number(1.25), "1.25"),
         (time_unit(21.3).name, "s"),
