@@ -270,6 +270,10 @@ def test_every_number_is_defined():
         explain("bubble_fracton")
 
 
+def test_a_share_that_missed_0_by_rounding_is_0_percent():
+    assert percent(1.5e-16) == percent(0.0)
+
+
 def test_a_thinned_curve_keeps_its_peak():
     count = 50_000
     levels = [GIB] * count
@@ -294,7 +298,6 @@ def test_a_thinned_curve_keeps_its_peak():
         (percent(0.18), "18 %"),
         (percent(0.0943), "9.4 %"),
         (percent(0.0), "0 %"),
-        (percent(1.5e-16), "0 %"),
         (percent(1e-5), "0.0 %"),
         (number(147690.0), "147,690"),
         (number(1.25), "1.25"),
