@@ -14,7 +14,9 @@ MOST_LAYERS = 100_000
 MOST_EXPERTS = 100_000
 """experts of a layer"""
 MOST_GPUS = 1_000_000
-"""GPUs of a cluster"""
+"""GPUs of a cluster that is looked at, by `topology show` or `collective`"""
+MOST_USED_GPUS = 131_072
+"""GPUs of a cluster that trains: each is a rank of the job"""
 MOST_CHARACTERS = 1_000_000
 """characters of a YAML text, which is kept with the place of every key"""
 MOST_VALUES = 30_000

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
+from parsim.limits import MOST_USED_GPUS
 from parsim.model.finetune import Finetune, finetuned
 from parsim.parallel.settings import Offload, Runtime, Training
 from parsim.scenario.background import background_traffic
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from parsim.scenario.files import Document
 
 T = TypeVar("T")
-MOST_GPUS = 131_072
 HOST_LINKS = (
     ("host-memory", "host_memory_bandwidth", "0.6 x STREAM of eight DDR4-3200 channels, reads and writes together"),
     ("nvme-read", "drive_read_bandwidth", "one PCIe 4.0 x4 data-centre drive (Samsung PM9A3 datasheet)"),
@@ -210,8 +210,8 @@ class Builder:
 
     def _gpus(self, cluster: Cluster) -> tuple[int, ...]:
         """GPU of each rank."""
-        if cluster.gpus > MOST_GPUS:
-            text = f"{cluster.gpus:,} GPUs; at most {MOST_GPUS:,} can be simulated"
+        if cluster.gpus > MOST_USED_GPUS:
+            text = f"{cluster.gpus:,} GPUs; at most {MOST_USED_GPUS:,} can be simulated"
             raise TopologyError(
                 Finding(text, "cluster.nodes", self.settings.cluster.nodes, "use fewer nodes, or the first GPUs with cluster.gpus")
             )

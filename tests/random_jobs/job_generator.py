@@ -357,6 +357,9 @@ class Draw:
             value = self.random.sample(words()[path], 4)
         if path == "training.recompute.selective":
             value = [value]
+        if path == "training.precision.keep":  # of a job in fp8, whose norms are kept in any case
+            value = [value] if value == "norm" else [value, "norm"]
+            self.tree["training"]["precision"] = {"preset": "fp8"}
         if path.startswith("cluster.background."):
             for stream in self.tree["cluster"].get("background", ()):
                 stream[path.rpartition(".")[2]] = value

@@ -99,11 +99,12 @@ def time(found: Document) -> Iterator[str]:
 
 def estimate(found: Document) -> Iterator[str]:
     """The estimate lies inside its own band."""
-    block = found.get("estimate") or {}
-    for key, figure in block.items():
-        band = figure.get("band") if isinstance(figure, Mapping) else None
-        if band and not band[0] <= figure["median"] <= band[1]:
-            yield f"estimate.{key}: {figure['median']!r} is outside {band}"
+    block = found["estimate"]
+    for key, band in (("step_time_s", block["step_time_band_s"]), ("peak_bytes", block["peak_band_bytes"])):
+        if band is not None and not band[0] <= block[key] <= band[1]:
+            yield f"estimate.{key}: {block[key]!r} is outside {band}"
+    if block["of"] == "simulation" and block["step_time_s"] != found["step_time_s"]:
+        yield f"estimate.step_time_s: {block['step_time_s']!r} is of the simulation, which took {found['step_time_s']!r}"
 
 
 def memory(found: Document) -> Iterator[str]:
