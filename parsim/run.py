@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
-from parsim.errors import Finding, InputError, ParsimError
-from parsim.hardware.flows import CollectiveCost
+from parsim.errors import Finding, InputError
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.interference import MODELS, DeviceInterference
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
-from parsim.program.blocked import BlockLowering
-from parsim.program.folding import Classes, FoldedInterconnect, fold, fold_with
-from parsim.program.lowering import Lowering
+from parsim.program.folding import FoldedInterconnect, classes_of, lower
 from parsim.program.own import answers, refuse_illegal
-from parsim.program.program import Collective
+from parsim.program.script import write
 from parsim.report.assemble import Run, assemble
 from parsim.report.confidence import Confidence
 from parsim.report.device_memory import memory_of
@@ -36,13 +33,8 @@ from parsim.scenario.job import clock_of, plan_of
 from parsim.scenario.load import load
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, place_texts
-from parsim.simulation.block_runs import BlockTrace, changeable
 from parsim.simulation.engine import Engine, collector_paused
-from parsim.simulation.trace import Trace
 from parsim.theory.pipeline import bubble_fraction
-
-_FEWER = 0.7
-"""blocks are simulated if they leave no more than this share of the ops"""
 
 
 def simulate(
@@ -146,83 +138,23 @@ def step_of(built: Built) -> StepResult:
     return StepResult(run, step, run.makespan, built)
 
 
-def execute(built: Built, *, unfolded: bool = False, blocks: bool = True, clock: Callable[[Kernel], float] | None = None) -> Run:
-    """Plan, lower and run; the garbage collector rests meanwhile. `clock` instead of that of the job's GPUs.
-
-    What nobody outside can change runs as one op (`parsim.program.blocks`); the ops inside are looked at when somebody asks for
-    the trace. Without `blocks` every op is simulated by an event of its own: the same figures, and the reference for them.
-    """
+def execute(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], float] | None = None) -> Run:
+    """Plan, fold, lower and run; the garbage collector rests meanwhile. `clock` instead of that of the job's GPUs."""
     with collector_paused():
         clock = clock or clock_of(built)
         job = plan_of(built, clock)
         wires = Interconnect(built.cluster, job.gpus, built.collectives)
         beside = interference_of(built, wires)
-        repeated = job.training.micro_batches > 1  # a pass that runs once is simulated sooner than it is cut into blocks
-        if blocks and repeated and not unfolded and (beside is None or not beside.slows_wires):
-            try:
-                return _in_blocks(built, job, wires, clock, beside)
-            except InputError:
-                raise
-            except ParsimError:
-                pass  # what is wrong is said op by op
-        return _by_ops(built, job, wires, clock, beside, unfolded=unfolded, quick=blocks)
-
-
-def _by_ops(
-    built: Built,
-    job: Plan,
-    wires: Interconnect,
-    clock: Callable[[Kernel], float],
-    beside: DeviceInterference | None,
-    *,
-    unfolded: bool,
-    quick: bool,
-) -> Run:
-    """Every op is simulated; `unfolded`: of every rank; not `quick`: by an event of its own."""
-    others = built.background
-    classes: Classes
-    lowering: Lowering
-    with answers(job):
-        if unfolded and job.parallelism.data.own is None:  # of which only the classes are wanted
-            classes, lowering = fold_with(BlockLowering, job, wires, clock, others)
-        else:
-            classes, lowering = fold(job, wires, clock, others)
-    refuse_illegal(job, lowering.program)
-    if unfolded:
-        lowering = Lowering(job, clock)
-        lowering.run()
-        loads: Callable[[Collective], CollectiveCost] = wires.cost
-        trace = Engine(lowering.program, wires, interference=beside, background=others, quick=quick).run()
-    else:
+        with answers(job):
+            scripts = write(job, clock)
+            classes = classes_of(job, wires, scripts, built.background)
+            lowering = lower(job, clock, scripts, None if unfolded else classes)
+        refuse_illegal(job, lowering.program)
         folded = FoldedInterconnect(wires, classes)
-        loads = folded.cost
-        trace = Engine(lowering.program, folded, interference=beside, background=map(folded.background, others), quick=quick).run()
-    return Run(job, lowering, lambda: trace, trace.makespan, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0, loads)
-
-
-def _in_blocks(built: Built, job: Plan, wires: Interconnect, clock: Callable[[Kernel], float], beside: DeviceInterference | None) -> Run:
-    """Blocks are simulated; their ops follow on demand. Where there are few blocks, every op is simulated."""
-    with answers(job):
-        classes, lowering = fold_with(BlockLowering, job, wires, clock, built.background)
-    if job.parallelism.data.own is not None:
-        refuse_illegal(job, lowering.whole().program)
-    folded = FoldedInterconnect(wires, classes)
-    others = [folded.background(stream) for stream in built.background]
-    shared = {link for stream in others for link, _ in stream.path}
-    while apart := changeable(lowering.program, folded.cost, folded.capacity, shared):
-        lowering = lowering.without(apart)
-    if len(lowering.program.ops) > _FEWER * lowering.blocks.expanded:
-        whole = lowering.whole()
-        every = Engine(whole.program, folded, interference=beside, background=others, quick=True).run()
-        return Run(job, whole, lambda: every, every.makespan, classes, wires.cost, True, built.training.micro_batches, 0.0, folded.cost)
-    trace = cast("BlockTrace", Engine(lowering.program, folded, interference=beside, background=others).run())
-
-    @cache
-    def expanded() -> Trace:
-        with collector_paused():
-            return trace.expanded(lowering.whole().program)
-
-    return Run(job, lowering, expanded, trace.makespan, classes, wires.cost, True, built.training.micro_batches, 0.0, folded.cost)
+        fabric = wires if unfolded else folded
+        others = built.background if unfolded else tuple(map(folded.background, built.background))
+        trace = Engine(lowering.program, fabric, interference=beside, background=others).run()
+        return Run(job, lowering, trace, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0, fabric.cost)
 
 
 def interference_of(built: Built, wires: Interconnect) -> DeviceInterference | None:

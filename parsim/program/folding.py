@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from parsim.parallel.plan import Plan
 from parsim.program.incidence import Colours, Incidence, Interconnect, Ranks
 from parsim.program.lowering import Lowering
 from parsim.program.program import Collective
+from parsim.program.script import Scripts, families, write
 
 Path = tuple[tuple[int, float], ...]
 
@@ -120,60 +120,43 @@ class FoldedInterconnect:
         return replace(stream, path=self._classes.path(tuple(stream.path), 1))
 
 
-Lowered = TypeVar("Lowered", bound=Lowering)
-Lower = Callable[[Plan, Callable[[Kernel], float], Sequence[int], Mapping[int, int]], Lowered]
-
-
 def fold(
     plan: Plan, interconnect: Interconnect, clock: Callable[[Kernel], float], background: Sequence[Background] = ()
 ) -> tuple[Classes, Lowering]:
-    """The classes of a plan's ranks, and the finished lowering of their representatives; see `fold_with`."""
-    return fold_with(Lowering, plan, interconnect, clock, background)
-
-
-def fold_with(
-    lower: Lower[Lowered],
-    plan: Plan,
-    interconnect: Interconnect,
-    clock: Callable[[Kernel], float],
-    background: Sequence[Background] = (),
-) -> tuple[Classes, Lowered]:
-    """The classes of a plan's ranks, and the finished lowering, made by `lower`, of their representatives.
+    """The classes of a plan's ranks, and the finished lowering of their representatives.
 
     `background` is traffic of other jobs, which makes ranks unequal whose links it crosses.
-
-    Starts from "one class per stage, role and speed", lowers that, looks at which transfers it makes, refines, and
-    lowers again if the refinement split a class.
     """
+    scripts = write(plan, clock)
+    classes = classes_of(plan, interconnect, scripts, background)
+    return classes, lower(plan, clock, scripts, classes)
+
+
+def lower(plan: Plan, clock: Callable[[Kernel], float], scripts: Scripts, classes: Classes | None) -> Lowering:
+    """The finished lowering of one rank per class; without classes, of all ranks."""
+    ranks, represents = (None, None) if classes is None else (classes.representatives, classes.represents)
+    lowering = Lowering(plan, clock, ranks, represents, scripts)
+    lowering.run()
+    return lowering
+
+
+def classes_of(plan: Plan, interconnect: Interconnect, scripts: Scripts, background: Sequence[Background] = ()) -> Classes:
+    """The coarsest equitable partition at least as fine as "one class per stage, role and speed"."""
     first: dict[tuple[int, str, float], int] = {}
     kinds = zip(plan.mesh.coordinates("pipeline"), plan.roles(), plan.speeds(), strict=True)
-    represents = {rank: first.setdefault(kind, rank) for rank, kind in enumerate(kinds)}
-    while True:
-        lowering = lower(plan, clock, tuple(dict.fromkeys(represents.values())), represents)
-        lowering.run()
-        classes = refine(plan, interconnect, lowering, represents, background)
-        if len(classes.representatives) == len(set(represents.values())):
-            return classes, lowering
-        represents = dict(classes.represents)
-
-
-def refine(
-    plan: Plan, interconnect: Interconnect, lowering: Lowering, represents: Mapping[int, int], background: Sequence[Background] = ()
-) -> Classes:
-    """The coarsest equitable partition at least as fine as `represents`, for the transfers the program makes."""
-    representatives = set(represents.values())
-    incidence = Incidence(plan, interconnect, lowering, background, representatives)
-    seed = np.array([represents[rank] for rank in range(plan.mesh.ranks)], dtype=np.uint64)
+    seed = np.array([first.setdefault(kind, rank) for rank, kind in enumerate(kinds)], dtype=np.uint64)
+    incidence = Incidence(plan, interconnect, families(scripts), background)
     ranks, links, groups = incidence.colour(seed)
     representative_of = _first_of_each(ranks)
+    representatives = np.unique(representative_of).tolist()
     group_of = _first_of_each(groups)
     group_sizes = np.bincount(group_of, minlength=len(groups))
     return Classes(
-        representatives=tuple(np.unique(representative_of).tolist()),
+        representatives=tuple(representatives),
         represents=dict(enumerate(representative_of.tolist())),
         used_links=incidence.used_links,
         links_like=_first_of_each(links),
-        group_counts={key: int(group_sizes[group_of[number]]) for key, number in incidence.keys.items()},
+        group_counts={key: int(group_sizes[group_of[number]]) for key, number in incidence.groups_of(representatives)},
     )
 
 

@@ -32,16 +32,9 @@ def idle(program: Program) -> Idle:
 
 
 def lanes(program: Program) -> dict[Lane, list[Op]]:
-    """Every lane with its ops in the order in which it runs them, lanes in order of rank and first use.
-
-    An op that joined a lane after it was made stands where it joined. Ops that wait for themselves come last, by index.
-    """
-    order = idle(program).order
-    if len(order) < len(program.ops):
-        reached = {op.index for op in order}
-        order += [op for op in program.ops if op.index not in reached]
-    rows: dict[Lane, list[Op]] = {lane: [] for op in program.ops for lane in op.lanes}
-    for op in order:
+    """Every lane with its ops in order, lanes in order of rank and first use."""
+    rows: dict[Lane, list[Op]] = {}
+    for op in program.ops:
         for lane in op.lanes:
-            rows[lane].append(op)
+            rows.setdefault(lane, []).append(op)
     return dict(sorted(rows.items(), key=lambda row: row[0].rank))

@@ -5,7 +5,7 @@ See `parsim.program.folding` for what the colours mean.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -15,14 +15,15 @@ from parsim.hardware.background import Background
 from parsim.hardware.batches import Batch, Numbers
 from parsim.hardware.flows import CollectiveCost
 from parsim.parallel.plan import Plan
-from parsim.program.groups import groups_of, sends_of
-from parsim.program.lowering import Lowering
+from parsim.program.groups import breakdown_axis, groups_of, sends_of
 from parsim.program.program import Collective
 
 Colours = NDArray[np.uint64]
 Ranks = tuple[int, ...]
 Family = tuple[str, str, int, int, str]
 """kind, axis, pipeline rank, pipeline rank of the receiver or -1, algorithms"""
+Families = Mapping[tuple[str, str, int, int], Collection[int | None]]
+"""(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> sizes [B]; None: a measured time, no links"""
 _ROUNDS = 64
 
 
@@ -43,20 +44,16 @@ class Batching(Protocol):
 
 
 class Incidence:
-    """The graph of ranks, groups, flows and links. `keys` tells the groups of the ranks in `lowered`: (kind, axis, ranks) -> number."""
+    """The graph of ranks, groups, flows and links, for the `families` of transfers that a step makes."""
 
-    def __init__(
-        self, plan: Plan, interconnect: Interconnect, lowering: Lowering, background: Sequence[Background], lowered: Collection[int]
-    ) -> None:
-        self.keys: dict[tuple[str, str, Ranks], int] = {}
-        asked = np.zeros(plan.mesh.ranks, dtype=bool)
-        asked[list(lowered)] = True
+    def __init__(self, plan: Plan, interconnect: Interconnect, families: Families, background: Sequence[Background]) -> None:
+        self._named: list[tuple[str, str, int, Numbers]] = []
+        """kind, axis, number of the first group, members: a row per group"""
         columns = _Columns()
-        for kind, axis, ranks, own, batch in _transfers(plan, interconnect, lowering):
-            first, members = len(columns.own), ranks[batch.places]
+        for kind, axis, ranks, own, batch in _transfers(plan, interconnect, families):
+            members = ranks[batch.places]
+            self._named.append((kind, axis, len(columns.own), members))
             columns.add(members, own[batch.places], batch)
-            for place in np.flatnonzero(asked[members].any(axis=1)).tolist():
-                self.keys[kind, axis, tuple(members[place].tolist())] = first + place
         for number, stream in enumerate(background):  # each is a group of its own, without ranks
             columns.add_stream(number, stream)
         self._members, self._member_group = columns.of("members"), columns.of("member_group")
@@ -66,6 +63,14 @@ class Incidence:
         self._link_flow, self._flow_group = columns.of("link_flow"), columns.of("flow_group")
         self._flow_own = columns.flow_own.copy()
         self._link_seed = _capacities(interconnect, self.used_links).view(np.uint64)
+
+    def groups_of(self, ranks: Collection[int]) -> Iterator[tuple[tuple[str, str, Ranks], int]]:
+        """((kind, axis, members), number) of the groups that any of `ranks` is in."""
+        asked = np.zeros(int(self._members.max(initial=-1)) + 1, dtype=bool)
+        asked[[rank for rank in ranks if rank < len(asked)]] = True
+        for kind, axis, first, members in self._named:
+            for place in np.flatnonzero(asked[members].any(axis=1)).tolist():
+                yield (kind, axis, tuple(members[place].tolist())), first + place
 
     def colour(self, ranks: Colours) -> tuple[Colours, Colours, Colours]:
         """Refine until no class splits: colours of ranks, used links and groups."""
@@ -135,15 +140,15 @@ class _Columns:
             self._parts.setdefault(name, []).append(column)
 
 
-def _transfers(plan: Plan, interconnect: Interconnect, lowering: Lowering) -> Iterator[tuple[str, str, Numbers, Colours, Batch]]:
+def _transfers(plan: Plan, interconnect: Interconnect, families: Families) -> Iterator[tuple[str, str, Numbers, Colours, Batch]]:
     """Every group of the whole cluster that makes a transfer: kind, breakdown axis, groups, hashes of their families, some of them.
 
     Sizes of one family for which the library chooses different algorithms for some group cross different links: one of each is looked
     at. What stages ask alike is asked once.
     """
     questions: dict[tuple[str, str, int, int], list[tuple[Family, Numbers]]] = {}
-    for (kind, axis, source, target), sizes in lowering.families.items():
-        whole = lowering.breakdown_axis(axis)
+    for (kind, axis, source, target), sizes in families.items():
+        whole = breakdown_axis(plan, axis)
         groups = sends_of(plan, source, target) if kind == "send" else groups_of(plan, axis, source)
         if None in sizes:  # sends that were measured: no links, but whoever receives waits for whoever sends
             own = np.full(len(groups), _hashed(kind, axis, source, target, "measured"))

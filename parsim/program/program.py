@@ -3,13 +3,21 @@
 An op begins when every op before it in each of its lanes and every op it needs has ended. A collective stands in
 the lanes of all its members, hence starts when all have arrived. A lane is not an object: it is a chain of
 "my lane's previous op" edges, made while building. The program is read-only while it runs.
+
+A program is columns: what an op is (`OpSpec`) stands once for all micro-batches that repeat it, and per op there are a number of
+its spec, the ops that it blocks and how many block it. An `Op` is a view of one row, for texts, errors and tests.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 COMPUTE = "compute"
 """name of the lane that runs kernels"""
@@ -68,86 +76,187 @@ class Tensor:
     per_micro_batch: bool = False
 
 
+Effects = tuple[tuple[int, tuple[Effect, ...]], ...]
+"""(rank, effects) pairs"""
+
+
+class OpSpec(NamedTuple):
+    """What an op is, wherever and however often it runs."""
+
+    name: str
+    """what, without where: ``F L3 attention``, ``all_reduce grads bucket 2``"""
+    kind: str
+    """breakdown class: compute | recompute | tensor_comm | data_comm | pipeline_comm | ... | optimizer"""
+    lanes: tuple[Lane, ...]
+    duration: float = 0.0
+    """seconds; for a collective, time before its latency (normally 0)"""
+    collective: Collective | None = None
+    effects: Effects = ()
+    """what it does to each rank's memory"""
+
+
 class Op:
-    """One piece of work. Slotted and mutable: objects that exist by the million."""
+    """One row of a program."""
 
-    __slots__ = ("after", "collective", "duration", "effects", "index", "instance", "kind", "lanes", "name")
+    __slots__ = ("index", "program")
 
-    def __init__(
-        self,
-        index: int,
-        name: str,
-        kind: str,
-        lanes: tuple[Lane, ...],
-        duration: float = 0.0,
-        collective: Collective | None = None,
-        effects: Effects = (),
-        instance: int = 0,
-    ) -> None:
+    def __init__(self, program: Program, index: int) -> None:
+        self.program = program
         self.index = index
-        self.name = name
-        """what, without where: ``F L3 attention``, ``all_reduce grads bucket 2`` (shared string)"""
-        self.kind = kind
-        """breakdown class: compute | recompute | tensor_comm | data_comm | pipeline_comm | ... | optimizer"""
-        self.lanes = lanes
-        self.duration = duration
-        """seconds; for a collective, time before its latency (normally 0)"""
-        self.collective = collective
-        self.effects = effects
-        """(rank, effects) pairs: what this op does to each rank's memory"""
-        self.instance = instance
-        """micro-batch (0-based); -1 when the op belongs to no micro-batch"""
-        self.after: list[Op] = []
+
+    @property
+    def spec(self) -> OpSpec:
+        """What it is."""
+        return self.program.specs[self.program.spec[self.index]]
+
+    @property
+    def name(self) -> str:
+        """See `OpSpec`."""
+        return self.spec.name
+
+    @property
+    def kind(self) -> str:
+        """See `OpSpec`."""
+        return self.spec.kind
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """See `OpSpec`."""
+        return self.spec.lanes
+
+    @property
+    def duration(self) -> float:
+        """See `OpSpec` [s]."""
+        return self.spec.duration
+
+    @property
+    def collective(self) -> Collective | None:
+        """See `OpSpec`."""
+        return self.spec.collective
+
+    @property
+    def effects(self) -> Effects:
+        """See `OpSpec`."""
+        return self.spec.effects
+
+    @property
+    def instance(self) -> int:
+        """Micro-batch (0-based); -1 when the op belongs to no micro-batch."""
+        return self.program.instance(self.index)
+
+    @property
+    def after(self) -> list[Op]:
+        """The ops that wait for this one."""
+        return [Op(self.program, self.index + offset) for offset in self.program.successors[self.index]]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Op) and self.index == other.index and self.program is other.program
+
+    def __hash__(self) -> int:
+        return hash(self.index)
 
     def __repr__(self) -> str:
         return f"<Op {self.index} {self.name}#{self.instance}>"
 
 
-Effects = tuple[tuple[int, tuple[Effect, ...]], ...]
-"""(rank, effects) pairs"""
+class Ops(Sequence[Op]):
+    """The ops of a program as views."""
+
+    __slots__ = ("_program",)
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def __len__(self) -> int:
+        return len(self._program.spec)
+
+    @overload
+    def __getitem__(self, index: int) -> Op: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Op]: ...
+    def __getitem__(self, index: int | slice) -> Op | list[Op]:
+        places = range(len(self))[index]
+        return Op(self._program, places) if isinstance(places, int) else [Op(self._program, place) for place in places]
+
+    def __iter__(self) -> Iterator[Op]:
+        return (Op(self._program, index) for index in range(len(self)))
 
 
-class Stamp(NamedTuple):
-    """One op of a pass that is added again and again: what `Program.add` is told, for whichever micro-batch."""
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Rows that are added to a program again and again, relative to the first of them; see `StampBuilder`."""
 
-    name: str
-    kind: str
-    lanes: tuple[Lane, ...]
-    duration: float
-    collective: Collective | None
-    effects: Effects
-    needs: tuple[int, ...] = ()
-    """places in the pass"""
-    tails: tuple[Lane, ...] = ()
-    """lanes whose last op it waits for (the compute lane of a pass: as it was before the pass)"""
-
-
-Tail = list[Op]
-"""the last op of a lane; empty while there is none"""
+    spec: list[int]
+    successors: list[tuple[int, ...]]
+    blockers: list[int]
+    entries: tuple[tuple[int, int], ...]
+    """(lane number, row): the row waits for the lane's last op before the stamp"""
+    exits: tuple[tuple[int, int], ...]
+    """(lane number, row): the row is the lane's last op behind the stamp"""
+    first: dict[int, int]
+    """rank -> its first row on the compute lane"""
 
 
-class Pass:
-    """A pass of one rank that meets nobody else, ready for `Program.stamp`."""
+class StampBuilder:
+    """Writes a stamp row by row."""
 
-    __slots__ = ("begin", "bodies", "first", "rows")
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._spec: list[int] = []
+        self._successors: list[list[int]] = []
+        self._blockers: list[int] = []
+        self._entries: dict[tuple[int, int], None] = {}
+        self._last: dict[int, int] = {}
+        self._first: dict[int, int] = {}
 
-    def __init__(self, begin: Tail, first: int, rows: list[tuple[Any, ...]]) -> None:
-        self.begin = begin
-        """compute lane"""
-        self.first = first
-        """place of its first op on the compute lane, -1: none"""
-        self.rows = rows
-        """per op: what `Op` is told, tails of its lanes, places it needs, tails it waits for, whether it waits for `begin`"""
-        self.bodies: Sequence[Any] = ()
-        """what is in the ops of a program with blocks"""
+    def add(self, spec: OpSpec, needs: Iterable[int] = (), behind: Iterable[Lane] = (), before: Iterable[Lane] = ()) -> int:
+        """Append a row behind the last row of each of its lanes, and return its place.
+
+        `needs` are places of rows it waits for, `behind` lanes whose last op so far it waits for, `before` lanes whose last op
+        before the stamp it waits for.
+        """
+        row = len(self._spec)
+        own = [self._program.lane_number(lane) for lane in spec.lanes]
+        blockers = dict.fromkeys(needs)
+        for number in (*own, *map(self._program.lane_number, behind)):
+            if (last := self._last.get(number)) is None:
+                self._entries[number, row] = None
+            else:
+                blockers[last] = None
+        for lane in before:
+            self._entries[self._program.lane_number(lane), row] = None
+        for blocker in blockers:
+            self._successors[blocker].append(row - blocker)
+        for number, lane in zip(own, spec.lanes, strict=True):
+            self._last[number] = row
+            if lane.name == COMPUTE:
+                self._first.setdefault(lane.rank, row)
+        self._spec.append(self._program.specify(spec))
+        self._successors.append([])
+        self._blockers.append(len(blockers))
+        return row
+
+    def last(self, lane: Lane) -> int | None:
+        """The last row of a lane so far."""
+        return self._last.get(self._program.lane_number(lane))
+
+    def finish(self) -> Stamp:
+        """The stamp."""
+        successors = list(map(tuple, self._successors))
+        return Stamp(self._spec, successors, self._blockers, tuple(self._entries), tuple(self._last.items()), self._first)
 
 
 @dataclass
 class Program:
-    """Ops in the order they were added, and how many blockers each has."""
+    """Ops in the order they were added, as columns."""
 
-    ops: list[Op] = field(default_factory=list)
+    specs: list[OpSpec] = field(default_factory=list)
+    spec: list[int] = field(default_factory=list)
+    """by op index: number of its spec"""
+    successors: list[tuple[int, ...]] = field(default_factory=list)
+    """by op index: the ops it blocks, as offsets from it"""
     blockers: list[int] = field(default_factory=list)
+    """by op index: how many ops block it"""
     tensors: dict[int, list[Tensor]] = field(default_factory=dict)
     """rank -> its tensor table"""
     resident: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -158,9 +267,20 @@ class Program:
     """(name, duration) of a compute op -> what its kernels compute [FLOP] and move in device memory [B]; for pictures"""
     slots: dict[int, Sequence[tuple[str, int, int]]] = field(default_factory=dict)
     """rank -> its schedule as (kind, stage, micro_batch), for the text form and figures"""
-    _tails: dict[Lane, Tail] = field(default_factory=dict, repr=False)
-    _tails_of: dict[int, tuple[tuple[Lane, ...], tuple[Tail, ...]]] = field(default_factory=dict, repr=False)
-    """id of a tuple of lanes -> it and their tails: most ops share their tuples"""
+    _numbers: dict[Lane, int] = field(default_factory=dict, repr=False)
+    _tails: list[int] = field(default_factory=list, repr=False)
+    """by lane number: the op added last, -1: none"""
+    _begins: list[int] = field(default_factory=list, repr=False)
+    """where runs of ops of one instance begin"""
+    _instances: list[int] = field(default_factory=list, repr=False)
+    _known: dict[OpSpec, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def ops(self) -> Ops:
+        """The ops as views."""
+        return Ops(self)
+
+    # -- adding -------------------------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -174,118 +294,90 @@ class Program:
         instance: int = 0,
     ) -> Op:
         """Append an op behind the last op of each of its lanes and behind `needs`."""
-        op = Op(len(self.ops), name, kind, lanes, duration, collective, effects, instance)
-        count = 0
-        known = self._tails_of.get(id(lanes))
-        for tail in known[1] if known is not None else self._bound(lanes):
-            if tail:
-                tail[0].after.append(op)
-                count += 1
-                tail[0] = op
-            else:
-                tail.append(op)
-        for other in needs:
-            other.after.append(op)
-            count += 1
-        self.ops.append(op)
-        self.blockers.append(count)
-        return op
+        spec = OpSpec(name, kind, lanes, duration, collective, effects)
+        if (known := self._known.get(spec)) is None:
+            known = self._known[spec] = self.specify(spec)
+        index = len(self.spec)
+        self._instance(instance)
+        self.spec.append(known)
+        self.successors.append(())
+        self.blockers.append(0)
+        numbers = [self.lane_number(lane) for lane in lanes]
+        for before in dict.fromkeys([*(self._tails[number] for number in numbers), *(op.index for op in needs)]):
+            if before >= 0:
+                self.successors[before] += (index - before,)
+                self.blockers[index] += 1
+        for number in numbers:
+            self._tails[number] = index
+        return Op(self, index)
 
-    def ready_made(self, rank: int, stamps: Sequence[Stamp], message: Stamp | None = None) -> Pass:
-        """A pass of one rank for `stamp`. A `message` leaves when the pass is over; its compute tail is the pass's end."""
-        rows: list[tuple[Any, ...]] = []
-        first = -1
-        for name, kind, lanes, duration, collective, effects, needs, tails in stamps:
-            if first < 0 and lanes[0].name == COMPUTE:
-                first = len(rows)
-            others = tuple(self.tail(lane) for lane in tails if lane.name != COMPUTE)
-            row = (name, kind, lanes, duration, collective, effects, self._bound(lanes), needs, others, len(others) < len(tails))
-            rows.append(row)
-        if message is not None:
-            name, kind, lanes, duration, collective, effects, _, tails = message
-            rows.append((name, kind, lanes, duration, collective, effects, self._bound(lanes), (), tuple(map(self.tail, tails)), False))
-        return Pass(self.tail(Lane(rank, COMPUTE)), first, rows)
+    def specify(self, spec: OpSpec) -> int:
+        """Number of a spec from now on."""
+        self.specs.append(spec)
+        return len(self.specs) - 1
 
-    def stamp(self, ready: Pass, instance: int, waits: Iterable[Op] = ()) -> Op | None:
-        """Append a pass; returns its first op on the compute lane, which begins behind `waits`.
+    def stamp(self, stamp: Stamp, instance: int) -> int:
+        """Append the rows of a stamp; returns the index of the first. The same as calling `add` for each of them."""
+        origin = len(self.spec)
+        successors, blockers, tails = self.successors, self.blockers, self._tails
+        self._instance(instance)
+        self.spec += stamp.spec
+        successors += stamp.successors
+        blockers += stamp.blockers
+        for lane, row in stamp.entries:
+            if (before := tails[lane]) >= 0 and (offset := origin + row - before) not in successors[before]:
+                successors[before] += (offset,)
+                blockers[origin + row] += 1
+        for lane, row in stamp.exits:
+            tails[lane] = origin + row
+        return origin
 
-        The same as calling `add` for every entry, without the calls: programs have a million ops.
-        """
-        ops, blockers = self.ops, self.blockers
-        begin = ready.begin[0] if ready.begin else None
-        origin = index = len(ops)
-        for name, kind, lanes, duration, collective, effects, tails, needs, others, behind in ready.rows:
-            op = Op(index, name, kind, lanes, duration, collective, effects, instance)
-            index += 1
-            count = 0
-            for tail in tails:
-                if tail:
-                    tail[0].after.append(op)
-                    count += 1
-                    tail[0] = op
-                else:
-                    tail.append(op)
-            for need in needs:
-                ops[origin + need].after.append(op)
-                count += 1
-            for tail in others:
-                if tail and tail[0] is not op:
-                    tail[0].after.append(op)
-                    count += 1
-            if behind and begin is not None:
-                begin.after.append(op)
-                count += 1
-            ops.append(op)
-            blockers.append(count)
-        if ready.first < 0:
-            return None
-        start = ops[origin + ready.first]
-        for other in waits:
-            other.after.append(start)
-            blockers[start.index] += 1
-        return start
+    def block(self, before: int, after: int) -> None:
+        """Make op `after` wait for op `before`, which may have been added later."""
+        if after - before not in self.successors[before]:
+            self.successors[before] += (after - before,)
+            self.blockers[after] += 1
 
-    def join(self, op: Op, lanes: tuple[Lane, ...], needs: Iterable[Op] = (), effects: Effects = ()) -> None:
-        """More members take part in `op` (a collective across stages that are lowered one after the other)."""
-        for lane in lanes:
-            tail = self.tail(lane)
-            for last in tail:
-                self.block(last, op)
-            tail[:] = [op]
-        for other in needs:
-            self.block(other, op)
-        op.lanes += lanes
-        op.effects += effects
+    def _instance(self, instance: int) -> None:
+        if not self._instances or self._instances[-1] != instance:
+            self._begins.append(len(self.spec))
+            self._instances.append(instance)
 
-    def grown(self) -> None:
-        """Ops have been appended to `ops` directly, with their `blockers`."""
+    # -- lanes --------------------------------------------------------------------------------------------------------
 
-    def block(self, before: Op, after: Op) -> None:
-        """Make `after` wait for `before`; needed where a dependency points to an op added earlier."""
-        before.after.append(after)
-        self.blockers[after.index] += 1
+    def lane_number(self, lane: Lane) -> int:
+        """The lane's place in the column of last ops."""
+        if (number := self._numbers.get(lane)) is None:
+            number = self._numbers[lane] = len(self._tails)
+            self._tails.append(-1)
+        return number
 
     def last(self, lane: Lane) -> Op | None:
         """The op added last to `lane`."""
-        tail = self._tails.get(lane)
-        return tail[0] if tail else None
+        number = self._numbers.get(lane)
+        return None if number is None or self._tails[number] < 0 else Op(self, self._tails[number])
 
-    def tail(self, lane: Lane) -> Tail:
-        """The end of a lane: the same list always."""
-        if (tail := self._tails.get(lane)) is None:
-            tail = self._tails[lane] = []
-        return tail
+    # -- columns ------------------------------------------------------------------------------------------------------
 
-    def tails(self) -> dict[Lane, Op]:
-        """The last op of every lane."""
-        return {lane: tail[0] for lane, tail in self._tails.items() if tail}
+    def instance(self, index: int) -> int:
+        """See `Op.instance`."""
+        return self._instances[bisect_right(self._begins, index) - 1]
 
-    def _bound(self, lanes: tuple[Lane, ...]) -> tuple[Tail, ...]:
-        tails = tuple(map(self.tail, lanes))
-        self._tails_of[id(lanes)] = (lanes, tails)
-        return tails
+    def instances(self) -> NDArray[np.int64]:
+        """`Op.instance` of every op."""
+        return np.repeat(np.array(self._instances, dtype=np.int64), np.diff([*self._begins, len(self.spec)]))
+
+    def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(op, op that it blocks) of every edge, ascending by the first."""
+        counts = np.fromiter(map(len, self.successors), dtype=np.int64, count=len(self.successors))
+        before = np.repeat(np.arange(len(counts)), counts)
+        offsets = np.fromiter(chain.from_iterable(self.successors), dtype=np.int64, count=len(before))
+        return before, before + offsets
 
     def transfers(self) -> Iterator[tuple[Collective, tuple[Lane, ...]]]:
-        """Every transfer with the lanes it holds, once for ops that have the same objects."""
-        known = {(id(found), id(op.lanes)): (found, op.lanes) for op in self.ops if (found := op.collective) is not None}
-        yield from known.values()
+        """Every transfer with the lanes it holds, once."""
+        seen: dict[tuple[Collective, tuple[Lane, ...]], None] = {}
+        for spec in self.specs:
+            if spec.collective is not None:
+                seen[spec.collective, spec.lanes] = None
+        yield from seen

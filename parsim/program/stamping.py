@@ -1,94 +1,147 @@
-"""One rank's copy of a pass while it is being added to the program, where other ranks take part in its collectives."""
+"""A pass of several ranks as one stamp: everyone goes ahead to the next collective, which begins when all its members are there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from parsim.errors import Finding, PlanError
 from parsim.program.passes import Item
-from parsim.program.program import COMPUTE, Effect, Effects, Lane, Op
+from parsim.program.program import COMPUTE, OFFLOAD, Effect, Effects, Lane, OpSpec, StampBuilder
 
 if TYPE_CHECKING:
-    from parsim.program.lowering import Lowering
+    from parsim.program.lowering import Lowering, Ranks
+
+_BEFORE = -1
+"""stands for what the compute lane did before the pass, among the rows that a rank has made"""
 
 
-class Stamping:
-    """One rank's copy of a pass while it is being added to the program."""
+class _Cursor:
+    """How far one rank has come in its items."""
 
-    __slots__ = ("begin", "instance", "items", "lowering", "made", "position", "rank", "speed", "start", "waits")
-
-    def __init__(self, lowering: Lowering, rank: int, items: Sequence[Item], instance: int, waits: list[Op]) -> None:
-        self.lowering = lowering
+    def __init__(self, rank: int, items: Sequence[Item], speed: float) -> None:
         self.rank = rank
         self.items = items
-        self.instance = instance
-        self.waits = waits
-        self.made: list[Op | None] = []
+        self.speed = speed
+        """of its compute, 1 = as planned"""
         self.position = 0
-        self.start: Op | None = None
-        self.begin = lowering.program.last(Lane(rank, COMPUTE))
-        self.speed = lowering.plan.slow.get(rank, 1.0)
+        self.made: list[int | None] = []
+        """by item: its row, `_BEFORE`, or None if it is no op"""
 
     @property
     def item(self) -> Item:
         return self.items[self.position]
 
-    def all(self) -> None:
-        """Add everything: no other lowered rank of this stage takes part."""
-        while self.to_collective():
-            group, members = self.lowering.groups(self.item.collective[1], self.rank)[0]  # type: ignore[index]
-            self.lowering.join([self], group, members)
-            self.position += 1
+    def record(self, row: int | None) -> None:
+        """The row of the item at hand."""
+        self.made.append(row)
+        self.position += 1
 
-    def to_collective(self) -> bool:
-        """Add compute up to the next collective; False at the end of the pass."""
-        program = self.lowering.program
-        while self.position < len(self.items):
-            item = self.items[self.position]
-            if item.collective is not None:
-                return True
-            lanes = self.lowering.lane_tuple(self.rank, item.lanes)
-            effects: Effects = ()
-            duration = item.duration
-            if self.speed != 1.0:
-                duration /= self.speed
-                if item.effects:
-                    effects = ((self.rank, self.lowering.stretched(self.rank, item, self.speed)),)
-            elif item.effects:
-                effects = item.stamped(self.rank)
-            op = program.add(item.name, item.kind, lanes, self.needs(item), duration, None, effects, self.instance)
-            self.record(op)
-            self.position += 1
-        return False
+    def waits(self) -> tuple[list[int], list[Lane], list[Lane]]:
+        """What the item at hand waits for besides its lanes: rows, lanes as they are, lanes as they were before the pass."""
+        item = self.item
+        rows = [row for need in item.needs if (row := self.made[need]) is not None]
+        compute = Lane(self.rank, COMPUTE)
+        before = [compute] if COMPUTE in item.tails or _BEFORE in rows else []
+        return [row for row in rows if row != _BEFORE], [Lane(self.rank, tail) for tail in item.tails if tail != COMPUTE], before
 
-    def needs(self, item: Item) -> list[Op]:
-        """What this rank's part of an item waits for besides its lanes."""
-        made, program = self.made, self.lowering.program
-        needs = [op for i in item.needs if (op := made[i]) is not None]
-        for tail in item.tails:
-            op = self.begin if tail == COMPUTE else program.last(Lane(self.rank, tail))
-            if op is not None:
-                needs.append(op)
-        if self.waits and item.lanes[0] == COMPUTE:
-            needs += self.waits
-            self.waits = []
-        return needs
 
-    def record(self, op: Op) -> None:
-        self.made.append(op)
-        if self.start is None and self.item.lanes[0] == COMPUTE:
-            self.start = op
+class Stamping:
+    """Writes the passes of some ranks, which may meet, into a stamp."""
 
-    def skip(self) -> None:
+    def __init__(self, lowering: Lowering, stamp: StampBuilder, items: Mapping[int, Sequence[Item]]) -> None:
+        self._lowering = lowering
+        self._stamp = stamp
+        self._items = items
+
+    def run(self) -> None:
+        """Add all rows: ranks that never meet one after the other, ranks that do up to each meeting.
+
+        Raises `PlanError` if a rank waits in a collective that another member never comes to.
+        """
+        for ranks in self._companies():
+            cursors = [_Cursor(rank, self._items[rank], self._lowering.plan.slow.get(rank, 1.0)) for rank in ranks]
+            while waiting := self._advance(cursors):
+                complete = [(key, arrived) for key, arrived in waiting.items() if len(arrived) == len(key[2])]
+                if not complete:
+                    (name, group, members), arrived = next(iter(waiting.items()))
+                    late = sorted(set(members) - {cursor.rank for cursor in arrived})
+                    text = f"rank {arrived[0].rank} is in {name!r} with the ranks {group}, but rank {late[0]} never comes to it"
+                    raise PlanError(Finding(text, path="collective", value=name))
+                for (_, group, _), arrived in complete:
+                    self._meet(arrived, group)
+
+    def _companies(self) -> Iterator[list[int]]:
+        """Ranks that meet, directly or through others; in order."""
+        left = dict.fromkeys(self._items)
+        while left:
+            company = [next(iter(left))]
+            del left[company[0]]
+            for rank in company:  # grows while it is walked
+                for axis in dict.fromkeys(item.collective[1] for item in self._items[rank] if item.collective is not None):
+                    for other in self._lowering.meeting(axis, rank)[1]:
+                        if other in left:
+                            del left[other]
+                            company.append(other)
+            yield sorted(company)
+
+    def _advance(self, cursors: Sequence[_Cursor]) -> dict[tuple[str, Ranks, Ranks], list[_Cursor]]:
+        """Everyone up to its next collective: (name, members, lowered members) -> who stands at it. Empty at the end of the pass."""
+        waiting: dict[tuple[str, Ranks, Ranks], list[_Cursor]] = {}
+        for cursor in cursors:
+            while cursor.position < len(cursor.items):
+                item = cursor.item
+                if item.collective is None:
+                    self._compute(cursor)
+                    continue
+                group, members = self._lowering.meeting(item.collective[1], cursor.rank)
+                if len(group) == 1 and item.collective[1] != OFFLOAD:
+                    self._skip(cursor)
+                    continue
+                waiting.setdefault((item.name, group, members), []).append(cursor)
+                break
+        return waiting
+
+    def _compute(self, cursor: _Cursor) -> None:
+        item, speed = cursor.item, cursor.speed
+        effects: Effects = ()
+        if item.effects:
+            effects = item.stamped(cursor.rank) if speed == 1.0 else ((cursor.rank, _stretched(item.effects, speed)),)
+        lanes = self._lowering.lane_tuple((cursor.rank,), item.lanes)
+        cursor.record(self._stamp.add(OpSpec(item.name, item.kind, lanes, item.duration / speed, None, effects), *cursor.waits()))
+
+    def _skip(self, cursor: _Cursor) -> None:
         """A collective of one rank does not happen; its order and its memory effects stay."""
-        item, lowering = self.item, self.lowering
-        needs = self.needs(item)
-        if not (needs or item.effects):
+        item, rank = cursor.item, cursor.rank
+        rows, behind, before = cursor.waits()
+        if not (rows or behind or before or item.effects):
             # on the compute lane it ends when the compute before it does, and others may wait for that
-            self.made.append(lowering.program.last(Lane(self.rank, COMPUTE)) if item.lanes[0] == COMPUTE else None)
+            last = self._stamp.last(Lane(rank, COMPUTE))
+            cursor.record((_BEFORE if last is None else last) if item.lanes[0] == COMPUTE else None)
             return
-        lanes = lowering.lane_tuple(self.rank, item.lanes)
-        # what a transfer frees at its end is free at once
-        now = tuple(Effect(0.0, effect.tensor, effect.allocate) for effect in item.effects)
-        effects = ((self.rank, now),) if now else ()
-        self.record(lowering.program.add(item.name, "compute", lanes, needs, 0.0, None, effects, self.instance))
+        now = tuple(Effect(0.0, effect.tensor, effect.allocate) for effect in item.effects)  # what it frees at its end is free at once
+        lanes = self._lowering.lane_tuple((rank,), item.lanes)
+        spec = OpSpec(item.name, COMPUTE, lanes, 0.0, None, ((rank, now),) if now else ())
+        cursor.record(self._stamp.add(spec, rows, behind, before))
+
+    def _meet(self, arrived: Sequence[_Cursor], group: Ranks) -> None:
+        """One op in the lanes of all who stand at a collective."""
+        lowering, item = self._lowering, arrived[0].item
+        assert item.collective is not None
+        kind, axis, size = item.collective
+        lanes = lowering.lane_tuple(tuple(cursor.rank for cursor in arrived), item.lanes)
+        effects = tuple(pair for cursor in arrived if cursor.item.effects for pair in cursor.item.stamped(cursor.rank))
+        rows, behind, before = (
+            [one for cursor_waits in column for one in cursor_waits] for column in zip(*(c.waits() for c in arrived), strict=True)
+        )
+        whole = lowering.breakdown_axis(axis)
+        whose = item.kind if axis == OFFLOAD else f"{whole}_comm"
+        collective = lowering.transfer(kind, whole, group, size)
+        row = self._stamp.add(OpSpec(item.name, whose, lanes, item.duration, collective, effects), rows, behind, before)
+        for cursor in arrived:
+            cursor.record(row)
+
+
+def _stretched(effects: Sequence[Effect], speed: float) -> tuple[Effect, ...]:
+    """Effects of an item on a rank whose compute runs at `speed`."""
+    return tuple(Effect(effect.offset / speed, effect.tensor, effect.allocate) for effect in effects)

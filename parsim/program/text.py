@@ -4,9 +4,8 @@ One op per line: ``op <index> <name> <kind>`` and then only the fields that diff
 
     op 7 F0.1 compute lanes=0:compute needs=3,5 time=0.0015 micro_batch=1 moves=all_reduce:data:0-7:4096 memory=0:+2@0.0,-1@0.0015
 
-``needs`` lists the ops that block this one beyond the ops before it in its lanes. Where lanes do not run in the order of
-the text (an op joined a lane later), ``blockers`` lists all of them, and ``last`` names a lane's last op. Words that could be
-misread are quoted as JSON strings. Numbers are written with `repr`, so a text gives the same program to the last bit.
+``needs`` lists the ops that block this one beyond the ops before it in its lanes. Words that could be misread are quoted as JSON
+strings. Numbers are written with `repr`, so a text gives the same program to the last bit.
 """
 
 from __future__ import annotations
@@ -49,24 +48,16 @@ def to_text(program: Program) -> str:
     tail: dict[Lane, int] = {}
     after = _After(len(program.ops))
     for op in program.ops:
-        chain = [tail[lane] for lane in op.lanes if lane in tail]
+        chain = list(dict.fromkeys(tail[lane] for lane in op.lanes if lane in tail))
         tail.update(dict.fromkeys(op.lanes, op.index))
-        everything = blockers[op.index]
-        beyond = Counter(everything)
+        beyond = Counter(blockers[op.index])
         beyond.subtract(chain)
-        if min(beyond.values(), default=0) < 0:
-            after.add(op.index, everything)
-            lines.append(_op(op, f"blockers={ranges(everything)}"))
-        else:
-            needs = [index for index in everything if _take(beyond, index)]
-            after.add(op.index, chain + needs)
-            lines.append(_op(op, f"needs={ranges(needs)}" if needs else ""))
+        needs = [index for index in blockers[op.index] if _take(beyond, index)]
+        after.add(op.index, chain + needs)
+        lines.append(_op(op, f"needs={ranges(needs)}" if needs else ""))
     for op, plain in zip(program.ops, after.lists(), strict=True):
         if (real := [other.index for other in op.after]) != plain:
             lines.append(f"after {op.index} {ranges(real)}")
-    for lane, index in tail.items():
-        if (last := program.last(lane)) is not None and last.index != index:
-            lines.append(f"last {_lane(lane)} {last.index}")
     return "\n".join(lines) + "\n"
 
 
@@ -97,12 +88,12 @@ def _take(left: Counter[int], index: int) -> bool:
     return True
 
 
-def _op(op: Op, blockers: str) -> str:
+def _op(op: Op, needs: str) -> str:
     parts = [f"op {op.index} {_word(op.name)} {_word(op.kind)}"]
     if op.lanes:
         parts.append(f"lanes={','.join(map(_lane, op.lanes))}")
-    if blockers:
-        parts.append(blockers)
+    if needs:
+        parts.append(needs)
     if op.duration:
         parts.append(f"time={float(op.duration)!r}")
     if op.instance:
@@ -173,7 +164,6 @@ class _Reader:
         self.program = Program()
         self._needs: list[list[int]] = []
         self._orders: list[tuple[int, list[int]]] = []
-        self._lasts: list[tuple[Lane, int]] = []
         self._collectives: dict[Collective, Collective] = {}
         self._effects: dict[tuple[tuple[int, tuple[Effect, ...]], ...], tuple[tuple[int, tuple[Effect, ...]], ...]] = {}
         self._lanes: dict[tuple[Lane, ...], tuple[Lane, ...]] = {}
@@ -212,8 +202,6 @@ class _Reader:
                 self._op(int(index), _unquote(name), _unquote(kind), dict(_pairs(rest)))
             case ["after", index, *numbers]:
                 self._orders.append((int(index), list(_numbers("".join(numbers)))))
-            case ["last", lane, index]:
-                self._lasts.append((_read_lane(lane), int(index)))
             case _:
                 raise ValueError(f"unknown line {' '.join(fields)!r}")
 
@@ -225,40 +213,31 @@ class _Reader:
         queues = self._lanes.setdefault(queues, queues)
         collective = _collective(fields.pop("moves")) if "moves" in fields else None
         effects = tuple(map(_effects, _split(fields.pop("memory", ""), ";")))
-        explicit = "blockers" in fields
-        needs = list(_numbers(fields.pop("blockers" if explicit else "needs", "")))
+        needs = list(_numbers(fields.pop("needs", "")))
         self._needs.append([before for before in needs if before >= index])
-        op = program.add(
+        program.add(
             name,
             kind,
-            () if explicit else queues,
+            queues,
             [program.ops[before] for before in needs if before < index],
             float(fields.pop("time", 0.0)),
             self._collectives.setdefault(collective, collective) if collective else None,
             self._effects.setdefault(effects, effects),
             int(fields.pop("micro_batch", 0)),
         )
-        if explicit:
-            op.lanes = queues
-            self._end(queues, op)
         if fields:
             raise ValueError(f"unknown fields {', '.join(fields)}")
 
-    def _end(self, queues: Iterable[Lane], op: Op) -> None:
-        for queue in queues:
-            self.program.tail(queue)[:] = [op]
-
     def _link(self) -> None:
-        ops = self.program.ops
-        for op, needs in zip(ops, self._needs, strict=True):
+        program = self.program
+        for index, needs in enumerate(self._needs):
             for before in needs:
-                self.program.block(ops[before], op)
+                program.block(before, index)
         for index, numbers in self._orders:
-            if sorted(numbers) != sorted(other.index for other in ops[index].after):
+            offsets = [number - index for number in numbers]
+            if sorted(offsets) != sorted(program.successors[index]):
                 raise ValueError(f"after {index} does not list the ops that op {index} blocks")
-            ops[index].after[:] = [ops[number] for number in numbers]
-        for lane, index in self._lasts:
-            self._end((lane,), ops[index])
+            program.successors[index] = tuple(offsets)
 
 
 def _split(text: str, mark: str) -> list[str]:

@@ -153,7 +153,7 @@ class _Laboratory:
         message = self.program.add(
             f"send {source}", "pipeline_comm", lanes, (self._ends(source),), self.delay(source), instance=slot.micro_batch
         )
-        self.program.block(message, self._begins(slot))
+        self.program.block(message.index, self._begins(slot).index)
 
     def _begins(self, slot: Slot) -> Op:
         """The first op of the slot that runs this pass."""
@@ -169,7 +169,7 @@ class _Laboratory:
             for need in self.precedence.needs(slot):
                 blocker = self.ops.get(need)
                 if blocker is not None and (self.precedence.rank[need] == self.precedence.rank[slot] or sends):
-                    self.program.block(blocker, op)
+                    self.program.block(blocker.index, op.index)
 
     def _memory(self, activation: Sequence[float]) -> dict[tuple[int, str], tuple[Effect, ...]]:
         """Tensor tables of the ranks, and the effects of a slot by (stage, kind)."""

@@ -73,10 +73,7 @@ class Run:
 
     plan: Plan
     lowering: Lowering
-    traced: Callable[[], Trace]
-    """the trace of every op, made when it is first asked for"""
-    makespan: float
-    """end of the last op [s]"""
+    trace: Trace
     classes: Classes
     cost: Callable[[Collective], CollectiveCost]
     folded: bool
@@ -87,9 +84,9 @@ class Run:
     """the same as `cost` with the load of all equals, as the engine saw it"""
 
     @property
-    def trace(self) -> Trace:
-        """The trace of every op."""
-        return self.traced()
+    def makespan(self) -> float:
+        """End of the last op [s]."""
+        return self.trace.makespan
 
 
 def ranks_of(run: Run, hardware: Hardware) -> Ranks:

@@ -79,7 +79,7 @@ class Timeline:
         """op classes that the report does not know; their time is `other`"""
         self._kinds = _kinds_by_lane(self.columns)
         self.lanes: dict[int, dict[str, Indices]] = {
-            rank: {name: self._in_order(self.columns.of(kinds)) for name, kinds in lanes.items()} for rank, lanes in self._kinds.items()
+            rank: {name: self.columns.of(kinds) for name, kinds in lanes.items()} for rank, lanes in self._kinds.items()
         }
         self._known: dict[tuple[int, tuple[tuple[bool, bool], ...]], Indices] = {}
 
@@ -106,20 +106,10 @@ class Timeline:
     @cached_property
     def blockers(self) -> tuple[Indices, Indices]:
         """Who each op waits for, as compressed rows: those of op i are ``sources[offsets[i]:offsets[i + 1]]``."""
-        ops = self.program.ops
-        counts = np.fromiter((len(op.after) for op in ops), dtype=np.int64, count=len(ops))
-        total = int(counts.sum())
-        targets = np.fromiter((other.index for other in chain.from_iterable(op.after for op in ops)), dtype=np.int32, count=total)
-        sources = np.repeat(np.arange(len(ops), dtype=np.int64), counts)[np.argsort(targets, kind="stable")]
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(targets, minlength=len(ops))))).astype(np.int64)
+        before, after = self.program.edges()
+        sources = before[np.argsort(after, kind="stable")]
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(after, minlength=len(self.start))))).astype(np.int64)
         return offsets, sources
-
-    def _in_order(self, lane: Indices) -> Indices:
-        """The ops of a lane as they ran: a collective has the number that its first member gave it, others may have run before."""
-        start, end = self.start[lane], self.end[lane]
-        if (start[1:] >= end[:-1] - self.tolerance).all():
-            return lane
-        return lane[np.argsort(start + end, kind="stable")]  # by the middle: rounding cannot put what takes no time behind its neighbour
 
     def lane(self, rank: int, name: str = COMPUTE_LANE) -> Indices:
         """The ops of one lane in order; empty if the rank has no such lane."""

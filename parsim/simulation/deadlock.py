@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import isnan
 
@@ -70,7 +69,7 @@ def _circle(chain: Sequence[Op]) -> list[str]:
     jumps = [(one, other) for one, other in edges if set(one.lanes).isdisjoint(other.lanes)] or edges
     lines = []
     for (one, other), (following, _) in zip(jumps, jumps[1:] + jumps[:1], strict=True):
-        behind = "" if other is following else f", which stands behind {_name(following)}"
+        behind = "" if other == following else f", which stands behind {_name(following)}"
         lines.append(f"  {_name(one)}  <-- waits for {_name(other)}{behind}")
     return lines
 
@@ -101,29 +100,7 @@ def _rows(program: Program, end: Sequence[float]) -> dict[int, list[Op]]:
         for lane in op.lanes:
             if chosen[lane.rank] == lane:
                 rows[lane.rank].append(op)
-    return {rank: _in_order(ops) for rank, ops in rows.items() if any(isnan(end[op.index]) for op in ops)}
-
-
-def _in_order(ops: Sequence[Op]) -> list[Op]:
-    """The ops of one lane in the order in which they wait for each other, which need not be that of their indices."""
-    blockers = {op.index: 0 for op in ops}
-    for op in ops:
-        for other in op.after:
-            if other.index in blockers:
-                blockers[other.index] += 1
-    by_index = {op.index: op for op in ops}
-    ready = [index for index, count in blockers.items() if not count]
-    order = []
-    heapify(ready)
-    while ready:
-        op = by_index.pop(heappop(ready))
-        order.append(op)
-        for other in op.after:
-            if other.index in blockers:
-                blockers[other.index] -= 1
-                if not blockers[other.index]:
-                    heappush(ready, other.index)
-    return [*order, *by_index.values()]
+    return {rank: ops for rank, ops in rows.items() if any(isnan(end[op.index]) for op in ops)}
 
 
 def _grid(program: Program, start: Sequence[float], end: Sequence[float], waits: Mapping[int, list[Op]], chain: Sequence[Op]) -> list[str]:

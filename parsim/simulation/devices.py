@@ -1,22 +1,44 @@
-"""What loads a device from outside, and the block that it runs meanwhile."""
+"""Kernels, and what slows them: the transfers that load a device while it runs one.
+
+A device runs one kernel at a time, so its progress is one number: when the kernel ends if nothing changes any more. When a load
+comes or goes, or somebody changes the device's speed, the rest of the kernel takes longer or shorter from then on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
-from parsim.simulation.blocks import Loads, Progress
-from parsim.simulation.paths import Path, Regime
+from parsim.program.program import Collective
+
+Loads = tuple[Any, ...]
+
+
+class Interference(Protocol):
+    """How compute and communication slow each other down on a device while they overlap.
+
+    It may have a method `alike(loads)`: a tuple of loads that slow every kernel, also with others besides, as much as these.
+    """
+
+    def load(self, collective: Collective) -> Any:
+        """What a collective takes."""
+
+    def compute_rate(self, loads: Iterable[Any], memory_bound: float) -> float:
+        """Rate of a kernel beside these, 1 = undisturbed."""
+
+    def communication_rate(self, memory_bound: float) -> float:
+        """Rate of a collective beside a kernel."""
 
 
 class LoadSet:
-    """The transfers that load a device at one time, as far as kernels feel them. There is one object for each such set."""
+    """The transfers that load a device at one time. There is one object for each set."""
 
-    __slots__ = ("less", "more", "regime")
+    __slots__ = ("less", "loads", "more")
 
-    def __init__(self, regime: Regime, more: Neighbours, less: Neighbours) -> None:
-        self.regime = regime
+    def __init__(self, loads: Loads, more: Neighbours, less: Neighbours) -> None:
+        self.loads = loads
+        """one form for all sets that slow kernels alike"""
         self.more = more
         """number of a load -> the set with it"""
         self.less = less
@@ -36,14 +58,13 @@ class Neighbours(dict[int, LoadSet]):
 
 
 class LoadSets:
-    """All of them. `alike` gives a form of loads that is equal for those that do the same."""
+    """All sets of loads. `alike` gives a form of loads that is equal for those that do the same."""
 
     def __init__(self, alike: Callable[[Loads], Loads]) -> None:
         self._alike = alike
         self._numbers: dict[Hashable, int] = {}
         self._loads: list[Any] = []
         self._sets: dict[tuple[int, ...], LoadSet] = {}
-        self._regimes: dict[Loads, Regime] = {}
         self.nothing = self._set(())
 
     def number(self, load: Any) -> int:
@@ -56,9 +77,8 @@ class LoadSets:
     def _set(self, numbers: tuple[int, ...]) -> LoadSet:
         if (found := self._sets.get(numbers)) is None:
             loads = self._alike(tuple([self._loads[number] for number in numbers])) if numbers else ()
-            regime = self._regimes.setdefault(loads, Regime(loads))
             found = self._sets[numbers] = LoadSet(
-                regime,
+                loads,
                 Neighbours(lambda load: self._set(tuple(sorted((*numbers, load))))),
                 Neighbours(lambda load: self._set(_without(numbers, load))),
             )
@@ -70,34 +90,54 @@ def _without(numbers: tuple[int, ...], load: int) -> tuple[int, ...]:
     return numbers[:at] + numbers[at + 1 :]
 
 
+class Rates(dict[LoadSet, float]):
+    """Set of loads -> rate of kernels of which `memory_bound` is the share of time that waits for HBM; computed on first use."""
+
+    def __init__(self, interference: Interference | None, memory_bound: float) -> None:
+        super().__init__()
+        self._interference = interference
+        self.memory_bound = memory_bound
+        self._known: dict[Loads, float] = {}
+
+    def __missing__(self, found: LoadSet) -> float:
+        if found.loads not in self._known:
+            rate = 1.0 if self._interference is None else self._interference.compute_rate(found.loads, self.memory_bound)
+            self._known[found.loads] = rate
+        self[found] = self._known[found.loads]
+        return self[found]
+
+
+class Kernel:
+    """What ops of one spec do: `seconds` of work on a device."""
+
+    __slots__ = ("device", "rates", "seconds")
+
+    def __init__(self, device: Device, seconds: float, rates: Rates) -> None:
+        self.device = device
+        self.seconds = seconds
+        self.rates = rates
+
+
 class Device:
-    """One rank: what loads it now, and the block under way on it.
+    """One rank: what loads it now, and the kernel under way on it."""
 
-    The block has come as far as if it had set out at `origin` under the loads of `path` and nothing had changed since; while
-    it goes through states in which that cannot be said, `progress` knows more.
-    """
+    __slots__ = ("due", "loads", "looked_at", "op", "rate", "rates", "speed", "wires", "work")
 
-    __slots__ = ("armed", "end", "index", "loads", "origin", "path", "progress")
-
-    path: Path
+    rates: Rates
+    """of the kernel under way"""
 
     def __init__(self, loads: LoadSet) -> None:
         self.loads = loads
-        self.index = -1
-        """of the op that it runs; -1: none"""
-        self.origin = 0.0
-        self.end = inf
-        """of the block, if nothing changes any more [s]"""
-        self.armed = inf
-        """when somebody looks whether it has ended [s]"""
-        self.progress: Progress | None = None
-
-    def replay(self, now: float) -> None:
-        """Go on under the loads that there are now, where the block's path does not say how it stands."""
-        path, regime = self.path, self.loads.regime
-        if (progress := self.progress) is None or now >= progress.at:
-            progress = self.progress = Progress(path.course, self.origin, path.regime.loads)
-        progress.advance(now, regime.loads)
-        self.path = path.paths[regime]
-        self.origin = progress.at - progress.cuts[progress.cut]
-        self.end = progress.end
+        self.speed = 1.0
+        self.op = -1
+        """index of the op under way; -1: none"""
+        self.work = 0.0
+        """of the kernel [s at rate 1]"""
+        self.rate = 0.0
+        """of the kernel, 1 = undisturbed, 0 = it begins now"""
+        self.due = inf
+        """when it ends, if nothing changes any more [s]"""
+        self.looked_at = inf
+        """when the clock says its number [s]: at its end, or earlier if that has moved back meanwhile"""
+        self.wires: dict[int, int] = {}
+        """op index of a transfer that kernels slow -> the link that stands for it here"""

@@ -1,8 +1,9 @@
 """How time passes: an op begins when nothing blocks it, and its end unblocks others.
 
-Waiting is a counter and an op is one SimPy timeout with one callback; lanes are already chains of dependencies in the
-program. The program is read-only here: counters, starts and ends are the engine's own columns, so running a program
-twice gives identical traces. `parsim.simulation.heap_run` does the same with fewer events.
+Waiting is a counter, and lanes are already chains of dependencies in the program, so all that is left is one loop over one queue:
+SimPy's (`parsim.simulation.clock`). The end of an op is a number in it. Three things can move an end after it was put there: loads
+that come to or leave a device, a network that has to share a link, and SimPy processes beside the ops (`Engine.processes`). The
+program is read-only here: counters, starts and ends are the run's own columns, so running a program twice gives identical traces.
 """
 
 from __future__ import annotations
@@ -10,25 +11,35 @@ from __future__ import annotations
 import gc
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from heapq import heappush
 from math import inf, isnan, nan
 from typing import Any, Protocol
 
-import simpy
+from simpy.events import NORMAL
 
 from parsim.errors import DeadlockError, ParsimError
 from parsim.hardware.background import Background
 from parsim.hardware.flows import CollectiveCost
-from parsim.program.blocks import BlockProgram
-from parsim.program.program import Collective, Op, Program
+from parsim.program.program import COMPUTE, OFFLOAD, Collective, OpSpec, Program
+from parsim.simulation.clock import Clock
+from parsim.simulation.contention import Sides, Transfer, Transfers
 from parsim.simulation.deadlock import explain
+from parsim.simulation.devices import Device, Interference, Kernel, LoadSets, Rates
 from parsim.simulation.network import Network
 from parsim.simulation.others import OtherTraffic
-from parsim.simulation.overlap import Interference
-from parsim.simulation.serial import Serial, add_uses, serial_collectives
-from parsim.simulation.sharing import Bundle
+from parsim.simulation.serial import add_uses, serial_collectives
+from parsim.simulation.sharing import TOLERANCE, Bundle
 from parsim.simulation.trace import LinkUse, Trace
+
+_CARRIED, _ARRIVED, _GONE = range(3)
+"""what has become of a transfer that the network was given"""
+_PRIVATE = 10**9
+"""private links, of one rank's lane of collectives, have negative ids: -1 - rank, this much lower for each lane"""
+
+Process = Callable[["Run"], Generator[Any, Any, Any]]
+"""makes a SimPy process beside the ops; it may use the run's `env`, `set_capacity` and `set_speed`"""
 
 
 class Interconnect(Protocol):
@@ -45,7 +56,7 @@ class Interconnect(Protocol):
 def collector_paused() -> Iterator[None]:
     """Pause the cyclic garbage collector, and restore its state also after an exception.
 
-    Ops point forward only, so a program is freed by reference counts; the collector would only walk it again and again.
+    A program is freed by reference counts; the collector would only walk it again and again.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -73,8 +84,8 @@ class Engine:
     pause_collector: switch the cyclic garbage collector off during the run.
     capacity_changes: (time [s], link id, new capacity [B/s]) of links that change during the run.
     background: traffic of other jobs on the links; it is there from time 0 until the last op has ended.
-    quick: only what contends is an event of SimPy (`parsim.simulation.heap_run`): the same figures to rounding. Programs with
-        blocks always run like that, and those whose kernels slow transfers never.
+    processes: SimPy processes beside the ops: generator functions of the run, which may wait for anything in its `env` and change
+        links (`Run.set_capacity`) and devices (`Run.set_speed`). They end with the last op.
     """
 
     def __init__(
@@ -86,7 +97,7 @@ class Engine:
         pause_collector: bool = True,
         capacity_changes: Iterable[tuple[float, int, float]] = (),
         background: Iterable[Background] = (),
-        quick: bool = False,
+        processes: Iterable[Process] = (),
     ) -> None:
         self.program = program
         self.interconnect = interconnect
@@ -94,7 +105,7 @@ class Engine:
         self.pause_collector = pause_collector
         self.capacity_changes = tuple(capacity_changes)
         self.background = tuple(background)
-        self.quick = quick or isinstance(program, BlockProgram)
+        self.processes = tuple(processes)
 
     def run(self) -> Trace:
         """Run the program from time 0 to the end of its last op.
@@ -103,144 +114,113 @@ class Engine:
         ParsimError if an op's duration or a flow is not a number that time can be made of.
         """
         with collector_paused() if self.pause_collector else nullcontext():
-            run = self._run()
+            run = Run(self)
             try:
                 return run.trace()
             finally:
                 vars(run).clear()  # what it is made of refers back to it: the program would wait for the collector
 
-    def _run(self) -> Run:
-        both = self.interference is not None and self.interference.communication_rate(1.0) < 1
-        if both and isinstance(self.program, BlockProgram):
-            raise ParsimError("kernels in blocks slow no transfers: lower the program without blocks")
-        if self.quick and not both:
-            from parsim.simulation.heap_run import HeapRun
-
-            return HeapRun(self)
-        if self.interference is None:
-            return Run(self)
-        from parsim.simulation.elastic import ElasticRun
-
-        return ElasticRun(self, self.interference)
-
 
 class Run:
     """One run of an engine: the columns that it writes."""
 
-    stretches = False
-    """kernels may take longer than their durations"""
-
     def __init__(self, engine: Engine) -> None:
         self.program = engine.program
-        self.interconnect = engine.interconnect
-        self.changes = engine.capacity_changes
-        self.env = simpy.Environment()
+        self.env = Clock()
+        self._interconnect = engine.interconnect
+        self._interference = engine.interference
+        self._changes = engine.capacity_changes
+        self._processes = engine.processes
         self.network = Network(self.env, self._capacity)
-        self.blockers = list(self.program.blockers)
-        self.start = array("d", [nan]) * len(self.program.ops)
-        self.end = array("d", [nan]) * len(self.program.ops)
-        self._transfers: dict[int, tuple[float, tuple[tuple[Bundle, float, int], ...]]] = {}
-        """id of a collective (kept alive by the program) -> latency [s], (bundle, bytes, equal flows) of its flows"""
-        self._costs: dict[int, CollectiveCost] = {}
+        count = len(self.program.spec)
+        self.start = array("d", [nan]) * count
+        self.end = array("d", [nan]) * count
+        self._costs: dict[Collective, CollectiveCost] = {}
         self._others = OtherTraffic(engine.background, self.network, self.env)
-        self._apart = self._others.links.union(link for _, link, _ in self.changes)
-        """links that carry other traffic, or change"""
-        self._serial: dict[int, Serial] = serial_collectives(self.program, self._cost, engine.interconnect.capacity, shared=self._apart)
-        self._ended = 0
-        """ops with smaller indices have ended"""
-        self._pending: dict[int, int] = {}
-        """op index -> flows still under way"""
+        self._slows_wires = engine.interference is not None and engine.interference.communication_rate(1.0) < 1
+        self._elastic = bool(engine.interference is not None or self._processes)
+        """kernels may take longer than their durations"""
+        self._sets = LoadSets(getattr(engine.interference, "alike", tuple))  # where it does not say, every set of loads is like no other
+        self._devices: dict[int, Device] = {}
+        self._paced: list[Device] = []
+        """devices whose kernel, loads or speed have changed now"""
+        self._given: dict[int, int] = {}
+        """op index of a transfer that the network was given -> what has become of it"""
+        self._flows_left: dict[int, int] = {}
+        """op index of such a transfer -> flows still under way"""
+        self._before: dict[int, tuple[float, float]] = {}
+        """link -> bytes [B] and saturated time [s] of such transfers from before"""
+        self._lanes: dict[str, int] = {}
+        self._works: list[Any] = []
+        """by spec: the seconds that nothing changes, a kernel or a transfer"""
+
+    # -- what processes may do ------------------------------------------------------------------------------------
+
+    def set_capacity(self, link: int, capacity: float) -> None:
+        """Change the capacity of a link [B/s] from now on; transfers under way feel it."""
+        self.network.set_capacity(link, capacity)
+
+    def set_speed(self, rank: int, speed: float) -> None:
+        """Let kernels of a rank run at `speed` from now on, 1 = as planned; the one under way, too. Must be > 0."""
+        if not 0 < speed < inf:
+            raise ParsimError(f"speed of rank {rank} (={speed}) must be finite and > 0")
+        device = self._device(rank)
+        device.speed = speed
+        self._paced.append(device)
+
+    # -- what there is to do --------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        specs = self.program.specs
+        apart = self._others.links.union(link for _, link, _ in self._changes)
+        lazy = not (self._slows_wires or self._processes)
+        serial = {} if self._processes else serial_collectives(self.program, self._cost, self._interconnect.capacity, shared=apart)
+        self._transfers = Transfers(self._cost, self._interconnect.capacity, serial, apart, lazy=lazy)
+        bounds: dict[float, Rates] = {}
+        for spec in specs:
+            if not 0 <= spec.duration < inf:
+                raise ParsimError(f"duration of {self._example(spec)!r} (={spec.duration}) must be finite and >= 0 [s]")
+            if spec.collective is not None:
+                self._works.append(self._transfers.of(spec, spec.collective, self._sides(spec)))
+            elif self._elastic and spec.duration and spec.lanes and spec.lanes[0].name == COMPUTE:
+                bound = self.program.memory_bound.get(spec.name, 0.0)
+                if (rates := bounds.get(bound)) is None:
+                    rates = bounds[bound] = Rates(self._interference, bound)
+                self._works.append(Kernel(self._device(spec.lanes[0].rank), spec.duration, rates))
+            else:
+                self._works.append(float(spec.duration))
+
+    def _example(self, spec: OpSpec) -> object:
+        return next((op for op in self.program.ops if op.spec is spec), spec)
+
+    def _device(self, rank: int) -> Device:
+        if (found := self._devices.get(rank)) is None:
+            found = self._devices[rank] = Device(self._sets.nothing)
+        return found
+
+    def _sides(self, spec: OpSpec) -> Sides:
+        """The devices that a transfer loads: copy engines do not, and where it holds the compute lane no kernel runs."""
+        collective = spec.collective
+        if self._interference is None or collective is None or collective.axis == OFFLOAD:
+            return ()
+        held = {lane.rank for lane in spec.lanes if lane.name == COMPUTE}
+        beside = {lane.rank: lane.name for lane in reversed(spec.lanes) if lane.rank not in held}
+        if not beside:
+            return ()
+        load = self._sets.number(self._interference.load(collective))
+        return tuple((self._device(rank), load, self._wire(rank, beside[rank])) for rank in reversed(beside))
+
+    def _wire(self, rank: int, lane: str) -> int:
+        """The private link of a lane of collectives: those of one lane never overlap, those of others may."""
+        return -1 - rank - _PRIVATE * (1 + self._lanes.setdefault(lane, len(self._lanes))) if self._slows_wires else 0
 
     def _capacity(self, link: int) -> float:
-        return self.interconnect.capacity(link)
-
-    def trace(self) -> Trace:
-        ops, blockers = self.program.ops, self.program.blockers
-        for op in ops:
-            if not 0 <= op.duration < inf:
-                raise ParsimError(f"duration of {op!r} (={op.duration}) must be finite and >= 0 [s]")
-        for time, link, capacity in self.changes:
-            if not 0 <= time < inf:
-                raise ParsimError(f"time of the change of link {link} (={time}) must be finite and >= 0 [s]")
-            self.env.timeout(time, (link, capacity)).callbacks.append(self._change)
-        self._others.begin()
-        for op in ops:
-            if not blockers[op.index]:
-                self._begin(op)
-        if self._others.repeats:
-            self._others.run(self._over)
-        else:
-            self.env.run()
-        if any(map(isnan, self.end)):
-            raise DeadlockError(explain(self.program, self.start, self.end, self._stuck()))
-        makespan = max(self.end, default=0.0)
-        events = len(ops) + len(self.changes) + self.network.events
-        return Trace(self.program, self.start, self.end, self._uses(makespan), events, self.stretches)
-
-    def _over(self, thorough: bool) -> bool:
-        """Whether no op will ever end any more; only if `thorough` those are found that cannot."""
-        ops, end = self.program.ops, self.end
-        while self._ended < len(ops) and not isnan(end[self._ended]):
-            self._ended += 1
-        if self._ended == len(ops) or not thorough:
-            return self._ended == len(ops)
-        if any(time > self.env.now for time, _, _ in self.changes):
-            return False
-        stuck = self._stuck()
-        return all(isnan(start) or index in stuck for index, start in enumerate(self.start) if isnan(end[index]))
-
-    def _uses(self, makespan: float) -> dict[int, LinkUse]:
-        return add_uses(dict(self.network.use(until=makespan)), self._serial.values())
-
-    def _begin(self, op: Op) -> None:
-        env = self.env
-        self.start[op.index] = env.now
-        if op.collective is None:
-            env.timeout(op.duration, op).callbacks.append(self._finish)
-            return
-        if (serial := self._serial.get(id(op.collective))) is not None:
-            serial.runs += 1
-            env.timeout(op.duration + serial.time, op).callbacks.append(self._finish)
-            return
-        latency, flows = self._transfers.get(id(op.collective)) or self._transfer(op.collective)
-        env.timeout(op.duration + latency, op).callbacks.append(self._send if flows else self._finish)
-
-    def _finish(self, event: Any) -> None:
-        self._end(event.value)
-
-    def _end(self, op: Op) -> None:
-        self.end[op.index] = self.env.now
-        blockers = self.blockers
-        for other in op.after:
-            index = other.index
-            blockers[index] -= 1
-            if not blockers[index]:
-                self._begin(other)
-
-    def _send(self, event: Any) -> None:
-        op = event.value
-        _, flows = self._transfers[id(op.collective)]
-        if len(flows) == 1:
-            bundle, volume, members = flows[0]
-            self.network.start(bundle, volume, self._end, op, members=members)
-            return
-        self._pending[op.index] = len(flows)
-        for bundle, volume, members in flows:
-            self.network.start(bundle, volume, self._part, op, members=members)
-
-    def _part(self, op: Op) -> None:
-        """One of several flows of a collective has ended."""
-        left = self._pending[op.index] - 1
-        if left:
-            self._pending[op.index] = left
-        else:
-            del self._pending[op.index]
-            self._end(op)
+        return 1.0 if link < 0 else self._interconnect.capacity(link)
 
     def _cost(self, collective: Collective) -> CollectiveCost:
         """What the interconnect says, asked once per distinct collective."""
-        if (cost := self._costs.get(id(collective))) is None:
-            cost = self._costs[id(collective)] = self.interconnect.cost(collective)
+        if (cost := self._costs.get(collective)) is None:
+            cost = self._costs[collective] = self._interconnect.cost(collective)
             if not 0 <= cost.latency < inf:
                 raise ParsimError(f"latency of {collective} (={cost.latency}) must be finite and >= 0 [s]")
             for flow in cost.flows:
@@ -248,20 +228,236 @@ class Run:
                     raise ParsimError(f"volume of a flow of {collective} (={flow.volume}) must be finite and >= 0 [B]")
         return cost
 
-    def _transfer(self, collective: Collective) -> tuple[float, tuple[tuple[Bundle, float, int], ...]]:
-        """Latency of a collective and its flows, equal ones counted; flows without bytes are left out."""
-        cost = self._cost(collective)
-        equal: Counter[tuple[Bundle, float]] = Counter()
-        for flow in cost.flows:
-            if flow.volume:
-                equal[self.network.bundle(flow.path, flow.cap, flow.weight), flow.volume] += 1
-        flows = tuple((bundle, volume, members) for (bundle, volume), members in equal.items())
-        self._transfers[id(collective)] = cost.latency, flows
-        return cost.latency, flows
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def trace(self) -> Trace:
+        """Let time pass; see `Engine.run`."""
+        self._prepare()
+        for time, link, capacity in self._changes:
+            if not 0 <= time < inf:
+                raise ParsimError(f"time of the change of link {link} (={time}) must be finite and >= 0 [s]")
+            self.env.timeout(time, (link, capacity)).callbacks.append(self._change)
+        self._others.begin()
+        for process in self._processes:
+            self.env.process(process(self))
+        events = self._loop()
+        if any(map(isnan, self.end)):
+            raise DeadlockError(explain(self.program, self.start, self.end, self._stuck()))
+        return Trace(self.program, self.start, self.end, self._uses(max(self.end, default=0.0)), events, self._elastic)
+
+    def _loop(self) -> int:
+        """The loop: begin what is ready, take the next entry of the queue. Returns how many entries were taken.
+
+        A number below 0 is a kernel that may have ended (~index), one from `count` on a transfer (count + index).
+        """
+        env, start, end, paced = self.env, self.start, self.end, self._paced
+        spec, successors, works, blockers = self.program.spec, self.program.successors, self._works, self.program.blockers.copy()
+        queue, count, events, now = env.entries, len(spec), 0, 0.0
+        left, under_way = count, 0
+        ready = [index for index, blocking in enumerate(blockers) if not blocking]
+        while True:
+            # Begin
+            for index in ready:
+                start[index] = now
+                work = works[spec[index]]
+                if type(work) is float:
+                    heappush(queue, (now + work, NORMAL, index - count, index))
+                elif type(work) is Kernel:
+                    device = work.device
+                    device.op, device.rates, device.rate, device.work, device.looked_at = index, work.rates, 0.0, work.seconds, inf
+                    paced.append(device)
+                    if device.wires:
+                        self._slow_wires(device)
+                else:
+                    self._begin_transfer(index, work, now)
+            under_way += len(ready)
+            ready.clear()
+            if paced and (not queue or queue[0][0] > now):
+                self._pace(now)
+            if not queue or not left:
+                return events
+            # Take the next entry
+            events += 1
+            if type(number := queue[0][3]) is not int:
+                env.step()
+                now = env.now
+                if not under_way or (self._others.due() and self._over()):
+                    return events
+                continue
+            now, number = env.pop()
+            if number < 0:
+                index = ~number
+                device = works[spec[index]].device
+                if device.op != index or device.looked_at != now:
+                    continue  # it ended earlier, or will be looked at then
+                if device.due > now:
+                    device.looked_at = device.due
+                    heappush(queue, (device.due, NORMAL, index - count, number))
+                    continue
+                device.op = -1
+                if device.wires:
+                    self._slow_wires(device)
+            elif number >= count:
+                index = number - count
+                if not self._ends(index, works[spec[index]]):
+                    continue
+            else:
+                index = number
+            # End
+            end[index] = now
+            left -= 1
+            under_way -= 1
+            for offset in successors[index]:
+                other = index + offset
+                blockers[other] = blocking = blockers[other] - 1
+                if not blocking:
+                    ready.append(other)
+
+    def _pace(self, now: float) -> None:
+        """Say when kernels end, once all loads that come and go now have done so: in whichever order, ends are equal to the last bit."""
+        for device in self._paced:
+            if device.op < 0 or (rate := device.rates[device.loads] * device.speed) == device.rate:
+                continue
+            device.due = due = now + (device.work if not device.rate else (device.due - now) * device.rate) / rate
+            device.rate = rate
+            if due < device.looked_at:
+                device.looked_at = due
+                self.env.push(due, device.op - len(self.end), ~device.op)
+        self._paced.clear()
+
+    # -- transfers ------------------------------------------------------------------------------------------------
+
+    def _begin_transfer(self, index: int, transfer: Transfer, now: float) -> None:
+        for device, load, wire in transfer.sides:
+            device.loads = device.loads.more[load]
+            if device.op >= 0:
+                self._paced.append(device)
+            if wire:
+                device.wires[index] = wire
+                self._slow_wires(device)
+        met = transfer.free is None
+        for crossing in transfer.crossings:
+            if crossing or crossing.given:
+                met = True
+            crossing[index] = transfer
+        if met and self._contends(index, transfer, now):
+            return
+        transfer.runs += 1
+        self.env.push(now + transfer.seconds, index - len(self.end), len(self.end) + index)
+
+    def _ends(self, index: int, transfer: Transfer) -> bool:
+        """Whether a transfer ends now; no if the network has been given it since, and has not carried it yet."""
+        if (state := self._given.get(index)) is None:
+            for crossing in transfer.crossings:
+                del crossing[index]
+        elif state != _ARRIVED:
+            return False
+        else:
+            self._given[index] = _GONE
+            for crossing in transfer.crossings:
+                crossing.leave(transfer)
+        for device, load, wire in transfer.sides:
+            device.loads = device.loads.less[load]
+            if device.op >= 0:
+                self._paced.append(device)
+            if wire:
+                del device.wires[index]
+        return True
+
+    def _slow_wires(self, device: Device) -> None:
+        """Give the transfers beside a device's kernel the rate that it leaves them."""
+        rate = 1.0
+        if device.op >= 0 and self._interference is not None:
+            rate = self._interference.communication_rate(device.rates.memory_bound)
+        for wire in device.wires.values():
+            self.network.set_capacity(wire, rate)
+
+    def _contends(self, index: int, transfer: Transfer, now: float) -> bool:
+        """Whether the network carries a transfer that begins; others on links that may be full are given to it, too."""
+        full = [crossing for crossing in transfer.crossings if crossing.full()]
+        if over := {i for crossing in full for i in crossing if self._over_by(i, now * (1 + TOLERANCE))}:
+            full = [crossing for crossing in full if crossing.full(over)]  # these only have not been asked yet
+        if not full and transfer.free is not None:
+            return False
+        for i in dict.fromkeys(i for crossing in full for i in crossing if i not in over):
+            if i != index:
+                other: Transfer = self._works[self.program.spec[i]]
+                self._give(i, other, now)
+                other.runs -= 1
+        self._give(index, transfer, now)
+        return True
+
+    def _over_by(self, index: int, time: float) -> bool:
+        """Whether a transfer ends until then without the network."""
+        return bool(self.start[index] + self._works[self.program.spec[index]].seconds <= time)
+
+    def _give(self, index: int, transfer: Transfer, now: float) -> None:
+        """Have the network carry what is left of a transfer."""
+        self._given[index] = _CARRIED
+        for crossing in transfer.crossings:
+            crossing.give(index)
+        moving = now - (self.start[index] + transfer.waits + transfer.latency)
+        if moving <= 0:
+            self.env.timeout(-moving, (index, transfer)).callbacks.append(self._send)
+            return
+        flows = self._flows(transfer)
+        self._flows_left[index] = len(flows)
+        for link, _, full in transfer.free.loads if transfer.free is not None else ():
+            self._carried(link, 0.0, min(full, moving))
+        for bundle, volume, members in flows:
+            done = min(volume, moving * bundle.cap)
+            for crossed, coefficient in bundle.path:
+                self._carried(crossed.identity, coefficient * done * members, 0.0)
+            self.network.start(bundle, volume - done, self._flow_ended, index, members=members)
+
+    def _carried(self, link: int, size: float, saturated: float) -> None:
+        before = self._before.get(link, (0.0, 0.0))
+        self._before[link] = before[0] + size, before[1] + saturated
+
+    def _send(self, event: Any) -> None:
+        """Its latency is over."""
+        index, transfer = event.value
+        flows = self._flows(transfer)
+        self._flows_left[index] = len(flows) or 1
+        for bundle, volume, members in flows:
+            self.network.start(bundle, volume, self._flow_ended, index, members=members)
+        if not flows:
+            self._flow_ended(index)
+
+    def _flows(self, transfer: Transfer) -> tuple[tuple[Bundle, float, int], ...]:
+        """The flows of a transfer, equal ones counted; flows without bytes are left out.
+
+        A transfer that kernels slow crosses one private link per device, which all its flows together fill at their caps.
+        """
+        if transfer.flows is None:
+            moving = [flow for flow in self._cost(transfer.collective).flows if flow.volume]
+            equal: Counter[tuple[Bundle, float]] = Counter()
+            for flow in moving:
+                wires = [(wire, 1.0 / (flow.cap * len(moving))) for _, _, wire in transfer.sides if wire]
+                equal[self.network.bundle((*flow.path, *wires), flow.cap, flow.weight), flow.volume] += 1
+            transfer.flows = tuple((bundle, volume, members) for (bundle, volume), members in equal.items())
+        return transfer.flows
+
+    def _flow_ended(self, index: int) -> None:
+        """One of the flows of a transfer has ended; with the last, the transfer."""
+        self._flows_left[index] -= 1
+        if not self._flows_left[index]:
+            del self._flows_left[index]
+            self._given[index] = _ARRIVED
+            self.env.push(self.env.now, index - len(self.end), len(self.end) + index)
+
+    # -- what happens beside the ops ------------------------------------------------------------------------------
 
     def _change(self, event: Any) -> None:
         link, capacity = event.value
-        self.network.set_capacity(link, capacity)
+        self.set_capacity(link, capacity)
+
+    def _over(self) -> bool:
+        """Whether no op will ever end any more, though other traffic goes on."""
+        if self._processes or any(time > self.env.now for time, _, _ in self._changes):
+            return False
+        stuck = self._stuck()
+        return all(isnan(start) or index in stuck for index, start in enumerate(self.start) if isnan(self.end[index]))
 
     def _stuck(self) -> dict[int, str]:
         """Ops that began and can never end -> why."""
@@ -269,5 +465,15 @@ class Run:
         for bundle, ops in self.network.stuck():
             dead = [link.identity for link, _ in bundle.path if not link.capacity]
             why = f"capacity of link {', '.join(map(str, dead))} (=0 B/s)" if dead else f"rate of a flow (=0 B/s, cap {bundle.cap:g})"
-            reasons.update((op.index, why) for op in ops if isinstance(op, Op))
+            reasons.update((op, why) for op in ops if isinstance(op, int))
         return reasons
+
+    def _uses(self, makespan: float) -> dict[int, LinkUse]:
+        """What each link carried: in the network, and without it."""
+        uses = {link: use for link, use in self.network.use(until=makespan).items() if link >= 0}
+        add_uses(uses, self._transfers.ran())
+        for link, (size, saturated) in self._before.items():
+            if link >= 0:
+                use = uses.get(link, LinkUse(0.0, 0.0))
+                uses[link] = LinkUse(use.bytes + size, use.saturated + saturated)
+        return uses

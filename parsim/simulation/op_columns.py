@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.program.program import Op
+from parsim.program.program import Op, Program
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -16,25 +15,24 @@ Floats = NDArray[np.float64]
 
 
 class OpColumns:
-    """Ops by number; those of one kind have the same name, class, lanes, transfer and effects."""
+    """Ops by number; those of one kind have the same spec."""
 
-    def __init__(self, ops: Sequence[Op]) -> None:
-        known: dict[Hashable, int] = {}
-        number = known.setdefault
-        # What is long is shared, so its identity is enough: hashing a group of a thousand ranks once per op is not free.
-        self.kind: Integers = np.array(
-            [number((op.name, op.kind, id(op.lanes), id(op.collective), id(op.effects)), len(known)) for op in ops], dtype=np.int64
-        )
-        """number of each op's kind; kinds are numbered as they come"""
-        self.instance: Integers = np.fromiter(map(attrgetter("instance"), ops), dtype=np.int64, count=len(ops))
+    def __init__(self, program: Program) -> None:
+        spec = np.array(program.spec, dtype=np.int64)
+        used = np.flatnonzero(np.bincount(spec, minlength=len(program.specs)))
+        numbers = np.zeros(len(program.specs), dtype=np.int64)
+        numbers[used] = np.arange(len(used))
+        self.kind: Integers = numbers[spec]
+        """number of each op's kind"""
+        self.instance: Integers = program.instances()
         """micro-batch; below zero: none"""
-        self.duration: Floats = np.fromiter(map(attrgetter("duration"), ops), dtype=np.float64, count=len(ops))
+        self.duration: Floats = np.array([one.duration for one in program.specs], dtype=np.float64)[spec]
         """[s]"""
         self.order: Integers = np.argsort(self.kind, kind="stable")
         """the ops of the first kind, then those of the second, ..."""
-        self.bounds: Integers = np.concatenate(([0], np.cumsum(np.bincount(self.kind, minlength=len(known)))))
+        self.bounds: Integers = np.concatenate(([0], np.cumsum(np.bincount(self.kind, minlength=len(used)))))
         """where in `order` each kind begins"""
-        self.examples: list[Op] = [ops[index] for index in self.order[self.bounds[:-1]].tolist()]
+        self.examples: list[Op] = [program.ops[index] for index in self.order[self.bounds[:-1]].tolist()]
         """the first op of each kind"""
 
     def of(self, kinds: Sequence[int]) -> Integers:

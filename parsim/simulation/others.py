@@ -21,8 +21,6 @@ class OtherTraffic:
         self.network = network
         self.env = env
         self.links = frozenset(link for stream in streams for link, _ in stream.path)
-        self.repeats = any(stream.volume < inf for stream in streams)
-        """events of its own stand on the clock"""
         self._ticks = 0
         self._look_at = 1
         for stream in streams:
@@ -38,19 +36,8 @@ class OtherTraffic:
             else:
                 self.env.timeout(stream.begin, stream).callbacks.append(self._transfer)
 
-    def run(self, over: Callable[[bool], bool]) -> None:
-        """Step through the events until ``over()``, or until none is left.
-
-        A program that is stuck is looked for (``over(True)``) after 1, 2, 4, 8 ... transfers.
-        """
-        env = self.env
-        while env.peek() < inf and not over(False):
-            env.step()
-            if self.due() and over(True):
-                return
-
     def due(self) -> bool:
-        """Whether it is time to look for a program that is stuck."""
+        """Whether it is time to look for a program that is stuck: after 1, 2, 4, 8 ... transfers."""
         due = self._ticks >= self._look_at and self.env.peek() > self.env.now  # rates are settled
         if due:
             self._look_at = 2 * self._ticks

@@ -18,44 +18,34 @@ _FITS = 1 + 1e-9
 _FULL = 0.999
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Serial:
-    """One such collective and how often it ran."""
+    """What one such collective takes."""
 
     time: float
     """latency + transfer on an idle fabric [s]"""
     loads: tuple[tuple[int, float, float], ...]
     """per link: its id, bytes [B] and time at >= 99.9 % of capacity [s] of one run"""
-    runs: int = 0
 
 
 def serial_collectives(
     program: Program, cost: Callable[[Collective], CollectiveCost], capacity: Callable[[int], float], shared: Iterable[int] = ()
-) -> dict[int, Serial]:
-    """id of a collective -> its time and loads, for the collectives that never share a link.
-
-    `shared` are links that carry other traffic as well.
-    """
-    users: dict[tuple[int, int], tuple[Collective, tuple[Lane, ...]]] = {}
-    for transfer in program.transfers():
-        users.setdefault((id(transfer[0]), id(transfer[1])), transfer)
+) -> dict[Collective, Serial]:
+    """Time and loads of the collectives that never share a link. `shared` are links that carry other traffic as well."""
     common: dict[int, set[Lane]] = {link: set() for link in shared}
-    collectives: dict[int, Collective] = {}
-    links: dict[int, frozenset[int]] = {}
-    for collective, lanes in users.values():
-        key = id(collective)
-        if key not in links:
-            collectives[key] = collective
-            links[key] = frozenset(link for flow in cost(collective).flows if flow.volume for link, _ in flow.path)
-        for link in links[key]:
+    links: dict[Collective, frozenset[int]] = {}
+    for collective, lanes in program.transfers():
+        if collective not in links:
+            links[collective] = frozenset(link for flow in cost(collective).flows if flow.volume for link, _ in flow.path)
+        for link in links[collective]:
             if link in common:
                 common[link].intersection_update(lanes)
             else:
                 common[link] = set(lanes)
     found = {}
-    for key, collective in collectives.items():
-        if all(common[link] for link in links[key]) and (serial := alone(cost(collective), capacity)) is not None:
-            found[key] = serial
+    for collective, crossed in links.items():
+        if all(common[link] for link in crossed) and (serial := alone(cost(collective), capacity)) is not None:
+            found[collective] = serial
     return found
 
 
@@ -89,11 +79,10 @@ def _full(flows: list[tuple[float, float]], nearly: float) -> float:
     return 0.0
 
 
-def add_uses(uses: dict[int, LinkUse], found: Iterable[Serial]) -> dict[int, LinkUse]:
-    """The link uses of the network with those of the serial collectives added."""
-    for serial in found:
-        for link, size, full in serial.loads if serial.runs else ():
+def add_uses(uses: dict[int, LinkUse], ran: Iterable[tuple[Serial, int]]) -> None:
+    """Add what collectives did to their links without the network, each as often as it ran."""
+    for serial, runs in ran:
+        for link, size, full in serial.loads:
             before = uses.get(link)
             carried, saturated = (before.bytes, before.saturated) if before is not None else (0.0, 0.0)
-            uses[link] = LinkUse(carried + size * serial.runs, saturated + full * serial.runs)
-    return uses
+            uses[link] = LinkUse(carried + size * runs, saturated + full * runs)

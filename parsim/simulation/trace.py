@@ -55,7 +55,7 @@ class Trace:
     @cached_property
     def columns(self) -> OpColumns:
         """What the ops are, as columns."""
-        return OpColumns(self.program.ops)
+        return OpColumns(self.program)
 
     @cached_property
     def lanes(self) -> dict[Lane, list[Op]]:
@@ -67,8 +67,6 @@ class Trace:
                     lanes[lane].append(op)
                 else:
                     lanes[lane] = [op]
-        for ops in lanes.values():
-            ops.sort(key=lambda op: (self.start[op.index], self.end[op.index]))
         return lanes
 
     def lane(self, rank: int, name: str) -> list[Op]:

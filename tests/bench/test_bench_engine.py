@@ -76,7 +76,7 @@ def pipeline(stages, micro_batches, layers, *, collectives=True):
         to = (kind, stage + 1 if kind == "F" else stage - 1, number)
         if to in first:
             message = program.add("send", "pipeline_comm", (Lane(stage, f"send {kind}"),), (op,), duration=0.001, instance=number)
-            program.block(message, first[to])
+            program.block(message.index, first[to].index)
     return program
 
 

@@ -58,7 +58,7 @@ def test_order_of_effects_follows_dependencies_not_indices():
     program = Program(tensors={0: TABLE})
     last = program.add("free", "compute", (Lane(0, "a"),), effects=memory((0.0, 1, False)))
     first = program.add("make", "compute", (Lane(0, "b"),), effects=memory((0.0, 1, True)))
-    program.block(first, last)
+    program.block(first.index, last.index)
     assert check(program) == []
 
 
@@ -77,7 +77,7 @@ def test_a_circle_is_named():
     first = program.add("one", "compute", (Lane(0, "compute"),))
     second = program.add("two", "compute", (Lane(1, "compute"),), (first,))
     program.add("three", "compute", (Lane(2, "compute"),), (second,))
-    program.block(second, first)
+    program.block(second.index, first.index)
     (finding,) = check(program)
     assert finding.message in ("2 ops wait for each other: 0 one -> 1 two -> 0 one", "2 ops wait for each other: 1 two -> 0 one -> 1 two")
 
@@ -89,7 +89,7 @@ def test_blockers_and_lanes():
     program.blockers[1] = 2
     assert messages(program) == ["op 1 (two of micro-batch 0): 2 blockers are counted, but 1 ops point here"]
     program.blockers[1] = 0
-    first.after.clear()
+    program.successors[first.index] = ()
     assert messages(program) == ["op 1 (two of micro-batch 0): does not follow op 0 in lane 0:compute"]
     program.blockers.append(0)
     assert messages(program) == ["2 ops, but 3 blocker counts"]

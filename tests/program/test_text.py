@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from parsim.errors import PlanError
 from parsim.parallel.schedules import NAMES, chunks, schedule
-from parsim.program.check import check
 from parsim.program.program import Collective, Effect, Lane, Program, Tensor
 from parsim.program.text import HEADER, from_text, grid, ranges, to_text
 from parsim.program.unit_times import unit_program
@@ -34,7 +33,7 @@ def content(program):
         for op in program.ops
     ]
     slots = {rank: [tuple(slot) for slot in row] for rank, row in program.slots.items()}
-    tails = {lane: op.index for lane, op in program.tails().items()}
+    tails = {lane: program.last(lane).index for op in program.ops for lane in op.lanes}
     return ops, list(program.blockers), dict(program.tensors), dict(program.resident), slots, tails
 
 
@@ -66,11 +65,7 @@ def programs(draw):
         rest = [draw(kind) for kind in (numbers, collectives, effects, st.integers(-1, 99))]
         program.add(*arguments, needs, *rest)
         if draw(st.booleans()):
-            op, lane = draw(st.sampled_from(program.ops)), Lane(draw(ranks), "data")
-            if lane not in op.lanes:
-                program.join(op, (lane,), draw(st.lists(st.sampled_from(program.ops), max_size=1)))
-        if draw(st.booleans()):
-            program.block(draw(st.sampled_from(program.ops)), draw(st.sampled_from(program.ops)))
+            program.block(draw(st.sampled_from(program.ops)).index, draw(st.sampled_from(program.ops)).index)
     return program
 
 
@@ -106,23 +101,8 @@ def test_one_op_per_line():
         "resident 0\n"
         "op 0 F0.0 compute lanes=0:compute time=0.0015 memory=0:+0@0.0\n"
         'op 1 "all_gather unit 1" data_comm lanes=0:data,8:data needs=0 micro_batch=-1 moves=all_gather:data:0-56/8,3:4096\n'
-        "op 2 B0.0 compute lanes=0:compute needs=0,1 time=0.003\n"
+        "op 2 B0.0 compute lanes=0:compute needs=1 time=0.003\n"
     )
-
-
-def test_an_op_that_joins_a_lane_later():
-    """A collective met by a second rank after that rank's own ops were added: its lane runs 1 0 2."""
-    program = Program()
-    meeting = program.add("all_reduce", "data_comm", (Lane(0, "data"),))
-    program.add("own", "data_comm", (Lane(1, "data"),))
-    program.join(meeting, (Lane(1, "data"),))
-    program.add("next", "data_comm", (Lane(1, "data"),))
-    text = to_text(program)
-    assert "op 1 own data_comm lanes=1:data blockers=\n" in text
-    assert "op 2 next data_comm lanes=1:data blockers=0\n" in text
-    assert content(from_text(text)) == content(program)
-    assert grid(program) == "rank 0 data | all_reduce\nrank 1 data | own all_reduce next"
-    assert check(program) == []
 
 
 def test_equal_collectives_and_effects_are_shared_after_reading():

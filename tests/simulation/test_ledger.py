@@ -97,7 +97,7 @@ def test_what_an_op_does_at_its_end_comes_before_what_the_next_does_at_its_start
     program = program_with(Tensor("gradients", 4096, "gradients"))
     reduce = program.add("reduce", "data_comm", (), duration=1.0, effects=((0, (drop(0),)),))
     backward = program.add("B", "compute", compute(), duration=1.0, effects=((0, (take(0, 1.0),)),))
-    program.block(backward, reduce)
+    program.block(backward.index, reduce.index)
     memory = measure(program, run(program), 0)
     assert memory.op.tolist() == [backward.index, reduce.index]
     assert memory.level.tolist() == [4096, 0]

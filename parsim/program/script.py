@@ -1,0 +1,125 @@
+"""What the ranks of one pipeline rank do in a step: its begin, every slot of the schedule in order, its end, as items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from parsim.kernel import Kernel
+from parsim.parallel.plan import Plan
+from parsim.program.groups import group
+from parsim.program.passes import Item, Prices
+from parsim.program.program import OFFLOAD, Effect
+from parsim.program.stage import StagePasses
+
+Family = tuple[str, str, int, int]
+"""kind, axis, pipeline rank, pipeline rank of the receiver or -1"""
+
+
+class Message(NamedTuple):
+    """What a slot hands on to another pipeline rank."""
+
+    size: int | None
+    """[B]; None: it takes a measured time and crosses no links"""
+    effects: tuple[Effect, ...]
+    """on the sender"""
+    duration: float
+    """[s]"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotPass:
+    """A slot's pass; one object for the micro-batches that repeat it."""
+
+    items: Sequence[Item]
+    message: Message | None
+
+
+class Script:
+    """The passes of one pipeline rank and role for a whole step, written in the order of its schedule."""
+
+    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], prices: Prices) -> None:
+        self.passes = StagePasses(plan, pipeline_rank, role, clock, prices)
+        self.begin: Sequence[Item] = self.passes.begin()
+        self.slots: list[SlotPass] = []
+        self.versions: list[Sequence[tuple[int, tuple[Effect, ...]]]] = []
+        """PipeDream: (weight version, effects) of the versions kept or dropped around each slot; else empty"""
+        self._plan = plan
+        self._pipeline_rank = pipeline_rank
+        self._known: dict[tuple[str, int, bool, bool, bool], SlotPass] = {}
+        self._by_items: dict[int, SlotPass] = {}
+        self._write()
+        self.end: Sequence[Item] = [] if plan.asynchronous else self.passes.end()
+
+    def _write(self) -> None:
+        plan, passes = self._plan, self.passes
+        micro_batches, asynchronous, fixed = plan.training.micro_batches, plan.asynchronous, passes.fixed
+        smaller = micro_batches - 1 if plan.training.last_micro_batch else -1
+        taken: dict[tuple[str, int], int] = {}
+        for kind, stage, micro_batch in plan.slots[self._pipeline_rank]:
+            # B and W count together: a table may mix them, and either writes the first gradient or completes the last
+            counted = ("W" if kind == "B" else kind, stage)
+            count = taken[counted] = taken.get(counted, 0) + 1
+            key = (kind, stage, count == 1 or asynchronous, count == micro_batches or asynchronous, micro_batch == smaller)
+            if not fixed or (found := self._known.get(key)) is None:
+                found = self._known[key] = self._slot(*key)
+            self.slots.append(found)
+            if asynchronous:
+                self.versions.append(passes.stash(kind, micro_batch))
+
+    def _slot(self, kind: str, stage: int, first: bool, last: bool, partial: bool) -> SlotPass:
+        items = self.passes.template(kind, stage, first, last, partial)
+        if (found := self._by_items.get(id(items))) is None:
+            sends = receiver(self._plan, kind, stage) is not None
+            message = Message(*self.passes.sends(kind, stage, partial)) if sends else None
+            found = self._by_items[id(items)] = SlotPass(items, message)
+        return found
+
+    def families(self) -> Iterator[tuple[Family, int | None]]:
+        """Every kind of transfer that these ranks begin, with its size [B]; None: see `Message.size`."""
+        plan, rank = self._plan, self._plan.mesh.at(pipeline=self._pipeline_rank)[0]
+        slots = dict(zip(self.slots, plan.slots[self._pipeline_rank], strict=True))
+        passes = (self.begin, *(one.items for one in slots), self.end)
+        members: dict[str, tuple[int, ...]] = {}
+        for kind, axis, size in dict.fromkeys(item.collective for items in passes for item in items if item.collective is not None):
+            if axis not in members:
+                members[axis] = group(plan, axis, rank)
+            if len(members[axis]) > 1 or axis == OFFLOAD:
+                yield (kind, axis, plan.mesh.coordinate(members[axis][0], "pipeline"), -1), size
+        for one, slot in slots.items():
+            target = receiver(plan, slot.kind, slot.stage)
+            if one.message is not None and target is not None:
+                yield ("send", "pipeline", self._pipeline_rank, target), one.message.size
+
+
+Scripts = Sequence[dict[str, Script]]
+"""by pipeline rank: role -> script"""
+
+
+def receiver(plan: Plan, kind: str, stage: int) -> int | None:
+    """The pipeline rank that needs what such a slot makes, if it is another one."""
+    step = 1 if kind == "F" else -1
+    boundary = stage if kind == "F" else stage - 1
+    if kind == "W" or not 0 <= stage + step < plan.stages or plan.stays(boundary):
+        return None
+    return plan.chunks[stage + step].pipeline_rank
+
+
+def write(plan: Plan, clock: Callable[[Kernel], float]) -> Scripts:
+    """The scripts of all pipeline ranks and roles. `clock` turns a kernel into seconds."""
+    roles: list[dict[str, None]] = [{} for _ in plan.slots]
+    for p, role in zip(plan.mesh.coordinates("pipeline"), plan.roles(), strict=True):
+        roles[p][role] = None
+    prices: Prices = {}
+    return [{role: Script(plan, p, role, clock, prices) for role in mine} for p, mine in enumerate(roles)]
+
+
+def families(scripts: Scripts) -> dict[Family, dict[int | None, None]]:
+    """Every kind of transfer in a step -> sizes [B]."""
+    found: dict[Family, dict[int | None, None]] = {}
+    for by_role in scripts:
+        for script in by_role.values():
+            for family, size in script.families():
+                found.setdefault(family, {})[size] = None
+    return found

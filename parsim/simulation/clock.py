@@ -1,0 +1,33 @@
+"""The one clock of a run: SimPy's environment, in whose queue the ends of ops stand as plain numbers."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Any
+
+import simpy
+from simpy.events import NORMAL
+
+
+class Clock(simpy.Environment):
+    """A SimPy environment whose queue also holds numbers.
+
+    An event object with a callback per op costs more than all the rest of an op, so `parsim.simulation.engine` puts numbers in the
+    queue and says itself what they mean. Whatever contends, waits or changes over time is an ordinary event or process beside them.
+    Numbers at one time come before SimPy's events of normal priority, in the order of `rank`, which must be negative.
+    """
+
+    def push(self, time: float, rank: int, number: int) -> None:
+        """Have `number` come up at `time` [s]."""
+        heappush(self.entries, (time, NORMAL, rank, number))
+
+    @property
+    def entries(self) -> list[tuple[float, Any, int, Any]]:
+        """SimPy's queue: (time [s], priority, rank, event or number), the next first."""
+        return self._queue
+
+    def pop(self) -> tuple[float, int]:
+        """The next entry, which must be a number: its time, which is now, and the number."""
+        now, _, _, number = heappop(self.entries)
+        self._now = now
+        return now, number

@@ -1,0 +1,133 @@
+"""Transfers that meet on a link: as long as they cannot fill it together, none of them notices.
+
+A transfer whose links are not full needs no network: it takes its idle-fabric time. The first moment at which those under way on a
+link ask for all that it carries, all of them are given to the network, which shares it; the network keeps them to their ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from math import fsum, inf
+
+from parsim.hardware.flows import CollectiveCost
+from parsim.program.program import Collective, OpSpec
+from parsim.simulation.devices import Device
+from parsim.simulation.serial import Serial, alone
+from parsim.simulation.sharing import SATURATED, Bundle
+
+Sides = tuple[tuple[Device, int, int], ...]
+"""devices that a transfer loads: (device, number of the load, the private link that kernels there slow, 0: none)"""
+
+
+class Crossing(dict[int, "Transfer"]):
+    """The transfers under way that cross a link, by op index; those that the network carries are only added up."""
+
+    __slots__ = ("carried", "given", "link", "most", "nearly")
+
+    def __init__(self, link: int, capacity: float) -> None:
+        super().__init__()
+        self.link = link
+        self.nearly = SATURATED * capacity
+        self.most = 0.0
+        """what any transfer asks of the link at most [B/s]"""
+        self.given = 0
+        """how many the network carries"""
+        self.carried = 0.0
+        """what these ask of the link [B/s]"""
+
+    def full(self, over: Collection[int] = ()) -> bool:
+        """Whether several ask for as much as the link carries, at their caps; those in `over` do no longer."""
+        if (len(self) + self.given) * self.most < self.nearly:
+            return False
+        asked = [transfer.demand[self.link] for i, transfer in self.items() if i not in over]
+        return len(asked) + self.given > 1 and fsum((self.carried, *asked)) >= self.nearly
+
+    def give(self, index: int) -> None:
+        """The network carries it from now on."""
+        self.given += 1
+        self.carried += self.pop(index).demand[self.link]
+
+    def leave(self, transfer: Transfer) -> None:
+        """The network has carried it."""
+        self.given -= 1
+        self.carried = self.carried - transfer.demand[self.link] if self.given else 0.0
+
+
+class Transfer:
+    """What ops of one spec do: a collective in its lanes."""
+
+    __slots__ = ("collective", "crossings", "demand", "flows", "free", "latency", "runs", "seconds", "sides", "waits")
+
+    def __init__(self, spec: OpSpec, latency: float, free: Serial | None, sides: Sides) -> None:
+        assert spec.collective is not None
+        self.collective = spec.collective
+        self.waits = spec.duration
+        """time before the latency [s]"""
+        self.latency = latency
+        self.free = free
+        """what it does to its links with nobody else on them; None if the network has to carry it in any case"""
+        self.seconds = spec.duration + free.time if free is not None else inf
+        """how long it takes then [s]"""
+        self.sides = sides
+        self.demand: dict[int, float] = {}
+        """link that others may cross, too -> what the transfer asks of it [B/s]"""
+        self.crossings: tuple[Crossing, ...] = ()
+        """the same links"""
+        self.flows: tuple[tuple[Bundle, float, int], ...] | None = None
+        """(bundle, bytes, equal flows) as the network carries them; made on first use"""
+        self.runs = 0
+        """how often it ran without the network"""
+
+
+class Transfers:
+    """The transfers of a run.
+
+    `apart` are links that carry other traffic, or change; with `lazy` off the network carries every transfer but those in `serial`.
+    """
+
+    def __init__(
+        self,
+        cost: Callable[[Collective], CollectiveCost],
+        capacity: Callable[[int], float],
+        serial: dict[Collective, Serial],
+        apart: frozenset[int],
+        *,
+        lazy: bool,
+    ) -> None:
+        self._cost = cost
+        self._capacity = capacity
+        self._serial = serial
+        self._apart = apart
+        self._lazy = lazy
+        self._made: list[Transfer] = []
+        self._crossings: dict[int, Crossing] = {}
+
+    def of(self, spec: OpSpec, collective: Collective, sides: Sides) -> Transfer:
+        """The transfer of ops of this spec; `sides` says which devices it loads."""
+        cost = self._cost(collective)
+        demand: dict[int, float] = {}
+        free = self._serial.get(collective)
+        if free is None:
+            for flow in cost.flows:
+                for link, coefficient in flow.path if flow.volume else ():
+                    demand[link] = demand.get(link, 0.0) + coefficient * flow.cap
+            if self._lazy and self._apart.isdisjoint(demand):
+                free = alone(cost, self._capacity)
+        elif not self._lazy and sides:
+            free = None  # kernels slow it
+        made = Transfer(spec, cost.latency, free, sides)
+        if self._lazy:
+            made.demand = demand
+            made.crossings = tuple(self._crossing(link, asked) for link, asked in demand.items())
+        self._made.append(made)
+        return made
+
+    def _crossing(self, link: int, asked: float) -> Crossing:
+        if (found := self._crossings.get(link)) is None:
+            found = self._crossings[link] = Crossing(link, self._capacity(link))
+        found.most = max(found.most, asked)
+        return found
+
+    def ran(self) -> Iterator[tuple[Serial, int]]:
+        """What transfers did to their links without the network, and how often."""
+        return ((made.free, made.runs) for made in self._made if made.free is not None and made.runs)
