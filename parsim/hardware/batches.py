@@ -54,12 +54,16 @@ def batches(cluster: Cluster, groups: Numbers, price: Price) -> list[Batch]:
 
 def shapes(cluster: Cluster, groups: Numbers) -> list[Numbers]:
     """Which groups lie alike on machines and leaves, and may be copies of each other."""
-    per_leaf = _per_leaf(cluster)
-    if len(cluster.blocks) > 1 or not per_leaf or len(groups) < 3:
-        return list(np.arange(len(groups))[:, None])
+    return list(np.arange(len(groups))[:, None]) if len(groups) < 3 else _equal_rows(signatures(cluster, groups))
+
+
+def signatures(cluster: Cluster, groups: Numbers) -> Numbers:
+    """Rows that are equal for groups that lie alike on machines and leaves."""
+    if len(cluster.blocks) > 1 or not _per_leaf(cluster):
+        return groups
     nodes, leaves = _places(cluster, groups)
     each = cluster.blocks[0].node.gpus
-    return _equal_rows(((nodes - nodes[:, :1]) * each + groups % each) * (2 * cluster.nodes) + leaves - leaves[:, :1])
+    return np.asarray(((nodes - nodes[:, :1]) * each + groups % each) * (2 * cluster.nodes) + leaves - leaves[:, :1])
 
 
 def _per_leaf(cluster: Cluster) -> int:

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.hardware.batches import Batch, Numbers, batches, shapes
+from parsim.hardware.batches import Batch, Numbers, batches, shapes, signatures
 from parsim.hardware.cluster import Cluster
 from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.flows import CollectiveCost
@@ -48,6 +48,8 @@ class Interconnect:
         """profile, algorithm and protocol of NCCL's model; None: rings and trees on the graph's capacities"""
         self._costs: dict[tuple[str, tuple[int, ...], int], CollectiveCost] = {}
         self._known: dict[int, tuple[Transfer, CollectiveCost]] = {}
+        self._examples: dict[bytes, tuple[int, ...]] = {}
+        """how a group lies on the machines -> the first such group"""
 
     def cost(self, collective: Transfer) -> CollectiveCost:
         """Latency and flows of `collective`.
@@ -68,9 +70,14 @@ class Interconnect:
         placed = np.array(self.placement)[groups]
         return batches(self.cluster, placed, lambda group: self._of(group, kind, size))
 
-    def shapes(self, groups: Numbers) -> list[Numbers]:
-        """Which of many groups (a row of ranks each) lie alike on the machines: what holds for one holds for its likes."""
-        return shapes(self.cluster, np.array(self.placement)[groups])
+    def examples(self, groups: Numbers) -> list[tuple[int, ...]]:
+        """One group for every way in which groups (a row of ranks each) lie on the machines: what holds for one holds for its likes."""
+        placed = np.array(self.placement)[groups]
+        firsts = [int(alike[0]) for alike in shapes(self.cluster, placed)]
+        rows = signatures(self.cluster, placed[firsts])
+        return [
+            self._examples.setdefault(row.tobytes(), tuple(groups[first].tolist())) for first, row in zip(firsts, rows, strict=True)
+        ]
 
     def _of(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
         """What a transfer among GPUs costs."""

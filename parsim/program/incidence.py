@@ -39,7 +39,7 @@ class Batching(Protocol):
     """Answers for many groups and links at a time."""
 
     def batches(self, kind: str, groups: Numbers, size: int) -> Sequence[Batch]: ...
-    def shapes(self, groups: Numbers) -> Sequence[Numbers]: ...
+    def examples(self, groups: Numbers) -> Sequence[Ranks]: ...
     def capacities(self, links: Numbers) -> NDArray[np.float64]: ...
 
 
@@ -171,13 +171,13 @@ def _transfers(plan: Plan, interconnect: Interconnect, families: Families) -> It
 
 def _chosen(interconnect: Interconnect, kind: str, axis: str, groups: Numbers, sizes: Sequence[int]) -> dict[str, int]:
     """What the library chooses for groups of every shape -> the largest size for which it does."""
-    places: Sequence[int] = range(len(groups))
     if len(sizes) < 2:  # nothing to tell apart
-        places = range(1)
+        examples: Sequence[Ranks] = [tuple(groups[0].tolist())]
     elif isinstance(interconnect, Batching):
-        places = [int(alike[0]) for alike in interconnect.shapes(groups)]
-    firsts = [tuple(groups[place].tolist()) for place in places]
-    return {"+".join(interconnect.cost(Collective(kind, axis, first, size)).algorithm for first in firsts): size for size in sizes}
+        examples = interconnect.examples(groups)
+    else:
+        examples = list(map(tuple, groups.tolist()))
+    return {"+".join(interconnect.cost(Collective(kind, axis, one, size)).algorithm for one in examples): size for size in sizes}
 
 
 def _priced(interconnect: Interconnect, kind: str, axis: str, groups: Numbers, size: int) -> Sequence[Batch]:
