@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple, overload
 
@@ -331,6 +331,12 @@ class Program:
         for lane, row in stamp.exits:
             tails[lane] = origin + row
         return origin
+
+    def with_durations(self, seconds: Sequence[float]) -> Program:
+        """The same program with other durations, by op index [s]; it is not lowered again, and shares all else."""
+        specs: dict[tuple[int, float], int] = {}
+        numbers = [specs.setdefault(pair, len(specs)) for pair in zip(self.spec, seconds, strict=True)]
+        return replace(self, spec=numbers, specs=[self.specs[spec]._replace(duration=duration) for spec, duration in specs], _known={})
 
     def block(self, before: int, after: int) -> None:
         """Make op `after` wait for op `before`, which may have been added later."""

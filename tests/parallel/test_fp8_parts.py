@@ -66,7 +66,7 @@ def test_a_head_in_bf16_has_no_fp8_copy():
     """Llama 3.1 8B: head and table have 128,256 x 4096 elements each; the layers' matrices have a byte each beside the weights."""
     sizes = {}
     for one in (FP8, without("head")):
-        rows = job("llama-3-8b", precision=one).lowering.passes[0][""].table.rows
+        rows = job("llama-3-8b", precision=one).lowering.passes_of(0).table.rows
         sizes[one.keep] = {row.name: row.bytes for row in rows if row.name.endswith(".cast")}
     kept, whole = sizes[FP8.keep], sizes[without("head").keep]
     assert set(whole) - set(kept) == {"head.lm_head.weight.cast"}

@@ -112,8 +112,7 @@ def test_a_naive_pipeline_is_limited_by_its_bubble(run, make_pipeline, make_meas
 
 def test_an_uneven_pipeline_is_not_told_to_use_more_micro_batches(run, make_pipeline, make_measured):
     program = make_pipeline(4, 16)
-    for op in program.ops:
-        op.duration *= 4.0 if op.lanes[0].rank == 3 else 1.0
+    program = program.with_durations([op.duration * (4.0 if op.lanes[0].rank == 3 else 1.0) for op in program.ops])
     report = Report(make_measured(run(program), 4, micro_batches=16))
     assert report.bottleneck_rank == 3
     assert report.limiter_kind == "bubble"

@@ -40,8 +40,7 @@ def test_latency_bounds_the_period_by_the_window_of_micro_batches(run, make_pipe
 
 def test_a_run_that_does_not_repeat_itself_is_averaged(run, make_pipeline):
     program = make_pipeline(2, 24)
-    for op in program.ops:
-        op.duration *= 1.0 + 0.01 * ((op.instance * 7919) % 13)
+    program = program.with_durations([op.duration * (1.0 + 0.01 * ((op.instance * 7919) % 13)) for op in program.ops])
     window = steady_period(Timeline(run(program)), 8)
     assert not window.exact
     assert window.period == pytest.approx(3.0 * 1.06, rel=0.02)
