@@ -197,9 +197,13 @@ class Block:
 
     @cached_property
     def _parameters(self) -> tuple[Parameter, ...]:
-        by_name = {operator.name: operator for operator in self.operators}
-        order = self.registration or tuple(by_name)
-        return tuple(p for name in order for p in by_name[name].parameters())
+        order = self.registration or tuple(self.by_operator)
+        return tuple(p for name in order for p in self.by_operator[name])
+
+    @cached_property
+    def by_operator(self) -> Mapping[str, tuple[Parameter, ...]]:
+        """Operator -> its parameters and buffers."""
+        return {operator.name: operator.parameters() for operator in self.operators}
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,9 @@ class Step:
     frees: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tape:
-    """Everything the lowering needs to know about one block under one workload."""
+    """Everything the lowering needs to know about one block under one workload. Equal only to itself."""
 
     tensors: Mapping[str, TapeTensor]
     forward: tuple[Step, ...]

@@ -57,6 +57,12 @@ class FullyShardedDataParallel(Replicated):
     """units gathered now"""
     _order: list[Unit] = field(init=False, default_factory=list)
     """units in the order of the current pass"""
+    _place: dict[str, int] = field(init=False, default_factory=dict)
+    """unit -> its place in `_order`"""
+    _splits: dict[str, tuple[int, int]] = field(init=False, default_factory=dict)
+    """unit -> what `_split` found"""
+    _counts: dict[str, int] = field(init=False, default_factory=dict)
+    """unit -> elements with a gradient"""
     _done: list[int] = field(init=False, default_factory=list)
     """handles of the units already finished in it"""
     _issued: dict[str, int] = field(init=False, default_factory=dict)
@@ -120,8 +126,10 @@ class FullyShardedDataParallel(Replicated):
 
     def _split(self, unit: Unit) -> tuple[int, int]:
         """(elements stored as trained weights are, bytes of those stored otherwise) of what the unit shards."""
-        weights = [w for w in unit.weights if trains(w)] if self._whole_base else unit.weights
-        return split_bytes(weights, self.training)
+        if unit.name not in self._splits:
+            weights = [w for w in unit.weights if trains(w)] if self._whole_base else unit.weights
+            self._splits[unit.name] = split_bytes(weights, self.training)
+        return self._splits[unit.name]
 
     def _shard_bytes(self, unit: Unit) -> int:
         plain, other = self._split(unit)
@@ -133,10 +141,12 @@ class FullyShardedDataParallel(Replicated):
 
     def _trained(self, unit: Unit) -> int:
         """Elements with a gradient."""
-        recipe = self.training.finetune
-        trained = sum(w.count for w in unit.weights if trains(w))
-        whole = recipe is None or (recipe.flat_gradients and trained > 0)
-        return unit.count if whole else trained
+        if unit.name not in self._counts:
+            recipe = self.training.finetune
+            trained = sum(w.count for w in unit.weights if trains(w))
+            whole = recipe is None or (recipe.flat_gradients and trained > 0)
+            self._counts[unit.name] = unit.count if whole else trained
+        return self._counts[unit.name]
 
     def _stepped(self, unit: Unit) -> int:
         """Elements of the rank's share that the optimizer updates."""
@@ -173,6 +183,7 @@ class FullyShardedDataParallel(Replicated):
     def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None:
         """A new pass over `units` (in the order they will run): forget the positions of the last one."""
         self._order = [unit for unit in units if unit.name != ROOT]
+        self._place = {unit.name: place for place, unit in enumerate(self._order)}
         self._done = []
         self._issued = {}
 
@@ -210,7 +221,7 @@ class FullyShardedDataParallel(Replicated):
         if unit.name == ROOT:
             self._gather(unit, at, [START])
         else:
-            self._gather(unit, at, self._after(self._order.index(unit), max(1, self.data.limit_gathers)))
+            self._gather(unit, at, self._after(self._place[unit.name], max(1, self.data.limit_gathers)))
         if unit.name in self._issued:
             at.wait(self._issued[unit.name])
 
@@ -234,7 +245,7 @@ class FullyShardedDataParallel(Replicated):
         if unit.name == ROOT:
             self._gather(unit, at, [START])
         else:
-            position = self._order.index(unit)
+            position = self._place[unit.name]
             for ahead, coming in enumerate(self._order[position : position + self.data.prefetch + 1], position):
                 self._gather(coming, at, self._after(ahead, self.data.prefetch + 1))
         if unit.name in self._issued:

@@ -45,7 +45,8 @@ class TensorParallelHooks:
     """gradients of parameters of which each rank always has a part only (adapters' replicated halves)"""
     split: bool = False
     """input and weight gradients run in different passes (I and W slots)"""
-    _pending: list[int] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
+    """handles of collectives beside the weight gradient that comes next"""
 
     def _size(self, operator: Operator, side: str) -> int:
         return self.workload.tokens * _features(operator, side) * self.workload.element
@@ -74,21 +75,21 @@ class TensorParallelHooks:
             handle = at.collective(
                 "all_gather", AXIS, self._size(operator, "input"), f"{operator.name} saved input", blocking=self.overlap == "none"
             )
-            self._pending.append(handle)
+            self.pending.append(handle)
 
     def after_input(self, operator: Operator, at: Emitter) -> None:
         """Sum a column's partial input gradients, beside its weight gradient unless overlap is none."""
         if _enters(operator):
-            saved = self._pending[:]
-            self._pending.clear()
+            saved = self.pending[:]
+            self.pending.clear()
             kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
             handle = at.collective(kind, AXIS, self._size(operator, "input"), f"{operator.name} grad", blocking=self.overlap == "none")
-            self._pending.append(handle)
+            self.pending.append(handle)
             if self.overlap != "none":
                 at.wait(*saved)
             if self.split or not _trains(operator):
-                at.wait(*self._pending)
-                self._pending.clear()
+                at.wait(*self.pending)
+                self.pending.clear()
 
     def before_weight(self, operator: Operator, at: Emitter) -> None:
         """Embedding under sequence parallelism: gather the output gradient before the scatter-add."""
@@ -100,8 +101,8 @@ class TensorParallelHooks:
     def after_weight(self, operator: Operator, at: Emitter) -> None:
         """The compute that follows needs the summed input gradient."""
         if _enters(operator):
-            at.wait(*self._pending)
-            self._pending.clear()
+            at.wait(*self.pending)
+            self.pending.clear()
 
     def at_step(self, at: Emitter) -> None:
         """Sum gradients of which each rank has a part: adapters' replicated halves; sequence parallel, where each rank has 1/t of

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from parsim.model.tape import Step, Tape
 
 
+@lru_cache(maxsize=4096)
 def at_mean_length(longest: Tape, mean: Tape) -> Tape:
     """The tape of the longest sample with the kernels of one of mean length."""
 

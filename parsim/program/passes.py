@@ -6,7 +6,7 @@ into one item and records collectives, waits and memory effects relative to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
@@ -77,9 +77,47 @@ class Passes(Protocol):
     def stash(self, kind: str, micro_batch: int) -> list[tuple[int, tuple[Effect, ...]]]: ...
 
 
-Price = tuple[float, float, float, float]
-Prices = dict[int, tuple[Sequence[Kernel], Sequence[Price]]]
-"""id of some kernels -> they and what each costs"""
+Named = tuple[str, bool]
+"""a name, and whether that of the block follows it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One item of a `Stretch`, or its share of one that was open before."""
+
+    continued: bool
+    """it is the compute item that was open"""
+    name: Named
+    kind: str
+    lanes: tuple[str, ...]
+    sums: tuple[float, float, float, float]
+    """duration, memory time, FLOP and bytes moved"""
+    collective: tuple[str, str, int] | None
+    needs: tuple[int, ...]
+    """items of the stretch from its first, or, below 0, ~place among the handles known before it"""
+    tails: tuple[str, ...]
+    effects: tuple[tuple[float, int, bool], ...]
+    """offset, place of the tensor in the block's tape, whether it is allocated"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What some operators of a block add to a pass, whichever block it is; see `parsim.program.stretches`."""
+
+    pieces: tuple[Piece, ...]
+    open: bool
+    """the last piece is still being written"""
+    called: tuple[Named, str]
+    """what compute is called then, and its kind"""
+    waits: tuple[int, ...]
+    tails: tuple[str, ...]
+    pending: tuple[int, ...]
+    last_compute: int
+
+
+Stretches = dict[Hashable, Stretch]
+"""what is known already, by what it depends on"""
+Prices = Stretches
 
 
 class PassBuilder:
@@ -97,10 +135,8 @@ class PassBuilder:
         last: bool,
         prefix: str = "",
         handed: frozenset[str] = frozenset(),
-        prices: Prices | None = None,
     ) -> None:
         self.clock = clock
-        self.prices: Prices = {} if prices is None else prices
         self.table = table
         self._first = first
         self._last = last
@@ -109,11 +145,16 @@ class PassBuilder:
         self.prefix = prefix
         self._handed = handed
         self.items: list[Item] = []
-        self._segment: Item | None = None
-        self._label = self._named = ("", COMPUTE)
-        self._waits: list[int] = []
-        self._tails: list[str] = []
-        self._last_compute = START
+        self.segment: Item | None = None
+        """the compute item that is being written"""
+        self.called = self.named = ("", COMPUTE)
+        """name and kind of the compute that is being written, and of the compute that was named last"""
+        self.waits: list[int] = []
+        self.tails: list[str] = []
+        """what the next compute waits for"""
+        self.last_compute = START
+        self.deferred: Callable[[], None] | None = None
+        """writes operators that are put off until something else is written (`parsim.program.stretches`)"""
 
     @property
     def first(self) -> bool:
@@ -131,20 +172,29 @@ class PassBuilder:
 
     def label(self, name: str, kind: str) -> None:
         """Following compute without a name of its own is called `name` and counts as `kind`."""
-        self._named = (name, kind)
+        self.settle()
+        self.named = (name, kind)
         self._relabel(name, kind)
 
     def finish(self) -> list[Item]:
         """The items; waits that nothing follows become an empty compute item."""
-        if self._waits or self._tails:
-            self._open(*self._label)
+        self.settle()
+        if self.waits or self.tails:
+            self._open(*self.called)
         self._close()
         return self.items
 
     def allocate(self, number: int) -> None:
         """Allocate a tensor of the rank's table at this point of the pass."""
-        segment = self._segment or self._open(*self._label)
+        self.settle()
+        segment = self.segment or self._open(*self.called)
         segment.effects.append(Effect(segment.duration, number, allocate=True))
+
+    def settle(self) -> None:
+        """Write what was put off."""
+        if (write := self.deferred) is not None:
+            self.deferred = None
+            write()
 
     # -- Emitter --------------------------------------------------------------------------------------------------
 
@@ -155,23 +205,25 @@ class PassBuilder:
 
     def compute(self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()) -> None:
         """See `Emitter.compute`. An empty name continues what was named last; recomputed inside ``B0 layer 3`` is ``R0 layer 3``."""
+        self.settle()
         if name:
             self.label(name, kind)
-        elif kind == self._named[1]:
-            self._relabel(*self._named)
-        elif kind != self._label[1]:
-            self._relabel(f"{kind[0].upper()}{self._named[0][1:]}", kind)
-        segment = self._segment
-        if segment is None or self._waits or self._tails:
+        elif kind == self.named[1]:
+            self._relabel(*self.named)
+        elif kind != self.called[1]:
+            self._relabel(f"{kind[0].upper()}{self.named[0][1:]}", kind)
+        segment = self.segment
+        if segment is None or self.waits or self.tails:
             self._close()
-            segment = self._open(*self._label)
+            segment = self._open(*self.called)
         for tensor in allocates:
             segment.effects.append(Effect(segment.duration, self.number(tensor), allocate=True))
-        for seconds, flop, moved, memory_time in self._prices(kernels):
+        for kernel in kernels:
+            seconds = self.clock(kernel)
             segment.duration += seconds
-            segment.flop += flop
-            segment.moved += moved
-            segment.memory_time += memory_time
+            segment.flop += kernel.flop
+            segment.moved += 0.0 if isinstance(kernel, Fixed) else kernel.bytes
+            segment.memory_time += seconds if isinstance(kernel, Memory) else 0.0
         for tensor in frees:
             segment.effects.append(Effect(segment.duration, self.number(tensor), allocate=False))
 
@@ -189,12 +241,13 @@ class PassBuilder:
         frees: Sequence[str] = (),
     ) -> int:
         """See `Emitter.collective`."""
+        self.settle()
         lane = lane or axis
         item = Item(f"{kind} {name}", f"{axis}_comm", (COMPUTE, lane) if blocking else (lane,), collective=(kind, axis, size))
         if blocking:
             self._close()
-            item.needs, item.tails = self._waits, self._tails
-            self._waits, self._tails = [], []
+            item.needs, item.tails = self.waits, self.tails
+            self.waits, self.tails = [], []
         else:
             for handle in [self.mark()] if after is None else after:
                 if handle == START:
@@ -205,7 +258,7 @@ class PassBuilder:
         item.effects += [Effect(inf, self.number(t), allocate=False) for t in frees]
         self.items.append(item)
         if blocking:
-            self._last_compute = len(self.items) - 1
+            self.last_compute = len(self.items) - 1
         return len(self.items) - 1
 
     def copy(
@@ -228,28 +281,32 @@ class PassBuilder:
 
     def wait(self, *handles: int) -> None:
         """See `Emitter.wait`."""
-        self._waits += [handle for handle in handles if handle != START and handle not in self._waits]
+        self.settle()
+        self.waits += [handle for handle in handles if handle != START and handle not in self.waits]
 
     def wait_for_lane(self, lane: str) -> None:
         """See `Emitter.wait_for_lane`."""
-        if lane not in self._tails:
-            self._tails.append(lane)
+        self.settle()
+        if lane not in self.tails:
+            self.tails.append(lane)
 
     def mark(self) -> int:
         """See `Emitter.mark`."""
+        self.settle()
         self._close()
-        return self._last_compute
+        return self.last_compute
 
     def anchor(self) -> None:
         """Put an empty op on the compute lane, behind everything that the next compute waits for."""
-        self.idle(*self._label, 0.0)
+        self.idle(*self.called, 0.0)
 
     def idle(self, name: str, kind: str, seconds: float) -> None:
         """The device does nothing for `seconds`, between the compute so far and what follows."""
+        self.settle()
         self._close()
-        self.items.append(Item(name, kind, (COMPUTE,), seconds, needs=self._waits, tails=self._tails))
-        self._waits, self._tails = [], []
-        self._last_compute = len(self.items) - 1
+        self.items.append(Item(name, kind, (COMPUTE,), seconds, needs=self.waits, tails=self.tails))
+        self.waits, self.tails = [], []
+        self.last_compute = len(self.items) - 1
 
     # -- segments -------------------------------------------------------------------------------------------------
 
@@ -257,37 +314,28 @@ class PassBuilder:
         """A tensor's name on its rank."""
         return name if name in self._handed else self.prefix + name
 
-    def _prices(self, kernels: Sequence[Kernel]) -> Sequence[Price]:
-        """Of every kernel: seconds, FLOP, bytes moved, seconds that wait for HBM. Equal layers have the same tuples of kernels."""
-        if (known := self.prices.get(id(kernels))) is not None:
-            return known[1]
-        found = []
-        for kernel in kernels:
-            seconds = self.clock(kernel)
-            moved = 0.0 if isinstance(kernel, Fixed) else kernel.bytes
-            found.append((seconds, kernel.flop, moved, seconds if isinstance(kernel, Memory) else 0.0))
-        if isinstance(kernels, tuple):
-            self.prices[id(kernels)] = (kernels, found)
-        return found
-
     def number(self, name: str) -> int:
         return self.table.index[self.full(name)]
 
     def _relabel(self, name: str, kind: str) -> None:
-        if (name, kind) != self._label:
+        if (name, kind) != self.called:
             self._close()
-            self._label = (name, kind)
+            self.called = (name, kind)
 
     def _open(self, name: str, kind: str) -> Item:
-        self._segment = Item(name, kind, (COMPUTE,), needs=self._waits, tails=self._tails)
-        self._waits, self._tails = [], []
-        return self._segment
+        self.segment = Item(name, kind, (COMPUTE,), needs=self.waits, tails=self.tails)
+        self.waits, self.tails = [], []
+        return self.segment
+
+    def holds(self, segment: Item) -> bool:
+        """The item does something even if it takes no time."""
+        return bool(segment.effects or segment.needs or segment.tails)
 
     def _close(self) -> None:
-        segment = self._segment
+        segment = self.segment
         if segment is None:
             return
-        self._segment = None
-        if segment.duration or segment.effects or segment.needs or segment.tails:
+        self.segment = None
+        if segment.duration or self.holds(segment):
             self.items.append(segment)
-            self._last_compute = len(self.items) - 1
+            self.last_compute = len(self.items) - 1

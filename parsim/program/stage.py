@@ -15,13 +15,16 @@ from parsim.model.attention import AttentionCore
 from parsim.model.flops import Again
 from parsim.model.linear import Embedding
 from parsim.model.tape import Step, Tape, tape
+from parsim.parallel.hooks import Weight
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.recompute import Group, checkpoint_groups
 from parsim.parallel.storage import trains
 from parsim.parallel.tensor import TensorParallelHooks
+from parsim.program.host import Floor
 from parsim.program.lengths import at_mean_length
-from parsim.program.passes import Item, PassBuilder, Prices, TensorTable
+from parsim.program.passes import Item, PassBuilder, Stretches, TensorTable
 from parsim.program.program import COMPUTE, Effect
+from parsim.program.stretches import Own
 from parsim.program.versions import Versions
 from parsim.program.walk import Walk
 
@@ -32,10 +35,13 @@ _Template = tuple[str, int, bool, bool, bool, Hashable]
 class StagePasses:
     """Passes of the ranks of one pipeline rank and role. Templates are built on first use, in schedule order."""
 
-    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], prices: Prices | None = None) -> None:
+    def __init__(
+        self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], stretches: Stretches | None = None
+    ) -> None:
         self.plan = plan
         self.clock = clock
-        self._prices: Prices = {} if prices is None else prices
+        self.stretches: Stretches = {} if stretches is None else stretches
+        """what equal blocks add to passes (`parsim.program.stretches`); passes of one plan under one clock may share it"""
         self.chunks = {chunk.stage: chunk for chunk in plan.of_rank(pipeline_rank)}
         self.table = TensorTable()
         self._pipeline_rank = pipeline_rank
@@ -46,9 +52,13 @@ class StagePasses:
         self._templates: dict[_Template, tuple[list[Item], Hashable]] = {}
         self._written: dict[tuple[str, int, bool], list[tuple[_Template, set[str]]]] = {}
         """kind, stage, smaller micro-batch -> templates and what their writers asked (`PassBuilder.asked`)"""
-        self.declared: set[tuple[int, bool, bool]] = set()
-        """blocks, of a whole or a smaller micro-batch, whose tensors are in the table"""
+        self.declared: dict[tuple[int, bool, bool], Own] = {}
+        """blocks whose tensors are in the table: index, of a smaller micro-batch, with an output that is recomputed beside the first"""
+        self.floors: dict[Hashable, Floor] = {}
+        """of blocks with the same tape, by way and by what of backward is run"""
         self._tapes: dict[tuple[int, bool], Tape] = {}
+        self._groups: dict[int, tuple[Group, ...]] = {}
+        self._of_operator: dict[tuple[int, str], tuple[tuple[Weight, ...], tuple[Weight, ...]]] = {}
         self._versions = Versions()
         self._used_workspaces: set[str] = set()
         self.resident = self._declare_resident()
@@ -57,7 +67,7 @@ class StagePasses:
 
     def builder(self, stage: int, *, first: bool = True, last: bool = True) -> PassBuilder:
         prefix = f"chunk {stage} " if len(self.chunks) > 1 else ""
-        return PassBuilder(self.clock, self.table, first=first, last=last, prefix=prefix, prices=self._prices, handed=self._handed(stage))
+        return PassBuilder(self.clock, self.table, first=first, last=last, prefix=prefix, handed=self._handed(stage))
 
     def _handed(self, stage: int) -> frozenset[str]:
         """Boundary tensors that the stage gives to, or has from, another one on this rank: both have the same."""
@@ -138,7 +148,7 @@ class StagePasses:
             at.label("finish gradients", COMPUTE)
             sharding.finish_gradients(at)
             if self.plan.mesh.size("tensor") > 1 and self.plan.training.backward:
-                self.tensor_hooks(stage).at_step(at)
+                self._sum_over_tensor_ranks(stage, at)
             _extend(items, at.finish())
         if not self.plan.training.backward or self.plan.asynchronous:
             return
@@ -227,20 +237,46 @@ class StagePasses:
 
     def groups(self, stage: int) -> tuple[Group, ...]:
         """The stage's blocks as they are checkpointed; where no gradient flows there is nothing to recompute."""
-        groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunks[stage].blocks)
-        return tuple(Group(g.blocks, g.checkpoint and any(map(self.differentiated, g.blocks))) for g in groups)
+        if stage not in self._groups:
+            groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunks[stage].blocks)
+            checked = (Group(g.blocks, g.checkpoint and any(map(self.differentiated, g.blocks))) for g in groups)
+            self._groups[stage] = tuple(checked)
+        return self._groups[stage]
+
+    def trained(self, block: int, operator: str) -> tuple[tuple[Weight, ...], tuple[Weight, ...]]:
+        """Trainable weights of an operator that live here: its own, and those it shares with an earlier owner."""
+        key = (block, operator)
+        if key not in self._of_operator:
+            own, shared = [], []
+            for parameter in self.plan.model.blocks[block].by_operator[operator]:
+                if not parameter.trainable or parameter.buffer:
+                    continue
+                name = f"{self.plan.model.block_names[block]}.{parameter.name}"
+                if name in self.weights:
+                    own.append(self.weights[name])
+                elif parameter.tied in self.weights:
+                    shared.append(self.weights[parameter.tied])
+            self._of_operator[key] = (tuple(own), tuple(shared))
+        return self._of_operator[key]
 
     @property
     def _profiled(self) -> bool:
         return self.plan.model.facts.get("family") == "stages"
 
-    def tensor_hooks(self, stage: int, partial: bool = False) -> TensorParallelHooks:
+    def tensor_hooks(self, partial: bool = False) -> TensorParallelHooks:
+        """The hooks of one pass."""
+        return TensorParallelHooks(self.plan.timed(partial), self.plan.parallelism.tensor.overlap)
+
+    def _sum_over_tensor_ranks(self, stage: int, at: PassBuilder) -> None:
+        """Gradients of which every tensor rank has a part."""
         precision = self.plan.training.precision
         replicated = [w for w in self.plan.weights(self.chunks[stage]) if w.parameter.split is None and trains(w)]
         tables = self._tables(stage)
-        size = sum(w.count for w in replicated if not w.parameter.partial and w.name not in tables) * precision.gradients
-        summed = sum(w.count for w in replicated if w.parameter.partial) * precision.gradients
-        return TensorParallelHooks(self.plan.timed(partial), self.plan.parallelism.tensor.overlap, size, summed)
+        hooks = self.tensor_hooks()
+        whole = sum(w.count for w in replicated if not w.parameter.partial and w.name not in tables)
+        hooks.replicated_gradient_bytes = whole * precision.gradients
+        hooks.partial_gradient_bytes = sum(w.count for w in replicated if w.parameter.partial) * precision.gradients
+        hooks.at_step(at)
 
     def _tables(self, stage: int) -> set[str]:
         """Embedding tables: their gradients are made from the gathered tokens, hence whole on every tensor rank."""

@@ -11,11 +11,11 @@ Boundary tensors are x<b> (input of block b) and dx<b> (its gradient).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from parsim.model.loss import Loss
-from parsim.model.model import Operator
 from parsim.model.tape import Step, Tape
 from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.hooks import Unit, Weight
@@ -25,6 +25,7 @@ from parsim.program.host import Floor, LaunchFloor
 from parsim.program.passes import Item
 from parsim.program.program import COMPUTE
 from parsim.program.stored import Stored
+from parsim.program.stretches import Deferred, Own
 
 if TYPE_CHECKING:
     from parsim.program.stage import StagePasses
@@ -48,7 +49,7 @@ class Walk:
         self.at = passes.builder(stage, first=first, last=last)
         self.sharding: Replicated = passes.sharding[stage]
         self.units = passes.units[stage]
-        self.tensor = passes.tensor_hooks(stage, partial) if self.plan.mesh.size("tensor") > 1 else None
+        self.tensor = passes.tensor_hooks(partial) if self.plan.mesh.size("tensor") > 1 else None
         if self.tensor is not None:
             self.tensor.split = split
         self.context = ContextParallelHooks(self.plan.timed(partial)) if self.plan.mesh.size("context") > 1 else None
@@ -62,6 +63,8 @@ class Walk:
         self._again = frozenset(block for block in again if block + 1 < len(self.plan.model.blocks))
         """blocks whose recomputed output is a second tensor, because weight gradients still wait for the first"""
         self._written: set[str] = set()
+        self._of_pass = (split, self.plan.parallelism.tensor.overlap)
+        """what operators of the pass depend on besides their tape, which is that of one workload"""
         self.stored = Stored(self)
 
     def finish(self) -> list[Item]:
@@ -111,10 +114,20 @@ class Walk:
         key = (block, self.partial, block in self._again)
         if key in self.passes.declared:
             return
-        self.passes.declared.add(key)
         categories = {"activations": "activations", "gradients": "temporaries", "temporaries": "temporaries"}
+        numbers = []
         for name, row in self.tape(block).tensors.items():
-            self.at.tensor(self._name(block, name), row.bytes, categories[row.category], per_micro_batch=True)
+            full = self.at.full(self._name(block, name))
+            numbers.append(self.passes.table.declare(full, row.bytes, categories[row.category], per_micro_batch=True))
+        self.passes.declared[key] = Own(self.plan.model.block_names[block], tuple(numbers))
+
+    def _add(self, block: int, what: Hashable, write: Callable[[], None]) -> None:
+        """Write operators of the block, or repeat what equal ones wrote; `what`: all that they depend on besides tape and pass."""
+        if self.at.deferred is None:
+            own = self.passes.declared[block, self.partial, block in self._again]
+            pending = [] if self.tensor is None else self.tensor.pending
+            self._deferred = Deferred(self.at, self.passes.stretches, (self.tape(block), self._of_pass), own, pending)
+        self._deferred.add(what, write)
 
     def _names(self, block: int, tensors: Sequence[str]) -> list[str]:
         return [self._name(block, tensor) for tensor in tensors]
@@ -168,20 +181,29 @@ class Walk:
         steps = taped.forward if saved else taped.forward_unsaved
         kept = saved and (taped.input_saved or self.kept_by_producer(block))
         free_input = not (keep_input or kept or self._external(block))
-        for index, step in enumerate(steps):
-            frees = self._names(block, step.frees)
-            if free_input and index == taped.input_last_forward:
-                frees.append(self._name(block, "input"))
-            if self.tensor is not None:
-                self.tensor.before_forward(step.operator, self.at)
-            allocates = [name for name in self._names(block, step.allocates) if not (recomputes and name == self._result)]
-            self._run(step, "recompute" if recomputes else COMPUTE, allocates, frees)
-            if self.tensor is not None:
-                self.tensor.after_forward(step.operator, self.at)
+        has_output = recomputes and self._ends(block)
+
+        def write() -> None:
+            for index, step in enumerate(steps):
+                frees = self._names(block, step.frees)
+                if free_input and index == taped.input_last_forward:
+                    frees.append(self._name(block, "input"))
+                if self.tensor is not None:
+                    self.tensor.before_forward(step.operator, self.at)
+                allocates = [name for name in step.allocates if not (has_output and name == "output")]
+                self._run(step, "recompute" if recomputes else COMPUTE, self._names(block, allocates), frees)
+                if self.tensor is not None:
+                    self.tensor.after_forward(step.operator, self.at)
+
+        self._add(block, ("forward", saved, free_input, has_output, recomputes), write)
+
+    def _ends(self, block: int) -> bool:
+        """It is the model's last: the script holds its output and the output's gradient."""
+        return block == len(self.plan.model.blocks) - 1
 
     def _run(self, step: Step, kind: str, allocates: Sequence[str], frees: Sequence[str]) -> None:
         """The kernels of a step, with the messages of context parallelism between them."""
-        if self.context is not None and self.context.splits(step.operator):
+        if self.context is not None and step.phase != "weight" and self.context.splits(step.operator):
             self.context.run(step, kind, self.at, allocates, frees)
         else:
             self.at.compute("", kind, step.kernels, allocates, frees)
@@ -284,58 +306,60 @@ class Walk:
             self.at.compute("", "recompute", (), frees=[output])
 
     def _backward_block(self, block: int, *, inputs: bool, weights: bool) -> None:
+        """Run a block's backward. The strategy is asked around every weight step; what lies between is one stretch."""
+        taped, at = self.tape(block), self.at
+        mine = taped.input_saved and not (self._external(block) or self.kept_by_producer(block))
+        used = ("backward", inputs, weights, mine, self._ends(block))
+        last: Step | None = None
+        for steps, place in _between_weights(taped, inputs=inputs, weights=weights):
+            coming = None if place is None else taped.backward[place]
+            if steps or self.tensor is not None:
+                self._add(block, (*used, "before", place), partial(self._between, block, last, steps, coming, mine))
+            if coming is not None and place is not None:
+                own = self._before_gradient(block, coming)
+                self._add(block, (*used, "weight", place), partial(self._run_backward, block, place, mine))
+                if own:
+                    self.sharding.gradient(self._unit_of[block], list(own), at)
+            last = coming
+
+    def _between(self, block: int, last: Step | None, places: Sequence[int], coming: Step | None, mine: bool) -> None:
+        """What stands between the gradients of two operators' weights: communication of both, input steps."""
+        if last is not None and self.tensor is not None:
+            self.tensor.after_weight(last.operator, self.at)
+        for place in places:
+            step = self.tape(block).backward[place]
+            hooks = None if step.phase == "recompute" else self.tensor
+            if hooks is not None:
+                hooks.before_input(step.operator, self.at)
+            self._run_backward(block, place, mine)
+            if hooks is not None:
+                hooks.after_input(step.operator, self.at)
+        if coming is not None and self.tensor is not None:
+            self.tensor.before_weight(coming.operator, self.at)
+
+    def _run_backward(self, block: int, place: int, mine: bool) -> None:
+        """A step of the backward tape; `mine`: the block's input is freed behind its last use."""
         taped = self.tape(block)
-        for index, step in enumerate(taped.backward):
-            weight_step = step.phase == "weight"
-            if not (weights if weight_step else inputs):
-                continue
-            frees = [name for name in self._names(block, step.frees) if name != self._root_gradient]
-            mine = taped.input_saved and not (self._external(block) or self.kept_by_producer(block))
-            if mine and index == taped.input_last_backward:
-                frees.append(self._name(block, "input"))
-            if taped.output_saved and index == taped.output_last_backward:
-                frees.append(self._name(block, "output"))
-            if weight_step:
-                self._weight_step(block, step, frees)
-            else:
-                self._input_step(block, step, frees)
-
-    def _input_step(self, block: int, step: Step, frees: Sequence[str]) -> None:
+        step = taped.backward[place]
+        frees = [name for name in step.frees if not (name == "grad_output" and self._ends(block))]
+        if mine and place == taped.input_last_backward:
+            frees.append("input")
+        if taped.output_saved and place == taped.output_last_backward:
+            frees.append("output")
         kind = "recompute" if step.phase == "recompute" else COMPUTE
-        if self.tensor is not None and kind == COMPUTE:
-            self.tensor.before_input(step.operator, self.at)
-        self._run(step, kind, self._names(block, step.allocates), frees)
-        if self.tensor is not None and kind == COMPUTE:
-            self.tensor.after_input(step.operator, self.at)
+        self._run(step, kind, self._names(block, step.allocates), self._names(block, frees))
 
-    def _weight_step(self, block: int, step: Step, frees: Sequence[str]) -> None:
-        at, unit = self.at, self._unit_of[block]
-        if self.tensor is not None:
-            self.tensor.before_weight(step.operator, at)
-        own, shared = self._trained(block, step.operator)
-        fresh = [w for w in (*own, *shared) if w.name not in self._written]
-        self._written.update(w.name for w in fresh)
-        for owner in dict.fromkeys(self._unit_of[w.block] for w in fresh):
-            self.sharding.before_gradient(owner, [w for w in fresh if self._unit_of[w.block] is owner], at)
-        at.compute("", COMPUTE, step.kernels, self._names(block, step.allocates), frees)
-        if own:
-            self.sharding.gradient(unit, own, at)
-        if self.tensor is not None:
-            self.tensor.after_weight(step.operator, at)
-
-    def _trained(self, block: int, operator: Operator) -> tuple[list[Weight], list[Weight]]:
-        """Trainable weights of an operator that live here: its own, and those it shares with an earlier owner."""
-        own, shared = [], []
-        known = self.passes.weights
-        for parameter in operator.parameters():
-            if not parameter.trainable or parameter.buffer:
-                continue
-            name = f"{self.plan.model.block_names[block]}.{parameter.name}"
-            if name in known:
-                own.append(known[name])
-            elif parameter.tied in known:
-                shared.append(known[parameter.tied])
-        return own, shared
+    def _before_gradient(self, block: int, step: Step) -> Sequence[Weight]:
+        """Announce the gradients that a weight step writes first; returns those of the block's own weights."""
+        own, shared = self.passes.trained(block, step.operator.name)
+        fresh = [weight for weight in (*own, *shared) if weight.name not in self._written]
+        self._written.update(weight.name for weight in fresh)
+        by_unit: dict[str, list[Weight]] = {}
+        for weight in fresh:
+            by_unit.setdefault(self._unit_of[weight.block].name, []).append(weight)
+        for weights in by_unit.values():
+            self.sharding.before_gradient(self._unit_of[weights[0].block], weights, self.at)
+        return own
 
     def _drop_pass(self) -> None:
         """The script's variables of this micro-batch go out of scope."""
@@ -354,13 +378,16 @@ class Walk:
     def _floor(self, block: int, *, backward: bool, inputs: bool = True, weights: bool = True) -> Floor | None:
         if not self.host.active:
             return None
-        taped = self.tape(block)
-        steps = taped.forward
-        if backward:
-            steps = tuple(step for step in taped.backward if (weights if step.phase == "weight" else inputs))
-        kernels = [kernel for step in steps for kernel in step.kernels]
-        share = 1.0 if inputs and weights else 0.5
-        return self.host.floor(self.plan.model.blocks[block], kernels, backward=backward, share=share)
+        taped, kind = self.tape(block), self.plan.model.blocks[block]
+        key = (taped, kind.kind, backward, inputs, weights)
+        if key not in self.passes.floors:
+            steps = taped.forward
+            if backward:
+                steps = tuple(step for step in taped.backward if (weights if step.phase == "weight" else inputs))
+            kernels = [kernel for step in steps for kernel in step.kernels]
+            share = 1.0 if inputs and weights else 0.5
+            self.passes.floors[key] = self.host.floor(kind, kernels, backward=backward, share=share)
+        return self.passes.floors[key]
 
     def _host_binds(self, *, backward: bool) -> bool:
         """Whether launching may take longer than the kernels of the first block to run: floors begin when its data are there."""
@@ -390,3 +417,17 @@ class Walk:
             self.sharding.after_backward(unit, self.at)
         else:
             self.sharding.after_forward(unit, self.at)
+
+
+@lru_cache(maxsize=4096)
+def _between_weights(taped: Tape, *, inputs: bool, weights: bool) -> tuple[tuple[tuple[int, ...], int | None], ...]:
+    """Places in the backward tape of steps that follow each other, and of the weight step behind them (None: the end)."""
+    cut: list[tuple[tuple[int, ...], int | None]] = []
+    steps: list[int] = []
+    for place, step in enumerate(taped.backward):
+        if step.phase != "weight":
+            steps += [place] * inputs
+        elif weights:
+            cut.append((tuple(steps), place))
+            steps = []
+    return (*cut, (tuple(steps), None))

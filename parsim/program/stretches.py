@@ -1,0 +1,134 @@
+"""Equal stretches of passes, written once and repeated.
+
+Between two questions to the data-parallel strategy, what a block adds to a pass depends on its tape, on how the pass uses it, and
+on what the pass looks like there: the compute item that is open, the handles that are waited for. The first block of a kind is
+written operator by operator, and what that added is kept as a `Stretch`; other blocks of the kind get the same items under their own
+name, with their own tensors. The writer does not see which of the two happened, and the result is the same to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from parsim.parallel.hooks import START
+from parsim.program.passes import Item, PassBuilder, Piece, Stretch, Stretches
+from parsim.program.program import Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What a block does not share with others of its kind."""
+
+    name: str
+    tensors: tuple[int, ...]
+    """number in the rank's table of every tensor of its tape"""
+
+
+class Deferred:
+    """Operators of one block that are to be written, one after the other, before anything else is.
+
+    Nothing is written while the strategy has nothing to say, so that a stretch is as long as the strategy lets it be.
+    """
+
+    def __init__(self, at: PassBuilder, known: Stretches, of: Hashable, own: Own, pending: list[int]) -> None:
+        """`of`: what all operators depend on, besides what they look like; `pending`: handles that some of them keep for later ones."""
+        self.at, self.known, self.own, self.pending = at, known, own, pending
+        self._what: list[Hashable] = [of]
+        self._writes: list[Callable[[], None]] = []
+        at.deferred = self._write
+
+    def add(self, what: Hashable, write: Callable[[], None]) -> None:
+        """Do to the pass what `write` does, which depends on `what`."""
+        self._what.append(what)
+        self._writes.append(write)
+
+    def _write(self) -> None:
+        at = self.at
+        handles = [at.last_compute, *at.waits, *self.pending]
+        key = (tuple(self._what), _look(at, self.own, handles))
+        if (stretch := self.known.get(key)) is not None:
+            _repeat(stretch, at, self.own, handles, self.pending)
+            return
+        opened, begun = at.segment, len(at.items)
+        before = len(opened.effects) if opened is not None else 0
+        for write in self._writes:
+            write()
+        items = at.items[begun:] + ([at.segment] if at.segment is not None else [])
+        keeper = _Keeper(self.own, begun, handles)
+        self.known[key] = Stretch(
+            pieces=tuple(keeper.piece(item, item is opened, before) for item in items),
+            open=at.segment is not None,
+            called=(_nameless(at.called[0], self.own), at.called[1]),
+            waits=keeper.handles(at.waits),
+            tails=tuple(at.tails),
+            pending=keeper.handles(self.pending),
+            last_compute=keeper.handles([at.last_compute])[0],
+        )
+
+
+class _Keeper:
+    """Takes from items what is the block's own."""
+
+    def __init__(self, own: Own, begun: int, known: Sequence[int]) -> None:
+        """`begun`: items that the pass had; `known`: handles from before."""
+        self._own, self._begun, self._known = own, begun, known
+        self._places = {number: place for place, number in enumerate(own.tensors)}
+
+    def handles(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Items counted from the first of the stretch; or, below 0, ~place among the handles from before."""
+        return tuple(number - self._begun if number >= self._begun else ~self._known.index(number) for number in numbers)
+
+    def piece(self, item: Item, continued: bool, before: int) -> Piece:
+        """An item; of one that was open, what came after its effects `before`."""
+        name = _nameless(item.name, self._own) if item.collective is None else (item.name, False)
+        needs = () if continued else self.handles(item.needs)
+        effects = item.effects[before:] if continued else item.effects
+        changes = tuple((effect.offset, self._places[effect.tensor], effect.allocate) for effect in effects)
+        sums = (item.duration, item.memory_time, item.flop, item.moved)
+        return Piece(continued, name, item.kind, item.lanes, sums, item.collective, needs, tuple(item.tails), changes)
+
+
+def _look(at: PassBuilder, own: Own, handles: Sequence[int]) -> Hashable:
+    """What the pass looks like, handles being told apart only by which of them are equal."""
+    opened = at.segment
+    return (
+        None if opened is None else (opened.duration, opened.flop, opened.moved, opened.memory_time, at.holds(opened)),
+        (_nameless(at.called[0], own), at.called[1]),
+        (_nameless(at.named[0], own), at.named[1]),
+        handles[0] == START,
+        len(at.waits),
+        tuple(map(handles.index, handles)) if len(handles) > 1 else (),
+        tuple(at.tails),
+    )
+
+
+def _nameless(name: str, own: Own) -> tuple[str, bool]:
+    """A name without that of the block, and whether it had it."""
+    return (name.removesuffix(own.name), True) if own.name and name.endswith(own.name) else (name, False)
+
+
+def _repeat(stretch: Stretch, at: PassBuilder, own: Own, handles: Sequence[int], pending: list[int]) -> None:
+    """Add the same under another name, with other tensors."""
+    begun, tensors, opened = len(at.items), own.tensors, at.segment
+
+    def real(places: Sequence[int]) -> list[int]:
+        return [begun + place if place >= 0 else handles[~place] for place in places]
+
+    for piece in stretch.pieces:
+        effects = [Effect(offset, tensors[place], allocate) for offset, place, allocate in piece.effects]
+        if piece.continued and opened is not None:
+            opened.duration, opened.memory_time, opened.flop, opened.moved = piece.sums
+            opened.effects += effects
+            at.items.append(opened)
+        else:
+            name, whose = piece.name
+            text = name + own.name if whose else name
+            needs = real(piece.needs) if piece.needs else []
+            at.items.append(Item(text, piece.kind, piece.lanes, *piece.sums, piece.collective, needs, list(piece.tails), effects))
+    at.segment = at.items.pop() if stretch.open else None
+    (name, whose), kind = stretch.called
+    at.called = (name + own.name if whose else name, kind)
+    at.waits, at.tails = real(stretch.waits), list(stretch.tails)
+    pending[:] = real(stretch.pending)
+    at.last_compute = real((stretch.last_compute,))[0]
