@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structures import STRUCTURES, look_up, shipped
 
 from parsim.errors import ModelError
 from parsim.model.catalogue import build_model
 from parsim.model.model import Model, Workload
 from parsim.model.operators import Loss
 from parsim.model.tape import tape
-from parsim.scenario import files
-
-
-def look_up(name: str) -> dict[str, Any]:
-    return files.read(files.find("models", name)).tree
 
 
 def built(name: str, loss: str = "auto", **changes: Any) -> Model:
@@ -55,10 +51,10 @@ def test_a_bare_encoder_has_no_classes_for_cross_entropy() -> None:
         built("bert-base", task="encoder", loss="cross_entropy")
 
 
-@pytest.mark.parametrize("name", files.names("models"))
+@pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.parametrize("attention", ["flash2", "eager"])
 def test_every_parameter_gets_a_gradient(name: str, attention: str) -> None:
-    model = built(name)
+    model = shipped(name)
     at = Workload(2, int(str(model.facts.get("sequence_length", 32))) if model.sequence else 1, attention=attention, dropout=0.1)
     for block in dict.fromkeys(model.blocks):
         ran = {step.operator.name for step in tape(block, at, input_gradient=block is not model.blocks[0]).backward}

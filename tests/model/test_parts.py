@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cache
-from typing import Any
 
 import pytest
+from structures import STRUCTURES
+from structures import shipped as model
 
 from parsim.kernel import Attention
-from parsim.model.catalogue import build_model
 from parsim.model.counts import parameter_count
 from parsim.model.flops import forward_flop
 from parsim.model.model import Model, Workload
 from parsim.model.parts import PASSES, Part, parts
-from parsim.scenario import files
-
-
-def look_up(name: str) -> dict[str, Any]:
-    return files.read(files.find("models", name)).tree
-
-
-@cache
-def model(name: str) -> Model:
-    return build_model(look_up(name), name=name, base_lookup=look_up)
 
 
 def length(of: Model) -> int:
@@ -37,7 +26,7 @@ def by_name(found: tuple[Part, ...], key: str = "forward") -> dict[str, float]:
     return dict(sums)
 
 
-@pytest.mark.parametrize("name", files.names("models"))
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_every_shipped_model_is_the_sum_of_its_parts(name: str) -> None:
     of = model(name)
     found = parts(of, Workload(batch=3, sequence=length(of)))

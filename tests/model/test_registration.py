@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structures import STRUCTURES, look_up, shipped
 
 from parsim.model.catalogue import build_model
 from parsim.model.model import Model
-from parsim.scenario import files
 
 MIB = 2**20
-
-
-def look_up(name: str) -> dict[str, Any]:
-    return files.read(files.find("models", name)).tree
 
 
 def built(name: str, **changes: Any) -> Model:
@@ -79,9 +75,9 @@ def test_gpt_neox_registers_both_norms_first() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", files.names("models"))
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_no_parameter_is_lost_or_doubled_by_reordering(name: str) -> None:
-    for block in dict.fromkeys(built(name).blocks):
+    for block in dict.fromkeys(shipped(name).blocks):
         executed = [p for operator in block.operators for p in operator.parameters()]
         registered = block.parameters()
         assert sorted(p.name for p in registered) == sorted(p.name for p in executed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,15 @@ MINIMAL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def errors(tree: Any) -> list[str]:
+@cache
+def validator() -> Any:
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft7Validator.check_schema(schema())
-    return [error.message for error in jsonschema.Draft7Validator(schema()).iter_errors(tree)]
+    return jsonschema.Draft7Validator(schema())
+
+
+def errors(tree: Any) -> list[str]:
+    return [error.message for error in validator().iter_errors(tree)]
 
 
 def test_the_committed_file_is_up_to_date() -> None:

@@ -16,7 +16,7 @@ from parsim.study.diagnose_causes import Parameter, parameters
 from parsim.study.diagnose_ranges import Plausible, plausible
 
 SMALL = {
-    "model": {"base": "gpt2", "layers": 2},
+    "model": {"base": "gpt2", "layers": 1},
     "cluster": {"topology": "dgx-a100-80gb", "gpus": 2},
     "training": {"sequence_length": 512, "micro_batch": 2, "gradient_accumulation": 1},
     "parallel": {"data": {"strategy": "ddp"}},
@@ -155,7 +155,8 @@ class TestExplainStep:
         assert wire.value == pytest.approx(wire.cause.now / 50)
         assert wire.step < measured
 
-    def test_memory_by_setting_and_by_overhead(self, scenario):
+    def test_memory_by_setting_and_by_overhead(self):
+        scenario = load(SMALL, "model.layers=2")
         peak = simulate(scenario).peak_memory
         found = explain_step(question(scenario, None, f"{peak + 2**30} B"), quiet)
         assert found.overhead == 2**30

@@ -22,7 +22,7 @@ from parsim.study.diagnose_trace import attributed, suspects
 
 ROOT = Path(__file__).resolve().parents[2]
 DDP = {
-    "model": {"base": "gpt2", "layers": 2},
+    "model": {"base": "gpt2", "layers": 1},
     "cluster": {"topology": "dgx-a100-80gb", "gpus": 2},
     "training": {"sequence_length": 512, "micro_batch": 2, "gradient_accumulation": 1},
     "parallel": {"data": {"strategy": "ddp"}},
@@ -214,7 +214,10 @@ class TestAttributed:
 
     def test_a_schedule_without_the_end_of_a_step(self):
         scenario = load(
-            {**DDP, "training": {**DDP["training"], "gradient_accumulation": 4}}, "parallel.pp=2", "parallel.pipeline.schedule=pipedream"
+            {**DDP, "training": {**DDP["training"], "gradient_accumulation": 4}},
+            "model.layers=2",
+            "parallel.pp=2",
+            "parallel.pipeline.schedule=pipedream",
         )
         with pytest.raises(PlanError, match="without a flush"):
             attributed(scenario, build(scenario), simulate(scenario), Recorded({}), quiet)
@@ -244,6 +247,7 @@ def test_both_sides_in_one_file_without_overlaps(tmp_path):
     assert sorted(names) == ["rank 0: predicted", "rank 0: recorded", "rank 1: predicted", "rank 1: recorded"]
 
 
+@pytest.mark.slow
 def test_two_dozen_changed_runs(cases):
     """A draw of validation/diagnose/cases.py: one change of 30 % comes first, two come in the first three, and a time alone lists it."""
     found = list(cases.results(16, 8, seed=3, names=("DDP, NVLink", "tensor parallel")))

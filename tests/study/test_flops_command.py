@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structures import STRUCTURES
 
 from parsim import theory
 from parsim.cli import execute
 from parsim.errors import InputError
 from parsim.model.flops import CONVENTIONS
-from parsim.scenario import files
 from parsim.study.counting import arithmetic, conventions, hardware, subject
 from parsim.study.flops import Question, document, flops, text
 
@@ -29,7 +29,7 @@ def value(written: str) -> float:
     return float(eval(written.replace(",", "").replace(" x ", " * ").replace("^", "**")))
 
 
-@pytest.mark.parametrize("name", files.names("models"))
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_printed_arithmetic_is_the_number_beside_it(name: str) -> None:
     of = subject(name)
     for one in (*conventions(of), *hardware(of, "full"), *hardware(of, "selective")):

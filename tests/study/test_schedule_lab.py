@@ -190,7 +190,7 @@ sizes = st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(1, 3))
 seconds = st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0])
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(sizes, st.sampled_from(NAMES), seconds, seconds, seconds, st.sampled_from([0, 0.25, 0.5, 2]))
 def test_a_closed_form_is_what_the_engine_finds(size, name, f, i, w, c):
     """Wherever a formula is shown its conditions hold: simulation and literature agree."""
@@ -230,7 +230,7 @@ def repeated(entry, count):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from([name for name in NAMES if name != "pipedream"]),
     st.integers(2, 4),
@@ -368,7 +368,7 @@ def test_the_figure_of_huang_box_for_box():
 # -- tables of the user's own ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.sampled_from(NAMES), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3), st.sampled_from(["0", "0.5"]))
 def test_a_written_table_gives_the_same_times(name, p, rounds, v, c):
     (entry,) = entries([name], p, p * rounds, [v])
@@ -452,7 +452,7 @@ def test_a_deadlock_names_the_slot_and_the_circle(folder, capsys):
     assert len(document["deadlock"]["own.csv"]) == 2
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.permutations(range(6)), st.permutations(range(6)))
 def test_simulated_or_named(first, second):
     """Any order of legal slots either runs or is refused with the places of the slots that stop it."""

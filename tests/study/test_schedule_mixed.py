@@ -239,7 +239,7 @@ def by_hand(rows: Schedule, overlapped: Overlapped, duration: dict[str, float], 
     return max(free)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(tables(), st.integers(1, 3), st.integers(0, 3), st.integers(0, 3), st.sampled_from([0.0, 0.5]))
 def test_a_legal_mixture_never_deadlocks(table, forward, inputs, weights, delay):
     assert check(table.rows) == []
@@ -249,7 +249,7 @@ def test_a_legal_mixture_never_deadlocks(table, forward, inputs, weights, delay)
     run(entry(table), f"F={forward},I={inputs},W={weights}", communication=str(delay), overlap=False)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(tables(), st.integers(0, 3), st.sampled_from(["0", "0.5"]))
 def test_whole_backwards_are_split_ones_that_hand_on_late(table, weights, delay):
     """B hands its gradient on when W has ended too: equal to I W where W takes no time, and never shorter."""
@@ -258,7 +258,7 @@ def test_whole_backwards_are_split_ones_that_hand_on_late(table, weights, delay)
     assert whole == parts if weights == 0 else whole >= parts
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(tables(overlap=True))
 def test_overlapped_slots_take_the_time_of_both(table):
     own = entry(table)

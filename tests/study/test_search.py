@@ -117,9 +117,9 @@ def fitting(entries: Sequence[Entry | None]) -> dict[int, Entry]:
     return {number: entry for number, entry in enumerate(entries) if entry is not None and entry[4] <= CAPACITY}
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_thousands_of_spaces_give_the_best_of_all(seed: int) -> None:
-    """2,000 spaces of up to 40 candidates, any number of workers, any order of arrival: the k best, in order, ties by number."""
+@pytest.mark.parametrize("seed", range(10))
+def test_hundreds_of_spaces_give_the_best_of_all(seed: int) -> None:
+    """500 spaces of up to 40 candidates, any number of workers, any order of arrival: the k best, in order, ties by number."""
     draw = random.Random(seed)
     for _ in range(50):
         entries = entries_of(draw, draw.randint(1, 40))
@@ -131,9 +131,9 @@ def test_thousands_of_spaces_give_the_best_of_all(seed: int) -> None:
         assert not rows.keys() & choice.passed.keys()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_thousands_of_spaces_give_the_whole_pareto_front(seed: int) -> None:
-    """1,000 spaces: everything that nothing else dominates, equals included."""
+@pytest.mark.parametrize("seed", range(10))
+def test_hundreds_of_spaces_give_the_whole_pareto_front(seed: int) -> None:
+    """500 spaces: everything that nothing else dominates, equals included."""
     draw = random.Random(1000 + seed)
     for _ in range(50):
         entries = entries_of(draw, draw.randint(1, 30))
@@ -145,9 +145,9 @@ def test_thousands_of_spaces_give_the_whole_pareto_front(seed: int) -> None:
         assert rows.keys() | choice.passed.keys() == set(range(len(entries)))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_means_over_seeds_are_ranked_as_if_all_were_simulated(seed: int) -> None:
-    """500 spaces of up to 12 candidates with 2 or 3 seeds each: a candidate with a seed that breaks a constraint is none."""
+    """250 spaces of up to 12 candidates with 2 or 3 seeds each: a candidate with a seed that breaks a constraint is none."""
     draw = random.Random(2000 + seed)
     for _ in range(25):
         seeds, top = draw.choice((2, 3)), draw.choice((1, 2))
@@ -230,8 +230,8 @@ def best(study: parsim.study.sweep.study.Study, top: int) -> list[tuple[float, i
 
 
 def test_a_space_of_small_scenarios_equals_brute_force(small: list[dict[str, Any]]) -> None:
-    """A hundred real simulations of some milliseconds; bounds are checked against each step and each row."""
-    some = random.Random(1).sample(small, 80)
+    """Forty real simulations of some milliseconds; bounds are checked against each step and each row."""
+    some = random.Random(1).sample(small, 40)
     found, everything = swept(SMALL, some, top=3), simulated(SMALL, some)
     assert best(found, 3) == everything[:3]
     counts = found.counts()
@@ -241,7 +241,7 @@ def test_a_space_of_small_scenarios_equals_brute_force(small: list[dict[str, Any
 
 def test_a_front_of_small_scenarios_equals_brute_force(small: list[dict[str, Any]]) -> None:
     """Step time against memory: the table is the whole front."""
-    some = random.Random(2).sample(small, 60)
+    some = random.Random(2).sample(small, 36)
     found, everything = swept(SMALL, some, minimise=("step_time", "peak_memory"), top=60), simulated(SMALL, some)
     front = [one for one in everything if not any(dominates(other[:2], one[:2]) for other in everything)]
     assert {(entry.rows[0]["step_time_s"], entry.rows[0]["peak_bytes"], entry.place.number) for entry in found.shown} == set(front)
@@ -249,7 +249,7 @@ def test_a_front_of_small_scenarios_equals_brute_force(small: list[dict[str, Any
 
 
 def test_the_answer_does_not_depend_on_the_executor(small: list[dict[str, Any]]) -> None:
-    some = small[::9]
+    some = small[::14]
     alone = swept(SMALL, some, top=2)
     with ThreadPoolExecutor(2) as threads:
         for how in ({"workers": 2}, {"executor": threads}):
@@ -258,7 +258,7 @@ def test_the_answer_does_not_depend_on_the_executor(small: list[dict[str, Any]])
 
 def test_tight_memory_decides_as_brute_force_does(small: list[dict[str, Any]]) -> None:
     """A reserve that leaves little room: most candidates do not fit, and the best of the rest is found."""
-    base, some = {**SMALL, "cluster": {"topology": "dgx-a100-80gb", "memory_reserve": "77.2 GiB"}}, small[::7]
+    base, some = {**SMALL, "cluster": {"topology": "dgx-a100-80gb", "memory_reserve": "77.2 GiB"}}, small[::12]
     found, everything = swept(base, some, top=1), simulated(base, some)
     assert sum("does not fit" in reason for _, _, reason in found.why_not()) > len(some) / 4
     assert best(found, 1) == everything[:1]

@@ -218,7 +218,7 @@ SECTIONS = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.fixed_dictionaries(SECTIONS))
 def test_no_simulation_beats_its_bounds(case):
     tree = {

@@ -70,6 +70,7 @@ def test_an_answer_is_what_run_finds() -> None:
     assert report.gpu_hours == pytest.approx(best.gpu_hours / best.ratio)
 
 
+@pytest.mark.slow
 def test_fewest_gpus_are_first_and_exact() -> None:
     """Every smaller number of the grid is too slow, also when everything is simulated."""
     answer = within_two_hours()

@@ -1,0 +1,25 @@
+"""Shares that do not divide by the ranks are rounded up: every rank holds, gathers and steps on the padded share."""
+
+from __future__ import annotations
+
+import pytest
+from jobs import FP32, job, layers
+
+from parsim.parallel.settings import Optimizer
+
+SHARES = {  # tensors of a rank's share, each of one fp32 element per parameter of the share
+    "fsdp": ("stage 0.shard", "stage 0.exp_avg", "stage 0.exp_avg_sq", "stage 0.grad.shard"),
+    "zero3": ("stage 0.shard", "stage 0.exp_avg", "stage 0.exp_avg_sq", "stage 0.grad.shard"),
+    "zero2": ("flat shard.exp_avg", "flat shard.exp_avg_sq", "gradient shard"),
+    "zero1": ("flat shard.exp_avg", "flat shard.exp_avg_sq"),
+}
+
+
+@pytest.mark.parametrize("strategy", SHARES)
+@pytest.mark.parametrize(("parameters", "replicas", "share"), [(1001, 4, 251), (1000, 4, 250), (1003, 4, 251), (5, 3, 2), (1, 4, 1)])
+def test_a_share_is_rounded_up(strategy: str, parameters: int, replicas: int, share: int) -> None:
+    recipe = {"precision": FP32, "optimizer": Optimizer("adam"), "data_settings": {"strategy": strategy}}
+    run = job(layers(1, parameters=parameters), data=replicas, **recipe)
+    for rank in range(replicas):
+        sizes = {tensor.name: tensor.bytes for tensor in run.memory(rank).tensors}
+        assert {name: sizes[name] for name in SHARES[strategy]} == dict.fromkeys(SHARES[strategy], 4 * share)

@@ -1,0 +1,56 @@
+"""Shipped models by the structure of their network: files that differ in sizes only are one case for tests of structure."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, fields, replace
+from functools import cache
+from typing import Any
+
+from parsim.errors import ModelError
+from parsim.model.catalogue import build_model, read_architecture
+from parsim.model.model import Model
+from parsim.scenario import files
+
+STRUCTURES = (
+    "bert-base", "bloom-560m", "llama-3-8b", "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "gemma-2-27b", "gemma-2-9b",
+    "gemma-2b", "gemma-7b", "gpt-neox-20b", "gpt2", "gpt3-175b", "llama-2-7b", "llama-3.2-1b", "llama-3.2-3b", "mistral-7b",
+    "mistral-7b-v0.3", "mixtral-8x7b", "mpt-125m", "mpt-7b", "opt-125m", "opt-350m", "phi-2", "phi-3-mini", "pythia-1b",
+    "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-32b", "resnet50", "resnet18",
+    "resnet34", "roberta-base", "vit-base", "vit-huge",
+)  # fmt: skip
+"""one model of each structure"""
+SIZES = {"hidden", "layers", "vocabulary", "maximum_sequence", "vocab_divisible_by", "token_types", "labels"}
+"""fields of an architecture that are counted with and decide nothing"""
+
+
+def look_up(name: str) -> dict[str, Any]:
+    return files.read(files.find("models", name)).tree
+
+
+@cache
+def shipped(name: str) -> Model:
+    return build_model(look_up(name), name=name, base_lookup=look_up)
+
+
+def structure(name: str) -> tuple[Any, ...]:
+    """What decides which operators a model has, and which formulas apply to them."""
+    try:
+        config = read_architecture(look_up(name), base_lookup=look_up).resolved()
+    except ModelError:  # no transformer: the operators of its distinct blocks
+        return tuple(tuple((type(one).__name__, one.name) for one in block.operators) for block in dict.fromkeys(shipped(name).blocks))
+    derived = {
+        "heads": 0,
+        "kv_heads": (config.kv_heads > 1) + (config.kv_heads == config.heads),
+        "head_dim": config.head_dim * config.heads == config.hidden,
+        "mlp": config.mlp == 4 * config.hidden,
+        "embedding_width": config.embedding_width == config.hidden,
+        "attention_window": config.attention_window > 0,
+        "dropout": config.dropout > 0,
+    }
+    config = replace(config, **dict.fromkeys(SIZES, 0), **derived)
+    for name_ in ("experts", "latent"):
+        part = getattr(config, name_)
+        if part is not None:
+            flags = {field.name: min(getattr(part, field.name), 1) for field in fields(part)}
+            config = replace(config, **{name_: replace(part, **flags)})
+    return astuple(config)
