@@ -200,7 +200,7 @@ def schema(
     from parsim.scenario.json_schema import schema as scenario_schema
     from parsim.study.sweep.schema import schema as study_schema
 
-    say_json(study_schema() if study else scenario_schema())
+    say_json(study_schema() if study else scenario_schema(), indent=1)  # what the repository's own file holds, byte for byte
 
 
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None, *, trust_code: bool) -> Scenario:
@@ -403,7 +403,7 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
     """Say `error` on stderr, and on stdout as JSON if asked to; the exit code."""
     findings, code = _findings(error)
     if isinstance(error, InputError):
-        count = len(findings) + error.more
+        count = len(error.findings) + error.more
         remark(str(error))
         nothing = " Nothing was simulated." if simulates and not isinstance(error, OutputError) else ""
         remark(f"{count:,} problem{'s' if count > 1 else ''}.{nothing}")
@@ -417,8 +417,8 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
         remark(f"{findings[0]}; run with --debug for the traceback" if code == 1 else str(findings[0]))
     if as_json:
         document: dict[str, Any] = {"parsim": 1, "errors": [finding.as_dict() for finding in findings]}
-        if more := getattr(error, "more", 0):
-            document["more_errors"] = more
+        if isinstance(error, InputError) and error.unlisted:
+            document["more_errors"] = error.unlisted
         try:  # values are what the user wrote: what JSON has no word for (a path, NaN) becomes a text
             say_json(json.loads(json.dumps(document, default=str), parse_constant=str))
         except ReaderGone:
@@ -431,7 +431,7 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
 def _findings(error: Exception) -> tuple[tuple[Finding, ...], int]:
     """What an error tells the user, and its exit code."""
     if isinstance(error, InputError):
-        return error.findings, error.exit_code
+        return error.listed, error.exit_code
     if isinstance(error, ParsimError):
         return (Finding(str(error)),), error.exit_code
     # the base class of usage errors is not public in every version of typer, its method is
