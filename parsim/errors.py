@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from parsim.columns import visible
+from parsim.columns import json_value, visible
 
 MOST_PROBLEMS = 30
 """problems of one input that are listed, in text and JSON alike; the rest is counted"""
@@ -38,7 +38,7 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """The finding as the JSON contract spells it."""
-        return asdict(self)
+        return {**asdict(self), "value": json_value(self.value)}
 
     def __str__(self) -> str:
         file = shortened(self.file.replace("\n", "\\n"), _LONGEST[0])
@@ -90,6 +90,10 @@ class InputError(ParsimError):
     def unlisted(self) -> int:
         """How many problems are told as a number only."""
         return len(self.findings) + self.more - len(self.listed)
+
+
+class InputWarning(UserWarning):
+    """Something that a user wrote is taken, and probably not what was meant."""
 
 
 class ScenarioError(InputError):
