@@ -7,11 +7,11 @@ Exit codes: 0 ok, 1 internal error, 2 bad usage or invalid scenario, 3 simulated
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +24,7 @@ import typer
 from typer.models import CommandInfo
 
 from parsim.columns import printable
-from parsim.errors import DeadlockError, Finding, InputError, OutputError, ParsimError, ScenarioError, shortened
+from parsim.errors import DeadlockError, Finding, InputError, InputWarning, OutputError, ParsimError, ScenarioError, shortened
 from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, open_streams, progress, remark, say, say_json, written_or_said
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def schema(
     from parsim.scenario.json_schema import schema as scenario_schema
     from parsim.study.sweep.schema import schema as study_schema
 
-    say_json(study_schema() if study else scenario_schema())
+    say_json(study_schema() if study else scenario_schema(), indent=1)  # what the repository's own file holds, byte for byte
 
 
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None, *, trust_code: bool) -> Scenario:
@@ -378,7 +378,8 @@ def execute(arguments: Sequence[str]) -> int:
 def _run(arguments: list[str]) -> int:
     """Run the command; what typer prints itself, its help, is said as everything else is."""
     try:
-        return typer.main.get_command(application(arguments)).main(args=arguments, prog_name="parsim", standalone_mode=False) or 0
+        with _warnings_said():
+            return typer.main.get_command(application(arguments)).main(args=arguments, prog_name="parsim", standalone_mode=False) or 0
     except SystemExit as stop:  # typer's answer to a reader that goes away
         raise ReaderGone from stop
     except OSError:
@@ -386,6 +387,25 @@ def _run(arguments: list[str]) -> int:
             raise
         with written_or_said():
             raise
+
+
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    """A warning about what the user wrote is said once, as a remark and not as a line of Python's."""
+    said: dict[str, None] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", InputWarning)
+        python_shows = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if not issubclass(category, InputWarning):
+                python_shows(message, category, *place, **more)
+            elif str(message) not in said:
+                said[str(message)] = None
+                remark(f"warning: {message}")
+
+        warnings.showwarning = show
+        yield
 
 
 def _refuse_digits(arguments: Sequence[str]) -> None:
@@ -403,7 +423,7 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
     """Say `error` on stderr, and on stdout as JSON if asked to; the exit code."""
     findings, code = _findings(error)
     if isinstance(error, InputError):
-        count = len(findings) + error.more
+        count = len(error.findings) + error.more
         remark(str(error))
         nothing = " Nothing was simulated." if simulates and not isinstance(error, OutputError) else ""
         remark(f"{count:,} problem{'s' if count > 1 else ''}.{nothing}")
@@ -417,10 +437,10 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
         remark(f"{findings[0]}; run with --debug for the traceback" if code == 1 else str(findings[0]))
     if as_json:
         document: dict[str, Any] = {"parsim": 1, "errors": [finding.as_dict() for finding in findings]}
-        if more := getattr(error, "more", 0):
-            document["more_errors"] = more
-        try:  # values are what the user wrote: what JSON has no word for (a path, NaN) becomes a text
-            say_json(json.loads(json.dumps(document, default=str), parse_constant=str))
+        if isinstance(error, InputError) and error.unlisted:
+            document["more_errors"] = error.unlisted
+        try:
+            say_json(document)
         except ReaderGone:
             return 141
         except OutputError:
@@ -431,7 +451,7 @@ def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
 def _findings(error: Exception) -> tuple[tuple[Finding, ...], int]:
     """What an error tells the user, and its exit code."""
     if isinstance(error, InputError):
-        return error.findings, error.exit_code
+        return error.listed, error.exit_code
     if isinstance(error, ParsimError):
         return (Finding(str(error)),), error.exit_code
     # the base class of usage errors is not public in every version of typer, its method is

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 from unicodedata import category, east_asian_width
 
 _PLAIN = str.maketrans("█→–…µ·─×≤≥│²", "#>-~u|-x<>|2")
@@ -53,6 +55,15 @@ def visible_json(text: str) -> str:
     {"a": "\u202e\u009b"}
     """
     return _UNSEEN.sub(lambda found: _code(found[0], "\\u{:04x}"), text)
+
+
+def json_value(value: Any) -> Any:
+    """What a user wrote, as JSON can hold it: a path, NaN or infinity becomes a text.
+
+    >>> json_value({"source": float("nan"), "layers": 2})
+    {'source': 'NaN', 'layers': 2}
+    """
+    return json.loads(json.dumps(value, default=str), parse_constant=str)
 
 
 def _code(letter: str, short: str) -> str:

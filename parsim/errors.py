@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from parsim.columns import visible
+from parsim.columns import json_value, visible
 
 MOST_PROBLEMS = 30
-"""problems of one input that are listed; the rest is counted"""
+"""problems of one input that are listed, in text and JSON alike; the rest is counted"""
 _MOST_CHARACTERS = 15_000
 """of all that are listed"""
 _LONGEST = (200, 200, 800, 700)
@@ -38,7 +38,7 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """The finding as the JSON contract spells it."""
-        return asdict(self)
+        return {**asdict(self), "value": json_value(self.value)}
 
     def __str__(self) -> str:
         file = shortened(self.file.replace("\n", "\\n"), _LONGEST[0])
@@ -67,7 +67,10 @@ class ParsimError(Exception):
 
 
 class InputError(ParsimError):
-    """The user's input cannot be simulated; carries every finding at once, and how many `more` nobody looked at closely."""
+    """The user's input cannot be simulated; carries every finding at once, and how many `more` nobody looked at closely.
+
+    `listed` are those that are shown, the first of them; of the others only the number is told. Whoever raises one passes all it has.
+    """
 
     exit_code = 2
 
@@ -76,12 +79,21 @@ class InputError(ParsimError):
             findings = Finding(findings)
         self.findings = (findings,) if isinstance(findings, Finding) else tuple(findings)
         self.more = more
-        listed: list[str] = []
+        texts: list[str] = []
         for finding in self.findings[:MOST_PROBLEMS]:
-            if sum(map(len, listed)) < _MOST_CHARACTERS:
-                listed.append(str(finding))
-        left = len(self.findings) + more - len(listed)
-        super().__init__("\n".join([*listed, f"and {left:,} more"] if left else listed))
+            if sum(map(len, texts)) < _MOST_CHARACTERS:
+                texts.append(str(finding))
+        self.listed = self.findings[: len(texts)]
+        super().__init__("\n".join([*texts, f"and {self.unlisted:,} more"] if self.unlisted else texts))
+
+    @property
+    def unlisted(self) -> int:
+        """How many problems are told as a number only."""
+        return len(self.findings) + self.more - len(self.listed)
+
+
+class InputWarning(UserWarning):
+    """Something that a user wrote is taken, and probably not what was meant."""
 
 
 class ScenarioError(InputError):

@@ -106,10 +106,10 @@ def _discard(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def say_json(document: dict[str, Any]) -> None:
+def say_json(document: dict[str, Any], indent: int = 2) -> None:
     """Print a document on stdout: valid JSON whatever the stream's encoding, so anything but UTF is written in escapes."""
     ascii_only = not is_unicode(sys.stdout.encoding)
-    say(visible_json(json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False)))
+    say(visible_json(json.dumps(document, indent=indent, ensure_ascii=ascii_only, allow_nan=False)))
 
 
 def progress(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from parsim.errors import Finding
+from parsim.errors import Finding, InputWarning
 from parsim.hardware.measured import Measured
 from parsim.hardware.measured_file import read_measured
 from parsim.hardware.tree import Tree, closest
@@ -138,7 +138,7 @@ class Device:
 def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     """Build a device from a parsed device YAML; `where` prefixes the dotted paths of findings.
 
-    A peak that looks like a marketing number with sparsity is a `UserWarning`.
+    A peak that looks like a marketing number with sparsity is an `InputWarning`.
 
     Raises:
         TopologyError: with every finding at once (unknown keys, missing or absurd values).
@@ -292,4 +292,4 @@ def _warn_sparse(where: str, peak: Mapping[str, float]) -> None:
             reason = "printed in a datasheet with a footnote about sparsity"
         if reason:
             dense = f"training uses the dense peak, half of it: {format_flops(value / 2)}"
-            warnings.warn(f"{where}.compute.peak.{dtype}: {format_flops(value)} is {reason}; {dense}", stacklevel=3)
+            warnings.warn(f"{where}.compute.peak.{dtype}: {format_flops(value)} is {reason}; {dense}", InputWarning, stacklevel=3)

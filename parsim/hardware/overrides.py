@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from parsim.errors import Finding
+from parsim.errors import Finding, InputWarning
 from parsim.hardware.links import standard_kind
 from parsim.units import multiplier, parse
 
@@ -68,7 +68,7 @@ def _without_stale(tree: dict[str, Any], change: Mapping[str, Any], where: str) 
     text = (
         f"measured times ({', '.join(gone)}) of {tree.get('name')} are not used: {because} describes another device than the measured one"
     )
-    warnings.warn(text, stacklevel=4)
+    warnings.warn(text, InputWarning, stacklevel=4)
     return {**tree, "measured": {key: rows for key, rows in measured.items() if key not in gone}}
 
 

@@ -15,8 +15,17 @@ from parsim.parallel.settings import KEPT, Optimizer, Precision
 from parsim.scenario.values import JsonSchema, Kind, did_you_mean, shown
 
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+WIDTHS = {
+    "parameters": (2, 4),
+    "gradients": (2, 4),
+    "master": (0, 2, 4),
+    "optimizer": (1, 2, 4),
+    "activations": (2, 4),
+    "reduce": (1, 2, 4),
+}
+"""bytes that a value of each kind may have; 0 is none"""
 MATMULS = ("fp32", "tf32", "fp16", "bf16", "fp8")
-_KEYS = ("preset", "parameters", "gradients", "master", "optimizer", "activations", "matmul", "reduce", "keep")
+_KEYS = ("preset", *WIDTHS, "matmul", "keep")
 
 
 def _preset(name: str, sizes: tuple[int, int, int], activations: int, matmul: str, *, casts: int = 0, element: int = 4) -> Precision:
@@ -85,9 +94,9 @@ class PrecisionKind(Kind):
         return Wanted(preset, changes)
 
     def json_schema(self) -> JsonSchema:
-        dtype = {"anyOf": [{"enum": [*BYTES, "none"]}, {"enum": [0, 1, 2, 4]}]}
-        properties: JsonSchema = dict.fromkeys(_KEYS, dtype)
-        properties |= {"preset": {"enum": ["auto", *PRESETS]}, "matmul": {"enum": list(MATMULS)}}
+        properties: JsonSchema = {"preset": {"enum": ["auto", *PRESETS]}}
+        properties |= {key: {"enum": [*_names(widths), *widths]} for key, widths in WIDTHS.items()}
+        properties["matmul"] = {"enum": list(MATMULS)}
         properties["keep"] = {"type": "array", "items": {"enum": list(KEPT)}, "contains": {"const": "norm"}, "uniqueItems": True}
         mapping = {"type": "object", "properties": properties, "additionalProperties": False}
         return {"anyOf": [{"enum": ["auto", *PRESETS]}, mapping]}
@@ -162,11 +171,15 @@ def _size(key: str, value: Any) -> Any:
         if value not in MATMULS:
             raise ValueError(f"matmul: {shown(value)} is not one of {', '.join(MATMULS)}")
         return value
-    if value == "none" and key == "master":
-        return 0
-    allowed = {"master": (0, 2, 4), "parameters": (2, 4), "gradients": (2, 4), "activations": (2, 4)}.get(key, (1, 2, 4))
-    size = BYTES.get(value) if isinstance(value, str) else value
-    if isinstance(size, bool) or not isinstance(size, int) or size not in allowed:
-        names = ", ".join(name for name, width in BYTES.items() if width in allowed and name != "tf32")
+    allowed = WIDTHS[key]
+    if isinstance(value, str) and value in _names(allowed):
+        return BYTES.get(value, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
+        names = ", ".join(name for name in _names(allowed) if name != "tf32")
         raise ValueError(f"{key}: {shown(value)} is not a type of {' or '.join(map(str, allowed))} bytes; write one of {names}")
-    return size
+    return value
+
+
+def _names(widths: tuple[int, ...]) -> list[str]:
+    """The words for types of so many bytes."""
+    return [*(name for name, width in BYTES.items() if width in widths), *(["none"] if 0 in widths else [])]

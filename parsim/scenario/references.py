@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from parsim.columns import json_value
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario import files
 from parsim.scenario.files import Document
@@ -148,6 +149,8 @@ def inline(tree: Mapping[str, Any], origins: Mapping[str, Origin], source: str) 
     strategy = python_file(data["strategy"], folder(origins, "parallel.data.strategy", source)) if ".py:" in data["strategy"] else None
     if strategy is not None:
         data["strategy"] = str(strategy[0].resolve()) + strategy[1]
+    for section in ("model", "cluster"):  # files may hold NaN where nobody reads a number: in remarks
+        document[section] = json_value(document[section])
     return document
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from parsim.scenario.scenario import Scenario
 
 VIRTUAL = "parallel.pipeline.virtual_stages"
-MOST_PROBLEMS = 8
-"""of one schedule that are listed"""
 BLACKWELL = 10.0
 """compute capability"""
 
@@ -186,10 +184,7 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
         raise PlanError(Finding(text, SCHEDULE, len(rows), "write one row per pipeline rank"))
     problems = check(rows, None, micro_batches)
     if problems and not all("deadlock" in problem.message for problem in problems):
-        shown = problems[:MOST_PROBLEMS]
-        if len(problems) > len(shown):
-            shown.append(Finding(f"... and {len(problems) - len(shown)} more problems in this schedule", SCHEDULE))
-        raise PlanError(shown)
+        raise PlanError(problems)
     held = Counter(homes(rows))
     if uneven := [rank for rank in range(section.size) if held[rank] != section.virtual_stages]:
         text = f"row {uneven[0] + 1} of the schedule has {held[uneven[0]]} stages, but virtual_stages is {section.virtual_stages}"

@@ -82,20 +82,23 @@ def subject(name: str, sequence: int | None = None) -> Subject:
     try:
         model = build_model(tree, name=label, base_lookup=lookup("models", path))
     except InputError as error:
-        raise type(error)([_placed(finding, "models", name) for finding in error.findings]) from None
+        raise type(error)(_placed(error.findings, "models", name)) from None
     if model.facts.get("family") == "stages":
         text = f"{label} is known by measured stage times; it has no FLOP to count"
         raise ModelError(Finding(text, "MODEL", name, "name an architecture"))
     return Subject(model, _sequence(model, sequence))
 
 
-def _placed(finding: Finding, kind: str, name: str) -> Finding:
-    """The finding with its line in the user's own model or device file."""
+def _placed(findings: Sequence[Finding], kind: str, name: str) -> list[Finding]:
+    """The findings with their lines in the user's own model or device file."""
     path = find(kind, name)
-    if finding.file or is_shipped(path):
-        return finding
-    origin = nearest(read(path).origins, finding.path.partition(".")[2])
-    return finding.at(str(path), origin[1], origin[2]) if origin is not None else finding.at(str(path), 1, 1)
+    if is_shipped(path):
+        return list(findings)
+    origins = read(path).origins
+    return [
+        finding if finding.file else finding.at(str(path), *(nearest(origins, finding.path.partition(".")[2]) or (path, 1, 1))[1:])
+        for finding in findings
+    ]
 
 
 def _sequence(model: Model, wanted: int | None) -> int:
@@ -129,7 +132,7 @@ def device_of(name: str) -> Device:
     try:
         return device_from_tree(read(find("devices", name)).tree)
     except TopologyError as error:
-        raise TopologyError([_placed(finding, "devices", name) for finding in error.findings]) from None
+        raise TopologyError(_placed(error.findings, "devices", name)) from None
 
 
 def dtype_for(device: Device | None, wanted: str | None) -> tuple[str, tuple[Finding, ...]]:

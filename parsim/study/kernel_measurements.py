@@ -5,8 +5,6 @@ Matrix products, fused attention, and a description of every device; see validat
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.hardware.device import Device, device_from_tree
 from parsim.kernel import Attention, Gemm
 from parsim.scenario.files import data_root, find, read, read_text
+from parsim.study.csv_rows import CsvRows
 from parsim.units import real, whole
 
 Row = TypeVar("Row")
@@ -172,7 +171,7 @@ def _fit(tree: Mapping[str, Any]) -> Fit:
 def _rows(path: Path, make: Callable[[dict[str, str]], Row], findings: list[Finding]) -> tuple[Row, ...]:
     """What `make` makes of every line of a CSV file; what it cannot use is a finding."""
     made = []
-    for line, row in enumerate(csv.DictReader(io.StringIO(read_text(path))), 2):
+    for line, row in CsvRows(read_text(path), str(path), findings):
         try:
             made.append(make(row))
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:

@@ -5,8 +5,6 @@ The data are a table of rows and a description of every system; see validation/n
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.hardware.cluster import Cluster
 from parsim.scenario.files import Document, data_root, read, read_text
 from parsim.study.collective import bus_factor
+from parsim.study.csv_rows import CsvRows
 from parsim.study.machines import machines
 from parsim.units import parse, real, whole
 
@@ -215,12 +214,9 @@ def _system(name: str, tree: Mapping[str, Any]) -> System:
 
 def _points(text: str, name: str, systems: Mapping[str, System], findings: list[Finding]) -> tuple[Point, ...]:
     points = []
-    for line, row in enumerate(csv.DictReader(io.StringIO(text)), 2):
+    for line, row in CsvRows(text, name, findings):
         try:
-            kind, gpus, size = row["collective"], whole(row["gpus"]), whole(row["bytes"])
-            bus = bus_factor(kind, gpus)
-            time = real(row["time_us"]) * 1e-6 if row["time_us"] else size * bus / (real(row["busbw_GBps"]) * 1e9)
-            point = Point(row["system"], kind, gpus, whole(row["nodes"]), size, time, row["algorithm"], row["source"], row["note"])
+            point = _point(row)
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             findings.append(Finding(f"cannot be read: {error}", file=name, line=line))
             continue
@@ -228,3 +224,14 @@ def _points(text: str, name: str, systems: Mapping[str, System], findings: list[
             findings.append(Finding("unknown system", "system", point.system, file=name, line=line))
         points.append(point)
     return tuple(points)
+
+
+def _point(row: Mapping[str, str]) -> Point:
+    kind, gpus, nodes, size = row["collective"], whole(row["gpus"]), whole(row["nodes"]), whole(row["bytes"])
+    if nodes < 1 or gpus < 2 or gpus % nodes:
+        raise ValueError(f"{gpus:,} GPUs on {nodes:,} machines; at least 2, equally many on every machine")
+    bus = bus_factor(kind, gpus)
+    time = real(row["time_us"]) * 1e-6 if row["time_us"] else size * bus / (real(row["busbw_GBps"]) * 1e9)
+    if not 0 < time < math.inf:
+        raise ValueError(f"a time is positive, not {time:g} s")
+    return Point(row["system"], kind, gpus, nodes, size, time, row["algorithm"], row["source"], row["note"])

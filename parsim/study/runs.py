@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import copy
-import csv
 import hashlib
-import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.files import Document, data_root, parse_value, read, read_text
+from parsim.study.csv_rows import CsvRows
 from parsim.units import is_digits, real
 
 MEASURED = {"step_time_s": "s", "allocated_gib": "GiB", "reserved_gib": "GiB", "device_used_gib": "GiB"}
@@ -132,6 +132,10 @@ def published(directory: str | Path | None = None, names: Sequence[str] = ()) ->
     known = ", ".join(map(str, about.tree))
     findings = [Finding(f"unknown source {name!r}", "--source", name, f"known: {known}") for name in names if name not in about.tree]
     sources = [_source(str(name), folder, about, findings) for name in about.tree if not names or name in names]
+    if not findings and not any(source.rows for source in sources if source is not None):
+        findings.append(
+            Finding("no source has a row", file=about.path, suggestion="write one line per run into NAME.csv, below the heading")
+        )
     if findings:
         raise ScenarioError(findings)
     return tuple(source for source in sources if source is not None)
@@ -179,8 +183,8 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
         return None
     rows = []
     text = read_text(path)
-    reader = csv.DictReader(io.StringIO(text))
-    columns = [column for column in reader.fieldnames or () if "." in column]
+    table = CsvRows(text, str(path), findings)
+    columns = [column for column in table.columns if "." in column]
     for column in columns:
         if (stated := _stated(settings, column)) is not None:
             rule = "a row may only say what its source prints; what is the same for all rows stands in the settings"
@@ -188,7 +192,7 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
     left_out, no_memory, constants = (_read(about, name, key, make, findings) for key, make in _PARTS.items())
     if len(findings) > before:
         return None
-    for number, cells in enumerate(reader, 2):
+    for number, cells in table:
         try:
             rows.append(_row(name, cells, columns, settings, left_out, no_memory))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -225,6 +229,9 @@ def _row(
         if cells[column]:
             put(tree, column, parse_value(cells[column]))
     measured = {column: real(cells[column]) for column in MEASURED if cells.get(column)}
+    for column, value in measured.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{column} is positive, not {value:g}")
     one = cells["id"]
     return Row(one, source, measured, tree, _reason(left_out, one), _reason(no_memory, one))
 

@@ -21,8 +21,6 @@ _OPTIONS = {"parallel.pipeline.size": "-p", "training.micro_batches": "-m", "par
 _PASSES = "write F=1,I=1,W=1 or F=1,B=2"
 LONGEST = 1e30
 """longest time of a pass; beyond, sums are no numbers any more"""
-MOST_PROBLEMS = 25
-"""findings shown of one illegal table"""
 
 
 @dataclass(frozen=True)
@@ -350,11 +348,8 @@ def _legal(name: str, table: Table, ranks: int | None, micro_batches: int | None
 def _checked(entry: Entry, micro_batches: int | None) -> Entry:
     """`entry`, if it is legal; deadlocks are left to be found later."""
     problems = [finding for finding in check(entry.rows, None, micro_batches, entry.overlapped) if "deadlock" not in finding.message]
-    found = [located(entry, finding) for finding in problems[:MOST_PROBLEMS]]
-    if len(problems) > MOST_PROBLEMS:
-        found.append(Finding(f"and {len(problems) - MOST_PROBLEMS} more problems in this schedule", file=entry.file))
-    if found:
-        raise PlanError(found)
+    if problems:
+        raise PlanError([located(entry, finding) for finding in problems])
     return entry
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from parsim.errors import Finding, TopologyError
 from parsim.hardware.cluster import Cluster
 from parsim.hardware.nccl.inputs import Settings
 from parsim.hardware.nccl.profiles import PROFILES
@@ -130,7 +131,12 @@ def validate(measured: Measurements, profiles: Iterable[str] = tuple(PROFILES)) 
             key = (point.system, point.nodes)
             if key not in clusters:
                 clusters[key] = measured.systems[point.system].cluster(point.nodes)
-            found.append(_predict(measured, point, name, clusters[key]))
+            cluster = clusters[key]
+            if point.gpus > cluster.gpus_per_node * point.nodes:
+                machines = f"{point.nodes:,} of its machines with {cluster.gpus_per_node}"
+                text = f"a measurement of {point.system} has {point.gpus:,} GPUs on {machines}"
+                raise TopologyError(Finding(text, f"systems.{point.system}.topology", point.gpus))
+            found.append(_predict(measured, point, name, cluster))
     return Validation(measured, tuple(found))
 
 

@@ -6,10 +6,12 @@ import json
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from parsim.errors import InputError
+from parsim.cli import execute
+from parsim.errors import MOST_PROBLEMS, InputError
 from parsim.limits import MOST_PASSES, MOST_VALUES, beyond
 from parsim.parallel.schedules import check, schedule
 from parsim.parallel.schedules.custom import from_text
@@ -130,6 +132,22 @@ def test_unknown_keys_are_counted():
     *listed, last = str(caught.value).splitlines()
     assert len(listed) == 30
     assert last == "and 4,970 more"
+
+
+@pytest.mark.parametrize("command", ["schedule table.csv", "check job.yaml"])
+def test_as_many_problems_are_listed_everywhere(command, tmp_path, monkeypatch, capsys):
+    """In text and as JSON, of a table as of a scenario: 40 forward passes without a backward are 40 problems."""
+    monkeypatch.chdir(tmp_path)
+    Path("table.csv").write_text("\n".join(" ".join(f"F{stage}.{batch}" for batch in range(20)) for stage in range(2)))
+    stages = {"stages": [{"forward": "1 s", "backward": "2 s"}]}
+    job = {"model": stages, "cluster": {"topology": "dgx-a100-80gb", "gpus": 2}, "training": {"micro_batch": 1, "global_batch": 20}}
+    Path("job.yaml").write_text(json.dumps({**job, "parallel": {"pipeline": {"size": 2, "schedule": "table.csv"}}}))
+    assert execute([*command.split(), "--json"]) == 2
+    out, err = capsys.readouterr()
+    *listed, more, count = err.splitlines()
+    assert (len(listed), more, count.partition(".")[0]) == (MOST_PROBLEMS, "and 10 more", "40 problems")
+    document = json.loads(out)
+    assert (len(document["errors"]), document["more_errors"]) == (MOST_PROBLEMS, 10)
 
 
 def test_missing_slots_of_a_hole_are_counted():

@@ -147,7 +147,7 @@ def failures(found: Iterable[Verdict]) -> str:
     lines = []
     for failure, own in sorted(groups.items(), key=lambda item: -len(item[1])):
         names = ", ".join(dict.fromkeys(verdict.kind for verdict in own))
-        lines += [f"\n{len(own):5} x {failure}", f"        {names}: mutants {', '.join(str(verdict.number) for verdict in own[:5])}"]
+        lines += [f"\n{len(own):5} x {failure}", f"        {names}: mutants {', '.join(str(verdict.number) for verdict in own[:40])}"]
     return "\n".join([*lines, ""])
 
 

@@ -24,7 +24,7 @@ REMARKS = ("source", "note", "name", "title", "description", "date", "year", "al
 NAMES_FILES = ("strategy", "schedule", "model", "topology", "device", "extends", "base", "profile", "scenario", "deepspeed", "gpu", "")
 """keys whose values may be the names of files; arguments without an option may be, too"""
 
-_NUMBER = re.compile(r"([+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(\s*[A-Za-zµ].*)?")
+_NUMBER = re.compile(r"([+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(\s*[A-Za-zµ][^\d]*)?")
 _UNITS = (
     ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "Gb/s", "GiB/s"),
     ("B", "KiB", "MiB", "GiB", "TiB", "MB", "GB"),

@@ -191,7 +191,7 @@ PHI = Family(
 
 
 def _mpt(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    fields["mlp"] = int(tree.get("expansion_ratio", 4) * tree["d_model"])
+    fields["mlp"] = int((4 if tree.get("expansion_ratio") is None else tree["expansion_ratio"]) * tree["d_model"])
     attention = tree.get("attn_config") or {}
     for key in ("qk_ln", "rope", "clip_qkv", "prefix_lm"):
         if attention.get(key):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from parsim.errors import Finding, ModelError
 from parsim.model.families.family import GROUPED, Family, Fields, words
 from parsim.model.families.llama import HARMLESS, REGISTRATION, STRUCTURE, windows
 
@@ -58,8 +59,10 @@ QWEN3_MOE = Family(
 
 
 def _deepseek(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    shared = tree.get("n_shared_experts") or 0
-    fields.setdefault("experts", {})["shared"] = shared * tree["moe_intermediate_size"]
+    size = tree.get("moe_intermediate_size")
+    if size is None:
+        raise ModelError(Finding("moe_intermediate_size is required", "moe_intermediate_size"))
+    fields.setdefault("experts", {})["shared"] = (tree.get("n_shared_experts") or 0) * size
     fields["kv_heads"] = 0  # latent attention decompresses keys and values for every head
     return {"n_shared_experts", "num_key_value_heads"}
 

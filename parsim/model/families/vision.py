@@ -11,7 +11,7 @@ from parsim.model.families.family import SIZES, Family, Fields
 def _vit(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     fields["attention_dropout"] = bool(tree.get("attention_probs_dropout_prob", 0.0))
     # a config without labels is ImageNet-1k's only by name: transformers' own default is 2
-    fields["labels"] = len(tree["id2label"]) if tree.get("id2label") else int(tree.get("num_labels", 2))
+    fields["labels"] = len(tree["id2label"]) if tree.get("id2label") else int(2 if tree.get("num_labels") is None else tree["num_labels"])
     return {"attention_probs_dropout_prob", "id2label", "label2id", "num_labels"}
 
 
