@@ -47,7 +47,9 @@ class Interconnect:
         self.settings = settings
         """profile, algorithm and protocol of NCCL's model; None: rings and trees on the graph's capacities"""
         self._costs: dict[tuple[str, tuple[int, ...], int], CollectiveCost] = {}
-        self._known: dict[int, tuple[Transfer, CollectiveCost]] = {}
+        """by kind, GPUs and bytes"""
+        self._known: dict[tuple[str, tuple[int, ...], int], CollectiveCost] = {}
+        """the same by ranks"""
         self._examples: dict[bytes, tuple[int, ...]] = {}
         """how a group lies on the machines -> the first such group"""
 
@@ -57,13 +59,11 @@ class Interconnect:
         Raises:
             TopologyError: members that cannot reach each other.
         """
-        known = self._known.get(id(collective))  # programs share one object; hashing 16,384 ranks for every op would be slow
-        if known is not None:
-            return known[1]
-        group = tuple(map(self.placement.__getitem__, collective.group))
-        found = self._of(group, collective.kind, collective.bytes)
-        self._known[id(collective)] = (collective, found)
-        return found
+        key = (collective.kind, collective.group, collective.bytes)
+        if (known := self._known.get(key)) is None:
+            group = tuple(map(self.placement.__getitem__, collective.group))
+            known = self._known[key] = self._of(group, collective.kind, collective.bytes)
+        return known
 
     def batches(self, kind: str, groups: Numbers, size: int) -> list[Batch]:
         """What many transfers of `size` bytes cost (a row of ranks each), those together that cost the same on other links."""
@@ -75,9 +75,7 @@ class Interconnect:
         placed = np.array(self.placement)[groups]
         firsts = [int(alike[0]) for alike in shapes(self.cluster, placed)]
         rows = signatures(self.cluster, placed[firsts])
-        return [
-            self._examples.setdefault(row.tobytes(), tuple(groups[first].tolist())) for first, row in zip(firsts, rows, strict=True)
-        ]
+        return [self._examples.setdefault(row.tobytes(), tuple(groups[first].tolist())) for first, row in zip(firsts, rows, strict=True)]
 
     def _of(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
         """What a transfer among GPUs costs."""

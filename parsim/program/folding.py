@@ -82,8 +82,8 @@ class FoldedInterconnect:
     def __init__(self, whole: Interconnect, classes: Classes) -> None:
         self._whole = whole
         self._classes = classes
-        self._known: dict[int, tuple[Collective, CollectiveCost]] = {}
-        self._paths: dict[tuple[int, int], tuple[Path, Path]] = {}
+        self._known: dict[Collective, CollectiveCost] = {}
+        self._paths: dict[tuple[Path, int], Path] = {}
 
     def capacity(self, link: int) -> float:
         """Capacity of the (equal) links of a class [B/s]."""
@@ -91,9 +91,9 @@ class FoldedInterconnect:
 
     def cost(self, collective: Collective) -> CollectiveCost:
         """The cost of the representative's transfer, with the load of all its equals."""
-        if (known := self._known.get(id(collective))) is None:
-            known = self._known[id(collective)] = (collective, self._fold(collective))
-        return known[1]
+        if (known := self._known.get(collective)) is None:
+            known = self._known[collective] = self._fold(collective)
+        return known
 
     def _fold(self, collective: Collective) -> CollectiveCost:
         cost = self._whole.cost(collective)
@@ -110,10 +110,10 @@ class FoldedInterconnect:
 
     def _path(self, path: Path, count: int) -> Path:
         """See `Classes.path`; transfers of a group share their paths."""
-        key = (id(path), count)
+        key = (path, count)
         if (found := self._paths.get(key)) is None:
-            found = self._paths[key] = (path, self._classes.path(path, count))
-        return found[1]
+            found = self._paths[key] = self._classes.path(path, count)
+        return found
 
     def background(self, stream: Background) -> Background:
         """Another job's traffic, which is a class of its own, on the representative links."""

@@ -48,7 +48,7 @@ class Script:
         self._plan = plan
         self._pipeline_rank = pipeline_rank
         self._known: dict[tuple[str, int, bool, bool, bool], SlotPass] = {}
-        self._by_items: dict[int, SlotPass] = {}
+        self._distinct: list[SlotPass] = []
         self._write()
         self.end: Sequence[Item] = [] if plan.asynchronous else self.passes.end()
 
@@ -70,11 +70,12 @@ class Script:
 
     def _slot(self, kind: str, stage: int, first: bool, last: bool, partial: bool) -> SlotPass:
         items = self.passes.template(kind, stage, first, last, partial)
-        if (found := self._by_items.get(id(items))) is None:
-            sends = receiver(self._plan, kind, stage) is not None
-            message = Message(*self.passes.sends(kind, stage, partial)) if sends else None
-            found = self._by_items[id(items)] = SlotPass(items, message)
-        return found
+        for known in self._distinct:
+            if known.items is items:
+                return known
+        sends = receiver(self._plan, kind, stage) is not None
+        self._distinct.append(SlotPass(items, Message(*self.passes.sends(kind, stage, partial)) if sends else None))
+        return self._distinct[-1]
 
     def families(self) -> Iterator[tuple[Family, int | None]]:
         """Every kind of transfer that these ranks begin, with its size [B]; None: see `Message.size`."""

@@ -20,8 +20,17 @@ from parsim.program.stamping import Stamping
 if TYPE_CHECKING:
     from parsim.program.lowering import Lowering
 
-_Arrivals = dict[int, list[tuple[int, int]]]
-"""micro-batch -> (receiver, message's op)"""
+
+class _Arrivals:
+    """The messages to one stage in one direction."""
+
+    __slots__ = ("awaiting", "sent")
+
+    def __init__(self) -> None:
+        self.sent: dict[int, list[tuple[int, int]]] = {}
+        """micro-batch -> (receiver, message's op)"""
+        self.awaiting: dict[int, list[int]] = {}
+        """micro-batch -> ops that were added before the message they wait for"""
 
 
 class _Way(NamedTuple):
@@ -54,8 +63,6 @@ class Slots:
         self._ways = {key: self._way(*key) for key in dict.fromkeys((slot.kind, slot.stage) for row in plan.slots for slot in row)}
         self._scripts = [list(by_role.values()) for by_role in lowering.scripts]
         self._prepared: dict[tuple[SlotPass, ...], _Prepared] = {}
-        self._awaited: dict[tuple[int, int], list[int]] = {}
-        """(id of arrivals, micro-batch) -> ops that were added before the message they wait for"""
         self._holds: dict[int, list[int]] = {}
         """rank -> blocking messages that it is in"""
         self._cursor = [0] * len(plan.slots)
@@ -80,9 +87,9 @@ class Slots:
         way = "F" if kind == "F" else "B"
         producer = stage - step
         if kind != "W" and 0 <= producer < self._plan.stages and receiver(self._plan, kind, producer) is not None:
-            source = self._arrivals.setdefault((way, stage), {})
+            source = self._arrivals.setdefault((way, stage), _Arrivals())
         if (target := receiver(self._plan, kind, stage)) is not None:
-            to = self._arrivals.setdefault((way, stage + step), {})
+            to = self._arrivals.setdefault((way, stage + step), _Arrivals())
         return _Way(source, to, -1 if target is None else target)
 
     # -- order ----------------------------------------------------------------------------------------------------
@@ -107,7 +114,7 @@ class Slots:
         while cursor[p] < len(row):
             slot = row[cursor[p]]
             source = ways[slot.kind, slot.stage].source
-            if source is not None and slot.micro_batch not in source and not force:
+            if source is not None and slot.micro_batch not in source.sent and not force:
                 break
             force = False
             self._slot(p, slot)
@@ -137,23 +144,22 @@ class Slots:
             for op in self._holds.pop(rank, ()):
                 program.block(op, origin + first[rank])
         if way.source is not None:
-            if (arrived := way.source.get(slot.micro_batch)) is not None:
+            if (arrived := way.source.sent.get(slot.micro_batch)) is not None:
                 for rank, op in arrived:
                     if rank in first:
                         program.block(op, origin + first[rank])
             else:
-                self._awaited.setdefault((id(way.source), slot.micro_batch), []).extend(origin + row for row in first.values())
+                way.source.awaiting.setdefault(slot.micro_batch, []).extend(origin + row for row in first.values())
         if self._plan.asynchronous:
             self._versions(p, at)
         if way.to is not None and not self._blocking:
             self._arrived(way.to, slot.micro_batch, [(rank, origin + row) for rank, row in prepared.messages])
 
     def _arrived(self, to: _Arrivals, micro_batch: int, arrivals: list[tuple[int, int]]) -> None:
-        to[micro_batch] = arrivals
-        if self._awaited:
-            for consumer in self._awaited.pop((id(to), micro_batch), ()):
-                for _, op in arrivals:
-                    self._program.block(op, consumer)
+        to.sent[micro_batch] = arrivals
+        for consumer in to.awaiting.pop(micro_batch, ()):
+            for _, op in arrivals:
+                self._program.block(op, consumer)
 
     def _prepare(self, p: int, slot: Slot, passes: tuple[SlotPass, ...]) -> _Prepared:
         """The stamp of a pass; where sends do not block, its messages leave behind it."""
@@ -203,7 +209,7 @@ class Slots:
                 held.append(((rank, target), sent))
             to = self._ways[slot.kind, slot.stage].to
             if to is not None:
-                to[slot.micro_batch] = arrivals
+                to.sent[slot.micro_batch] = arrivals
         for ranks, message_op in held:
             for rank in ranks:
                 self._holds.setdefault(rank, []).append(message_op)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
 import simpy
 from simpy.events import NORMAL
+
+NUMBER = NORMAL
+"""priority of numbers"""
 
 
 class Clock(simpy.Environment):
@@ -17,9 +22,10 @@ class Clock(simpy.Environment):
     Numbers at one time come before SimPy's events of normal priority, in the order of `rank`, which must be negative.
     """
 
-    def push(self, time: float, rank: int, number: int) -> None:
-        """Have `number` come up at `time` [s]."""
-        heappush(self.entries, (time, NORMAL, rank, number))
+    def __init__(self) -> None:
+        super().__init__()
+        self.push: Callable[[tuple[float, Any, int, int]], None] = partial(heappush, self.entries)
+        """have a number come up: (time [s], `NUMBER`, rank, number)"""
 
     @property
     def entries(self) -> list[tuple[float, Any, int, Any]]:

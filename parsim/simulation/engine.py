@@ -13,17 +13,14 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from heapq import heappush
 from math import inf, isnan, nan
 from typing import Any, Protocol
-
-from simpy.events import NORMAL
 
 from parsim.errors import DeadlockError, ParsimError
 from parsim.hardware.background import Background
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import COMPUTE, OFFLOAD, Collective, OpSpec, Program
-from parsim.simulation.clock import Clock
+from parsim.simulation.clock import NUMBER, Clock
 from parsim.simulation.contention import Sides, Transfer, Transfers
 from parsim.simulation.deadlock import explain
 from parsim.simulation.devices import Device, Interference, Kernel, LoadSets, Rates
@@ -252,7 +249,7 @@ class Run:
         """
         env, start, end, paced = self.env, self.start, self.end, self._paced
         spec, successors, works, blockers = self.program.spec, self.program.successors, self._works, self.program.blockers.copy()
-        queue, count, events, now = env.entries, len(spec), 0, 0.0
+        queue, push, count, events, now = env.entries, env.push, len(spec), 0, 0.0
         left, under_way = count, 0
         ready = [index for index, blocking in enumerate(blockers) if not blocking]
         while True:
@@ -261,7 +258,7 @@ class Run:
                 start[index] = now
                 work = works[spec[index]]
                 if type(work) is float:
-                    heappush(queue, (now + work, NORMAL, index - count, index))
+                    push((now + work, NUMBER, index - count, index))
                 elif type(work) is Kernel:
                     device = work.device
                     device.op, device.rates, device.rate, device.work, device.looked_at = index, work.rates, 0.0, work.seconds, inf
@@ -292,7 +289,7 @@ class Run:
                     continue  # it ended earlier, or will be looked at then
                 if device.due > now:
                     device.looked_at = device.due
-                    heappush(queue, (device.due, NORMAL, index - count, number))
+                    push((device.due, NUMBER, index - count, number))
                     continue
                 device.op = -1
                 if device.wires:
@@ -322,7 +319,7 @@ class Run:
             device.rate = rate
             if due < device.looked_at:
                 device.looked_at = due
-                self.env.push(due, device.op - len(self.end), ~device.op)
+                self.env.push((due, NUMBER, device.op - len(self.end), ~device.op))
         self._paced.clear()
 
     # -- transfers ------------------------------------------------------------------------------------------------
@@ -343,7 +340,7 @@ class Run:
         if met and self._contends(index, transfer, now):
             return
         transfer.runs += 1
-        self.env.push(now + transfer.seconds, index - len(self.end), len(self.end) + index)
+        self.env.push((now + transfer.seconds, NUMBER, index - len(self.end), len(self.end) + index))
 
     def _ends(self, index: int, transfer: Transfer) -> bool:
         """Whether a transfer ends now; no if the network has been given it since, and has not carried it yet."""
@@ -444,7 +441,7 @@ class Run:
         if not self._flows_left[index]:
             del self._flows_left[index]
             self._given[index] = _ARRIVED
-            self.env.push(self.env.now, index - len(self.end), len(self.end) + index)
+            self.env.push((self.env.now, NUMBER, index - len(self.end), len(self.end) + index))
 
     # -- what happens beside the ops ------------------------------------------------------------------------------
 

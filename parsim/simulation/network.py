@@ -9,8 +9,8 @@ Every number may be a `fractions.Fraction`; then all times and rates are exact.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heapify, heappop, heappush
 from itertools import count
 from math import fsum, inf, isfinite
 from typing import Any
@@ -19,8 +19,7 @@ import simpy
 from simpy.events import EventPriority
 
 from parsim.errors import ParsimError
-from parsim.hardware.flows import Flow
-from parsim.simulation.sharing import SATURATED, TOLERANCE, Bundle, Link, fill
+from parsim.simulation.sharing import SATURATED, Bundle, Link, Member, fill
 from parsim.simulation.trace import LinkUse
 
 AFTER_ALL_ELSE = EventPriority(2)
@@ -48,17 +47,13 @@ class Network:
     def __init__(self, env: simpy.Environment, capacity: Callable[[int], float]) -> None:
         self.env = env
         self.events = 0
-        """events put on the clock: wake-ups and settles"""
+        """events put on the clock: ends and settles"""
         self._capacity = capacity
         self._links: dict[int, Link] = {}
         self._bundles: dict[tuple[tuple[tuple[int, float], ...], float, float], Bundle] = {}
         self._endless: list[tuple[Bundle, int, float]] = []
         """flows without an end: (bundle, how many, what it had served to each member before)"""
         self._serial = count(1)
-        self._promises: list[tuple[float, int, Bundle]] = []
-        self._compact_at = 1024
-        self._armed: float = inf
-        self._version = 0
         self._marked: dict[Bundle, None] = {}
         self._settling = False
         self._visit = 0
@@ -96,7 +91,7 @@ class Network:
         if fresh:
             bundle.served = bundle.rate = 0
         bundle.serve(now)
-        heappush(bundle.members, (bundle.served + volume, next(self._serial), members, then, argument))
+        insort(bundle.members, (bundle.served + volume, next(self._serial), members, then, argument))
         bundle.size += members
         if volume == inf:
             self._endless.append((bundle, members, bundle.served))
@@ -122,7 +117,6 @@ class Network:
                 if link.demand >= link.nearly > 0 and not link.full:
                     link.gauge(len(link.bundles) == 1 or link.carried() >= link.nearly, now)
         self._promise(bundle)
-        self._arm()
 
     def set_capacity(self, link: int, capacity: float) -> None:
         """Change the capacity of a link [B/s] from now on; flows in flight feel it."""
@@ -200,7 +194,6 @@ class Network:
                 link.gauge(link.room <= (1 - SATURATED) * link.capacity and link.capacity > 0, now)
             self._gauge(link for bundle in bundles for link, _ in bundle.path if not link.tight)
         self._marked.clear()
-        self._arm()
 
     def _reach(self, first: Bundle, seen: set[Bundle]) -> tuple[list[Bundle], list[Link]]:
         """The bundles that share tight links with `first`, transitively, and those links."""
@@ -226,53 +219,31 @@ class Network:
                 link.gauge(link.carried() >= link.nearly > 0, now)
 
     def _promise(self, bundle: Bundle) -> None:
-        """Say when the next member of a bundle ends, if its rate stays."""
+        """Have the next member of a bundle end in its time, if its rate stays until then."""
         if bundle.rate > 0:
             bundle.promise = serial = next(self._serial)
-            heappush(self._promises, (bundle.since + (bundle.members[0][0] - bundle.served) / bundle.rate, serial, bundle))
+            self.events += 1
+            ends = bundle.since + (bundle.members[0][0] - bundle.served) / bundle.rate
+            if ends < inf:
+                self.env.timeout(max(0, ends - self.env.now), (bundle, serial)).callbacks.append(self._due)
         else:
             bundle.promise = 0
 
-    def _arm(self) -> None:
-        """Have a wake-up at the earliest promise; a later one that is armed already grows stale."""
-        promises = self._promises
-        if len(promises) > self._compact_at:
-            promises[:] = [entry for entry in promises if entry[1] == entry[2].promise]
-            heapify(promises)
-            self._compact_at = max(1024, 2 * len(promises))
-        while promises and promises[0][1] != promises[0][2].promise:
-            heappop(promises)
-        if promises and promises[0][0] < self._armed:
-            self._armed = promises[0][0]
-            self._version += 1
-            self.events += 1
-            self.env.timeout(max(0, self._armed - self.env.now), self._version).callbacks.append(self._wake)
+    def _due(self, event: Any) -> None:
+        """A member ends, unless its rate has changed since."""
+        bundle, serial = event.value
+        if serial == bundle.promise:
+            for _, _, _, then, argument in self._finish(bundle):
+                then(argument)
 
-    def _wake(self, event: Any) -> None:
-        if event.value != self._version:
-            return
-        self._armed = inf
-        horizon = self.env.now * (1 + TOLERANCE)
-        over: list[tuple[float, int, int, Callable[[Any], None], Any]] = []
-        promises = self._promises
-        while promises and promises[0][0] <= horizon:
-            _, serial, bundle = heappop(promises)
-            if serial == bundle.promise:
-                self._finish(bundle, over)
-        self._arm()
-        for *_, then, argument in over:
-            then(argument)
-
-    def _finish(self, bundle: Bundle, over: list[tuple[float, int, int, Callable[[Any], None], Any]]) -> None:
-        """Take the members that end now out of a bundle, and append them to `over`."""
+    def _finish(self, bundle: Bundle) -> list[Member]:
+        """Take the members that end now out of a bundle."""
+        end = bundle.members[0][0]
+        bundle.served, bundle.since = end, self.env.now  # snapped: no drift is left behind
+        over = [member for member in bundle.members if member[0] <= end]
+        del bundle.members[: len(over)]
         members = bundle.members
-        bundle.served = end = members[0][0]  # snapped: no drift is left behind
-        bundle.since = self.env.now
-        ended = 0
-        while members and members[0][0] <= end:
-            member = heappop(members)
-            ended += member[2]
-            over.append(member)
+        ended = sum(member[2] for member in over)
         bundle.size -= ended
         demand = bundle.cap * ended
         for link, coefficient in bundle.path:
@@ -294,19 +265,4 @@ class Network:
             self._promise(bundle)
         else:
             bundle.promise = 0
-
-
-def fair_rates(flows: Sequence[Flow], capacity: Callable[[int], float], tolerance: float = TOLERANCE) -> list[float]:
-    """Weighted max-min fair rate [B/s] of each flow if all of them are under way at once; volumes do not matter."""
-    network = Network(simpy.Environment(), capacity)
-    bundles = [network.bundle(flow.path, flow.cap, flow.weight) for flow in flows]
-    for bundle in bundles:
-        bundle.size += 1
-        for link, coefficient in bundle.path:
-            link.bundles[bundle] = coefficient
-            link.demand += coefficient * bundle.cap
-            link.tight = link.demand > link.limit
-    classes = dict.fromkeys(bundles)
-    links = dict.fromkeys(link for bundle in classes for link, _ in bundle.path if link.tight)
-    rates = fill(list(classes), list(links), tolerance)
-    return [rates[bundle] for bundle in bundles]
+        return over

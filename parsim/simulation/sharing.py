@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from math import fsum, inf
 from typing import Any
 
+from parsim.hardware.flows import Flow
+
 TOLERANCE = 1e-12
 """relative: two times, or two water levels, this close are equal"""
 SATURATED = 0.999
@@ -63,6 +65,10 @@ class Link:
             self.full = full
 
 
+Member = tuple[float, int, int, Callable[[Any], None], Any]
+"""flows of a bundle that end together: (served at which they end, serial, how many, then, its argument)"""
+
+
 class Bundle:
     """Flows of one path, cap and weight: one rate, one counter of bytes served to each."""
 
@@ -79,10 +85,10 @@ class Bundle:
         """time of `served`"""
         self.size = 0
         """members"""
-        self.members: list[tuple[float, int, int, Callable[[Any], None], Any]] = []
-        """heap of (served at which it ends, serial, how many, then, its argument)"""
+        self.members: list[Member] = []
+        """the next to end first"""
         self.promise = 0
-        """serial of the valid entry in the network's heap of finishing times; 0 = none"""
+        """serial of the clock's valid event for its next end; 0 = none"""
         self.carried: float = 0
         """bytes of progress of all members ever"""
 
@@ -135,3 +141,21 @@ def fill(bundles: Sequence[Bundle], links: Sequence[Link], tolerance: float = TO
                     link.load -= coefficient * share
                     link.open -= 1
     return rates
+
+
+def fair_rates(flows: Sequence[Flow], capacity: Callable[[int], float], tolerance: float = TOLERANCE) -> list[float]:
+    """Weighted max-min fair rate [B/s] of each flow if all of them are under way at once; volumes do not matter."""
+    links: dict[int, Link] = {}
+    bundles = []
+    for flow in flows:
+        for identity, _ in flow.path:
+            links.setdefault(identity, Link(identity, capacity(identity)))
+        bundle = Bundle(tuple((links[identity], coefficient) for identity, coefficient in flow.path), flow.cap, flow.weight)
+        bundle.size = 1
+        for link, coefficient in bundle.path:
+            link.bundles[bundle] = coefficient
+            link.demand += coefficient * bundle.cap
+            link.tight = link.demand > link.limit
+        bundles.append(bundle)
+    rates = fill(bundles, [link for link in links.values() if link.tight], tolerance)
+    return [rates[bundle] for bundle in bundles]

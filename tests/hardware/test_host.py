@@ -10,7 +10,7 @@ from parsim.hardware.collectives import collective_cost
 from parsim.hardware.host import COPIES, LAUNCH, host_cost
 from parsim.hardware.interconnect import Interconnect
 from parsim.scenario.files import find, read
-from parsim.simulation.network import fair_rates
+from parsim.simulation.sharing import fair_rates
 
 
 def device(name):

@@ -39,7 +39,7 @@ from parsim.hardware.nccl.tables import constants
 from parsim.hardware.routes import join
 from parsim.program.program import Collective, Lane, Program
 from parsim.simulation.engine import Engine
-from parsim.simulation.network import fair_rates
+from parsim.simulation.sharing import fair_rates
 
 GB = 10**9
 MIB = 2**20

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from parsim.errors import ParsimError
 from parsim.hardware.flows import Flow
-from parsim.simulation.network import Network, fair_rates
+from parsim.simulation.network import Network
+from parsim.simulation.sharing import fair_rates
 
 FREE = 1000
 """a cap that never binds"""

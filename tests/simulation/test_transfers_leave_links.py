@@ -43,6 +43,6 @@ def test_the_network_carries_only_transfers_that_meet(
     carried = []
     start = Network.start
     monkeypatch.setattr(Network, "start", lambda self, *given, **more: (carried.append(given), start(self, *given, **more)))
-    trace = Engine(sent_at(*begins), OneLink(), quick=True).run()
+    trace = Engine(sent_at(*begins), OneLink()).run()
     assert [trace.end[op.index] for op in trace.program.ops if op.name == "send"] == pytest.approx(list(ends), rel=1e-12)
     assert len(carried) == shared
