@@ -203,6 +203,16 @@ class Cluster:
             found[here] = each[(numbers[here] - block.first_link) % max(len(each), 1)]
         return found
 
+    def slack(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of many links can never be full before others on every path through them are."""
+        import numpy as np
+
+        found = np.zeros(len(numbers), dtype=bool)
+        outside = numbers >= self.first_fabric_link
+        if outside.any():
+            found[outside] = self.network.slack(numbers[outside] - self.first_fabric_link)
+        return found
+
     def link_class_name(self, number: int) -> str:
         """What the link connects, the same for all equal links: ``gpu->nvswitch``, ``leaf->spine``."""
         if number >= self.first_fabric_link:

@@ -121,6 +121,12 @@ class Fabric:
 
         return np.full(len(local), self.link_kind.capacity)
 
+    def slack(self, local: Numbers) -> NDArray[np.bool_]:
+        """Which links can never be full before others on every path through them are, by local ids."""
+        import numpy as np
+
+        return np.zeros(len(local), dtype=bool)
+
     def latency(self, local: int) -> float:
         """Latency of one hop by local id [s]."""
         return self.link_kind.latency
@@ -228,6 +234,11 @@ class FatTree(Fabric):
     def capacities(self, local: Numbers) -> NDArray[np.float64]:
         trunk = local >= 2 * self.ports
         return ~trunk * self.link_kind.capacity + trunk * self.uplink_capacity
+
+    def slack(self, local: Numbers) -> NDArray[np.bool_]:
+        """A trunk as thick as all cables to the leaf together: whatever crosses it crosses one of those, too."""
+        thick = not self.hashed and self.trunk_capacity >= self.leaf_ports * self.link_kind.capacity
+        return (local >= 2 * self.ports) & thick
 
     def latency(self, local: int) -> float:
         return self.link_kind.latency if local < 2 * self.ports else TRUNK_LATENCY

@@ -104,3 +104,7 @@ class Interconnect:
     def capacities(self, links: Numbers) -> NDArray[np.float64]:
         """Effective bandwidths of many links [B/s]."""
         return self.cluster.capacities(links)
+
+    def slack(self, links: Numbers) -> NDArray[np.bool_]:
+        """Which of many links can never be full before others on every path through them are."""
+        return self.cluster.slack(links)

@@ -41,6 +41,7 @@ class Batching(Protocol):
     def batches(self, kind: str, groups: Numbers, size: int) -> Sequence[Batch]: ...
     def examples(self, groups: Numbers) -> Sequence[Ranks]: ...
     def capacities(self, links: Numbers) -> NDArray[np.float64]: ...
+    def slack(self, links: Numbers) -> NDArray[np.bool_]: ...
 
 
 class Incidence:
@@ -63,6 +64,7 @@ class Incidence:
         self._link_flow, self._flow_group = columns.of("link_flow"), columns.of("flow_group")
         self._flow_own = columns.flow_own.copy()
         self._link_seed = _capacities(interconnect, self.used_links).view(np.uint64)
+        self._binding = ~_slack(interconnect, self.used_links)
 
     def groups_of(self, ranks: Collection[int]) -> Iterator[tuple[tuple[str, str, Ranks], int]]:
         """((kind, axis, members), number) of the groups that any of `ranks` is in."""
@@ -73,10 +75,14 @@ class Incidence:
                 yield (kind, axis, tuple(members[place].tolist())), first + place
 
     def colour(self, ranks: Colours) -> tuple[Colours, Colours, Colours]:
-        """Refine until no class splits: colours of ranks, used links and groups."""
+        """Refine until no class splits: colours of ranks, used links and groups.
+
+        What crosses a link that never binds does not tell others apart: such links are coloured last, by what crosses them.
+        """
         ranks = mixed(ranks)
         links = mixed(self._link_seed)
         groups = mixed(self._group_own)
+        crossed = links
         classes = (0, 0, 0)
         for _ in range(_ROUNDS):
             flows = mixed(self._flow_own + _runs(self._weights * mixed(links)[self._links], self._link_flow, len(self._flow_own)))
@@ -86,13 +92,14 @@ class Incidence:
                 + np.uint64(3) * _runs(flows, self._flow_group, len(groups))
             )
             flows = mixed(flows + groups[self._flow_group])
-            links = mixed(links + _sums(self._weights * flows[self._link_flow], self._links, len(links)))
+            crossed = mixed(links + _sums(self._weights * flows[self._link_flow], self._links, len(links)))
+            links = np.where(self._binding, crossed, links)
             ranks = mixed(ranks + _sums(mixed(groups)[self._member_group], self._members, len(ranks)))
-            found = (len(np.unique(ranks)), len(np.unique(links)), len(np.unique(groups)))
+            found = (len(np.unique(ranks)), len(np.unique(crossed)), len(np.unique(groups)))
             if found == classes:
                 break
             classes = found
-        return ranks, links, groups
+        return ranks, crossed, groups
 
 
 class _Columns:
@@ -194,6 +201,10 @@ def _capacities(interconnect: Interconnect, links: Numbers) -> NDArray[np.float6
     if isinstance(interconnect, Batching):
         return interconnect.capacities(links)
     return np.array([interconnect.capacity(link) for link in links.tolist()], dtype=np.float64)
+
+
+def _slack(interconnect: Interconnect, links: Numbers) -> NDArray[np.bool_]:
+    return interconnect.slack(links) if isinstance(interconnect, Batching) else np.zeros(len(links), dtype=bool)
 
 
 def _numbered(links: Numbers) -> tuple[Numbers, Numbers]:

@@ -45,6 +45,7 @@ def differences(one, other, path=""):
 BOX, PAIR = "8x rtx-4090", "4x v100-32gb"
 H100, P4D = "hgx-h100", "aws-p4d"
 TWO_PER_LEAF = {"fabric": {"leaf_ports": 2}}
+THREE_PER_LEAF = {"fabric": {"leaf_ports": 3}}
 NARROW_RAILS = {"fabric": {"leaf_ports": 2, "oversubscription": 2}}
 OVERSUBSCRIBED = {"fabric": {"kind": "fat-tree", "leaf_ports": 16, "oversubscription": 3}}
 HASHED = {"fabric": {"kind": "fat-tree", "leaf_ports": 8, "oversubscription": 2, "routing": "ecmp"}}
@@ -127,6 +128,7 @@ CASES = {
     # rails across leaves, trunks with less bandwidth than what they join
     "two nodes per leaf": (1, scenario(H100, 4, cluster=TWO_PER_LEAF)),
     "unequal leaves": (3, scenario(H100, 3, {"pp": 3}, cluster=TWO_PER_LEAF)),
+    "leaves that divide no stage": (2, scenario(H100, 8, {"tp": 8, "pp": 2, "strategy": "zero1"}, cluster=THREE_PER_LEAF, model="opt-1.3b")),
     "oversubscribed rails": (1, scenario(H100, 4, {"tp": 4, "strategy": "fsdp"}, cluster=NARROW_RAILS)),
     "oversubscribed fat tree on 64 ranks": (
         2, scenario(H100, 8, {"tp": 8, "pp": 2, "strategy": "zero1"}, cluster=OVERSUBSCRIBED, model="opt-1.3b"),
