@@ -15,7 +15,7 @@ from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
 from parsim.model.linear import Embedding
 from parsim.model.mixture import Router
-from parsim.model.model import Model, Workload
+from parsim.model.model import Block, Model, Parameter, Workload
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.hooks import Unit, Weight
@@ -139,29 +139,32 @@ class Plan:
             return self._known_weights[chunk.stage]
         found = []
         shared = self._shared(chunk.pipeline_rank)
+        held: Block | None = None
         for block in chunk.blocks:
-            embeddings = [operator for operator in self.model.blocks[block].operators if isinstance(operator, Embedding)]
-            tables = {parameter.name for operator in embeddings for parameter in operator.parameters()}
-            layer = self.model.blocks[block].kind not in ("embedding", "head")
-            owners = {p.name: operator.name for operator in self.model.blocks[block].operators for p in operator.parameters() if layer}
-            for parameter in self.model.blocks[block].parameters():
+            if self.model.blocks[block] is not held:  # equal layers are one object
+                held = self.model.blocks[block]
+                rows = self._rows(held)
+            for parameter, count, table, operator, part in rows:
                 if parameter.tied and self._home.get(parameter.tied) == chunk.pipeline_rank:
                     continue
                 name = f"{self.model.block_names[block]}.{parameter.name}"
-                table = parameter.name in tables
-                product = not table or name in shared
-                operator = owners.get(parameter.name, "")
-                part = "head" if table else self._part(block, operator)
-                found.append(Weight(name, parameter, parameter.local_count(self.mesh.size("tensor")), block, product, operator, part))
+                found.append(Weight(name, parameter, count, block, not table or name in shared, operator, part))
         self._known_weights[chunk.stage] = tuple(found)
         return self._known_weights[chunk.stage]
 
-    def _part(self, block: int, operator: str) -> str:
-        """Part of the model whose products read the weights of an operator: embedding, head, router, or an empty text for layers."""
-        found = self.model.blocks[block]
-        if found.kind in ("embedding", "head"):
-            return found.kind
-        return "router" if any(isinstance(one, Router) and one.name == operator for one in found.operators) else ""
+    def _rows(self, block: Block) -> list[tuple[Parameter, int, bool, str, str]]:
+        """Of every parameter of a block: its elements on one rank, whether it is a table, its operator and its part (see `Weight`)."""
+        layer = block.kind not in ("embedding", "head")
+        owners = {p.name: operator for operator in block.operators for p in block.by_operator[operator.name]}
+        rows = []
+        for parameter in block.parameters():
+            operator = owners[parameter.name]
+            table = isinstance(operator, Embedding)
+            part = "head" if table else "" if layer else block.kind
+            if layer and isinstance(operator, Router):
+                part = "router"
+            rows.append((parameter, parameter.local_count(self.mesh.size("tensor")), table, operator.name if layer else "", part))
+        return rows
 
     def _shared(self, pipeline_rank: int) -> set[str]:
         """Parameters that another block of the same pipeline rank uses too."""

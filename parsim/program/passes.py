@@ -200,7 +200,9 @@ class PassBuilder:
 
     def tensor(self, name: str, size: int, category: str, *, per_micro_batch: bool = False) -> str:
         """See `Emitter.tensor`."""
-        self.table.declare(self.full(name), size, category, per_micro_batch=per_micro_batch)
+        full = self.full(name)
+        if full not in self.table.index:
+            self.table.declare(full, size, category, per_micro_batch=per_micro_batch)
         return name
 
     def compute(self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()) -> None:
