@@ -19,7 +19,7 @@ from parsim.program.own import answers, refuse_illegal
 from parsim.program.script import write
 from parsim.report.assemble import Run, assemble
 from parsim.report.confidence import Confidence
-from parsim.report.device_memory import memory_of
+from parsim.report.device_memory import memory_of, overfull
 from parsim.report.economics import Economics, economics
 from parsim.report.measured import Assumption, MemoryFacts
 from parsim.report.report import Report
@@ -120,7 +120,11 @@ class StepResult:
 
     @property
     def fits(self) -> bool:
-        """Whether every device and every host have enough memory, as `Report.fits` says."""
+        """Whether every device and every host have enough memory, as `Report.fits` says. Where the tensors alone are too large, the
+        allocator is not asked.
+        """
+        if "memory" not in self.__dict__ and overfull(self.run, self._built.cluster, self._built.memory_reserve):
+            return False
         return self.memory.headroom >= 0 and (self.memory.host is None or self.memory.host.lacks == 0)
 
     @property

@@ -195,7 +195,16 @@ _ALL = (
         _PYTORCH,
     ),
     Definition("allocated_bytes", "B", "Live bytes after the allocator's rounding.", "torch.cuda.max_memory_allocated", _PYTORCH),
-    Definition("reserved_bytes", "B", "Bytes of the allocator's segments, in use or cached.", "torch.cuda.max_memory_reserved", _PYTORCH),
+    Definition(
+        "reserved_bytes",
+        "B",
+        "Bytes of the allocator's segments, in use or cached. method beside it says how it was found. replayed: all allocations"
+        " and releases of the step went through the allocator, as for the fullest ranks and those within 5 % of the capacity."
+        " shortened: without micro-batches in the middle of a long step that repeat those before them; segments that only"
+        " they would add are missed.",
+        "torch.cuda.max_memory_reserved",
+        _PYTORCH,
+    ),
     Definition("fragmentation", "B", "Reserved but not allocated.", "reserved - allocated", _PYTORCH),
     Definition(
         "fits",

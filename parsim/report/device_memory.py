@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -26,10 +28,10 @@ FURTHER_COMMUNICATOR = int(0.2 * GIB)
 """NCCL buffers outside the allocator: about 0.3 GiB for a rank's first communicator and 0.15-0.4 GiB for each further one
 (NVIDIA/nccl issues 964 and 1685; assumption)"""
 CURVES = 16
-"""classes whose curve over time is kept: those with the highest peaks"""
+"""classes whose curve over time can be drawn: those with the highest peaks"""
 CURVE_POINTS = 8_000
-REPLAYED_EVENTS = 600_000
-"""allocations and releases that are replayed through the allocator at most, those of the fullest classes first"""
+CLOSE = 0.05
+"""part of the capacity within which a class is replayed whole: nine times the largest error of a shortened replay that was seen"""
 
 
 class Memories(Machines, Protocol):
@@ -46,36 +48,23 @@ class Visible(Protocol):
 
 
 def memory_of(run: Run, hardware: Memories, *, reserve: int, bytes_per_parameter: str) -> MemoryFacts:
-    """The ledger of every class's representative, fullest classes replayed through the caching allocator.
+    """The ledger of every class's representative, replayed through the caching allocator.
 
-    Where a program has more than `REPLAYED_EVENTS` events, the classes that do not decide (their allocated peaks are
-    lower) get the largest ratio of reserved to allocated memory among those that were replayed.
+    Every allocation and release is replayed of the fullest classes (most in use, reserved or allocated) and of those whose peak
+    is within 5 % of the capacity, on either side of it: what is reported as the job's peak, and whether it fits, rest on them.
+    For the other classes the replay leaves periods out of long steps, see `parsim.simulation.replay.repeats`.
     """
-    plan, runtime = run.plan, run.plan.runtime
-    representatives = sorted(set(run.classes.represents.values()))
-    ledger = Ledger(run.trace.program, run.trace, representatives)
-    plain = {rank: ledger.measure(rank) for rank in representatives}
-    order = sorted(representatives, key=lambda rank: (-plain[rank].peak, rank))
-    joined = communicators(run)
-    devices: dict[int, DeviceMemory] = {}
-    ratio, events = 1.0, 0
-    for place, rank in enumerate(order):
-        curve, reserved = plain[rank], None
-        if place == 0 or events + len(curve.times) <= REPLAYED_EVENTS:
-            events += len(curve.times)
-            curve = curve.replayed(runtime.allocator)
-            reserved = curve.peak_reserved
-            ratio = max(ratio, (reserved or curve.peak) / max(1, curve.peak))
-        buffers = _buffers(runtime.communicators, joined.get(rank, 0))
-        fixed = (runtime.context + runtime.overhead, buffers)
-        size = round(curve.peak * ratio) if reserved is None else reserved
-        devices[rank] = _device(run, rank, curve, size, fixed, keep=place < CURVES)
-    capacity = min(hardware.device(plan.gpus[rank]).visible_memory for rank in representatives)
-    ordered = tuple(devices[rank] for rank in representatives)
+    plan = run.plan
+    classes = _Classes(run)
+    devices = dict(classes.devices(classes.ranks, whole=False))
+    usable = capacity_of(run, hardware) - reserve
+    decisive = _decisive(devices.values(), usable, CLOSE * (usable + reserve))
+    devices |= dict(classes.devices([rank for rank in classes.ranks if rank in decisive], whole=True))
+    ordered = tuple(devices[rank] for rank in sorted(devices))
     host = host_memory(run, hardware)
     return MemoryFacts(
-        capacity,
-        ordered,
+        usable + reserve,
+        _with_curves(ordered),
         reserve,
         host_bytes=0 if host is None else host.bytes,
         at_save_bytes=at_save(run, ordered),
@@ -83,6 +72,72 @@ def memory_of(run: Run, hardware: Memories, *, reserve: int, bytes_per_parameter
         states=state_bytes(plan.training.precision, plan.training.optimizer),
         host=host,
     )
+
+
+def capacity_of(run: Run, hardware: Memories) -> int:
+    """What the driver reports on the smallest device of the job [B]."""
+    return min(hardware.device(run.plan.gpus[rank]).visible_memory for rank in set(run.classes.represents.values()))
+
+
+def overfull(run: Run, hardware: Memories, reserve: int) -> bool:
+    """Whether the tensors of some class are larger than its device. Then no allocator makes it fit, and none is asked.
+
+    The allocator reserves at least the blocks that are live, and each is at least its tensor rounded up to 512 B: what the
+    ledger adds up. The opposite must be replayed: tensors may fit where the segments that hold them do not.
+    """
+    classes = _Classes(run)
+    usable = capacity_of(run, hardware) - reserve
+    return any(classes.ledger.measure(rank).peak + sum(classes.fixed(rank)) > usable for rank in classes.ranks)
+
+
+class _Classes:
+    """The classes of ranks of one run, each by its representative."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.joined = communicators(run)
+        mesh = run.plan.mesh
+        representatives = set(run.classes.represents.values())
+        self.ranks = sorted(representatives, key=lambda rank: (mesh.coordinate(rank, "pipeline"), rank))
+        """those of one stage together: they often do the same"""
+        self.ledger = Ledger(run.trace.program, run.trace, representatives)
+
+    def fixed(self, rank: int) -> tuple[int, int]:
+        """What lies outside the allocator: context and overhead, buffers of communicators [B]."""
+        runtime = self.run.plan.runtime
+        return runtime.context + runtime.overhead, _buffers(runtime.communicators, self.joined.get(rank, 0))
+
+    def devices(self, ranks: Iterable[int], *, whole: bool) -> Iterator[tuple[int, DeviceMemory]]:
+        """The memory of each, every event replayed if `whole`. Ranks that do the same at different times are replayed once."""
+        plain = played = None
+        for rank in ranks:
+            curve = self.ledger.measure(rank)
+            if plain is None or played is None or curve.delta is not plain.delta:
+                plain, played = curve, self._played(curve, whole=whole)
+            yield rank, _device(self.run, played.at_other_times(curve), self.fixed(rank), partial(self._drawn, rank, whole=whole))
+
+    def _played(self, curve: MemoryTimeline, *, whole: bool) -> MemoryTimeline:
+        return curve.replayed(self.run.plan.runtime.allocator, whole=whole)
+
+    def _drawn(self, rank: int, *, whole: bool) -> MemoryCurve:
+        """Its curve over time; measured again, so that nobody keeps what is not drawn."""
+        return _thinned(self._played(self.ledger.measure(rank), whole=whole), *self.fixed(rank))
+
+
+def _decisive(devices: Collection[DeviceMemory], usable: int, close: float) -> set[int]:
+    """Ranks of classes that the peaks of the report are taken from, or whose peak is within `close` bytes of what they may use."""
+    found = {device.rank for device in devices if abs(usable - device.device_used_bytes) <= close}
+    for name in ("device_used_bytes", "reserved_bytes", "allocated_bytes"):
+        most = max(getattr(device, name) for device in devices)
+        found |= {device.rank for device in devices if getattr(device, name) == most}
+    return found - {device.rank for device in devices if device.method == "replayed"}
+
+
+def _with_curves(devices: Sequence[DeviceMemory]) -> tuple[DeviceMemory, ...]:
+    """The same with the curves of the `CURVES` classes that allocate most, and no others."""
+    order = sorted(devices, key=lambda device: (-device.allocated_bytes, device.rank))
+    drawn = {device.rank for device in order[:CURVES]}
+    return tuple(device if device.rank in drawn else replace(device, drawn=None) for device in devices)
 
 
 def _buffers(stated: int | None, groups: int) -> int:
@@ -138,28 +193,34 @@ def communicators(run: Run) -> dict[int, int]:
     return {rank: len(found) for rank, found in groups.items()}
 
 
-def _device(run: Run, rank: int, curve: MemoryTimeline, reserved: int, fixed: tuple[int, int], *, keep: bool) -> DeviceMemory:
-    program = run.trace.program
+def _device(run: Run, curve: MemoryTimeline, fixed: tuple[int, int], drawn: Callable[[], MemoryCurve]) -> DeviceMemory:
     context, buffers = fixed
-    allocated = curve.replay.peak_allocated if curve.replay is not None else curve.peak
+    reserved = curve.peak_reserved or 0
     at_peak = dict.fromkeys(AT_PEAK, 0) | {name: size for name, size in curve.at_peak.items() if name in AT_PEAK}
     at_peak |= {"context": context, "communicators": buffers}
     at_peak["fragmentation"] = reserved - curve.peak
-    op = None if curve.peak_op is None else program.ops[curve.peak_op]
-    p = run.plan.mesh.coordinate(rank, "pipeline")
+    p = run.plan.mesh.coordinate(curve.rank, "pipeline")
     return DeviceMemory(
-        rank=rank,
-        allocated_bytes=allocated,
+        rank=curve.rank,
+        allocated_bytes=curve.peak,
         reserved_bytes=reserved,
         device_used_bytes=reserved + context + buffers,
         at_peak=at_peak,
         resident_bytes=curve.resident,
         peak_time_s=curve.peak_time,
-        peak_op=None if op is None else op.name if op.instance < 0 else f"{op.name}.{op.instance}",
+        peak_op=None if curve.peak_op is None else _name(run, curve.peak_op),
         in_flight_micro_batches=in_flight(run.plan, p),
         weight_versions=run.lowering.passes_of(p).weight_versions(),
-        curve=_thinned(curve, context, buffers) if keep else None,
+        method="replayed" if curve.replay is not None and curve.replay.whole else "shortened",
+        drawn=drawn,
     )
+
+
+def _name(run: Run, op: int) -> str:
+    """An op with its micro-batch."""
+    columns = run.trace.columns
+    name, instance = columns.examples[int(columns.kind[op])].name, int(columns.instance[op])
+    return name if instance < 0 else f"{name}.{instance}"
 
 
 def _thinned(curve: MemoryTimeline, context: int, buffers: int) -> MemoryCurve:

@@ -125,6 +125,7 @@ def _device(report: Report, device: DeviceMemory) -> dict[str, Any]:
         "allocated_bytes": device.allocated_bytes,
         "reserved_bytes": device.reserved_bytes,
         "device_used_bytes": device.device_used_bytes,
+        "method": device.method,
         "peak_time_s": device.peak_time_s,
         "peak_op": device.peak_op,
         "resident_bytes": dict(device.resident_bytes),

@@ -166,7 +166,7 @@ def timeline_data(
 
 def _fullest(report: Report, shown: set[int]) -> DeviceMemory | None:
     """The shown rank with the least memory left; any rank if none of them has a curve."""
-    devices = [device for device in report.measured.memory.devices if device.rank in shown and device.curve is not None]
+    devices = [device for device in report.measured.memory.devices if device.rank in shown and device.drawn is not None]
     return min(devices, key=lambda device: report.capacity(device) - device.device_used_bytes, default=report.worst_device)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -203,7 +204,15 @@ class DeviceMemory:
     weight_versions: int = 1
     capacity_bytes: int | None = None
     """of this device where it differs from the job's"""
-    curve: MemoryCurve | None = None
+    method: Literal["replayed", "shortened"] = "replayed"
+    """what went through the caching allocator: every allocation and release, or not all micro-batches that repeat a pattern"""
+    drawn: Callable[[], MemoryCurve] | None = None
+    """makes the curve over time; None: it cannot be drawn"""
+
+    @cached_property
+    def curve(self) -> MemoryCurve | None:
+        """Memory over time, made when it is first asked for; None where it cannot be drawn."""
+        return None if self.drawn is None else self.drawn()
 
 
 @dataclass(frozen=True)

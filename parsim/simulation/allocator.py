@@ -5,11 +5,15 @@ to 512 B; requests up to 1 MiB are served from 2 MiB segments, requests under 10
 from segments of their own, rounded to 2 MiB. Best fit, lowest address on ties; a block is split if what remains is
 at least 512 B (small pool) or more than 1 MiB (large pool), else the whole block counts as allocated; free neighbours
 within a segment coalesce. Segments stay reserved until memory runs out.
+
+A step has tens of thousands of allocations on each rank, so everything here is a whole number: an event, an address, a
+size; there are no objects for blocks.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from parsim.errors import ParsimError
@@ -68,9 +72,17 @@ class Pool:
         self.first = first
         """first address of the pool's range (expandable only)"""
 
+    def remember(self, address: int, size: int) -> None:
+        """Enter a free block."""
+        if size in self.bins:
+            heappush(self.bins[size], address)
+        else:
+            self.bins[size] = [address]
+            insort(self.sizes, size)
+
 
 class Allocator:
-    """State of one device's caching allocator, one stream.
+    """One device's caching allocator, one stream, and what it did with the events that it was given.
 
     `capacity`: bytes that may be reserved; before they are exceeded, cached segments are released, as PyTorch does. If
     that does not help, `out_of_memory` is set and the run goes on beyond the capacity. None = no limit.
@@ -80,12 +92,20 @@ class Allocator:
         self.capacity = capacity
         self.reserved = 0
         """bytes of segments"""
-        self.out_of_memory = False
-        """the capacity was exceeded although nothing was left to release"""
-        self.live: dict[int, tuple[int, int]] = {}
-        """key -> (address, size) of its block"""
+        self.blocks: list[int] = []
+        """per event the size of the block allocated (+) or released (-) [B]"""
+        self.addresses: list[int] = []
+        """per event the address of that block; 0 for an empty tensor"""
+        self.reserved_at: list[int] = []
+        """events at which the reserved memory changed"""
+        self.reserved_to: list[int] = []
+        """reserved memory after each of these [B]"""
+        self.out_of_memory: int | None = None
+        """first event at which the capacity was exceeded although nothing was left to release"""
         self.segments: dict[int, int] = {}
-        """address -> size of what is reserved (expandable: of what is not mapped)"""
+        """address -> size of each segment, in the order of their reservation"""
+        self.holes: dict[int, int] = {}
+        """address -> size of what is not mapped (expandable only)"""
         self.free_at: dict[int, int] = {}
         """address -> size of each free block"""
         self._free_end: dict[int, int] = {}
@@ -96,101 +116,105 @@ class Allocator:
     def _pools(self) -> tuple[Pool, Pool]:
         return Pool(ROUNDING, 0, 0), Pool(SMALL + 1, 0, 0)
 
-    @property
-    def allocated(self) -> int:
-        """Bytes of live blocks."""
-        return sum(size for _, size in self.live.values())
+    def run(self, events: Iterable[int]) -> None:
+        """Allocate and release, event by event.
 
-    def allocate(self, key: int, size: int) -> int:
-        """Give `key` a block for `size` > 0 bytes, and return the size of the block [B].
-
-        Raises AllocatorError if `key` has a block already.
+        An event is a size > 0 [B], a multiple of 512, to be allocated; or ~i < 0, which releases what event i allocated; or 0,
+        an empty tensor. Events are numbered from the first one that this allocator was given. Nothing is checked.
         """
-        if key in self.live:
-            raise AllocatorError(f"key {key} is allocated twice")
-        wanted = -(-size // ROUNDING) * ROUNDING
-        pool = self._small if wanted <= SMALL else self._large
-        address, found = self._take(pool, wanted)
-        rest = found - wanted
-        if rest >= pool.rest:
-            self._put(pool, address + wanted, rest)
-            found = wanted
-        self.live[key] = address, found
-        return found
-
-    def free(self, key: int) -> int:
-        """Take the block of `key` back, and return its size [B]. Raises AllocatorError if it has none."""
-        block = self.live.pop(key, None)
-        if block is None:
-            raise AllocatorError(f"key {key} is released but not live")
-        address, size = block
-        total = size
-        after = self.free_at.pop(address + size, None)
-        if after is not None:
-            del self._free_end[address + size + after]
-            total += after
-        before = self._free_end.pop(address, None)
-        if before is not None:
-            del self.free_at[before]
-            total += address - before
-            address = before
-        self._put(self._small if size <= SMALL else self._large, address, total)
-        return size
+        blocks, addresses, free_at, free_end = self.blocks, self.addresses, self.free_at, self._free_end
+        small, large, segment, find = self._small, self._large, self._segment, self._find
+        for event in events:
+            if event > 0:
+                pool = small if event <= SMALL else large
+                sizes, bins = pool.sizes, pool.bins
+                if pool.page:
+                    address, size = find(pool, event)
+                else:  # best fit: the smallest free block that is large enough, at the lowest address
+                    place = bisect_left(sizes, event)
+                    while place < len(sizes):
+                        size = sizes[place]
+                        same = bins[size]
+                        while same and free_at.get(same[0]) != size:
+                            heappop(same)
+                        if same:
+                            address = heappop(same)
+                            del free_at[address], free_end[address + size]
+                            break
+                        del sizes[place], bins[size]
+                    else:
+                        address, size = segment(event)
+                rest = size - event
+                if rest >= pool.rest:
+                    begin = address + event
+                    free_at[begin] = rest
+                    free_end[begin + rest] = begin
+                    if rest in bins:
+                        heappush(bins[rest], begin)
+                    else:
+                        bins[rest] = [begin]
+                        insort(sizes, rest)
+                    size = event
+                blocks.append(size)
+                addresses.append(address)
+            elif event:
+                address, size = addresses[~event], blocks[~event]
+                blocks.append(-size)
+                addresses.append(address)
+                pool = small if size <= SMALL else large
+                end = address + size
+                end += free_at.pop(end, 0)  # coalesces with a free block behind it
+                begin = free_end.pop(address, address)  # and with one before it
+                size = end - begin
+                free_at[begin] = size
+                free_end[end] = begin
+                if size in pool.bins:
+                    heappush(pool.bins[size], begin)
+                else:
+                    pool.bins[size] = [begin]
+                    insort(pool.sizes, size)
+            else:
+                blocks.append(0)
+                addresses.append(0)
 
     def _put(self, pool: Pool, address: int, size: int) -> None:
         """Remember a free block; its neighbours are not free."""
         self.free_at[address] = size
         self._free_end[address + size] = address
-        self._remember(pool, address, size)
-
-    @staticmethod
-    def _remember(pool: Pool, address: int, size: int) -> None:
-        """Enter a free block into the pool's bins."""
-        same = pool.bins.get(size)
-        if same is None:
-            pool.bins[size] = [address]
-            insort(pool.sizes, size)
-        else:
-            heappush(same, address)
+        pool.remember(address, size)
 
     def _forget(self, address: int, size: int) -> None:
         """Drop a free block; its entry in a bin grows stale."""
         del self.free_at[address]
         del self._free_end[address + size]
 
-    def _take(self, pool: Pool, wanted: int) -> tuple[int, int]:
-        """Take the best free block, or a new segment: (address, size)."""
-        free_at = self.free_at
-        exact = pool.bins.get(wanted)
-        while exact:
-            address = heappop(exact)
-            if free_at.get(address) == wanted:
-                self._forget(address, wanted)
-                return address, wanted
-        sizes = pool.sizes
-        place = bisect_left(sizes, wanted)
-        while place < len(sizes):
-            size = sizes[place]
-            same = pool.bins[size]
-            while same:
-                address = heappop(same)
-                if free_at.get(address) == size:
-                    self._forget(address, size)
-                    return address, size
-            del sizes[place], pool.bins[size]
-        return self._segment(wanted)
+    def _find(self, pool: Pool, wanted: int) -> tuple[int, int]:
+        """Take a block of a pool that grows, see `ExpandableAllocator`: (address, size)."""
+        raise NotImplementedError
 
     def _segment(self, wanted: int) -> tuple[int, int]:
         """Reserve a new segment: (address, size)."""
         size = segment_size(wanted)
-        if self.capacity is not None and self.reserved + size > self.capacity:
+        if self._exceeds(size):
             self._release()
-            self.out_of_memory |= self.reserved + size > self.capacity
-        self.reserved += size
+        self._reserve(size)
         address = self._next
         self._next += size + ROUNDING  # a gap, so that blocks of two segments are never neighbours
         self.segments[address] = size
         return address, size
+
+    def _exceeds(self, size: int) -> bool:
+        """Whether `size` bytes more are beyond the capacity."""
+        return self.capacity is not None and self.reserved + size > self.capacity
+
+    def _reserve(self, size: int) -> None:
+        """Count `size` bytes more as reserved by the event at hand."""
+        event = len(self.blocks)
+        if self.out_of_memory is None and self._exceeds(size):
+            self.out_of_memory = event
+        self.reserved += size
+        self.reserved_at.append(event)
+        self.reserved_to.append(self.reserved)
 
     def _release(self) -> None:
         """Give segments that are wholly free back to the device."""
@@ -210,25 +234,15 @@ class ExpandableAllocator(Allocator):
 
     def _pools(self) -> tuple[Pool, Pool]:
         pools = Pool(ROUNDING, SMALL_SEGMENT, RANGE), Pool(ROUNDING, LARGE_SEGMENT, 2 * RANGE)
-        self.segments = {pool.first: RANGE // 2 for pool in pools}
+        self.holes = {pool.first: RANGE // 2 for pool in pools}
         return pools
 
-    def _take(self, pool: Pool, wanted: int) -> tuple[int, int]:
+    def _find(self, pool: Pool, wanted: int) -> tuple[int, int]:
         """Take the best free block, or map more memory at the end of a free block.
 
         A free block before unmapped memory counts as large as it could grow, so others are preferred to it.
         """
-        holes, free_at, sizes = self.segments, self.free_at, pool.sizes
-        exact = pool.bins.get(wanted)
-        while exact:
-            address = exact[0]
-            if free_at.get(address) == wanted:
-                if address + wanted in holes:
-                    break
-                heappop(exact)
-                self._forget(address, wanted)
-                return address, wanted
-            heappop(exact)
+        holes, free_at, sizes = self.holes, self.free_at, pool.sizes
         passed: list[tuple[int, int]] = []
         best, room = (-1, 0), 0
         place = bisect_left(sizes, wanted)
@@ -250,7 +264,7 @@ class ExpandableAllocator(Allocator):
                 break
         for address, size in passed:
             if address != best[0]:
-                self._remember(pool, address, size)
+                pool.remember(address, size)
         if best[0] < 0:
             return self._map(pool, wanted)
         self._forget(*best)
@@ -259,17 +273,14 @@ class ExpandableAllocator(Allocator):
     def _map(self, pool: Pool, wanted: int) -> tuple[int, int]:
         """Map memory until a free block of at least `wanted` bytes exists, and take it: (address, size)."""
         begin, pieces = self._room(pool, wanted)
-        needed = sum(size for _, size in pieces)
-        if self.capacity is not None and self.reserved + needed > self.capacity:
+        if self._exceeds(sum(size for _, size in pieces)):
             self._release()
             begin, pieces = self._room(pool, wanted)
-            needed = sum(size for _, size in pieces)
-            self.out_of_memory |= self.reserved + needed > self.capacity
-        self.reserved += needed
+        self._reserve(sum(size for _, size in pieces))
         for address, size in pieces:
-            rest = self.segments.pop(address) - size
+            rest = self.holes.pop(address) - size
             if rest:
-                self.segments[address + size] = rest
+                self.holes[address + size] = rest
         end = begin
         mapped = dict(pieces)
         while end - begin < wanted or end in self.free_at:
@@ -286,15 +297,15 @@ class ExpandableAllocator(Allocator):
 
         Returns its address and what must be mapped of its holes: (address, size), whole pages.
         """
-        for hole in sorted(address for address in self.segments if pool.first <= address < pool.first + RANGE):
+        for hole in sorted(address for address in self.holes if pool.first <= address < pool.first + RANGE):
             begin = end = self._free_end.get(hole, hole)
             pieces: list[tuple[int, int]] = []
             while end - begin < wanted:
                 if end in self.free_at:
                     end += self.free_at[end]
-                elif end in self.segments:
+                elif end in self.holes:
                     missing = -(-(wanted - (end - begin)) // pool.page) * pool.page
-                    pieces.append((end, min(missing, self.segments[end])))
+                    pieces.append((end, min(missing, self.holes[end])))
                     end += pieces[-1][1]
                 else:
                     break
@@ -318,10 +329,10 @@ class ExpandableAllocator(Allocator):
                     self._put(pool, last, address + size - last)
                 self.reserved -= last - first
                 hole = last - first
-                if last in self.segments:
-                    hole += self.segments.pop(last)
-                before = next((a for a, s in self.segments.items() if a + s == first), None)
+                if last in self.holes:
+                    hole += self.holes.pop(last)
+                before = next((a for a, s in self.holes.items() if a + s == first), None)
                 if before is None:
-                    self.segments[first] = hole
+                    self.holes[first] = hole
                 else:
-                    self.segments[before] += hole
+                    self.holes[before] += hole

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from parsim.simulation.allocator import RANGE, ROUNDING, SMALL, SMALL_SEGMENT, Allocator, ExpandableAllocator, rounded
-from parsim.simulation.replay import Mode
+import numpy as np
+
+from parsim.simulation.allocator import RANGE, ROUNDING, SMALL, SMALL_SEGMENT, Allocator, ExpandableAllocator
+from parsim.simulation.replay import Mode, numbered
 
 Action = Literal["alloc", "free", "segment_alloc", "segment_free", "segment_map"]
 
@@ -78,60 +80,65 @@ def history(events: Iterable[tuple[int, int]], mode: Mode = "segments") -> Histo
     """Run (key, bytes) events through the allocator of `mode`: bytes > 0 allocate a block, < 0 release it, 0 do nothing.
 
     No capacity, so nothing reserved is given back. Mode exact has no allocator: each block is a segment of its own.
+    Raises AllocatorError as `parsim.simulation.replay.replay`.
     """
+    columns = np.array(list(events), dtype=np.int64).reshape(-1, 2)
+    keys, numbers = columns[:, 0].tolist(), numbered(columns[:, 0], columns[:, 1]).tolist()
     if mode == "exact":
-        return _exact(events)
+        return _exact(keys, numbers)
     allocator = ExpandableAllocator() if mode == "expandable" else Allocator()
+    allocator.run(numbers)
+    reserved = _segments(allocator, numbers)
+    come = dict(zip(allocator.reserved_at, reserved, strict=True))
+    action: Action = "segment_map" if mode == "expandable" else "segment_alloc"
     steps: list[Step] = []
-    reserved, held = 0, _mapped(allocator)
-    for number, (key, size) in enumerate(events):
-        if size > 0:
-            allocator.allocate(key, size)
-            if allocator.reserved != reserved:
-                reserved = allocator.reserved
-                if isinstance(allocator, ExpandableAllocator):
-                    before, held = held, _mapped(allocator)
-                    steps += [Step(number, "segment_map", address, length) for address, length in _grown(before, held)]
-                else:
-                    address = next(reversed(allocator.segments))
-                    steps.append(Step(number, "segment_alloc", address, allocator.segments[address]))
-            steps.append(Step(number, "alloc", *allocator.live[key]))
-        elif size < 0:
-            steps.append(Step(number, "free", *allocator.live[key]))
-            allocator.free(key)
-    blocks = sorted((address, size, key) for key, (address, size) in allocator.live.items())
-    if isinstance(allocator, ExpandableAllocator):
-        segments = tuple(Segment(address, size, address < 2 * RANGE) for address, size in held if size)
-    else:
-        segments = tuple(Segment(address, size, size == SMALL_SEGMENT) for address, size in allocator.segments.items())
-    return History(tuple(steps), tuple(Block(key, address, size) for address, size, key in blocks), segments)
+    live: dict[int, Block] = {}
+    for event, (key, number, address, size) in enumerate(zip(keys, numbers, allocator.addresses, allocator.blocks, strict=True)):
+        if event in come:
+            steps.append(Step(event, action, come[event].address, come[event].size))
+        if number > 0:
+            steps.append(Step(event, "alloc", address, size))
+            live[address] = Block(key, address, size)
+        elif number:
+            steps.append(Step(event, "free", address, -size))
+            del live[address]
+    segments = _joined(reserved) if mode == "expandable" else reserved
+    return History(tuple(steps), tuple(live[address] for address in sorted(live)), tuple(segments))
 
 
-def _exact(events: Iterable[tuple[int, int]]) -> History:
-    steps: list[Step] = []
-    live: dict[int, tuple[int, int]] = {}
-    free = 0
-    for number, (key, size) in enumerate(events):
-        if size > 0:
-            block = live[key] = free, rounded(size)
-            steps += [Step(number, "segment_alloc", *block), Step(number, "alloc", *block)]
-            free += block[1] + ROUNDING
-        elif size < 0:
-            block = live.pop(key)
-            steps += [Step(number, "free", *block), Step(number, "segment_free", *block)]
-    segments = tuple(Segment(address, size, size <= SMALL) for address, size in live.values())
-    return History(tuple(steps), tuple(Block(key, *block) for key, block in live.items()), segments)
-
-
-def _mapped(allocator: Allocator) -> list[tuple[int, int]]:
-    """(address, size) of the mapped part of each pool's range: it grows at its end, for nothing is unmapped."""
+def _segments(allocator: Allocator, numbers: Sequence[int]) -> list[Segment]:
+    """What each reservation reserved: a segment, or what was mapped at the end of a pool's range (nothing is ever unmapped)."""
     if not isinstance(allocator, ExpandableAllocator):
-        return []
-    holes = sorted(allocator.segments)
-    return [(pool, next(hole for hole in holes if hole >= pool) - pool) for pool in (RANGE, 2 * RANGE)]
+        return [Segment(address, size, size == SMALL_SEGMENT) for address, size in allocator.segments.items()]
+    found: list[Segment] = []
+    ends = {True: RANGE, False: 2 * RANGE}
+    before = 0
+    for event, reserved in zip(allocator.reserved_at, allocator.reserved_to, strict=True):
+        small = numbers[event] <= SMALL
+        found.append(Segment(ends[small], reserved - before, small))
+        ends[small] += reserved - before
+        before = reserved
+    return found
 
 
-def _grown(before: list[tuple[int, int]], now: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(address, size) of what was mapped."""
-    pairs = zip(before, now, strict=True)
-    return [(address + old, size - old) for (_, old), (address, size) in pairs if size > old]
+def _joined(mapped: Sequence[Segment]) -> list[Segment]:
+    """One segment per pool."""
+    pools = ((RANGE, True), (2 * RANGE, False))
+    sizes = [sum(part.size for part in mapped if part.small == small) for _, small in pools]
+    return [Segment(address, size, small) for (address, small), size in zip(pools, sizes, strict=True) if size]
+
+
+def _exact(keys: Sequence[int], numbers: Sequence[int]) -> History:
+    steps: list[Step] = []
+    placed: dict[int, Block] = {}
+    free = 0
+    for event, (key, number) in enumerate(zip(keys, numbers, strict=True)):
+        if number > 0:
+            placed[event] = Block(key, free, number)
+            steps += [Step(event, "segment_alloc", free, number), Step(event, "alloc", free, number)]
+            free += number + ROUNDING
+        elif number:
+            gone = placed.pop(~number)
+            steps += [Step(event, "free", gone.address, gone.size), Step(event, "segment_free", gone.address, gone.size)]
+    segments = tuple(Segment(block.address, block.size, block.size <= SMALL) for block in placed.values())
+    return History(tuple(steps), tuple(placed.values()), segments)

@@ -1,6 +1,6 @@
 """The memory of a rank over time: what its ops allocate and release, by category, and when it is highest.
 
-Sizes are rounded to 512 B as PyTorch's caching allocator does; on demand all events of a rank are replayed through
+Sizes are rounded to 512 B as PyTorch's caching allocator does; on demand the events of a rank are replayed through
 that allocator, and then "allocated" also counts blocks that it does not split, as `torch.cuda.memory_allocated` does.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from parsim.errors import ParsimError
 from parsim.program.program import Effect, Program, Tensor
 from parsim.simulation.allocator import ROUNDING
-from parsim.simulation.replay import REPEAT_FROM, Mode, Replay, replay_columns
+from parsim.simulation.replay import Mode, Replay, repeats, replay_numbered
 from parsim.simulation.trace import Trace
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers", "temporaries", "workspace")
@@ -54,6 +54,8 @@ class MemoryTimeline:
     """number in the tensor table"""
     instance: Integers
     """micro-batch of the tensor; -1 for tensors that exist once"""
+    allocated_by: Integers
+    """row that allocated what the row releases; the row itself where it allocates"""
     delta: Integers
     """change of allocated memory [B]"""
     level: Integers
@@ -62,8 +64,6 @@ class MemoryTimeline:
     """the usual ones, and others that the table uses"""
     category: Integers
     """number of the tensor's category"""
-    final: tuple[tuple[int, int], ...]
-    """tensors left after the last row: (number, instance), in the order of their allocation"""
     replay: Replay | None = field(default=None, repr=False)
     """what the allocator did, if it was asked"""
 
@@ -92,12 +92,23 @@ class MemoryTimeline:
         """Highest reserved memory [B]; None if the allocator was not asked."""
         return None if self.replay is None else self.replay.peak_reserved
 
-    def replayed(self, allocator: Mode, capacity: int | None = None, repeat_from: int = REPEAT_FROM) -> MemoryTimeline:
+    @cached_property
+    def final(self) -> tuple[tuple[int, int], ...]:
+        """Tensors left after the last row: (number, instance), in the order of their allocation."""
+        left = self.allocated_by == np.arange(len(self.delta))
+        left[self.allocated_by[~left]] = False
+        return tuple(zip(self.tensor[left].tolist(), self.instance[left].tolist(), strict=True))
+
+    def at_other_times(self, other: MemoryTimeline) -> MemoryTimeline:
+        """The blocks of this one's replay, when `other` does the same in the same order."""
+        return replace(self, rank=other.rank, times=other.times, op=other.op)
+
+    def replayed(self, allocator: Mode, capacity: int | None = None, *, whole: bool = True) -> MemoryTimeline:
         """The same with the blocks of an allocator, see `Ledger.measure`."""
-        repeated = np.array([row.per_micro_batch for row in self.tensors], dtype=bool)[self.tensor]
-        sizes = np.array([row.bytes for row in self.tensors], dtype=np.int64)[self.tensor]
-        keys = self.tensor * 2 * (int(self.instance.max(initial=0)) + 2) + self.instance + 1
-        played = replay_columns(keys, np.sign(self.delta) * sizes, repeated, allocator, capacity, repeat_from)
+        releases = self.allocated_by != np.arange(len(self.delta))
+        events = np.where(releases & (self.delta != 0), ~self.allocated_by, self.delta)
+        without = None if whole else repeats(self.tensor, self.instance, self.delta, events, self.peak_row)
+        played = replay_numbered(events, allocator, capacity, without)
         return replace(self, delta=played.blocks, level=np.cumsum(played.blocks), replay=played)
 
     @cached_property
@@ -137,6 +148,22 @@ class MemoryTimeline:
         return sorted(found, key=lambda row: -row[2])
 
 
+@dataclass(frozen=True)
+class _Events:
+    """What a rank does to its memory, in order."""
+
+    where: Where
+    table: list[Tensor]
+    tensor: Integers
+    instance: Integers
+    sign: Integers
+
+    def equal(self, other: _Events) -> bool:
+        """Whether both do the same in the same order."""
+        columns = ((self.tensor, other.tensor), (self.instance, other.instance), (self.sign, other.sign))
+        return self.where == other.where and all(np.array_equal(*pair) for pair in columns) and self.table == other.table
+
+
 class Ledger:
     """Memory of all ranks of one run; the kinds of ops are walked once, then each rank costs what its own events cost."""
 
@@ -151,56 +178,59 @@ class Ledger:
                     own = found.setdefault(rank, {})
                     own[kind] = own.get(kind, ()) + effects
         self._effects = found
+        self._transfers = np.array([example.collective is not None for example in trace.columns.examples], dtype=bool)
+        """of each kind of ops"""
+        self._last: tuple[_Events, MemoryTimeline] | None = None
+        """what the last rank did in which order: the next one is often of the same stage, and does the same at other times"""
         self.ranks: list[int] = sorted(found)
         """ranks that can be measured"""
 
     def measure(
-        self,
-        rank: int,
-        *,
-        allocator: Mode | None = None,
-        capacity: int | None = None,
-        repeat_from: int = REPEAT_FROM,
-        where: Where = "device",
+        self, rank: int, *, allocator: Mode | None = None, capacity: int | None = None, whole: bool = True, where: Where = "device"
     ) -> MemoryTimeline:
         """Memory of one rank over time: of its device, or what it keeps in host memory or on drives.
 
         An event happens at the start of its op + its offset, but within the op; ties go by the start of the op, the order
         of ops and that of the effects in an op. With an `allocator` all events are replayed through it; `delta`, `level`
         and the peak are then the allocator's blocks, and `replay` tells what was reserved; `capacity` is what the allocator
-        may reserve [B]. From `repeat_from` events on only as much is replayed as it takes until the pattern repeats (see
-        `replay_columns`); the result is the same. Raises LedgerError if a tensor is released that is not live or
-        allocated twice, naming op and tensor.
+        may reserve [B]. Not `whole`: what `parsim.simulation.replay.repeats` names is left out of the replay. Raises
+        LedgerError if a tensor is released that is not live or allocated twice, naming op and tensor.
         """
         table = self.program.tensors.get(rank, [])
         op, tensor, instance, sign, time = self._events(rank)
         if len(tensor) and not 0 <= tensor.min() <= tensor.max() < len(table):
             raise LedgerError(f"rank {rank}: tensors {tensor.min()} to {tensor.max()} are not all in its table of {len(table)}")
+        here = np.array([held_in(row.category) == where for row in table], dtype=bool)[tensor]
+        events = _Events(where, table, tensor, instance, sign)
+        if self._last is None or not events.equal(self._last[0]):
+            self._last = events, self._ordered(events, op, here, rank)
+        timeline = replace(self._last[1], rank=rank, times=time[here], op=op[here])
+        return timeline if allocator is None else timeline.replayed(allocator, capacity, whole=whole)
+
+    def _ordered(self, events: _Events, op: Integers, here: NDArray[np.bool_], rank: int) -> MemoryTimeline:
+        """A timeline in which only times and ops are wanting."""
+        table = events.table
         repeated = np.array([row.per_micro_batch for row in table], dtype=bool)
         sizes = np.array([row.bytes for row in table], dtype=np.int64)
-        instance = np.where(repeated[tensor], instance, -1)
-        self._check(op, tensor, instance, sign, table, rank)
-        here = np.array([held_in(row.category) == where for row in table], dtype=bool)[tensor]
-        if not here.all():
-            op, tensor, instance, sign, time = (column[here] for column in (op, tensor, instance, sign, time))
-        delta = sign * (-(-sizes[tensor] // ROUNDING) * ROUNDING)
-        categories = tuple(dict.fromkeys((*CATEGORIES, *(row.category for row in table if held_in(row.category) == where))))
+        instance = np.where(repeated[events.tensor], events.instance, -1)
+        allocated_by = self._turns(op, events.tensor, instance, events.sign, table, rank)
+        tensor = events.tensor[here]
+        delta = events.sign[here] * (-(-sizes[tensor] // ROUNDING) * ROUNDING)
+        categories = tuple(dict.fromkeys((*CATEGORIES, *(row.category for row in table if held_in(row.category) == events.where))))
         number = {name: position for position, name in enumerate(categories)}
-        category = np.array([number.get(row.category, -1) for row in table], dtype=np.int64)[tensor]
-        timeline = MemoryTimeline(
+        return MemoryTimeline(
             rank=rank,
             tensors=tuple(table),
-            times=time,
-            op=op,
+            times=np.empty(0),
+            op=np.empty(0, dtype=np.int64),
             tensor=tensor,
-            instance=instance,
+            instance=instance[here],
+            allocated_by=(np.cumsum(here) - 1)[allocated_by[here]],
             delta=delta,
             level=np.cumsum(delta),
             categories=categories,
-            category=category,
-            final=_left(tensor, instance, sign),
+            category=np.array([number.get(row.category, -1) for row in table], dtype=np.int64)[tensor],
         )
-        return timeline if allocator is None else timeline.replayed(allocator, capacity, repeat_from)
 
     def _events(self, rank: int) -> tuple[Integers, Integers, Integers, Integers, NDArray[np.float64]]:
         """Columns op, tensor, instance, sign (+1 allocates) and time of all events in order, resident tensors first."""
@@ -223,7 +253,7 @@ class Ledger:
         passed = offsets[row]
         if self.trace.stretched:  # kernels slowed by communication reach everything in proportion
             nominal = columns.duration[op]
-            kernel = (nominal > 0) & ~columns.flags(lambda op: op.collective is not None)[op]
+            kernel = (nominal > 0) & ~self._transfers[columns.kind[op]]
             passed[kernel] = passed[kernel] * (end - start)[kernel] / nominal[kernel]
         time = np.clip(start + passed, start, end)
         order = np.lexsort((start, time))  # stable: ties keep the order of ops and of their effects
@@ -237,15 +267,18 @@ class Ledger:
             np.concatenate((np.zeros(len(resident)), time[order])),
         )
 
-    def _check(self, op: Integers, tensor: Integers, instance: Integers, sign: Integers, table: list[Tensor], rank: int) -> None:
-        """Each tensor must be allocated and released in turn, allocation first."""
+    def _turns(self, op: Integers, tensor: Integers, instance: Integers, sign: Integers, table: list[Tensor], rank: int) -> Integers:
+        """The row that allocated what each row releases: each tensor must be allocated and released in turn, allocation first."""
         order = np.lexsort((instance, tensor))
-        same = (np.diff(tensor[order], prepend=-1) == 0) & (np.diff(instance[order], prepend=-2) == 0)
         turn = sign[order]
-        wrong = np.where(same, np.concatenate(([0], turn[:-1])) == turn, turn < 0)
-        if not wrong.any():
-            return
-        event = int(order[wrong].min())
+        after = np.zeros(len(order), dtype=bool)  # the row before is of the same tensor, and allocates it
+        after[1:] = (np.diff(tensor[order]) == 0) & (np.diff(instance[order]) == 0) & (turn[:-1] > 0)
+        allocated_by = np.arange(len(order))
+        allocated_by[order[1:][after[1:]]] = order[:-1][after[1:]]
+        wrong = order[after == (turn > 0)]
+        if not wrong.size:
+            return allocated_by
+        event = int(wrong.min())
         name = table[tensor[event]].name
         which = f" of micro-batch {instance[event]}" if instance[event] >= 0 else ""
         who = repr(self.program.ops[op[event]]) if op[event] >= 0 else "the table of resident tensors"
@@ -255,22 +288,7 @@ class Ledger:
 
 
 def measure(
-    program: Program,
-    trace: Trace,
-    rank: int,
-    *,
-    allocator: Mode | None = None,
-    capacity: int | None = None,
-    repeat_from: int = REPEAT_FROM,
+    program: Program, trace: Trace, rank: int, *, allocator: Mode | None = None, capacity: int | None = None, whole: bool = True
 ) -> MemoryTimeline:
     """Memory of one rank over time; for several ranks make one :class:`Ledger`, see `Ledger.measure`."""
-    return Ledger(program, trace, [rank]).measure(rank, allocator=allocator, capacity=capacity, repeat_from=repeat_from)
-
-
-def _left(tensor: Integers, instance: Integers, sign: Integers) -> tuple[tuple[int, int], ...]:
-    """Tensors whose last event allocates them, in the order of these events."""
-    order = np.lexsort((instance, tensor))
-    last = np.ones(len(order), dtype=bool)
-    last[:-1] = (np.diff(tensor[order]) != 0) | (np.diff(instance[order]) != 0)
-    events = np.sort(order[last & (sign[order] > 0)])
-    return tuple(zip(tensor[events].tolist(), instance[events].tolist(), strict=True))
+    return Ledger(program, trace, [rank]).measure(rank, allocator=allocator, capacity=capacity, whole=whole)

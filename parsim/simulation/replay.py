@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -10,17 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parsim.errors import ParsimError
-from parsim.simulation.allocator import ROUNDING, Allocator, ExpandableAllocator
+from parsim.simulation.allocator import ROUNDING, Allocator, AllocatorError, ExpandableAllocator
 
 Mode = Literal["segments", "expandable", "exact"]
 """how memory is reserved: PyTorch's segments, its expandable segments, or exactly what is allocated"""
 
-SHIFTS = (*range(1, 17), 20, 24, 28, 32, 48, 64, 96, 128)
-"""micro-batches after which a pattern may repeat"""
-REPEAT_FROM = 10_000
-"""events from which on a repeating pattern is sought"""
-SNAPSHOTS = 128
-"""states compared at most, one per repetition, before the search for a repeating state is given up"""
+Integers = NDArray[np.int64]
+
+LEAST = 10_000
+"""events that are replayed at least before others are left out: most steps are replayed whole"""
 
 
 @dataclass(frozen=True)
@@ -28,16 +26,22 @@ class Replay:
     """What an allocator did with a sequence of events."""
 
     mode: Mode
-    blocks: NDArray[np.int64]
-    """per event the size of the block allocated (+) or released (-) [B]: with rounding and unsplit slack"""
-    reserved_at: NDArray[np.int64]
-    """events at which the reserved memory changed"""
-    reserved_to: NDArray[np.int64]
+    blocks: Integers
+    """per event the size of the block allocated (+) or released (-) [B]: with rounding and unsplit slack; without slack where
+    the replay left the allocation out"""
+    reserved_at: Integers
+    """events that reserved memory"""
+    reserved_to: Integers
     """reserved memory after each of these [B]"""
     out_of_memory: int | None
     """first event at which the capacity was exceeded, nothing being left to release"""
     replayed: int
     """events that went through the allocator; the others repeat a pattern"""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all events went through the allocator."""
+        return self.replayed == len(self.blocks)
 
     @property
     def peak_allocated(self) -> int:
@@ -59,7 +63,7 @@ class Replay:
         """Reserved memory after the last event [B]."""
         return int(self.reserved_to[-1]) if len(self.reserved_to) else 0
 
-    def reserved_level(self) -> NDArray[np.int64]:
+    def reserved_level(self) -> Integers:
         """Reserved memory after every event [B]."""
         level = np.zeros(len(self.blocks), dtype=np.int64)
         if len(self.reserved_at):
@@ -74,142 +78,167 @@ def replay(events: Iterable[tuple[int, int]], mode: Mode = "segments", capacity:
     allocated twice or released without a block, ParsimError for an unknown mode.
     """
     columns = np.array(list(events), dtype=np.int64).reshape(-1, 2)
-    return replay_columns(columns[:, 0], columns[:, 1], None, mode, capacity)
+    return replay_numbered(numbered(columns[:, 0], columns[:, 1]), mode, capacity)
 
 
-def replay_columns(
-    keys: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    moving: NDArray[np.bool_] | None = None,
-    mode: Mode = "segments",
-    capacity: int | None = None,
-    repeat_from: int = REPEAT_FROM,
-) -> Replay:
-    """The same from columns, and faster where a long sequence repeats itself.
+def replay_numbered(events: Integers, mode: Mode = "segments", capacity: int | None = None, without: Repeats | None = None) -> Replay:
+    """Replay events in the form of `Allocator.run`.
 
-    `moving` tells which keys stand for a tensor of one micro-batch, key + 1 being that of the next. From `repeat_from`
-    events on, a stretch is sought in which each event equals the one a period earlier with moving keys c further. Once
-    the allocator's state (free and live blocks, segments) at the end of a period is an earlier one with moving keys
-    shifted, all later whole periods must do the same at the same addresses, and are copied instead of replayed. The result
-    is the same as without.
+    The events `without` do not go through the allocator, see `Repeats`: their blocks have no unsplit slack, and they are taken
+    to reserve nothing. With mode exact nothing needs the allocator, and all is known.
     """
     if mode not in get_args(Mode):
         raise ParsimError(f"allocator (={mode}) must be one of {', '.join(get_args(Mode))}")
     if mode == "exact":
-        blocks = np.sign(sizes) * (-(-np.abs(sizes) // ROUNDING) * ROUNDING)
+        blocks = _released(events, np.maximum(events, 0))
         level = np.cumsum(blocks)
         over = np.flatnonzero(level > capacity)[:1].tolist() if capacity is not None else []
         return Replay(mode, blocks, np.arange(len(blocks)), level, next(iter(over), None), len(blocks))
-    run = _Run(keys, sizes, ExpandableAllocator(capacity) if mode == "expandable" else Allocator(capacity))
-    pattern = find_pattern(keys, sizes, moving) if moving is not None and len(keys) >= repeat_from else None
-    if pattern is not None and moving is not None:
-        run.repeat(pattern, set(np.unique(keys[moving]).tolist()))
-    run.until(len(keys))
+    allocator = ExpandableAllocator(capacity) if mode == "expandable" else Allocator(capacity)
+    if without is None:
+        allocator.run(events.tolist())
+        rows, blocks = np.arange(len(events)), np.array(allocator.blocks, dtype=np.int64)
+    else:
+        allocator.run(without.left_out(events).tolist())
+        rows, blocks = np.delete(np.arange(len(events)), slice(without.begin, without.end)), np.maximum(events, 0)
+        blocks[rows] = allocator.blocks
+        blocks = _released(events, blocks)
     return Replay(
         mode,
-        np.fromiter(run.blocks, dtype=np.int64, count=len(run.blocks)),
-        np.array(run.reserved_at, dtype=np.int64),
-        np.array(run.reserved_to, dtype=np.int64),
-        run.out_of_memory,
-        run.replayed,
+        blocks,
+        rows[np.array(allocator.reserved_at, dtype=np.int64)],
+        np.array(allocator.reserved_to, dtype=np.int64),
+        None if allocator.out_of_memory is None else int(rows[allocator.out_of_memory]),
+        len(rows),
     )
+
+
+def _released(events: Integers, blocks: Integers) -> Integers:
+    """The blocks of all events [B], those of releases taken from the allocation of what they release."""
+    released = np.flatnonzero(events < 0)
+    blocks[released] = -blocks[~events[released]]
+    return blocks
+
+
+def numbered(keys: Integers, sizes: Integers) -> Integers:
+    """Events as `Allocator.run` takes them: rounded sizes, and for a release ~(the event that allocated what it releases).
+
+    Raises AllocatorError for the first event that allocates a live key, or releases one that is not.
+    """
+    rows = np.flatnonzero(sizes)
+    rows = rows[np.argsort(keys[rows], kind="stable")]
+    allocates = sizes[rows] > 0
+    follows = np.zeros(len(rows), dtype=bool)  # the event before is of the same key, and allocates it
+    follows[1:] = (keys[rows[1:]] == keys[rows[:-1]]) & allocates[:-1]
+    if (wrong := rows[follows == allocates]).size:
+        event = int(wrong.min())
+        what = "is allocated twice" if sizes[event] > 0 else "is released but not live"
+        raise AllocatorError(f"key {keys[event]} {what}")
+    events = -(-sizes // ROUNDING) * ROUNDING
+    released = np.flatnonzero(~allocates)
+    events[rows[released]] = ~rows[released - 1]
+    return events
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Whole periods of a pattern that a replay may leave out, from event `begin` up to event `end`.
+
+    What is live before and after them is the same, micro-batches renamed, and so is what each period allocates. That they
+    reserve no more than the period before them is likely, not certain: best fit may go on to scatter what is free.
+    """
+
+    begin: int
+    end: int
+    before: Integers
+    """events that allocate what is live before them and not after them"""
+    after: Integers
+    """in the same order those that allocate what is live after them and not before them"""
+
+    def left_out(self, events: Integers) -> Integers:
+        """The other events, in the form of `Allocator.run`: a release of what was allocated meanwhile is one of its counterpart."""
+        place = np.arange(len(events))
+        place[self.end :] -= self.end - self.begin
+        place[self.after] = self.before
+        rest = np.concatenate((events[: self.begin], events[self.end :]))
+        released = rest < 0
+        rest[released] = ~place[~rest[released]]
+        return rest
+
+
+def repeats(tensor: Integers, instance: Integers, delta: Integers, events: Integers, peak: int) -> Repeats | None:
+    """The periods that a replay may leave out: all but those up to event `peak`, at which most is allocated, and one more, and
+    as many as `LEAST` events take.
+
+    None if there is no pattern, or what is live grows or shrinks with each period, as in GPipe. `events` are what tensors,
+    instances and `delta` bytes are in the form of `Allocator.run`.
+    """
+    pattern = find_pattern(tensor, instance, delta)
+    if pattern is None:
+        return None
+    last = pattern.end + pattern.period
+    begin = max(pattern.begin, peak + 1 if peak < last else 0)
+    begin += max(1, -(-(LEAST - begin) // pattern.period)) * pattern.period
+    periods = (last - begin) // pattern.period
+    end = begin + periods * pattern.period
+    if periods <= 0:
+        return None
+    releases = np.flatnonzero(events < 0)
+    allocated = ~events[releases]
+    inside = (releases >= begin) & (releases < end)
+    before = allocated[inside & (allocated < begin)]
+    stays = np.zeros(len(events), dtype=bool)
+    stays[begin:end] = events[begin:end] > 0
+    stays[allocated[inside]] = False
+    after = np.flatnonzero(stays)
+    before, after = (rows[np.lexsort((instance[rows], tensor[rows]))] for rows in (before, after))
+    further = pattern.shift * periods * (instance[before] >= 0)
+    if not np.array_equal(tensor[before], tensor[after]) or not np.array_equal(instance[before] + further, instance[after]):
+        return None
+    return Repeats(begin, end, before, after)
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Events from `begin` on repeat with `period`, moving keys `shift` further each time, up to event `end`."""
+    """Events from `begin` on equal those `period` events later, but for their micro-batches, up to event `end`."""
 
     begin: int
     end: int
     period: int
     shift: int
+    """micro-batches from one period to the next"""
 
 
-class _Run:
-    """A replay under way."""
+def find_pattern(tensor: Integers, instance: Integers, delta: Integers) -> Pattern | None:
+    """The longest stretch of events that repeats itself; None if repetitions make up less than a quarter of all events.
 
-    def __init__(self, keys: NDArray[np.int64], sizes: NDArray[np.int64], allocator: Allocator) -> None:
-        self.keys: Sequence[int] = keys.tolist()
-        self.sizes: Sequence[int] = sizes.tolist()
-        self.allocator = allocator
-        self.blocks: list[int] = []
-        self.reserved_at: list[int] = []
-        self.reserved_to: list[int] = []
-        self.out_of_memory: int | None = None
-        self.replayed = 0
-
-    def until(self, end: int) -> None:
-        """Replay up to event `end`, without it."""
-        allocator, blocks = self.allocator, self.blocks
-        allocate, free, append = allocator.allocate, allocator.free, blocks.append
-        begin = len(blocks)
-        reserved = allocator.reserved
-        for key, size in zip(self.keys[begin:end], self.sizes[begin:end], strict=True):
-            if size > 0:
-                append(allocate(key, size))
-                if allocator.reserved != reserved:
-                    reserved = allocator.reserved
-                    self.reserved_at.append(len(blocks) - 1)
-                    self.reserved_to.append(reserved)
-                    if allocator.out_of_memory and self.out_of_memory is None:
-                        self.out_of_memory = len(blocks) - 1
-            elif size:
-                append(-free(key))
-            else:
-                append(0)
-        self.replayed += end - begin
-
-    def repeat(self, pattern: Pattern, moving: set[int]) -> None:
-        """Replay until a state of the pattern comes back, and copy the whole periods that remain."""
-        self.until(pattern.begin)
-        seen: dict[int, tuple[int, dict[int, tuple[int, int]], dict[int, int], dict[int, int]]] = {}
-        for number in range(min(SNAPSHOTS, (pattern.end - pattern.begin) // pattern.period)):
-            back = number * pattern.shift
-            allocator = self.allocator
-            live = {key - back if key in moving else key: block for key, block in allocator.live.items()}
-            state = live, dict(allocator.free_at), dict(allocator.segments)
-            mark = hash((frozenset(live.items()), frozenset(state[1].items()), frozenset(state[2].items())))
-            if mark in seen and seen[mark][1:] == state:
-                self._copy(pattern, number - seen[mark][0], moving)
-                return
-            seen[mark] = (number, *state)
-            self.until(len(self.blocks) + pattern.period)
-
-    def _copy(self, pattern: Pattern, periods: int, moving: set[int]) -> None:
-        """Copy the last `periods` periods as often as they fit before the end of the pattern."""
-        here, length = len(self.blocks), periods * pattern.period
-        times = (pattern.end - here) // length
-        if times < 1 or (self.reserved_at and self.reserved_at[-1] >= here - length):
-            return
-        self.blocks += self.blocks[here - length :] * times
-        forward = times * periods * pattern.shift
-        live = self.allocator.live
-        self.allocator.live = {key + forward if key in moving else key: block for key, block in live.items()}
-
-
-def find_pattern(keys: NDArray[np.int64], sizes: NDArray[np.int64], moving: NDArray[np.bool_]) -> Pattern | None:
-    """The stretch of events that repeats itself and saves most; None if none is worth the search.
-
-    Candidate periods are the distances between the allocation of a moving key and of the one `shift` further on.
+    An event allocates or releases `delta` bytes for a tensor of a micro-batch (`instance`, -1: of none). It is repeated by one
+    that does the same for the same tensor, c micro-batches further. Candidate periods are the distances between an
+    allocation in the middle and those of the same tensor that follow.
     """
-    first = np.flatnonzero(moving & (sizes > 0))
-    if not len(first):
+    allocations = np.flatnonzero((instance >= 0) & (delta > 0))
+    if not len(allocations):
         return None
-    middle = first[len(first) // 2]
-    place = {int(keys[event]): int(event) for event in first[len(first) // 2 :][::-1]}
-    best, saved = None, len(keys) // 4
-    for shift in SHIFTS:
-        period = place.get(int(keys[middle]) + shift, 0) - int(middle)
-        if period <= 0:
+    later = allocations[len(allocations) // 2 :]
+    middle = int(later[0])
+
+    def repeated(begin: int, end: int) -> NDArray[np.bool_]:
+        here, there = slice(begin, end), slice(begin + period, end + period)
+        same = (tensor[there] == tensor[here]) & (delta[there] == delta[here])
+        return np.asarray(same & (instance[there] - instance[here] == shift * (instance[here] >= 0)))
+
+    best, saved = None, len(tensor) // 4
+    for row in later[tensor[later] == tensor[middle]].tolist():
+        period, shift = row - middle, int(instance[row] - instance[middle])
+        last = len(tensor) - period
+        if shift <= 0 or not all(repeated(middle, min(middle + length, last)).all() for length in (16, period)):
             continue
-        same = (keys[period:] - keys[:-period] == shift * moving[:-period]) & (sizes[period:] == sizes[:-period])
-        same &= moving[period:] == moving[:-period]
-        breaks = np.flatnonzero(~same)
-        after = np.searchsorted(breaks, middle)
+        breaks = np.flatnonzero(~repeated(0, last))
+        after = int(np.searchsorted(breaks, middle))
         begin = int(breaks[after - 1]) + 1 if after else 0
-        end = int(breaks[after]) if after < len(breaks) else len(same)
+        end = int(breaks[after]) if after < len(breaks) else last
         if end - begin - 2 * period > saved:
-            best, saved = Pattern(begin, end + period, period, shift), end - begin - 2 * period
-        if saved > len(keys) // 2:
+            best, saved = Pattern(begin, end, period, shift), end - begin - 2 * period
+        if saved > len(tensor) // 2:
             break
     return best

@@ -164,7 +164,7 @@ def measure(trace: Trace, stages: int, micro_batches: int = 8, capacity: int = 4
             peak_time_s=trace.makespan / 2,
             peak_op="B stage 0",
             in_flight_micro_batches=stages - rank,
-            curve=memory_curve(trace.makespan),
+            drawn=lambda: memory_curve(trace.makespan),
         )
         for rank in range(stages)
     ]

@@ -32,7 +32,7 @@ CONTRACT = {
     "breakdown_s": "compute recompute tensor_comm data_comm pipeline_comm context_comm expert_comm optimizer offload launch bubble other",
     "memory": "capacity_bytes reserve_bytes fits headroom_bytes peak_allocated_bytes peak_reserved_bytes peak_device_used_bytes peak_bytes"
     " host_bytes at_save_bytes bytes_per_parameter host devices",
-    "memory.devices": "rank ranks count stage peak_bytes allocated_bytes reserved_bytes device_used_bytes peak_time_s peak_op"
+    "memory.devices": "rank ranks count stage peak_bytes allocated_bytes reserved_bytes device_used_bytes method peak_time_s peak_op"
     " resident_bytes at_peak in_flight_micro_batches weight_versions",
     "memory.devices.at_peak": "parameters gradients optimizer activations buffers temporaries workspace context communicators"
     " fragmentation",

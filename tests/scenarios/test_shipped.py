@@ -56,8 +56,8 @@ KEYS = {
         "peak_device_used_bytes", "peak_bytes", "host_bytes", "at_save_bytes", "bytes_per_parameter", "host", "devices",
     },
     "memory.devices.*": {
-        "rank", "ranks", "count", "stage", "peak_bytes", "allocated_bytes", "reserved_bytes", "device_used_bytes", "peak_time_s",
-        "peak_op", "resident_bytes", "at_peak", "in_flight_micro_batches", "weight_versions",
+        "rank", "ranks", "count", "stage", "peak_bytes", "allocated_bytes", "reserved_bytes", "device_used_bytes", "method",
+        "peak_time_s", "peak_op", "resident_bytes", "at_peak", "in_flight_micro_batches", "weight_versions",
     },
     "memory.devices.*.resident_bytes": {"parameters", "gradients", "optimizer"},
     "memory.devices.*.at_peak": set(AT_PEAK),

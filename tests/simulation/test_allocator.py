@@ -1,17 +1,16 @@
-"""The caching allocator: published figures, a naive second implementation, and repeated patterns."""
+"""The caching allocator: published figures, and a naive second implementation."""
 
 from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parsim.errors import ParsimError
 from parsim.simulation.allocator import Allocator, AllocatorError, ExpandableAllocator, rounded, segment_size
-from parsim.simulation.replay import find_pattern, replay, replay_columns
+from parsim.simulation.replay import replay
 
 MIB = 1 << 20
 INFINITE = 1 << 45
@@ -83,27 +82,17 @@ def test_a_large_block_is_split_only_if_more_than_1_mib_remains(request_bytes, a
 
 def test_best_fit_takes_the_smallest_block_and_then_the_lowest_address():
     allocator = Allocator()
-    for key, size in enumerate((30, 12, 20, 12)):
-        allocator.allocate(key, size * MIB)
-    addresses = [allocator.live[key][0] for key in range(4)]
-    for key in (3, 0, 1, 2):
-        allocator.free(key)
-    allocator.allocate(9, 11.5 * MIB)
-    assert allocator.live[9] == (addresses[1], 12 * MIB)
-    allocator.allocate(8, 12 * MIB)
-    assert allocator.live[8] == (addresses[3], 12 * MIB)
-    allocator.allocate(7, 12 * MIB)
-    assert allocator.live[7] == (addresses[2], 12 * MIB)
-    assert allocator.free_at[addresses[2] + 12 * MIB] == 8 * MIB
-    assert allocator.allocated == 36 * MIB
+    allocator.run([30 * MIB, 12 * MIB, 20 * MIB, 12 * MIB, ~3, ~0, ~1, ~2])
+    first = allocator.addresses[:4]
+    allocator.run([23 * MIB // 2, 12 * MIB, 12 * MIB])
+    assert allocator.addresses[8:] == [first[1], first[3], first[2]]
+    assert allocator.blocks[8:] == [12 * MIB, 12 * MIB, 12 * MIB]
+    assert allocator.free_at[first[2] + 12 * MIB] == 8 * MIB
 
 
 def test_neighbours_coalesce_within_a_segment_only():
     allocator = Allocator()
-    for key in range(6):
-        allocator.allocate(key, 5 * MIB)
-    for key in (0, 2, 1, 4, 5, 3):
-        allocator.free(key)
+    allocator.run([5 * MIB] * 6 + [~event for event in (0, 2, 1, 4, 5, 3)])
     assert sorted(allocator.free_at.values()) == [20 * MIB, 20 * MIB]
     assert allocator.reserved == 40 * MIB
 
@@ -324,74 +313,6 @@ def test_out_of_memory_in_exact_mode():
     assert replay([(0, 600)], "exact", capacity=1024).out_of_memory is None
 
 
-def micro_batches(count, in_flight, alive, temporaries, *, resident=(), prologue=()):
-    """Events of a pipeline stage as columns: each forward allocates `alive`, each backward releases them in reverse."""
-    stride, events = 10_000, []
-    for number, size in enumerate(resident):
-        events.append((10_000_000 + number, size, False))
-    for number, size in enumerate(prologue):
-        events += [(20_000_000 + number, size, False), (20_000_000 + number, -size, False)]
-
-    def forward(index):
-        for number, size in enumerate(alive):
-            events.append((number * stride + index, size, True))
-            for other, extra in enumerate(temporaries):
-                events.extend(((30_000_000 + other, extra, False), (30_000_000 + other, -extra, False)))
-
-    def backward(index):
-        for number, size in reversed(list(enumerate(alive))):
-            events.append((40_000_000, size // 2, False))
-            events.append((number * stride + index, -size, True))
-            events.append((40_000_000, -(size // 2), False))
-
-    for index in range(in_flight):
-        forward(index)
-    for index in range(in_flight, count):
-        forward(index)
-        backward(index - in_flight)
-    for index in range(max(0, count - in_flight), count):
-        backward(index)
-    keys, sizes_, moving = zip(*events, strict=True)
-    return np.array(keys, dtype=np.int64), np.array(sizes_, dtype=np.int64), np.array(moving)
-
-
-@pytest.mark.parametrize("mode", ["segments", "expandable"])
-@given(
-    in_flight=st.integers(1, 7),
-    alive=st.lists(sizes, min_size=1, max_size=6),
-    temporaries=st.lists(sizes, max_size=2),
-    resident=st.lists(sizes, max_size=3),
-)
-@settings(max_examples=30, deadline=None)
-def test_repeating_only_until_the_pattern_repeats_gives_the_same(mode, in_flight, alive, temporaries, resident):
-    columns = micro_batches(60, in_flight, alive, temporaries, resident=resident, prologue=(3 * MIB,))
-    full, short = replay_columns(*columns, mode), replay_columns(*columns, mode, repeat_from=0)
-    assert full.replayed == len(columns[0])
-    assert short.blocks.tolist() == full.blocks.tolist()
-    assert short.reserved_level().tolist() == full.reserved_level().tolist()
-    assert short.replayed <= full.replayed
-
-
-def test_a_long_rank_is_replayed_until_its_pattern_repeats():
-    columns = micro_batches(3_000, 6, [4 * MIB, 3_000_000, 11 * MIB, 700_000, 5_000, 2 * MIB], [MIB, 24 * MIB])
-    assert len(columns[0]) > 200_000 // 2
-    full, short = replay_columns(*columns, repeat_from=10**9), replay_columns(*columns, repeat_from=100_000)
-    assert short.replayed < full.replayed / 20
-    assert np.array_equal(short.blocks, full.blocks)
-    assert np.array_equal(short.reserved_at, full.reserved_at)
-    assert np.array_equal(short.reserved_to, full.reserved_to)
-
-
-def test_what_does_not_repeat_is_replayed_in_full():
-    source = random.Random(7)
-    keys, sizes_, moving = micro_batches(60, 3, [4 * MIB, MIB], [])
-    varied = np.array([source.randrange(1, 30) * 512 for _ in keys])
-    odd = np.where(sizes_ > 0, varied, -1)
-    assert find_pattern(keys, odd, moving) is None
-    assert find_pattern(keys, sizes_, np.zeros_like(moving)) is None
-    assert replay_columns(keys, odd, moving, repeat_from=0).replayed == len(keys)
-
-
 def test_the_two_allocators_start_empty():
     for allocator in (Allocator(), ExpandableAllocator()):
-        assert (allocator.reserved, allocator.allocated, allocator.out_of_memory) == (0, 0, False)
+        assert (allocator.reserved, allocator.blocks, allocator.out_of_memory) == (0, [], None)

@@ -268,22 +268,20 @@ def test_unsplit_slack_belongs_to_its_tensor():
     assert memory.replay.out_of_memory == 0
 
 
-def test_micro_batches_of_a_long_run_are_replayed_until_they_repeat():
-    program = program_with(
-        Tensor("saved", 3_000_000, "activations", per_micro_batch=True),
-        Tensor("out", 700_000, "activations", per_micro_batch=True),
-        Tensor("scratch", 12 << 20, "temporaries"),
-    )
-    forward, backward = ((0, (take(0), take(2), take(1), drop(2, 1.0))),), ((0, (take(2), drop(1), drop(0, 2.0), drop(2, 2.0))),)
-    for index in range(4):
-        program.add("F", "compute", compute(), duration=1.0, effects=forward, instance=index)
-    for index in range(4, 200):
-        program.add("F", "compute", compute(), duration=1.0, effects=forward, instance=index)
-        program.add("B", "compute", compute(), duration=2.0, effects=backward, instance=index - 4)
+def test_ranks_that_do_the_same_at_other_times_are_told_apart():
+    program = Program()
+    for rank, bytes_ in ((0, 3_000_000), (1, 3_000_000), (2, 4_000_000)):
+        program.tensors[rank] = [Tensor("a", bytes_, "buffers"), Tensor("b", 700_000, "buffers")]
+        effects = ((rank, (take(0), take(1, 0.5), drop(0, 1.0))),)
+        program.add("wait", "compute", compute(rank), duration=float(rank))
+        program.add("x", "compute", compute(rank), duration=2.0, effects=effects)
     trace = run(program)
-    full = measure(program, trace, 0, allocator="segments")
-    short = measure(program, trace, 0, allocator="segments", repeat_from=0)
-    assert full.replay.replayed == len(full.level)
-    assert short.replay.replayed < len(full.level) / 4
-    assert short.level.tolist() == full.level.tolist()
-    assert short.peak_reserved == full.peak_reserved
+    together = Ledger(program, trace)
+    for rank in (0, 1, 2):
+        found, alone = together.measure(rank), measure(program, trace, rank)
+        assert found.rank == rank
+        for name in ("times", "op", "tensor", "instance", "allocated_by", "delta", "level", "category"):
+            assert getattr(found, name).tolist() == getattr(alone, name).tolist()
+        assert (found.peak_time, found.peak_op, found.final) == (rank + 0.5, 2 * rank + 1, ((1, -1),))
+    assert together.measure(1).delta is together.measure(0).delta
+    assert together.measure(2).delta is not together.measure(1).delta

@@ -121,7 +121,7 @@ def _timeline(payloads: Sequence[Payload]) -> str:
 
 
 def _memory(entries: Sequence[Entry]) -> str:
-    if not any(device.curve is not None for entry in entries for device in entry.report.measured.memory.devices):
+    if not any(device.drawn is not None for entry in entries for device in entry.report.measured.memory.devices):
         return ""
     return '<div id="memory" class="needs-script"></div>'
 

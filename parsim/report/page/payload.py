@@ -160,7 +160,7 @@ def _rank(report: Report, rank: int) -> dict[str, Any]:
 
 def _memory(report: Report, chosen: Sequence[int], per_second: int, parts: int) -> tuple[list[dict[str, Any]], dict[str, Integers]]:
     """Levels over time of the ranks that have them; times and levels as differences, in units of `quantum` bytes."""
-    devices = [device for device in report.measured.memory.devices if device.curve is not None and device.rank in chosen]
+    devices = [device for device in report.measured.memory.devices if device.drawn is not None and device.rank in chosen]
     worst = report.worst_device
     devices.sort(key=lambda device: (worst is None or device.rank != worst.rank, chosen.index(device.rank)))
     points = min(CURVE_MOST, max(CURVE_LEAST, CURVE_POINTS // max(1, parts * len(devices))))
