@@ -100,9 +100,7 @@ def nccl_tests(path, slower):
     for size in (2**26, 2**28, 2**30):
         micro = cost(built.cluster, built.gpus, "all_reduce", size, built.collectives).time * slower * 1e6
         algbw = size / micro / 1e3
-        rows.append(
-            f"{size} {size // 4} float sum -1 {micro:.2f} {algbw:.2f} {algbw:.2f} 0 {micro:.2f} {algbw:.2f} {algbw:.2f} 0"
-        )
+        rows.append(f"{size} {size // 4} float sum -1 {micro:.2f} {algbw:.2f} {algbw:.2f} 0 {micro:.2f} {algbw:.2f} {algbw:.2f} 0")
     ranks = [f"#  Rank {rank:2d} Group 0 Pid 1 on node-{rank} device 0 [0x07] NVIDIA A100-SXM4-80GB" for rank in range(2)]
     head = ["# Collective test starting: all_reduce_perf", *ranks]
     return "\n".join([*head, "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong", *rows]) + "\n"

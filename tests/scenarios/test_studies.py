@@ -11,6 +11,8 @@ from parsim.scenario import files
 from parsim.study.sweep.study import Study
 
 NAMES = files.names("studies")
+SLOW = ("split-22b-on-eight-a100",)
+"""seconds"""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def test_what_ships() -> None:
     assert NAMES == ["bubble-of-unit-stages", "gpt2-on-four-a100", "split-22b-on-eight-a100"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES])
 def test_a_study_is_short_and_leaves_nothing_unexplained(name: str, ran: dict[str, Study]) -> None:
     assert len((files.home("studies") / f"{name}.yaml").read_text(encoding="utf-8").splitlines()) <= 25
     found = study(ran, name)
