@@ -68,6 +68,7 @@ def test_gpt2_on_four_a100(ran: dict[str, Study]) -> None:
             assert by[strategy, batch, "none"]["peak_bytes"] > by[strategy, batch, "full"]["peak_bytes"]
 
 
+@pytest.mark.slow
 def test_how_to_split_22b(ran: dict[str, Study]) -> None:
     found = study(ran, "split-22b-on-eight-a100")
     sizes = [[place.settings[f"parallel.{axis}.size"] for axis in ("tensor", "pipeline", "data")] for place in found.places]
