@@ -91,31 +91,52 @@ def folder(tmp_path_factory):
     return path
 
 
-MEASURE = """
-import json, resource, subprocess, sys
-done = subprocess.run([sys.executable, "-m", "parsim", *sys.argv[1:]], capture_output=True, timeout=120)
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-said = (done.stderr + done.stdout).decode(errors="replace")[:20_000]
-print(json.dumps([done.returncode, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, said]))
+FORKED = """
+import json, os, signal, sys, tempfile
+import parsim.run, parsim.scenario.load, parsim.scenario.build, parsim.terminal  # what nearly every command imports
+from parsim.cli import execute
+for line in sys.stdin:
+    with tempfile.TemporaryFile() as out:
+        if (child := os.fork()) == 0:
+            signal.alarm(120)
+            os.dup2(out.fileno(), 1)
+            os.dup2(out.fileno(), 2)
+            code = execute(json.loads(line))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        _, status, used = os.wait4(child, 0)
+        out.seek(0)
+        said = out.read().decode(errors="replace")[:20_000]
+    code = os.waitstatus_to_exitcode(status)
+    print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, said]), flush=True)
 """
-"""run by a small process: a process's peak counts from its fork, when it was as large as the one it came from"""
+"""a process that has imported parsim and forks one for every command: each has its own time and memory"""
 
 
-def measured(folder, arguments):
-    """(exit code, CPU [s], memory [MiB], what was said) of a command of its own."""
-    done = subprocess.run([sys.executable, "-c", MEASURE, *arguments], cwd=folder, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def measured(folder):
+    """``measured(arguments)``: (exit code, CPU beside imports [s], memory [MiB], what was said) of a command in a process of its own."""
+    with subprocess.Popen([sys.executable, "-c", FORKED], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def ask(arguments):
+            process.stdin.write(json.dumps(arguments) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield ask
+        process.stdin.close()
 
 
 @pytest.mark.parametrize("name", [*TEXTS, *LINES])
-def test_refused_at_once(name, folder):
+def test_refused_at_once(name, measured):
     arguments = shlex.split(LINES[name]) if name in LINES else ["run", f"{name}.yaml", "--no-pictures"]
-    code, seconds, mebibytes, said = measured(folder, arguments)
+    code, seconds, mebibytes, said = measured(arguments)
     assert code == 2, said
     assert len(said) < 16_000
     assert "Traceback" not in said
     assert mebibytes < 300
-    assert seconds < 4  # 1 to 2 on a machine of its own; CPU seconds are longer on a busy one
+    assert seconds < 3  # at most 1 on a machine of its own; CPU seconds are longer on a busy one
 
 
 def test_the_rule_is_shown():
@@ -155,6 +176,7 @@ def test_missing_slots_of_a_hole_are_counted():
     assert finding.message.startswith("at least 1,999,995 slots are missing of 1 stages and 999,999 micro-batches")
 
 
+@pytest.mark.slow
 def test_large_jobs_stay_legal():
     assert len(schedule("1f1b", 64, 4096)) == 64
     assert len(schedule("interleaved", 16, 2048, 8)) == 16

@@ -80,6 +80,7 @@ def test_small_tensors_of_8_bit_adam_stay_fp32():
     precision, optimizer = FP32, Optimizer("adam-8bit")
     assert sum(state.bytes for state in states(optimizer, precision, (4095,), 4095)) == 8 * 4095
     assert sum(state.bytes for state in states(optimizer, precision, (4096,), 4096)) == 2 * 4096 + 8 * 16
+    assert sum(state.bytes for state in states(optimizer, precision, (4097,), 4097)) == 2 * 4097 + 8 * 17  # a block may be part full
 
 
 def test_adafactor_keeps_whole_second_moments_of_vectors():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from jobs import FP32, job, layers
 
+from parsim.kernel import Memory
 from parsim.parallel.settings import Optimizer
 
 SHARES = {  # tensors of a rank's share, each of one fp32 element per parameter of the share
@@ -23,3 +24,15 @@ def test_a_share_is_rounded_up(strategy: str, parameters: int, replicas: int, sh
     for rank in range(replicas):
         sizes = {tensor.name: tensor.bytes for tensor in run.memory(rank).tensors}
         assert {name: sizes[name] for name in SHARES[strategy]} == dict.fromkeys(SHARES[strategy], 4 * share)
+
+
+def test_a_later_micro_batch_adds_the_rounded_share_of_a_bucket() -> None:
+    """ZeRO-2, 5 fp32 gradients on 3 ranks: what arrives and the share are read, the share is written, 3 x 2 x 4 B."""
+
+    def moved(kernel: object) -> float:
+        return kernel.bytes if isinstance(kernel, Memory) else 0.0
+
+    recipe = {"precision": FP32, "micro_batches": 2, "step": False, "data_settings": {"strategy": "zero2"}}
+    run = job(layers(1, parameters=5), data=3, clock=moved, **recipe)
+    kernels = [op.duration for op in run.program.ops if op.duration and op.lanes[0].rank == 0]
+    assert kernels == [40.0, 40.0, 24.0]  # each micro-batch copies its gradients into the bucket

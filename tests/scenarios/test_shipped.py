@@ -2,7 +2,7 @@
 
 After a change that is meant to change numbers, write the golden files anew and look at their diff:
 
-    PARSIM_GOLDEN=write python -m pytest -q tests/scenarios/test_shipped.py
+    PARSIM_GOLDEN=write python -m pytest -q -m "slow or not slow" tests/scenarios/test_shipped.py
 """
 
 from __future__ import annotations

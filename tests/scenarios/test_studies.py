@@ -11,6 +11,8 @@ from parsim.scenario import files
 from parsim.study.sweep.study import Study
 
 NAMES = files.names("studies")
+SLOW = ("split-22b-on-eight-a100",)
+"""seconds"""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def test_what_ships() -> None:
     assert NAMES == ["bubble-of-unit-stages", "gpt2-on-four-a100", "split-22b-on-eight-a100"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES])
 def test_a_study_is_short_and_leaves_nothing_unexplained(name: str, ran: dict[str, Study]) -> None:
     assert len((files.home("studies") / f"{name}.yaml").read_text(encoding="utf-8").splitlines()) <= 25
     found = study(ran, name)
@@ -66,6 +68,7 @@ def test_gpt2_on_four_a100(ran: dict[str, Study]) -> None:
             assert by[strategy, batch, "none"]["peak_bytes"] > by[strategy, batch, "full"]["peak_bytes"]
 
 
+@pytest.mark.slow
 def test_how_to_split_22b(ran: dict[str, Study]) -> None:
     found = study(ran, "split-22b-on-eight-a100")
     sizes = [[place.settings[f"parallel.{axis}.size"] for axis in ("tensor", "pipeline", "data")] for place in found.places]

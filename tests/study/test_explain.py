@@ -48,7 +48,15 @@ def test_zero3_over_pcie_waits_for_its_collectives(over_pcie):
     assert nvlink.effect == pytest.approx(changed.step_time / over_pcie.report.step_time - 1, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["gpt2-ddp-4x-a100", "gpt2-xl-gpipe-4x-v100", "bert-ddp-8x-v100-pcie", "resnet50-ddp-8x-v100"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert-ddp-8x-v100-pcie",
+        pytest.param("gpt2-ddp-4x-a100", marks=pytest.mark.slow),
+        pytest.param("gpt2-xl-gpipe-4x-v100", marks=pytest.mark.slow),
+        pytest.param("resnet50-ddp-8x-v100", marks=pytest.mark.slow),
+    ],
+)
 def test_a_what_if_is_the_changed_scenario(name):
     scenario = load(name)
     report = simulate(scenario)
