@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parsim.errors import Finding, ScenarioError
+from parsim.errors import Finding, ScenarioError, shortened
 
 LARGEST = 2 * 10**9
 """longest trace that is read, unpacked [B]"""
@@ -138,6 +138,14 @@ def events_of(raw: bytes, name: str) -> tuple[list[Any], dict[str, Any]]:
     whole = _document(raw, name)
     events = whole["traceEvents"] if isinstance(whole, dict) else whole
     about = {key: value for key, value in whole.items() if key != "traceEvents"} if isinstance(whole, dict) else {}
+    if endless := [
+        Finding(f"event {number} ({shortened(str(event.get('name')), 60)}): {key} is {event[key]}, no time", file=name)
+        for number, event in enumerate(events)
+        if isinstance(event, dict) and event.get("ph") == "X"
+        for key in ("ts", "dur")
+        if isinstance(event.get(key), float) and not math.isfinite(event[key])
+    ]:
+        raise ScenarioError(endless)
     return [event for event in events if _complete(event)], about
 
 
@@ -168,8 +176,7 @@ def _complete(event: Any) -> bool:
         and event.get("ph") == "X"
         and isinstance(event.get("ts"), (int, float))
         and isinstance(event.get("dur"), (int, float))
-        and math.isfinite(event["ts"])
-        and 0 <= event["dur"] < math.inf
+        and event["dur"] >= 0
     )
 
 

@@ -120,3 +120,13 @@ def test_configs_without_a_size(name: str, changes: dict[str, Any], code: int, c
     Path("config.json").write_text(json.dumps({**config, **changes}))
     assert execute(["flops", "config.json", "--seq", "64"]) == code
     assert "internal error" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_an_event_without_a_time_is_not_left_out_silently(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = json.loads(min((DATA / "kineto").glob("*.json")).read_text())
+    number, event = next((number, event) for number, event in enumerate(trace["traceEvents"]) if event.get("ph") == "X")
+    event[key] = float("nan")
+    Path("trace.json").write_text(json.dumps(trace))
+    assert execute(["import", "profile", "trace.json"]) == 2
+    assert f"trace.json  event {number} ({event['name']}): {key} is nan, no time" in capsys.readouterr().err

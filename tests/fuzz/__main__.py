@@ -6,7 +6,8 @@
     python tests/fuzz --kind topology          # of kinds whose name contains a word
 
 A mutant is right if its command ends with 0, 2, 3 or 4 within 20 s of CPU time and 3 GiB, without traceback, Python warning or
-control character, shows no other file, runs no code, and if an impossible value planted in it is refused. Exit code 1 if any is not.
+control character, shows no other file, runs no code, if an impossible value or a box that nobody sells planted in it is refused, a change
+after which it is legal still is taken, and the step of a headline lies inside the band beside it. Exit code 1 if any is not.
 """
 
 from __future__ import annotations

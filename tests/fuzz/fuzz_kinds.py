@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import fuzz_seeds as seeds
-from fuzz_mutations import CODE_FILE, SECRET, SECRET_FILE
+from fuzz_mutations import CODE_FILE, SECRET, SECRET_FILE, Legal, split_backwards
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DATA = ROOT / "tests" / "data"
@@ -41,6 +41,8 @@ class Kind:
     beside: Mapping[str, str] = field(default_factory=dict)
     strict: bool = False
     """every value is checked, so an impossible one must be refused"""
+    legal: Legal | None = None
+    """a change after which the first command still takes the document"""
     share: float = 4
     """of the mutants, relative to other kinds"""
     slow: bool = False
@@ -108,7 +110,7 @@ KINDS = (
         "job.yaml",
         "yaml",
         lambda: shipped("scenarios/gpt2-*.yaml", "scenarios/mlp*.yaml", "scenarios/*lora*.yaml"),
-        ("check {}",),
+        ("check {}", "check {}", "run {} --json"),
         LOAD,
         strict=True,
     ),
@@ -238,10 +240,11 @@ KINDS = (
         "schedule as a table",
         "mine.csv",
         "lines",
-        (seeds.TABLE, seeds.TORCH_TABLE, seeds.TABLE.replace("rank 0:", "").replace("rank 1:", "")),
+        (seeds.TABLE, seeds.TORCH_TABLE, seeds.TABLE.replace("rank 0:", "").replace("rank 1:", ""), seeds.DEEP_TABLE, seeds.V_TABLE),
         ("schedule {}", "schedule {} --json", "check job.yaml", "run job.yaml --json"),
         "parsim.parallel.schedules.custom:read_table",
         {"job.yaml": seeds.TABLE_JOB},
+        legal=split_backwards,
     ),
     Kind(
         "nvidia-smi topo -m",

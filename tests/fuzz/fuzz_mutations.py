@@ -24,7 +24,7 @@ REMARKS = ("source", "note", "name", "title", "description", "date", "year", "al
 NAMES_FILES = ("strategy", "schedule", "model", "topology", "device", "extends", "base", "profile", "scenario", "deepspeed", "gpu", "")
 """keys whose values may be the names of files; arguments without an option may be, too"""
 
-_NUMBER = re.compile(r"([+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(\s*[A-Za-zµ][^\d]*)?")
+_NUMBER = re.compile(r"([+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(\s*[A-Za-zµ].*)?")
 _UNITS = (
     ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "Gb/s", "GiB/s"),
     ("B", "KiB", "MiB", "GiB", "TiB", "MB", "GB"),
@@ -41,6 +41,10 @@ _IMPOSSIBLE = {
 """beyond any machine, or negative, by unit"""
 _AT_KEY = {"latency": ("11 s", "1 h"), "visible": ("1 B", "2048 PiB"), "host_memory": ("1 B", "2048 PiB")}
 """the same where only the key says what the quantity is"""
+BOXES = ("topology", "cluster", "on", "--on", "--topology", "cluster.topology=")
+"""keys whose values may be boxes, such as 4x v100-32gb"""
+_UNSOLD = tuple(f"{count}x {gpu}" for count in (100, 128, 512) for gpu in ("h100", "a100-80gb", "v100-32gb", "rtx-4090", "l40s"))
+"""boxes larger than any machine that is sold with such GPUs; 64 of some are in one"""
 _FOREIGN = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
 _WIDE = str.maketrans("0123456789", "０１２３４５６７８９")
 
@@ -85,13 +89,16 @@ class Mutant:
     changes: tuple[str, ...]
     refuse: bool
     """a value stands in it that no machine has or no number is written like"""
+    accept: bool = False
+    """it is as legal as the document that it was made from"""
 
 
 @dataclass(frozen=True)
 class Donors:
-    """What other documents of the same kind hold: values and words by key, which often are legal elsewhere."""
+    """What other documents of the same kind hold, which often is legal elsewhere."""
 
     values: Mapping[str, Sequence[Any]]
+    """by `Slot.place`"""
     trees: Sequence[Any]
     words: Mapping[str, Sequence[str]]
     """the legal words of a key"""
@@ -99,25 +106,37 @@ class Donors:
 
 def donors(trees: Sequence[Any], words: Mapping[str, Sequence[str]]) -> Donors:
     """The donors of a kind: its seeds, and the legal `words` of each key."""
-    values: dict[str, list[Any]] = {key: list(known) for key, known in words.items()}
+    values: dict[str, list[Any]] = {}
     for tree in trees:
         for slot in slots(tree):
-            values.setdefault(slot.key, []).append(slot.value)
+            values.setdefault(slot.place, []).append(slot.value)
     return Donors(values, trees, words)
 
 
-def mutate(seed: str, form: Form, others: Donors, dice: random.Random, *, strict: bool) -> Mutant:
-    """A mutant of `seed`. `strict`: every value of such a document is checked, so an impossible one can be planted."""
+Legal = Callable[[Any, random.Random], str]
+"""A change after which a legal tree of a kind is legal still."""
+
+
+def mutate(seed: str, form: Form, others: Donors, dice: random.Random, *, strict: bool, boxes: bool, legal: Legal | None = None) -> Mutant:
+    """A mutant of `seed`.
+
+    `strict`: every value of such a document is checked, so an impossible one can be planted; `boxes`: at least a box that nobody sells.
+    """
     tree = form.tree(seed)
     share = dice.random()
+    if legal is not None and dice.random() < 0.2:
+        change = legal(tree, dice)
+        return Mutant(form.text(tree), None, (change,), refuse=False, accept=True)
+    if boxes and dice.random() < 0.04 and (change := _unsold(tree, dice)):
+        return Mutant(form.text(tree), None, (change,), refuse=True)
     if share < 0.08:
         return _bytes(form.text(tree), form, dice)
     if strict and share < 0.16:
         change = _impossible(tree, dice)
         if change:
             return Mutant(form.text(tree), None, (change,), refuse=True)
-    count = 0 if 0.6 < share < 0.8 else 1
-    if share < 0.6:
+    count = 0 if 0.68 < share < 0.84 else 1
+    if share < 0.68:
         steps = [dice.choice(GENTLE) for _ in range(dice.choice((1, 1, 2, 3)))]
     else:
         steps = [dice.choice(GENTLE)] * count + [dice.choice(ROUGH)]
@@ -145,7 +164,8 @@ def _scale(tree: Any, others: Donors, dice: random.Random) -> str:
     text = match[1] if match else str(value)
     whole = re.fullmatch(r"[+-]?\d+", text) is not None
     number = int(text) if whole else float(text)
-    number = dice.choice((number * 2, number // 2 if whole else number / 2, number + 1, number - 1, number * 3, number * 1.5, number * 10))
+    beside = (number // 2, number + 1, number - 1) if whole else (number / 2, number * 0.9)
+    number = dice.choice((number * 2, number * 3, number * 1.5, number * 10, *beside))
     number = int(number) if whole else number
     slot.value = f"{number}{match[2] or ''}" if match else number
     return f"{'.'.join(slot.keys)}: {value!r} scaled to {slot.value!r}"
@@ -175,10 +195,10 @@ def _remove(tree: Any, others: Donors, dice: random.Random) -> str:
 
 
 def _donated(tree: Any, others: Donors, dice: random.Random) -> str:
-    slot = _pick(tree, dice, lambda slot: len(others.values.get(slot.key, ())) > 1)
+    slot = _pick(tree, dice, lambda slot: len(others.values.get(slot.place, ())) > 1)
     if slot is None:
         return "no donor"
-    value = copy.deepcopy(dice.choice(others.values[slot.key]))
+    value = copy.deepcopy(dice.choice(others.values[slot.place]))
     slot.value = value
     return f"{'.'.join(slot.keys)}: {_short(value)} from elsewhere"
 
@@ -266,7 +286,7 @@ def _key(tree: Any, others: Donors, dice: random.Random) -> str:
     if slot is None:
         return "no key"
     before = slot.holder[slot.index][0]
-    known = [key for key in others.values if key]
+    known = [key for place in others.values if (key := place.rpartition(".")[2]) not in ("", "*")]
     after = dice.choice(KEYS) if dice.random() < 0.7 or not known else dice.choice(known)
     slot.holder[slot.index] = [after, slot.holder[slot.index][1]]
     return f"key {before!r} became {_short(after)}"
@@ -343,11 +363,36 @@ ROUGH = (
 )
 
 
+def split_backwards(tree: Any, dice: random.Random) -> str:
+    """Some backwards of a table become I and W: a rank does the same in the same order, and nobody waits longer for its I than for B."""
+    pattern = re.compile(r"(B)(\d+\.\d+)|(\d+)B(\d+)")
+    share = dice.choice((0.2, 0.5, 0.8))
+    count = 0
+    for line in tree:
+        for place in reversed(range(len(line))):
+            if pattern.fullmatch(line[place]) and dice.random() < share:
+                line[place : place + 1] = [line[place].replace("B", "I"), ",", line[place].replace("B", "W")]
+                count += 1
+    return f"{count} backwards split"
+
+
+def _unsold(tree: Any, dice: random.Random) -> str:
+    """A box that nobody sells, in place of a cluster; an empty text where there is none."""
+    slot = _pick(tree, dice, lambda slot: slot.key in BOXES and isinstance(slot.value, str))
+    if slot is None:
+        return ""
+    slot.value = dice.choice(_UNSOLD)
+    return f"{'.'.join(slot.keys)}: impossible, {slot.value!r}"
+
+
 def _impossible(tree: Any, dice: random.Random) -> str:
     """Plant a value that must be refused; an empty text where nothing fits."""
 
     def physical(slot: Slot) -> bool:
-        return _is_number(slot.value) and not any(key in REMARKS for key in slot.keys)
+        if any(key in REMARKS for key in slot.keys) or not _is_number(slot.value):
+            return False
+        match = _NUMBER.fullmatch(str(slot.value).strip())
+        return match is None or re.search(r"\d", match[2] or "") is None  # 1f1b is a name
 
     slot = _pick(tree, dice, physical)
     if slot is None:

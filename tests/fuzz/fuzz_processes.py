@@ -22,8 +22,8 @@ MEMORY = 3 * 2**30
 """address space that a process may take beyond what it has at first [B]"""
 WALL = 300.0
 """after which a process that says nothing is ended [s]: it waits for something"""
-BATCH = 40
-"""mutants of a process"""
+BATCH = 250
+"""mutants of a process: the first ones fill its caches"""
 
 
 def verdicts(numbers: Sequence[int], seed: int, kinds: Sequence[Kind], jobs: int, seconds: float) -> Iterator[Verdict]:

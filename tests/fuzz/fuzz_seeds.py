@@ -65,6 +65,13 @@ economics: {{purchase: {{node: 9000 USD, years: 4, utilisation: 0.7, upkeep: 0.0
 overrides:
   faster: {{training: {{recompute: none}}}}
 """,
+    f"""\
+name: fine-tuning in a pipeline without bubble
+model: {MODEL}
+cluster: {{topology: dgx-a100-80gb, gpus: 4}}
+training: {{sequence_length: 128, global_batch: 12, micro_batch: 2, finetune: {{method: lora, rank: 4, targets: all-linear}}}}
+parallel: {{pipeline: {{size: 2, schedule: zb-h1}}, data: {{strategy: zero3}}}}
+""",
     """\
 name: unit stages
 model: {stages: [{forward: 1 s, backward: 2 s, send: 0.5 s, activation: 1 GiB}]}
@@ -224,6 +231,15 @@ rank 0: F0.0, F0.1, F0.2, B0.0, F0.3, B0.1, B0.2, B0.3
 rank 1: F1.0, B1.0, F1.1, B1.1, F1.2, B1.2, F1.3, B1.3
 """
 TORCH_TABLE = "0F0,0F1,0F2,,0I0,0W0,0B1,0F3,0B2,0B3\n,1F0,1B0,1F1,1I1,1W1,1F2,1B2,1F3,1B3\n"
+DEEP_TABLE = """\
+F0.0 F0.1 F0.2 B0.0 F0.3 B0.1 F0.4 B0.2 F0.5 B0.3 B0.4 B0.5
+F1.0 F1.1 B1.0 F1.2 B1.1 F1.3 B1.2 F1.4 B1.3 F1.5 B1.4 B1.5
+F2.0 B2.0 F2.1 B2.1 F2.2 B2.2 F2.3 B2.3 F2.4 B2.4 F2.5 B2.5
+"""
+V_TABLE = """\
+0F0,0F1,3F0,3B0,3F1,3B1,0B0,0B1
+1F0,1F1,2F0,2F1,2B0,2B1,1B0,1B1
+"""
 TABLE_JOB = """\
 model: {stages: [{forward: 1 s, backward: 2 s}]}
 cluster: {topology: dgx-a100-80gb, gpus: 2}

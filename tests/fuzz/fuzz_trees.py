@@ -57,6 +57,11 @@ class Slot:
         """The nearest key above the value."""
         return next((key for key in reversed(self.keys) if key != "*"), "")
 
+    @property
+    def place(self) -> str:
+        """The last two keys: what is legal under ``fabric.kind`` is not under ``edges.kind``, nor is an item where its list is."""
+        return ".".join(self.keys[-2:])
+
 
 def slots(tree: Any, keys: tuple[str, ...] = ()) -> Iterator[Slot]:
     """Every place of a tree, outer ones first."""
