@@ -203,11 +203,11 @@ class Cluster:
             found[here] = each[(numbers[here] - block.first_link) % max(len(each), 1)]
         return found
 
-    def slack(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of many links can never be full before others on every path through them are."""
+    def slack(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Links that can never be full before others on every path through them are: 1 up, 2 down; 0: any other."""
         import numpy as np
 
-        found = np.zeros(len(numbers), dtype=bool)
+        found = np.zeros(len(numbers), dtype=np.int64)
         outside = numbers >= self.first_fabric_link
         if outside.any():
             found[outside] = self.network.slack(numbers[outside] - self.first_fabric_link)

@@ -121,11 +121,11 @@ class Fabric:
 
         return np.full(len(local), self.link_kind.capacity)
 
-    def slack(self, local: Numbers) -> NDArray[np.bool_]:
-        """Which links can never be full before others on every path through them are, by local ids."""
+    def slack(self, local: Numbers) -> Numbers:
+        """Links that can never be full before others on every path through them are, by local ids: 1 up, 2 down; 0: any other."""
         import numpy as np
 
-        return np.zeros(len(local), dtype=bool)
+        return np.zeros(len(local), dtype=np.int64)
 
     def latency(self, local: int) -> float:
         """Latency of one hop by local id [s]."""
@@ -235,10 +235,10 @@ class FatTree(Fabric):
         trunk = local >= 2 * self.ports
         return ~trunk * self.link_kind.capacity + trunk * self.uplink_capacity
 
-    def slack(self, local: Numbers) -> NDArray[np.bool_]:
+    def slack(self, local: Numbers) -> Numbers:
         """A trunk as thick as all cables to the leaf together: whatever crosses it crosses one of those, too."""
         thick = not self.hashed and self.trunk_capacity >= self.leaf_ports * self.link_kind.capacity
-        return (local >= 2 * self.ports) & thick
+        return (local >= 2 * self.ports) * thick * (1 + local % 2)
 
     def latency(self, local: int) -> float:
         return self.link_kind.latency if local < 2 * self.ports else TRUNK_LATENCY

@@ -105,6 +105,6 @@ class Interconnect:
         """Effective bandwidths of many links [B/s]."""
         return self.cluster.capacities(links)
 
-    def slack(self, links: Numbers) -> NDArray[np.bool_]:
-        """Which of many links can never be full before others on every path through them are."""
+    def slack(self, links: Numbers) -> Numbers:
+        """Links that can never be full before others on every path through them are: 1 up, 2 down; 0: any other."""
         return self.cluster.slack(links)

@@ -41,7 +41,7 @@ class Batching(Protocol):
     def batches(self, kind: str, groups: Numbers, size: int) -> Sequence[Batch]: ...
     def examples(self, groups: Numbers) -> Sequence[Ranks]: ...
     def capacities(self, links: Numbers) -> NDArray[np.float64]: ...
-    def slack(self, links: Numbers) -> NDArray[np.bool_]: ...
+    def slack(self, links: Numbers) -> Numbers: ...
 
 
 class Incidence:
@@ -63,8 +63,9 @@ class Incidence:
         self._weights = np.round(columns.of("weights") * 2**20).astype(np.uint64)
         self._link_flow, self._flow_group = columns.of("link_flow"), columns.of("flow_group")
         self._flow_own = columns.flow_own.copy()
-        self._link_seed = _capacities(interconnect, self.used_links).view(np.uint64)
-        self._binding = ~_slack(interconnect, self.used_links)
+        slack = _slack(interconnect, self.used_links)
+        self._binding = slack == 0
+        self._link_seed = _capacities(interconnect, self.used_links).view(np.uint64) + mixed(slack.astype(np.uint64))
 
     def groups_of(self, ranks: Collection[int]) -> Iterator[tuple[tuple[str, str, Ranks], int]]:
         """((kind, axis, members), number) of the groups that any of `ranks` is in."""
@@ -77,12 +78,12 @@ class Incidence:
     def colour(self, ranks: Colours) -> tuple[Colours, Colours, Colours]:
         """Refine until no class splits: colours of ranks, used links and groups.
 
-        What crosses a link that never binds does not tell others apart: such links are coloured last, by what crosses them.
+        What crosses a link that never binds tells nobody apart, so all such links of one capacity and direction stay one class: their
+        loads differ, but folded as unfolded nobody ever waits for them.
         """
         ranks = mixed(ranks)
         links = mixed(self._link_seed)
         groups = mixed(self._group_own)
-        crossed = links
         classes = (0, 0, 0)
         for _ in range(_ROUNDS):
             flows = mixed(self._flow_own + _runs(self._weights * mixed(links)[self._links], self._link_flow, len(self._flow_own)))
@@ -93,13 +94,13 @@ class Incidence:
             )
             flows = mixed(flows + groups[self._flow_group])
             crossed = mixed(links + _sums(self._weights * flows[self._link_flow], self._links, len(links)))
-            links = np.where(self._binding, crossed, links)
+            links = np.where(self._binding, crossed, links)  # a link that never binds keeps its colour
             ranks = mixed(ranks + _sums(mixed(groups)[self._member_group], self._members, len(ranks)))
-            found = (len(np.unique(ranks)), len(np.unique(crossed)), len(np.unique(groups)))
+            found = (len(np.unique(ranks)), len(np.unique(links)), len(np.unique(groups)))
             if found == classes:
                 break
             classes = found
-        return ranks, crossed, groups
+        return ranks, links, groups
 
 
 class _Columns:
@@ -203,8 +204,8 @@ def _capacities(interconnect: Interconnect, links: Numbers) -> NDArray[np.float6
     return np.array([interconnect.capacity(link) for link in links.tolist()], dtype=np.float64)
 
 
-def _slack(interconnect: Interconnect, links: Numbers) -> NDArray[np.bool_]:
-    return interconnect.slack(links) if isinstance(interconnect, Batching) else np.zeros(len(links), dtype=bool)
+def _slack(interconnect: Interconnect, links: Numbers) -> Numbers:
+    return interconnect.slack(links) if isinstance(interconnect, Batching) else np.zeros(len(links), dtype=np.int64)
 
 
 def _numbered(links: Numbers) -> tuple[Numbers, Numbers]:

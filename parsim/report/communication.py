@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -194,12 +195,17 @@ def own_arrival(timeline: Timeline, rank: int, members: Indices) -> Floats:
 
 
 def link_rows(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass], step_time: float, scale: float = 1.0) -> list[LinkRow]:
-    """One row per class of link, in the order of `classes` (link id -> class); `scale` = steps per simulated run."""
-    bytes_, saturated = dict.fromkeys(classes.values(), 0.0), dict.fromkeys(classes.values(), 0.0)
+    """One row per class of link, in the order of `classes` (link id -> class); `scale` = steps per simulated run.
+
+    Links of a class carry the same, but for trunks that never bind: of those the mean.
+    """
+    carried: dict[LinkClass, list[float]] = {link_class: [] for link_class in classes.values()}
+    saturated = dict.fromkeys(classes.values(), 0.0)
     for link, link_class in classes.items():
-        if (use := uses.get(link)) is not None:
-            bytes_[link_class] = max(bytes_[link_class], use.bytes * scale)
-            saturated[link_class] = max(saturated[link_class], use.saturated * scale)
+        use = uses.get(link)
+        carried[link_class].append(0.0 if use is None else use.bytes * scale)
+        saturated[link_class] = max(saturated[link_class], 0.0 if use is None else use.saturated * scale)
+    bytes_ = {link_class: math.fsum(each) / len(each) for link_class, each in carried.items()}
     return [
         LinkRow(
             link=link_class.name,

@@ -128,7 +128,9 @@ CASES = {
     # rails across leaves, trunks with less bandwidth than what they join
     "two nodes per leaf": (1, scenario(H100, 4, cluster=TWO_PER_LEAF)),
     "unequal leaves": (3, scenario(H100, 3, {"pp": 3}, cluster=TWO_PER_LEAF)),
-    "leaves that divide no stage": (2, scenario(H100, 8, {"tp": 8, "pp": 2, "strategy": "zero1"}, cluster=THREE_PER_LEAF, model="opt-1.3b")),
+    "leaves that divide no stage": (
+        2, scenario(H100, 8, {"tp": 8, "pp": 2, "strategy": "zero1"}, cluster=THREE_PER_LEAF, model="opt-1.3b"),
+    ),
     "oversubscribed rails": (1, scenario(H100, 4, {"tp": 4, "strategy": "fsdp"}, cluster=NARROW_RAILS)),
     "oversubscribed fat tree on 64 ranks": (
         2, scenario(H100, 8, {"tp": 8, "pp": 2, "strategy": "zero1"}, cluster=OVERSUBSCRIBED, model="opt-1.3b"),
