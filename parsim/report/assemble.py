@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parsim.hardware.flows import CollectiveCost
 from parsim.kernel import Kernel, Memory
 from parsim.model.counts import active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
@@ -44,6 +47,7 @@ class Hardware(Protocol):
     def machine(self, node: int) -> Machine: ...
     def capacity(self, number: int) -> float: ...
     def link_class_name(self, number: int) -> str: ...
+    def slack(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]: ...
     def link(self, number: int) -> WireKind: ...
 
 
@@ -117,10 +121,12 @@ def classes_of(run: Run) -> tuple[RankClass, ...]:
 def links_of(run: Run, hardware: Hardware) -> dict[int, LinkClass]:
     """Simulated link -> class."""
     known: dict[int, LinkClass] = {}
-    for representative, count in run.classes.link_counts.items():
+    counts = run.classes.link_counts
+    slack = hardware.slack(np.array(list(counts), dtype=np.int64)).tolist()
+    for (representative, count), never_binds in zip(counts.items(), slack, strict=True):
         kind = hardware.link(representative).kind
         name = hardware.link_class_name(representative)
-        known[representative] = LinkClass(name, kind, count, hardware.capacity(representative), representative)
+        known[representative] = LinkClass(name, kind, count, hardware.capacity(representative), representative, not never_binds)
     if run.folded:
         return known
     return {link: known[representative] for link, representative in run.classes.links.items()}

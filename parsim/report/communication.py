@@ -53,11 +53,13 @@ class LinkClass:
     """of one link [B/s]"""
     number: int = 0
     """keeps classes apart that differ only in what they carry"""
+    binds: bool = True
+    """not a trunk as thick as all cables behind it, which never holds anything up"""
 
 
 @dataclass(frozen=True)
 class LinkRow:
-    """What one link of a class carried per step; where members differ, the busiest one."""
+    """What one link of a class carried per step; of trunks that never hold anything up, the mean."""
 
     link: str
     kind: str
@@ -197,14 +199,15 @@ def own_arrival(timeline: Timeline, rank: int, members: Indices) -> Floats:
 def link_rows(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass], step_time: float, scale: float = 1.0) -> list[LinkRow]:
     """One row per class of link, in the order of `classes` (link id -> class); `scale` = steps per simulated run.
 
-    Links of a class carry the same, but for trunks that never bind: of those the mean.
+    Links of a class carry the same, but for trunks that never hold anything up: of those the mean, and no time of saturation.
     """
     carried: dict[LinkClass, list[float]] = {link_class: [] for link_class in classes.values()}
     saturated = dict.fromkeys(classes.values(), 0.0)
     for link, link_class in classes.items():
         use = uses.get(link)
         carried[link_class].append(0.0 if use is None else use.bytes * scale)
-        saturated[link_class] = max(saturated[link_class], 0.0 if use is None else use.saturated * scale)
+        if use is not None and link_class.binds:
+            saturated[link_class] = max(saturated[link_class], use.saturated * scale)
     bytes_ = {link_class: math.fsum(each) / len(each) for link_class, each in carried.items()}
     return [
         LinkRow(
