@@ -18,6 +18,7 @@ from parsim.program.program import OFFLOAD
 from parsim.report.host_memory import Machines, host_memory
 from parsim.report.measured import AT_PEAK, DeviceMemory, MemoryCurve, MemoryFacts
 from parsim.simulation.ledger import Ledger, MemoryTimeline
+from parsim.simulation.replay import Replay
 
 if TYPE_CHECKING:
     from parsim.report.assemble import Run
@@ -113,15 +114,13 @@ class _Classes:
         for rank in ranks:
             curve = self.ledger.measure(rank)
             if plain is None or played is None or curve.delta is not plain.delta:
-                plain, played = curve, self._played(curve, whole=whole)
-            yield rank, _device(self.run, played.at_other_times(curve), self.fixed(rank), partial(self._drawn, rank, whole=whole))
+                plain, played = curve, curve.replayed(self.run.plan.runtime.allocator, whole=whole)
+            drawn = None if played.replay is None else partial(self._drawn, rank, played.replay)
+            yield rank, _device(self.run, played.at_other_times(curve), self.fixed(rank), drawn)
 
-    def _played(self, curve: MemoryTimeline, *, whole: bool) -> MemoryTimeline:
-        return curve.replayed(self.run.plan.runtime.allocator, whole=whole)
-
-    def _drawn(self, rank: int, *, whole: bool) -> MemoryCurve:
-        """Its curve over time; measured again, so that nobody keeps what is not drawn."""
-        return _thinned(self._played(self.ledger.measure(rank), whole=whole), *self.fixed(rank))
+    def _drawn(self, rank: int, replay: Replay) -> MemoryCurve:
+        """Its curve over time; the ledger measures it again, so that nobody keeps what is not drawn."""
+        return _thinned(self.ledger.measure(rank).with_blocks(replay), *self.fixed(rank))
 
 
 def _decisive(devices: Collection[DeviceMemory], usable: int, close: float) -> set[int]:
@@ -193,7 +192,7 @@ def communicators(run: Run) -> dict[int, int]:
     return {rank: len(found) for rank, found in groups.items()}
 
 
-def _device(run: Run, curve: MemoryTimeline, fixed: tuple[int, int], drawn: Callable[[], MemoryCurve]) -> DeviceMemory:
+def _device(run: Run, curve: MemoryTimeline, fixed: tuple[int, int], drawn: Callable[[], MemoryCurve] | None) -> DeviceMemory:
     context, buffers = fixed
     reserved = curve.peak_reserved or 0
     at_peak = dict.fromkeys(AT_PEAK, 0) | {name: size for name, size in curve.at_peak.items() if name in AT_PEAK}

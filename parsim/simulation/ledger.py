@@ -108,8 +108,11 @@ class MemoryTimeline:
         releases = self.allocated_by != np.arange(len(self.delta))
         events = np.where(releases & (self.delta != 0), ~self.allocated_by, self.delta)
         without = None if whole else repeats(self.tensor, self.instance, self.delta, events, self.peak_row)
-        played = replay_numbered(events, allocator, capacity, without)
-        return replace(self, delta=played.blocks, level=np.cumsum(played.blocks), replay=played)
+        return self.with_blocks(replay_numbered(events, allocator, capacity, without))
+
+    def with_blocks(self, replay: Replay) -> MemoryTimeline:
+        """The same with the blocks of a replay of it."""
+        return replace(self, delta=replay.blocks, level=np.cumsum(replay.blocks), replay=replay)
 
     @cached_property
     def at_peak(self) -> dict[str, int]:
