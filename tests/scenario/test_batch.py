@@ -60,10 +60,23 @@ def test_tokens() -> None:
     assert exact.arithmetic.startswith("4194304 tokens / 2048 tokens per sequence = 2048 sequences; ")
     rounded = batch(8, global_batch="4M tokens", sequence_length=2048, micro_batch=1)
     assert rounded.global_batch == 1952  # 1953.125, to the nearest multiple of 8
+    assert batch(8, global_batch="4110000 tokens", sequence_length=2048, micro_batch=1).global_batch == 2008  # 2006.8
     assert "1953.125 sequences; the nearest multiple of 8 is used: 1952 sequences = 3997696 tokens" in rounded.warnings[0].message
     assert "only with a sequence_length" in refusal(1, global_batch="4M tokens", micro_batch=1)
     message = refusal(64, global_batch="100k tokens", sequence_length=1024, micro_batch=1)
     assert 'not a multiple of 64; use "65536 tokens" or "131072 tokens"' in message
+
+
+def test_a_smaller_last_micro_batch_is_counted() -> None:
+    """14 samples on 2 replicas, 3 at a time: 3 + 3 + 1."""
+    keys = {"global_batch": 14, "micro_batch": 3, "partial_micro_batch": True}
+    for count in ({}, {"gradient_accumulation": 3}):
+        found = batch(2, **keys, **count)
+        assert (found.micro_batches, found.last_micro_batch) == (3, 1)
+    for count in (2, 4):
+        assert "7 samples per replica in micro-batches of 3 are 2 whole ones and one of 1; leave it out, or write 3" in refusal(
+            2, **keys, gradient_accumulation=count
+        )
 
 
 def test_a_batch_of_millions_is_probably_meant_in_tokens() -> None:

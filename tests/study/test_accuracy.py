@@ -10,15 +10,16 @@ import csv
 from pathlib import Path
 
 import pytest
+from published_runs import PUBLISHED
 
-from parsim.study.runs import fitted, published
+from parsim.study.runs import fitted
 from parsim.study.validate_runs import GRADES, errors, predict
 
 RESULTS = {
     row["id"]: row
     for row in csv.DictReader(Path(__file__).parents[2].joinpath("validation/runs/results.csv").read_text("utf-8").splitlines())
 }
-SOURCES = {source.name: source for source in published()}
+SOURCES = {source.name: source for source in PUBLISHED}
 FITS = fitted()
 EACH = 3
 """rows of a source that are predicted again, one by each grade"""

@@ -6,9 +6,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from published_runs import PUBLISHED as SOURCES
 
 from parsim.scenario.confidence import confidence_of, known_runs
-from parsim.study.runs import published
 
 ROOT = Path(__file__).parents[2]
 _SPEC = importlib.util.spec_from_file_location("predict_runs", ROOT / "validation" / "runs" / "predict.py")
@@ -16,7 +16,6 @@ assert _SPEC is not None
 assert _SPEC.loader is not None
 predict = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(predict)
-SOURCES = published()
 
 
 @pytest.mark.parametrize("readme", predict.READMES, ids=lambda path: path.name)

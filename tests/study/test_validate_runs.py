@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from published_runs import PUBLISHED
 
 from parsim.run import execute
 from parsim.scenario.build import build
@@ -15,7 +16,7 @@ from parsim.study.validate_runs_text import picture, text
 
 
 def row_of(name):
-    return next(row for source in published() for row in source.rows if row.id == name)
+    return next(row for source in PUBLISHED for row in source.rows if row.id == name)
 
 
 @pytest.mark.parametrize("name", ["zerobubble-0030", "vtrain-multi-0003", "megatron-sc21-t1-0005", "mpt-0099", "vtrain-single-0016"])
