@@ -59,7 +59,7 @@ class LinkClass:
 
 @dataclass(frozen=True)
 class LinkRow:
-    """What one link of a class carried per step; of trunks that never hold anything up, the mean."""
+    """What one link of a class carried per step; where members differ, the busiest one, of trunks that never bind the mean."""
 
     link: str
     kind: str
@@ -199,7 +199,7 @@ def own_arrival(timeline: Timeline, rank: int, members: Indices) -> Floats:
 def link_rows(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass], step_time: float, scale: float = 1.0) -> list[LinkRow]:
     """One row per class of link, in the order of `classes` (link id -> class); `scale` = steps per simulated run.
 
-    Links of a class carry the same, but for trunks that never hold anything up: of those the mean, and no time of saturation.
+    Where links of a class differ, the busiest; of trunks that never hold anything up the mean, and no time of saturation.
     """
     carried: dict[LinkClass, list[float]] = {link_class: [] for link_class in classes.values()}
     saturated = dict.fromkeys(classes.values(), 0.0)
@@ -208,7 +208,7 @@ def link_rows(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass], ste
         carried[link_class].append(0.0 if use is None else use.bytes * scale)
         if use is not None and link_class.binds:
             saturated[link_class] = max(saturated[link_class], use.saturated * scale)
-    bytes_ = {link_class: math.fsum(each) / len(each) for link_class, each in carried.items()}
+    bytes_ = {one: max(each) if one.binds else math.fsum(each) / len(each) for one, each in carried.items()}
     return [
         LinkRow(
             link=link_class.name,

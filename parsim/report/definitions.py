@@ -182,7 +182,7 @@ _ALL = (
     Definition(
         "links",
         "rows",
-        "One row per direction and class of link (trunks that never bind: the mean); background counts. saturated_s = at >= 99.9 % if it can bind.",
+        "One row per direction and class of link (the mean of trunks that never bind); background counts. saturated_s = at >= 99.9 %.",
         "utilisation = bytes / (capacity x step_time_s)",
         _PARSIM,
     ),
