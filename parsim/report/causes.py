@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from parsim.program.program import Op
-from parsim.report.timeline import KEYS
 from parsim.report.verdict import WORDS
 from parsim.units import snapped
 
@@ -55,11 +54,10 @@ def causes(report: Report) -> list[Cause]:
     timeline = report.timeline
     spent: dict[tuple[str, str], float] = defaultdict(float)
     count: dict[tuple[str, str], int] = defaultdict(int)
-    for index, begin, end in report.path.pieces:
-        op = timeline.program.ops[index]
-        key = KEYS[int(timeline.kind[index])], cause_of(op)
-        spent[key] += (end - begin) * factor
-        count[key] += 1
+    for kind, length, ops in report.path.by_kind(timeline):
+        key = timeline.class_of(kind), cause_of(timeline.columns.examples[kind])
+        spent[key] += length * factor
+        count[key] += ops
     waits = report.step_time - math.fsum(spent.values())
     if waits > 1e-9 * report.step_time:
         spent["launch", WORDS["launch"]] += waits

@@ -174,9 +174,9 @@ def _step(report: Report, rank: int) -> Iterator[str]:
 
 def _flows(report: Report, sends: dict[int, list[Place]]) -> Iterator[str]:
     """An arrow per send that is on two written ranks, from inside its slice on the sender to inside that on the receiver."""
-    ops = report.timeline.program.ops
+    columns = report.timeline.columns
     for index, places in sorted(sends.items()):
-        sender = ops[index].lanes[0].rank
+        sender = columns.examples[columns.kind[index]].lanes[0].rank
         by_rank = {place.rank: place for place in reversed(places)}
         if sender not in by_rank or len(by_rank) < 2:
             continue

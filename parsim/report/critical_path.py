@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from parsim.program.program import Op
-from parsim.report.timeline import COMPUTE_LANE, KEYS, Timeline
+from parsim.report.timeline import COMPUTE_LANE, KEYS, Floats, Indices, Timeline
 
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """Seconds per class, and the pieces (op index, begin [s], end [s]), last first."""
+    """Seconds per class of time, and the pieces of the path as columns, the last piece first."""
 
     seconds: dict[str, float]
-    pieces: tuple[tuple[int, float, float], ...]
+    ops: Indices
+    begin: Floats
+    """[s]"""
+    end: Floats
+    """[s]"""
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def by_kind(self, timeline: Timeline) -> Iterator[tuple[int, float, int]]:
+        """(kind of op, its seconds on the path, how many ops) of every kind on the path, in the order of the pieces."""
+        columns = timeline.columns
+        kinds, first, place, counts = np.unique(columns.kind[self.ops], return_index=True, return_inverse=True, return_counts=True)
+        seconds = np.bincount(place, weights=self.end - self.begin, minlength=len(kinds))
+        order = np.argsort(first)
+        return zip(kinds[order].tolist(), seconds[order].tolist(), counts[order].tolist(), strict=True)
 
 
 def critical_path(timeline: Timeline, begin: float = 0.0, end: float | None = None) -> CriticalPath:
@@ -25,57 +41,99 @@ def critical_path(timeline: Timeline, begin: float = 0.0, end: float | None = No
     gap before it to launch; the seconds sum to end - begin and bubble is 0.
     """
     end = timeline.makespan if end is None else end
-    ops, starts, ends = timeline.program.ops, timeline.start, timeline.end
-    offsets, sources = timeline.blockers
-    seconds = dict.fromkeys(KEYS, 0.0)
-    pieces: list[tuple[int, float, float]] = []
-    time, index = end, _last(timeline, end)
-    while index is not None:
+    starts, ends = timeline.start, timeline.end
+    binding = _Binding(timeline)
+    ops: list[int] = []
+    begins: list[float] = []
+    stops: list[float] = []
+    time, index, waited = end, _last(timeline, end), 0.0
+    while index >= 0:
         stop = min(time, float(ends[index]))
         if stop <= begin:
             break
-        seconds["launch"] += time - stop
+        waited += time - stop
         time = max(begin, min(stop, float(starts[index])))
-        seconds[KEYS[timeline.kind[index]]] += stop - time
-        pieces.append((index, time, stop))
+        ops.append(index)
+        begins.append(time)
+        stops.append(stop)
         if time <= begin:
             break
-        index = _binding(timeline, ops[index], sources[offsets[index] : offsets[index + 1]].tolist())
-    seconds["launch"] += max(0.0, time - begin)
-    return CriticalPath(seconds, tuple(pieces))
+        index = binding(index)
+    path = np.array(ops, dtype=np.int64)
+    spent = np.bincount(timeline.kind[path], weights=np.subtract(stops, begins), minlength=len(KEYS))
+    seconds = dict(zip(KEYS, spent.tolist(), strict=True))
+    seconds["launch"] += waited + max(0.0, time - begin)
+    return CriticalPath(seconds, path, np.array(begins), np.array(stops))
 
 
-def _last(timeline: Timeline, end: float) -> int | None:
-    """The op that ends last in a window, preferring one that ends within it, then the compute lane, then the first."""
+def _last(timeline: Timeline, end: float) -> int:
+    """The op that ends last in a window, preferring one that ends within it, then the compute lane, then the first; -1: none."""
     if not len(timeline.end):
-        return None
+        return -1
     inside = timeline.start <= end
     reach = np.where(inside, np.minimum(timeline.end, end), -np.inf)
     latest = np.flatnonzero(reach >= reach.max() - timeline.tolerance)
     ending = latest[timeline.end[latest] <= end + timeline.tolerance]
-    candidates = (ending if len(ending) else latest).tolist()
-    return int(min(candidates, key=lambda index: (not _computes(timeline.program.ops[index]), index)))
+    candidates = ending if len(ending) else latest
+    computes = timeline.columns.flags(lambda op: any(lane.name == COMPUTE_LANE for lane in op.lanes))[candidates]
+    return int(candidates[computes.argmax()])
 
 
-def _binding(timeline: Timeline, op: Op, blockers: list[int]) -> int | None:
-    """The blocker that ended last."""
-    if len(blockers) < 2:
-        return blockers[0] if blockers else None
-    ends = timeline.end[blockers].tolist()
-    latest = max(ends) - timeline.tolerance
-    tied = [blocker for blocker, end in zip(blockers, ends, strict=True) if end >= latest]
-    if len(tied) == 1:
-        return tied[0]
-    return min(tied, key=lambda index: (_distance(op, timeline.program.ops[index]), index))
+class _Binding:
+    """The blocker of an op that ended last; on ties the nearest, then the first; -1: the op waits for nobody."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._ends, self._kinds, self._tolerance = timeline.end, timeline.columns.kind, timeline.tolerance
+        self._offsets, self._sources = timeline.blockers
+        self._distances = _Distances(timeline.columns.examples)
+
+    def __call__(self, op: int) -> int:
+        blockers = self._sources[self._offsets[op] : self._offsets[op + 1]]
+        if len(blockers) < 2:
+            return int(blockers[0]) if len(blockers) else -1
+        ends = self._ends[blockers]
+        tied = blockers[ends >= ends.max() - self._tolerance].tolist()
+        if len(tied) == 1:
+            return int(tied[0])
+        kind = int(self._kinds[op])
+        return int(min(tied, key=lambda index: (self._distances[kind, int(self._kinds[index])], index)))
 
 
-def _distance(op: Op, blocker: Op) -> int:
-    """0: same compute lane; 1: another lane in common; 2: none."""
-    shared = [lane for lane in blocker.lanes if lane in op.lanes]
-    if not shared:
-        return 2
-    return 0 if any(lane.name == COMPUTE_LANE for lane in shared) else 1
+def binding(timeline: Timeline) -> Indices:
+    """For each op the blocker that ended last, as the critical path takes it; -1 for none."""
+    offsets, sources = timeline.blockers
+    counts = np.diff(offsets)
+    result = np.full(len(counts), -1, dtype=np.int64)
+    alone = np.flatnonzero(counts == 1)
+    result[alone] = sources[offsets[alone]]
+    waiting = np.flatnonzero(counts > 1)
+    if not len(waiting):
+        return result
+    # The blockers of all ops that have several, one op's behind another's, and of these the ones that ended last.
+    several = counts[waiting]
+    behind = np.cumsum(several)
+    sources = sources[np.repeat(offsets[waiting] - (behind - several), several) + np.arange(behind[-1])]
+    ends = timeline.end[sources]
+    latest = np.maximum.reduceat(ends, behind - several)
+    tied = np.flatnonzero(ends >= np.repeat(latest, several) - timeline.tolerance)
+    targets, sources = np.repeat(waiting, several)[tied], sources[tied]
+    distances, kinds = _Distances(timeline.columns.examples), timeline.columns.kind
+    pairs, which = np.unique(kinds[targets] * len(timeline.columns.examples) + kinds[sources], return_inverse=True)
+    near = np.array([distances[divmod(pair, len(timeline.columns.examples))] for pair in pairs.tolist()], dtype=np.int64)[which]
+    order = np.lexsort((sources, near, targets))
+    chosen, place = np.unique(targets[order], return_index=True)
+    result[chosen] = sources[order][place]
+    return result
 
 
-def _computes(op: Op) -> bool:
-    return any(lane.name == COMPUTE_LANE for lane in op.lanes)
+class _Distances(dict[tuple[int, int], int]):
+    """(kind of op, kind of its blocker) -> 0: they share a compute lane; 1: another lane; 2: none."""
+
+    def __init__(self, examples: list[Op]) -> None:
+        super().__init__()
+        self._examples = examples
+
+    def __missing__(self, pair: tuple[int, int]) -> int:
+        shared = set(self._examples[pair[0]].lanes).intersection(self._examples[pair[1]].lanes)
+        found = self[pair] = 2 if not shared else int(all(lane.name != COMPUTE_LANE for lane in shared))
+        return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -67,6 +67,34 @@ class Box:
     """it goes on outside the figure"""
 
 
+class Boxes(Sequence[Box]):
+    """The boxes of a rank as columns, in the order of `Box`'s fields; a box is made when it is asked for."""
+
+    def __init__(self, *columns: Sequence[Any]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @overload
+    def __getitem__(self, index: int) -> Box: ...
+    @overload
+    def __getitem__(self, index: slice) -> Boxes: ...
+    def __getitem__(self, index: int | slice) -> Box | Boxes:
+        row: list[Any] = [column[index] for column in self._columns]
+        return Boxes(*row) if isinstance(index, slice) else Box(*row)
+
+    def moved(self, by: float) -> Boxes:
+        """The same boxes `by` seconds earlier."""
+        begin, end, *others = self._columns
+        return Boxes([time - by for time in begin], [time - by for time in end], *others)
+
+    @property
+    def whole(self) -> int:
+        """How many do not go on outside the figure."""
+        return self._columns[-1].count(False)
+
+
 @dataclass(frozen=True)
 class RankLanes:
     """The rows of one rank."""
@@ -76,7 +104,7 @@ class RankLanes:
     """role -> bars"""
     idle: Mapping[str, Bars]
     """class of the breakdown -> where nothing computes: "bubble", or what is waited for"""
-    boxes: tuple[Box, ...]
+    boxes: Boxes
     beside: Mapping[str, Bars]
     """class -> one bar per collective or copy"""
     exposed: Mapping[str, Bars]
@@ -119,6 +147,9 @@ class TimelineData:
         rows = [sum(map(len, lane.compute.values())) for lane in self.lanes]
         rows += [len(lane.beside[key]) + len(lane.exposed[key]) for lane in self.lanes for key in lane.beside]
         return max(rows, default=0)
+
+
+NO_BOXES = Boxes(*([[]] * len(fields(Box))))
 
 
 def timeline_data(
@@ -208,10 +239,10 @@ def _uncovered(timeline: Timeline, ops: Indices, cover: Indices, begin: float, e
     return Bars(starts[fresh], ends[np.concatenate((np.flatnonzero(fresh)[1:] - 1, [len(ends) - 1]))] if len(ends) else ends)
 
 
-def _compute(timeline: Timeline, ops: Indices, begin: float, end: float, stages: int) -> tuple[dict[str, Bars], tuple[Box, ...]]:
+def _compute(timeline: Timeline, ops: Indices, begin: float, end: float, stages: int) -> tuple[dict[str, Bars], Boxes]:
     """Bars by role, one per stretch of equal work without a gap, and the boxes they make up."""
     if not len(ops):
-        return {}, ()
+        return {}, NO_BOXES
     roles, role_codes, key_codes = _labels(timeline, ops)
     bars = _clipped(timeline, ops, begin, end)
     changes = key_codes[1:] != key_codes[:-1]
@@ -222,56 +253,42 @@ def _compute(timeline: Timeline, ops: Indices, begin: float, end: float, stages:
     codes = role_codes[first]
     compute = {name: Bars(merged.begin[codes == code], merged.end[codes == code]) for code, name in enumerate(roles)}
     boxes = _boxes(timeline, ops, merged, [roles[code] for code in codes.tolist()], key_codes[first], first, stages)
-    return compute, tuple(boxes)
+    return compute, boxes
 
 
 def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], Indices, Indices]:
     """The roles as they come, the number of each op's role, and a number that changes where the box does."""
     columns, known = timeline.columns, timeline.slots
-    slots = [(letter or name, stage) for name, letter, stage in zip(known.roles, known.letters, known.stages, strict=True)]
     kind, instance = columns.kind[ops], columns.instance[ops]
-    slot = _numbers(slots)[kind]
-    backward = np.array([slot[0] == "B" for slot in slots], dtype=bool)[kind]
-    again = np.array([name == "recompute" for name in known.roles], dtype=bool)
-    unnamed = (again & ~known.staged)[kind]
+    slot, backward, unnamed = known.of[kind], known.backward[kind], known.unnamed[kind]
     # Recomputation within a block does not say which stage it is of: it belongs to the backward before it.
     goes_on = np.zeros(len(ops), dtype=bool)
     goes_on[1:] = unnamed[1:] & backward[:-1] & (instance[1:] == instance[:-1])
     named = np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(ops))))
     lowest = int(instance.min())
     keys = slot[named] * (int(instance.max()) - lowest + 1) + instance[named] - lowest
-    _, first, roles = np.unique(_numbers(known.roles)[kind], return_index=True, return_inverse=True)
+    _, first, roles = np.unique(known.role[kind], return_index=True, return_inverse=True)
     turn = np.argsort(first)
     return [known.roles[number] for number in kind[first[turn]].tolist()], np.argsort(turn)[roles], keys
 
 
-def _numbers(values: Sequence[Hashable]) -> Indices:
-    """Numbers that are equal where values are."""
-    known: dict[Hashable, int] = {}
-    return np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
-
-
-def _boxes(timeline: Timeline, ops: Indices, merged: Bars, roles: Sequence[str], keys: Indices, places: Indices, stages: int) -> list[Box]:
+def _boxes(timeline: Timeline, ops: Indices, merged: Bars, roles: Sequence[str], keys: Indices, places: Indices, stages: int) -> Boxes:
     """Group neighbouring bars of one pass."""
-    if not len(keys):
-        return []
     columns, known = timeline.columns, timeline.slots
     starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-    stops = np.concatenate((starts[1:], [len(keys)]))
+    stops = np.append(starts[1:], len(keys))
     head, tail = ops[places[starts]], ops[np.append(places, len(ops))[stops] - 1]
     begins, ends = merged.begin[starts], merged.end[stops - 1]
     cut = (timeline.start[head] < begins) | (timeline.end[tail] > ends)
     largest = starts + _first_largest(merged.end - merged.begin, starts)
-    chunks = [_chunk(stage, stages) for stage in known.stages]
-    table = zip(
-        begins.tolist(), ends.tolist(), columns.kind[head].tolist(), largest.tolist(), columns.instance[head].tolist(),
-        (stops == starts + 1).tolist(), cut.tolist(), strict=True,
+    kinds, instances = columns.kind[head], columns.instance[head]
+    shown = known.lettered[kinds] & (instances >= 0)
+    kind = kinds[shown].tolist()
+    return Boxes(
+        begins[shown].tolist(), ends[shown].tolist(), [known.letters[one] for one in kind], [roles[one] for one in largest[shown].tolist()],
+        instances[shown].tolist(), (stops == starts + 1)[shown].tolist(), [_chunk(known.stages[one], stages) for one in kind],
+        cut[shown].tolist(),
     )  # fmt: skip
-    return [
-        Box(begin, end, known.letters[kind], roles[most], instance, solid, chunks[kind], goes_on)
-        for begin, end, kind, most, instance, solid, goes_on in table
-        if known.letters[kind] and instance >= 0
-    ]
 
 
 def _first_largest(values: Floats, starts: Indices) -> Indices:

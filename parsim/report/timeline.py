@@ -74,7 +74,8 @@ class Timeline:
         self.end: Floats = np.asarray(trace.end, dtype=np.float64)
         self.columns = trace.columns
         codes = defaultdict(lambda: _CODE["other"], _CODE)
-        self.kind: NDArray[np.int8] = np.array([codes[op.kind] for op in self.columns.examples], dtype=np.int8)[self.columns.kind]
+        self._codes = [codes[op.kind] for op in self.columns.examples]
+        self.kind: NDArray[np.int8] = np.array(self._codes, dtype=np.int8)[self.columns.kind]
         self.unknown_kinds: tuple[str, ...] = tuple(sorted(set(codes) - set(KEYS)))
         """op classes that the report does not know; their time is `other`"""
         self._kinds = _kinds_by_lane(self.columns)
@@ -111,6 +112,10 @@ class Timeline:
         offsets = np.concatenate(([0], np.cumsum(np.bincount(after, minlength=len(self.start))))).astype(np.int64)
         return offsets, sources
 
+    def class_of(self, kind: int) -> str:
+        """The class of time of a kind of op."""
+        return KEYS[self._codes[kind]]
+
     def lane(self, rank: int, name: str = COMPUTE_LANE) -> Indices:
         """The ops of one lane in order; empty if the rank has no such lane."""
         return self.lanes.get(rank, {}).get(name, np.empty(0, dtype=np.int64))
@@ -122,6 +127,10 @@ class Timeline:
     def computing(self, rank: int) -> Indices:
         """The ops of the compute lane that are no collectives, in order."""
         return self._of(rank, ((True, False),))
+
+    def transferring(self, rank: int) -> Indices:
+        """The transfers that hold the compute lane, in order."""
+        return self._of(rank, ((True, True),))
 
     def not_computing(self, rank: int) -> Indices:
         """All ops of `rank` but those, ascending."""
@@ -160,24 +169,32 @@ def _kinds_by_lane(columns: OpColumns) -> dict[int, dict[str, list[int]]]:
 
 
 def sweep(layers: Sequence[tuple[Floats, Floats]], begin: float, end: float) -> tuple[Floats, Indices]:
-    """Cut [begin, end] where something starts or ends, and say for each piece which layer is on top.
+    """Cut [begin, end] where a layer begins or ends, and say for each piece which layer is on top.
 
     `layers` are (starts, ends) [s], the first on top; intervals may overlap. Returns the cut points (one more than
     pieces) and per piece the index of the first layer that covers it, -1 for none.
     """
-    starts = np.concatenate([np.empty(0), *(np.clip(layer[0], begin, end) for layer in layers)])
-    ends = np.concatenate([np.empty(0), *(np.clip(layer[1], begin, end) for layer in layers)])
-    number = np.repeat(np.arange(len(layers)), [len(layer[0]) for layer in layers])
-    kept = ends > starts
-    times = np.concatenate((starts[kept], ends[kept]))
+    unions = [union(np.clip(starts, begin, end), np.clip(ends, begin, end)) for starts, ends in layers]
+    sizes = [len(starts) for starts, _ in unions]
+    times = np.concatenate([np.empty(0), *(starts for starts, _ in unions), *(ends for _, ends in unions)])
     order = np.argsort(times, kind="stable")
-    owner = np.concatenate((number[kept], number[kept]))[order]
-    sign = np.repeat(np.array([1, -1]), int(kept.sum()))[order]
+    owner = np.tile(np.repeat(np.arange(len(layers)), sizes), 2)[order]
+    sign = np.repeat(np.array([1, -1]), sum(sizes))[order]
     top = np.full(len(times) + 1, -1, dtype=np.int64)
     for layer in range(len(layers) - 1, -1, -1):
         covered = np.cumsum(np.where(owner == layer, sign, 0)) > 0
         top[1:][covered] = layer
     return np.concatenate(([begin], times[order], [end])), top
+
+
+def union(starts: Floats, ends: Floats) -> tuple[Floats, Floats]:
+    """The same stretches of time as few intervals, ascending; those that touch or overlap become one."""
+    kept = ends > starts
+    starts, ends = starts[kept], ends[kept]
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    fresh = np.flatnonzero(np.append(True, starts[1:] > reach[:-1])[: len(starts)])
+    return starts[fresh], reach[np.append(fresh[1:], len(starts))[: len(fresh)] - 1]
 
 
 def breakdown(timeline: Timeline, rank: int, begin: float = 0.0, end: float | None = None) -> dict[str, float]:
@@ -187,14 +204,17 @@ def breakdown(timeline: Timeline, rank: int, begin: float = 0.0, end: float | No
     (tensor, expert, context, pipeline, data, offload, in that order); else launch if only the host is late; else
     bubble. An op starts when all its members have arrived, so waiting for them is bubble.
     """
-    layers = _layers(timeline, rank)
-    spans = [(timeline.start[chosen], timeline.end[chosen]) for _, chosen in layers]
-    times, top = sweep(spans, begin, timeline.makespan if end is None else end)
-    seconds = np.bincount(top + 1, weights=np.diff(times), minlength=len(layers) + 1)
-    result = dict.fromkeys(KEYS, 0.0)
-    result["bubble"] += float(seconds[0])
-    for (key, _), value in zip(layers, seconds[1:], strict=True):
-        result[key] += float(value)
+    end = timeline.makespan if end is None else end
+    lane = timeline.lane(rank)
+    lasting = np.clip(timeline.end[lane], begin, end) - np.clip(timeline.start[lane], begin, end)
+    result = dict(zip(KEYS, np.bincount(timeline.kind[lane], weights=lasting, minlength=len(KEYS)).tolist(), strict=True))
+    beside = _by_class(timeline, timeline.beside(rank), _BESIDE_COMPUTE)
+    spans = [(timeline.start[chosen], timeline.end[chosen]) for chosen in (lane, *beside.values())]
+    times, top = sweep(spans, begin, end)
+    seconds = np.bincount(top + 1, weights=np.diff(times), minlength=len(spans) + 1).tolist()
+    result["bubble"] += seconds[0]
+    for key, value in zip(beside, seconds[2:], strict=True):
+        result[key] += value
     return result
 
 
@@ -203,9 +223,11 @@ def idle_stretches(timeline: Timeline, rank: int, begin: float, end: float) -> d
 
     The bubble here is as long as the bubble of :func:`breakdown`; the other classes are what the idle compute lane waits for.
     """
-    layers = [("", timeline.computing(rank)), *_layers(timeline, rank)]
-    times, top = sweep([(timeline.start[chosen], timeline.end[chosen]) for _, chosen in layers], begin, end)
-    names = ["bubble", *(key for key, _ in layers)]
+    waiting = _by_class(timeline, timeline.transferring(rank), KEYS)
+    beside = _by_class(timeline, timeline.beside(rank), _BESIDE_COMPUTE)
+    layers = [timeline.computing(rank), *waiting.values(), *beside.values()]
+    times, top = sweep([(timeline.start[chosen], timeline.end[chosen]) for chosen in layers], begin, end)
+    names = ["bubble", "", *waiting, *beside]
     codes = np.array([names.index(key) for key in names], dtype=np.int64)[top + 1]
     lasting = np.diff(times) > 0.0
     codes, starts, ends = codes[lasting], times[:-1][lasting], times[1:][lasting]
@@ -214,15 +236,11 @@ def idle_stretches(timeline: Timeline, rank: int, begin: float, end: float) -> d
     return {names[code]: (starts[codes == code], ends[codes == code]) for code in np.unique(codes).tolist() if names[code]}
 
 
-def _layers(timeline: Timeline, rank: int) -> list[tuple[str, Indices]]:
-    """Classes and their ops, from what covers everything to what shows where nothing else is."""
-    found = []
-    for order, ops in ((KEYS, timeline.lane(rank)), (_BESIDE_COMPUTE, timeline.beside(rank))):
-        for key in order:
-            chosen = ops[timeline.kind[ops] == _CODE[key]]
-            if len(chosen):
-                found.append((key, chosen))
-    return found
+def _by_class(timeline: Timeline, ops: Indices, order: Sequence[str]) -> dict[str, Indices]:
+    """The ops of each class that there is, in this order of classes."""
+    kinds = timeline.kind[ops]
+    there = np.bincount(kinds, minlength=len(KEYS))
+    return {key: ops[kinds == _CODE[key]] for key in order if there[_CODE[key]]}
 
 
 def bubble_fraction(breakdowns: Mapping[int, Mapping[str, float]], counts: Mapping[int, int]) -> float | None:

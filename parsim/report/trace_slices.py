@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -48,6 +47,8 @@ class _Text(NamedTuple):
     """name of the pass, empty for none"""
     copied: int
     """bytes of a copy, else 0"""
+    send: bool
+    """a message from one rank to another"""
 
 
 def micro(nanoseconds: int) -> str:
@@ -80,45 +81,41 @@ class Slices:
         begins = np.maximum(starts, np.concatenate(([0], np.maximum.accumulate(ends)[:-1])) if len(ends) else ends)
         kept = ends > begins
         self.written += int(kept.sum())
-        places = column[kept].tolist(), begins[kept].tolist(), ends[kept].tolist()
-        rows: list[str] = []
-        for (name, instance), pieces in self._passes(track, places):
-            if name:
-                rows.append(_annotation(track, f"{name} micro-batch {instance}", pieces[0][1], pieces[-1][2]))
-            rows += [piece[0] for piece in pieces]
-        return rows
+        return self._written(track, column[kept], begins[kept], ends[kept])
 
-    def _passes(
-        self, track: Track, places: tuple[list[int], list[int], list[int]]
-    ) -> Iterator[tuple[tuple[str, int], list[tuple[str, int, int]]]]:
-        """Slices of one pass after the other: (name of the pass, micro-batch), [(row, begin, end)]."""
-        current: tuple[str, int] = ("", -1)
-        pieces: list[tuple[str, int, int]] = []
-        ops = self._report.timeline.program.ops
-        texts: dict[tuple[str, str, int], _Text] = {}
+    def _written(self, track: Track, ops: Indices, begins: Indices, ends: Indices) -> list[str]:
+        """Slices of `ops` [ns]; on the compute lane in annotations of the pass and micro-batch that they belong to."""
+        columns = self._report.timeline.columns
+        kinds, instances = columns.kind[ops], columns.instance[ops]
+        texts = {kind: self._text(columns.examples[kind], track) for kind in dict.fromkeys(kinds.tolist())}
         place = f'"pid":{track.rank},"tid":{track.number},"ts":'
         annotated = track.lane == COMPUTE_LANE
-        for index, begin, end in zip(*places, strict=True):
-            op = ops[index]
-            key = (op.name, op.kind, id(op.collective))
-            if (text := texts.get(key)) is None:
-                text = texts[key] = self._text(op, track)
-            instance = f',"micro-batch":{op.instance}' if op.instance >= 0 else ""
-            speed = f',"memory bandwidth (GB/s)":{text.copied / (end - begin):.6g}' if text.copied else ""
-            row = f'{text.begin}{place}{micro(begin)},"dur":{micro(end - begin)},{text.args}{speed},"correlation":{index + 1}{instance}}}}}'
-            if op.collective is not None and op.collective.kind == "send":
+        rows: list[str] = []
+        current, head, since, until = ("", -1), 0, 0, 0  # the pass under way, the row of its annotation, and its times
+        table = zip(ops.tolist(), kinds.tolist(), instances.tolist(), begins.tolist(), ends.tolist(), strict=True)
+        for index, kind, instance, begin, end in table:
+            text = texts[kind]
+            if annotated and (text.passes or instance != current[1]):  # an op without a pass stays in that of its micro-batch
+                belongs = (text.passes, instance) if text.passes and instance >= 0 else ("", -1)
+                if belongs != current:
+                    if current[0]:
+                        rows[head] = _annotation(track, current, since, until)
+                    current, head, since = belongs, len(rows), begin
+                    if current[0]:
+                        rows.append("")
+            until = end
+            if text.send:
                 self.sends.setdefault(index, []).append(Place(track.rank, track.number, begin, end))
-            if annotated and not (op.instance == current[1] and not text.passes):  # an op without a pass stays in that of its micro-batch
-                belongs = (text.passes, op.instance) if text.passes and op.instance >= 0 else ("", -1)
-            else:
-                belongs = current
-            if belongs != current and pieces:
-                yield current, pieces
-                pieces = []
-            current = belongs
-            pieces.append((row, begin, end))
-        if pieces:
-            yield current, pieces
+            micro_batch = f',"micro-batch":{instance}' if instance >= 0 else ""
+            speed = f',"memory bandwidth (GB/s)":{text.copied / (end - begin):.6g}' if text.copied else ""
+            length = end - begin
+            rows.append(
+                f'{text.begin}{place}{begin // 1000}.{begin % 1000:03d},"dur":{length // 1000}.{length % 1000:03d},'
+                f'{text.args}{speed},"correlation":{index + 1}{micro_batch}}}}}'
+            )
+        if current[0]:
+            rows[head] = _annotation(track, current, since, until)
+        return rows
 
     def _text(self, op: Op, track: Track) -> _Text:
         """Name, category and arguments of an op, with the profiler's keys."""
@@ -143,9 +140,16 @@ class Slices:
         text = json.dumps(args, ensure_ascii=False, separators=(",", ":"))
         begin = f'{{"ph":"X","cat":"{category}","name":{json.dumps(name, ensure_ascii=False)},'
         copied = collective.bytes if collective is not None and category == "gpu_memcpy" else 0
-        return _Text(begin, f'"args":{text[:-1]}', _PASSES.get(role(op.kind, op.name), ""), copied)
+        return _Text(
+            begin,
+            f'"args":{text[:-1]}',
+            _PASSES.get(role(op.kind, op.name), ""),
+            copied,
+            collective is not None and collective.kind == "send",
+        )
 
 
-def _annotation(track: Track, name: str, begin: int, end: int) -> str:
+def _annotation(track: Track, belongs: tuple[str, int], begin: int, end: int) -> str:
+    name, micro_batch = belongs
     place = f'"pid":{track.rank},"tid":{track.number},"ts":{micro(begin)},"dur":{micro(end - begin)}'
-    return f'{{"ph":"X","cat":"gpu_user_annotation","name":"{name}",{place},"args":{{}}}}'
+    return f'{{"ph":"X","cat":"gpu_user_annotation","name":"{name} micro-batch {micro_batch}",{place},"args":{{}}}}'

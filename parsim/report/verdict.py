@@ -262,14 +262,13 @@ def _heaviest(measured: Measured, timeline: Timeline, path: CriticalPath, keys: 
     stage_of = {rank: group.stage for group in measured.classes for rank in group.members}
     by_stage: dict[int, float] = defaultdict(float)
     by_name: dict[str, float] = defaultdict(float)
-    codes = {KEYS.index(key) for key in keys}
-    for index, begin, end in path.pieces:
-        if int(timeline.kind[index]) in codes:
-            op = timeline.program.ops[index]
-            by_name[op.name] += end - begin
+    for kind, spent, _ in path.by_kind(timeline):
+        if timeline.class_of(kind) in keys:
+            op = timeline.columns.examples[kind]
+            by_name[op.name] += spent
             stage = stage_of.get(op.lanes[0].rank) if op.lanes else None
             if stage is not None:
-                by_stage[stage] += end - begin
+                by_stage[stage] += spent
     place = ""
     if measured.schedule.stages > 1 and by_stage:
         total, reached, chosen = math.fsum(by_stage.values()), 0.0, []

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from parsim.report import Report
-from parsim.report.critical_path import critical_path
+from parsim.report.critical_path import binding, critical_path
 from parsim.report.page import payload as payloads
 from parsim.report.page.columns import unpack
-from parsim.report.page.dependencies import binding, visible
+from parsim.report.page.dependencies import visible
 from parsim.report.page.merged import merged
 from parsim.report.page.payload import payload
 from parsim.report.page.spans import spans_of, ticks_per_second
@@ -46,7 +46,7 @@ def test_rows_never_overlap_and_cover_the_trace(report):
 
 def test_causes_walk_back_like_the_critical_path(report):
     causes = binding(report.timeline)
-    path = [index for index, _, _ in critical_path(report.timeline).pieces]
+    path = critical_path(report.timeline).ops.tolist()
     assert [int(causes[index]) for index in path[:-1]] == path[1:]
     spans = spans_of(report, [0, 1, 2, 3])
     assert len(spans.critical) == len(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from time import process_time
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parsim.program.program import Lane, Program
-from parsim.report.critical_path import critical_path
+from parsim.report.critical_path import binding, critical_path
 from parsim.report.timeline import (
     KEYS,
     Timeline,
@@ -117,7 +116,7 @@ def test_critical_path_of_the_overlap_program(overlap):
     # F, tensor, R, B, B of rank 0 would end at 10; the chain that binds is the timer, the copy, the host, the timer.
     expected = {"other": 12.5, "offload": 2.0, "launch": 0.5, "optimizer": 1.0, "data_comm": 2.0}
     assert {key: value for key, value in path.seconds.items() if value} == expected
-    assert [overlap.program.ops[index].name for index, _, _ in path.pieces] == [
+    assert [overlap.program.ops[index].name for index in path.ops] == [
         "gather", "optimizer", "delay", "launch", "copy", "delay",
     ]  # fmt: skip
 
@@ -127,7 +126,7 @@ def test_ties_on_the_critical_path_go_to_the_own_lane(run):
     mine = program.add("F", "compute", (Lane(0, "compute"),), duration=2.0)
     other = program.add("send", "pipeline_comm", (Lane(1, "send"),), duration=2.0)
     program.add("B", "compute", (Lane(0, "compute"),), needs=[other], duration=1.0)
-    assert critical_path(Timeline(run(program))).pieces[1][0] == mine.index
+    assert critical_path(Timeline(run(program))).ops[1] == mine.index
 
 
 def test_gaps_on_the_critical_path_are_launch(run):
@@ -189,7 +188,7 @@ def programs(draw):
     for _ in range(draw(st.integers(1, 25))):
         chosen = draw(st.lists(st.sampled_from(lanes), min_size=1, max_size=3, unique=True))
         needs = draw(st.lists(st.sampled_from(program.ops), max_size=2)) if program.ops else []
-        duration = draw(st.floats(0, 3, allow_subnormal=False))
+        duration = draw(st.sampled_from((0.0, 1.0, 2.0)) | st.floats(0, 3, allow_subnormal=False))
         program.add("op", draw(st.sampled_from(kinds)), tuple(chosen), needs, duration)
     return program
 
@@ -227,8 +226,36 @@ def test_breakdown_and_critical_path_sum_to_the_step(run_program, program):
     path = critical_path(timeline)
     assert sum(path.seconds.values()) == pytest.approx(end, abs=1e-9)
     assert path.seconds["bubble"] == 0.0
-    pieces = path.pieces
-    assert all(later[1] == pytest.approx(earlier[2]) for later, earlier in itertools.pairwise(pieces))
+    assert path.begin[:-1] == pytest.approx(path.end[1:])
+
+
+def obvious_binding(timeline, after):
+    """The blocker that ended last; of those that tie the one on the same compute lane, then on another lane, then the first."""
+    blockers = [op for op in timeline.program.ops if after in op.after]
+    if not blockers:
+        return -1
+    last = max(timeline.end[op.index] for op in blockers)
+
+    def place(op):
+        shared = [lane for lane in op.lanes if lane in after.lanes]
+        return (not any(lane.name == "compute" for lane in shared), not shared, op.index)
+
+    return min((op for op in blockers if timeline.end[op.index] >= last - timeline.tolerance), key=place).index
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs())
+def test_the_path_takes_the_blocker_that_ended_last(run_program, program):
+    timeline = Timeline(run_program(program))
+    expected = [obvious_binding(timeline, op) for op in program.ops]
+    assert binding(timeline).tolist() == expected
+    path = critical_path(timeline)
+    assert [expected[index] for index in path.ops[:-1]] == path.ops[1:].tolist()
+    spent = {kind: (seconds, count) for kind, seconds, count in path.by_kind(timeline)}
+    for kind, (seconds, count) in spent.items():
+        own = timeline.columns.kind[path.ops] == kind
+        assert (seconds, count) == (pytest.approx((path.end - path.begin)[own].sum()), own.sum())
+    assert sum(count for _, count in spent.values()) == len(path)
 
 
 @pytest.fixture(scope="module", name="run_program")
@@ -250,14 +277,14 @@ def test_sweep_names_the_top_layer():
     layers = [(np.array([1.0]), np.array([2.0])), (np.array([0.5, 1.5]), np.array([1.5, 3.0]))]
     times, top = sweep(layers, 0.0, 4.0)
     pieces = [(a, b, int(c)) for a, b, c in zip(times, times[1:], top, strict=False) if b > a]
-    assert pieces == [(0.0, 0.5, -1), (0.5, 1.0, 1), (1.0, 1.5, 0), (1.5, 2.0, 0), (2.0, 3.0, 1), (3.0, 4.0, -1)]
+    assert pieces == [(0.0, 0.5, -1), (0.5, 1.0, 1), (1.0, 2.0, 0), (2.0, 3.0, 1), (3.0, 4.0, -1)]
 
 
 def test_an_empty_trace_has_no_time(run):
     timeline = Timeline(run(Program()))
     assert timeline.makespan == 0.0
     assert sum(breakdown(timeline, 0).values()) == 0.0
-    assert critical_path(timeline).pieces == ()
+    assert len(critical_path(timeline)) == 0
 
 
 def test_a_large_program_is_indexed_in_a_second(run_program):

@@ -209,7 +209,7 @@ def critical_path(report: Report) -> str:
         for row in causes(report)
     ]
     words = (
-        f"The chain of {len(report.path.pieces):,} ops that decides how long the step takes, walked back from its last op to the blocker"
+        f"The chain of {len(report.path):,} ops that decides how long the step takes, walked back from its last op to the blocker"
         " that ended last. It sums to the step time."
     )
     heads = ["Cause", "Class", "Ops", f"Time [{unit.name}]", "Share of step [%]"]

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parsim.report.communication import exposed
+from parsim.report.critical_path import binding
 from parsim.report.lanes import ROWS
 from parsim.report.page.columns import Integers
-from parsim.report.page.dependencies import binding, visible
+from parsim.report.page.dependencies import visible
 from parsim.report.timeline import KEYS, Floats, Indices, sweep
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def spans_of(report: Report, ranks: Sequence[int]) -> Spans:
     shown = np.zeros(len(timeline.start), dtype=bool)
     shown[op] = True
     waits = visible(binding(timeline), shown)
-    path = np.array([index for index, _, _ in reversed(report.path.pieces)], dtype=np.int64)
+    path = report.path.ops[::-1]
     first = np.full(len(timeline.start), -1, dtype=np.int64)
     first[op[::-1]] = np.arange(len(op))[::-1]
     return Spans(

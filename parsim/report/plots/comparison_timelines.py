@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from parsim.report.lanes import Bars, Box, RankLanes, TimelineData
+from parsim.report.lanes import Bars, RankLanes, TimelineData
 from parsim.report.plots import style
 from parsim.report.plots.comparison import is_narrow, legend, printed
 from parsim.report.plots.figure import font_size, new_figure
@@ -71,13 +71,10 @@ def _moved(lane: RankLanes, by: float) -> RankLanes:
     def moved(bars: Bars) -> Bars:
         return Bars(bars.begin - by, bars.end - by)
 
-    def box(one: Box) -> Box:
-        return replace(one, begin=one.begin - by, end=one.end - by)
-
     return replace(
         lane,
         compute={key: moved(bars) for key, bars in lane.compute.items()},
-        boxes=tuple(map(box, lane.boxes)),
+        boxes=lane.boxes.moved(by),
         beside={key: moved(bars) for key, bars in lane.beside.items()},
         exposed={key: moved(bars) for key, bars in lane.exposed.items()},
     )

@@ -307,14 +307,14 @@ def _legend(ax: Axes, data: TimelineData) -> None:
 
 def _numbers(pen: _Pen, data: TimelineData) -> None:
     """Write micro-batch numbers into the boxes: for all boxes of a kind or for none."""
+    figure = pen.ax.figure
+    if not 0 < sum(lane.boxes.whole for lane in data.lanes) <= _TEXTS or not isinstance(figure, Figure):
+        return
     widths: dict[str, list[float]] = defaultdict(list)
     for lane in data.lanes:
         for box in lane.boxes:
             if not box.cut:
                 widths[box.kind].append((box.end - box.begin) / pen.unit.factor)
-    figure = pen.ax.figure
-    if not 0 < sum(map(len, widths.values())) <= _TEXTS or not isinstance(figure, Figure):
-        return
     if figure.get_layout_engine() is not None:
         figure.draw_without_rendering()  # places the axes, whose size in pixels decides
     frame, point = pen.ax.get_window_extent(), figure.dpi / 72.0
