@@ -40,11 +40,13 @@ def element_buckets(weights: Sequence[Weight], cap: float = DEEPSPEED_BUCKET) ->
     """DeepSpeed's reduce buckets: gradients in arrival order; a gradient that would overflow the bucket starts the next."""
     buckets: list[Bucket] = []
     held: list[Weight] = []
+    count = 0
     for weight in reversed(weights):
-        if held and sum(w.count for w in held) + weight.count > cap:
+        if held and count + weight.count > cap:
             buckets.append(Bucket(len(buckets), tuple(held)))
-            held = []
+            held, count = [], 0
         held.append(weight)
+        count += weight.count
     if held:
         buckets.append(Bucket(len(buckets), tuple(held)))
     return buckets

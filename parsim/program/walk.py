@@ -314,10 +314,10 @@ class Walk:
         for steps, place in _between_weights(taped, inputs=inputs, weights=weights):
             coming = None if place is None else taped.backward[place]
             if steps or self.tensor is not None:
-                self._add(block, (*used, "before", place), partial(self._between, block, last, steps, coming, mine))
+                self._add(block, (used, "before", place), partial(self._between, block, last, steps, coming, mine))
             if coming is not None and place is not None:
                 own = self._before_gradient(block, coming)
-                self._add(block, (*used, "weight", place), partial(self._run_backward, block, place, mine))
+                self._add(block, (used, "weight", place), partial(self._run_backward, block, place, mine))
                 if own:
                     self.sharding.gradient(self._unit_of[block], list(own), at)
             last = coming
