@@ -52,6 +52,7 @@ def test_a_time_alone_says_that_it_cannot_decide(scenario, capsys):
     assert max(map(len, out.splitlines())) < 140
 
 
+@pytest.mark.slow
 def test_saved_blocks_reproduce_the_measured_step(scenario, capsys, tmp_path):
     measured = 1.2 * simulate(load(scenario)).step_time
     code, document = answer(capsys, scenario, "--step-time", f"{measured!r} s", "--save", "found.yaml")

@@ -189,10 +189,10 @@ def test_the_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     "question",
     [
-        Question("gpt2-xl", "1x rtx-3090"),
-        Question("gpt3-1.3b", "2x rtx-4090", zero=0, micro_batch=4),
+        pytest.param(Question("gpt2-xl", "1x rtx-3090"), marks=pytest.mark.slow),
+        pytest.param(Question("gpt3-1.3b", "2x rtx-4090", zero=0, micro_batch=4), marks=pytest.mark.slow),
         Question("gpt3-2.7b", "2x t4", tensor=2),
-        Question("gpt3-2.7b", "4x v100-16gb", pipeline=2, zero=1),
+        pytest.param(Question("gpt3-2.7b", "4x v100-16gb", pipeline=2, zero=1), marks=pytest.mark.slow),
         Question("bert-large", "1x t4", micro_batch=64),
     ],
     ids=lambda question: f"{question.model} on {question.on}",

@@ -239,6 +239,7 @@ def test_a_space_of_small_scenarios_equals_brute_force(small: list[dict[str, Any
     assert counts["judged"] + counts["simulated"] < len(some) / 3
 
 
+@pytest.mark.slow
 def test_a_front_of_small_scenarios_equals_brute_force(small: list[dict[str, Any]]) -> None:
     """Step time against memory: the table is the whole front."""
     some = random.Random(2).sample(small, 36)
