@@ -117,12 +117,19 @@ def binding(timeline: Timeline) -> Indices:
     latest = np.maximum.reduceat(ends, behind - several)
     tied = np.flatnonzero(ends >= np.repeat(latest, several) - timeline.tolerance)
     targets, sources = np.repeat(waiting, several)[tied], sources[tied]
-    distances, kinds = _Distances(timeline.columns.examples), timeline.columns.kind
-    pairs, which = np.unique(kinds[targets] * len(timeline.columns.examples) + kinds[sources], return_inverse=True)
-    near = np.array([distances[divmod(pair, len(timeline.columns.examples))] for pair in pairs.tolist()], dtype=np.int64)[which]
-    order = np.lexsort((sources, near, targets))
-    chosen, place = np.unique(targets[order], return_index=True)
-    result[chosen] = sources[order][place]
+    heads = np.flatnonzero(np.diff(targets, prepend=-1))
+    result[targets[heads]] = sources[heads]
+    # Where several did, the nearest of them, then the first.
+    count = len(timeline.columns.examples)
+    among = np.diff(heads, append=len(targets)) > 1
+    chosen = np.repeat(among, np.diff(heads, append=len(targets)))
+    targets, sources = targets[chosen], sources[chosen]
+    if len(targets):
+        distances, kinds = _Distances(timeline.columns.examples), timeline.columns.kind
+        pairs, which = np.unique(kinds[targets] * count + kinds[sources], return_inverse=True)
+        near = np.array([distances[divmod(pair, count)] for pair in pairs.tolist()], dtype=np.int64)[which]
+        heads = np.flatnonzero(np.diff(targets, prepend=-1))
+        result[targets[heads]] = np.minimum.reduceat(near * len(counts) + sources, heads) % len(counts)
     return result
 
 

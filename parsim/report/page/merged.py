@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -90,15 +92,13 @@ class _Whats:
         repeated = np.array([what.role == "recompute" for what in spans.whats], dtype=bool)[numbers]
         length = (spans.end - spans.start).astype(np.float64)
         whole, again = _sums(length, heads), _sums(length * repeated, heads)
-        table = zip(
-            numbers[heads].tolist(), (self.tails - heads + 1).tolist(), _sums(flop, heads).tolist(), _sums(moved, heads).tolist(),
-            _sums(size, heads).tolist(), np.round(again / np.maximum(whole, 1.0), 2).tolist(), strict=True,
+        facts = (
+            numbers[heads], self.tails - heads + 1, _sums(flop, heads), _sums(moved, heads), _sums(size, heads),
+            np.round(again / np.maximum(whole, 1.0), 2),
         )  # fmt: skip
-        numbered: dict[tuple[float, ...], int] = {}
-        for facts in (rows := list(table)):
-            if facts not in numbered:
-                numbered[facts] = self._number(spans.whats[facts[0]], *facts[1:])
-        self.column = np.array([numbered[facts] for facts in rows], dtype=np.int64)
+        first, self.column = _distinct(facts)
+        of_first = [self._number(spans.whats[row[0]], *row[1:]) for row in zip(*(fact[first].tolist() for fact in facts), strict=True)]
+        self.column = np.array(of_first, dtype=np.int64)[self.column]
 
     def _number(self, what: What, count: float, flop: float, moved: float, size: float, again: float) -> int:
         if count > 1:
@@ -109,3 +109,14 @@ class _Whats:
                 merged=int(count), again=again,
             )  # fmt: skip
         return self.known.setdefault(what, len(self.known))
+
+
+def _distinct(columns: Sequence[np.ndarray[tuple[int], Any]]) -> tuple[Indices, Indices]:
+    """Where each distinct row of these columns first is, in the order in which they come, and per row the number of its like."""
+    number = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values, place = np.unique(column, return_inverse=True)
+        number = np.unique(number * len(values) + place, return_inverse=True)[1]
+    _, first = np.unique(number, return_index=True)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[number]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -137,14 +136,15 @@ def spans_of(report: Report, ranks: Sequence[int]) -> Spans:
 
 def _own_first(wanted: Indices, op: Indices, rank: Indices, first: Indices) -> Integers:
     """For each span the span of the wanted op on the same rank, else that on the first rank that has one."""
-    largest = int(rank.max(initial=0)) + 1
-    keys = op * largest + rank
-    order = np.argsort(keys, kind="stable")
-    place = np.searchsorted(keys[order], wanted * largest + rank)
-    place = np.minimum(place, max(0, len(order) - 1))
-    found = order[place] if len(order) else place
-    here = (op[found] == wanted) & (rank[found] == rank) if len(order) else np.empty(0, dtype=bool)
-    return np.where(wanted < 0, -1, np.where(here, found, first[wanted])).astype(np.int64)
+    found = np.where(wanted < 0, -1, first[wanted])
+    here = np.full(len(first), -1, dtype=np.int64)
+    heads = np.flatnonzero(np.diff(rank, prepend=-1))
+    for head, tail in zip(heads.tolist(), [*heads[1:].tolist(), len(op)], strict=True):  # the spans of one rank
+        here[op[head:tail]] = np.arange(head, tail)
+        own = here[wanted[head:tail]]
+        found[head:tail] = np.where((wanted[head:tail] >= 0) & (own >= 0), own, found[head:tail])
+        here[op[head:tail]] = -1
+    return found.astype(np.int64)
 
 
 class _Collected:
@@ -159,6 +159,13 @@ class _Collected:
         self._parts: dict[str, list[Integers]] = {name: [] for name in ("op", "rank", "what", "start", "end", "instance", "share")}
         self._bare: dict[str, list[Integers]] = {"start": [], "end": []}
         self._count = self._bare_count = 0
+        examples = self.timeline.columns.examples
+        kernels = [op.collective is None and op.kind in ("compute", "recompute") for op in examples]
+        self._nameless = np.array(kernels, dtype=bool) & ~self.timeline.slots.staged
+        """by kind of op: it belongs to a pass that its name does not tell"""
+        self._of_kind = np.full(len(examples), -1, dtype=np.int64)
+        """by kind of op: its number in `whats`, unless that depends on the pass"""
+        self._marked = np.zeros(len(self.timeline.start), dtype=bool)
 
     @property
     def whats(self) -> tuple[What, ...]:
@@ -190,16 +197,18 @@ class _Collected:
         ops, start, end = ops[order], start[order], end[order]
         if not len(ops) or (end[:-1] <= start[1:]).all():
             return [ops] if len(ops) else []
-        free: list[int] = []
-        parts: list[list[int]] = []
-        for index, begin, stop in zip(ops.tolist(), start.tolist(), end.tolist(), strict=True):
-            row = next((number for number, until in enumerate(free) if until <= begin), len(free))
-            if row == len(free):
-                free.append(0)
-                parts.append([])
-            free[row] = stop
-            parts[row].append(index)
-        return [np.array(part, dtype=np.int64) for part in parts]
+        parts = []
+        while len(ops):  # a row takes the first op, then the next that begins when that has ended, and so on
+            following = [*np.searchsorted(start, end).tolist(), len(ops)]
+            place, taken = 0, []
+            while place < len(ops):
+                taken.append(place)
+                place = following[place]
+            parts.append(ops[taken])
+            left = np.ones(len(ops), dtype=bool)
+            left[taken] = False
+            ops, start, end = ops[left], start[left], end[left]
+        return parts
 
     def _times(self, ops: Indices) -> tuple[Integers, Integers]:
         """Start and end in ticks within the measured stretch."""
@@ -233,7 +242,10 @@ class _Collected:
         """The stretches of `ops` under which the compute lane is empty."""
         if not len(ops):
             return
-        timeline, lane = self.timeline, np.setdiff1d(self.timeline.lane(rank), ops)
+        timeline, lane = self.timeline, self.timeline.lane(rank)
+        self._marked[ops] = True
+        lane = lane[~self._marked[lane]]
+        self._marked[ops] = False
         layers: list[tuple[Floats, Floats]] = [(timeline.start[part], timeline.end[part]) for part in (lane, ops)]
         times, top = sweep(layers, self.report.begin, self.report.end)
         ticks = np.rint((times - self.report.begin) * self.per_second).astype(np.int64)
@@ -253,32 +265,34 @@ class _Collected:
         kind, instance = columns.kind[ops], columns.instance[ops]
         fresh = slots.staged[kind] | (np.diff(instance, prepend=-1) != 0)
         begun = np.maximum.accumulate(np.where(fresh, np.arange(len(ops)), -1))
-        passes = np.where(begun < 0, -1, kind[begun])  # the pass is that of this kind of op
-        pairs = np.unique(kind * (len(columns.examples) + 1) + passes + 1, return_inverse=True)[1]
-        lengths, length = self._lengths
-        _, first, which = np.unique(pairs * len(lengths) + length[ops], return_index=True, return_inverse=True)
-        numbers = np.empty(len(first), dtype=np.int64)
+        # The pass is that of the kind of op with which it began; only kernels that do not name their own need it.
+        passes = np.where(self._nameless[kind] & (begun >= 0), kind[begun], -1)
+        whats = self._of_kind[kind]
+        unknown = np.flatnonzero((whats < 0) | (passes >= 0))
+        pairs, first, which = np.unique(
+            kind[unknown] * (len(columns.examples) + 1) + passes[unknown] + 1, return_index=True, return_inverse=True
+        )
+        numbers = np.empty(len(pairs), dtype=np.int64)
         for place in np.argsort(first).tolist():
-            at = first[place]
-            described = self._describe(int(kind[at]), int(passes[at]), float(columns.duration[ops[at]]))
+            number, within = divmod(int(pairs[place]), len(columns.examples) + 1)
+            described = self._describe(number, within - 1)
             numbers[place] = self._whats.setdefault(described, len(self._whats))
-        return numbers[which]
+            if not within:
+                self._of_kind[number] = numbers[place]
+        whats[unknown] = numbers[which]
+        return whats
 
-    @cached_property
-    def _lengths(self) -> tuple[Floats, Integers]:
-        """All durations of ops, and the number of each op's; transfers have none."""
-        columns = self.timeline.columns
-        known, number = np.unique(columns.duration, return_inverse=True)
-        return known, np.where(columns.flags(lambda op: op.collective is not None), 0, number)
-
-    def _describe(self, number: int, passes: int, duration: float) -> What:
-        """An op of this kind and duration in the pass that the kind of op `passes` names (-1: none)."""
+    def _describe(self, number: int, passes: int) -> What:
+        """An op of this kind in the pass that the kind of op `passes` names (-1: its own, if it names one)."""
         op, slots = self.timeline.columns.examples[number], self.timeline.slots
-        kind = op.kind if op.kind in KEYS else "other"
+        kind, duration = self.timeline.class_of(number), op.duration
         name, drawn = op.name, slots.roles[number]
         if (transfer := op.collective) is not None:
             return What(name, kind, drawn, "", bytes=transfer.bytes, transfer=transfer.kind, members=len(transfer.group))
-        slot = "" if passes < 0 else slots.letters[passes] + slots.stages[passes]
+        slot = ""
+        if passes >= 0 or slots.staged[number]:
+            named = number if passes < 0 else passes
+            slot = slots.letters[named] + slots.stages[named]
         if kind in ("compute", "recompute") and slot and not slots.stages[number]:
             drawn = drawn if kind == "recompute" else _ROLE_OF[slot[0]]
             name = f"{slot} {name}"

@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -251,15 +252,23 @@ def _draw_averages(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -
 
 
 def _shares(pen: _Pen, edges: Floats, top: float, low: Floats, high: Floats, look: style.Style) -> None:
-    """Steps from `low` to `high` (shares of a row), downwards from `top`."""
-    low, high = (np.round(np.append(share, share[-1]), 4) for share in (low, high))
-    kept = np.concatenate(([True], (np.diff(low) != 0.0) | (np.diff(high) != 0.0)))  # a step where something changes
-    kept[-1] = True
-    below, above = top + BESIDE * low[kept], top + BESIDE * high[kept]
-    pen.ax.fill_between(
-        edges[kept] / pen.unit.factor, below, above, step="post", facecolor=look.colour, edgecolor=look.stroke, hatch=look.hatch or None,
-        linewidth=0.0, zorder=2, label=f"_{look.label}",
-    )  # fmt: skip
+    """The area from `low` to `high` (shares of a row, a value between two edges), downwards from `top`; nothing where it is empty."""
+    low, high = np.round(low, 2), np.round(high, 2)  # a hundredth of a row cannot be seen
+    if not (high > low).any():
+        return
+    times = edges / pen.unit.factor
+    outline = np.concatenate((_steps(times, top + BESIDE * low), _steps(times, top + BESIDE * high)[::-1]))
+    area = PolyCollection(
+        [outline], facecolor=look.colour, edgecolor=look.stroke, hatch=look.hatch or None, linewidth=0.0, zorder=2, label=f"_{look.label}"
+    )
+    pen.ax.add_collection(area, autolim=False)
+
+
+def _steps(edges: Floats, values: Floats) -> Floats:
+    """The corners (x, y) of a line of steps; a value is between two edges."""
+    first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
+    last = np.append(first[1:], len(values))
+    return np.column_stack((np.column_stack((edges[first], edges[last])).ravel(), np.repeat(values[first], 2)))
 
 
 def legend_handles(datas: Sequence[TimelineData], *, dense: bool = False) -> list[Patch]:
