@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
 
+from parsim.program.program import Lane, Program
 from parsim.report import Report
 from parsim.report.critical_path import binding, critical_path
 from parsim.report.page import payload as payloads
@@ -167,3 +169,45 @@ def test_memory_keeps_its_peak_when_thinned(report, monkeypatch):
     activations = np.cumsum(columns["memory 0 activations"]) * data.facts["memory"][0]["quantum"]
     assert len(activations) < 16
     assert activations.max() == 8 * 2**30
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_spans_say_what_an_obvious_loop_says(run, make_measured, seed):
+    """Rows take the next span that fits, and a cause is on the same rank where it can be."""
+    random, program = Random(seed), Program()
+    lanes = [Lane(rank, name) for rank in range(3) for name in ("compute", "data", "other data")]
+    for _ in range(60):
+        chosen = tuple(random.sample(lanes, random.randint(1, 2)))
+        needs = random.sample(list(program.ops), min(len(program.ops), random.randint(0, 2)))
+        kind = "compute" if any(lane.name == "compute" for lane in chosen) else "data_comm"
+        program.add(f"op {random.randint(0, 3)}", kind, chosen, needs, float(random.randint(0, 3)), instance=random.randint(-1, 2))
+    timeline = (report := Report(make_measured(run(program), 3, micro_batches=3))).timeline
+    spans = spans_of(report, [0, 1, 2])
+    begins, ends = (np.rint(column * spans.ticks_per_second).astype(int) for column in (timeline.start, timeline.end))
+    ops, expected = [], []
+    for rank in range(3):
+        held = [op for op in program.ops if ends[op.index] > begins[op.index] and any(lane.rank == rank for lane in op.lanes)]
+        compute = [op.index for op in held if Lane(rank, "compute") in op.lanes]
+        rows = [compute]
+        beside = [op.index for op in held if op.index not in compute]
+        free = []
+        for index in sorted(beside, key=lambda index: (begins[index], ends[index])):
+            if program.ops[index].kind == "data_comm":  # what computes on the lane of another rank is not shown
+                row = next((row for row in free if ends[row[-1]] <= begins[index]), None)
+                if row is None:
+                    free.append(row := [])
+                row.append(index)
+        rows += free
+        expected += [(rank, len(row)) for row in rows]
+        ops += [(rank, index) for row in rows for index in row]
+    assert [(row.rank, row.count) for row in spans.rows] == expected
+    assert spans.start.tolist() == [begins[index] for _, index in ops]
+    assert [spans.whats[what].name.split()[-1] for what in spans.what] == [program.ops[index].name.split()[-1] for _, index in ops]
+    shown = np.isin(np.arange(len(program.ops)), [index for _, index in ops])
+    waits = visible(binding(timeline), shown)
+    for place, (rank, index) in enumerate(ops):
+        if waits[index] < 0:
+            assert spans.cause[place] == -1
+        else:
+            there = [one for one, (_, op) in enumerate(ops) if op == waits[index]]
+            assert spans.cause[place] == min(there, key=lambda one: (ops[one][0] != rank, one))

@@ -21,6 +21,7 @@ from parsim.report.timeline import (
     bubble_fraction,
     bubble_over_ideal,
     sweep,
+    union,
 )
 from parsim.run import simulate
 from parsim.simulation.trace import Trace
@@ -278,6 +279,17 @@ def test_sweep_names_the_top_layer():
     times, top = sweep(layers, 0.0, 4.0)
     pieces = [(a, b, int(c)) for a, b, c in zip(times, times[1:], top, strict=False) if b > a]
     assert pieces == [(0.0, 0.5, -1), (0.5, 1.0, 1), (1.0, 2.0, 0), (2.0, 3.0, 1), (3.0, 4.0, -1)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4))))
+def test_a_union_covers_the_same_time_with_few_intervals(intervals):
+    starts, ends = union(
+        np.array([begin for begin, _ in intervals], float), np.array([begin + length for begin, length in intervals], float)
+    )
+    covered = {time for begin, length in intervals for time in range(begin, begin + length)}
+    assert {time for begin, end in zip(starts, ends, strict=True) for time in range(int(begin), int(end))} == covered
+    assert (starts < ends).all()
+    assert (ends[:-1] < starts[1:]).all()
 
 
 def test_an_empty_trace_has_no_time(run):
