@@ -45,6 +45,8 @@ def visible(text: str) -> str:
     >>> print(visible("a\x1b[31mb\u202ec"))
     a\x1b[31mb\u202ec
     """
+    if text.isprintable():  # none of them is, and most texts are
+        return text
     return _UNSEEN.sub(lambda found: _code(found[0], "\\x{:02x}"), text)
 
 

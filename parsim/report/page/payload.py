@@ -10,7 +10,8 @@ import base64
 import gzip
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,14 +70,15 @@ def payload(report: Report, *, parts: int = 1) -> Payload:
     memory, curves = _memory(report, chosen, spans.ticks_per_second, parts)
     packed = pack(_columns(spans) | curves)
     place = {rank: number for number, rank in enumerate(chosen)}
+    names = [field.name for field in fields(What)]
     facts = {
         "name": report.measured.name,
         "ticks_per_second": spans.ticks_per_second,
         "length": round((report.end - report.begin) * spans.ticks_per_second),
         "ranks": [_rank(report, rank) for rank in chosen],
         "rows": [[place[row.rank], row.kind, row.first, row.count, row.bare_first, row.bare_count] for row in spans.rows],
-        "fields": [field.name for field in fields(What)],
-        "whats": [astuple(what) for what in spans.whats],
+        "fields": names,
+        "whats": list(map(attrgetter(*names), spans.whats)),
         "memory": memory,
     }
     return Payload(facts, packed, _note(report, ranks, chosen, simplified), len(spans))
