@@ -64,7 +64,7 @@ class Slots:
         self._scripts = [list(by_role.values()) for by_role in lowering.scripts]
         self._prepared: dict[tuple[SlotPass, ...], _Prepared] = {}
         self._holds: dict[int, list[int]] = {}
-        """rank -> blocking messages that it is in"""
+        """rank -> blocking messages that its next compute waits for"""
         self._cursor = [0] * len(plan.slots)
         self._places = [{slot: at for at, slot in enumerate(row)} for row in plan.slots]
         self._blocking = not plan.parallelism.pipeline.overlap_sends
@@ -140,9 +140,9 @@ class Slots:
         prepared = self._prepared.get(passes) or self._prepare(p, slot, passes)
         origin = program.stamp(prepared.stamp, slot.micro_batch)
         first = prepared.stamp.first
-        for rank in self._lowering.stage_ranks[p] if self._holds else ():
+        for rank, row in first.items() if self._holds else ():
             for op in self._holds.pop(rank, ()):
-                program.block(op, origin + first[rank])
+                program.block(op, origin + row)
         if way.source is not None:
             if (arrived := way.source.sent.get(slot.micro_batch)) is not None:
                 for rank, op in arrived:

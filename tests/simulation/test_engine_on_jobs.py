@@ -85,6 +85,12 @@ def test_any_small_job(ways):
     same(built)
 
 
+def test_a_pass_without_compute_between_blocking_messages():
+    """Frozen layers have no weight gradients: the pass is empty, and what comes after it waits for the messages before it."""
+    pipeline = {"size": 2, "schedule": "zb-h2", "overlap_sends": False}
+    same(build(load(scenario(pipeline=pipeline, training={"finetune": {"method": "freeze"}}))))
+
+
 def test_a_slow_rank():
     tree = scenario(tensor={"size": 8}, pipeline={"size": 2}) | {"variability": {"slow": [{"rank": 3, "speed": 0.5}]}}
     assert same(build(load(tree))).plan.slow == {3: 0.5}
