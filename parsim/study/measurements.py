@@ -187,6 +187,11 @@ def _system(name: str, tree: Mapping[str, Any]) -> System:
             raise ValueError(f"unknown key {key!r}; known: {', '.join(_SYSTEM_KEYS)}")
     if tree["driven_from"] not in DRIVERS:
         raise ValueError(f"driven_from is one of {', '.join(DRIVERS)}, not {tree['driven_from']!r}")
+    if not isinstance(tree["topology"], str | Mapping):
+        raise ValueError(f"topology is a name or a mapping, not {tree['topology']!r}")
+    for key in ("fabric", "set"):
+        if tree.get(key) is not None and not isinstance(tree[key], Mapping):
+            raise ValueError(f"{key} is a mapping, not {tree[key]!r}")
     reasons = tuple(
         Reason(
             str(entry["text"]),

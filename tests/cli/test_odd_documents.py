@@ -68,6 +68,21 @@ def test_measured_collectives(row: str, said: str, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("topology: 9223372036854775808", "topology is a name or a mapping, not 9223372036854775808"),
+        ("topology: dgx-a100-80gb, fabric: 7", "fabric is a mapping, not 7"),
+        ("topology: dgx-a100-80gb, set: [x]", "set is a mapping, not ['x']"),
+    ],
+)
+def test_measured_machines(change: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("systems.yaml").write_text(SYSTEMS.replace("topology: dgx-a100-80gb", change))
+    Path("measurements.csv").write_text(MEASURED)
+    assert execute(["validate", "nccl", "--data", "."]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("rows", "said"),
     [
         ("", "no source has a row"),
