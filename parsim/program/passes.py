@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol
 
 from parsim.kernel import Fixed, Kernel, Memory
 from parsim.parallel.hooks import START
-from parsim.program.program import COMPUTE, OFFLOAD, Effect, Tensor
+from parsim.program.program import COMPUTE, OFFLOAD, Effect, Effects, Tensor
 
 
 @dataclass
@@ -50,31 +49,10 @@ class Item:
     needs: list[int] = field(default_factory=list)
     tails: list[str] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    _stamped: dict[int, tuple[tuple[int, tuple[Effect, ...]], ...]] = field(default_factory=dict)
 
-    def stamped(self, rank: int) -> tuple[tuple[int, tuple[Effect, ...]], ...]:
-        """The effects on `rank`, as ops carry them; one tuple per rank, shared by all micro-batches."""
-        if (effects := self._stamped.get(rank)) is None:
-            effects = self._stamped[rank] = ((rank, tuple(self.effects)),)
-        return effects
-
-
-class Passes(Protocol):
-    """What the lowering asks about the passes of a pipeline rank; see `StagePasses`."""
-
-    @property
-    def table(self) -> TensorTable: ...
-    @property
-    def resident(self) -> tuple[int, ...]: ...
-    @property
-    def fixed(self) -> bool: ...
-    def begin(self) -> list[Item]: ...
-    def end(self) -> list[Item]: ...
-    def template(self, kind: str, stage: int, first: bool, last: bool, partial: bool = False) -> list[Item]: ...
-    def sends(self, kind: str, stage: int, partial: bool = False) -> tuple[int | None, tuple[Effect, ...], float]: ...
-    def memory_bound(self) -> dict[str, float]: ...
-    def work(self) -> dict[tuple[str, float], tuple[float, float]]: ...
-    def stash(self, kind: str, micro_batch: int) -> list[tuple[int, tuple[Effect, ...]]]: ...
+    def on(self, rank: int) -> Effects:
+        """The effects on `rank`, as ops carry them."""
+        return ((rank, tuple(self.effects)),)
 
 
 Named = tuple[str, bool]
@@ -117,7 +95,6 @@ class Stretch:
 
 Stretches = dict[Hashable, Stretch]
 """what is known already, by what it depends on"""
-Prices = Stretches
 
 
 class PassBuilder:

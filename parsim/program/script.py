@@ -9,7 +9,7 @@ from typing import NamedTuple
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
 from parsim.program.groups import group
-from parsim.program.passes import Item, Prices
+from parsim.program.passes import Item, Stretches
 from parsim.program.program import OFFLOAD, Effect
 from parsim.program.stage import StagePasses
 
@@ -39,8 +39,8 @@ class SlotPass:
 class Script:
     """The passes of one pipeline rank and role for a whole step, written in the order of its schedule."""
 
-    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], prices: Prices) -> None:
-        self.passes = StagePasses(plan, pipeline_rank, role, clock, prices)
+    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], stretches: Stretches) -> None:
+        self.passes = StagePasses(plan, pipeline_rank, role, clock, stretches)
         self.begin: Sequence[Item] = self.passes.begin()
         self.slots: list[SlotPass] = []
         self.versions: list[Sequence[tuple[int, tuple[Effect, ...]]]] = []
@@ -112,8 +112,8 @@ def write(plan: Plan, clock: Callable[[Kernel], float]) -> Scripts:
     roles: list[dict[str, None]] = [{} for _ in plan.slots]
     for p, role in zip(plan.mesh.coordinates("pipeline"), plan.roles(), strict=True):
         roles[p][role] = None
-    prices: Prices = {}
-    return [{role: Script(plan, p, role, clock, prices) for role in mine} for p, mine in enumerate(roles)]
+    stretches: Stretches = {}
+    return [{role: Script(plan, p, role, clock, stretches) for role in mine} for p, mine in enumerate(roles)]
 
 
 def families(scripts: Scripts) -> dict[Family, dict[int | None, None]]:

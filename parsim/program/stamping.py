@@ -106,7 +106,7 @@ class Stamping:
         item, speed = cursor.item, cursor.speed
         effects: Effects = ()
         if item.effects:
-            effects = item.stamped(cursor.rank) if speed == 1.0 else ((cursor.rank, _stretched(item.effects, speed)),)
+            effects = item.on(cursor.rank) if speed == 1.0 else ((cursor.rank, _stretched(item.effects, speed)),)
         lanes = self._lowering.lane_tuple((cursor.rank,), item.lanes)
         cursor.record(self._stamp.add(OpSpec(item.name, item.kind, lanes, item.duration / speed, None, effects), *cursor.waits()))
 
@@ -130,7 +130,7 @@ class Stamping:
         assert item.collective is not None
         kind, axis, size = item.collective
         lanes = lowering.lane_tuple(tuple(cursor.rank for cursor in arrived), item.lanes)
-        effects = tuple(pair for cursor in arrived if cursor.item.effects for pair in cursor.item.stamped(cursor.rank))
+        effects = tuple(pair for cursor in arrived if cursor.item.effects for pair in cursor.item.on(cursor.rank))
         rows, behind, before = (
             [one for cursor_waits in column for one in cursor_waits] for column in zip(*(c.waits() for c in arrived), strict=True)
         )

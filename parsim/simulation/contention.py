@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from math import fsum, inf
 
 from parsim.hardware.flows import CollectiveCost
-from parsim.program.program import Collective, OpSpec
+from parsim.program.program import Collective
 from parsim.simulation.devices import Device
 from parsim.simulation.serial import Serial, alone
 from parsim.simulation.sharing import SATURATED, Bundle
@@ -58,15 +58,14 @@ class Transfer:
 
     __slots__ = ("collective", "crossings", "demand", "flows", "free", "latency", "runs", "seconds", "sides", "waits")
 
-    def __init__(self, spec: OpSpec, latency: float, free: Serial | None, sides: Sides) -> None:
-        assert spec.collective is not None
-        self.collective = spec.collective
-        self.waits = spec.duration
+    def __init__(self, collective: Collective, waits: float, latency: float, free: Serial | None, sides: Sides) -> None:
+        self.collective = collective
+        self.waits = waits
         """time before the latency [s]"""
         self.latency = latency
         self.free = free
         """what it does to its links with nobody else on them; None if the network has to carry it in any case"""
-        self.seconds = spec.duration + free.time if free is not None else inf
+        self.seconds = waits + free.time if free is not None else inf
         """how long it takes then [s]"""
         self.sides = sides
         self.demand: dict[int, float] = {}
@@ -102,8 +101,8 @@ class Transfers:
         self._made: list[Transfer] = []
         self._crossings: dict[int, Crossing] = {}
 
-    def of(self, spec: OpSpec, collective: Collective, sides: Sides) -> Transfer:
-        """The transfer of ops of this spec; `sides` says which devices it loads."""
+    def of(self, collective: Collective, waits: float, sides: Sides) -> Transfer:
+        """The transfer of ops of one spec, which `waits` before its latency [s]; `sides` says which devices it loads."""
         cost = self._cost(collective)
         demand: dict[int, float] = {}
         free = self._serial.get(collective)
@@ -115,7 +114,7 @@ class Transfers:
                 free = alone(cost, self._capacity)
         elif not self._lazy and sides:
             free = None  # kernels slow it
-        made = Transfer(spec, cost.latency, free, sides)
+        made = Transfer(collective, waits, cost.latency, free, sides)
         if self._lazy:
             made.demand = demand
             made.crossings = tuple(self._crossing(link, asked) for link, asked in demand.items())

@@ -178,7 +178,7 @@ class Run:
             if not 0 <= spec.duration < inf:
                 raise ParsimError(f"duration of {self._example(spec)!r} (={spec.duration}) must be finite and >= 0 [s]")
             if spec.collective is not None:
-                self._works.append(self._transfers.of(spec, spec.collective, self._sides(spec)))
+                self._works.append(self._transfers.of(spec.collective, spec.duration, self._sides(spec)))
             elif self._elastic and spec.duration and spec.lanes and spec.lanes[0].name == COMPUTE:
                 bound = self.program.memory_bound.get(spec.name, 0.0)
                 if (rates := bounds.get(bound)) is None:
