@@ -119,6 +119,19 @@ class Cluster:
         block = self._block(gpu)
         return (gpu - block.first_gpu) % block.node.gpus
 
+    def by_machine(self, group: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Machine -> ascending local indices of its members; machines in the order in which the group names them."""
+        members: dict[int, list[int]] = {}
+        if len(self.blocks) == 1 and group and min(group) >= 0 and max(group) < self.installed_gpus:
+            each = self.blocks[0].node.gpus
+            for gpu in group:
+                node, local = divmod(gpu, each)
+                members.setdefault(node, []).append(local)
+        else:
+            for gpu in group:
+                members.setdefault(self.node_of(gpu), []).append(self.local(gpu))
+        return {node: tuple(sorted(locals_)) for node, locals_ in members.items()}
+
     def gpu(self, node: int, local: int) -> int:
         """GPU number of machine `node`, slot `local`."""
         block = self._block_of_node(node)

@@ -16,7 +16,7 @@ from parsim.hardware.nccl.costs import Lanes, LinkPath, cost, lanes
 from parsim.hardware.nccl.describe import describe, local_wire, message_latency, network_kind
 from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Inputs, Settings
 from parsim.hardware.nccl.profiles import Estimate, Profile, estimate, profile
-from parsim.hardware.nccl.rings import Rings, rings
+from parsim.hardware.nccl.rings import Plan, Rings, ring_channel, rings
 from parsim.hardware.nccl.trees import nvls_channels, tree_channels
 from parsim.hardware.search.candidates import wiring
 
@@ -134,13 +134,17 @@ def _channels(cluster: Cluster, about: Group, algorithm: str, kind: str) -> list
         case "nvls" | "nvls_tree":
             return nvls_channels(cluster, about.over, kind)
         case "ring" | "pat":
-            if kind in ("broadcast", "reduce"):
-                made = {id(one): one.chain(cluster, about.members[0], kind) for one in about.over.channels}
-                return [(made[id(one)], one.cap) for one in about.over.channels]
-            return [(one.path, one.cap) for one in about.over.channels]
+            return about.over.channels(lambda plan: _on_ring(cluster, about.members, plan, kind))
     raise TopologyError(
         Finding(f"{algorithm} is not supported yet: the fabric has no switches that reduce", "collectives.algorithm", algorithm)
     )
+
+
+def _on_ring(cluster: Cluster, group: tuple[int, ...], plan: Plan, kind: str) -> tuple[LinkPath, float]:
+    """Path and rate limit of a ring; a broadcast or reduce, whose root is the first member, leaves out one hop."""
+    channel = ring_channel(cluster, group, plan)
+    path = channel.chain(cluster, group[0], kind) if kind in ("broadcast", "reduce") else channel.path
+    return path, channel.cap
 
 
 def _way(cluster: Cluster, source: int, target: int, used: Profile) -> tuple[p2p.Way, LinkPath]:

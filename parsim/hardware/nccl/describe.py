@@ -8,7 +8,7 @@ from parsim.hardware.cluster import Cluster
 from parsim.hardware.graph_fabric import GraphFabric
 from parsim.hardware.nccl.inputs import Graph, Heads, Inputs, Local, Network
 from parsim.hardware.nccl.profiles import Profile
-from parsim.hardware.nccl.rings import Rings, port_rates
+from parsim.hardware.nccl.rings import Rings, port_rates, ring_channel
 from parsim.hardware.routes import TIER_SWITCH, Route
 from parsim.hardware.search import nvls_heads
 from parsim.hardware.search.speeds import head_speed, speed_list
@@ -25,14 +25,13 @@ _OTHER_VENDORS = 8.0
 
 def describe(cluster: Cluster, group: tuple[int, ...], over: Rings, used: Profile) -> Inputs:
     """The inputs of the model for the GPUs `group`, whose channels are `over`."""
-    devices = {id(device): device for device in (cluster.device(gpu) for gpu in group)}.values()
-    known = [device.compute_capability for device in devices]
+    known = {machine.devices[local].compute_capability for machine, locals_ in over.kinds for local in locals_}
     capability = min(known) or _OTHER_VENDORS
-    found = list({id(one): one for one in over.found.values()}.values())
+    found = list(dict.fromkeys(over.found.values()))
     nodes = len(over.nodes)
     network = network_kind(cluster) if nodes > 1 else ""
     path = "pcie" if any(one.kind == "pcie" for one in found) or not found else "nvlink"
-    equal = len(set(known)) == 1 or capability >= 9.0
+    equal = len(known) == 1 or capability >= 9.0
     near = nodes == 1 or all(one.tier <= TIER_SWITCH for one in found)
     return Inputs(
         ranks=len(group),
@@ -41,10 +40,10 @@ def describe(cluster: Cluster, group: tuple[int, ...], over: Rings, used: Profil
         capability=capability,
         nvls=_heads(cluster, over) if min(known) >= 9.0 else None,
         path="nvlink" if path == "nvlink" else "pcie",
-        cpu=_cpu(cluster, over),
+        cpu=_cpu(over),
         network_latency=message_latency(cluster, used, network) if nodes > 1 else 0.0,
         ll128=path == "nvlink" and near and equal,
-        same_order=len({(channel.order, channel.path) for channel in over.channels}) == 1,
+        same_order=over.same_order,
         local=_local(cluster, over),
         network=network,
     )
@@ -52,37 +51,34 @@ def describe(cluster: Cluster, group: tuple[int, ...], over: Rings, used: Profil
 
 def _graph(cluster: Cluster, over: Rings) -> Graph:
     """Count and speed of the rings; the library takes the least of all machines."""
-    count = len(over.channels)
     if not over.found:
-        rate = min([min(cluster.capacity(link) / load for link, load in channel.path) for channel in over.channels])
-        return Graph(count, min(rate, over.channels[0].cap))
-    speed = min(one.speed for one in over.found.values())
-    return Graph(count, speed, moved=count * min(one.rate for one in over.found.values()))
+        channel = ring_channel(cluster, over.group, ())
+        return Graph(1, min([channel.cap, *(cluster.capacity(link) / load for link, load in channel.path)]))
+    found = dict.fromkeys(over.found.values())
+    return Graph(over.count, min(one.speed for one in found), moved=over.count * min(one.rate for one in found))
 
 
 def _heads(cluster: Cluster, over: Rings) -> Heads | None:
     """Heads of the in-switch reduction; machines must have equally many GPUs of the group."""
-    sizes = {len(locals_) for locals_ in over.nodes.values()}
+    sizes = {len(locals_) for _, locals_ in over.kinds}
     if len(sizes) > 1 or min(sizes) < 2 or not over.found:
         return None
-    kinds = {(id(cluster.machine(node)), locals_): node for node, locals_ in over.nodes.items()}
-    found = [nvls_heads(cluster.machine(node), locals_) for (_, locals_), node in kinds.items()]
-    if any(one is None for one in found):
+    heads = [one for machine, locals_ in over.kinds if (one := nvls_heads(machine, locals_)) is not None]
+    if len(heads) < len(over.kinds):
         return None
-    heads = [one for one in found if one is not None]
     count = min(*sizes, _MOST_HEADS)
     bandwidth = min(one.unquantised * (one.count + 1) for one in heads)
-    capability = min(cluster.device(gpu).compute_capability for gpu in over.channels[0].order)
+    capability = min(machine.devices[local].compute_capability for machine, locals_ in over.kinds for local in locals_)
     share = bandwidth / (count + 1)
     inside = head_speed(bandwidth, count, speed_list(capability, network=len(over.nodes) > 1))
     if len(over.nodes) == 1:
         return Heads(count, inside, unquantised=share)
-    between = min(math.fsum(port_rates(cluster, node).values()) for node in kinds.values()) / count
+    between = min(math.fsum(port_rates(cluster, node).values()) for node in over.kinds.values()) / count
     return Heads(count, inside, inter=min(inside, between))
 
 
-def _cpu(cluster: Cluster, over: Rings) -> str:
-    makers = list(dict.fromkeys(cluster.machine(node).cpu for node in over.nodes))
+def _cpu(over: Rings) -> str:
+    makers = list(dict.fromkeys(machine.cpu for machine, _ in over.kinds))
     return makers[0] if len(makers) == 1 else "mixed"
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from parsim.hardware.cluster import Cluster
 from parsim.hardware.nccl.costs import LinkPath
-from parsim.hardware.nccl.rings import Channel, Rings
+from parsim.hardware.nccl.rings import Plan, Rings, ring_channel
 from parsim.hardware.routes import Route, join, shift
 from parsim.hardware.search.candidates import Wiring, wiring
 
@@ -37,34 +38,26 @@ def double_tree(nodes: int) -> tuple[list[Edge], list[Edge]]:
     return first, [(nodes - 1 - child, nodes - 1 - parent) for child, parent in first]
 
 
-def tree_channels(cluster: Cluster, group: Rings) -> list[tuple[LinkPath, float]]:
+def tree_channels(cluster: Cluster, over: Rings) -> list[tuple[LinkPath, float]]:
     """Every ring of the group turned into a tree, as (path per byte of the collective's size, rate limit)."""
-    made: dict[int, tuple[LinkPath, float]] = {}
-    found = []
-    for channel in group.channels:
-        if id(channel) not in made:
-            made[id(channel)] = _tree(cluster, channel)
-        found.append(made[id(channel)])
-    return found
+    return over.channels(lambda plan: _tree(cluster, over.group, plan))
 
 
-def _tree(cluster: Cluster, channel: Channel) -> tuple[LinkPath, float]:
+def _tree(cluster: Cluster, group: tuple[int, ...], plan: Plan) -> tuple[LinkPath, float]:
     load: dict[int, float] = {}
-    cap = channel.cap
-    if not channel.plan:
-        for a, b in zip(channel.order, channel.order[1:], strict=False):
-            for route in (cluster.route(a, b), cluster.route(b, a)):
-                cap = min(cap, _add(load, route, 1.0))
+    if not plan:
+        routes = [route for a, b in pairwise(group) for route in (cluster.route(a, b), cluster.route(b, a))]
+        cap = min([ring_channel(cluster, group, plan).cap, *(_add(load, route, 1.0) for route in routes)])
         return tuple(load.items()), cap
-    for node, ring in channel.plan:
+    cap = min([ring.cap for _, ring in plan])
+    for node, ring in plan:
         wires, offset = wiring(cluster.machine(node)), cluster.first_link(node)
         hops = ring.hops[:-1] if ring.entry < 0 else ring.hops[1:-1]
-        for (a, b), hop in zip(zip(ring.order, ring.order[1:], strict=False), hops, strict=False):
+        for (a, b), hop in zip(pairwise(ring.order), hops, strict=True):
             for route in (hop, _back(wires, b, a, ring.order, hop)):
                 cap = min(cap, _add(load, shift(route, offset), 1.0))
-    if len(channel.plan) > 1:
-        doors = [(node, ring.order[0], ring.entry) for node, ring in channel.plan]
-        cap = min(cap, _add_trees(cluster, load, doors, 0.5))
+    if len(plan) > 1:
+        cap = min(cap, _add_trees(cluster, load, plan, 0.5))
     return tuple(load.items()), cap
 
 
@@ -74,27 +67,27 @@ def _back(wires: Wiring, source: int, target: int, group: tuple[int, ...], hop: 
     return next((route for route in routes if route.tier == hop.tier), routes[0] if routes else hop)
 
 
-def nvls_channels(cluster: Cluster, group: Rings, kind: str) -> list[tuple[LinkPath, float]]:
+def nvls_channels(cluster: Cluster, over: Rings, kind: str) -> list[tuple[LinkPath, float]]:
     """The in-switch reduction of every machine, one channel per rail between machines, per byte of the collective's size.
 
     An all-reduce reads every GPU's own share from all of them and sends all shares to each: (heads + 1) / heads in both directions.
     """
     inside: dict[int, float] = {}
-    for node, locals_ in group.nodes.items():
+    for node, locals_ in over.nodes.items():
         offset, share = cluster.first_link(node), 1 / len(locals_)
         out, into = {"all_gather": (share, 1.0), "reduce_scatter": (1.0, share)}.get(kind, (1 + share, 1 + share))
         for up, down in _switch_links(cluster, node, locals_):
             inside[up + offset] = out
             inside[down + offset] = into
-    if len(group.nodes) == 1:
+    if len(over.nodes) == 1:
         return [(tuple(inside.items()), math.inf)]
-    found: dict[int, tuple[LinkPath, float]] = {}
-    for channel in group.channels:
-        if id(channel) not in found:
-            load = dict(inside)
-            cap = _add_trees(cluster, load, [(node, ring.order[0], ring.entry) for node, ring in channel.plan], 0.5)
-            found[id(channel)] = (tuple(load.items()), cap)
-    return [found[id(channel)] for channel in group.channels]
+
+    def rail(plan: Plan) -> tuple[LinkPath, float]:
+        load = dict(inside)
+        cap = _add_trees(cluster, load, plan, 0.5)
+        return tuple(load.items()), cap
+
+    return over.channels(rail)
 
 
 def _switch_links(cluster: Cluster, node: int, locals_: Sequence[int]) -> list[Edge]:
@@ -109,8 +102,9 @@ def _switch_links(cluster: Cluster, node: int, locals_: Sequence[int]) -> list[E
     return found
 
 
-def _add_trees(cluster: Cluster, load: dict[int, float], doors: Sequence[tuple[int, int, int]], amount: float) -> float:
-    """Put both trees between machines on the links, `amount` up and down every edge; a door is (machine, GPU, port)."""
+def _add_trees(cluster: Cluster, load: dict[int, float], plan: Plan, amount: float) -> float:
+    """Put both trees between machines on the links, `amount` up and down every edge: from each ring's first GPU by its port."""
+    doors = [(node, ring.order[0], ring.entry) for node, ring in plan]
     cap = math.inf
     for tree in double_tree(len(doors)):
         for child, parent in tree:

@@ -10,9 +10,12 @@ from typing import Literal
 from parsim.hardware.routes import Route
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ring:
-    """One channel inside a machine, in local link ids: closed, or in by a port, past the members and out by a port."""
+    """One channel inside a machine, in local link ids: closed, or in by a port, past the members and out by a port.
+
+    Equal rings of one search are one object, so a ring is compared and hashed by identity.
+    """
 
     order: tuple[int, ...]
     """local GPU indices in ring order; with a network, from the GPU where the ring comes in to the last one before it leaves"""
@@ -29,9 +32,9 @@ class Ring:
     exit: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """The channels of a group of GPUs of one machine."""
+    """The channels of a group of GPUs of one machine; kept per question, so compared and hashed by identity."""
 
     channels: tuple[Ring, ...]
     count: int

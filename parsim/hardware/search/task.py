@@ -107,14 +107,16 @@ class Task:
             problem, repair = f"nothing limits the rings of {self.group}", "give the rate of the ports"
             raise TopologyError(Finding(problem, "cluster", list(self.group), repair))
         kind = max((hop.tier for hop in between), default=0) <= TIER_NEIGHBOUR
-        kept: dict[int, Ring] = {}
-        for ring in found:
-            if id(ring) not in kept:
-                hops = [self.wiring.inside(hop) for hop in ring.hops]
-                kept[id(ring)] = ring if ring.entry < 0 else make_ring(ring.order, hops, ring.entry, ring.exit)
         tier = max(ring.tier for ring in found)
-        inner = tuple(kept[id(ring)] for ring in found)
-        return Found(inner, len(found), speed, carried, tier, "nvlink" if kind else "pcie", evaluations)
+        one_of_each: dict[tuple[tuple[int, ...], tuple[Route, ...]], Ring] = {}
+        inner = []
+        for ring in found:
+            key = (ring.order, ring.hops)
+            if key not in one_of_each:
+                hops = [self.wiring.inside(hop) for hop in ring.hops]
+                one_of_each[key] = ring if ring.entry < 0 else make_ring(ring.order, hops, ring.entry, ring.exit)
+            inner.append(one_of_each[key])
+        return Found(tuple(inner), len(found), speed, carried, tier, "nvlink" if kind else "pcie", evaluations)
 
 
 def share(rings: Iterable[Ring], capacity: list[float]) -> float:
