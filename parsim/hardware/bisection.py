@@ -188,9 +188,9 @@ def _leaf_cut(cluster: Cluster, fabric: Fabric, halves: tuple[tuple[int, ...], t
     """
     sent: dict[int, float] = {}
     received: dict[int, float] = {}
-    known: dict[int, tuple[float, ...]] = {}
+    known: dict[Node, tuple[float, ...]] = {}
     for node in range(cluster.nodes):
-        machine = id(cluster.machine(node))
+        machine = cluster.machine(node)
         if machine not in known:
             known[machine] = egress(cluster, node)
         into = sent if node in halves[0] else received

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from parsim.hardware.channels import Channel
-    from parsim.hardware.exchange import Exchange
-
 Placement = Literal["packed", "scattered"] | Sequence[int]
 
 
@@ -90,10 +87,6 @@ class Cluster:
             raise TopologyError(Finding(text, "cluster.gpus", gpus, f"use cluster.gpus {total}, or more nodes"))
         self.gpus = total if gpus is None else gpus
         self._placement = placement
-        self.channel_cache: dict[tuple[int, ...], tuple[Channel, ...]] = {}
-        """channels by group, filled by `parsim.hardware.channels`"""
-        self.exchange_cache: dict[tuple[str, tuple[int, ...]], Exchange] = {}
-        """pairwise exchanges by kind and group, filled by `parsim.hardware.exchange`"""
         if not isinstance(placement, str):
             self._check_placement(placement)
 

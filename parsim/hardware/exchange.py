@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.cluster import Cluster
@@ -29,18 +30,23 @@ class Exchange:
     between_machines: bool
 
 
+_EXCHANGES: WeakKeyDictionary[Cluster, dict[tuple[str, tuple[int, ...]], Exchange]] = WeakKeyDictionary()
+"""by kind and group"""
+
+
 def exchange(cluster: Cluster, kind: str, group: tuple[int, ...]) -> Exchange:
-    """The exchange of a collective; the root of gather and scatter is the first member. Cached on the cluster.
+    """The exchange of a collective; the root of gather and scatter is the first member. Kept with the cluster.
 
     Raises:
         TopologyError: a GPU twice in the group, or members that cannot reach each other.
     """
+    known = _EXCHANGES.setdefault(cluster, {})
     key = (kind, group)
-    if key not in cluster.exchange_cache:
+    if key not in known:
         if len(set(group)) != len(group):
             raise TopologyError(Finding(f"a GPU appears twice in the group {group}", "cluster.placement"))
-        cluster.exchange_cache[key] = _count(cluster, _pairs(kind, group))
-    return cluster.exchange_cache[key]
+        known[key] = _count(cluster, _pairs(kind, group))
+    return known[key]
 
 
 def _pairs(kind: str, group: tuple[int, ...]) -> Iterable[tuple[int, int]]:
@@ -55,37 +61,40 @@ def _pairs(kind: str, group: tuple[int, ...]) -> Iterable[tuple[int, int]]:
 
 
 def _count(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> Exchange:
-    """Count pieces of routes first, links second: many pairs share their ends."""
-    pieces: dict[int, Route] = {}  # machines keep their routes, so a route is known by its identity
-    local: Counter[tuple[int, int]] = Counter()
+    """Count pieces of routes first, links second: many pairs share their ends. A machine has one route over the same links."""
+    pieces: dict[tuple[int, tuple[int, ...]], Route] = {}
+    crossings: Counter[tuple[int, tuple[int, ...]]] = Counter()
     across: Counter[tuple[int, int, int, int]] = Counter()
     ends: dict[tuple[int, int, int, int], float] = {}
     farthest = 0.0
+
+    def cross(node: int, route: Route) -> None:
+        pieces[node, route.links] = route
+        crossings[node, route.links] += 1
+
     for a, b in pairs:
         source, target = cluster.node_of(a), cluster.node_of(b)
         if source == target and (inside := cluster.machine(source).between(cluster.local(a), cluster.local(b))) is not None:
-            pieces[id(inside)] = inside
-            local[source, id(inside)] += 1
+            cross(source, inside)
             farthest = max(farthest, inside.latency)
             continue
         one = cluster.crossing(a, b)
-        pieces[id(one.out)], pieces[id(one.into)] = one.out, one.into
-        local[source, id(one.out)] += 1
-        local[target, id(one.into)] += 1
+        cross(source, one.out)
+        cross(target, one.into)
         way = (source, one.port, target, one.landing)
         across[way] += 1
         ends[way] = max(ends.get(way, 0.0), one.out.latency + one.into.latency)
     load: dict[int, float] = {}
     cap = math.inf
-    for (node, number), times in local.items():
-        route, first = pieces[number], cluster.first_link(node)
+    for (node, links), times in crossings.items():
+        route, first = pieces[node, links], cluster.first_link(node)
         cap = min(cap, route.cap)
-        for link, coefficient in zip(route.links, route.coefficients, strict=True):
+        for link, coefficient in zip(links, route.coefficients, strict=True):
             load[link + first] = load.get(link + first, 0.0) + coefficient * times
     for way, times in across.items():
         route = cluster.cross(*way)
         farthest = max(farthest, route.latency + ends[way])
         for link, coefficient in zip(route.links, route.coefficients, strict=True):
             load[link] = load.get(link, 0.0) + coefficient * times
-    rate = min((cluster.capacity(link) / crossings for link, crossings in load.items()), default=math.inf)
+    rate = min((cluster.capacity(link) / amount for link, amount in load.items()), default=math.inf)
     return Exchange(tuple(load.items()), min(rate, cap), farthest, bool(across))

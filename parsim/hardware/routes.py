@@ -50,6 +50,13 @@ class Route:
         rates = [capacity(link) / a for link, a in zip(self.links, self.coefficients, strict=True)]
         return min([self.cap, *rates])
 
+    def up_to(self, end: int) -> Route:
+        """The route without its links from number `end` on."""
+        if all(link < end for link in self.links):
+            return self
+        kept = [(link, load) for link, load in zip(self.links, self.coefficients, strict=True) if link < end]
+        return Route(tuple(link for link, _ in kept), tuple(load for _, load in kept), self.latency, self.tier, self.cap)
+
 
 NOWHERE = Route((), (), 0.0)
 """the route from a device to itself"""

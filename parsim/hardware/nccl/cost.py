@@ -123,7 +123,7 @@ def lanes_of(cluster: Cluster, about: Group, algorithm: str, kind: str) -> Lanes
     chained = algorithm == "ring" and kind in ("broadcast", "reduce")
     key = f"{algorithm} {kind}" if chained or algorithm == "nvls" else algorithm
     if key not in about.known:
-        about.known[key] = lanes(_channels(cluster, about, algorithm, kind), cluster.capacity)
+        about.known[key] = lanes(_channels(cluster, about, algorithm, kind), cluster.capacities)
     return about.known[key]
 
 

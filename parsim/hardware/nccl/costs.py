@@ -12,9 +12,13 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.hardware.nccl.profiles import Estimate
 
+Capacities = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 LinkPath = tuple[tuple[int, float], ...]
 """(directed link id, bytes on that link per byte that passes an edge)"""
 
@@ -39,12 +43,12 @@ class Lanes:
     """seconds that the links need per byte of volume, all lanes at once [s/B]"""
 
 
-def lanes(channels: Iterable[tuple[LinkPath, float]], capacity: Callable[[int], float]) -> Lanes:
+def lanes(channels: Iterable[tuple[LinkPath, float]], capacities: Capacities) -> Lanes:
     """Lanes of equal channels, given as (path, rate limit); channels over the same links become one lane.
 
     Args:
         channels: one entry per channel.
-        capacity: of a link [B/s].
+        capacities: of links by number [B/s].
     """
     counts: dict[LinkPath, int] = {}
     caps: dict[LinkPath, float] = {}
@@ -58,7 +62,8 @@ def lanes(channels: Iterable[tuple[LinkPath, float]], capacity: Callable[[int], 
     for lane in found:
         for link, coefficient in lane.path:
             load[link] = load.get(link, 0.0) + coefficient * lane.share
-    slowest = max((amount / capacity(link) for link, amount in load.items()), default=0.0)
+    links, amounts = np.fromiter(load, dtype=np.int64), np.fromiter(load.values(), dtype=np.float64)
+    slowest = float((amounts / capacities(links)).max(initial=0.0))
     return Lanes(found, max([slowest, *(lane.share / lane.cap for lane in found)]))
 
 

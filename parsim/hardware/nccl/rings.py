@@ -112,14 +112,14 @@ def rings(cluster: Cluster, group: tuple[int, ...]) -> Rings:
     kinds: dict[tuple[Node, tuple[int, ...]], int] = {}
     for node, locals_ in nodes.items():
         kinds.setdefault((cluster.machine(node), locals_), node)
-    if not all(machine.between(locals_[0], other) is not None for machine, locals_ in kinds for other in locals_[1:]):
+    if not all(machine.joins(locals_) for machine, locals_ in kinds):
         return Rings(group, nodes, kinds, {}, ())
     if len(nodes) == 1:
         ((node, locals_),) = nodes.items()
         one = search(cluster.machine(node), locals_)
         return Rings(group, nodes, kinds, {node: one}, tuple(((node, ring),) for ring in one.channels))
     found = _searches(cluster, group, nodes)
-    plans = _plans(found, cluster.network)
+    plans = plans_of({node: one.channels for node, one in found.items()}, cluster.network)
     return Rings(group, nodes, kinds, found if plans else {}, plans)
 
 
@@ -170,15 +170,15 @@ def _searches(cluster: Cluster, group: tuple[int, ...], nodes: Mapping[int, tupl
     return result
 
 
-def _plans(found: Mapping[int, Found], fabric: Fabric) -> tuple[Plan, ...]:
-    """One plan per channel: on rails that all machines share if the fabric wants that, else by position.
+def plans_of(rings_of: Mapping[int, tuple[Ring, ...]], fabric: Fabric) -> tuple[Plan, ...]:
+    """Join the rings of several machines, one plan per channel: on rails all machines share if the fabric wants that, else by position.
 
-    None where a full mesh has no cable between the ports at which machines would be joined.
+    Nothing where a full mesh has no cable between the ports at which machines would be joined.
     """
-    plans = _on_rails(found) if fabric.rail_bound else []
+    plans = _on_rails(rings_of) if fabric.rail_bound else []
     if not plans:
-        count = min(len(one.channels) for one in found.values())
-        plans = [tuple((node, one.channels[number]) for node, one in found.items()) for number in range(count)]
+        count = min(map(len, rings_of.values()))
+        plans = [tuple((node, rings[number]) for node, rings in rings_of.items()) for number in range(count)]
     if fabric.kind == "full-mesh" and any(len({ring.entry for _, ring in plan}) > 1 for plan in plans):
         return ()
     if isinstance(fabric, Torus):  # cables both ways: every ring runs in both directions
@@ -187,22 +187,22 @@ def _plans(found: Mapping[int, Found], fabric: Fabric) -> tuple[Plan, ...]:
     return tuple(one_of_each.setdefault(plan, plan) for plan in plans)
 
 
-def _on_rails(found: Mapping[int, Found]) -> list[Plan]:
+def _on_rails(rings_of: Mapping[int, tuple[Ring, ...]]) -> list[Plan]:
     """Rings that leave every machine by the port by which they come, the same one on all machines."""
-    rails = {one: _by_rail(one) for one in dict.fromkeys(found.values())}
+    rails = {rings: _by_rail(rings) for rings in dict.fromkeys(rings_of.values())}
     first = next(iter(rails.values()))
     return [
-        tuple((node, rails[one][entry][turn]) for node, one in found.items())
+        tuple((node, rails[rings][entry][turn]) for node, rings in rings_of.items())
         for entry in first
         if all(entry in rail for rail in rails.values())
         for turn in range(min(len(rail[entry]) for rail in rails.values()))
     ]
 
 
-def _by_rail(found: Found) -> dict[int, list[Ring]]:
+def _by_rail(rings: tuple[Ring, ...]) -> dict[int, list[Ring]]:
     """Rings that leave by the port by which they come, by port."""
     rails: dict[int, list[Ring]] = {}
-    for ring in found.channels:
+    for ring in rings:
         if ring.entry == ring.exit:
             rails.setdefault(ring.entry, []).append(ring)
     return rails

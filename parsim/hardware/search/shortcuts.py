@@ -119,8 +119,8 @@ def _moved(task: Task, order: tuple[int, ...], rings: list[Ring], speed: float) 
 
 def _rail(task: Task, order: tuple[int, ...], port: int) -> Ring:
     """The ring of one port. It leaves by a second GPU that owns the port too, else hops back over NVLink to the first (PXN)."""
-    far = min(task.wiring.distance(gpu, port) for gpu in task.group)
-    near = [gpu for gpu in task.group if task.wiring.distance(gpu, port) == far]
+    far = min(task.node.distance(gpu, port) for gpu in task.group)
+    near = [gpu for gpu in task.group if task.node.distance(gpu, port) == far]
     owners = [gpu for gpu in near if port in task.owned[gpu]] or near[:1]
     first = owners[0]
     at = order.index(first)

@@ -49,9 +49,9 @@ class Task:
         return [rate.get(port, 0.0) for port in range(len(self.node.ports)) for _ in range(2)]
 
     @cached_property
-    def owned(self) -> list[tuple[int, ...]]:
+    def owned(self) -> tuple[tuple[int, ...], ...]:
         """Per GPU of the machine: its share of the usable ports."""
-        return self.wiring.owned(tuple(port for port, _ in self.ports or ()))
+        return self.node.owned(tuple(port for port, _ in self.ports or ()))
 
     def best(self, a: int, b: int) -> Route:
         """The library's route between two GPUs: NVLink, else PCIe, else NVLink through another member.
@@ -113,7 +113,7 @@ class Task:
         for ring in found:
             key = (ring.order, ring.hops)
             if key not in one_of_each:
-                hops = [self.wiring.inside(hop) for hop in ring.hops]
+                hops = [hop.up_to(self.wiring.outside) for hop in ring.hops]
                 one_of_each[key] = ring if ring.entry < 0 else make_ring(ring.order, hops, ring.entry, ring.exit)
             inner.append(one_of_each[key])
         return Found(tuple(inner), len(found), speed, carried, tier, "nvlink" if kind else "pcie", evaluations)
