@@ -63,8 +63,8 @@ def nccl(
     debug: Debug = False,
 ) -> None:
     """Compare predicted with published times of collectives, by system and size."""
-    from parsim.hardware.nccl.profiles import PROFILES
-    from parsim.hardware.nccl.profiles import profile as known
+    from parsim.hardware.nccl.estimate import PROFILES
+    from parsim.hardware.nccl.estimate import profile as known
     from parsim.study.measurements import measurements
     from parsim.study.validate_nccl import document, text, validate
 

@@ -17,12 +17,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.routes import TIER_NETWORK, TIER_SWITCH, Route, join, unreachable
 from parsim.hardware.nccl.rings import Channel, plans_of, ring_channel
-from parsim.hardware.node import Node
+from parsim.hardware.nccl.task import Ring, make_ring
 from parsim.hardware.rings import RingSearch
-from parsim.hardware.routes import TIER_NETWORK, TIER_SWITCH, Route, join, unreachable
-from parsim.hardware.search.result import Ring, make_ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RatedChannel(Channel):
     rate: float = 0.0
     """bytes per second that pass every edge of the ring"""
     tier: int = 0
-    """worst path between members inside a machine (see `parsim.hardware.routes`)"""
+    """worst path between members inside a machine (see `parsim.hardware.fabric.routes`)"""
 
 
 _CHANNELS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], tuple[RatedChannel, ...]]] = WeakKeyDictionary()

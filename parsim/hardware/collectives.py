@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.channels import RatedChannel, channels
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.exchange import exchange
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.routes import TIER_NEIGHBOUR
 from parsim.hardware.flows import CollectiveCost, Flow
-from parsim.hardware.routes import TIER_NEIGHBOUR
+from parsim.hardware.transfers import exchange
 
 KINDS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "sendrecv", "send", "barrier",
@@ -116,7 +116,7 @@ def _flows(found: tuple[RatedChannel, ...], volume: float, bandwidth: float, sha
 def ring_latency(cluster: Cluster, members: int, machines: int, tier: int, kind: str, latencies: Latencies) -> float:
     """Latency of a ring collective [s]: base plus its steps, those between machines at the network's price.
 
-    `tier` is the worst path inside a machine (see `parsim.hardware.routes`).
+    `tier` is the worst path inside a machine (see `parsim.hardware.fabric.routes`).
     """
     local = latencies.ring_nvlink if tier <= TIER_NEIGHBOUR else latencies.ring_pcie
     network = latencies.ring_network + _message_latency(cluster)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from parsim.errors import Finding, ScenarioError
-from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric.cluster import Cluster
 from parsim.scenario.files import Document, data_root, read, read_text
 from parsim.study.collective import bus_factor
 from parsim.study.csv_rows import CsvRows

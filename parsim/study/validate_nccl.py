@@ -8,9 +8,9 @@ from statistics import fmean, median
 from typing import Any
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.nccl.estimate import PROFILES
 from parsim.hardware.nccl.inputs import Settings
-from parsim.hardware.nccl.profiles import PROFILES
 from parsim.study.collective import cost
 from parsim.study.measurements import Measurements, Point
 from parsim.study.quantiles import percentile

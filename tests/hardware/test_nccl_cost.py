@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from parsim.errors import TopologyError
 from parsim.hardware.nccl.cost import collective_cost, collective_estimate, group_of, inputs_of, lanes_of
-from parsim.hardware.nccl.costs import Lane, Lanes, flows, lanes, volume
+from parsim.hardware.nccl.estimate import MEASURED
 from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Settings
-from parsim.hardware.nccl.profiles import MEASURED
-from parsim.hardware.nccl.trees import binary_tree, double_tree
+from parsim.hardware.nccl.lanes import Lane, Lanes, binary_tree, double_tree, flows, lanes, volume
 
 GB = 10**9
 MIB = 2**20

@@ -12,15 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import Fabric, Port, Torus
-from parsim.hardware.graph_fabric import GraphFabric
-from parsim.hardware.nccl.costs import LinkPath
-from parsim.hardware.node import Node
-from parsim.hardware.routes import Route, join, shift, unreachable
-from parsim.hardware.search import Found, Ring, search
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.direct import GraphFabric, Torus
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.routes import Route, join, shift, unreachable
+from parsim.hardware.fabric.switches import Fabric, Port
+from parsim.hardware.nccl.search import search
+from parsim.hardware.nccl.task import Found, Ring
 
 _Made = TypeVar("_Made")
+LinkPath = tuple[tuple[int, float], ...]
+"""(directed link id, bytes on that link per byte that passes an edge)"""
 Plan = tuple[tuple[int, Ring], ...]
 """(machine, its part of the ring) in ring order"""
 

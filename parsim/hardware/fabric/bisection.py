@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import Fabric, FatTree, FullMesh, Port, Torus
-from parsim.hardware.graph_fabric import GraphFabric
-from parsim.hardware.node import Node
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.direct import FullMesh, GraphFabric, Torus
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.switches import Fabric, FatTree, Port
 
 _MOST_PLACES = 16
 """switches and CPUs whose sides are all tried"""

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
-from parsim.hardware.fabric import Fabric, Port
-from parsim.hardware.links import Link
-from parsim.hardware.node import Node
-from parsim.hardware.routes import NOWHERE, TIER_NETWORK, Route, join, shift, unreachable
-from parsim.hardware.topology import Price
+from parsim.hardware.fabric.links import Link
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.routes import NOWHERE, TIER_NETWORK, Route, join, shift, unreachable
+from parsim.hardware.fabric.switches import Fabric, Port
+from parsim.hardware.fabric.topology import Price
 
 if TYPE_CHECKING:
     import networkx
     import numpy as np
     from numpy.typing import NDArray
+
 
 Placement = Literal["packed", "scattered"] | Sequence[int]
 
@@ -307,8 +308,7 @@ class Cluster:
         return whole
 
     def _add_fabric(self, whole: networkx.DiGraph[str]) -> None:
-        from parsim.hardware.fabric import FullMesh
-        from parsim.hardware.graph_fabric import GraphFabric
+        from parsim.hardware.fabric.direct import FullMesh, GraphFabric
 
         fabric = self.network
         if isinstance(fabric, GraphFabric):

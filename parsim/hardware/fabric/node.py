@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from parsim.hardware.device import Device
-from parsim.hardware.links import Link, LinkKind
-from parsim.hardware.routes import NOWHERE, TIER_HOST, TIER_SWITCH, PathFinder, Route, Wire, join, unreachable
+from parsim.hardware.fabric.links import Link, LinkKind
+from parsim.hardware.fabric.routes import NOWHERE, TIER_HOST, TIER_SWITCH, PathFinder, Route, Wire, join, unreachable
 
 if TYPE_CHECKING:
     import networkx
@@ -83,7 +83,7 @@ class Node:
         self.gpus = len(self.gpu_names)
         self.finder = PathFinder(vertices, adjacent)
         self.host_routes: dict[tuple[int, str], Route] = {}
-        """ways between a GPU and its host, filled by `parsim.hardware.host`"""
+        """ways between a GPU and its host, filled by `parsim.hardware.transfers`"""
         self._routes: dict[tuple[str, str], Route] = {}
         self._distances: dict[tuple[int, int], float] = {}
         self._exits: dict[tuple[int, int | None], tuple[int, Route]] = {}

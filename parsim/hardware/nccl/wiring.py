@@ -11,9 +11,8 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from parsim.hardware.node import Node
-from parsim.hardware.routes import NOWHERE, TIER_HOST, TIER_NEIGHBOUR, TIER_NVLINK, TIER_SWITCH, Route
-from parsim.hardware.search.result import Found
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.routes import NOWHERE, TIER_HOST, TIER_NEIGHBOUR, TIER_NVLINK, TIER_SWITCH, Route
 
 INTEL_OVERHEAD = 1.2
 """PCIe bytes per byte between two GPUs through an Intel root complex: 64-byte packets (NVIDIA/nccl src/graph/topo.h, INTEL_P2P_OVERHEAD)"""
@@ -51,8 +50,6 @@ class Wiring:
             self.medium[data["id"]] = kind.medium
             if kind.medium != "memory":
                 self.planned[data["id"]] = link.capacity * (kind.planning / kind.capacity)
-        self.found: dict[object, Found] = {}
-        """results by what was asked"""
         self._order = {vertex: number for number, vertex in enumerate(node.finder.kind)}
         self._direct: dict[tuple[int, int], Route | None] = {}
         self._host: dict[tuple[str, str], Route | None] = {}

@@ -15,10 +15,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypedDict
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.links import Link, LinkKind
+from parsim.hardware.fabric.links import Link, LinkKind
 
 if TYPE_CHECKING:
     import networkx
+
 
 TIER_NVLINK, TIER_NEIGHBOUR, TIER_SWITCH, TIER_HOST, TIER_SOCKET, TIER_NETWORK = range(6)
 """What a path crosses at worst: NVLink only, NVLink through another GPU, PCIe switches, a CPU, two CPUs, a network"""
