@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parsim.model.quantised import stored_bytes
+from parsim.model.adapters import stored_bytes
 from parsim.parallel.hooks import Weight
 from parsim.parallel.settings import Training
 

@@ -14,7 +14,8 @@ from parsim.kernel import Attention, Gemm, Kernel
 from parsim.model.attention import AttentionCore
 from parsim.model.flops import Again
 from parsim.model.linear import Embedding
-from parsim.model.tape import Step, Tape, tape
+from parsim.model.liveness import tape
+from parsim.model.tape import Step, Tape
 from parsim.parallel.hooks import Weight
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.recompute import Group, checkpoint_groups

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from parsim.hardware.flows import CollectiveCost
 from parsim.kernel import Kernel, Memory
-from parsim.model.counts import active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
-from parsim.model.flops import CONVENTIONS, Again, flop_per_step, repeated_flop
-from parsim.model.untrained import untrained_flop
+from parsim.model.flops import CONVENTIONS, Again, flop_per_step, repeated_flop, untrained_flop
+from parsim.model.model import active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
 from parsim.parallel.plan import Plan
 from parsim.program.folding import Classes
 from parsim.program.lowering import Lowering
