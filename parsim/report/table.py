@@ -5,7 +5,7 @@ Say once what the columns are and what stands in the rows; every form follows::
     unit = time_unit(longest)
     table = Table(
         [Column("Change", align="left"), Column("Step", unit=unit.name, write=unit.cell, key="step_time_s"), Column("MFU", write=percent)],
-        [["as it is", 1.42, 0.48], ["zero2", 1.39, None]],
+        [("as it is", 1.42, 0.48), ("zero2", 1.39, None)],
         title="What if",
     )
     table.text(width=80)    # aligned columns; those that do not fit go on below, beside the first column again
@@ -16,6 +16,7 @@ Say once what the columns are and what stands in the rows; every form follows::
     table.records()         # for a JSON document: [{"Change": "as it is", "step_time_s": 1.42, "MFU": 0.48}, ...]
 
 A cell is a text, a number (the column writes it), None (a dash), or a `Cell` where text and number are told apart by hand.
+(Rows are best written as tuples: of a list of words and numbers mypy only knows that they are objects.)
 """
 
 from __future__ import annotations

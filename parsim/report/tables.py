@@ -247,8 +247,8 @@ def _collectives(report: Report) -> RenderableType:
         *(Column(f"{word}\n", unit.name, write=unit.cell) for word in ("Busy", "Exposed", "Waited")),
         Column("Bus bw.\n", "GB/s", write=gigabytes),
     )
-    rows: list[list[Content]] = [
-        [row.axis, row.kind, str(row.group_size), row.count, row.bytes, row.busy_s, row.exposed_s, row.wait_s, row.busbw_Bps]
+    rows = [
+        (row.axis, row.kind, str(row.group_size), row.count, row.bytes, row.busy_s, row.exposed_s, row.wait_s, row.busbw_Bps)
         for row in found[:_ROWS]
     ]
     caption = f"{_ROWS} of {len(found)} rows, the most exposed first; all in report.json." if len(found) > _ROWS else ""
@@ -267,7 +267,7 @@ def _links(report: Report) -> RenderableType:
         Column("Used\n", "%", write=points),
         Column("Full\n", unit.name, write=unit.cell),
     )
-    rows = [[row.link, row.kind, row.count, row.capacity_Bps, row.bytes, row.utilisation, row.saturated_s] for row in found[:_ROWS]]
+    rows = [(row.link, row.kind, row.count, row.capacity_Bps, row.bytes, row.utilisation, row.saturated_s) for row in found[:_ROWS]]
     caption = f"{_ROWS} of {len(found)} kinds, the busiest first; all in report.json." if len(found) > _ROWS else ""
     return _shown(Table(columns, rows, "Links, the busiest of each class", caption))
 
