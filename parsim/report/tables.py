@@ -14,8 +14,7 @@ from rich.text import Text
 
 from parsim.columns import is_unicode, plainly, visible
 from parsim.report.communication import busiest
-from parsim.report.host_memory import HostMemory
-from parsim.report.measured import DeviceMemory
+from parsim.report.measured import DeviceMemory, HostMemory
 from parsim.report.plots.style import KEYS as COLOURS
 from parsim.report.quantities import GIB, NONE, cell, gib, gigabytes, number, percent, points, seconds, size, time_unit
 from parsim.report.statement import statement
@@ -24,7 +23,7 @@ from parsim.report.verdict import rank_class, recipe, shortened
 from parsim.units import snapped
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 _ROWS = 12
 """rows of a table before it refers to report.json"""
@@ -41,7 +40,7 @@ _MEMORY_COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Ten categories do not fit into 80 columns; the legend below the table says what is together."""
 
 
-def print_report(report: Report, console: Console | None = None) -> None:
+def print_report(report: Metrics, console: Console | None = None) -> None:
     """Print the report; colours only on a terminal, plain letters where the console cannot show others."""
     console = Console() if console is None else console
     if is_unicode(console.encoding):
@@ -52,12 +51,12 @@ def print_report(report: Report, console: Console | None = None) -> None:
     console.out(plainly(captured.get(), console.encoding), end="", highlight=False)
 
 
-def render(report: Report) -> RenderableType:
+def render(report: Metrics) -> RenderableType:
     """The whole report as one renderable."""
     return Group(*_parts(report))
 
 
-def _parts(report: Report) -> Iterator[RenderableType]:
+def _parts(report: Metrics) -> Iterator[RenderableType]:
     yield _headline(report)
     yield _speed(report)
     yield from _money(report)
@@ -73,13 +72,13 @@ def _parts(report: Report) -> Iterator[RenderableType]:
     yield from _notes(report)
 
 
-def _headline(report: Report) -> RenderableType:
+def _headline(report: Metrics) -> RenderableType:
     measured = report.measured
     answer = _text(report.verdict, style="bold green" if report.fits else "bold red")
     return Group(_text(measured.name, style="bold"), _text(recipe(measured), style="dim"), _text(), answer, _text(report.limiter))
 
 
-def _speed(report: Report) -> RenderableType:
+def _speed(report: Metrics) -> RenderableType:
     table = rich.table.Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(justify="right")
@@ -110,7 +109,7 @@ def _speed(report: Report) -> RenderableType:
     return Padding(table, (1, 0, 0, 0))
 
 
-def _training(report: Report) -> Iterator[tuple[str, str, str, str]]:
+def _training(report: Metrics) -> Iterator[tuple[str, str, str, str]]:
     """Rows of a run of known length, and of one that does not train everything."""
     model, steps = report.measured.model, report.measured.steps_to_train
     if model.parameters_trainable != model.parameters:
@@ -121,7 +120,7 @@ def _training(report: Report) -> Iterator[tuple[str, str, str, str]]:
         yield "Time to train", seconds(report.time_to_train), f"GPU-hours{in_all}", number(report.gpu_hours)
 
 
-def _money(report: Report) -> Iterator[RenderableType]:
+def _money(report: Metrics) -> Iterator[RenderableType]:
     """What the training costs; why a number is missing, below."""
     if (bill := report.bill) is None:
         return
@@ -168,7 +167,7 @@ def _text(text: str = "", style: str = "") -> Text:
     return Text(visible(text), style=style)
 
 
-def _breakdown(report: Report) -> RenderableType:
+def _breakdown(report: Metrics) -> RenderableType:
     step, unit = report.step_time, time_unit(report.step_time)
     rows: list[list[Content]] = []
     for key, value in report.breakdown.items():
@@ -200,7 +199,7 @@ def _host(host: HostMemory) -> str:
     return f"Host memory of node {host.node}: {gib(host.bytes)} GiB ({parts}){whole}{drives}"
 
 
-def _memory(report: Report) -> RenderableType:
+def _memory(report: Metrics) -> RenderableType:
     devices = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
     shown = sorted(devices[:_ROWS], key=lambda device: device.rank)
     caption = "Temp.: temporaries, buffers, workspace. Fixed: context, communicators, fragmentation."
@@ -217,7 +216,7 @@ def _memory(report: Report) -> RenderableType:
     return _shown(Table(columns, [_memory_row(report, device) for device in shown], "Device memory at its peak [GiB]", caption))
 
 
-def _memory_row(report: Report, device: DeviceMemory) -> list[Content]:
+def _memory_row(report: Metrics, device: DeviceMemory) -> list[Content]:
     group, capacity = rank_class(report.measured, device.rank), report.capacity(device)
     used = device.device_used_bytes
     style = "red" if used > capacity else ""
@@ -235,7 +234,7 @@ def _volume(volume: int) -> str:
     return "0" if volume == 0 else gib(volume)
 
 
-def _collectives(report: Report) -> RenderableType:
+def _collectives(report: Metrics) -> RenderableType:
     found = sorted(report.collectives, key=lambda row: (-snapped(row.exposed_s), -snapped(row.busy_s)))
     unit = time_unit(max(row.busy_s for row in found))
     columns = (
@@ -255,7 +254,7 @@ def _collectives(report: Report) -> RenderableType:
     return _shown(Table(columns, rows, f"Communication of rank {report.breakdown_rank} per step", caption))
 
 
-def _links(report: Report) -> RenderableType:
+def _links(report: Metrics) -> RenderableType:
     found = busiest(report.links)
     unit = time_unit(report.step_time)
     columns = (
@@ -272,7 +271,7 @@ def _links(report: Report) -> RenderableType:
     return _shown(Table(columns, rows, "Links, the busiest of each class", caption))
 
 
-def _notes(report: Report) -> Iterator[RenderableType]:
+def _notes(report: Metrics) -> Iterator[RenderableType]:
     count = len(report.measured.assumptions)
     confidence = report.measured.confidence
     basis = f" ({confidence.basis})" if confidence.basis else ""

@@ -10,10 +10,10 @@ from parsim.report.statement import statement
 from parsim.report.table import Cell, Column, Content, Table
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 
-def money(report: Report) -> str:
+def money(report: Metrics) -> str:
     """Steps, hours, money and energy, and why a number is missing; empty where nobody asked."""
     if report.bill is None:
         return ""

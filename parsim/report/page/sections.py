@@ -19,7 +19,7 @@ from parsim.report.verdict import rank_class, shortened
 from parsim.units import snapped
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 Document = Mapping[str, Any]
 _TILES = ("step_time_s", "mfu", "memory.peak_bytes", "bubble_fraction", EXPOSED.key, "tokens_per_s_per_gpu")
@@ -29,7 +29,7 @@ _EQUAL = 0.01
 """difference in utilisation below which classes of links share a row"""
 
 
-def verdict(report: Report, title: str = "") -> str:
+def verdict(report: Metrics, title: str = "") -> str:
     """The answer, whether it fits first; the limiter, and how sure it is."""
     state, mark = ("fits", "✓") if report.fits else ("fails", "✗")
     name = f"<h2>{escape(title)}</h2>" if title else ""
@@ -40,13 +40,13 @@ def verdict(report: Report, title: str = "") -> str:
     )
 
 
-def confidence(report: Report) -> str:
+def confidence(report: Metrics) -> str:
     """How sure the step time is, and on what that rests."""
     sure = report.measured.confidence
     return f"confidence: {sure.status}" + (f" ({sure.basis})" if sure.basis else "")
 
 
-def tiles(report: Report, document: Document) -> str:
+def tiles(report: Metrics, document: Document) -> str:
     """The six figures of merit: estimates where there is a band, with what is simulated below."""
     theory = report.measured.schedule.bubble_fraction_theory
     notes = {
@@ -69,7 +69,7 @@ def tiles(report: Report, document: Document) -> str:
     return "".join(_tile(report, document, named[key], notes.get(key, "")) for key in chosen)
 
 
-def _tile(report: Report, document: Document, metric: Metric, note: str) -> str:
+def _tile(report: Metrics, document: Document, metric: Metric, note: str) -> str:
     value = value_of(report, document, metric)
     defined = DEFINITIONS[metric.defined]
     return (
@@ -78,13 +78,13 @@ def _tile(report: Report, document: Document, metric: Metric, note: str) -> str:
     )
 
 
-def breakdown(report: Report) -> str:
+def breakdown(report: Metrics) -> str:
     """Where the step goes: a bar, and the same as numbers beside the critical path."""
     words = f"<p>Simulated time line of rank {report.breakdown_rank}, whose optimizer step ends last; definitions below.</p>"
     return words + breakdown_bar(report, report.step_time) + breakdown_table(report)
 
 
-def breakdown_table(report: Report) -> str:
+def breakdown_table(report: Metrics) -> str:
     """Seconds of every class of time, and those of the critical path."""
     step, unit = report.step_time, time_unit(report.step_time)
     rows: list[list[Content]] = [
@@ -111,14 +111,14 @@ def _share(part: float, step: float) -> str:
     return points(part / step) if step > 0 else NONE
 
 
-def breakdown_bar(report: Report, whole: float) -> str:
+def breakdown_bar(report: Metrics, whole: float) -> str:
     """The bar alone; `whole` seconds are its full width."""
     parts = [(style.KEYS[key], value, f"{key} {seconds(value)}") for key, value in report.breakdown.items()]
     label = ", ".join(f"{key} {seconds(value)}" for key, value in report.breakdown.items() if value)
     return bar(parts, whole, label)
 
 
-def memory(report: Report) -> str:
+def memory(report: Metrics) -> str:
     """Memory of every class of ranks at its peak."""
     devices = report.measured.memory.devices
     names = [name for name in AT_PEAK if any(device.at_peak.get(name, 0) for device in devices)]
@@ -139,7 +139,7 @@ def memory(report: Report) -> str:
     return Table(columns, rows, caption="Device memory at the peak, by category [GiB].", row_keys=keys).html("devices")
 
 
-def _device(report: Report, device: DeviceMemory, names: list[str], widest: float) -> list[Content]:
+def _device(report: Metrics, device: DeviceMemory, names: list[str], widest: float) -> list[Content]:
     group = rank_class(report.measured, device.rank)
     peak = device.at_peak
     parts = [(style.memory_style(name).colour, peak.get(name, 0), f"{name} {gib(peak.get(name, 0))} GiB") for name in style.CATEGORIES]
@@ -158,7 +158,7 @@ def _device(report: Report, device: DeviceMemory, names: list[str], widest: floa
     ]
 
 
-def collectives(report: Report) -> str:
+def collectives(report: Metrics) -> str:
     """What the breakdown rank sends and receives per step."""
     unit = time_unit(max((row.busy_s for row in report.collectives), default=0.0))
     columns = (
@@ -181,7 +181,7 @@ def collectives(report: Report) -> str:
     return Table(columns, rows, caption=f"Per step, seen from rank {report.breakdown_rank}.", row_keys=keys).html("collectives")
 
 
-def links(report: Report) -> str:
+def links(report: Metrics) -> str:
     """What every class of links carried; classes that were equally busy share a row."""
     unit = time_unit(report.step_time)
     columns = (
@@ -206,7 +206,7 @@ def links(report: Report) -> str:
     return Table(columns, rows, caption=caption, row_keys=keys).html("links")
 
 
-def _equally_busy(report: Report) -> list[list[int]]:
+def _equally_busy(report: Metrics) -> list[list[int]]:
     """Places of link rows with the same name, kind and capacity, at most a point of utilisation apart; the busiest first."""
     found: list[list[int]] = []
     for place, row in sorted(enumerate(report.links), key=lambda item: -snapped(item[1].utilisation)):
@@ -221,7 +221,7 @@ def _equally_busy(report: Report) -> list[list[int]]:
     return found
 
 
-def critical_path(report: Report) -> str:
+def critical_path(report: Metrics) -> str:
     """The chain that decides the length of the step, by cause."""
     step, unit = report.step_time, time_unit(report.step_time)
     rows: list[list[Content]] = [
@@ -248,12 +248,12 @@ def critical_path(report: Report) -> str:
     return f"<p>{words}</p>" + Table(columns, rows).html("critical-path")
 
 
-def warnings(report: Report) -> str:
+def warnings(report: Metrics) -> str:
     """What the user should know."""
     return "".join(f'<p class="warning">{escape(str(finding))}</p>' for finding in report.warnings)
 
 
-def assumptions(report: Report) -> str:
+def assumptions(report: Metrics) -> str:
     """Numbers that nobody stated."""
     found = report.measured.assumptions
     known = any(item.effect is not None for item in found)
@@ -274,7 +274,7 @@ def _effect(effect: Effect | None) -> list[str]:
     return [", ".join(effect.tried), " to ".join(times), " to ".join(peaks)]
 
 
-def scenario(report: Report) -> str:
+def scenario(report: Metrics) -> str:
     """The resolved scenario, every value with where it was written."""
     origins = report.measured.origins
     rows: list[list[Content]] = []
@@ -305,7 +305,7 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def nearest(report: Report) -> str:
+def nearest(report: Metrics) -> str:
     """The measured runs most like this one."""
     rows = report.measured.confidence.nearest
     if not rows:
