@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import parsim
 from parsim.calibration.collectives import collectives, measurements_csv, systems_yaml
 from parsim.calibration.document import checked, device_tree, measured_tree, starting_tree, summary, to_yaml
 from parsim.calibration.facts import Facts, catalogue_name, cpu_facts, cuda_facts
@@ -21,6 +20,7 @@ from parsim.calibration.tables import Tables
 from parsim.errors import Finding, ScenarioError, TopologyError
 from parsim.hardware.device import device_from_tree
 from parsim.scenario import files
+from parsim.version import __version__
 
 DEVICES = ("cuda", "cpu")
 
@@ -130,7 +130,7 @@ def _believable(facts: Facts, tables: Tables, known: str | None) -> Tables:
 
 def versions(torch: Any) -> dict[str, str]:
     """Of everything that the times depend on."""
-    found = {"parsim": parsim.__version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+    found = {"parsim": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     for key in ("cuda", "hip"):
         if value := getattr(torch.version, key, None):
             found[key] = str(value)

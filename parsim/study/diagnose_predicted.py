@@ -10,8 +10,8 @@ import numpy as np
 
 from parsim.errors import Finding, PlanError
 from parsim.program.program import COMPUTE as LANE
-from parsim.report.assemble import Run
 from parsim.report.communication import own_arrival
+from parsim.report.simulated import Run
 from parsim.report.timeline import Timeline
 from parsim.run import execute
 from parsim.scenario.build import build
