@@ -15,7 +15,7 @@ from parsim.calibration.document import checked
 from parsim.calibration.stopwatch import Stopwatch
 from parsim.calibration.sweeps import extent
 from parsim.cli import execute
-from parsim.study.measurements import measurements
+from parsim.validation.collectives import measurements
 
 SCENARIO = Path(__file__).parent / "gpt-on-this-machine.yaml"
 

@@ -14,7 +14,7 @@ from parsim.calibration.tables import CollectiveTime, Copy, Core, Product, Step,
 from parsim.hardware.device import device_from_tree
 from parsim.hardware.kernels import attention_time, gemm_time, kernel_time
 from parsim.kernel import AdamStep, Attention, Gemm, Memory
-from parsim.study.measurements import measurements
+from parsim.validation.collectives import measurements
 
 START = {
     "name": "plain",
