@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsim.calibration.document import checked
-from parsim.calibration.imported import import_profile
+from parsim.calibration.calibrate import checked
 from parsim.calibration.kineto import parse_trace, read_trace
-from parsim.calibration.profile import tables_of
+from parsim.calibration.profile import import_profile, tables_of
 from parsim.cli import execute
 from parsim.errors import InputError
 from parsim.hardware.kernels import kernel_time

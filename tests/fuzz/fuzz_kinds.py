@@ -279,7 +279,7 @@ KINDS = (
         "lines",
         (seeds.NCCL_DEBUG,),
         ("diagnose job.yaml --nccl-log {}",),
-        "parsim.study.diagnose_nccl:read_wires",
+        "parsim.study.diagnose_wires:read_wires",
         {"job.yaml": seeds.JOB.replace("gpus: 4", "nodes: 2").replace("16", "32")},
         share=0.5,
         slow=True,
