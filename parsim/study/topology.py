@@ -15,7 +15,7 @@ from parsim.hardware.cluster import Cluster
 from parsim.hardware.graph_fabric import GraphFabric
 from parsim.hardware.node import Node
 from parsim.hardware.routes import TIER_HOST, TIER_NETWORK, TIER_SOCKET, TIER_SWITCH, Route
-from parsim.study.machines import machines
+from parsim.scenario.machines import machines
 from parsim.units import format_rate, format_time
 
 _RELATIONS = {TIER_HOST: "PHB", TIER_SOCKET: "SYS", TIER_NETWORK: "own"}

@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import median
 
 from parsim.errors import Finding, ScenarioError
+from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.inputs import AUTOMATIC
 from parsim.scenario import files
 from parsim.scenario.built import Built
 from parsim.scenario.importers.nccl_debug import Paths, parse_debug
 from parsim.scenario.importers.nccl_tests import Log, parse_log
-from parsim.study.collective import cost
 from parsim.study.diagnose import Diagnosis, Explanation, Simulator
 from parsim.study.diagnose_causes import Parameter
 
@@ -115,7 +115,7 @@ def _measured(log: Log, name: str, built: Built, causes: Sequence[Parameter]) ->
         raise ScenarioError(findings)
     group = _group(built, ranks, log.nodes)
     settings = built.collectives or AUTOMATIC
-    ratios = [cost(built.cluster, group, log.kind, sample.bytes, settings).time / sample.time for sample in samples]
+    ratios = [collective_cost(built.cluster, group, log.kind, sample.bytes, settings).time / sample.time for sample in samples]
     nodes = len({built.cluster.node_of(gpu) for gpu in group})
     known = [cause.name for cause in causes if cause.name in ("nvlink", "pcie", "network")]
     wanted = ("network",) if nodes > 1 else ("nvlink", "pcie")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from parsim.study.runs import published
+from parsim.validation.runs import published
 
 PUBLISHED = published()

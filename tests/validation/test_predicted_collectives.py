@@ -7,11 +7,11 @@ import pytest
 from parsim.cli import execute
 from parsim.errors import ScenarioError, TopologyError
 from parsim.scenario.files import data_root
-from parsim.study.machines import machines
-from parsim.study.measurements import Band, Reason, measurements
-from parsim.study.quantiles import percentile
-from parsim.study.validate_nccl import document, summary, text, validate
-from parsim.study.wire_speed import least_time
+from parsim.scenario.machines import machines
+from parsim.validation.bandwidth_bound import least_time
+from parsim.validation.collectives import Band, Reason, measurements
+from parsim.validation.predicted_collectives import document, summary, text, validate
+from parsim.validation.score import percentile
 
 MIB, GIB = 2**20, 2**30
 WIRE = {"nvlink2": 25e9, "nvlink3": 25e9, "nvlink4": 25e9, "pcie4-x16": 31.5e9, "pcie5-x16": 63e9, "pcie3-x16": 15.75e9, "ib-hdr": 25e9,
@@ -96,8 +96,8 @@ def test_shares_inside_the_bands(validation):
 def test_errors_by_system(validation, system, size_class, measured_profile, nccl_profile):
     for profile, (signed, middle) in (("measured", measured_profile), ("nccl", nccl_profile)):
         one = summary(validation.of(profile, system=system, size_class=size_class))
-        assert 100 * one.signed == pytest.approx(signed, abs=0.3)
-        assert 100 * one.middle == pytest.approx(middle, abs=0.3)
+        assert 100 * one.errors.bias == pytest.approx(signed, abs=0.3)
+        assert 100 * one.errors.median == pytest.approx(middle, abs=0.3)
 
 
 def test_every_miss_has_a_reason(validation):
@@ -112,7 +112,7 @@ def test_summary_by_hand(validation):
     assert percentile(errors, 0.9) == pytest.approx(3.6)
     assert percentile([7.0], 0.9) == 7.0
     cloud = summary(validation.of("measured", system="h100-cloud"))
-    assert (cloud.points, cloud.claimed, cloud.inside) == (21, 0, 0)
+    assert (cloud.errors.rows, cloud.claimed, cloud.inside) == (21, 0, 0)
 
 
 def test_bands_and_reasons():

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from published_runs import PUBLISHED
 
-from parsim.study.runs import fitted
-from parsim.study.validate_runs import GRADES, errors, predict
+from parsim.validation.predicted_runs import GRADES, predict
+from parsim.validation.runs import fitted
+from parsim.validation.score import errors
 
 RESULTS = {
     row["id"]: row

@@ -6,27 +6,28 @@ The data are a table of rows and a description of every system; see validation/n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.hardware.cluster import Cluster
-from parsim.scenario.files import Document, data_root, read, read_text
-from parsim.study.collective import bus_factor
-from parsim.study.csv_rows import CsvRows
-from parsim.study.machines import machines
-from parsim.units import parse, real, whole
+from parsim.hardware.nccl.inputs import bus_factor
+from parsim.scenario.files import read, read_text
+from parsim.scenario.machines import machines
+from parsim.units import parse, whole
+from parsim.validation.published import CsvRows, Published, folder, one_of, only_known, printed_time, read_entries
 
-Thing = TypeVar("Thing")
-
-DRIVERS = ("nccl-tests", "python", "python-synchronous")
+HOST = {"nccl-tests": (0.0, 0.0), "python": (38e-6, 8e-6), "python-synchronous": (0.0, 43e-6)}
+"""what the host of a system adds to a loop of collectives [s]: a floor for each call, and time added to it. Python needs 38 us to issue one
+call (the floor of an H200 sweep, stas00/ml-engineering network/README.md) and leaves a gap of 8 us before it (the same, from 1 MiB on);
+calls that are waited for take 45 us more than the library's floor (PKU-DAIR/Hetu-Galvatron), of which the launch is 2"""
 _SYSTEM_KEYS = ("title", "class", "topology", "fabric", "set", "network", "driven_from", "inferred", "misses")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PublishedCollective(Published):
     """One measured collective."""
 
     system: str
@@ -38,8 +39,6 @@ class Point:
     """[s]; from the bus bandwidth where that is what was printed"""
     algorithm: str
     """auto, or the one that the measurement was made with"""
-    source: str
-    note: str
 
     @property
     def busbw(self) -> float:
@@ -62,7 +61,7 @@ class Reason:
     profile: str | None = None
     """whose predictions; None: all"""
 
-    def explains(self, point: Point, profile: str) -> bool:
+    def explains(self, point: PublishedCollective, profile: str) -> bool:
         """Whether the point is one of those."""
         right = self.gpus in (None, point.gpus) and self.profile in (None, profile)
         return right and self.least <= point.bytes < self.below and point.nodes >= self.nodes
@@ -107,7 +106,7 @@ class System:
         """
         return machines(self.topology, nodes, fabric=self.fabric, change=self.change)
 
-    def reason(self, point: Point, profile: str) -> str:
+    def reason(self, point: PublishedCollective, profile: str) -> str:
         """Why the prediction of a profile for `point` misses."""
         return next((reason.text for reason in self.reasons if reason.explains(point, profile)), "unexplained")
 
@@ -116,7 +115,7 @@ class System:
 class Measurements:
     """Everything that is measured."""
 
-    points: tuple[Point, ...]
+    points: tuple[PublishedCollective, ...]
     systems: Mapping[str, System]
     bands: Mapping[str, Band]
     edges: tuple[int, int, int]
@@ -136,12 +135,12 @@ def measurements(directory: str | Path | None = None) -> Measurements:
     Raises:
         ScenarioError: missing files, unknown keys, rows of unknown systems.
     """
-    folder = data_root() / "validation" / "nccl" if directory is None else Path(directory)
-    about = read(folder / "systems.yaml")
+    home = folder("nccl", directory)
+    about = read(home / "systems.yaml")
     findings: list[Finding] = []
-    bands: dict[str, Band] = _each(about, "bands", _band, findings)
-    systems: dict[str, System] = _each(about, "systems", _system, findings)
-    wire: dict[str, float] = _each(about, "wire", lambda _, tree: float(parse(tree["rate"], "rate")), findings)
+    bands = read_entries(about, "bands", _band, findings)
+    systems = read_entries(about, "systems", _system, findings)
+    wire = read_entries(about, "wire", lambda _, tree: float(parse(tree["rate"], "rate")), findings)
     findings += [
         Finding(f"unknown class {system.band!r}", f"systems.{name}.class", system.band, f"known: {', '.join(bands)}").at(
             *about.locate(f"systems.{name}.class")
@@ -153,25 +152,17 @@ def measurements(directory: str | Path | None = None) -> Measurements:
         low, middle, high = (int(parse(text, "bytes")) for text in about.tree.get("sizes", ()))
     except (TypeError, ValueError) as error:
         findings.append(Finding(f"expected three sizes: {error}", "sizes").at(*about.locate("sizes")))
-    path = folder / "measurements.csv"
-    points = _points(read_text(path), str(path), systems, findings)
+    path = home / "measurements.csv"
+    rows = tuple(CsvRows(read_text(path), str(path), findings).made(_published))
+    broken = {finding.path for finding in findings}
+    findings += [
+        Finding("unknown system", "system", row.system, file=str(path), line=line)
+        for line, row in rows
+        if row.system not in systems and f"systems.{row.system}" not in broken
+    ]
     if findings:
         raise ScenarioError(findings)
-    return Measurements(points, systems, bands, (low, middle, high), wire)
-
-
-def _each(about: Document, section: str, make: Callable[[str, Any], Thing], findings: list[Finding]) -> dict[str, Thing]:
-    """What `make` makes of every entry of a section; what it cannot use is a finding."""
-    made: dict[str, Thing] = {}
-    for name, tree in about.section(section).items():
-        try:
-            made[name] = make(name, tree)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            findings.append(Finding(problem, f"{section}.{name}").at(*about.locate(f"{section}.{name}")))
-    if not made and not findings:
-        findings.append(Finding("missing", section, file=about.path))
-    return made
+    return Measurements(tuple(row for _, row in rows), systems, bands, (low, middle, high), wire)
 
 
 def _band(_: str, tree: Mapping[str, Any]) -> Band:
@@ -182,11 +173,7 @@ def _band(_: str, tree: Mapping[str, Any]) -> Band:
 
 
 def _system(name: str, tree: Mapping[str, Any]) -> System:
-    for key in tree:
-        if key not in _SYSTEM_KEYS:
-            raise ValueError(f"unknown key {key!r}; known: {', '.join(_SYSTEM_KEYS)}")
-    if tree["driven_from"] not in DRIVERS:
-        raise ValueError(f"driven_from is one of {', '.join(DRIVERS)}, not {tree['driven_from']!r}")
+    only_known(tree, _SYSTEM_KEYS)
     if not isinstance(tree["topology"], str | Mapping):
         raise ValueError(f"topology is a name or a mapping, not {tree['topology']!r}")
     for key in ("fabric", "set"):
@@ -211,32 +198,17 @@ def _system(name: str, tree: Mapping[str, Any]) -> System:
         fabric=tree.get("fabric"),
         change=tree.get("set"),
         network=str(tree.get("network", "")),
-        driven_from=str(tree["driven_from"]),
+        driven_from=one_of(tree, "driven_from", tuple(HOST)),
         inferred=str(tree.get("inferred", "")),
         reasons=reasons,
     )
 
 
-def _points(text: str, name: str, systems: Mapping[str, System], findings: list[Finding]) -> tuple[Point, ...]:
-    points = []
-    for line, row in CsvRows(text, name, findings):
-        try:
-            point = _point(row)
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            findings.append(Finding(f"cannot be read: {error}", file=name, line=line))
-            continue
-        if point.system not in systems and not any(finding.path == f"systems.{point.system}" for finding in findings):
-            findings.append(Finding("unknown system", "system", point.system, file=name, line=line))
-        points.append(point)
-    return tuple(points)
-
-
-def _point(row: Mapping[str, str]) -> Point:
-    kind, gpus, nodes, size = row["collective"], whole(row["gpus"]), whole(row["nodes"]), whole(row["bytes"])
+def _published(cells: Mapping[str, str]) -> PublishedCollective:
+    kind, gpus, nodes, size = cells["collective"], whole(cells["gpus"]), whole(cells["nodes"]), whole(cells["bytes"])
     if nodes < 1 or gpus < 2 or gpus % nodes:
         raise ValueError(f"{gpus:,} GPUs on {nodes:,} machines; at least 2, equally many on every machine")
-    bus = bus_factor(kind, gpus)
-    time = real(row["time_us"]) * 1e-6 if row["time_us"] else size * bus / (real(row["busbw_GBps"]) * 1e9)
-    if not 0 < time < math.inf:
-        raise ValueError(f"a time is positive, not {time:g} s")
-    return Point(row["system"], kind, gpus, nodes, size, time, row["algorithm"], row["source"], row["note"])
+    time = printed_time(cells, "busbw_GBps", size * bus_factor(kind, gpus), 1e9)
+    return PublishedCollective(
+        cells["system"], kind, gpus, nodes, size, time, cells["algorithm"], source=cells["source"], note=cells["note"]
+    )

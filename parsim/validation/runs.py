@@ -9,16 +9,16 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.scenario.files import Document, data_root, parse_value, read, read_text
-from parsim.study.csv_rows import CsvRows
-from parsim.units import is_digits, real
+from parsim.scenario.files import Document, parse_value, read, read_text
+from parsim.scenario.merge import put
+from parsim.units import real
+from parsim.validation.published import UNREADABLE, CsvRows, Published, exclusions, folder, reason
 
 MEASURED = {"step_time_s": "s", "allocated_gib": "GiB", "reserved_gib": "GiB", "device_used_gib": "GiB"}
 """columns that were measured, and their units"""
@@ -53,18 +53,16 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One published run."""
+class PublishedRun(Published):
+    """One published run; `source` is the name of its source."""
 
     id: str
-    source: str
     measured: Mapping[str, float]
     """column of `MEASURED` -> value"""
     settings: Mapping[str, Any]
     """the scenario, the source's settings and what the row prints"""
-    left_out: str = ""
-    """why its time is not counted; empty: it is"""
     memory_left_out: str = ""
+    """why its memory is not scored; `left_out` is of its time"""
 
     @property
     def fold(self) -> str:
@@ -96,7 +94,7 @@ class Source:
     inferred: str
     """what is not printed, and how it was chosen"""
     constants: tuple[Constant, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRun, ...]
     from_training: Mapping[str, str] = field(default_factory=dict)
     """time, memory -> parameters of device files or settings that training runs decided, so that a priori predictions hold them"""
 
@@ -112,7 +110,7 @@ class Fits:
     held_out: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     """source -> {a, b}: device parameters fitted without the source and constants fitted on its other half"""
 
-    def of(self, grade: str, row: Row, gpu: str) -> Mapping[str, Any]:
+    def of(self, grade: str, row: PublishedRun, gpu: str) -> Mapping[str, Any]:
         """What is changed for a row: nothing a priori."""
         if grade == "calibrated":
             return {**self.calibrated.get(gpu, {}), **self.constants.get(row.source, {})}
@@ -127,11 +125,11 @@ def published(directory: str | Path | None = None, names: Sequence[str] = ()) ->
     Raises:
         ScenarioError: missing files, unknown keys, rows that contradict their source's settings.
     """
-    folder = _folder(directory)
-    about = read(folder / "sources.yaml")
+    home = folder("runs", directory)
+    about = read(home / "sources.yaml")
     known = ", ".join(map(str, about.tree))
     findings = [Finding(f"unknown source {name!r}", "--source", name, f"known: {known}") for name in names if name not in about.tree]
-    sources = [_source(str(name), folder, about, findings) for name in about.tree if not names or name in names]
+    sources = [_source(str(name), home, about, findings) for name in about.tree if not names or name in names]
     if not findings and not any(source.rows for source in sources if source is not None):
         findings.append(
             Finding("no source has a row", file=about.path, suggestion="write one line per run into NAME.csv, below the heading")
@@ -143,26 +141,14 @@ def published(directory: str | Path | None = None, names: Sequence[str] = ()) ->
 
 def fitted(directory: str | Path | None = None) -> Fits:
     """The parameters of `fits.yaml`; none if there is no such file."""
-    path = _folder(directory) / "fits.yaml"
+    path = folder("runs", directory) / "fits.yaml"
     if not path.exists():
         return Fits()
     document = read(path)
     return Fits(document.section("calibrated"), document.section("constants"), document.section("held_out"))
 
 
-def put(tree: dict[str, Any], path: str, value: Any) -> None:
-    """Set a key by its path, making the mappings on the way."""
-    *sections, last = path.split(".")
-    for section in sections:
-        tree = tree.setdefault(section, {})
-    tree[last] = value
-
-
-def _folder(directory: str | Path | None) -> Path:
-    return data_root() / "validation" / "runs" if directory is None else Path(directory)
-
-
-def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -> Source | None:
+def _source(name: str, home: Path, about: Document, findings: list[Finding]) -> Source | None:
     tree = about.tree[name]
     if not isinstance(tree, Mapping):
         findings.append(Finding("expected a mapping", name).at(*about.locate(name)))
@@ -176,14 +162,12 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
     findings += [Finding("required", f"{name}.{key}").at(*about.locate(name)) for key in ("title", "source", "gpu") if key not in tree]
     if len(findings) > before:
         return None
-    path = folder / f"{name}.csv"
+    path = home / f"{name}.csv"
     settings = tree.get("settings") or {}
     if not isinstance(settings, Mapping):
         findings.append(Finding("expected a mapping of scenario keys", f"{name}.settings", settings).at(*about.locate(f"{name}.settings")))
         return None
-    rows = []
-    text = read_text(path)
-    table = CsvRows(text, str(path), findings)
+    table = CsvRows(read_text(path), str(path), findings)
     columns = [column for column in table.columns if "." in column]
     for column in columns:
         if (stated := _stated(settings, column)) is not None:
@@ -192,12 +176,7 @@ def _source(name: str, folder: Path, about: Document, findings: list[Finding]) -
     left_out, no_memory, constants = (_read(about, name, key, make, findings) for key, make in _PARTS.items())
     if len(findings) > before:
         return None
-    for number, cells in table:
-        try:
-            rows.append(_row(name, cells, columns, settings, left_out, no_memory))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            problem = f"has no column {error}" if isinstance(error, KeyError) else str(error)
-            findings.append(Finding(problem, name, cells.get("id"), file=str(path), line=number))
+    rows = [row for _, row in table.made(lambda cells: _row(name, cells, columns, settings, left_out, no_memory))]
     known = {row.id for row in rows}
     findings += [
         Finding(f"no row is called {one}", f"{name}.left_out").at(*about.locate(f"{name}.left_out"))
@@ -223,7 +202,7 @@ def _row(
     settings: Mapping[str, Any],
     left_out: Mapping[str, str],
     no_memory: Mapping[str, str],
-) -> Row:
+) -> PublishedRun:
     tree = copy.deepcopy(dict(settings))
     for column in columns:
         if cells[column]:
@@ -233,7 +212,7 @@ def _row(
         if not 0 < value < math.inf:
             raise ValueError(f"{column} is positive, not {value:g}")
     one = cells["id"]
-    return Row(one, source, measured, tree, _reason(left_out, one), _reason(no_memory, one))
+    return PublishedRun(one, measured, tree, source=source, left_out=reason(left_out, one), memory_left_out=reason(no_memory, one))
 
 
 def _stated(settings: Mapping[str, Any], path: str) -> Any:
@@ -246,15 +225,11 @@ def _stated(settings: Mapping[str, Any], path: str) -> Any:
     return holder
 
 
-def _reasons(entries: Any) -> dict[str, str]:
-    return {str(one): str(entry["reason"]) for entry in entries or () for one in entry["rows"]}
-
-
 def _constants(entries: Any) -> tuple[Constant, ...]:
     return tuple(_constant(str(key), entry) for key, entry in (entries or {}).items())
 
 
-_PARTS: dict[str, Callable[[Any], Any]] = {"left_out": _reasons, "memory_left_out": _reasons, "constants": _constants}
+_PARTS: dict[str, Callable[[Any], Any]] = {"left_out": exclusions, "memory_left_out": exclusions, "constants": _constants}
 """key of a source -> what reads it"""
 
 
@@ -262,19 +237,7 @@ def _read(about: Document, name: str, key: str, make: Callable[[Any], Any], find
     """What `make` makes of the value under a key of a source; what it cannot use is a finding."""
     try:
         return make(about.tree[name].get(key))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except UNREADABLE as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else f"cannot be read: {error}"
         findings.append(Finding(problem, f"{name}.{key}").at(*about.locate(f"{name}.{key}")))
         return {}
-
-
-def _reason(reasons: Mapping[str, str], row: str) -> str:
-    """The reason that names a row, alone or in a range such as ``name-0001..0029``."""
-    if row in reasons:
-        return reasons[row]
-    for key, reason in reasons.items():
-        if (match := re.fullmatch(r"(.*-)([0-9]+)\.\.([0-9]+)", key)) and row.startswith(match[1]):
-            number = row[len(match[1]) :]
-            if is_digits(number) and int(match[2]) <= int(number) <= int(match[3]):
-                return reason
-    return ""

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
 from typing import Any, Literal
 
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Attention, Gemm
-from parsim.study.kernel_measurements import Attended, KernelMeasurements, Product
-from parsim.study.quantiles import percentile
+from parsim.validation.kernels import KernelMeasurements, PublishedAttention, PublishedProduct
+from parsim.validation.score import Errors, errors, relative_error
 
 WHAT = {"gemm": "product", "grouped": "grouped product", "best": "best of a sweep"}
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class PredictedKernel:
     """One measured kernel, predicted."""
 
-    row: Product | Attended
+    row: PublishedProduct | PublishedAttention
     time: float
     """[s]"""
 
@@ -31,45 +30,30 @@ class Predicted:
     @property
     def error(self) -> float:
         """Predicted over measured time, less one."""
-        return self.time / self.row.time - 1.0
+        return relative_error(self.time, self.row.time)
 
     @property
     def group(self) -> tuple[str, str, str]:
         """Device, type or implementation, and what was measured: the errors of a group are summed up together."""
-        if isinstance(self.row, Product):
+        if isinstance(self.row, PublishedProduct):
             return self.row.device, self.row.gemm.dtype, WHAT[self.row.kind]
         one = self.row.attention
         return self.row.device, one.implementation, f"{'backward' if one.backward else 'forward'}, head size {one.head_dim}"
 
 
-SHAPES: dict[str, Callable[[Predicted], bool]] = {
+SHAPES: dict[str, Callable[[PredictedKernel], bool]] = {
     "> 1 GFLOP": lambda one: one.kernel.flop > 1e9,
-    "> 1 GFLOP, sides >= 512": lambda one: isinstance(one.row, Product) and one.row.large and one.kernel.flop > 1e9,
+    "> 1 GFLOP, sides >= 512": lambda one: isinstance(one.row, PublishedProduct) and one.row.large and one.kernel.flop > 1e9,
     ">= 1 ms": lambda one: one.row.time >= 1e-3,
     "all": lambda _: True,
 }
 """classes of kernels, as printed"""
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """The errors of some predictions."""
-
-    rows: int
-    middle: float
-    """median of the absolute errors"""
-    most: float
-    """90th percentile of the absolute errors"""
-    worst: float
-    bias: float
-    """mean of the signed errors"""
-
-    def document(self) -> dict[str, float]:
-        """The errors as JSON has them."""
-        return {
-            "rows": self.rows, "median_absolute_error": self.middle, "p90_absolute_error": self.most, "worst_absolute_error": self.worst,
-            "mean_error": self.bias,
-        }  # fmt: skip
+_KEYS = {
+    "rows": "rows", "median_absolute_error": "median", "p90_absolute_error": "p90", "worst_absolute_error": "worst", "mean_error": "bias",
+}  # fmt: skip
+"""key of the JSON document -> field of `Errors`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +61,8 @@ class KernelValidation:
     """All predictions."""
 
     measured: KernelMeasurements
-    products: tuple[Predicted, ...]
-    attention: tuple[Predicted, ...]
+    products: tuple[PredictedKernel, ...]
+    attention: tuple[PredictedKernel, ...]
 
     @property
     def skipped(self) -> int:
@@ -86,7 +70,7 @@ class KernelValidation:
         rows = (*self.measured.products, *self.measured.attention)
         return len(rows) - len(self.products) - len(self.attention)
 
-    def of(self, device: str, dtype: str, shapes: str = "all", what: str = "product") -> list[Predicted]:
+    def of(self, device: str, dtype: str, shapes: str = "all", what: str = "product") -> list[PredictedKernel]:
         """The predictions of a group and a class of shapes."""
         holds = SHAPES[shapes]
         return [one for one in (*self.products, *self.attention) if one.group == (device, dtype, what) and holds(one)]
@@ -97,28 +81,23 @@ def validate(measured: KernelMeasurements) -> KernelValidation:
     return KernelValidation(measured, _predict(measured, measured.products), _predict(measured, measured.attention))
 
 
-def _predict(measured: KernelMeasurements, rows: Iterable[Product | Attended]) -> tuple[Predicted, ...]:
+def _predict(measured: KernelMeasurements, rows: Iterable[PublishedProduct | PublishedAttention]) -> tuple[PredictedKernel, ...]:
     """By device, in the order of their description."""
     order = list(measured.entries)
     known = sorted((row for row in rows if row.device), key=lambda row: order.index(row.device))
-    return tuple(Predicted(row, kernel_time(measured.devices[row.device], row.kernel)) for row in known)
+    return tuple(PredictedKernel(row, kernel_time(measured.devices[row.device], row.kernel)) for row in known)
 
 
-def errors(predictions: Sequence[Predicted]) -> Errors:
-    """Median, 90th percentile, largest and mean error of at least one prediction."""
-    sizes = sorted(abs(one.error) for one in predictions)
-    return Errors(len(sizes), median(sizes), percentile(sizes, 0.9), sizes[-1], fmean(one.error for one in predictions))
-
-
-def _tables(predictions: Sequence[Predicted], shapes: Sequence[str]) -> list[tuple[tuple[str, str, str], str, Errors]]:
+def _tables(predictions: Sequence[PredictedKernel], shapes: Sequence[str]) -> list[tuple[tuple[str, str, str], str, Errors]]:
     """(group, class of shapes, its errors), where a class holds some kernels, and not those of a class before it."""
     found = []
     for group in dict.fromkeys(one.group for one in predictions):
-        before: list[list[Predicted]] = []
+        before: list[list[PredictedKernel]] = []
         for name in shapes:
             chosen = [one for one in predictions if one.group == group and SHAPES[name](one)]
-            if chosen and chosen not in before:
-                found.append((group, name, errors(chosen)))
+            summary = errors(one.error for one in chosen)
+            if summary is not None and chosen not in before:
+                found.append((group, name, summary))
                 before.append(chosen)
     return found
 
@@ -139,10 +118,10 @@ def document(validation: KernelValidation) -> dict[str, Any]:
     """The whole comparison as one JSON document."""
     measured = validation.measured
 
-    def rows(predictions: Sequence[Predicted], *, attention: bool) -> list[dict[str, Any]]:
+    def rows(predictions: Sequence[PredictedKernel], *, attention: bool) -> list[dict[str, Any]]:
         return [
             {"device": group[0], "implementation" if attention else "dtype": group[1], "what": group[2], "shapes": shapes,
-             "fitted_on_these": _fitted(measured, group, attention=attention) or None, **one.document()}
+             "fitted_on_these": _fitted(measured, group, attention=attention) or None, **one.document(_KEYS)}
             for group, shapes, one in _tables(predictions, ("all",) if attention else tuple(SHAPES))
         ]  # fmt: skip
 
@@ -155,9 +134,9 @@ def document(validation: KernelValidation) -> dict[str, Any]:
     }
 
 
-def _row(one: Predicted) -> dict[str, Any]:
+def _row(one: PredictedKernel) -> dict[str, Any]:
     row = one.row
-    if isinstance(row, Product):
+    if isinstance(row, PublishedProduct):
         gemm = row.gemm
         shape: dict[str, Any] = {
             "kind": row.kind, "dtype": gemm.dtype, "m": gemm.m, "n": gemm.n, "k": gemm.k, "groups": gemm.batch, "layout": gemm.layout,
@@ -200,7 +179,9 @@ def text(validation: KernelValidation) -> str:
     return "\n".join(lines)
 
 
-def _lines(measured: KernelMeasurements, predictions: Sequence[Predicted], shapes: Sequence[str], *, attention: bool) -> Iterable[str]:
+def _lines(
+    measured: KernelMeasurements, predictions: Sequence[PredictedKernel], shapes: Sequence[str], *, attention: bool
+) -> Iterable[str]:
     seen: set[str] = set()
     before = None
     for group, name, one in _tables(predictions, shapes):
@@ -209,7 +190,7 @@ def _lines(measured: KernelMeasurements, predictions: Sequence[Predicted], shape
         dtype, what = ("", "") if group == before else group[1:]
         before = group
         label = f"{title:<18.18}{dtype:<15}{what:<33}" if attention else f"{title:<18.18}{dtype:<6}{what:<17}{name:<25}"
-        figures = f"{one.rows:>5}{100 * one.middle:>9.1f}{100 * one.most:>8.1f}{100 * one.worst:>8.1f}{100 * one.bias:>+8.1f}"
+        figures = f"{one.rows:>5}{100 * one.median:>9.1f}{100 * one.p90:>8.1f}{100 * abs(one.worst):>8.1f}{100 * one.bias:>+8.1f}"
         fitted = (_fitted(measured, group, attention=attention) or "no") if dtype else ""
         yield f"{label}{figures}   {fitted}".rstrip()
 
@@ -222,7 +203,7 @@ def picture(validation: KernelValidation, kind: Literal["svg", "png"] = "svg") -
     panels: dict[str, list[Point]] = {}
     for one in (*validation.products, *validation.attention):
         device, dtype, what = one.group
-        series = "attention" if isinstance(one.row, Attended) else dtype if what == WHAT["gemm"] else f"{dtype}, {what}"
+        series = "attention" if isinstance(one.row, PublishedAttention) else dtype if what == WHAT["gemm"] else f"{dtype}, {what}"
         flop = one.kernel.flop
         panels.setdefault(validation.measured.entries[device].title, []).append(
             Point(series, flop / one.row.time / 1e12, flop / one.time / 1e12)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import log2
 
-from parsim.scenario.files import data_root, find, read, read_text
+from parsim.scenario.files import data_root, find, read
 from parsim.units import parse
+from parsim.validation.published import Published, read_rows
 
 FILE = "validation/published_mfu.csv"
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedUtilisation(Published):
     """One run as its source describes it; None is what it does not print."""
 
-    source: str
     table: str
     device: str
     """a shipped device"""
@@ -40,7 +38,6 @@ class Published:
     hfu: float | None
     convention: str
     """a FLOP convention of parsim; empty: the source does not say what it counts"""
-    note: str
 
     @property
     def peak(self) -> float:
@@ -72,25 +69,28 @@ class Published:
 
 
 @cache
-def published() -> tuple[Published, ...]:
-    """All rows, in the order of the file."""
-    text = read_text(data_root() / FILE)
-    return tuple(_row(row) for row in csv.DictReader(io.StringIO(text)))
+def published() -> tuple[PublishedUtilisation, ...]:
+    """All rows, in the order of the file.
+
+    Raises:
+        ScenarioError: rows that cannot be read.
+    """
+    return read_rows(data_root() / FILE, _row)
 
 
-def nearest(device: str, parameters: float, gpus: int, sequence: int, precision: str, most: int = 5) -> tuple[Published, ...]:
+def nearest(device: str, parameters: float, gpus: int, sequence: int, precision: str, most: int = 5) -> tuple[PublishedUtilisation, ...]:
     """The runs most like yours, best first; of one source and model only the nearest.
 
     Distance: factors of two in parameters, and half as much in GPUs and sequence length; another generation of GPU counts
     as a factor of 16 in parameters, another card of it as a quarter of one factor, another precision as one.
     """
-    chosen: dict[tuple[str, str], Published] = {}
+    chosen: dict[tuple[str, str], PublishedUtilisation] = {}
     for row in sorted(published(), key=lambda row: _distance(row, device, parameters, gpus, sequence, precision)):
         chosen.setdefault((row.source, row.model), row)
     return tuple(list(chosen.values())[:most])
 
 
-def _distance(row: Published, device: str, parameters: float, gpus: int, sequence: int, precision: str) -> float:
+def _distance(row: PublishedUtilisation, device: str, parameters: float, gpus: int, sequence: int, precision: str) -> float:
     generation = row.device.partition("-")[0] != device.partition("-")[0]
     sixteen_bit = ("fp16", "bf16")
     other = row.precision != precision and not (row.precision in sixteen_bit and precision in sixteen_bit)
@@ -98,7 +98,7 @@ def _distance(row: Published, device: str, parameters: float, gpus: int, sequenc
     return sizes + 4.0 * generation + 0.25 * (row.device != device) + other
 
 
-def sources(rows: Sequence[Published]) -> list[str]:
+def sources(rows: Sequence[PublishedUtilisation]) -> list[str]:
     """Where the rows stand."""
     return list(dict.fromkeys(row.source for row in rows))
 
@@ -109,11 +109,11 @@ def _peak(device: str, precision: str) -> float:
     return float(parse(tree["compute"]["peak"][precision], "flops"))
 
 
-def _row(row: dict[str, str]) -> Published:
+def _row(row: dict[str, str]) -> PublishedUtilisation:
     def number(key: str, scale: float = 1.0) -> float | None:
         return float(row[key]) * scale if row[key] else None
 
-    return Published(
+    return PublishedUtilisation(
         source=row["source"],
         table=row["table"],
         device=row["device"],

@@ -9,8 +9,9 @@ from parsim.cli import execute
 from parsim.errors import ScenarioError
 from parsim.kernel import Attention
 from parsim.scenario.files import data_root
-from parsim.study.kernel_measurements import kernel_measurements
-from parsim.study.validate_gemm import SHAPES, document, errors, picture, text, validate
+from parsim.validation.kernels import kernel_measurements
+from parsim.validation.predicted_kernels import SHAPES, document, picture, text, validate
+from parsim.validation.score import errors
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +66,8 @@ def test_shapes_and_times(measured):
 
 
 def figures(validation, device, dtype, shapes="> 1 GFLOP"):
-    one = errors(validation.of(device, dtype, shapes))
-    return one.middle, one.most
+    one = errors(row.error for row in validation.of(device, dtype, shapes))
+    return one.median, one.p90
 
 
 def test_products_of_the_a100(validation):
@@ -132,9 +133,9 @@ def test_fast_products_of_the_b200_are_short_ones(validation):
     ],
 )
 def test_attention(validation, device, implementation, what, middle, worst):
-    found = errors(validation.of(device, implementation, "all", what))
-    assert found.middle < middle
-    assert found.worst < worst
+    found = errors(one.error for one in validation.of(device, implementation, "all", what))
+    assert found.median < middle
+    assert abs(found.worst) < worst
 
 
 def test_nothing_beats_peak(validation):
@@ -146,9 +147,9 @@ def test_nothing_beats_peak(validation):
 def test_errors_by_hand(validation):
     rows = validation.of("rtx-a6000-48gb", "fp16", what="best of a sweep")
     assert len(rows) == 1
-    found = errors(rows)
-    assert found.middle == found.most == found.worst == abs(found.bias) == abs(rows[0].time / rows[0].row.time - 1)
-    assert found.document()["rows"] == 1
+    found = errors(one.error for one in rows)
+    assert found.median == found.p90 == abs(found.worst) == abs(found.bias) == abs(rows[0].time / rows[0].row.time - 1)
+    assert found.rows == 1
 
 
 def test_every_predicted_row_counts_once(validation):

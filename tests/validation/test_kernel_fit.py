@@ -11,9 +11,9 @@ from parsim.errors import ScenarioError
 from parsim.hardware.device import device_from_tree
 from parsim.hardware.kernels import gemm_time
 from parsim.scenario.files import data_root, find, names, read
-from parsim.study import fit_kernels
-from parsim.study.fit_kernels import mean_error, parameter, refit, with_parameters, write
-from parsim.study.kernel_measurements import Fit, benchmark_device, kernel_measurements
+from parsim.validation import kernel_fit
+from parsim.validation.kernel_fit import mean_error, parameter, refit, with_parameters, write
+from parsim.validation.kernels import ParameterFit, benchmark_device, kernel_measurements
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +84,15 @@ def test_the_search_finds_what_made_the_times(measured, efficiency, k_half):
     truth = with_parameters(base, {"efficiency": efficiency, "k_half": k_half})
     rows = [row for row in measured.products if row.device == "a100-pcie-80gb" and row.kind == "gemm"][::4]
     made = [replace(row, time=gemm_time(truth, row.gemm)) for row in rows]
-    fit = Fit("bf16", "all", {"efficiency": (0.3, 1.0, 0.7), "k_half": (0.0, 600.0, 128.0)})
-    found = fit_kernels._search(base, made, fit, {"efficiency": 0.7, "k_half": 128.0})
+    fit = ParameterFit("bf16", "all", {"efficiency": (0.3, 1.0, 0.7), "k_half": (0.0, 600.0, 128.0)})
+    found = kernel_fit._search(base, made, fit, {"efficiency": 0.7, "k_half": 128.0})
     assert mean_error(with_parameters(base, found), made) < 0.001
     assert found["efficiency"] == pytest.approx(efficiency, rel=0.005)
     assert found["k_half"] == pytest.approx(k_half, abs=5)
 
 
 def test_simplex_stays_inside_and_finds_a_corner():
-    found = fit_kernels._simplex(lambda place: 1 + (place[0] - 0.3) ** 2 + abs(place[1] - 2.0), [0.8, 0.5])
+    found = kernel_fit._simplex(lambda place: 1 + (place[0] - 0.3) ** 2 + abs(place[1] - 2.0), [0.8, 0.5])
     assert found == pytest.approx([0.3, 1.0], abs=0.02)
 
 
@@ -100,26 +100,26 @@ def test_only_the_numbers_change(measured, tmp_path, monkeypatch):
     path = tmp_path / "v100.yaml"
     shutil.copy(find("devices", "v100-sxm2-16gb"), path)
     before = path.read_text()
-    monkeypatch.setattr(fit_kernels, "find", lambda kind, name: path)
+    monkeypatch.setattr(kernel_fit, "find", lambda kind, name: path)
     entry = measured.entries["v100-sxm2-16gb"]
     values = {"efficiency": 0.5, "efficiency.fp32": 0.6, "k_half": 100.0, "latency": 3e-6, "mem-efficient.forward": 0.2}
-    assert write(fit_kernels.Refit(entry, values, {}, {}), "v100") == path
+    assert write(kernel_fit.Refit(entry, values, {}, {}), "v100") == path
     card = device_from_tree(read(path).tree)
     assert {key: parameter(card, key) for key in values} == values
     changed = [pair for pair in zip(before.splitlines(), path.read_text().splitlines(), strict=True) if pair[0] != pair[1]]
     assert len(changed) == 4
     with pytest.raises(ScenarioError, match=r"triton-fa1\.block does not stand"):
-        write(fit_kernels.Refit(entry, {"triton-fa1.block": 1.0}, {}, {}), "v100")
+        write(kernel_fit.Refit(entry, {"triton-fa1.block": 1.0}, {}, {}), "v100")
 
 
 def test_what_cannot_be_fitted(measured):
     with pytest.raises(ScenarioError, match="nothing of 'gb200-186gb' is fitted"):
         refit(measured, "gb200-186gb")
     entry = measured.entries["t4-16gb"]
-    wrong = replace(entry, fits=(Fit("fp16", "all", {"eficiency": (0, 1, 0.5)}),))
+    wrong = replace(entry, fits=(ParameterFit("fp16", "all", {"eficiency": (0, 1, 0.5)}),))
     with pytest.raises(ScenarioError, match="unknown parameter 'eficiency'"):
         refit(replace(measured, entries={"t4-16gb": wrong}), "t4-16gb")
-    empty = replace(entry, fits=(Fit("fp64", "all", {"efficiency": (0, 1, 0.5)}),))
+    empty = replace(entry, fits=(ParameterFit("fp64", "all", {"efficiency": (0, 1, 0.5)}),))
     with pytest.raises(ScenarioError, match="no rows of fp64"):
         refit(replace(measured, entries={"t4-16gb": empty}), "t4-16gb")
 

@@ -1,29 +1,28 @@
 """Predicted against published peak memory of fine-tuning, row by row.
 
 `validation/memory/finetune.csv` holds the rows, `finetune.yaml` how each group of rows becomes scenarios. Rows that state how long
-their longest sample is are gated; those that state a cap only are predicted at the cap and shown.
+their longest sample is are scored; those that state a cap only are predicted at the cap and shown.
 """
 
 from __future__ import annotations
 
 import copy
-import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from parsim.run import simulate
 from parsim.scenario import load
-from parsim.scenario.files import data_root, read
+from parsim.scenario.files import read
+from parsim.validation.published import Published, folder, read_rows
+from parsim.validation.score import relative_error
 
 UNITS = {"GB": 1e9, "GiB": 2.0**30}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One published measurement."""
+class PublishedPeak(Published):
+    """One published peak of allocated memory."""
 
     group: str
     model: str
@@ -40,10 +39,6 @@ class Row:
     """nf4 | nf4-dq | '' (as the precision)"""
     peak: float | None
     """[B]; None: out of memory"""
-    gated: bool
-    why: str
-    """why it is not gated, or what happened"""
-    source: str
 
     @property
     def name(self) -> str:
@@ -53,10 +48,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class PredictedPeak:
     """A row with its prediction."""
 
-    row: Row
+    row: PublishedPeak
     allocated: int
     """peak of allocated memory [B], what the sources print"""
     fits: bool
@@ -65,22 +60,22 @@ class Predicted:
     @property
     def error(self) -> float | None:
         """Predicted over measured peak, less one; None where the run ended out of memory."""
-        return None if self.row.peak is None else self.allocated / self.row.peak - 1.0
+        return None if self.row.peak is None else relative_error(self.allocated, self.row.peak)
 
 
-def folder() -> Path:
-    """Where the rows are."""
-    return data_root() / "validation" / "memory"
+def rows() -> tuple[PublishedPeak, ...]:
+    """The rows of ``finetune.csv``.
+
+    Raises:
+        ScenarioError: rows that cannot be read.
+    """
+    return read_rows(folder("memory") / "finetune.csv", _row)
 
 
-def rows() -> list[Row]:
-    """The rows of ``finetune.csv``."""
-    with (folder() / "finetune.csv").open(encoding="utf-8", newline="") as file:
-        return [_row(entry) for entry in csv.DictReader(file)]
-
-
-def _row(entry: Mapping[str, str]) -> Row:
-    return Row(
+def _row(entry: Mapping[str, str]) -> PublishedPeak:
+    if entry["gate"] != "yes" and not entry["why"]:
+        raise ValueError("a row that is left out says why")
+    return PublishedPeak(
         group=entry["group"],
         model=entry["model"],
         method=entry["method"],
@@ -91,13 +86,13 @@ def _row(entry: Mapping[str, str]) -> Row:
         micro_batch=int(entry["micro_batch"]),
         base=entry["base"],
         peak=float(entry["peak"]) * UNITS[entry["unit"]] if entry["peak"] else None,
-        gated=entry["gate"] == "yes",
-        why=entry["why"],
         source=entry["source"],
+        note=entry["note"],
+        left_out="" if entry["gate"] == "yes" else entry["why"],
     )
 
 
-def scenario_of(row: Row, settings: Mapping[str, Any]) -> dict[str, Any]:
+def scenario_of(row: PublishedPeak, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The scenario of a row, by the settings of its group."""
     group = settings["groups"][row.group]
     tree = laid(group["scenario"], {})
@@ -122,29 +117,24 @@ def laid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def predict(row: Row, settings: Mapping[str, Any] | None = None) -> Predicted:
+def predict(row: PublishedPeak, settings: Mapping[str, Any] | None = None) -> PredictedPeak:
     """Simulate one row."""
-    tree = scenario_of(row, read(folder() / "finetune.yaml").tree if settings is None else settings)
+    tree = scenario_of(row, read(folder("memory") / "finetune.yaml").tree if settings is None else settings)
     report = simulate(load(tree))
-    return Predicted(row, max(device.allocated_bytes for device in report.measured.memory.devices), report.fits, tree)
+    return PredictedPeak(row, max(device.allocated_bytes for device in report.measured.memory.devices), report.fits, tree)
 
 
-def predictions(chosen: Iterable[Row] | None = None) -> list[Predicted]:
+def predictions(chosen: Iterable[PublishedPeak] | None = None) -> list[PredictedPeak]:
     """All rows (or the chosen ones), predicted."""
-    settings = read(folder() / "finetune.yaml").tree
+    settings = read(folder("memory") / "finetune.yaml").tree
     return [predict(row, settings) for row in (rows() if chosen is None else chosen)]
 
 
-def mean_error(found: Iterable[Predicted]) -> float:
-    """Mean of absolute errors over the rows with a measured peak."""
-    return fmean(abs(p.error) for p in found if p.error is not None)
-
-
-def table(found: Iterable[Predicted]) -> str:
-    """One line per row: measured, predicted, error, and why a row is not gated."""
+def table(found: Iterable[PredictedPeak]) -> str:
+    """One line per row: measured, predicted, error, and why it is left out of the score."""
     lines = [f"{'row':<52} {'measured':>10} {'predicted':>10} {'error':>8}"]
     for p in found:
-        measured = "OOM" if p.row.peak is None else f"{p.row.peak / 1e9:.2f} GB"
+        measured, what = ("OOM", "out of memory") if p.row.peak is None else (f"{p.row.peak / 1e9:.2f} GB", "")
         error = ("fits" if p.fits else "does not fit") if p.error is None else f"{100 * p.error:+.1f} %"
-        lines.append(f"{p.row.name:<52} {measured:>10} {p.allocated / 1e9:>7.2f} GB {error:>8}  {p.row.why}".rstrip())
+        lines.append(f"{p.row.name:<52} {measured:>10} {p.allocated / 1e9:>7.2f} GB {error:>8}  {p.row.left_out or what}".rstrip())
     return "\n".join(lines)

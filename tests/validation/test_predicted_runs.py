@@ -10,9 +10,9 @@ from published_runs import PUBLISHED
 from parsim.run import execute
 from parsim.scenario.build import build
 from parsim.scenario.load import load
-from parsim.study.runs import Fits, Row, published
-from parsim.study.validate_runs import GRADES, Prediction, Validation, document, errors, predict, step_time, validate
-from parsim.study.validate_runs_text import picture, text
+from parsim.validation.predicted_runs import GRADES, PredictedRun, RunValidation, document, picture, predict, step_time, text, validate
+from parsim.validation.runs import Fits, PublishedRun, published
+from parsim.validation.score import errors
 
 
 def row_of(name):
@@ -30,13 +30,14 @@ def test_errors_by_hand():
     found = errors([0.1, -0.2, None, 0.05, 0.15])
     assert (found.rows, found.worst) == (4, -0.2)
     assert (found.mean, found.bias) == pytest.approx((0.125, 0.025))
-    assert found.middle == pytest.approx(0.125)
-    assert found.most == pytest.approx(0.15 + 0.7 * 0.05)
+    assert found.median == pytest.approx(0.125)
+    assert found.p90 == pytest.approx(0.15 + 0.7 * 0.05)
     assert errors([None]) is None
 
 
 def test_rows_that_cannot_be_simulated_say_why():
-    broken = Row("x-1", "x", {"step_time_s": 1.0}, {"model": "gpt2", "cluster": "single-a100", "training": {"sequence_length": 4096}})
+    settings = {"model": "gpt2", "cluster": "single-a100", "training": {"sequence_length": 4096}}
+    broken = PublishedRun("x-1", {"step_time_s": 1.0}, settings, source="x")
     found = predict(broken, "a-priori", {})
     assert found.seconds is None
     assert "training" in found.refused
@@ -61,7 +62,7 @@ def test_zero_bubble_rows_with_profiled_stage_times(small):
 
 def test_one_overhead_per_micro_batch_and_stage_explains_most_of_it():
     source = published(names=["zero-bubble"])[0]
-    from parsim.study.runs import fitted
+    from parsim.validation.runs import fitted
 
     found = validate([source], fitted(), ["calibrated"], jobs=1).times("zero-bubble", "calibrated")
     assert found.mean <= 0.03
@@ -85,11 +86,14 @@ def test_the_text_names_rows_grades_and_constants(small):
 
 
 def test_left_out_rows_are_printed_apart():
-    rows = (Row("x-1", "x", {"step_time_s": 1.0}, {}), Row("x-2", "x", {"step_time_s": 1.0}, {}, "an outlier"))
+    rows = (
+        PublishedRun("x-1", {"step_time_s": 1.0}, {}, source="x"),
+        PublishedRun("x-2", {"step_time_s": 1.0}, {}, source="x", left_out="an outlier"),
+    )
     source = published(names=["zero-bubble"])[0]
-    made = Validation(
+    made = RunValidation(
         (type(source)("x", "X", "somewhere", "gpu", "", (), rows),),
-        tuple(Prediction(row, "a-priori", 1.1 if row.left_out == "" else 9.0) for row in rows),
+        tuple(PredictedRun(row, "a-priori", 1.1 if row.left_out == "" else 9.0) for row in rows),
         Fits(),
     )
     assert made.times("x", "a-priori").mean == pytest.approx(0.1)

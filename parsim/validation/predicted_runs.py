@@ -13,28 +13,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from os import cpu_count
-from statistics import fmean, median
-from typing import Any
+from typing import Any, Literal
 
 from parsim.errors import InputError
 from parsim.run import execute, simulate
 from parsim.scenario.build import build
 from parsim.scenario.load import load
-from parsim.study.quantiles import percentile
-from parsim.study.runs import Fits, Row, Source
+from parsim.validation.runs import Fits, PublishedRun, Source
+from parsim.validation.score import Errors, errors, relative_error
 
 GRADES = ("a-priori", "calibrated", "held-out")
 MEMORY = {"allocated_gib": "peak_allocated_bytes", "reserved_gib": "peak_reserved_bytes", "device_used_gib": "peak_device_used_bytes"}
 """measured column -> key of the report's memory"""
+_KEYS = {
+    "rows": "rows", "mean_abs_error": "mean", "median_abs_error": "median", "p90_abs_error": "p90", "worst_abs_error": "worst",
+    "bias": "bias",
+}  # fmt: skip
+"""key of the JSON document -> field of `Errors`"""
+_HEADINGS = f"{'rows':>5} {'mean':>6} {'median':>6} {'p90':>6} {'worst':>7} {'bias':>6}"
 _WARM = 2
 """a step grows by the same time per micro-batch once this many times the pipeline's depth are under way"""
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class PredictedRun:
     """One row, predicted in one grade."""
 
-    row: Row
+    row: PublishedRun
     grade: str
     seconds: float | None
     """step time [s]; None where none was measured or the row is left out for it"""
@@ -46,7 +51,7 @@ class Prediction:
     @property
     def error(self) -> float | None:
         """Predicted over measured step time, less one."""
-        return None if self.seconds is None else self.seconds / self.row.measured["step_time_s"] - 1.0
+        return None if self.seconds is None else relative_error(self.seconds, self.row.measured["step_time_s"])
 
     @property
     def memory(self) -> float | None:
@@ -56,39 +61,15 @@ class Prediction:
     @property
     def memory_error(self) -> float | None:
         """Predicted over measured peak memory, less one."""
-        return None if self.gib is None or self.memory is None else self.gib / self.memory - 1.0
+        return None if self.gib is None or self.memory is None else relative_error(self.gib, self.memory)
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
-    """The errors of some rows."""
-
-    rows: int
-    mean: float
-    """of the absolute errors"""
-    middle: float
-    """median of the absolute errors"""
-    most: float
-    """90th percentile of the absolute errors"""
-    worst: float
-    """largest absolute error, signed"""
-    bias: float
-    """mean of the signed errors"""
-
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "rows": self.rows, "mean_abs_error": self.mean, "median_abs_error": self.middle, "p90_abs_error": self.most,
-            "worst_abs_error": abs(self.worst), "bias": self.bias,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Validation:
+class RunValidation:
     """All predictions."""
 
     sources: tuple[Source, ...]
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[PredictedRun, ...]
     fits: Fits
 
     @property
@@ -96,7 +77,7 @@ class Validation:
         """The grades, in order."""
         return tuple(dict.fromkeys(one.grade for one in self.predictions))
 
-    def of(self, source: str, grade: str) -> list[Prediction]:
+    def of(self, source: str, grade: str) -> list[PredictedRun]:
         """The predictions of a source in a grade, all rows."""
         return [one for one in self.predictions if one.row.source == source and one.grade == grade]
 
@@ -109,20 +90,11 @@ class Validation:
         return errors(one.memory_error for one in self.of(source, grade) if not one.row.memory_left_out)
 
 
-Watch = Callable[[Iterable[Prediction], int], Iterable[Prediction]]
+Watch = Callable[[Iterable[PredictedRun], int], Iterable[PredictedRun]]
 
 
-def _unwatched(predictions: Iterable[Prediction], _total: int) -> Iterable[Prediction]:
+def _unwatched(predictions: Iterable[PredictedRun], _total: int) -> Iterable[PredictedRun]:
     return predictions
-
-
-def errors(values: Iterable[float | None]) -> Errors | None:
-    """The summary of signed errors; None if there are none."""
-    found = [value for value in values if value is not None]
-    if not found:
-        return None
-    sizes = sorted(map(abs, found))
-    return Errors(len(found), fmean(sizes), median(sizes), percentile(sizes, 0.9), max(found, key=abs), fmean(found))
 
 
 def step_time(tree: Mapping[str, Any], *, trust_code: bool = False) -> float:
@@ -175,7 +147,7 @@ def _with_batch(tree: Mapping[str, Any], size: int) -> dict[str, Any]:
     return shorter
 
 
-def predict(row: Row, grade: str, changes: Mapping[str, Any]) -> Prediction:
+def predict(row: PublishedRun, grade: str, changes: Mapping[str, Any]) -> PredictedRun:
     """One row in one grade. A row that cannot be simulated says why."""
     tree = row.scenario(changes)
     seconds = gib = None
@@ -186,13 +158,13 @@ def predict(row: Row, grade: str, changes: Mapping[str, Any]) -> Prediction:
             if column in row.measured and grade == GRADES[0]:
                 gib = peak_gib(tree, column)
     except InputError as error:
-        return Prediction(row, grade, None, None, "; ".join(str(finding) for finding in error.findings))
-    return Prediction(row, grade, seconds, gib)
+        return PredictedRun(row, grade, None, None, "; ".join(str(finding) for finding in error.findings))
+    return PredictedRun(row, grade, seconds, gib)
 
 
 def validate(
     sources: Sequence[Source], fits: Fits, grades: Sequence[str] = GRADES, *, jobs: int | None = None, watch: Watch = _unwatched
-) -> Validation:
+) -> RunValidation:
     """Predict every row in every grade, in `jobs` processes (None: one per CPU).
 
     `watch` is given the predictions as they come and how many there will be, and passes them on.
@@ -203,10 +175,10 @@ def validate(
     else:
         with ProcessPoolExecutor(jobs) as pool:
             found = list(watch(pool.map(predict, *zip(*work, strict=True), chunksize=4), len(work)))
-    return Validation(tuple(sources), tuple(found), fits)
+    return RunValidation(tuple(sources), tuple(found), fits)
 
 
-def document(validation: Validation) -> dict[str, Any]:
+def document(validation: RunValidation) -> dict[str, Any]:
     """The whole comparison as one JSON document; a source's own figures are the calibrated ones where there are any."""
     main = "calibrated" if "calibrated" in validation.grades else validation.grades[-1]
     sources: dict[str, Any] = {}
@@ -217,10 +189,10 @@ def document(validation: Validation) -> dict[str, Any]:
         sources[source.name] = {
             "title": source.title, "source": source.reference, "gpu": source.gpu, "inferred": source.inferred,
             "from_training": dict(source.from_training),
-            **({} if overall is None else overall.document()),
+            **({} if overall is None else overall.document(_KEYS)),
             "grade": main,
-            "grades": {grade.replace("-", "_"): None if one is None else one.document() for grade, one in times.items()},
-            "memory": None if memories is None else memories.document(),
+            "grades": {grade.replace("-", "_"): None if one is None else one.document(_KEYS) for grade, one in times.items()},
+            "memory": None if memories is None else memories.document(_KEYS),
             "left_out": sum(bool(row.left_out) for row in source.rows),
             "constants": {one.name: {"key": one.key, "unit": one.unit, "meaning": one.meaning,
                                      "value": validation.fits.constants.get(source.name, {}).get(one.key)} for one in source.constants},
@@ -228,9 +200,106 @@ def document(validation: Validation) -> dict[str, Any]:
     return {"parsim": 1, "sources": sources, "rows": [_row(one) for one in validation.predictions]}
 
 
-def _row(one: Prediction) -> dict[str, Any]:
+def _row(one: PredictedRun) -> dict[str, Any]:
     return {
         "id": one.row.id, "source": one.row.source, "grade": one.grade, "measured_s": one.row.measured.get("step_time_s"),
         "predicted_s": one.seconds, "error": one.error, "measured_gib": one.memory, "predicted_gib": one.gib,
         "memory_error": one.memory_error, "left_out": one.row.left_out or None, "refused": one.refused or None,
     }  # fmt: skip
+
+
+def text(validation: RunValidation, *, rows: bool = True) -> str:
+    """Every row, then mean, median, 90th percentile, worst and bias by source and grade; errors in percent."""
+    lines = []
+    if rows:
+        for source in validation.sources:
+            lines += [*_rows(validation, source), ""]
+    lines += ["Error of the step time: predicted over measured, less one [%]", f"{'source':<20} {'grade':<11} {_HEADINGS}"]
+    for source in validation.sources:
+        name = source.name
+        for grade in validation.grades:
+            lines.append(f"{name:<20} {grade:<11} {_summary(validation.times(source.name, grade))}")
+            name = ""
+    memories = [(source, found) for source in validation.sources if (found := validation.memories(source.name, validation.grades[0]))]
+    if memories:
+        lines += ["", "Error of the peak memory [%]", f"{'source':<32} {_HEADINGS}"]
+        lines += [f"{source.name:<32} {_summary(found)}" for source, found in memories]
+    lines += ["", *_left_out(validation), "", *_from_training(validation), "", *_fitted(validation), "", "inferred, because not printed"]
+    lines += [f"  {source.name}: {source.inferred}" for source in validation.sources if source.inferred]
+    return "\n".join(lines)
+
+
+def _rows(validation: RunValidation, source: Source) -> list[str]:
+    columns = {grade: {one.row.id: one for one in validation.of(source.name, grade)} for grade in validation.grades}
+    head = "".join(f" {grade + ' [s]':>15} {'[%]':>7}" for grade in validation.grades)
+    lines = [source.title, f"  {source.reference}", f"  {'row':<24} {'measured [s]':>12}{head}"]
+    for row in source.rows:
+        cells = "".join(_cell(columns[grade][row.id]) for grade in validation.grades)
+        memory = columns[validation.grades[0]][row.id]
+        note = "  left out" if row.left_out else ""
+        if memory.gib is not None and memory.memory is not None and memory.memory_error is not None:
+            note = f"  memory {memory.memory:.4g} GiB, {memory.gib:.4g} GiB, {100 * memory.memory_error:+.1f} %{note}"
+        measured = row.measured.get("step_time_s")
+        lines.append(f"  {row.id:<24} {'' if measured is None else f'{measured:.5g}':>12}{cells}{note}")
+    return lines
+
+
+def _cell(one: PredictedRun) -> str:
+    if one.seconds is None or one.error is None:
+        return f" {'refused' if one.refused else '':>15} {'':>7}"
+    return f" {one.seconds:>15.5g} {100 * one.error:>+7.1f}"
+
+
+def _summary(found: Errors | None) -> str:
+    if found is None:
+        return f"{0:>5}"
+    shares = [f"{100 * value:>6.1f}" for value in (found.mean, found.median, found.p90)]
+    return f"{found.rows:>5} {' '.join(shares)} {100 * found.worst:>+7.1f} {100 * found.bias:>+6.1f}"
+
+
+def _left_out(validation: RunValidation) -> list[str]:
+    lines = ["not counted, with their reasons"]
+    for source in validation.sources:
+        reasons: dict[str, list[str]] = {}
+        for row in source.rows:
+            if row.left_out:
+                reasons.setdefault(row.left_out, []).append(row.id.removeprefix(source.name + "-"))
+        lines += [f"  {source.name}: {len(rows)} ({', '.join(rows)}): {reason}" for reason, rows in reasons.items()]
+    refused = {(one.row.source, one.row.id): one.refused for one in validation.predictions if one.refused}
+    lines += [f"  {row}: cannot be simulated: {reason}" for (_, row), reason in refused.items()]
+    return lines if len(lines) > 1 else ["no row is left out"]
+
+
+def _from_training(validation: RunValidation) -> list[str]:
+    found = [f"  {source.name}, {of}: {words}" for source in validation.sources for of, words in source.from_training.items()]
+    return ["a priori, but not free of training runs", *found] if found else ["no a priori figure holds a parameter from training runs"]
+
+
+def _fitted(validation: RunValidation) -> list[str]:
+    if "calibrated" not in validation.grades:
+        return ["nothing is fitted for the grade a-priori"]
+    lines = ["fitted, grade calibrated"]
+    for gpu in dict.fromkeys(source.gpu for source in validation.sources):
+        values = validation.fits.calibrated.get(gpu, {})
+        lines += [f"  {gpu}: {key} = {value}" for key, value in values.items()]
+    for source in validation.sources:
+        values = validation.fits.constants.get(source.name, {})
+        lines += [f"  {source.name}: {one.name} = {values[one.key]} ({one.meaning})" for one in source.constants if one.key in values]
+    return lines
+
+
+def picture(validation: RunValidation, kind: Literal["svg", "png"]) -> bytes:
+    """Predicted over measured step times, one panel per grade; the shade is 10 % to either side."""
+    from parsim.report.plots.figure import save
+    from parsim.report.plots.scatter import Point, scatter_figure
+
+    panels: dict[str, list[Point]] = {}
+    for grade in validation.grades:
+        panels[grade] = []
+        for source in validation.sources:
+            chosen = [one for one in validation.of(source.name, grade) if one.seconds is not None and not one.row.left_out]
+            found = validation.times(source.name, grade)
+            if found is not None:
+                label = f"{source.name} {100 * found.mean:.1f} %"
+                panels[grade] += [Point(label, one.row.measured["step_time_s"], one.seconds) for one in chosen if one.seconds is not None]
+    return save(scatter_figure({grade: points for grade, points in panels.items() if points}, "s per step", 0.1), kind)

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
 from typing import Any
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.cluster import Cluster
+from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.inputs import Settings
 from parsim.hardware.nccl.profiles import PROFILES
-from parsim.study.collective import cost
-from parsim.study.measurements import Measurements, Point
-from parsim.study.quantiles import percentile
-from parsim.study.wire_speed import least_time
 from parsim.units import format_bytes
+from parsim.validation.bandwidth_bound import least_time
+from parsim.validation.collectives import HOST, Measurements, PublishedCollective, System
+from parsim.validation.score import Errors, errors, relative_error
 
 SIZES = ("< 1 MiB", "1-128 MiB", "128-512 MiB", ">= 512 MiB")
 """the classes of sizes, as printed; their edges are data"""
-HOST = {"nccl-tests": (0.0, 0.0), "python": (38e-6, 8e-6), "python-synchronous": (0.0, 43e-6)}
-"""what a host adds to a loop of collectives [s]: a floor for each call, and time added to it. Python needs 38 us to issue one call (the
-floor of an H200 sweep, stas00/ml-engineering network/README.md) and leaves a gap of 8 us before it (the same, from 1 MiB on); calls that
-are waited for take 45 us more than the library's floor (PKU-DAIR/Hetu-Galvatron), of which the launch is 2"""
+_KEYS = {"points": "rows", "mean_error": "bias", "median_absolute_error": "median", "p90_absolute_error": "p90"}
+"""key of the JSON document -> field of `Errors`"""
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class PredictedCollective:
     """One point, predicted."""
 
-    point: Point
+    point: PublishedCollective
     profile: str
     time: float
     """[s]"""
@@ -44,7 +41,7 @@ class Prediction:
     @property
     def error(self) -> float:
         """Predicted over measured time, less one."""
-        return self.time / self.point.time - 1.0
+        return relative_error(self.time, self.point.time)
 
     @property
     def impossible(self) -> bool:
@@ -59,44 +56,33 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The errors of some predictions."""
+    """The errors of some predictions, and how many are inside the band that is claimed for them."""
 
-    points: int
-    signed: float
-    """mean"""
-    middle: float
-    """median of the absolute errors"""
-    most: float
-    """90th percentile of the absolute errors"""
+    errors: Errors
     inside: int
     claimed: int
     """points for which a band is claimed"""
 
     def document(self) -> dict[str, Any]:
         """The summary as JSON has it."""
-        return {
-            "points": self.points,
-            "mean_error": self.signed,
-            "median_absolute_error": self.middle,
-            "p90_absolute_error": self.most,
-            "inside": self.inside,
-            "claimed": self.claimed,
-        }
+        return {**self.errors.document(_KEYS), "inside": self.inside, "claimed": self.claimed}
 
 
 @dataclass(frozen=True, slots=True)
-class Validation:
+class CollectiveValidation:
     """All predictions of all profiles."""
 
     measured: Measurements
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[PredictedCollective, ...]
 
     @property
     def profiles(self) -> tuple[str, ...]:
         """The profiles, in order."""
         return tuple(dict.fromkeys(one.profile for one in self.predictions))
 
-    def of(self, profile: str, *, system: str | None = None, band: str | None = None, size_class: int | None = None) -> list[Prediction]:
+    def of(
+        self, profile: str, *, system: str | None = None, band: str | None = None, size_class: int | None = None
+    ) -> list[PredictedCollective]:
         """The predictions of a profile, of a system, of the systems that claim a band, of a class of sizes."""
         return [
             one
@@ -108,17 +94,17 @@ class Validation:
         ]
 
     @property
-    def misses(self) -> tuple[Prediction, ...]:
+    def misses(self) -> tuple[PredictedCollective, ...]:
         """Every prediction outside its band."""
         return tuple(one for one in self.predictions if one.inside is False)
 
     @property
-    def impossible(self) -> tuple[Prediction, ...]:
+    def impossible(self) -> tuple[PredictedCollective, ...]:
         """Predictions that beat the wires; there must be none."""
         return tuple(one for one in self.predictions if one.impossible)
 
 
-def validate(measured: Measurements, profiles: Iterable[str] = tuple(PROFILES)) -> Validation:
+def validate(measured: Measurements, profiles: Iterable[str] = tuple(PROFILES)) -> CollectiveValidation:
     """Predict every point with every profile.
 
     Raises:
@@ -137,18 +123,18 @@ def validate(measured: Measurements, profiles: Iterable[str] = tuple(PROFILES)) 
                 text = f"a measurement of {point.system} has {point.gpus:,} GPUs on {machines}"
                 raise TopologyError(Finding(text, f"systems.{point.system}.topology", point.gpus))
             found.append(_predict(measured, point, name, cluster))
-    return Validation(measured, tuple(found))
+    return CollectiveValidation(measured, tuple(found))
 
 
-def _predict(measured: Measurements, point: Point, profile: str, cluster: Cluster) -> Prediction:
+def _predict(measured: Measurements, point: PublishedCollective, profile: str, cluster: Cluster) -> PredictedCollective:
     system = measured.systems[point.system]
     each = point.gpus // point.nodes
     group = tuple(cluster.gpu(node, local) for node in range(point.nodes) for local in range(each))
-    one = cost(cluster, group, point.kind, point.bytes, Settings(profile=profile, algorithm=point.algorithm))
+    one = collective_cost(cluster, group, point.kind, point.bytes, Settings(profile=profile, algorithm=point.algorithm))
     floor, gap = HOST[system.driven_from] if profile == "measured" else (0.0, 0.0)
     time = max(floor, one.time + gap)
     number = measured.size_class(point.bytes)
-    return Prediction(
+    return PredictedCollective(
         point,
         profile,
         time,
@@ -156,65 +142,54 @@ def _predict(measured: Measurements, point: Point, profile: str, cluster: Cluste
         one.protocol,
         least_time(cluster, group, point.kind, point.bytes, measured.wire),
         number,
-        measured.bands[system.band].holds(number, time / point.time - 1.0),
+        measured.bands[system.band].holds(number, relative_error(time, point.time)),
     )
 
 
-def summary(predictions: Sequence[Prediction]) -> Summary:
-    """Mean, median and 90th percentile of at least one prediction."""
-    errors = [one.error for one in predictions]
-    sizes = sorted(map(abs, errors))
+def summary(predictions: Sequence[PredictedCollective]) -> Summary | None:
+    """The summary of predictions; None if there are none."""
+    errors_ = errors(one.error for one in predictions)
     claimed = [one for one in predictions if one.inside is not None]
-    return Summary(
-        len(errors), fmean(errors), median(sizes), percentile(sizes, 0.9), sum(bool(one.inside) for one in claimed), len(claimed)
-    )
+    return None if errors_ is None else Summary(errors_, sum(bool(one.inside) for one in claimed), len(claimed))
 
 
-def _tables(validation: Validation) -> list[tuple[str, str, int, dict[str, Summary]]]:
-    """(system, its band, class of sizes, summary by profile), where there are points."""
-    found = []
-    for name, system in validation.measured.systems.items():
+def _summaries(validation: CollectiveValidation, number: int, *, system: str | None = None, band: str | None = None) -> dict[str, Summary]:
+    """Profile -> summary of a class of sizes, of a system or of all systems that claim a band, where there are points."""
+    found = {one: summary(validation.of(one, system=system, band=band, size_class=number)) for one in validation.profiles}
+    return {profile: one for profile, one in found.items() if one is not None}
+
+
+def _by_system(validation: CollectiveValidation) -> Iterator[tuple[System, int, dict[str, Summary]]]:
+    """(system, class of sizes, summary by profile), where there are points."""
+    for system in validation.measured.systems.values():
         for number in range(len(SIZES)):
-            summaries = {
-                profile: summary(chosen)
-                for profile in validation.profiles
-                if (chosen := validation.of(profile, system=name, size_class=number))
-            }
-            if summaries:
-                found.append((name, system.band, number, summaries))
-    return found
+            if summaries := _summaries(validation, number, system=system.name):
+                yield system, number, summaries
 
 
-def _shares(validation: Validation) -> list[tuple[str, int, dict[str, Summary]]]:
+def _by_band(validation: CollectiveValidation) -> Iterator[tuple[str, int, dict[str, Summary]]]:
     """(band, class of sizes, summary by profile) over all systems that claim a band."""
-    found = []
     for band in validation.measured.bands:
         for number in range(len(SIZES)):
-            summaries = {
-                profile: summary(chosen)
-                for profile in validation.profiles
-                if (chosen := validation.of(profile, band=band, size_class=number))
-            }
-            if summaries:
-                found.append((band, number, summaries))
-    return found
+            if summaries := _summaries(validation, number, band=band):
+                yield band, number, summaries
 
 
-def document(validation: Validation) -> dict[str, Any]:
+def document(validation: CollectiveValidation) -> dict[str, Any]:
     """The whole comparison as one JSON document."""
     measured = validation.measured
     return {
         "parsim": 1,
         "points": len(measured.points),
         "systems": [
-            {"system": name, "title": measured.systems[name].title, "class": band, "inferred": measured.systems[name].inferred,
+            {"system": system.name, "title": system.title, "class": system.band, "inferred": system.inferred,
              "sizes": SIZES[number], **{profile: one.document() for profile, one in summaries.items()}}
-            for name, band, number, summaries in _tables(validation)
+            for system, number, summaries in _by_system(validation)
         ],
         "classes": [
-            {"class": band, "what": measured.bands[band].what, "sizes": SIZES[number], "band": _band(measured, band, number),
+            {"class": band, "what": measured.bands[band].what, "sizes": SIZES[number], "band": _limits(measured, band, number),
              **{profile: one.document() for profile, one in summaries.items()}}
-            for band, number, summaries in _shares(validation)
+            for band, number, summaries in _by_band(validation)
         ],
         "misses": [{**_row(one), "reason": measured.systems[one.point.system].reason(one.point, one.profile)} for one in validation.misses],
         "beats_the_wires": [_row(one) for one in validation.impossible],
@@ -222,12 +197,12 @@ def document(validation: Validation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _band(measured: Measurements, name: str, number: int) -> list[float] | None:
+def _limits(measured: Measurements, name: str, number: int) -> list[float] | None:
     band = measured.bands[name]
     return None if band.low is None or band.high is None else [band.low[number], band.high[number]]
 
 
-def _row(one: Prediction) -> dict[str, Any]:
+def _row(one: PredictedCollective) -> dict[str, Any]:
     point = one.point
     return {
         "system": point.system, "collective": point.kind, "gpus": point.gpus, "nodes": point.nodes, "bytes": point.bytes,
@@ -236,7 +211,7 @@ def _row(one: Prediction) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def text(validation: Validation) -> str:
+def text(validation: CollectiveValidation) -> str:
     """The whole comparison as text."""
     measured = validation.measured
     profiles = validation.profiles
@@ -247,15 +222,15 @@ def text(validation: Validation) -> str:
         f"{'system':<58} {'size':<12} {'points':>6}" + "".join(f"  {profile:>22}" for profile in profiles),
     ]
     seen: dict[str, None] = {}
-    for name, _, number, summaries in _tables(validation):
-        title = "" if name in seen else measured.systems[name].title
-        seen[name] = None
-        first = next(iter(summaries.values()))
-        cells = "".join(f"  {_percentages(summaries[profile]):>22}" for profile in profiles)
-        lines.append(f"{title:<58.58} {SIZES[number]:<12} {first.points:>6}{cells}")
+    for system, number, summaries in _by_system(validation):
+        title = "" if system.name in seen else system.title
+        seen[system.name] = None
+        first = next(iter(summaries.values())).errors
+        cells = "".join(f"  {_percentages(summaries[profile].errors):>22}" for profile in profiles)
+        lines.append(f"{title:<58.58} {SIZES[number]:<12} {first.rows:>6}{cells}")
     lines += ["", f"{'inside the band':<36}{'band':<14}" + "".join(f"{profile:>16}" for profile in profiles)]
-    for band, number, summaries in _shares(validation):
-        limits = _band(measured, band, number)
+    for band, number, summaries in _by_band(validation):
+        limits = _limits(measured, band, number)
         written = "none claimed" if limits is None else f"±{100 * limits[1]:.0f} %" if -limits[0] == limits[1] else "factor 2"
         cells = "".join(f"{_share(summaries[profile]):>16}" for profile in profiles)
         lines.append(f"  {measured.bands[band].what + ', ' + SIZES[number]:<34}{written:<14}{cells}")
@@ -267,12 +242,12 @@ def text(validation: Validation) -> str:
     return "\n".join([*lines, "", "inferred, because not printed", *inferred])
 
 
-def _misses(validation: Validation) -> list[str]:
+def _misses(validation: CollectiveValidation) -> list[str]:
     lines = []
     for profile in validation.profiles:
         missed = [one for one in validation.misses if one.profile == profile]
         lines.append(f"outside the band, profile {profile}: {len(missed)}")
-        reasons: dict[tuple[str, str], list[Prediction]] = {}
+        reasons: dict[tuple[str, str], list[PredictedCollective]] = {}
         for one in missed:
             system = validation.measured.systems[one.point.system]
             reasons.setdefault((system.title, system.reason(one.point, one.profile)), []).append(one)
@@ -282,7 +257,7 @@ def _misses(validation: Validation) -> list[str]:
     return lines
 
 
-def _words(one: Prediction) -> str:
+def _words(one: PredictedCollective) -> str:
     point = one.point
     where = f"{point.kind} {format_bytes(point.bytes, digits=3)}, {point.gpus} GPUs" + (
         f" on {point.nodes} nodes" if point.nodes > 1 else ""
@@ -291,8 +266,8 @@ def _words(one: Prediction) -> str:
     return f"{where}: measured {point.time * 1e6:.1f} us, predicted {one.time * 1e6:.1f} us ({how}), {100 * one.error:+.1f} %"
 
 
-def _percentages(one: Summary) -> str:
-    return f"{100 * one.signed:+.1f} / {100 * one.middle:.1f} / {100 * one.most:.1f}"
+def _percentages(one: Errors) -> str:
+    return f"{100 * one.bias:+.1f} / {100 * one.median:.1f} / {100 * one.p90:.1f}"
 
 
 def _share(one: Summary) -> str:

@@ -19,7 +19,8 @@ from parsim.hardware.kernels import attention_time, gemm_time
 from parsim.kernel import Gemm
 from parsim.report.write import write_file
 from parsim.scenario.files import find, read_text
-from parsim.study.kernel_measurements import Attended, Entry, Fit, KernelMeasurements, Product
+from parsim.validation.kernels import BenchmarkedDevice, KernelMeasurements, ParameterFit, PublishedAttention, PublishedProduct
+from parsim.validation.score import relative_error
 
 _FIRST = 0.15
 """first step, as a share of the bounds"""
@@ -34,7 +35,7 @@ _OF_ATTENTION = frozenset(one.name for one in fields(AttentionEfficiency)) - {"d
 class Refit:
     """What a refit of one device found."""
 
-    entry: Entry
+    entry: BenchmarkedDevice
     fitted: Mapping[str, float]
     """parameter: value, rounded as it is written"""
     written: Mapping[str, float]
@@ -99,15 +100,15 @@ def parameter(device: Device, key: str) -> float:
     return device.kernel_latency if value is None else float(value)
 
 
-def mean_error(device: Device, rows: Sequence[Product | Attended]) -> float:
+def mean_error(device: Device, rows: Sequence[PublishedProduct | PublishedAttention]) -> float:
     """Mean of |predicted / measured - 1|."""
     return fmean(
-        abs((gemm_time(device, one) if isinstance(one := row.kernel, Gemm) else attention_time(device, one)) / row.time - 1.0)
+        abs(relative_error(gemm_time(device, one) if isinstance(one := row.kernel, Gemm) else attention_time(device, one), row.time))
         for row in rows
     )
 
 
-def _chosen(measured: KernelMeasurements, name: str, fit: Fit) -> Sequence[Product | Attended]:
+def _chosen(measured: KernelMeasurements, name: str, fit: ParameterFit) -> Sequence[PublishedProduct | PublishedAttention]:
     if fit.rows == "attention":
         return [row for row in measured.attention if row.device == name and row.attention.implementation == fit.of]
     rows = [row for row in measured.products if row.device == name and row.kind == "gemm" and row.gemm.dtype == fit.of]
@@ -116,7 +117,9 @@ def _chosen(measured: KernelMeasurements, name: str, fit: Fit) -> Sequence[Produ
     return [row for row in rows if (row.large and row.gemm.flop > 1e9) == (fit.rows == "large")]
 
 
-def _search(base: Device, rows: Sequence[Product | Attended], fit: Fit, values: Mapping[str, float]) -> dict[str, float]:
+def _search(
+    base: Device, rows: Sequence[PublishedProduct | PublishedAttention], fit: ParameterFit, values: Mapping[str, float]
+) -> dict[str, float]:
     """Parameters of the smallest mean error, from `values` on: simplex searches, each from where the last one ended."""
     if not rows:
         raise ScenarioError(Finding(f"no rows of {fit.of} ({fit.rows})", "fits"))
