@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from parsim.kernel import Memory
+from parsim.parallel.groups import REPLICA, SHARD
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, place, wait_for_gradients
 from parsim.parallel.optimizer import State, flat_states
@@ -40,8 +41,6 @@ from parsim.parallel.replicated import LANE, Replicated
 from parsim.parallel.storage import split_bytes, trains
 
 ROOT = "root"
-SHARD, REPLICA = "shard", "replica"
-"""groups inside data x context: the ranks that share one copy of the states, and those that hold the same share"""
 
 
 @dataclass

@@ -18,8 +18,8 @@ from parsim.model.mixture import Router
 from parsim.model.model import Block, Model, Parameter, Workload
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
+from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import Unit, Weight
-from parsim.parallel.mesh import Mesh
 from parsim.parallel.own import OwnStrategy
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
 from parsim.parallel.replicated import Replicated
@@ -70,12 +70,17 @@ class Plan:
     @property
     def replicas(self) -> int:
         """Ranks with the same parameters, over which gradients are reduced and model states are sharded: data x context."""
-        return self.mesh.size("data") * self.mesh.size("context")
+        return self.mesh.replicas
 
     @property
     def shard_size(self) -> int:
         """Ranks that share one copy of the model states under a sharded strategy."""
         return self.parallelism.data.shard_size or self.replicas
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Who meets in collectives."""
+        return Groups(self.mesh, min(self.shard_size, self.replicas))
 
     @property
     def asynchronous(self) -> bool:
@@ -90,8 +95,8 @@ class Plan:
 
     def role(self, rank: int) -> str:
         """Ranks of one stage and role do the same work. Only the central strategies know a difference."""
-        if self.parallelism.data.strategy in CENTRAL and self.mesh.size("data") > 1:
-            return "server" if self.mesh.coordinate(rank, "data") == 0 else "worker"
+        if self.parallelism.data.strategy in CENTRAL and self.mesh.size(DATA) > 1:
+            return "server" if self.mesh.coordinate(rank, DATA) == 0 else "worker"
         return ""
 
     def stays(self, stage: int) -> bool:
@@ -163,8 +168,12 @@ class Plan:
             part = "head" if table else "" if layer else block.kind
             if layer and isinstance(operator, Router):
                 part = "router"
-            rows.append((parameter, parameter.local_count(self.mesh.size("tensor")), table, operator.name if layer else "", part))
+            rows.append((parameter, self.local_count(parameter), table, operator.name if layer else "", part))
         return rows
+
+    def local_count(self, parameter: Parameter) -> int:
+        """Elements of a parameter on each of the ranks that it is split over."""
+        return parameter.local_count(self.mesh.size(TENSOR))
 
     def _shared(self, pipeline_rank: int) -> set[str]:
         """Parameters that another block of the same pipeline rank uses too."""
@@ -178,7 +187,7 @@ class Plan:
     @cached_property
     def _tied(self) -> list[tuple[int, int, int]]:
         return [
-            (self._home[parameter.tied], chunk.pipeline_rank, parameter.local_count(self.mesh.size("tensor")))
+            (self._home[parameter.tied], chunk.pipeline_rank, self.local_count(parameter))
             for chunk in self.chunks
             for block in chunk.blocks
             for parameter in self.model.blocks[block].parameters()
@@ -245,7 +254,7 @@ class Plan:
     def timed(self, partial: bool = False) -> Workload:
         """The workload that takes the time of an average micro-batch."""
         sized = self.sized(partial)
-        mean = self.training.mean_length // self.mesh.size("context")
+        mean = self.training.mean_length // self.mesh.size(CONTEXT)
         return replace(sized, sequence=mean) if self.training.mean_sequence_length else sized
 
     def _boundary_bytes(self, partial: bool = False) -> tuple[int, int]:
@@ -277,8 +286,7 @@ def plan(
     `clock` gives a kernel's seconds, for `pipeline.split: balanced`. Raises `PlanError` with every finding.
     """
     model = _repeat_profiled(model, parallelism)
-    sizes = {axis: getattr(parallelism, axis).size for axis in parallelism.order}
-    mesh = Mesh(parallelism.order, tuple(sizes[axis] for axis in parallelism.order))
+    mesh = Mesh.of(parallelism.order, parallelism.sizes)
     findings = findings_of(model, machine, training, parallelism, runtime, mesh, gpus, slow or {})
     if findings:
         raise PlanError(findings)

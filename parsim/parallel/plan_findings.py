@@ -8,7 +8,7 @@ from typing import Protocol
 from parsim.errors import Finding
 from parsim.model.model import Model
 from parsim.parallel.context import context_findings
-from parsim.parallel.mesh import Mesh
+from parsim.parallel.groups import Mesh
 from parsim.parallel.offload import offload_findings
 from parsim.parallel.settings import Parallelism, Runtime, Training
 
@@ -47,7 +47,7 @@ def findings_of(
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))
     strategy = parallelism.data.strategy
-    replicas = parallelism.data.size * parallelism.context.size
+    replicas = mesh.replicas
     if strategy == "none" and replicas > 1:
         split = f" (data {parallelism.data.size} x context {parallelism.context.size})" if parallelism.context.size > 1 else ""
         text = f"{replicas} replicas of the parameters{split} need a strategy" if split else f"{replicas} replicas need a strategy"

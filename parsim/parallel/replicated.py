@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from parsim.kernel import Memory
+from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.offload import host_buffers, host_gradient, place, step_on_host
 from parsim.parallel.optimizer import State, states, step_kernels, step_temporary
 from parsim.parallel.settings import DataParallel, Runtime, Training
 from parsim.parallel.storage import trains, weight_bytes
 
-AXIS = "data"
-LANE = "data"
+LANE = DATA
+"""queue of the collectives that gradients and weights travel in"""
 
 
 @dataclass

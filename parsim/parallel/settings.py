@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from parsim.model.finetune import Finetune
+from parsim.parallel.groups import AXES, CONTEXT, DATA, PIPELINE, TENSOR
 from parsim.parallel.schedules.slot import Schedule
 
 if TYPE_CHECKING:
@@ -180,11 +181,16 @@ class DataParallel:
 class Parallelism:
     """The `parallel` section. `order` is fastest varying first and decides which ranks share a node."""
 
-    order: tuple[str, ...] = ("tensor", "context", "data", "pipeline")
+    order: tuple[str, ...] = AXES
     tensor: TensorParallel = field(default_factory=TensorParallel)
     context: ContextParallel = field(default_factory=ContextParallel)
     pipeline: PipelineParallel = field(default_factory=PipelineParallel)
     data: DataParallel = field(default_factory=DataParallel)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Axis -> ranks along it."""
+        return {TENSOR: self.tensor.size, CONTEXT: self.context.size, DATA: self.data.size, PIPELINE: self.pipeline.size}
 
 
 @dataclass(frozen=True, slots=True)

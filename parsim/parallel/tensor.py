@@ -27,9 +27,8 @@ from parsim.model.linear import Embedding, Linear
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Operator, Workload
+from parsim.parallel.groups import TENSOR
 from parsim.parallel.hooks import Emitter
-
-AXIS = "tensor"
 
 
 @dataclass
@@ -60,20 +59,20 @@ class TensorParallelHooks:
         """Combine the partial sums of a row-parallel operator, the embedding or the vocabulary-parallel loss."""
         if isinstance(operator, Loss) and operator.split == "vocab":
             for what in ("max", "target logit", "sum"):
-                at.collective("all_reduce", AXIS, 4 * self.workload.tokens, f"loss {what}", blocking=True)
+                at.collective("all_reduce", TENSOR, 4 * self.workload.tokens, f"loss {what}", blocking=True)
         elif _leaves(operator):
             kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
-            at.collective(kind, AXIS, self._size(operator, "output"), operator.name, blocking=True)
+            at.collective(kind, TENSOR, self._size(operator, "output"), operator.name, blocking=True)
 
     def before_input(self, operator: Operator, at: Emitter) -> None:
         """Sequence parallel: gather a row's output gradient; start gathering a column's saved input for its W."""
         if not self.workload.sequence_parallel:
             return
         if _leaves(operator) and operator.split == "row":
-            at.collective("all_gather", AXIS, self._size(operator, "output"), f"{operator.name} grad", blocking=True)
+            at.collective("all_gather", TENSOR, self._size(operator, "output"), f"{operator.name} grad", blocking=True)
         elif _enters(operator) and _trains(operator) and not self.split:
             handle = at.collective(
-                "all_gather", AXIS, self._size(operator, "input"), f"{operator.name} saved input", blocking=self.overlap == "none"
+                "all_gather", TENSOR, self._size(operator, "input"), f"{operator.name} saved input", blocking=self.overlap == "none"
             )
             self.pending.append(handle)
 
@@ -83,7 +82,7 @@ class TensorParallelHooks:
             saved = self.pending[:]
             self.pending.clear()
             kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
-            handle = at.collective(kind, AXIS, self._size(operator, "input"), f"{operator.name} grad", blocking=self.overlap == "none")
+            handle = at.collective(kind, TENSOR, self._size(operator, "input"), f"{operator.name} grad", blocking=self.overlap == "none")
             self.pending.append(handle)
             if self.overlap != "none":
                 at.wait(*saved)
@@ -94,9 +93,9 @@ class TensorParallelHooks:
     def before_weight(self, operator: Operator, at: Emitter) -> None:
         """Embedding under sequence parallelism: gather the output gradient before the scatter-add."""
         if self.workload.sequence_parallel and _leaves(operator) and operator.split == "vocab":
-            at.collective("all_gather", AXIS, self._size(operator, "output"), f"{operator.name} grad", blocking=True)
+            at.collective("all_gather", TENSOR, self._size(operator, "output"), f"{operator.name} grad", blocking=True)
         elif self.workload.sequence_parallel and self.split and _enters(operator):
-            at.collective("all_gather", AXIS, self._size(operator, "input"), f"{operator.name} saved input", blocking=True)
+            at.collective("all_gather", TENSOR, self._size(operator, "input"), f"{operator.name} saved input", blocking=True)
 
     def after_weight(self, operator: Operator, at: Emitter) -> None:
         """The compute that follows needs the summed input gradient."""
@@ -111,10 +110,10 @@ class TensorParallelHooks:
         size = self.partial_gradient_bytes + self.workload.sequence_parallel * self.replicated_gradient_bytes
         if size:
             name = "adapter gradients" if self.partial_gradient_bytes else "norm gradients"
-            at.collective("all_reduce", AXIS, size, name, blocking=True)
+            at.collective("all_reduce", TENSOR, size, name, blocking=True)
 
     def _gather(self, operator: Operator, at: Emitter) -> None:
-        at.collective("all_gather", AXIS, self._size(operator, "input"), operator.name, blocking=True)
+        at.collective("all_gather", TENSOR, self._size(operator, "input"), operator.name, blocking=True)
 
 
 def _enters(operator: Operator) -> bool:

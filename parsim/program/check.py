@@ -8,8 +8,9 @@ from itertools import pairwise
 from math import inf, isfinite
 
 from parsim.errors import Finding
+from parsim.parallel.groups import OFFLOAD
 from parsim.program.idle import idle, lanes
-from parsim.program.program import OFFLOAD, Effect, Op, Program
+from parsim.program.program import Effect, Op, Program
 
 COLLECTIVES = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter", "gather", "all_to_all", "sendrecv", "send", "barrier",

@@ -13,16 +13,14 @@ from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.model import Block
-from parsim.parallel.fsdp import REPLICA, SHARD
+from parsim.parallel.groups import OPERATOR_AXES
 from parsim.parallel.hooks import START
 from parsim.parallel.settings import Host
 from parsim.program.passes import Item, PassBuilder
-from parsim.program.program import COMPUTE, OFFLOAD
+from parsim.program.program import COMPUTE
 
 LANE = "launch"
 """lane of the thread that launches kernels"""
-_BETWEEN_BLOCKS = ("data", SHARD, REPLICA, OFFLOAD)
-"""axes of transfers of weights and gradients, which are issued around a block and not between its operators"""
 _NAME = "launch kernels"
 _MOST_COLLECTIVES = 8
 """collectives of one block's pass, at most"""
@@ -85,7 +83,7 @@ class LaunchFloor:
             return
         handle, first = self._begun
         self.at.mark()
-        collectives = sum(item.collective is not None and item.collective[1] not in _BETWEEN_BLOCKS for item in self.at.items[first:])
+        collectives = sum(item.collective is not None and item.collective[1] in OPERATOR_AXES for item in self.at.items[first:])
         seconds = self._floor.seconds + collectives * self.host.per_collective
         if self.host.blocking:
             self.at.idle(_NAME, "launch", seconds)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from parsim.kernel import Fixed, Kernel, Memory
+from parsim.parallel.groups import OFFLOAD
 from parsim.parallel.hooks import START
-from parsim.program.program import COMPUTE, OFFLOAD, Effect, Effects, Tensor
+from parsim.program.program import COMPUTE, Effect, Effects, Tensor
 
 
 @dataclass

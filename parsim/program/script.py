@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from parsim.kernel import Kernel
+from parsim.parallel.groups import OFFLOAD, PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.program.groups import group
 from parsim.program.passes import Item, Stretches
-from parsim.program.program import OFFLOAD, Effect
+from parsim.program.program import Effect
 from parsim.program.stage import StagePasses
 
 Family = tuple[str, str, int, int]
@@ -85,13 +85,13 @@ class Script:
         members: dict[str, tuple[int, ...]] = {}
         for kind, axis, size in dict.fromkeys(item.collective for items in passes for item in items if item.collective is not None):
             if axis not in members:
-                members[axis] = group(plan, axis, rank)
+                members[axis] = plan.groups.members(axis, rank)
             if len(members[axis]) > 1 or axis == OFFLOAD:
-                yield (kind, axis, plan.mesh.coordinate(members[axis][0], "pipeline"), -1), size
+                yield (kind, axis, plan.mesh.coordinate(members[axis][0], PIPELINE), -1), size
         for one, slot in slots.items():
             target = receiver(plan, slot.kind, slot.stage)
             if one.message is not None and target is not None:
-                yield ("send", "pipeline", self._pipeline_rank, target), one.message.size
+                yield ("send", PIPELINE, self._pipeline_rank, target), one.message.size
 
 
 Scripts = Sequence[dict[str, Script]]
@@ -110,7 +110,7 @@ def receiver(plan: Plan, kind: str, stage: int) -> int | None:
 def write(plan: Plan, clock: Callable[[Kernel], float]) -> Scripts:
     """The scripts of all pipeline ranks and roles. `clock` turns a kernel into seconds."""
     roles: list[dict[str, None]] = [{} for _ in plan.slots]
-    for p, role in zip(plan.mesh.coordinates("pipeline"), plan.roles(), strict=True):
+    for p, role in zip(plan.mesh.coordinates(PIPELINE), plan.roles(), strict=True):
         roles[p][role] = None
     stretches: Stretches = {}
     return [{role: Script(plan, p, role, clock, stretches) for role in mine} for p, mine in enumerate(roles)]

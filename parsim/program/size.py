@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parsim.errors import Finding, PlanError
+from parsim.parallel.groups import CONTEXT
 from parsim.parallel.plan import Plan
 
 _OPS_PER_LAYER = 5
@@ -15,7 +16,7 @@ MOST_OPS = 15_000_000
 def refuse_too_large(plan: Plan, lowered: Sequence[int]) -> None:
     """Raise `PlanError` for a program of more than `MOST_OPS`; `lowered`: simulated ranks of each pipeline rank."""
     layers = {p: max(len(chunk.blocks) for chunk in plan.of_rank(p)) for p in range(len(plan.slots))}
-    each = _OPS_PER_LAYER + 2 * plan.mesh.size("context") * (plan.mesh.size("context") > 1)
+    each = _OPS_PER_LAYER + 2 * plan.mesh.size(CONTEXT) * (plan.mesh.size(CONTEXT) > 1)
     ops = sum(each * len(row) * layers[p] * lowered[p] for p, row in enumerate(plan.slots))
     if ops > MOST_OPS:
         size = f"{plan.training.micro_batches:,} micro-batches, {sum(lowered):,} ranks simulated"

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from parsim.parallel.groups import PIPELINE
 from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
 from parsim.parallel.schedules.slot import Slot
 from parsim.program.program import COMPUTE, Collective, Effects, Lane, OpSpec, Stamp, StampBuilder
@@ -179,11 +180,11 @@ class Slots:
     def _message(self, rank: int, slot: Slot, message: Message) -> tuple[int, OpSpec]:
         """(lowered receiver, message) of a rank behind such a slot."""
         lowering, mesh, target = self._lowering, self._plan.mesh, self._ways[slot.kind, slot.stage].target
-        here, other = mesh.coordinate(rank, "pipeline"), mesh.move(rank, "pipeline", target)
+        here, other = mesh.coordinate(rank, PIPELINE), mesh.move(rank, PIPELINE, target)
         to = lowering.standing_for(other)
         collective: Collective | None = None
         if message.size is not None:
-            collective = lowering.transfer("send", "pipeline", (rank, other), message.size)
+            collective = lowering.transfer("send", PIPELINE, (rank, other), message.size)
         way = "forward" if slot.kind == "F" else "backward"
         # where messages of one way go to two neighbours, or come from two, they need not wait for each other
         whither, whence = (f" to {target}", f" from {here}") if self._plan.branches else ("", "")

@@ -15,6 +15,7 @@ from parsim.model.attention import AttentionCore
 from parsim.model.flops import Again
 from parsim.model.linear import Embedding
 from parsim.model.tape import Step, Tape, tape
+from parsim.parallel.groups import MODEL, TENSOR, WORLD, tied_group
 from parsim.parallel.hooks import Weight
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.recompute import Group, checkpoint_groups
@@ -121,7 +122,7 @@ class StagePasses:
             at.label("gradient norm", "optimizer")
             data = self.plan.parallelism.data
             sharded = data.own.kind.shares_gradients if data.own else data.strategy in ("zero1", "zero2", "zero3", "fsdp", "hsdp")
-            at.collective("all_reduce", "world" if sharded else "model", 4, "gradient norm", lane=self._last_lane, blocking=True)
+            at.collective("all_reduce", WORLD if sharded else MODEL, 4, "gradient norm", lane=self._last_lane, blocking=True)
             _extend(items, at.finish())
         for name in ("step", "distribute"):
             for stage, sharding in self.sharding.items():
@@ -136,7 +137,7 @@ class StagePasses:
     @property
     def _last_lane(self) -> str:
         """Queue of the collectives that end a step: behind the tensor-parallel ones, with which they share links."""
-        return "tensor" if self.plan.mesh.size("tensor") > 1 else ""
+        return TENSOR if self.plan.mesh.size(TENSOR) > 1 else ""
 
     def _trains(self) -> bool:
         weights = (p for block in self.plan.model.blocks for p in block.parameters())
@@ -147,7 +148,7 @@ class StagePasses:
             at = self.builder(stage)
             at.label("finish gradients", COMPUTE)
             sharding.finish_gradients(at)
-            if self.plan.mesh.size("tensor") > 1 and self.plan.training.backward:
+            if self.plan.mesh.size(TENSOR) > 1 and self.plan.training.backward:
                 self._sum_over_tensor_ranks(stage, at)
             _extend(items, at.finish())
         if not self.plan.training.backward or self.plan.asynchronous:
@@ -156,7 +157,7 @@ class StagePasses:
         for owner, copy, count in self.plan.tied_across_stages():
             if self._pipeline_rank in (owner, copy):
                 size = count * self.plan.training.precision.gradients
-                at.collective("all_reduce", f"tied-{owner}-{copy}", size, "tied embedding", lane=self._last_lane, blocking=True)
+                at.collective("all_reduce", tied_group(owner, copy), size, "tied embedding", lane=self._last_lane, blocking=True)
         _extend(items, at.finish())
 
     def _constants(self, items: list[Item]) -> None:

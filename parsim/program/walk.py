@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from parsim.model.loss import Loss
 from parsim.model.tape import Step, Tape
 from parsim.parallel.context import ContextParallelHooks
+from parsim.parallel.groups import CONTEXT, TENSOR
 from parsim.parallel.hooks import Unit, Weight
 from parsim.parallel.plan import Chunk
 from parsim.parallel.replicated import Replicated
@@ -49,10 +50,10 @@ class Walk:
         self.at = passes.builder(stage, first=first, last=last)
         self.sharding: Replicated = passes.sharding[stage]
         self.units = passes.units[stage]
-        self.tensor = passes.tensor_hooks(partial) if self.plan.mesh.size("tensor") > 1 else None
+        self.tensor = passes.tensor_hooks(partial) if self.plan.mesh.size(TENSOR) > 1 else None
         if self.tensor is not None:
             self.tensor.split = split
-        self.context = ContextParallelHooks(self.plan.timed(partial)) if self.plan.mesh.size("context") > 1 else None
+        self.context = ContextParallelHooks(self.plan.timed(partial)) if self.plan.mesh.size(CONTEXT) > 1 else None
         self.groups = passes.groups(stage)
         self._group_of = {block: group for group in self.groups for block in group.blocks}
         self._unit_of = {block: unit for unit in self.units for block in unit.blocks}
@@ -234,7 +235,7 @@ class Walk:
         if self.passes.message(size) == size:
             self.at.compute("", COMPUTE, (), allocates=[name])
         else:
-            self.at.collective("all_gather", "tensor", self.passes.moved(size), f"received {prefix}", blocking=True, allocates=[name])
+            self.at.collective("all_gather", TENSOR, self.passes.moved(size), f"received {prefix}", blocking=True, allocates=[name])
 
     def _allocate_workspace(self, way: str) -> None:
         if (number := self.passes.first_use(way)) is not None:

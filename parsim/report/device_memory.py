@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from parsim.parallel.fsdp import ROOT
+from parsim.parallel.groups import OFFLOAD
 from parsim.parallel.hooks import Weight
 from parsim.parallel.optimizer import state_bytes
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.storage import trains, weight_bytes
-from parsim.program.program import OFFLOAD
 from parsim.report.host_memory import Machines, host_memory
 from parsim.report.measured import AT_PEAK, DeviceMemory, MemoryCurve, MemoryFacts
 from parsim.simulation.ledger import Ledger, MemoryTimeline

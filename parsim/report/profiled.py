@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from parsim.program.program import COMPUTE, OFFLOAD, Collective
+from parsim.parallel.groups import OFFLOAD
+from parsim.program.program import COMPUTE, Collective
 from parsim.simulation.replay import Mode
 
 if TYPE_CHECKING:

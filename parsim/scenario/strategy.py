@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from parsim.errors import Finding, PlanError
-from parsim.parallel.mesh import Mesh
+from parsim.parallel.groups import DATA, Groups, Mesh
 from parsim.parallel.own import OwnStrategy, load_strategy
 from parsim.parallel.schedules import ALIASES, NAMES, Schedule, check, chunks, homes, schedule
 from parsim.parallel.schedules.custom import from_function, from_text, load_function
@@ -38,15 +38,17 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
     """
     section = scenario.settings.parallel
     size = data_size(section, cluster, len(gpus))
-    return Parallelism(
+    split = Parallelism(
         order=section.order,
         tensor=TensorParallel(
             section.tensor.size, section.tensor.sequence_parallel, cast(Literal["none", "backward", "full"], section.tensor.overlap)
         ),
         context=ContextParallel(section.context.size, cast(Literal["ring", "all-gather", "ulysses"], section.context.method)),
         pipeline=_pipeline(section.pipeline, scenario),
-        data=replace(_data(section.data, size), shard_size=_shard_size(section, size, cluster, gpus), own=_own(section, scenario)),
+        data=_data(section.data, size),
     )
+    shard_size = _shard_size(section, Mesh.of(split.order, split.sizes), cluster, gpus)
+    return replace(split, data=replace(split.data, shard_size=shard_size, own=_own(section, scenario)))
 
 
 def accumulation(
@@ -96,7 +98,7 @@ def _own(section: ParallelSection, scenario: Scenario) -> OwnStrategy | None:
     return load_strategy(found[0], found[1][1:])
 
 
-def _shard_size(section: ParallelSection, data: int, cluster: Cluster, gpus: tuple[int, ...]) -> int:
+def _shard_size(section: ParallelSection, mesh: Mesh, cluster: Cluster, gpus: tuple[int, ...]) -> int:
     """Ranks of a shard group; auto: those replicas of rank 0's parameters that sit on its node.
 
     For a strategy of the user's own all replicas (0) where that is no equal part of them.
@@ -106,8 +108,7 @@ def _shard_size(section: ParallelSection, data: int, cluster: Cluster, gpus: tup
     own = ".py:" in section.data.strategy
     if section.data.strategy != "hsdp" and not own:
         return 0
-    sizes = {"tensor": section.tensor.size, "context": section.context.size, "data": data, "pipeline": section.pipeline.size}
-    replicas = Mesh(section.order, tuple(sizes[axis] for axis in section.order)).group(0, "data", "context")
+    replicas = Groups(mesh, mesh.replicas).members(DATA, 0)
     on_node = sum(cluster.node_of(gpus[rank]) == cluster.node_of(gpus[0]) for rank in replicas)
     return 0 if own and len(replicas) % on_node else on_node
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from parsim.kernel import Kernel
+from parsim.parallel.groups import OFFLOAD, TENSOR
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.settings import DataParallel, Recompute
-from parsim.program.program import OFFLOAD
 from parsim.program.stage import StagePasses
 from parsim.study.search.chains import Levels, Price, levels, longest, rounded
 
@@ -124,5 +124,5 @@ def _gathers(passes: StagePasses, block: int, *, last: bool, price: Price) -> di
     for way, boundary, there in (("F", block - 1, block > 0), ("B", block, not last)):
         if there:
             size = passes.tape(boundary).tensors["output"].bytes
-            found[way] = 0.0 if passes.message(size) == size else price("all_gather", "tensor", passes.moved(size))
+            found[way] = 0.0 if passes.message(size) == size else price("all_gather", TENSOR, passes.moved(size))
     return found

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import fsum, inf
 
+from parsim.parallel.groups import OPERATOR_AXES
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.report.device_memory import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
 from parsim.scenario.built import Built
@@ -270,7 +271,7 @@ def _buffers(pieces: Pieces, p: int, *, sends: bool) -> int:
     if plan.runtime.communicators is not None:
         return plan.runtime.communicators
     groups = set(pieces.stages[p].groups)
-    for axis in ("tensor", "context"):
+    for axis in OPERATOR_AXES:
         if plan.mesh.size(axis) > 1:
             groups.add(plan.mesh.group(pieces.prices.ranks[p], axis))
     count = len(groups) + sends
