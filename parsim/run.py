@@ -13,9 +13,10 @@ from parsim.errors import Finding, InputError
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.interference import MODELS, DeviceInterference
 from parsim.kernel import Kernel
+from parsim.parallel.custom_strategy import blamed
 from parsim.parallel.plan import Plan
+from parsim.program.check import refuse_illegal
 from parsim.program.folding import FoldedInterconnect, classes_of, lower
-from parsim.program.own import answers, refuse_illegal
 from parsim.program.script import write
 from parsim.report.assemble import Run, assemble
 from parsim.report.confidence import Confidence
@@ -149,7 +150,7 @@ def execute(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], f
         job = plan_of(built, clock)
         wires = Interconnect(built.cluster, job.gpus, built.collectives)
         beside = interference_of(built, wires)
-        with answers(job):
+        with blamed(job.parallelism.data.custom):
             scripts = write(job, clock)
             classes = classes_of(job, wires, scripts, built.background)
             lowering = lower(job, clock, scripts, None if unfolded else classes)

@@ -27,7 +27,7 @@ from parsim.model.attention import AttentionCore
 from parsim.model.model import Model, Operator, Workload
 from parsim.model.tape import Step
 from parsim.parallel.groups import CONTEXT
-from parsim.parallel.hooks import Emitter
+from parsim.parallel.hooks import Emitter, SilentHooks
 from parsim.parallel.settings import Parallelism, Training
 
 METHODS = ("ring", "all-gather", "ulysses")
@@ -36,13 +36,13 @@ _TOKENWISE = ("causal-lm", "masked-lm")
 """tasks whose heads look at one token at a time"""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextParallelHooks:
+@dataclass
+class ContextParallelHooks(SilentHooks):
     """Runs the attention cores of one rank, with the messages that they need."""
 
     workload: Workload
 
-    def splits(self, operator: Operator) -> bool:
+    def runs(self, operator: Operator) -> bool:
         """Whether the operator needs tokens of other ranks."""
         return isinstance(operator, AttentionCore)
 

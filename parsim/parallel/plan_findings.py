@@ -104,9 +104,9 @@ def _shard_findings(parallelism: Parallelism, replicas: int) -> list[Finding]:
     shard, strategy, path = parallelism.data.shard_size, parallelism.data.strategy, "parallel.data.shard_size"
     if not shard or replicas == 1:
         return []
-    if parallelism.data.own is not None and replicas % shard == 0:
+    if parallelism.data.custom is not None and replicas % shard == 0:
         return []
-    if strategy != "hsdp" and parallelism.data.own is None:
+    if strategy != "hsdp" and parallelism.data.custom is None:
         return [Finding(f"{strategy} has no shard groups", path, shard, "leave it out, or use strategy hsdp")]
     legal = [str(n) for n in range(2, replicas + 1) if replicas % n == 0]
     if replicas % shard:

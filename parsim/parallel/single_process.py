@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from parsim.kernel import Memory
 from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
+from parsim.parallel.optimizer import weight_bytes
 from parsim.parallel.replicated import LANE, Replicated
-from parsim.parallel.storage import trains, weight_bytes
 
 
 @dataclass
@@ -63,9 +63,9 @@ class DataParallelModule(_Central):
             return
         replica = [] if self.steps else [self._weight(w, at) for w in self.weights]
         at.collective("scatter", DATA, self.size * self.input_bytes, "scatter inputs", lane=LANE, blocking=True)
-        frozen = sum(weight_bytes(w, self.training) for w in self.weights if not (trains(w) or w.parameter.buffer))
+        frozen = sum(weight_bytes(w, self.training) for w in self.weights if not (w.trains or w.parameter.buffer))
         weights = self.size * (
-            sum(w.count for w in self.weights if trains(w) or w.parameter.buffer) * self.training.precision.parameters + frozen
+            sum(w.count for w in self.weights if w.trains or w.parameter.buffer) * self.training.precision.parameters + frozen
         )
         at.collective("scatter", DATA, weights, "replicate weights", lane=LANE, blocking=True, allocates=replica)
 

@@ -21,31 +21,31 @@ step               adapters' gradients         all-reduce of the norms' and adap
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from parsim.model.linear import Embedding, Linear
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Operator, Workload
 from parsim.parallel.groups import TENSOR
-from parsim.parallel.hooks import Emitter
+from parsim.parallel.hooks import Emitter, SilentHooks, Weight
 
 
 @dataclass
-class TensorParallelHooks:
-    """Collectives between operators of one rank; `width` of an operator is the feature dimension it reads or writes."""
+class TensorParallelHooks(SilentHooks):
+    """Collectives between operators of one rank; `width` of an operator is the feature dimension it reads or writes.
+
+    `pending` are collectives beside the weight gradient that comes next.
+    """
 
     workload: Workload
     overlap: str
     """none | backward: the input gradient's collective runs beside the weight gradient"""
-    replicated_gradient_bytes: int = 0
-    """gradients of parameters replicated over the tensor axis (norms, row biases) that sequence parallelism must sum"""
-    partial_gradient_bytes: int = 0
-    """gradients of parameters of which each rank always has a part only (adapters' replicated halves)"""
+    gradient: int
+    """bytes of a gradient's element"""
     split: bool = False
     """input and weight gradients run in different passes (I and W slots)"""
-    pending: list[int] = field(default_factory=list)
-    """handles of collectives beside the weight gradient that comes next"""
 
     def _size(self, operator: Operator, side: str) -> int:
         return self.workload.tokens * _features(operator, side) * self.workload.element
@@ -103,13 +103,16 @@ class TensorParallelHooks:
             at.wait(*self.pending)
             self.pending.clear()
 
-    def at_step(self, at: Emitter) -> None:
-        """Sum gradients of which each rank has a part: adapters' replicated halves; sequence parallel, where each rank has 1/t of
-        the tokens, those of all replicated parameters.
+    def at_step(self, weights: Sequence[Weight], at: Emitter) -> None:
+        """Sum gradients of which each rank has a part: adapters' replicated halves; under sequence parallelism, where each rank has
+        1/t of the tokens, those of all replicated parameters (norms, row biases) but tables, whose gradients are made from the
+        gathered tokens.
         """
-        size = self.partial_gradient_bytes + self.workload.sequence_parallel * self.replicated_gradient_bytes
-        if size:
-            name = "adapter gradients" if self.partial_gradient_bytes else "norm gradients"
+        replicated = [weight for weight in weights if weight.parameter.split is None and weight.trains]
+        partial = sum(weight.count for weight in replicated if weight.parameter.partial)
+        whole = sum(weight.count for weight in replicated if not (weight.parameter.partial or weight.table))
+        if size := self.gradient * (partial + self.workload.sequence_parallel * whole):
+            name = "adapter gradients" if partial else "norm gradients"
             at.collective("all_reduce", TENSOR, size, name, blocking=True)
 
     def _gather(self, operator: Operator, at: Emitter) -> None:

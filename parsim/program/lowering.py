@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from parsim.kernel import Kernel
 from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.program.passes import Item
+from parsim.program.check import refuse_too_large
+from parsim.program.pass_builder import Item
 from parsim.program.program import Collective, Lane, Program, StampBuilder
 from parsim.program.script import Script, Scripts, write
-from parsim.program.size import refuse_too_large
 from parsim.program.slots import Slots
-from parsim.program.stage import StagePasses
+from parsim.program.stage_passes import StagePasses
 from parsim.program.stamping import Stamping
 
 Ranks = tuple[int, ...]

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from parsim.kernel import Kernel
 from parsim.parallel.groups import OFFLOAD, PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.program.passes import Item, Stretches
+from parsim.program.pass_builder import Item, Stretches
 from parsim.program.program import Effect
-from parsim.program.stage import StagePasses
+from parsim.program.stage_passes import StagePasses
 
 Family = tuple[str, str, int, int]
 """kind, axis, pipeline rank, pipeline rank of the receiver or -1"""

@@ -15,7 +15,7 @@ from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
 from parsim.parallel.schedules.slot import Slot
 from parsim.program.program import COMPUTE, Collective, Effects, Lane, OpSpec, Stamp, StampBuilder
 from parsim.program.script import Message, SlotPass, receiver
-from parsim.program.stage import StagePasses
+from parsim.program.stage_passes import StagePasses
 from parsim.program.stamping import Stamping
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.groups import OFFLOAD
-from parsim.program.passes import Item
+from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE, Effect, Effects, Lane, OpSpec, StampBuilder
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules.slot import Slot
-from parsim.program.idle import lanes
+from parsim.program.check import lanes
 from parsim.program.program import Collective, Effect, Lane, Op, Program, Tensor
 
 HEADER = "parsim program 1"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from parsim.errors import Finding, PlanError
+from parsim.parallel.custom_strategy import load_strategy
 from parsim.parallel.groups import DATA, Groups, Mesh
-from parsim.parallel.own import OwnStrategy, load_strategy
 from parsim.parallel.schedules import ALIASES, NAMES, Schedule, check, chunks, homes, schedule
 from parsim.parallel.schedules.custom import from_function, from_text, load_function
-from parsim.parallel.settings import ContextParallel, DataParallel, Offload, Parallelism, PipelineParallel, TensorParallel
+from parsim.parallel.settings import ContextParallel, CustomStrategy, DataParallel, Offload, Parallelism, PipelineParallel, TensorParallel
 from parsim.scenario import files
 from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection
 from parsim.scenario.references import folder, is_table, python_file, schedule_file
@@ -48,7 +48,7 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         data=_data(section.data, size),
     )
     shard_size = _shard_size(section, Mesh.of(split.order, split.sizes), cluster, gpus)
-    return replace(split, data=replace(split.data, shard_size=shard_size, own=_own(section, scenario)))
+    return replace(split, data=replace(split.data, shard_size=shard_size, custom=_custom(section, scenario)))
 
 
 def accumulation(
@@ -56,7 +56,7 @@ def accumulation(
 ) -> tuple[Literal["no_sync", "every"], Assumption | None]:
     """When gradients are reduced where the scenario leaves it to the stack; and the record of it where it matters."""
     data = split.data
-    strategy = "ddp" if data.own is not None else data.strategy
+    strategy = "ddp" if data.custom is not None else data.strategy
     if strategy not in profile.accumulate or data.size * split.context.size == 1 or micro_batches == 1:
         return "no_sync", None
     if strategy in ("fsdp", "hsdp") and offload.parameters != "none":
@@ -85,7 +85,7 @@ def overlap_warnings(split: Parallelism, devices: Iterable[Device]) -> list[Find
     return [Finding(message, "parallel.tensor.overlap", tensor.overlap, "none shows the step without it")]
 
 
-def _own(section: ParallelSection, scenario: Scenario) -> OwnStrategy | None:
+def _custom(section: ParallelSection, scenario: Scenario) -> CustomStrategy | None:
     """The class that ``FILE.py:CLASS`` names. Raises `PlanError`."""
     name = section.data.strategy
     if ".py:" not in name:

@@ -76,13 +76,38 @@ def weight_versions(slots: Sequence[Slot]) -> int:
     >>> [weight_versions(row) for row in pipedream(4, 8)]
     [4, 3, 2, 1]
     """
-    used: dict[int, int] = {}
-    updates = most = 0
+    versions, most = Versions(), 0
     for slot in slots:
-        if slot.kind == "F":
-            used[slot.micro_batch] = updates
-        else:
-            del used[slot.micro_batch]
-            updates += 1
-        most = max(most, len({*used.values(), updates}))
-    return most
+        for _ in versions.step(slot.kind, slot.micro_batch):
+            most = max(most, versions.stashed)
+    return 1 + most
+
+
+class Versions:
+    """Which weight versions a PipeDream stage keeps besides the latest: those that micro-batches in flight still need."""
+
+    def __init__(self) -> None:
+        self._latest = 0
+        self._used: dict[int, int] = {}
+        self._stashed: set[int] = set()
+
+    @property
+    def stashed(self) -> int:
+        """Old versions kept now."""
+        return len(self._stashed)
+
+    def step(self, kind: str, micro_batch: int) -> Iterator[tuple[int, bool]]:
+        """(version, True) when it becomes old but needed, (version, False) when nobody needs it any more."""
+        if kind == "F":
+            self._used[micro_batch] = self._latest
+            return
+        if kind not in "BW":
+            return
+        mine = self._used.pop(micro_batch)
+        old, self._latest = self._latest, self._latest + 1
+        if mine in self._stashed and mine not in self._used.values():
+            self._stashed.discard(mine)
+            yield mine, False
+        if old in self._used.values():
+            self._stashed.add(old)
+            yield old, True

@@ -14,7 +14,7 @@ from parsim.parallel.groups import OFFLOAD, TENSOR
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.settings import DataParallel, Recompute
-from parsim.program.stage import StagePasses
+from parsim.program.stage_passes import StagePasses
 from parsim.study.search.chains import Levels, Price, levels, longest, rounded
 
 UNTOUCHED = ("none", "ddp", "zero1")

@@ -16,8 +16,8 @@ from parsim.kernel import Kernel
 from parsim.parallel.groups import OPERATOR_AXES, PIPELINE, REPLICATING, TENSOR
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.plan_findings import CENTRAL
-from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
+from parsim.parallel.stages import checkpoint_groups
 from parsim.scenario.built import Built
 from parsim.scenario.job import clock_of, plan_of
 from parsim.study.search.block_costs import BlockCost, block_cost
@@ -134,7 +134,7 @@ class Candidate:
         self.recompute = shared.number(recompute)
         self.selective = self.recompute if recompute.mode == "selective" else -1
         alike = replace(split, pipeline=PipelineParallel(size=pipeline.size, virtual_stages=pipeline.virtual_stages))
-        if split.data.own is None and split.data.strategy not in CENTRAL:  # those hold parts of the batch
+        if split.data.custom is None and split.data.strategy not in CENTRAL:  # those hold parts of the batch
             plain = replace(plain, micro_batch=1)
         self.states = shared.number((machine, plain, alike, plan.runtime, plan.asynchronous, plan.shard_size))
         self.places = shared.known(("places", machine, plain.finetune is None), self._places)

@@ -16,11 +16,10 @@ from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.groups import DATA, MODEL, OFFLOAD, SHARD, WORLD
 from parsim.parallel.plan import Plan
 from parsim.parallel.replicated import LANE, Replicated
-from parsim.parallel.storage import trains
 from parsim.parallel.zero import ZeroOptimizer
-from parsim.program.passes import Item
+from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE
-from parsim.program.stage import StagePasses
+from parsim.program.stage_passes import StagePasses
 from parsim.simulation.ledger import held_in
 from parsim.study.search.chains import levels, longest, rounded
 from parsim.study.search.prices import ChainPrices
@@ -206,7 +205,7 @@ def _sharded(sharding: FullyShardedDataParallel, price: Callable[[str, str, int]
     shared = sharding.data.queues == "shared"
     always = sharding.data.accumulate == "every" or sharding.data.strategy == "zero3"
     for unit in sharding.units:
-        if unit.name == ROOT or not all(map(trains, unit.weights)):
+        if unit.name == ROOT or not all(weight.trains for weight in unit.weights):
             continue
         size = unit.count
         one = price("all_gather", SHARD, size * _gathered_element(sharding)) if sharding.data.reshard_after_forward else 0.0
