@@ -23,7 +23,7 @@ from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.schedules import Schedule, homes, schedule
+from parsim.parallel.schedules import Schedule, SlotKind, homes, schedule
 from parsim.parallel.settings import CustomStrategy, Parallelism, Runtime, Training
 from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.stages import split_blocks
@@ -333,7 +333,7 @@ def plan(
     slots = pipeline.slots or schedule(pipeline.schedule, pipeline.size, training.micro_batches, virtual)
     held_by = homes(slots)
     if not training.backward:
-        slots = tuple(tuple(slot for slot in row if slot.kind == "F") for row in slots)
+        slots = tuple(tuple(slot for slot in row if slot.kind == SlotKind.FORWARD) for row in slots)
     mean = replace(workload, sequence=training.mean_length // parallelism.context.size) if model.sequence else workload
     blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock)
     chunks = tuple(Chunk(stage, held_by[stage], blocks[stage]) for stage in range(len(blocks)))

@@ -20,6 +20,7 @@ from parsim.model.tape import Step, Tape
 from parsim.parallel.groups import TENSOR
 from parsim.parallel.hooks import Sharding, Unit, Weight
 from parsim.parallel.plan import Chunk
+from parsim.parallel.schedules.slot import SlotKind
 from parsim.parallel.stages import Group
 from parsim.program.checkpoint_offload import CheckpointOffload
 from parsim.program.host import Floor, LaunchFloor
@@ -247,7 +248,7 @@ class StagePassWriter:
         at, plan = self.at, self.plan
         for block in self.chunk.blocks:
             self._declare(block)
-        label = "B" if inputs and weights else "I" if inputs else "W"
+        label = SlotKind.FULL_BACKWARD if inputs and weights else SlotKind.BACKWARD_INPUT if inputs else SlotKind.BACKWARD_WEIGHT
         at.label(f"{label}{self.stage} {plan.model.block_names[self.chunk.blocks[-1]]}", COMPUTE)
         if inputs:
             self._begin_backward()

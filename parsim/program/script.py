@@ -9,6 +9,7 @@ from typing import NamedTuple
 from parsim.kernel import Kernel
 from parsim.parallel.groups import OFFLOAD, PIPELINE
 from parsim.parallel.plan import Plan
+from parsim.parallel.schedules.slot import SlotKind
 from parsim.program.pass_builder import Item, Stretches
 from parsim.program.program import Effect
 from parsim.program.stage_passes import StagePasses
@@ -59,7 +60,7 @@ class Script:
         taken: dict[tuple[str, int], int] = {}
         for kind, stage, micro_batch in plan.slots[self._pipeline_rank]:
             # B and W count together: a table may mix them, and either writes the first gradient or completes the last
-            counted = ("W" if kind == "B" else kind, stage)
+            counted = (SlotKind.BACKWARD_WEIGHT if kind == SlotKind.FULL_BACKWARD else kind, stage)
             count = taken[counted] = taken.get(counted, 0) + 1
             key = (kind, stage, count == 1 or asynchronous, count == micro_batches or asynchronous, micro_batch == smaller)
             if not fixed or (found := self._known.get(key)) is None:
@@ -100,9 +101,9 @@ Scripts = Sequence[dict[str, Script]]
 
 def receiver(plan: Plan, kind: str, stage: int) -> int | None:
     """The pipeline rank that needs what such a slot makes, if it is another one."""
-    step = 1 if kind == "F" else -1
-    boundary = stage if kind == "F" else stage - 1
-    if kind == "W" or not 0 <= stage + step < plan.stages or plan.stays(boundary):
+    step = 1 if kind == SlotKind.FORWARD else -1
+    boundary = stage if kind == SlotKind.FORWARD else stage - 1
+    if kind == SlotKind.BACKWARD_WEIGHT or not 0 <= stage + step < plan.stages or plan.stays(boundary):
         return None
     return plan.chunks[stage + step].pipeline_rank
 

@@ -16,7 +16,7 @@ from parsim.model.flops import Again
 from parsim.model.tape import Step, Tape, tape
 from parsim.parallel.hooks import Weight
 from parsim.parallel.plan import Chunk, Plan
-from parsim.parallel.schedules.pipedream import weight_versions
+from parsim.parallel.schedules.classic import weight_versions
 from parsim.parallel.stages import Group, checkpoint_groups
 from parsim.program.host import Floor
 from parsim.program.pass_builder import PassBuilder, Stretches, TensorTable

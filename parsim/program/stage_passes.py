@@ -11,7 +11,8 @@ from math import inf
 from parsim.kernel import Kernel
 from parsim.parallel.groups import MODEL, TENSOR, WORLD, tied_group
 from parsim.parallel.plan import Plan
-from parsim.parallel.schedules.pipedream import Versions
+from parsim.parallel.schedules.classic import Versions
+from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS, GRADIENTS_OF_WEIGHTS, SlotKind
 from parsim.program.pass_builder import Item, Stretches
 from parsim.program.pass_writer import StagePassWriter
 from parsim.program.program import COMPUTE, Effect
@@ -117,13 +118,15 @@ class StagePasses(Stage):
         if key not in self._templates and (written := self._equal(key)) is not None:
             self._templates[key] = self._templates[written]
         if key not in self._templates:
-            writer = StagePassWriter(self, stage, first=first, last=last, split=kind in "IW", partial=partial)
-            if kind == "F":
+            writer = StagePassWriter(
+                self, stage, first=first, last=last, split=kind in (SlotKind.BACKWARD_INPUT, SlotKind.BACKWARD_WEIGHT), partial=partial
+            )
+            if kind == SlotKind.FORWARD:
                 writer.forward()
             else:
-                writer.backward(inputs=kind in "BI", weights=kind in "BW")
+                writer.backward(inputs=kind in GRADIENTS_OF_INPUTS, weights=kind in GRADIENTS_OF_WEIGHTS)
             items = writer.finish()
-            if self.plan.asynchronous and kind == "B":
+            if self.plan.asynchronous and kind == SlotKind.FULL_BACKWARD:
                 _extend(items, self.end())
             self._templates[key] = (items, sharding.state())
             self._written.setdefault((kind, stage, partial), []).append((key, writer.depends_on))
@@ -145,12 +148,12 @@ class StagePasses(Stage):
         """What a slot hands on: bytes (None: a measured duration instead), effects on the sender, duration [s]."""
         at = self.builder(stage)
         chunk = self.chunks[stage]
-        name = self.mark(partial) + (f"x{chunk.blocks[-1] + 1}" if kind == "F" else f"dx{chunk.blocks[0]}")
+        name = self.mark(partial) + (f"x{chunk.blocks[-1] + 1}" if kind == SlotKind.FORWARD else f"dx{chunk.blocks[0]}")
         number = self.table.index.get(at.prefix + name)
         if number is None:
             return (0, (), 0.0)
         size = self.table.rows[number].bytes
-        released = () if kind == "F" and self.keeps_output(chunk) else (number,)
+        released = () if kind == SlotKind.FORWARD and self.keeps_output(chunk) else (number,)
         if self.profiled:
             operator = self.plan.model.blocks[chunk.blocks[0]].operators[0]
             if (measured := getattr(operator, "send", 0.0)) or not getattr(operator, "output_bytes", 0):
