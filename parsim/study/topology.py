@@ -15,7 +15,7 @@ from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.direct import GraphFabric
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import TIER_HOST, TIER_NETWORK, TIER_SOCKET, TIER_SWITCH, Route
-from parsim.study.machines import machines
+from parsim.scenario.machines import machines
 from parsim.units import format_rate, format_time
 
 _RELATIONS = {TIER_HOST: "PHB", TIER_SOCKET: "SYS", TIER_NETWORK: "own"}
