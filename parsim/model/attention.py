@@ -81,11 +81,10 @@ class AttentionCore:
                 operands = (Save(self.inputs[0], query * token), Save(f"{self.name}.expanded", expanded))
         kernels = self._eager if eager else self._fused
         work = kernels(at, operands, (query + key + value) * token, context)
-        work = replace(work, output=context, input_gradients=tuple(size * token for size in sizes))
+        work = work._replace(output=context, input_gradients=tuple(size * token for size in sizes))
         if expanded:
             copies = Memory(expanded + (key + value) * token, launches=2)
-            work = replace(
-                work,
+            work = work._replace(
                 forward=(copies, *work.forward),
                 backward_input=(*work.backward_input, copies),
                 backward_temporary=work.backward_temporary + expanded,
@@ -148,10 +147,10 @@ class AttentionCore:
         work = self.work(whole)
         operands, output = sum(work.input_gradients), work.output
         if not at.backward:
-            return replace(work, forward_temporary=work.forward_temporary + operands + output)
+            return work._replace(forward_temporary=work.forward_temporary + operands + output)
         exchanged = (*self.inputs, self.output)
-        saves = [replace(save, tensor=f"{self.name}.{save.tensor} by heads") if save.tensor in exchanged else save for save in work.saves]
-        return replace(work, saves=tuple(saves), backward_temporary=work.backward_temporary + operands + output)
+        saves = [save._replace(tensor=f"{self.name}.{save.tensor} by heads") if save.tensor in exchanged else save for save in work.saves]
+        return work._replace(saves=tuple(saves), backward_temporary=work.backward_temporary + operands + output)
 
     def _eager(self, at: Workload, operands: tuple[Save, ...], qkv: int, context: int) -> Work:
         heads, s, e = at.batch * shard(self.heads, at), at.sequence, at.element

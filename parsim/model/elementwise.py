@@ -7,13 +7,13 @@ of the backward-input pass.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from parsim.kernel import Memory
 from parsim.model.model import Parameter, Save, Split, Work, Workload, elements, kept, rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Cost:
+class _Cost(NamedTuple):
     """An activation: private saves and traffic, in tensors of its width."""
 
     forward: int = 2

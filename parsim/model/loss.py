@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from parsim.kernel import Kernel, Memory
@@ -150,7 +150,7 @@ class Loss:
         fused = self._fused(at)
         size = self._part(at) * at.element
         extra = (Save(f"{self.name}.maximum", 4 * self._rows(at)), *self._held(size, at))
-        return replace(fused, forward=(Memory(2 * self._count(at) * at.element, launches=2),), saves=(*fused.saves[:-1], *extra))
+        return fused._replace(forward=(Memory(2 * self._count(at) * at.element, launches=2),), saves=(*fused.saves[:-1], *extra))
 
     def _fused(self, at: Workload) -> Work:
         size, traffic = self._part(at) * at.element, self._count(at) * at.element
