@@ -65,14 +65,14 @@ class FrozenLinear(Linear):
         )
         return (*base, *(parameter for pair in pairs for parameter in pair))
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """The base's two products, reading dequantised weights where they are quantised, and the adapters' six."""
-        work = Linear.work(self, at)
+        work = kept(at, Linear.training_work(self, at), (*self.inputs, self.output))
         if self.storage:
             work = self._dequantised(work, at)
         for adapter in self.adapters:
             work = self._adapted(work, adapter, at)
-        return kept(at, work, (*self.inputs, self.output))
+        return work
 
     def _entering(self, at: Workload) -> int:
         """Elements of the input as this rank keeps it."""

@@ -187,6 +187,27 @@ class Operator(Protocol):
     def work(self, at: Workload) -> Work: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What the operators of networks have in common; each says what it does in training."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None, unless the operator says otherwise."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """As in training where there is a backward pass; without one nothing is kept."""
+        return kept(at, self.training_work(at), (*self.inputs, self.output))
+
+    def training_work(self, at: Workload) -> Work:
+        """The work of a micro-batch whose backward pass follows."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """Operators in execution order, from the tensor named ``input`` to the one named ``output``.
