@@ -75,7 +75,7 @@ class RingSearch:
 
     def best(self) -> list[Ring]:
         """The rings of the best packing; empty where some pair cannot be joined at all."""
-        found: list[Ring] = []
+        packed: list[Ring] = []
         count, speed, worst = 0, 0.0, math.inf
         for trial in self._speeds():
             if count and trial < _STOP * speed:
@@ -86,9 +86,9 @@ class RingSearch:
                 low = math.floor(count * speed / trial + _EPSILON) + 1
                 rings = self._most(trial, tier, low)
                 if rings:
-                    found, count, speed, worst = rings, len(rings), trial, tier
+                    packed, count, speed, worst = rings, len(rings), trial, tier
                     break
-        return found
+        return packed
 
     def _speeds(self) -> list[float]:
         """What one ring could run at: an edge, or one of its parallel links, over its coefficient; fastest first."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from parsim.hardware.fabric.routes import TIER_NEIGHBOUR
-from parsim.hardware.nccl.task import EPSILON, STOP, Found, Ring, Task, make_ring, times
+from parsim.hardware.nccl.task import EPSILON, STOP, MachineRings, Ring, Task, make_ring, times
 from parsim.hardware.nccl.wiring import Candidate
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ Packed = list[tuple[tuple[int, ...], list[int]]]
 """per ring: its order of members and the number of the candidate taken for each hop"""
 
 
-def pack_rings(task: Task) -> Found | None:
+def pack_rings(task: Task) -> MachineRings | None:
     """The channels of a group that has no closed form; None where nothing packs."""
-    return Packing(task).found()
+    return Packing(task).best()
 
 
 class Packing:
@@ -69,7 +69,7 @@ class Packing:
         self.pair = numpy.array([candidate.source * self.members + candidate.target for candidate in self.candidates])
         self.bounds = Bounds(task, self.candidates, self.members)
 
-    def found(self) -> Found | None:
+    def best(self) -> MachineRings | None:
         """The best packing, if there is any."""
         best: Packed = []
         speed, worst = 0.0, 0
@@ -185,7 +185,7 @@ class Packing:
 def candidates(task: Task) -> list[Candidate]:
     """Every route of every ordered pair of members, pair by pair, best tier first."""
     group, outside = task.group, len(task.group)
-    found: list[Candidate] = []
+    routed: list[Candidate] = []
     for a in range(outside + (task.ports is not None)):
         for b in range(outside + (task.ports is not None)):
             if a == b:
@@ -196,8 +196,8 @@ def candidates(task: Task) -> list[Candidate]:
                 routes = [route for port, _ in task.ports or () if (route := task.wiring.to_port(group[a], port))]
             else:
                 routes = [route for port, _ in task.ports or () if (route := task.wiring.from_port(port, group[b]))]
-            found += [Candidate(a, b, route) for route in routes]
-    return found
+            routed += [Candidate(a, b, route) for route in routes]
+    return routed
 
 
 # the cheapest cyclic order of a few members
@@ -256,17 +256,17 @@ def _improved(cost: Rows, order: list[int]) -> list[int]:
     """Move one member at a time to where it saves most, until nothing does."""
     best = _length(cost, order)
     for _ in range(4 * len(order)):
-        found = None
+        better = None
         for member in order[1:]:
             rest = [other for other in order if other != member]
             for place in range(1, len(order)):
                 trial = [*rest[:place], member, *rest[place:]]
                 length = _length(cost, trial)
                 if length < best * (1 - 1e-12):
-                    best, found = length, trial
-        if found is None:
+                    best, better = length, trial
+        if better is None:
             return order
-        order = found
+        order = better
     return order
 
 
@@ -362,11 +362,11 @@ class Bounds:
                 a, b = self.pairs[number]
                 near[a] |= 1 << b
                 near[b] |= 1 << a
-        found: list[int] = []
+        islands: list[int] = []
         for member in range(self.members):
-            if near[member] and not any(island >> member & 1 for island in found):
-                found.append(_reached(near, member))
-        return [island for island in found if island != (1 << self.members) - 1]
+            if near[member] and not any(island >> member & 1 for island in islands):
+                islands.append(_reached(near, member))
+        return [island for island in islands if island != (1 << self.members) - 1]
 
 
 def _reached(near: list[int], start: int = 0) -> int:
