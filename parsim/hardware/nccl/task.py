@@ -14,7 +14,7 @@ from typing import Literal
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import RELAY_SHARE, TIER_NEIGHBOUR, TIER_NVLINK, Route, unreachable
-from parsim.hardware.nccl.wiring import Wiring, wiring
+from parsim.hardware.nccl.wiring import Candidate, Wiring, wiring
 
 # the question
 
@@ -32,6 +32,11 @@ class Task:
     """the library's list, fastest first [B/s]; empty: the capacities on the way"""
     capability: float
     ports: tuple[tuple[int, float], ...] | None = None
+
+    @property
+    def patient(self) -> bool:
+        """Whether packing goes on until nothing better is left to try, however long that takes."""
+        return False
 
     @property
     def node(self) -> Node:
@@ -64,7 +69,7 @@ class Task:
         Raises:
             TopologyError: there is none.
         """
-        routes = self.wiring.between(a, b, self.group)
+        routes = self.between(a, b)
         if not routes:
             raise unreachable(self.node.gpu_names[a], self.node.gpu_names[b])
         return routes[0] if routes[0].tier == TIER_NVLINK else routes[-1]
@@ -90,6 +95,25 @@ class Task:
         if route is None:
             raise unreachable(self.node.ports[port], self.node.gpu_names[gpu])
         return route
+
+    def between(self, a: int, b: int) -> list[Route]:
+        """Routes that a hop between two GPUs of the group may take, best tier first."""
+        return self.wiring.between(a, b, self.group)
+
+    def candidates(self) -> list[Candidate]:
+        """Every route of every ordered pair of members, pair by pair; the network is the last member, if there is one."""
+        group, outside = self.group, len(self.group)
+        members = range(outside + (self.ports is not None))
+        routed: list[Candidate] = []
+        for a, b in ((a, b) for a in members for b in members if a != b):
+            if outside not in (a, b):
+                routes = self.between(group[a], group[b])
+            elif b == outside:
+                routes = [route for port, _ in self.ports or () if (route := self.wiring.to_port(group[a], port))]
+            else:
+                routes = [route for port, _ in self.ports or () if (route := self.wiring.from_port(port, group[b]))]
+            routed += [Candidate(a, b, route) for route in routes]
+        return routed
 
     def trials(self, routes: Iterable[Route]) -> tuple[float, ...]:
         """The speeds to try: the list, or what the links of `routes` plan to carry, fastest first [B/s]."""
