@@ -8,10 +8,10 @@ from typing import Any
 
 from parsim.scenario.files import parse_value
 from parsim.scenario.scenario import flow
-from parsim.study.diagnose import Diagnosis, Explanation
-from parsim.study.diagnose_causes import Cause, Parameter, Setting
+from parsim.study.diagnose import Diagnosis, TriedCause
+from parsim.study.diagnose_causes import Cause, Setting, UncertainParameter
 from parsim.study.diagnose_trace import Attribution, Evidence
-from parsim.study.diagnose_wires import Wires
+from parsim.study.diagnose_wires import NcclEvidence
 from parsim.units import format_bytes, format_rate, format_time
 
 WIDTH = 118
@@ -27,7 +27,7 @@ UNDECIDED = (
 )
 
 
-def text(found: Diagnosis, evidence: Evidence | None = None, wires: Wires | None = None) -> str:
+def text(found: Diagnosis, evidence: Evidence | None = None, wires: NcclEvidence | None = None) -> str:
     """What `parsim diagnose` prints."""
     lines = [found.question.scenario.name, *_gap(found, evidence), ""]
     if evidence is not None:
@@ -75,7 +75,7 @@ def _alone(found: Diagnosis) -> list[str]:
         rows += [("", *_row(one), seconds(one.step)) for one in failing]
         lines += ["", "What cannot explain it alone", *table(rows)]
     lines += ["", *wrapped(UNDECIDED), *_commands([one.cause for one in explaining], "To decide")]
-    ranges = [(number, one.cause.range) for number, one in enumerate(explaining, 1) if isinstance(one.cause, Parameter)]
+    ranges = [(number, one.cause.range) for number, one in enumerate(explaining, 1) if isinstance(one.cause, UncertainParameter)]
     if ranges:
         lines += ["", "Where the plausible values come from"]
         lines += [line for number, span in ranges for line in wrapped(f"{number} {span.basis}: {span.source}", hang="   ")]
@@ -91,7 +91,7 @@ def _commands(causes: Sequence[Cause], heading: str) -> list[str]:
     return lines + [line for command, those in numbers.items() for line in wrapped(f"{', '.join(those)}: {command}", hang="   ")]
 
 
-def _row(one: Explanation) -> tuple[str, str, str, str]:
+def _row(one: TriedCause) -> tuple[str, str, str, str]:
     cause = one.cause
     if isinstance(cause, Setting):
         return _title(cause), flow(cause.now), flow(cause.value), "another setting"
@@ -104,12 +104,12 @@ def _title(cause: Cause) -> str:
     return cause.key if isinstance(cause, Setting) else cause.title
 
 
-def between(cause: Parameter) -> str:
+def between(cause: UncertainParameter) -> str:
     """The plausible range of a parameter with its basis."""
     return f"{shown(cause, cause.range.low)} to {shown(cause, cause.range.high)}, {cause.range.basis}"
 
 
-def shown(cause: Parameter, value: float) -> str:
+def shown(cause: UncertainParameter, value: float) -> str:
     """A value with its unit."""
     if cause.unit == "s":
         return format_time(value, digits=3)
@@ -176,7 +176,7 @@ def _attributed(evidence: Evidence) -> list[str]:
             "! Much is left over: the scenario may not be that of this run. Compare ranks of collectives, numbers of kernels, the batch."
         )
     lines += _commands([one.cause for one in evidence.ranking[:3]], "To confirm")
-    unseen = [cause for cause in evidence.unseen if isinstance(cause, Parameter)]
+    unseen = [cause for cause in evidence.unseen if isinstance(cause, UncertainParameter)]
     if unseen:
         names = ", ".join(dict.fromkeys(cause.title for cause in unseen))
         lines += wrapped(f"Leave no mark on these ranks, so nothing is said about them: {names}.")
@@ -200,7 +200,7 @@ def _fitted(one: Attribution) -> tuple[str, str, str, str]:
 # -- wires -------------------------------------------------------------------------------------------------------------
 
 
-def _wires(found: Diagnosis, wires: Wires) -> list[str]:
+def _wires(found: Diagnosis, wires: NcclEvidence) -> list[str]:
     lines = [f"What {wires.file} says"]
     if (one := wires.wire) is not None:
         verdict = "as assumed: the wires are not the cause" if one.as_assumed else f"{one.factor:.2f} of what is assumed"
@@ -220,7 +220,7 @@ def _wires(found: Diagnosis, wires: Wires) -> list[str]:
 # -- document and file -------------------------------------------------------------------------------------------------
 
 
-def document(found: Diagnosis, evidence: Evidence | None = None, wires: Wires | None = None) -> dict[str, Any]:
+def document(found: Diagnosis, evidence: Evidence | None = None, wires: NcclEvidence | None = None) -> dict[str, Any]:
     """The JSON document."""
     question, report = found.question, found.report
     return {
@@ -238,10 +238,10 @@ def document(found: Diagnosis, evidence: Evidence | None = None, wires: Wires | 
     }
 
 
-def _cause_document(one: Explanation) -> dict[str, Any]:
+def _cause_document(one: TriedCause) -> dict[str, Any]:
     return {
         **_common(one.cause),
-        "value": one.value if isinstance(one.cause, Parameter) else one.cause.value,
+        "value": _value(one),
         "step_time_s": one.step,
         "peak_bytes": one.peak,
         "explains_alone": one.explains,
@@ -250,9 +250,14 @@ def _cause_document(one: Explanation) -> dict[str, Any]:
     }
 
 
+def _value(one: TriedCause | Attribution) -> Any:
+    """The value that explains: a parameter's fitted one, a setting's other one."""
+    return one.value if isinstance(one.cause, UncertainParameter) else one.cause.value
+
+
 def _common(cause: Cause) -> dict[str, Any]:
     row: dict[str, Any] = {"cause": cause.name, "title": cause.title, "now": cause.now, "decide": cause.command}
-    if isinstance(cause, Parameter):
+    if isinstance(cause, UncertainParameter):
         span = cause.range
         row |= {"unit": cause.unit or "1", "plausible": {"low": span.low, "high": span.high, "basis": span.basis, "source": span.source}}
     return row
@@ -276,8 +281,8 @@ def _evidence_document(evidence: Evidence) -> dict[str, Any]:
         for rank, name, seen, expected, explained in evidence.rows()
     ]
     ranking = [
-        {**_common(one.cause), "value": one.value if isinstance(one.cause, Parameter) else one.cause.value, "standard_error": one.error,
-         "score": one.score, "beside": list(one.beside), "step_time_s": one.step or None, "overrides": list(one.arguments)}
+        {**_common(one.cause), "value": _value(one), "standard_error": one.error, "score": one.score, "beside": list(one.beside),
+         "step_time_s": one.step or None, "overrides": list(one.arguments)}
         for one in evidence.ranking
     ]  # fmt: skip
     return {
@@ -287,7 +292,7 @@ def _evidence_document(evidence: Evidence) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _wires_document(found: Diagnosis, wires: Wires) -> dict[str, Any]:
+def _wires_document(found: Diagnosis, wires: NcclEvidence) -> dict[str, Any]:
     one, paths = wires.wire, wires.paths
     return {
         "file": wires.file,

@@ -38,7 +38,7 @@ MFU = 0.4
 
 
 @dataclass(frozen=True)
-class Question:
+class FlopsQuestion:
     """What the user asks; fields are the command line's options."""
 
     model: str
@@ -88,10 +88,10 @@ class TrainingTime:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FlopsAnswer:
     """Everything the command prints."""
 
-    question: Question
+    question: FlopsQuestion
     of: Subject
     dtype: str
     parts: tuple[Part, ...]
@@ -147,7 +147,7 @@ class Answer:
         return math.fsum(map(self.flop, self.parts))
 
 
-def flops(question: Question) -> Answer:
+def flops(question: FlopsQuestion) -> FlopsAnswer:
     """Count. Raises `InputError` with everything that is wrong in the question."""
     findings: list[Finding] = []
     of = attempt(lambda: subject(question.model, question.sequence_length), findings)
@@ -188,10 +188,10 @@ def flops(question: Question) -> Answer:
         convention = question.convention or usual(of)
         flop = next(one.flop for one in counted if one.name == convention)
         time = TrainingTime(convention, flop, tokens, question.gpus or 1, device.peak[dtype], mfu, question.mfu is not None)
-    return Answer(question, of, dtype, parts(of.model, at), counted, again, device, time)
+    return FlopsAnswer(question, of, dtype, parts(of.model, at), counted, again, device, time)
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: FlopsAnswer) -> dict[str, Any]:
     """The answer as JSON: FLOP, B, s; one entry of `parts` is all equal blocks and one micro-batch."""
     question, of, device, time = answer.question, answer.of, answer.device, answer.time
     units = question.batch * of.sequence
@@ -225,7 +225,7 @@ def document(answer: Answer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _part_document(answer: Answer, part: Part) -> dict[str, Any]:
+def _part_document(answer: FlopsAnswer, part: Part) -> dict[str, Any]:
     return {
         "group": part.group,
         "count": part.count,
@@ -242,7 +242,7 @@ def _part_document(answer: Answer, part: Part) -> dict[str, Any]:
     }
 
 
-def text(answer: Answer) -> str:
+def text(answer: FlopsAnswer) -> str:
     """The answer as tables."""
     lines = [*_head(answer), "", *_parts(answer), "", *_conventions(answer)]
     if answer.time is not None:
@@ -250,7 +250,7 @@ def text(answer: Answer) -> str:
     return "\n".join(lines)
 
 
-def _head(answer: Answer) -> Iterator[str]:
+def _head(answer: FlopsAnswer) -> Iterator[str]:
     question, of = answer.question, answer.of
     size = f"{question.batch} x {of.sequence:,} tokens" if of.model.sequence else f"{question.batch} sample{'s' * (question.batch > 1)}"
     kind = "forward and backward" if question.training else "forward only"
@@ -260,7 +260,7 @@ def _head(answer: Answer) -> Iterator[str]:
         yield f"{answer.device.name}: dense {answer.dtype} peak {peak}, memory {rate}; ridge point {answer.ridge:.4g} FLOP/B"
 
 
-def _parts(answer: Answer) -> Iterator[str]:
+def _parts(answer: FlopsAnswer) -> Iterator[str]:
     largest = max((flop for part in answer.parts for flop in part.flop.values()), default=0.0)
     scale, prefix = next(((factor, name) for factor, name in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if largest >= factor), (1.0, ""))
     words = {"forward": "forward", "backward_input": "backward-input", "backward_weight": "backward-weight"}
@@ -305,7 +305,7 @@ def _cell(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}".rstrip(".")
 
 
-def _conventions(answer: Answer) -> Iterator[str]:
+def _conventions(answer: FlopsAnswer) -> Iterator[str]:
     unit = answer.of.unit
     what = "forward and backward" if answer.question.training else "forward"
     yield f"The same by convention, FLOP per {unit}, {what}"

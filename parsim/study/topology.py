@@ -22,7 +22,7 @@ _RELATIONS = {TIER_HOST: "PHB", TIER_SOCKET: "SYS", TIER_NETWORK: "own"}
 
 
 @dataclass(frozen=True, slots=True)
-class LinkClass:
+class EqualLinks:
     """Equal links."""
 
     name: str
@@ -37,7 +37,7 @@ class LinkClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class NicPath:
     """A GPU's path to one of its NICs."""
 
     gpu: str
@@ -54,7 +54,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedLink:
     """A link inside a machine that several GPUs need for the same purpose."""
 
     link: str
@@ -71,10 +71,10 @@ class Survey:
     """All of it; machines of a kind are described once."""
 
     cluster: Cluster
-    links: tuple[LinkClass, ...]
+    links: tuple[EqualLinks, ...]
     bisections: tuple[Bisection, ...]
-    ways: tuple[Way, ...]
-    shared: tuple[Shared, ...]
+    ways: tuple[NicPath, ...]
+    shared: tuple[SharedLink, ...]
     half_duplex: tuple[str, ...]
     """links whose two directions share one capacity"""
 
@@ -118,7 +118,7 @@ def _cables(cluster: Cluster, topology: str) -> tuple[float, ...]:
     return (fabric.link_kind.capacity,) * len(ports)
 
 
-def _classes(cluster: Cluster) -> tuple[LinkClass, ...]:
+def _classes(cluster: Cluster) -> tuple[EqualLinks, ...]:
     """Links of every machine times how many there are, then the fabric's."""
     found: dict[tuple[str, str, float, float, str], int] = {}
     for block in cluster.blocks:
@@ -130,7 +130,7 @@ def _classes(cluster: Cluster) -> tuple[LinkClass, ...]:
         key = (cluster.link_class_name(number), link.kind, link.capacity, link.latency, link.duplex)
         found[key] = found.get(key, 0) + 1
     return tuple(
-        LinkClass(name, kind, count, capacity, latency, duplex) for (name, kind, capacity, latency, duplex), count in found.items()
+        EqualLinks(name, kind, count, capacity, latency, duplex) for (name, kind, capacity, latency, duplex), count in found.items()
     )
 
 
@@ -149,7 +149,7 @@ def _host_routes(machine: Node) -> dict[str, list[Route]]:
     return found
 
 
-def _ways(machine: Node, cables: Sequence[float]) -> tuple[Way, ...]:
+def _ways(machine: Node, cables: Sequence[float]) -> tuple[NicPath, ...]:
     load: dict[int, float] = {}
     senders: dict[int, int] = {}
     routes = _nic_routes(machine)
@@ -163,7 +163,7 @@ def _ways(machine: Node, cables: Sequence[float]) -> tuple[Way, ...]:
         for port, route in zip(machine.owned_ports[gpu], routes[name], strict=True):
             capacities = [machine.capacities[link] / load[link] for link in route.links]
             ways.append(
-                Way(
+                NicPath(
                     name,
                     machine.ports[port],
                     _relation(machine, gpu, port),
@@ -183,7 +183,7 @@ def _relation(machine: Node, gpu: int, port: int) -> str:
     return _RELATIONS.get(tier, "own")
 
 
-def _shared(machine: Node, routes: dict[str, list[Route]], towards: str) -> Iterable[Shared]:
+def _shared(machine: Node, routes: dict[str, list[Route]], towards: str) -> Iterable[SharedLink]:
     """Links that are on the routes of more than one GPU."""
     users: dict[int, dict[str, None]] = {}
     for name, ones in routes.items():
@@ -193,7 +193,7 @@ def _shared(machine: Node, routes: dict[str, list[Route]], towards: str) -> Iter
     for number, names in sorted(users.items()):
         if len(names) > 1:
             shared = machine.links[number]
-            yield Shared(shared.name, shared.kind, shared.capacity, tuple(names), towards)
+            yield SharedLink(shared.name, shared.kind, shared.capacity, tuple(names), towards)
 
 
 def picture(topology: str, nodes: int = 1, kind: Literal["svg", "png"] = "svg") -> bytes:

@@ -13,7 +13,7 @@ from parsim.hardware.nccl.inputs import Settings
 from parsim.hardware.nccl.profiles import PROFILES
 from parsim.units import format_bytes
 from parsim.validation.bandwidth_bound import least_time
-from parsim.validation.collectives import HOST, Measurements, PublishedCollective, System
+from parsim.validation.collectives import HOST, BenchmarkSystem, Measurements, PublishedCollective
 from parsim.validation.score import Errors, errors, relative_error
 
 SIZES = ("< 1 MiB", "1-128 MiB", "128-512 MiB", ">= 512 MiB")
@@ -159,7 +159,7 @@ def _summaries(validation: CollectiveValidation, number: int, *, system: str | N
     return {profile: one for profile, one in found.items() if one is not None}
 
 
-def _by_system(validation: CollectiveValidation) -> Iterator[tuple[System, int, dict[str, Summary]]]:
+def _by_system(validation: CollectiveValidation) -> Iterator[tuple[BenchmarkSystem, int, dict[str, Summary]]]:
     """(system, class of sizes, summary by profile), where there are points."""
     for system in validation.measured.systems.values():
         for number in range(len(SIZES)):

@@ -19,7 +19,7 @@ from parsim.errors import InputError
 from parsim.run import execute, simulate
 from parsim.scenario.build import build
 from parsim.scenario.load import load
-from parsim.validation.runs import Fits, PublishedRun, Source
+from parsim.validation.runs import Fits, PublishedRun, RunSource
 from parsim.validation.score import Errors, errors, relative_error
 
 GRADES = ("a-priori", "calibrated", "held-out")
@@ -68,7 +68,7 @@ class PredictedRun:
 class RunValidation:
     """All predictions."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[RunSource, ...]
     predictions: tuple[PredictedRun, ...]
     fits: Fits
 
@@ -163,7 +163,7 @@ def predict(row: PublishedRun, grade: str, changes: Mapping[str, Any]) -> Predic
 
 
 def validate(
-    sources: Sequence[Source], fits: Fits, grades: Sequence[str] = GRADES, *, jobs: int | None = None, watch: Watch = _unwatched
+    sources: Sequence[RunSource], fits: Fits, grades: Sequence[str] = GRADES, *, jobs: int | None = None, watch: Watch = _unwatched
 ) -> RunValidation:
     """Predict every row in every grade, in `jobs` processes (None: one per CPU).
 
@@ -229,7 +229,7 @@ def text(validation: RunValidation, *, rows: bool = True) -> str:
     return "\n".join(lines)
 
 
-def _rows(validation: RunValidation, source: Source) -> list[str]:
+def _rows(validation: RunValidation, source: RunSource) -> list[str]:
     columns = {grade: {one.row.id: one for one in validation.of(source.name, grade)} for grade in validation.grades}
     head = "".join(f" {grade + ' [s]':>15} {'[%]':>7}" for grade in validation.grades)
     lines = [source.title, f"  {source.reference}", f"  {'row':<24} {'measured [s]':>12}{head}"]
