@@ -59,7 +59,7 @@ def parsim(
         explain.define(metric, as_json=False)
         raise typer.Exit
     if version:
-        from parsim import __version__
+        from parsim.version import __version__
 
         say(f"parsim {__version__}")
         raise typer.Exit
@@ -170,7 +170,7 @@ def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[N
     try:
         yield
     except DeadlockError as error:
-        from parsim.report.deadlock import deadlock_document
+        from parsim.report.report import deadlock_document
         from parsim.scenario.provenance import provenance
 
         if not as_json:

@@ -20,12 +20,13 @@ from parsim.parallel.schedules.repetition import repetitions, shorter
 from parsim.program.folding import FoldedInterconnect, classes_of, lower
 from parsim.program.own import answers, refuse_illegal
 from parsim.program.script import write
-from parsim.report.assemble import Run, assemble
-from parsim.report.confidence import Confidence
-from parsim.report.device_memory import CLOSE, memory_of, overfull
+from parsim.report.assemble import assemble
 from parsim.report.economics import Economics, economics
+from parsim.report.estimate import Confidence
 from parsim.report.measured import Assumption, MemoryFacts
+from parsim.report.memory_facts import CLOSE, memory_of, overfull
 from parsim.report.report import Report
+from parsim.report.simulated import Run
 from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
 from parsim.report.wiring import wiring_of

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import parsim
 from parsim.calibration.collectives import collective_files, collectives
 from parsim.calibration.fit import Fit, FitErrors, fit
 from parsim.calibration.sweeps import Stopwatch, Sweeper, extent, torch_module
@@ -20,6 +19,7 @@ from parsim.hardware.device import Device, device_from_tree
 from parsim.kernel import Attention
 from parsim.scenario import files
 from parsim.units import format_flops, format_rate
+from parsim.version import __version__
 
 DEVICES = ("cuda", "cpu")
 
@@ -120,7 +120,7 @@ def _believable(facts: DeviceFacts, tables: MeasuredTables, known: str | None) -
 
 def versions(torch: Any) -> dict[str, str]:
     """Of everything that the times depend on."""
-    found = {"parsim": parsim.__version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+    found = {"parsim": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     for key in ("cuda", "hip"):
         if value := getattr(torch.version, key, None):
             found[key] = str(value)

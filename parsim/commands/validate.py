@@ -62,8 +62,8 @@ def nccl(
     debug: Debug = False,
 ) -> None:
     """Compare predicted with published times of collectives, by system and size."""
-    from parsim.hardware.nccl.profiles import PROFILES
-    from parsim.hardware.nccl.profiles import profile as known
+    from parsim.hardware.nccl.estimate import PROFILES
+    from parsim.hardware.nccl.estimate import profile as known
     from parsim.validation.collectives import measurements
     from parsim.validation.predicted_collectives import document, text, validate
 

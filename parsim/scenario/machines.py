@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.builder import build_cluster
-from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric.builder import build_cluster
+from parsim.hardware.fabric.cluster import Cluster
 from parsim.scenario.references import lookup, topology_document
 
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from parsim.errors import Finding, ScenarioError
-from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Settings, bus_factor
 from parsim.scenario.importers.nccl_tests import Log

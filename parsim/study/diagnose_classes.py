@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from parsim.errors import Finding, PlanError
 from parsim.kernel import Attention, Gemm, Kernel
 from parsim.program.program import COMPUTE as LANE
-from parsim.report.assemble import Run
 from parsim.report.communication import covered, own_arrival
+from parsim.report.simulated import Run
 from parsim.report.timeline import Timeline
 from parsim.run import execute
 from parsim.scenario.build import build

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.graph_fabric import GraphFabric
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.direct import GraphFabric
 
 _REDUCING_SWITCHES = 9.0
 """compute capability from which NVSwitches add (NVLink SHARP)"""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.nccl.inputs import bus_factor
 from parsim.scenario.files import read, read_text
 from parsim.scenario.machines import machines

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.nccl.cost import collective_cost
+from parsim.hardware.nccl.estimate import PROFILES
 from parsim.hardware.nccl.inputs import Settings
-from parsim.hardware.nccl.profiles import PROFILES
 from parsim.units import format_bytes
 from parsim.validation.bandwidth_bound import least_time
 from parsim.validation.collectives import HOST, BenchmarkSystem, Measurements, PublishedCollective

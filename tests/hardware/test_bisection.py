@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parsim.hardware.bisection import Bisection, egress, fabric_bisection, machine_bisections
+from parsim.hardware.fabric.bisection import Bisection, egress, fabric_bisection, machine_bisections
 from parsim.scenario.files import names
 from parsim.scenario.machines import machines
 

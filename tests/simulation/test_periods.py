@@ -12,7 +12,7 @@ from parsim.parallel.schedules import NAMES, chunks, schedule
 from parsim.parallel.schedules.repetition import Repetition, repetitions, shorter
 from parsim.parallel.schedules.slot import Slot
 from parsim.program.program import COMPUTE, Lane, Program
-from parsim.report.device_memory import memory_of
+from parsim.report.memory_facts import memory_of
 from parsim.run import execute, step_of
 from parsim.scenario.build import build
 from parsim.scenario.load import load

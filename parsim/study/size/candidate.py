@@ -7,8 +7,8 @@ from typing import Any
 
 from parsim.errors import InputError, ScenarioError
 from parsim.model.flops import flop_per_step
-from parsim.report.confidence import Confidence
 from parsim.report.economics import Economics
+from parsim.report.estimate import Confidence
 from parsim.run import economics_of, simulate
 from parsim.scenario.built import Built
 from parsim.scenario.confidence import confidence

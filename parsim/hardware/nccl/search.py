@@ -1,14 +1,115 @@
-"""Groups whose channels follow from a closed form: NVSwitches, pure PCIe, and both with a network."""
+"""The ring search of one machine: which rings a group of its GPUs runs on, and how fast (NVIDIA/nccl src/graph/search.cc, ncclTopoCompute).
+
+`search` answers for any GPUs of any machine, alone or as part of a group that spans machines; `nvls_heads` for all-reduces
+inside an NVSwitch. Groups on NVSwitches and pure PCIe have closed forms; meshes and bridges are packed
+(`parsim.hardware.nccl.packing`). Results are kept per machine graph, group and list of speeds.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
+from weakref import WeakKeyDictionary
 
-from parsim.hardware.routes import Route, unreachable
-from parsim.hardware.search.result import Found, Ring, make_ring
-from parsim.hardware.search.speeds import EPSILON, STOP, largest_product, split, times
-from parsim.hardware.search.task import Task, share
+from parsim.errors import Finding, TopologyError
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.routes import Route, unreachable
+from parsim.hardware.nccl.task import (
+    EPSILON,
+    STOP,
+    Found,
+    Heads,
+    Ports,
+    Ring,
+    Task,
+    head_speed,
+    largest_product,
+    make_ring,
+    make_task,
+    share,
+    speed_list,
+    split,
+    times,
+)
+from parsim.hardware.nccl.wiring import Wiring, wiring
+
+_FOUND: WeakKeyDictionary[Wiring, dict[object, Found]] = WeakKeyDictionary()
+"""answers by what was asked"""
+
+
+def search(node: Node, group: tuple[int, ...], *, network: bool = False, ports: Ports = None) -> Found:
+    """The channels of GPUs of one machine as NCCL's search would lay them: the largest count x speed without an overbooked link.
+
+    Args:
+        node: the machine.
+        group: local GPU indices; their order is of no consequence.
+        network: whether the group goes on in other machines: rings then come in and leave by ports.
+        ports: what the network takes from a port in each direction [B/s]: one rate for all, or the usable ports and their
+            rates; None: as much as the port's links inside the machine.
+
+    Raises:
+        TopologyError: members that cannot reach each other or any port; a GPU twice; indices the machine does not have.
+    """
+    members = tuple(sorted(group))
+    _check(node, members, ports, network)
+    capability = min(node.devices[gpu].compute_capability for gpu in members)
+    task = make_task(node, members, speed_list(capability, network=network), capability, ports, network)
+    key = ("rings", members, task.ports, task.speeds)
+    known = _FOUND.setdefault(task.wiring, {})
+    if key not in known:
+        known[key] = _search(task)
+    return known[key]
+
+
+def nvls_heads(node: Node, group: tuple[int, ...]) -> Heads | None:
+    """Channels of an all-reduce that the NVSwitch adds up (NVLS), or None: no common NVSwitch, or compute capability below 9.0.
+
+    One head per GPU; every GPU's link carries each head's traffic once and its own twice, so a head gets
+    NVLink bandwidth / (heads + 1). NCCL plans with the next entry of its list (NVIDIA/nccl src/graph/search.cc).
+    """
+    members = tuple(sorted(group))
+    _check(node, members, None, False)
+    capability = min(node.devices[gpu].compute_capability for gpu in members)
+    order = wiring(node).switch_order(members)
+    if capability < 9.0 or order is None:
+        return None
+    task = make_task(node, members, speed_list(capability, network=False), capability, None, False)
+    bandwidth = switch_bandwidth(task, order)
+    heads = len(members)
+    return Heads(heads, head_speed(bandwidth, heads, task.speeds), bandwidth / (heads + 1))
+
+
+def _search(task: Task) -> Found:
+    wires = task.wiring
+    order = wires.switch_order(task.group)
+    if order is not None or len(task.group) == 1:
+        return on_switches(task, order or task.group)
+    if not any(wires.direct(a, b) for a in task.group for b in task.group if a != b):
+        return over_pcie(task)
+    from parsim.hardware.nccl.packing import pack_rings
+
+    return pack_rings(task) or one_ring(task)
+
+
+def _check(node: Node, members: tuple[int, ...], ports: Ports, network: bool) -> None:
+    """Refuse what cannot be searched."""
+    if any(a == b for a, b in pairwise(members)):
+        raise TopologyError(Finding(f"a GPU appears twice in the group {members}", "cluster.placement", list(members)))
+    if not members or members[0] < 0 or members[-1] >= node.gpus:
+        problem = f"the group {members} is not within GPUs 0 ... {node.gpus - 1} of {node.name}"
+        raise TopologyError(Finding(problem, "cluster", list(members)))
+    if len(members) < 2 and not network:
+        raise TopologyError(Finding("a single GPU has no channels", "cluster", list(members), "ask for at least two, or for a network"))
+    if isinstance(ports, Mapping) and any(not 0 <= port < len(node.ports) for port in ports):
+        wrong = next(port for port in ports if not 0 <= port < len(node.ports))
+        raise TopologyError(Finding(f"{node.name} has ports 0 ... {len(node.ports) - 1}, not {wrong}", "cluster.fabric.nics", wrong))
+    if network and not node.ports:
+        raise TopologyError(Finding(f"{node.name} has no NIC, so a group cannot leave it", "cluster.fabric.nics", None, "add nic vertices"))
+
+
+# closed forms: NVSwitches, pure PCIe, and both with a network
+
 
 _MOST_CHANNELS = 64
 """MAXCHANNELS of NVIDIA/nccl src/include/device.h"""
@@ -119,8 +220,8 @@ def _moved(task: Task, order: tuple[int, ...], rings: list[Ring], speed: float) 
 
 def _rail(task: Task, order: tuple[int, ...], port: int) -> Ring:
     """The ring of one port. It leaves by a second GPU that owns the port too, else hops back over NVLink to the first (PXN)."""
-    far = min(task.wiring.distance(gpu, port) for gpu in task.group)
-    near = [gpu for gpu in task.group if task.wiring.distance(gpu, port) == far]
+    far = min(task.node.distance(gpu, port) for gpu in task.group)
+    near = [gpu for gpu in task.group if task.node.distance(gpu, port) == far]
     owners = [gpu for gpu in near if port in task.owned[gpu]] or near[:1]
     first = owners[0]
     at = order.index(first)

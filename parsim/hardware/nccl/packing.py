@@ -8,20 +8,22 @@ Nothing is random and nothing depends on time: effort is limited by counting loo
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from parsim.hardware.search.candidates import Candidate
-from parsim.hardware.search.cuts import Bounds
-from parsim.hardware.search.orders import LARGEST_TABLE, UNUSABLE, cheapest_order
-from parsim.hardware.search.result import Found, Ring, make_ring
-from parsim.hardware.search.shortcuts import one_ring
-from parsim.hardware.search.speeds import EPSILON, STOP, times
-from parsim.hardware.search.task import Task
+from parsim.hardware.fabric.routes import TIER_NEIGHBOUR
+from parsim.hardware.nccl.task import EPSILON, STOP, Found, Ring, Task, make_ring, times
+from parsim.hardware.nccl.wiring import Candidate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    Matrix = NDArray[numpy.float64]
+
 
 MOST_RINGS = 32
 BUDGET, BUDGET_OF_NINE = 160, 30
@@ -32,8 +34,8 @@ Packed = list[tuple[tuple[int, ...], list[int]]]
 """per ring: its order of members and the number of the candidate taken for each hop"""
 
 
-def pack_rings(task: Task) -> Found:
-    """The channels of a group that has no closed form."""
+def pack_rings(task: Task) -> Found | None:
+    """The channels of a group that has no closed form; None where nothing packs."""
     return Packing(task).found()
 
 
@@ -67,8 +69,8 @@ class Packing:
         self.pair = numpy.array([candidate.source * self.members + candidate.target for candidate in self.candidates])
         self.bounds = Bounds(task, self.candidates, self.members)
 
-    def found(self) -> Found:
-        """The best packing; the plain depth-first ring where nothing packs."""
+    def found(self) -> Found | None:
+        """The best packing, if there is any."""
         best: Packed = []
         speed, worst = 0.0, 0
         tiers = sorted({candidate.route.tier for candidate in self.candidates})
@@ -85,7 +87,7 @@ class Packing:
                     self.solved = True
                     break
         if not best:
-            return one_ring(self.task)
+            return None
         return self.task.result([self._ring(*one) for one in best], speed, evaluations=self.evaluations)
 
     def _most(self, speed: float, tier: int, low: int) -> Packed:
@@ -196,3 +198,182 @@ def candidates(task: Task) -> list[Candidate]:
                 routes = [route for port, _ in task.ports or () if (route := task.wiring.from_port(port, group[b]))]
             found += [Candidate(a, b, route) for route in routes]
     return found
+
+
+# the cheapest cyclic order of a few members
+
+
+Rows = list[list[float]]
+LARGEST_TABLE = 9
+"""members up to which every order is priced"""
+UNUSABLE = 1e30
+"""price of a pair without a route"""
+
+
+def cheapest_order(cost: Matrix, *, symmetric: bool = False) -> tuple[int, ...] | None:
+    """The cheapest cyclic order, from member 0; None where every order needs an unusable pair.
+
+    Exact up to nine members, and the first in lexicographic order among equals; beyond, nearest neighbour improved by
+    moving single members. `symmetric`: an order costs the same as its reverse, so one of the two is priced.
+    """
+    members = len(cost)
+    if members > LARGEST_TABLE:
+        rows = cost.tolist()
+        order = _improved(rows, _nearest_neighbours(rows))
+        return None if _length(rows, order) >= UNUSABLE else tuple(order)
+    orders, steps = _table(members, symmetric and members > 2)
+    total = cost.ravel().take(steps, mode="clip").sum(axis=0)
+    at = int(total.argmin())
+    return None if total[at] >= UNUSABLE else tuple(int(member) for member in orders[at])
+
+
+@lru_cache(maxsize=32)
+def _table(members: int, half: bool) -> tuple[Any, Any]:
+    """All orders that begin with member 0, in lexicographic order, and the flat matrix index of each of their steps [step, order]."""
+    rest = numpy.zeros((1, 0), dtype=numpy.intp)
+    for count in range(1, members):
+        # each member in turn in front of all orders of the others, which keep their ranks
+        first = numpy.repeat(numpy.arange(count, dtype=numpy.intp), len(rest))[:, None]
+        others = numpy.tile(rest, (count, 1))
+        rest = numpy.hstack([first, others + (others >= first)])
+    orders = numpy.hstack([numpy.zeros((len(rest), 1), dtype=numpy.intp), rest + 1])
+    if half:
+        orders = orders[orders[:, 1] < orders[:, -1]]
+    steps = orders * members + numpy.roll(orders, -1, axis=1)
+    return orders, numpy.ascontiguousarray(steps.T)
+
+
+def _nearest_neighbours(cost: Rows) -> list[int]:
+    order, left = [0], list(range(1, len(cost)))
+    while left:
+        nearest = min(left, key=lambda member: (cost[order[-1]][member], member))
+        order.append(nearest)
+        left.remove(nearest)
+    return order
+
+
+def _improved(cost: Rows, order: list[int]) -> list[int]:
+    """Move one member at a time to where it saves most, until nothing does."""
+    best = _length(cost, order)
+    for _ in range(4 * len(order)):
+        found = None
+        for member in order[1:]:
+            rest = [other for other in order if other != member]
+            for place in range(1, len(order)):
+                trial = [*rest[:place], member, *rest[place:]]
+                length = _length(cost, trial)
+                if length < best * (1 - 1e-12):
+                    best, found = length, trial
+        if found is None:
+            return order
+        order = found
+    return order
+
+
+def _length(cost: Rows, order: list[int]) -> float:
+    return math.fsum([cost[a][b] for a, b in zip(order, (*order[1:], order[0]), strict=True)])
+
+
+# how many rings can run at most: what leaves and enters parts of the group
+
+
+class Bounds:
+    """Upper bounds on the number of rings over a set of candidate routes: every ring enters and leaves every part of the group."""
+
+    def __init__(self, task: Task, candidates: Sequence[Candidate], members: int) -> None:
+        self.planned = task.planned
+        self.members = members
+        self.pairs = [(candidate.source, candidate.target) for candidate in candidates]
+        self.tiers = [candidate.route.tier for candidate in candidates]
+        steps = [list(zip(candidate.route.links, candidate.route.coefficients, strict=True)) for candidate in candidates]
+        self.first = [route[0] for route in steps]
+        self.last = [route[-1] for route in steps]
+        self.narrowest = [min(route, key=lambda step: self.planned[step[0]] / step[1]) for route in steps]
+        self.single = [len(route) == 1 for route in steps]
+        outside = task.wiring.outside
+        self.crossing = [
+            next(((link, load) for link, load in route if link < outside and task.wiring.medium[link] == "socket"), None) for route in steps
+        ]
+        sockets: dict[str, int] = {}
+        for member, gpu in enumerate(task.group):
+            name = task.wiring.socket(gpu)
+            sockets[name] = sockets.get(name, 0) | 1 << member
+        self.sockets = list(sockets.values()) if len(sockets) > 1 else []
+
+    def most(self, usable: list[int], speed: float) -> int:
+        """No more rings than this fit at `speed`; 0 if the routes do not connect all members both ways."""
+        if not self._connected(usable):
+            return 0
+        if all(self.single[number] for number in usable) and self.members <= LARGEST_TABLE:
+            return self._bipartitions(usable, speed)
+        bound = min(self._around(1 << member, usable, speed) for member in range(self.members))
+        for island in self._islands(usable):
+            bound = min(bound, self._around(island, usable, speed))
+        for socket in self.sockets:
+            bound = min(bound, self._around(socket, usable, speed))
+        return bound
+
+    def _connected(self, usable: list[int]) -> bool:
+        near = [0] * self.members
+        far = [0] * self.members
+        for number in usable:
+            a, b = self.pairs[number]
+            near[a] |= 1 << b
+            far[b] |= 1 << a
+        return all(_reached(steps) == (1 << self.members) - 1 for steps in (near, far))
+
+    def _bipartitions(self, usable: list[int], speed: float) -> int:
+        """The narrowest of all cuts, both ways, where every pair has an edge of its own."""
+        fits = numpy.zeros((self.members, self.members), dtype=numpy.int64)
+        for number in usable:
+            link, load = self.first[number]
+            fits[self.pairs[number]] = times(self.planned[link], speed * load)
+        inside = (numpy.arange(1, 2**self.members - 1)[:, None] >> numpy.arange(self.members)) & 1
+        return int(((inside @ fits) * (1 - inside)).sum(axis=1).min())
+
+    def _around(self, part: int, usable: list[int], speed: float) -> int:
+        """What leaves and what enters the members of the bit mask `part`."""
+        leaving: list[int] = []
+        entering: list[int] = []
+        for number in usable:
+            a, b = self.pairs[number]
+            starts, ends = part >> a & 1, part >> b & 1
+            if starts != ends:
+                (leaving if starts else entering).append(number)
+        # any choice of one link per route is a cut
+        cuts = [(leaving, self.first), (entering, self.last), (leaving, self.narrowest), (entering, self.narrowest)]
+        bound = min(self._sum((steps[number] for number in routes), speed) for routes, steps in cuts)
+        if part in self.sockets:
+            for routes in (leaving, entering):
+                bound = min(bound, self._sum((self.crossing[number] or self.first[number] for number in routes), speed))
+        return bound
+
+    def _sum(self, steps: Iterable[tuple[int, float]], speed: float) -> int:
+        cut: dict[int, float] = {}
+        for link, load in steps:
+            cut[link] = min(load, cut.get(link, load))
+        return sum(times(self.planned[link], speed * load) for link, load in cut.items())
+
+    def _islands(self, usable: Iterable[int]) -> list[int]:
+        """Members joined by NVLink, as bit masks; none if that is everyone or nobody."""
+        near = [0] * self.members
+        for number in usable:
+            if self.tiers[number] <= TIER_NEIGHBOUR:
+                a, b = self.pairs[number]
+                near[a] |= 1 << b
+                near[b] |= 1 << a
+        found: list[int] = []
+        for member in range(self.members):
+            if near[member] and not any(island >> member & 1 for island in found):
+                found.append(_reached(near, member))
+        return [island for island in found if island != (1 << self.members) - 1]
+
+
+def _reached(near: list[int], start: int = 0) -> int:
+    """Bit mask of the members that can be reached from `start`."""
+    seen, fresh = 1 << start, [start]
+    while fresh:
+        new = near[fresh.pop()] & ~seen
+        seen |= new
+        fresh += [member for member in range(len(near)) if new >> member & 1]
+    return seen

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import Fabric, FatTree, FullMesh, Port, Torus
-from parsim.hardware.graph_fabric import GraphFabric
-from parsim.hardware.node import Node
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.direct import FullMesh, GraphFabric, Torus
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.switches import Fabric, FatTree, Port
 
 _MOST_PLACES = 16
 """switches and CPUs whose sides are all tried"""
@@ -188,9 +188,9 @@ def _leaf_cut(cluster: Cluster, fabric: Fabric, halves: tuple[tuple[int, ...], t
     """
     sent: dict[int, float] = {}
     received: dict[int, float] = {}
-    known: dict[int, tuple[float, ...]] = {}
+    known: dict[Node, tuple[float, ...]] = {}
     for node in range(cluster.nodes):
-        machine = id(cluster.machine(node))
+        machine = cluster.machine(node)
         if machine not in known:
             known[machine] = egress(cluster, node)
         into = sent if node in halves[0] else received

@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
-from parsim.hardware.fabric import Fabric, Port
-from parsim.hardware.links import Link
-from parsim.hardware.node import Node
-from parsim.hardware.routes import NOWHERE, TIER_NETWORK, Route, join, shift, unreachable
-from parsim.hardware.topology import Price
+from parsim.hardware.fabric.links import Link
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.routes import NOWHERE, TIER_NETWORK, Route, join, shift, unreachable
+from parsim.hardware.fabric.switches import Fabric, Port
+from parsim.hardware.fabric.topology import Price
 
 if TYPE_CHECKING:
     import networkx
     import numpy as np
     from numpy.typing import NDArray
 
-    from parsim.hardware.channels import Channel
-    from parsim.hardware.exchange import Exchange
 
 Placement = Literal["packed", "scattered"] | Sequence[int]
 
@@ -90,10 +88,6 @@ class Cluster:
             raise TopologyError(Finding(text, "cluster.gpus", gpus, f"use cluster.gpus {total}, or more nodes"))
         self.gpus = total if gpus is None else gpus
         self._placement = placement
-        self.channel_cache: dict[tuple[int, ...], tuple[Channel, ...]] = {}
-        """channels by group, filled by `parsim.hardware.channels`"""
-        self.exchange_cache: dict[tuple[str, tuple[int, ...]], Exchange] = {}
-        """pairwise exchanges by kind and group, filled by `parsim.hardware.exchange`"""
         if not isinstance(placement, str):
             self._check_placement(placement)
 
@@ -118,6 +112,19 @@ class Cluster:
         """Index of `gpu` inside its machine."""
         block = self._block(gpu)
         return (gpu - block.first_gpu) % block.node.gpus
+
+    def by_machine(self, group: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Machine -> ascending local indices of its members; machines in the order in which the group names them."""
+        members: dict[int, list[int]] = {}
+        if len(self.blocks) == 1 and group and min(group) >= 0 and max(group) < self.installed_gpus:
+            each = self.blocks[0].node.gpus
+            for gpu in group:
+                node, local = divmod(gpu, each)
+                members.setdefault(node, []).append(local)
+        else:
+            for gpu in group:
+                members.setdefault(self.node_of(gpu), []).append(self.local(gpu))
+        return {node: tuple(sorted(locals_)) for node, locals_ in members.items()}
 
     def gpu(self, node: int, local: int) -> int:
         """GPU number of machine `node`, slot `local`."""
@@ -301,8 +308,7 @@ class Cluster:
         return whole
 
     def _add_fabric(self, whole: networkx.DiGraph[str]) -> None:
-        from parsim.hardware.fabric import FullMesh
-        from parsim.hardware.graph_fabric import GraphFabric
+        from parsim.hardware.fabric.direct import FullMesh, GraphFabric
 
         fabric = self.network
         if isinstance(fabric, GraphFabric):

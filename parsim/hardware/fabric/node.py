@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from parsim.hardware.device import Device
-from parsim.hardware.links import Link, LinkKind
-from parsim.hardware.routes import NOWHERE, TIER_HOST, TIER_SWITCH, PathFinder, Route, Wire, join, unreachable
+from parsim.hardware.fabric.links import Link, LinkKind
+from parsim.hardware.fabric.routes import NOWHERE, TIER_HOST, TIER_SWITCH, PathFinder, Route, Wire, join, unreachable
 
 if TYPE_CHECKING:
     import networkx
-
-    from parsim.hardware.channels import Pass
-    from parsim.hardware.search.candidates import Wiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +82,8 @@ class Node:
         self.gpu_names = tuple(vertex for vertex, kind in vertices.items() if kind == "gpu")
         self.gpus = len(self.gpu_names)
         self.finder = PathFinder(vertices, adjacent)
-        self.rings: dict[object, tuple[Pass, ...]] = {}
-        """results of the channel search, by what was asked"""
-        self.wiring: Wiring | None = None
-        """what `parsim.hardware.search` has found out about this machine"""
         self.host_routes: dict[tuple[int, str], Route] = {}
-        """ways between a GPU and its host, filled by `parsim.hardware.host`"""
+        """ways between a GPU and its host, filled by `parsim.hardware.transfers`"""
         self._routes: dict[tuple[str, str], Route] = {}
         self._distances: dict[tuple[int, int], float] = {}
         self._exits: dict[tuple[int, int | None], tuple[int, Route]] = {}
@@ -149,19 +142,37 @@ class Node:
             raise unreachable(source, target)
         return route
 
+    def joins(self, gpus: Sequence[int]) -> bool:
+        """Whether routes inside the machine lead from the first of these GPUs to all others."""
+        return all(self.between(gpus[0], other) is not None for other in gpus[1:])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for machines in which every route is the same."""
+        edges = tuple(
+            (source, target, data["id"], data["link"], data["link_kind"].medium, data["link_kind"].planning / data["link_kind"].capacity,
+             data["link_kind"].overhead)
+            for source, target, data in self.finder.edges()
+        )  # fmt: skip
+        return repr((tuple(self.finder.kind.items()), edges, self.ports, self.p2p, self.cpu))
+
     @cached_property
     def owned_ports(self) -> tuple[tuple[int, ...], ...]:
-        """Per GPU: the ports it uses, nearest first.
+        """Per GPU: the ports it uses, nearest first."""
+        return self.owned(tuple(range(len(self.ports))))
+
+    def owned(self, ports: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Per GPU: which of `ports` it uses, nearest first.
 
         The nearest port by path is taken (same switch, same CPU, other socket). Where t GPUs share the same m nearest
         ports, the q-th of them owns ports q, q + t, ...; with fewer ports than GPUs, port q mod m.
         """
-        nearest = [self._nearest_ports(gpu) for gpu in range(self.gpus)]
+        nearest = [self._nearest_ports(gpu, ports) for gpu in range(self.gpus)]
         owned: list[tuple[int, ...]] = []
-        for gpu, ports in enumerate(nearest):
-            tied = [other for other, theirs in enumerate(nearest) if theirs == ports]
+        for gpu, near in enumerate(nearest):
+            tied = [other for other, theirs in enumerate(nearest) if theirs == near]
             rank, gpus = tied.index(gpu), len(tied)
-            owned.append(ports[rank::gpus] if len(ports) >= gpus else (ports[rank % len(ports)],) if ports else ())
+            owned.append(near[rank::gpus] if len(near) >= gpus else (near[rank % len(near)],) if near else ())
         return tuple(owned)
 
     def way_out(self, local: int, rail: int | None) -> tuple[int, Route]:
@@ -212,10 +223,10 @@ class Node:
         best = min(far.values(), default=math.inf)
         return tuple(gpu for gpu, distance in far.items() if distance == best < math.inf)
 
-    def _nearest_ports(self, gpu: int) -> tuple[int, ...]:
-        far = [self.distance(gpu, port) for port in range(len(self.ports))]
-        best = min(far, default=math.inf)
-        return tuple(port for port, distance in enumerate(far) if distance == best < math.inf)
+    def _nearest_ports(self, gpu: int, ports: tuple[int, ...]) -> tuple[int, ...]:
+        far = {port: self.distance(gpu, port) for port in ports}
+        best = min(far.values(), default=math.inf)
+        return tuple(port for port, distance in far.items() if distance == best < math.inf)
 
     def pcie_order(self, gpus: tuple[int, ...]) -> tuple[int, ...]:
         """The GPUs in depth-first order of the PCIe tree: by socket, then root port or switch, then index.

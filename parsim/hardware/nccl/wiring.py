@@ -11,15 +11,15 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from parsim.hardware.node import Node
-from parsim.hardware.routes import NOWHERE, TIER_HOST, TIER_NEIGHBOUR, TIER_NVLINK, TIER_SWITCH, Route
-from parsim.hardware.search.result import Found
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.routes import NOWHERE, TIER_HOST, TIER_NEIGHBOUR, TIER_NVLINK, TIER_SWITCH, Route
 
 INTEL_OVERHEAD = 1.2
 """PCIe bytes per byte between two GPUs through an Intel root complex: 64-byte packets (NVIDIA/nccl src/graph/topo.h, INTEL_P2P_OVERHEAD)"""
 
 _LARGEST_CACHE = 64
-_shared: OrderedDict[object, Wiring] = OrderedDict()
+_shared: OrderedDict[str, Wiring] = OrderedDict()
+"""by fingerprint of the machine"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,10 @@ class Wiring:
             self.medium[data["id"]] = kind.medium
             if kind.medium != "memory":
                 self.planned[data["id"]] = link.capacity * (kind.planning / kind.capacity)
-        self.found: dict[object, Found] = {}
-        """results by what was asked"""
         self._order = {vertex: number for number, vertex in enumerate(node.finder.kind)}
         self._direct: dict[tuple[int, int], Route | None] = {}
         self._host: dict[tuple[str, str], Route | None] = {}
         self._paths: dict[str, dict[str, list[str]]] = {}
-        self._distances: dict[tuple[int, int], float] = {}
         self._switches = [self._switch(gpu) for gpu in range(node.gpus)]
 
     def _switch(self, gpu: int) -> str:
@@ -184,59 +181,12 @@ class Wiring:
         tier = inner.tier if not inner.links else max(inner.tier, TIER_SWITCH)
         return Route(links, coefficients, inner.latency, tier, inner.cap)
 
-    def inside(self, hop: Route) -> Route:
-        """The hop without wires of ports."""
-        if all(link < self.outside for link in hop.links):
-            return hop
-        kept = [(link, load) for link, load in zip(hop.links, hop.coefficients, strict=True) if link < self.outside]
-        return Route(tuple(link for link, _ in kept), tuple(load for _, load in kept), hop.latency, hop.tier, hop.cap)
-
-    def distance(self, gpu: int, port: int) -> float:
-        """100 x the worst thing between a GPU and a port (switch, CPU, socket), plus switches on the way."""
-        if (gpu, port) not in self._distances:
-            path = self.paths(self.node.gpu_names[gpu]).get(self.node.ports[port])
-            if path is None:
-                far = self.node.distance(gpu, port) if "network" in self.medium else math.inf
-            elif len(path) == 1:
-                far = 0.0
-            else:
-                tier = self.node.finder.tier(path)
-                far = tier * 100.0 + (sum(self.kind[vertex] == "pcie" for vertex in path) if tier == TIER_SWITCH else 0)
-            self._distances[gpu, port] = far
-        return self._distances[gpu, port]
-
-    def owned(self, ports: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Per GPU: its share of `ports`, nearest only; GPUs that are as near to the same ports take turns."""
-        nearest = []
-        for gpu in range(self.node.gpus):
-            far = [self.distance(gpu, port) for port in ports]
-            best = min(far, default=math.inf)
-            nearest.append(tuple(port for port, value in zip(ports, far, strict=True) if value == best < math.inf))
-        found: list[tuple[int, ...]] = []
-        for gpu, near in enumerate(nearest):
-            tied = [other for other, theirs in enumerate(nearest) if theirs == near]
-            rank, gpus = tied.index(gpu), len(tied)
-            found.append(near[rank::gpus] if len(near) >= gpus else (near[rank % len(near)],) if near else ())
-        return found
-
 
 def wiring(node: Node) -> Wiring:
     """The wiring of a machine; equal machines share one."""
-    if node.wiring is None:
-        key = _fingerprint(node)
-        known = _shared.get(key)
-        if known is None:
-            known = _shared[key] = Wiring(node)
-            if len(_shared) > _LARGEST_CACHE:
-                _shared.popitem(last=False)
-        node.wiring = known
-    return node.wiring
-
-
-def _fingerprint(node: Node) -> object:
-    edges = tuple(
-        (source, target, data["id"], data["link"], data["link_kind"].medium, data["link_kind"].planning / data["link_kind"].capacity,
-         data["link_kind"].overhead)
-        for source, target, data in node.finder.edges()
-    )  # fmt: skip
-    return tuple(node.finder.kind.items()), edges, node.ports, node.p2p, node.cpu
+    known = _shared.get(node.fingerprint)
+    if known is None:
+        known = _shared[node.fingerprint] = Wiring(node)
+        if len(_shared) > _LARGEST_CACHE:
+            _shared.popitem(last=False)
+    return known

@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.box import expand_box, parse_line
-from parsim.hardware.cluster import Cluster, Placement
 from parsim.hardware.device import Device, device_from_tree
-from parsim.hardware.fabric import Fabric, FatTree, FullMesh, RailOptimised, Torus
-from parsim.hardware.graph_fabric import GraphFabric
-from parsim.hardware.links import STANDARD, LinkKind
-from parsim.hardware.node import wire
-from parsim.hardware.overrides import changed_device, changed_links, merged
-from parsim.hardware.routes import PathFinder
-from parsim.hardware.topology import Host, Topology, read_topology
+from parsim.hardware.fabric.cluster import Cluster, Placement
+from parsim.hardware.fabric.direct import FullMesh, GraphFabric, Torus
+from parsim.hardware.fabric.links import STANDARD, LinkKind
+from parsim.hardware.fabric.node import wire
+from parsim.hardware.fabric.routes import PathFinder
+from parsim.hardware.fabric.switches import Fabric, FatTree, RailOptimised
+from parsim.hardware.fabric.topology import Host, Topology, read_topology
+from parsim.hardware.fabric.trees import changed_device, changed_links, expand_box, merged, parse_line
 from parsim.hardware.tree import Tree, closest
 from parsim.limits import MOST_GPUS, beyond
 

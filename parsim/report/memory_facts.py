@@ -1,11 +1,16 @@
-"""Device memory of every class of ranks: the ledger, the allocator's replay, and what lives outside the allocator."""
+"""Memory of a simulated step: on the devices of every class of ranks, and on the hosts.
+
+On a device: the ledger, the allocator's replay, and what lives outside the allocator. On a host: offloaded tensors and the buffers
+they pass through. The training processes themselves, the data loader and the page cache come on top (a few GiB per rank), and so does
+what a pinned allocator rounds up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -15,13 +20,10 @@ from parsim.parallel.optimizer import state_bytes
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.storage import trains, weight_bytes
 from parsim.program.program import OFFLOAD
-from parsim.report.host_memory import Machines, host_memory
-from parsim.report.measured import AT_PEAK, DeviceMemory, MemoryCurve, MemoryFacts
+from parsim.report.measured import AT_PEAK, DeviceMemory, HostMemory, MemoryCurve, MemoryFacts
+from parsim.report.simulated import Hardware, Run
 from parsim.simulation.ledger import Ledger, MemoryTimeline
 from parsim.simulation.replay import Replay
-
-if TYPE_CHECKING:
-    from parsim.report.assemble import Run
 
 GIB = 2**30
 FIRST_COMMUNICATOR = int(0.3 * GIB)
@@ -35,20 +37,7 @@ CLOSE = 0.05
 """part of the capacity within which a class is replayed whole: nine times the largest error of a shortened replay that was seen"""
 
 
-class Memories(Machines, Protocol):
-    """What this file asks of a cluster."""
-
-    def device(self, gpu: int) -> Visible: ...
-
-
-class Visible(Protocol):
-    """A device's memory."""
-
-    @property
-    def visible_memory(self) -> int: ...
-
-
-def memory_of(run: Run, hardware: Memories, *, reserve: int, bytes_per_parameter: str) -> MemoryFacts:
+def memory_of(run: Run, hardware: Hardware, *, reserve: int, bytes_per_parameter: str) -> MemoryFacts:
     """The ledger of every class's representative, replayed through the caching allocator.
 
     Every allocation and release is replayed of the fullest classes (most in use, reserved or allocated) and of those whose peak
@@ -75,12 +64,12 @@ def memory_of(run: Run, hardware: Memories, *, reserve: int, bytes_per_parameter
     )
 
 
-def capacity_of(run: Run, hardware: Memories) -> int:
+def capacity_of(run: Run, hardware: Hardware) -> int:
     """What the driver reports on the smallest device of the job [B]."""
     return min(hardware.device(run.plan.gpus[rank]).visible_memory for rank in set(run.classes.represents.values()))
 
 
-def overfull(run: Run, hardware: Memories, reserve: int) -> bool:
+def overfull(run: Run, hardware: Hardware, reserve: int) -> bool:
     """Whether the tensors of some class are larger than its device. Then no allocator makes it fit, and none is asked.
 
     The allocator reserves at least the blocks that are live, and each is at least its tensor rounded up to 512 B: what the
@@ -247,3 +236,52 @@ def in_flight(plan: Plan, pipeline_rank: int) -> int:
         live += {"F": 1, "B": -1, "W": -1}.get(slot.kind, 0)
         most = max(most, live)
     return -(-most // len(plan.of_rank(pipeline_rank)))
+
+
+def host_memory(run: Run, hardware: Hardware) -> HostMemory | None:
+    """Host memory of the node that lacks most, or has most in use; None if nothing is offloaded."""
+    offload = run.plan.training.offload
+    if not offload.states and offload.activations == "none":
+        return None
+    ranks_of: dict[int, Counter[int]] = {}
+    for rank, gpu in enumerate(run.plan.gpus):
+        ranks_of.setdefault(hardware.node_of(gpu), Counter())[run.classes.represents[rank]] += 1
+    ledger = Ledger(run.trace.program, run.trace, sorted(set(run.classes.represents.values())))
+    known: dict[tuple[tuple[tuple[int, int], ...], int | None], HostMemory] = {}
+    for node, counts in ranks_of.items():
+        capacity = hardware.machine(node).host_memory
+        key = (tuple(sorted(counts.items())), capacity)
+        if key not in known:
+            known[key] = _node(ledger, node, counts, capacity)
+    return min(known.values(), key=lambda host: (host.headroom if host.headroom is not None else 0, -host.bytes, host.node))
+
+
+def _node(ledger: Ledger, node: int, counts: Mapping[int, int], capacity: int | None) -> HostMemory:
+    """The ranks of one node together; `counts`: representative -> how many of the node's ranks it stands for."""
+    curves = {rank: ledger.measure(rank, where="host") for rank in counts}
+    size, row_of = _peak(curves, counts)
+    at_peak: dict[str, int] = {}
+    for rank, curve in curves.items():
+        for category, held in curve.composition(row_of[rank]).items():
+            if held:
+                name = category.removeprefix("host ")
+                at_peak[name] = at_peak.get(name, 0) + held * counts[rank]
+    drives = sum(ledger.measure(rank, where="nvme").peak * count for rank, count in counts.items())
+    return HostMemory(node, size, at_peak, capacity, drives)
+
+
+def _peak(curves: Mapping[int, MemoryTimeline], counts: Mapping[int, int]) -> tuple[int, dict[int, int]]:
+    """Highest sum of the curves [B], and the row of each curve at that moment."""
+    times = np.concatenate([curve.times for curve in curves.values()])
+    deltas = np.concatenate([curve.delta * counts[rank] for rank, curve in curves.items()])
+    order = np.argsort(times, kind="stable")
+    level = np.cumsum(deltas[order])
+    if not len(level):
+        return 0, dict.fromkeys(curves, -1)
+    top = int(level.argmax())
+    taken = order[: top + 1]
+    rows, begin = {}, 0
+    for rank, curve in curves.items():
+        rows[rank] = int(np.count_nonzero((taken >= begin) & (taken < begin + len(curve.times)))) - 1
+        begin += len(curve.times)
+    return int(level[top]), rows

@@ -15,10 +15,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypedDict
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.links import Link, LinkKind
+from parsim.hardware.fabric.links import Link, LinkKind
 
 if TYPE_CHECKING:
     import networkx
+
 
 TIER_NVLINK, TIER_NEIGHBOUR, TIER_SWITCH, TIER_HOST, TIER_SOCKET, TIER_NETWORK = range(6)
 """What a path crosses at worst: NVLink only, NVLink through another GPU, PCIe switches, a CPU, two CPUs, a network"""
@@ -49,6 +50,13 @@ class Route:
         """Rate of one transfer that has the links to itself [B/s]."""
         rates = [capacity(link) / a for link, a in zip(self.links, self.coefficients, strict=True)]
         return min([self.cap, *rates])
+
+    def up_to(self, end: int) -> Route:
+        """The route without its links from number `end` on."""
+        if all(link < end for link in self.links):
+            return self
+        kept = [(link, load) for link, load in zip(self.links, self.coefficients, strict=True) if link < end]
+        return Route(tuple(link for link, _ in kept), tuple(load for _, load in kept), self.latency, self.tier, self.cap)
 
 
 NOWHERE = Route((), (), 0.0)

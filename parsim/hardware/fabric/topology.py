@@ -15,8 +15,8 @@ from typing import Literal
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
-from parsim.hardware.links import STANDARD, LinkKind, link_kinds, standard_kind
-from parsim.hardware.node import Edge, Node
+from parsim.hardware.fabric.links import STANDARD, LinkKind, link_kinds, standard_kind
+from parsim.hardware.fabric.node import Edge, Node
 from parsim.hardware.tree import Tree, closest
 
 _PREFIXES = {
