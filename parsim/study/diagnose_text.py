@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
+from parsim.report.quantities import seconds
+from parsim.report.table import Column, Content, Table
 from parsim.scenario.files import parse_value
+from parsim.scenario.merge import put
 from parsim.scenario.scenario import flow
 from parsim.study.diagnose import Diagnosis, TriedCause
 from parsim.study.diagnose_causes import Cause, Setting, UncertainParameter
@@ -15,6 +18,7 @@ from parsim.study.diagnose_wires import NcclEvidence
 from parsim.units import format_bytes, format_rate, format_time
 
 WIDTH = 118
+_NO_SETTING = "No other setting changes it."
 NOTHING = 1e-6
 """classes of less than this part of the step are not shown"""
 MEMORY = (
@@ -65,15 +69,14 @@ def _alone(found: Diagnosis) -> list[str]:
     failing = [one for one in found.explanations if not one.explains]
     lines = []
     if explaining:
-        rows = [("", "cause", "now", "would have to be", "plausible", "step")]
-        rows += [(str(number), *_row(one), seconds(one.step)) for number, one in enumerate(explaining, 1)]
-        lines += ["What would explain it, each alone, the most plausible first", *table(rows)]
+        tried = [(str(number), *_row(one), one.step) for number, one in enumerate(explaining, 1)]
+        title = "What would explain it, each alone, the most plausible first"
+        lines.append(_table(("", "cause", "now", "would have to be", "plausible", "step"), tried, title))
     else:
         lines.append("Nothing that was tried explains it alone.")
     if failing:
-        rows = [("", "cause", "now", "at its bound", "plausible", "step")]
-        rows += [("", *_row(one), seconds(one.step)) for one in failing]
-        lines += ["", "What cannot explain it alone", *table(rows)]
+        tried = [("", *_row(one), one.step) for one in failing]
+        lines += ["", _table(("", "cause", "now", "at its bound", "plausible", "step"), tried, "What cannot explain it alone")]
     lines += ["", *wrapped(UNDECIDED), *_commands([one.cause for one in explaining], "To decide")]
     ranges = [(number, one.cause.range) for number, one in enumerate(explaining, 1) if isinstance(one.cause, UncertainParameter)]
     if ranges:
@@ -123,14 +126,13 @@ def shown(cause: UncertainParameter, value: float) -> str:
 
 def _memory(found: Diagnosis) -> list[str]:
     measured = found.question.peak_memory or 0
-    lines = [f"What the peak would be otherwise (measured {format_bytes(measured)})"]
-    rows = [("setting", "instead of", "peak", "of the measured", "step")]
-    for one in found.memory[:8]:
-        cause = one.cause
-        if isinstance(cause, Setting):
-            share = f"{one.peak / measured:.0%}"
-            rows.append((f"{cause.key}={flow(cause.value)}", flow(cause.now), format_bytes(one.peak), share, seconds(one.step)))
-    lines += table(rows) if len(rows) > 1 else ["No other setting changes it."]
+    title = f"What the peak would be otherwise (measured {format_bytes(measured)})"
+    rows: list[tuple[Content, ...]] = [
+        (*cause.overrides(), flow(cause.now), format_bytes(one.peak), f"{one.peak / measured:.0%}", one.step)
+        for one in found.memory[:8]
+        if isinstance(cause := one.cause, Setting)
+    ]
+    lines = [_table(("setting", "instead of", "peak", "of the measured", "step"), rows, title)] if rows else [title, _NO_SETTING]
     if found.overhead is not None:
         text_ = (
             f"software.memory.overhead={format_bytes(found.overhead)} alone would explain it: buffers that are no tensor of the model, "
@@ -149,7 +151,7 @@ def _memory(found: Diagnosis) -> list[str]:
 
 
 def _classes(evidence: Evidence) -> list[str]:
-    rows = [("rank", "class", "recorded", "predicted", "ratio", "with the causes")]
+    rows = []
     for rank, name, seen, expected, explained in evidence.rows():
         if max(seen, expected, explained) < NOTHING * evidence.predicted.step_time:
             continue
@@ -157,7 +159,9 @@ def _classes(evidence: Evidence) -> list[str]:
         values = [f"{value:,.0f}" if number else seconds(value) for value in (seen, expected, explained)]
         ratio = f"{seen / expected:.2f}" if expected > NOTHING * evidence.predicted.step_time else "-"
         rows.append((str(rank), f"kernels: {name[1:]}" if number else name, values[0], values[1], ratio, values[2]))
-    return [f"Time by class and step, {evidence.recorded.source}", *table(rows), *(f"note: {note}" for note in evidence.recorded.notes)]
+    headings = ("rank", "class", "recorded", "predicted", "ratio", "with the causes")
+    table = _table(headings, rows, f"Time by class and step, {evidence.recorded.source}")
+    return [table, *(f"note: {note}" for note in evidence.recorded.notes)]
 
 
 def _attributed(evidence: Evidence) -> list[str]:
@@ -165,12 +169,11 @@ def _attributed(evidence: Evidence) -> list[str]:
         return wrapped(
             f"No class stands out: all are within what predictions are off (chi2 {evidence.before:.1f}). Nothing asks for a cause."
         )
-    rows = [("", "cause", "now", "fitted", "plausible", "step with it alone")]
-    for number, one in enumerate(evidence.ranking[:6], 1):
-        rows.append((str(number), *_fitted(one), seconds(one.step) if one.step else "-"))
+    rows = [(str(number), *_fitted(one), one.step or "-") for number, one in enumerate(evidence.ranking[:6], 1)]
+    table = _table(("", "cause", "now", "fitted", "plausible", "step with it alone"), rows, "Causes by how well they explain the classes")
     both = " and ".join(_named(evidence, name) for name in evidence.best)
     left = f"It leaves chi2 {evidence.after:.1f} of {evidence.before:.1f}."
-    lines = ["Causes by how well they explain the classes", *table(rows), *wrapped(f"Best: {both}. {left}")]
+    lines = [table, *wrapped(f"Best: {both}. {left}")]
     if not evidence.described:
         lines += wrapped(
             "! Much is left over: the scenario may not be that of this run. Compare ranks of collectives, numbers of kernels, the batch."
@@ -332,11 +335,7 @@ def _tree(arguments: Iterable[str]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for argument in arguments:
         path, _, value = argument.partition("=")
-        *above, last = path.split(".")
-        at = tree
-        for key in above:
-            at = at.setdefault(key, {})
-        at[last] = parse_value(value)
+        put(tree, path, parse_value(value))
     return tree
 
 
@@ -347,21 +346,14 @@ def _block(tree: Mapping[str, Any], margin: str) -> list[str]:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def seconds(value: float) -> str:
-    """A time, three digits."""
-    return format_time(value, digits=3)
-
-
 def signed(value: float) -> str:
     """A difference of times."""
     return f"{'+' if value >= 0 else '-'}{format_time(abs(value), digits=3)}"
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of text, the first row a heading; long words of a cause are cut by nobody."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [lines[0], "─" * max(map(len, lines)), *lines[1:]]
+def _table(headings: Sequence[str], rows: Sequence[Sequence[Content]], title: str) -> str:
+    """A table of words under a line."""
+    return Table([Column(heading, align="left", write=seconds) for heading in headings], rows, title).text(rule=True)
 
 
 def wrapped(words: str, hang: str = "") -> list[str]:

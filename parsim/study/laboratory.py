@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Passes = str | Mapping[str, float | str | Sequence[float | str]]
 """``"F=1,B=2"``, or {"F": 1, "B": 2}, values with units as texts, one value or one per rank"""
-_CELL = "text-align:right;padding:1px 14px 1px 0"
 
 
 class Schedules:
@@ -81,10 +80,7 @@ class Schedules:
 
     def _repr_html_(self) -> str:
         unit = words.unit_of(self.results, self.times)
-        first, second, *rows = words.table_rows(self.results, unit)
-        heads = "".join(f"<th style='{_CELL}'>{escape(one)}<br>{escape(two)}</th>" for one, two in zip(first, second, strict=True))
-        cells = ("".join(f"<td style='{_CELL}'>{escape(cell)}</td>" for cell in row) for row in rows)
-        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody></table>"
+        table = words.table(self.results, unit).notebook()
         return f"<div><p>{escape(words.asked(self.results, self.times, unit))}</p>{table}{self._svg()}</div>"
 
     def _svg(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parsim.study.counting import table
+from parsim.report.table import Column, Content, Table
 from parsim.study.mfu import CLOSE, MfuAnswer
 from parsim.units import format_flops, format_time
 
@@ -43,15 +43,16 @@ def _head(answer: MfuAnswer) -> Iterator[str]:
 
 def _conventions(answer: MfuAnswer) -> Iterator[str]:
     unit, rated = answer.of.unit, answer.question.tflops is not None
-    header = ["convention", f"FLOP/{unit}", "TFLOP/s per GPU", "MFU", "HFU"]
-    header += [f"{unit}s/s per GPU"] * rated + ["  formula"]
-    rows = []
-    for row in answer.rows:
-        counted = row.counted
-        cells = [counted.name, f"{counted.flop:,.15g}", f"{row.model_flops / 1e12:.1f}", _percent(row.mfu), _percent(row.hfu)]
-        cells += [f"{row.units_per_s / row.gpus:,.1f}"] * rated
-        rows.append([*cells, f"  {counted.formula}"])
-    yield from table(header, rows)
+    columns = [
+        Column("convention", align="left"), Column(f"FLOP/{unit}", write=lambda flop: f"{flop:,.15g}"),
+        Column("TFLOP/s per GPU", write=lambda flops: f"{flops / 1e12:.1f}"), Column("MFU", write=_percent), Column("HFU", write=_percent),
+    ]  # fmt: skip
+    rows: list[tuple[Content, ...]] = [(row.counted.name, row.counted.flop, row.model_flops, row.mfu, row.hfu) for row in answer.rows]
+    if rated:
+        columns.append(Column(f"{unit}s/s per GPU", write=lambda rate: f"{rate:,.1f}"))
+        rows = [(*cells, row.units_per_s / row.gpus) for cells, row in zip(rows, answer.rows, strict=True)]
+    columns.append(Column("formula", align="left", margin=2))
+    yield Table(columns, [(*cells, row.counted.formula) for cells, row in zip(rows, answer.rows, strict=True)]).text()
     if answer.question.recompute == "none":
         yield "HFU = MFU without recomputation; say --recompute full or selective if the run repeats forward work."
 
@@ -100,18 +101,22 @@ def _methods(answer: MfuAnswer) -> Iterator[str]:
 
 
 def _published(answer: MfuAnswer) -> Iterator[str]:
-    header = ["published run", "GPUs", "", "tokens", "type", "recompute", "reached", "yours", "  counted as", "  how known"]
+    columns = [
+        Column("published run", align="left"), Column("GPUs", write=lambda count: f"{count:,}"), Column(""),
+        Column("tokens", write=lambda count: f"{count:,}"), Column("type"), Column("recompute"), Column("reached", write=_percent),
+        Column("yours", write=_percent), Column("  counted as"), Column("how known", align="left", margin=2),
+    ]  # fmt: skip
     rows = []
     for row in answer.published:
         value, how = row.utilisation
+        counted = f"  {row.compared or 'not said'}".ljust(len("  megatron-hardware"))
         yours = answer.yours(row)
-        counted = f"  {row.compared or 'not said'}"
         rows.append(
-            [row.model, f"{row.gpus:,}", row.device, f"{row.sequence:,}", row.precision, row.recompute or "not said", _percent(value),
-             "-" if yours is None else _percent(yours), counted.ljust(len("  megatron-hardware")), f"  {how}; {row.source}"]
+            (row.model, row.gpus, row.device, row.sequence, row.precision, row.recompute or "not said", value,
+             "-" if yours is None else yours, counted, f"{how}; {row.source}")
         )  # fmt: skip
-    yield "Published runs of similar size, GPU and scale; `yours` is this run counted as they count"
-    yield from table(header, rows)
+    title = "Published runs of similar size, GPU and scale; `yours` is this run counted as they count"
+    yield Table(columns, rows, title).text()
 
 
 def _percent(value: float) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from fractions import Fraction
+from functools import partial
 from math import gcd
 from typing import Any
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules.order import Precedence
-from parsim.report.quantities import TimeUnit, percent, time_unit
+from parsim.report.quantities import TimeUnit, time_unit
 from parsim.report.schedule_scene import Arrow, Labels, Panel, Scene, SlotBox, scene
+from parsim.report.table import Column, Content, Table
 from parsim.study.schedule import LabResult
 from parsim.study.schedule_inputs import LabSchedule, PassTimes
 from parsim.study.schedule_theory import ClosedForm
@@ -32,7 +34,7 @@ def unit_of(results: Iterable[LabResult], times: PassTimes) -> TimeUnit:
 def text(results: Sequence[LabResult], times: PassTimes) -> str:
     """The table, and below it what the literature says."""
     unit = unit_of(results, times)
-    lines = [asked(results, times, unit), "", *_aligned(table_rows(results, unit), right=range(1, 8))]
+    lines = [asked(results, times, unit), "", table(results, unit).text()]
     if formulas := [line for result in results for line in _formulas(result, unit)]:
         lines += ["", "Closed forms", *formulas]
     if any(result.versions for result in results):
@@ -73,53 +75,42 @@ def _values(values: Sequence[float], unit: TimeUnit) -> str:
     return ":".join(show(value, unit) for value in values)
 
 
-def table_rows(results: Sequence[LabResult], unit: TimeUnit) -> list[list[str]]:
-    """The table: two rows of headings, and one of each schedule."""
-    memory = any(rank.activation is not None for result in results for rank in result.ranks)
-    header = ["schedule", "makespan", "period", "per", "bubble", "closed", "over", "steady", "in flight"]
-    second = ["", f"[{unit.name}]", f"[{unit.name}]", "micro-batch", "", "form", "ideal", "bubble", "by rank [micro-batches]"]
-    rows = []
-    for result in results:
-        closed = result.closed
-        form = None if closed is None or closed.makespan is None else closed.bubble
-        row = [
-            result.entry.label,
-            show(result.makespan, unit),
-            show(result.period, unit),
-            show(result.period / result.entry.micro_batches, unit),
-            _percent(result.bubble_fraction),
-            _percent(form),
-            _percent(result.bubble_over_ideal),
-            _percent(result.steady_bubble),
-            _by_rank([f"{rank.in_flight:.6g}" for rank in result.ranks]),
+def table(results: Sequence[LabResult], unit: TimeUnit) -> Table:
+    """A row per schedule."""
+    time = partial(Column, unit=unit.name, write=partial(show, unit=unit))
+    share = partial(Column, write=_percent)
+    columns = [
+        Column("schedule", align="left"), time("makespan\n", key="makespan"), time("period\n", key="period"),
+        Column("per\nmicro-batch", write=partial(show, unit=unit), key="period_per_micro_batch"), share("bubble", key="bubble_fraction"),
+        share("closed\nform", key="closed_form"), share("over\nideal", key="bubble_over_ideal"),
+        share("steady\nbubble", key="steady_bubble_fraction"), Column("in flight\nby rank [micro-batches]", align="left"),
+    ]  # fmt: skip
+    rows = [_cells(result) for result in results]
+    if any(rank.activation is not None for result in results for rank in result.ranks):
+        columns.append(Column("activations\nby rank", align="left"))
+        rows = [
+            (*row, _by_rank([format_bytes(rank.activation or 0, digits=3) for rank in result.ranks]))
+            for row, result in zip(rows, results, strict=True)
         ]
-        if memory:
-            row.append(_by_rank([format_bytes(rank.activation or 0, digits=3) for rank in result.ranks]))
-        rows.append(row)
-    if memory:
-        header.append("activations")
-        second.append("by rank")
-    return [header, second, *rows]
+    return Table(columns, rows)
 
 
-def _percent(value: float | None) -> str:
-    return percent(value) if value is None else f"{100 * value:.2f}".rstrip("0").rstrip(".") + " %"
+def _cells(result: LabResult) -> tuple[Content, ...]:
+    closed = None if result.closed is None or result.closed.makespan is None else result.closed.bubble
+    return (
+        result.entry.label, result.makespan, result.period, result.period / result.entry.micro_batches, result.bubble_fraction, closed,
+        result.bubble_over_ideal, result.steady_bubble, _by_rank([f"{rank.in_flight:.6g}" for rank in result.ranks]),
+    )  # fmt: skip
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f}".rstrip("0").rstrip(".") + " %"
 
 
 def _by_rank(values: Sequence[str]) -> str:
     if len(set(values)) == 1 and len(values) > 2:
         return f"{values[0]} on all"
     return " ".join(values) if len(values) <= _RANKS else f"{values[0]} (rank 0) ... {values[-1]} (rank {len(values) - 1})"
-
-
-def _aligned(rows: Sequence[Sequence[str]], right: Iterable[int]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    to_right = set(right)
-    lines = []
-    for row in rows:
-        cells = enumerate(zip(row, widths, strict=True))
-        lines.append("  ".join(cell.rjust(width) if number in to_right else cell.ljust(width) for number, (cell, width) in cells).rstrip())
-    return lines
 
 
 def _formulas(result: LabResult, unit: TimeUnit) -> list[str]:
