@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from parsim.kernel import Fixed, Kernel, Memory
-from parsim.parallel.hooks import START
-from parsim.program.program import COMPUTE, OFFLOAD, Effect, Effects, Tensor
+from parsim.parallel.groups import OFFLOAD
+from parsim.parallel.hooks import START, Emitter
+from parsim.program.program import COMPUTE, Effect, Effects, Tensor
 
 
 @dataclass
@@ -89,7 +90,7 @@ class Stretch:
     """what compute is called then, and its kind"""
     waits: tuple[int, ...]
     tails: tuple[str, ...]
-    pending: tuple[int, ...]
+    pending: tuple[tuple[int, ...], ...]
     last_compute: int
 
 
@@ -97,7 +98,7 @@ Stretches = dict[Hashable, Stretch]
 """what is known already, by what it depends on"""
 
 
-class PassBuilder:
+class PassBuilder(Emitter):
     """Collects the items of one pass.
 
     `prefix` keeps the tensor names of several chunks on one rank apart, but for those that chunks hand to each other (`handed`).
@@ -117,8 +118,8 @@ class PassBuilder:
         self.table = table
         self._first = first
         self._last = last
-        self.asked: set[str] = set()
-        """what was asked of `first` and `last`: the pass of another micro-batch with the same answers is the same"""
+        self.depends_on: set[str] = set()
+        """which of `first` and `last` was asked: the pass of another micro-batch with the same answers is the same"""
         self.prefix = prefix
         self._handed = handed
         self.items: list[Item] = []
@@ -136,13 +137,13 @@ class PassBuilder:
     @property
     def first(self) -> bool:
         """See `Emitter.first`."""
-        self.asked.add("first")
+        self.depends_on.add("first")
         return self._first
 
     @property
     def last(self) -> bool:
         """See `Emitter.last`."""
-        self.asked.add("last")
+        self.depends_on.add("last")
         return self._last
 
     # -- what the lowering calls ----------------------------------------------------------------------------------

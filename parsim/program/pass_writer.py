@@ -1,10 +1,11 @@
-"""One pass of one stage while it is being written: a walk over the tapes of its blocks.
+"""One pass of one stage while it is being written: over the tapes of its blocks, operator by operator.
 
-Strategies are called in this order:
+The data-parallel strategy (`Sharding`) is called in this order:
 
-    pass_begins, per unit: before_forward, per operator: tensor before, kernels, tensor after; after_forward, pass_ends
-    pass_begins, per unit (reversed): before_backward, recomputation, per operator: input step, weight step with
-    before_gradient and gradient; after_backward, pass_ends
+    pass_begins, per unit: before_forward, operators, after_forward; pass_ends
+    pass_begins, per unit (reversed): before_backward, recomputation, operators, after_backward; pass_ends
+
+and around every weight step before_gradient and gradient. The axes' hooks (`OperatorHooks`) stand around every step of an operator.
 
 Boundary tensors are x<b> (input of block b) and dx<b> (its gradient).
 """
@@ -13,22 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 from parsim.model.loss import Loss
 from parsim.model.tape import Step, Tape
-from parsim.parallel.context import ContextParallelHooks
-from parsim.parallel.hooks import Unit, Weight
+from parsim.parallel.groups import TENSOR
+from parsim.parallel.hooks import Sharding, Unit, Weight
 from parsim.parallel.plan import Chunk
-from parsim.parallel.replicated import Replicated
+from parsim.parallel.schedules.slot import SlotKind
+from parsim.parallel.stages import Group
+from parsim.program.checkpoint_offload import CheckpointOffload
 from parsim.program.host import Floor, LaunchFloor
-from parsim.program.passes import Item
+from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE
-from parsim.program.stored import Stored
+from parsim.program.stage import Stage
 from parsim.program.stretches import Deferred, Own
-
-if TYPE_CHECKING:
-    from parsim.program.stage import StagePasses
 
 HOST = "host"
 """lane of the data loader"""
@@ -36,45 +35,44 @@ _BOUNDARY = {"input": ("x", 0), "output": ("x", 1), "grad_input": ("dx", 0), "gr
 """tensor that a block shares with a neighbour -> what its name begins with, and blocks further on"""
 
 
-class Walk:
+class StagePassWriter:
     """One pass while it is being written."""
 
-    def __init__(self, passes: StagePasses, stage: int, *, first: bool, last: bool, split: bool, partial: bool = False) -> None:
-        self.passes = passes
-        self.plan = passes.plan
+    def __init__(self, of: Stage, stage: int, *, first: bool, last: bool, split: bool, partial: bool = False) -> None:
+        self.of = of
+        self.plan = of.plan
         self.stage = stage
         self.partial = partial
-        self._mark = passes.mark(partial)
-        self.chunk: Chunk = passes.chunks[stage]
-        self.at = passes.builder(stage, first=first, last=last)
-        self.sharding: Replicated = passes.sharding[stage]
-        self.units = passes.units[stage]
-        self.tensor = passes.tensor_hooks(partial) if self.plan.mesh.size("tensor") > 1 else None
-        if self.tensor is not None:
-            self.tensor.split = split
-        self.context = ContextParallelHooks(self.plan.timed(partial)) if self.plan.mesh.size("context") > 1 else None
-        self.groups = passes.groups(stage)
+        self._mark = of.mark(partial)
+        self.chunk: Chunk = of.chunks[stage]
+        self.at = of.builder(stage, first=first, last=last)
+        self.sharding: Sharding = of.sharding[stage]
+        self.units = of.units[stage]
+        self.hooks = self.plan.operator_hooks(partial=partial, split=split)
+        """of the axes that have something to say between operators, in the order in which they are asked"""
+        self.groups = of.groups(stage)
         self._group_of = {block: group for group in self.groups for block in group.blocks}
         self._unit_of = {block: unit for unit in self.units for block in unit.blocks}
-        self.host = LaunchFloor(self.plan.runtime.host, passes.clock, self.at)
+        self.host = LaunchFloor(self.plan.runtime.host, of.clock, self.at, of.floors)
         self._opened: set[str] = set()
         self._left: dict[str, int] = {}
         again = [group.blocks[-1] for group in self.groups if group.checkpoint and split]
         self._again = frozenset(block for block in again if block + 1 < len(self.plan.model.blocks))
         """blocks whose recomputed output is a second tensor, because weight gradients still wait for the first"""
         self._written: set[str] = set()
-        self._of_pass = (split, self.plan.parallelism.tensor.overlap)
-        """what operators of the pass depend on besides their tape, which is that of one workload"""
-        self.stored = Stored(self)
+        self._split = split
+        offloads = self.plan.training.backward and self.plan.training.offload.activations != "none"
+        kept = {group: self._name(group.blocks[0], "input") for group in self.groups if offloads and self._owns_input(group)}
+        self.offload = CheckpointOffload(self.at, kept, of.moved)
 
     def finish(self) -> list[Item]:
         """The items of the pass."""
         return self.at.finish()
 
     @property
-    def asked(self) -> set[str]:
-        """See `PassBuilder.asked`."""
-        return self.at.asked
+    def depends_on(self) -> set[str]:
+        """See `PassBuilder.depends_on`."""
+        return self.at.depends_on
 
     @property
     def _is_first(self) -> bool:
@@ -104,29 +102,25 @@ class Walk:
 
     def tape(self, block: int) -> Tape:
         """The tape of a block in this pass."""
-        return self.passes.tape(block, self.partial)
-
-    def boundary(self, block: int) -> str:
-        """The input of a block."""
-        return self._name(block, "input")
+        return self.of.tape(block, self.partial)
 
     def _declare(self, block: int) -> None:
         key = (block, self.partial, block in self._again)
-        if key in self.passes.declared:
+        if key in self.of.declared:
             return
         categories = {"activations": "activations", "gradients": "temporaries", "temporaries": "temporaries"}
         numbers = []
         for name, row in self.tape(block).tensors.items():
             full = self.at.full(self._name(block, name))
-            numbers.append(self.passes.table.declare(full, row.bytes, categories[row.category], per_micro_batch=True))
-        self.passes.declared[key] = Own(self.plan.model.block_names[block], tuple(numbers))
+            numbers.append(self.of.table.declare(full, row.bytes, categories[row.category], per_micro_batch=True))
+        self.of.declared[key] = Own(self.plan.model.block_names[block], tuple(numbers))
 
     def _add(self, block: int, what: Hashable, write: Callable[[], None]) -> None:
         """Write operators of the block, or repeat what equal ones wrote; `what`: all that they depend on besides tape and pass."""
         if self.at.deferred is None:
-            own = self.passes.declared[block, self.partial, block in self._again]
-            pending = [] if self.tensor is None else self.tensor.pending
-            self._deferred = Deferred(self.at, self.passes.stretches, (self.tape(block), self._of_pass), own, pending)
+            own = self.of.declared[block, self.partial, block in self._again]
+            pending = [hooks.pending for hooks in self.hooks]
+            self._deferred = Deferred(self.at, self.of.stretches, (self.tape(block), self._split), own, pending)
         self._deferred.add(what, write)
 
     def _names(self, block: int, tensors: Sequence[str]) -> list[str]:
@@ -141,7 +135,7 @@ class Walk:
         if self._is_last and any(operator.shifted for operator in loss):
             size = 8 * self.plan.sized(self.partial).tokens
             held.append(self.at.tensor(f"{self._mark}labels", size, "activations", per_micro_batch=True))
-        return [name for name in held if self.passes.table.rows[self.at.number(name)].bytes]
+        return [name for name in held if self.of.table.rows[self.at.number(name)].bytes]
 
     # -- forward --------------------------------------------------------------------------------------------------
 
@@ -170,7 +164,7 @@ class Walk:
                 self._forward_block(block, saved=saved, keep_input=keep)
                 self._leave(block, backward=False)
                 self.host.end_block()
-            self.stored.after_forward(group)
+            self.offload.after_forward(group)
         self.sharding.pass_ends(at, backward=False)
         if not plan.training.backward:
             self._drop_pass()
@@ -179,7 +173,7 @@ class Walk:
         """Run a block's forward. `keep_input`: a checkpoint holds the input for recomputation."""
         taped = self.tape(block)
         steps = taped.forward if saved else taped.forward_unsaved
-        kept = saved and (taped.input_saved or self.kept_by_producer(block))
+        kept = saved and (taped.input_saved or self._kept_by_producer(block))
         free_input = not (keep_input or kept or self._external(block))
         has_output = recomputes and self._ends(block)
 
@@ -188,12 +182,12 @@ class Walk:
                 frees = self._names(block, step.frees)
                 if free_input and index == taped.input_last_forward:
                     frees.append(self._name(block, "input"))
-                if self.tensor is not None:
-                    self.tensor.before_forward(step.operator, self.at)
+                for hooks in self.hooks:
+                    hooks.before_forward(step.operator, self.at)
                 allocates = [name for name in step.allocates if not (has_output and name == "output")]
                 self._run(step, "recompute" if recomputes else COMPUTE, self._names(block, allocates), frees)
-                if self.tensor is not None:
-                    self.tensor.after_forward(step.operator, self.at)
+                for hooks in self.hooks:
+                    hooks.after_forward(step.operator, self.at)
 
         self._add(block, ("forward", saved, free_input, has_output, recomputes), write)
 
@@ -202,18 +196,24 @@ class Walk:
         return block == len(self.plan.model.blocks) - 1
 
     def _run(self, step: Step, kind: str, allocates: Sequence[str], frees: Sequence[str]) -> None:
-        """The kernels of a step, with the messages of context parallelism between them."""
-        if self.context is not None and step.phase != "weight" and self.context.splits(step.operator):
-            self.context.run(step, kind, self.at, allocates, frees)
-        else:
-            self.at.compute("", kind, step.kernels, allocates, frees)
+        """The kernels of a step, by the axis whose messages stand between them, if there is one."""
+        for hooks in self.hooks:
+            if step.phase != "weight" and hooks.runs(step.operator):
+                hooks.run(step, kind, self.at, allocates, frees)
+                return
+        self.at.compute("", kind, step.kernels, allocates, frees)
 
-    def kept_by_producer(self, block: int) -> bool:
+    def _owns_input(self, group: Group) -> bool:
+        """The input of a checkpointed group is the group's: not the script's, nor that of a layer before that keeps its own output."""
+        first = group.blocks[0]
+        return group.checkpoint and first > 0 and not self._kept_by_producer(first)
+
+    def _kept_by_producer(self, block: int) -> bool:
         """The block before keeps its own output (a ReLU) and will free it, later in backward than this block could."""
         first = block == self.chunk.blocks[0]
         if not self.plan.training.backward or (first and not self._stays(block)) or not self.tape(block - 1).output_saved:
             return False
-        group = self.passes.groups(self.stage - 1)[-1] if first else self._group_of[block - 1]
+        group = self.of.groups(self.stage - 1)[-1] if first else self._group_of[block - 1]
         return not group.checkpoint or block in group.blocks
 
     def _stays(self, boundary: int) -> bool:
@@ -231,15 +231,15 @@ class Walk:
         size = self.tape(boundary - 1).tensors["output"].bytes
         category = "activations" if prefix == "x" else "temporaries"
         name = self.at.tensor(f"{self._mark}{prefix}{boundary}", size, category, per_micro_batch=True)
-        if self.passes.message(size) == size:
+        if self.of.message(size) == size:
             self.at.compute("", COMPUTE, (), allocates=[name])
         else:
-            self.at.collective("all_gather", "tensor", self.passes.moved(size), f"received {prefix}", blocking=True, allocates=[name])
+            self.at.collective("all_gather", TENSOR, self.of.moved(size), f"received {prefix}", blocking=True, allocates=[name])
 
     def _allocate_workspace(self, way: str) -> None:
-        if (number := self.passes.first_use(way)) is not None:
+        if (number := self.of.first_use(way)) is not None:
             self.at.allocate(number)
-            self.at.asked |= {"first", "last"}
+            self.at.depends_on |= {"first", "last"}
 
     # -- backward -------------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class Walk:
         at, plan = self.at, self.plan
         for block in self.chunk.blocks:
             self._declare(block)
-        label = "B" if inputs and weights else "I" if inputs else "W"
+        label = SlotKind.FULL_BACKWARD if inputs and weights else SlotKind.BACKWARD_INPUT if inputs else SlotKind.BACKWARD_WEIGHT
         at.label(f"{label}{self.stage} {plan.model.block_names[self.chunk.blocks[-1]]}", COMPUTE)
         if inputs:
             self._begin_backward()
@@ -256,10 +256,10 @@ class Walk:
             at.anchor()
         for group in reversed(self.groups):
             if group.checkpoint and inputs:
-                self.stored.before_recompute(group)
+                self.offload.before_recompute(group)
                 self._recompute(group.blocks)
             for block in reversed(group.blocks):
-                differentiated = self.passes.differentiated(block)
+                differentiated = self.of.differentiated(block)
                 self.host.begin_block(self._floor(block, backward=True, inputs=inputs, weights=weights) if differentiated else None)
                 if not group.checkpoint and inputs:
                     self._enter(block, backward=True)
@@ -287,12 +287,12 @@ class Walk:
         elif "grad_output" in self.tape(last).tensors:
             self._receive("dx", last + 1)
         self._allocate_workspace("backward")
-        self.stored.begin_backward()
+        self.offload.begin_backward()
         self.sharding.pass_begins([unit for unit in reversed(self.units) if self._differentiated(unit)], at, backward=True)
 
     def _differentiated(self, unit: Unit) -> bool:
         """Backward passes through the unit."""
-        return any(map(self.passes.differentiated, unit.blocks))
+        return any(map(self.of.differentiated, unit.blocks))
 
     def _recompute(self, blocks: Sequence[int]) -> None:
         for block in blocks:
@@ -308,12 +308,12 @@ class Walk:
     def _backward_block(self, block: int, *, inputs: bool, weights: bool) -> None:
         """Run a block's backward. The strategy is asked around every weight step; what lies between is one stretch."""
         taped, at = self.tape(block), self.at
-        mine = taped.input_saved and not (self._external(block) or self.kept_by_producer(block))
+        mine = taped.input_saved and not (self._external(block) or self._kept_by_producer(block))
         used = ("backward", inputs, weights, mine, self._ends(block))
         last: Step | None = None
         for steps, place in _between_weights(taped, inputs=inputs, weights=weights):
             coming = None if place is None else taped.backward[place]
-            if steps or self.tensor is not None:
+            if steps or self.hooks:
                 self._add(block, (used, "before", place), partial(self._between, block, last, steps, coming, mine))
             if coming is not None and place is not None:
                 own = self._before_gradient(block, coming)
@@ -324,18 +324,20 @@ class Walk:
 
     def _between(self, block: int, last: Step | None, places: Sequence[int], coming: Step | None, mine: bool) -> None:
         """What stands between the gradients of two operators' weights: communication of both, input steps."""
-        if last is not None and self.tensor is not None:
-            self.tensor.after_weight(last.operator, self.at)
+        if last is not None:
+            for hooks in self.hooks:
+                hooks.after_weight(last.operator, self.at)
         for place in places:
             step = self.tape(block).backward[place]
-            hooks = None if step.phase == "recompute" else self.tensor
-            if hooks is not None:
+            asked = self.hooks if step.phase == "input" else ()
+            for hooks in asked:
                 hooks.before_input(step.operator, self.at)
             self._run_backward(block, place, mine)
-            if hooks is not None:
+            for hooks in asked:
                 hooks.after_input(step.operator, self.at)
-        if coming is not None and self.tensor is not None:
-            self.tensor.before_weight(coming.operator, self.at)
+        if coming is not None:
+            for hooks in self.hooks:
+                hooks.before_weight(coming.operator, self.at)
 
     def _run_backward(self, block: int, place: int, mine: bool) -> None:
         """A step of the backward tape; `mine`: the block's input is freed behind its last use."""
@@ -351,7 +353,7 @@ class Walk:
 
     def _before_gradient(self, block: int, step: Step) -> Sequence[Weight]:
         """Announce the gradients that a weight step writes first; returns those of the block's own weights."""
-        own, shared = self.passes.trained(block, step.operator.name)
+        own, shared = self.of.trained(block, step.operator.name)
         fresh = [weight for weight in (*own, *shared) if weight.name not in self._written]
         self._written.update(weight.name for weight in fresh)
         by_unit: dict[str, list[Weight]] = {}
@@ -376,18 +378,7 @@ class Walk:
     # -- the host -------------------------------------------------------------------------------------------------
 
     def _floor(self, block: int, *, backward: bool, inputs: bool = True, weights: bool = True) -> Floor | None:
-        if not self.host.active:
-            return None
-        taped, kind = self.tape(block), self.plan.model.blocks[block]
-        key = (taped, kind.kind, backward, inputs, weights)
-        if key not in self.passes.floors:
-            steps = taped.forward
-            if backward:
-                steps = tuple(step for step in taped.backward if (weights if step.phase == "weight" else inputs))
-            kernels = [kernel for step in steps for kernel in step.kernels]
-            share = 1.0 if inputs and weights else 0.5
-            self.passes.floors[key] = self.host.floor(kind, kernels, backward=backward, share=share)
-        return self.passes.floors[key]
+        return self.host.floor(self.plan.model.blocks[block].kind, self.tape(block), backward=backward, inputs=inputs, weights=weights)
 
     def _host_binds(self, *, backward: bool) -> bool:
         """Whether launching may take longer than the kernels of the first block to run: floors begin when its data are there."""

@@ -6,36 +6,28 @@ is on its way while another is in use (DeepSpeed's cpu_checkpointing, torch.auto
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
-from parsim.parallel.recompute import Group
-
-if TYPE_CHECKING:
-    from parsim.program.walk import Walk
+from parsim.parallel.stages import Group
+from parsim.program.pass_builder import PassBuilder
 
 
-class Stored:
+class CheckpointOffload:
     """The checkpoints of one pass that are kept in host memory."""
 
-    def __init__(self, walk: Walk) -> None:
-        self.walk = walk
-        self.at = walk.at
-        training = walk.plan.training
-        wanted = training.backward and training.offload.activations != "none"
-        self.groups = tuple(group for group in walk.groups if wanted and self._movable(group))
+    def __init__(self, at: PassBuilder, kept: Mapping[Group, str], moved: Callable[[int], int]) -> None:
+        """`kept`: groups whose input leaves the device, in forward order, and its tensor; `moved`: bytes copied of a tensor's bytes."""
+        self.at = at
+        self.groups = tuple(kept)
+        self._inputs = kept
+        self._moved = moved
         self._fetched: dict[int, int] = {}
-
-    def _movable(self, group: Group) -> bool:
-        """The group's input belongs to the group: not to the script, nor to a layer before that keeps its own output."""
-        first = group.blocks[0]
-        return group.checkpoint and first > 0 and not self.walk.kept_by_producer(first)
 
     def after_forward(self, group: Group) -> None:
         """Send the input of a group that has run."""
         if group in self.groups:
             name, size, host = self._names(group)
-            moved = self.walk.passes.moved(size)
-            self.at.copy("d2h", moved, name, after=[self.at.mark()], allocates=[host], frees=[name])
+            self.at.copy("d2h", self._moved(size), name, after=[self.at.mark()], allocates=[host], frees=[name])
 
     def before_recompute(self, group: Group) -> None:
         """Wait for a group's input and fetch that of the group below."""
@@ -60,12 +52,10 @@ class Stored:
         earlier = [min(self._fetched.values())] if self._fetched else []
         behind = () if earlier else ("d2h",)
         after = [self.at.mark(), *earlier]
-        self._fetched[place] = self.at.copy(
-            "h2d", self.walk.passes.moved(size), name, after=after, behind=behind, allocates=[name], frees=[host]
-        )
+        self._fetched[place] = self.at.copy("h2d", self._moved(size), name, after=after, behind=behind, allocates=[name], frees=[host])
 
     def _names(self, group: Group) -> tuple[str, int, str]:
         """The input's tensor, its bytes, and the tensor on the host."""
-        name = self.walk.boundary(group.blocks[0])
-        size = self.walk.passes.table.rows[self.at.number(name)].bytes
+        name = self._inputs[group]
+        size = self.at.table.rows[self.at.number(name)].bytes
         return name, size, self.at.tensor(f"{name} in host memory", size, "host activations", per_micro_batch=True)
