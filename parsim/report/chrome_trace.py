@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from parsim.report.link_use import link_curves
+from parsim.report.communication import link_curves
 from parsim.report.measured import Gpu, MemoryCurve
-from parsim.report.profiled import COMPUTE_STREAM, HOST_THREAD, SORT_STEP, group_name, streams, thread_name
 from parsim.report.quantities import GIB
 from parsim.report.timeline import COMPUTE_LANE, Floats, Indices
-from parsim.report.trace_slices import Place, Slices, Track, micro
+from parsim.report.trace_slices import COMPUTE_STREAM, HOST_THREAD, SORT_STEP, Place, Slices, Track, micro, streams, thread_name
 from parsim.report.verdict import rank_class
 from parsim.version import __version__
 
@@ -237,9 +236,8 @@ def _links(report: Metrics) -> Iterator[str]:
 
 def _distributed(report: Metrics, ranks: Sequence[int], slices: Slices) -> dict[str, object]:
     """What torch.distributed says of the job; the first written rank speaks."""
-    groups = {group_name(found): (found.axis, found.group) for found in slices.collectives}
     world = report.measured.ranks.total
-    listed = [("default_pg", "default_pg", range(world)), *((name, axis, group) for name, (axis, group) in sorted(groups.items()))]
+    listed = [("default_pg", "default_pg", range(world)), *((name, one.axis, one.group) for name, one in sorted(slices.groups.items()))]
     return {
         "backend": "nccl",
         "rank": ranks[0] if ranks else 0,

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from parsim.report import representatives
 from parsim.report.communication import covered
 from parsim.report.measured import DeviceMemory, MemoryCurve
-from parsim.report.representatives import Representative
+from parsim.report.selection import Representative, Window, choose, named, window_of
 from parsim.report.timeline import KEYS, Floats, Indices, Timeline, idle_stretches, sweep
-from parsim.report.window import Window, window_of
 
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
@@ -162,7 +160,7 @@ def timeline_data(
     """
     timeline, measured = report.timeline, report.measured
     begin, end = window_of(report, window)
-    chosen = representatives.named(report, representatives.choose(report, most) if ranks is None else ranks)
+    chosen = named(report, choose(report, most) if ranks is None else ranks)
     chunks = measured.schedule.virtual_stages
     lanes = tuple(rank_lanes(timeline, who, begin, end, measured.schedule.stages if chunks > 1 else 0) for who in chosen)
     shown = {who.simulated for who in chosen}

@@ -9,7 +9,7 @@ from functools import cached_property
 from parsim.errors import Finding
 from parsim.report import verdict as words
 from parsim.report.communication import CollectiveRow, LinkRow, collective_rows, link_rows
-from parsim.report.critical_path import CriticalPath, critical_path
+from parsim.report.critical_path import Cause, CriticalPath, causes, critical_path
 from parsim.report.economics import Bill, Busy, bill
 from parsim.report.estimate import Estimate
 from parsim.report.measured import DeviceMemory, Measured
@@ -90,6 +90,11 @@ class Metrics:
         stretch = self.end - self.begin
         factor = self.step_time / stretch if stretch > 0 else 1.0
         return {key: value * factor for key, value in self.path.seconds.items()}
+
+    @property
+    def causes(self) -> list[Cause]:
+        """The critical path by cause, the longest first; the seconds sum to `step_time`."""
+        return causes(self.timeline, self.path, self.end - self.begin, self.step_time)
 
     @cached_property
     def collectives(self) -> list[CollectiveRow]:

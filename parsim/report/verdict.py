@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from parsim.report.critical_path import CriticalPath
+from parsim.report.critical_path import LAUNCH, CriticalPath
 from parsim.report.estimate import Estimate
 from parsim.report.measured import DeviceMemory, Measured, RankClass, compress_ranges
 from parsim.report.quantities import gib, percent, seconds
@@ -26,7 +26,7 @@ WORDS = {
     "expert_comm": "expert-parallel communication",
     "optimizer": "the optimizer step",
     "offload": "offload copies",
-    "launch": "host launch time",
+    "launch": LAUNCH,
     "bubble": "bubble",
     "other": "other work",
 }

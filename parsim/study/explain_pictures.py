@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from parsim.report.plots.explanation import Bar, Dot, roofline_figure, tornado_figure
 from parsim.report.plots.figure import save
-from parsim.report.plots.roofline import Dot, roofline_figure
-from parsim.report.plots.tornado import Bar, tornado_figure
 from parsim.study.explain import Explanation
 
 _LEAST = 5e-4

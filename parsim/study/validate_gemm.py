@@ -216,8 +216,8 @@ def _lines(measured: KernelMeasurements, predictions: Sequence[Predicted], shape
 
 def picture(validation: KernelValidation, kind: Literal["svg", "png"] = "svg") -> bytes:
     """Predicted over measured rate of every kernel, a panel for each device with more than a handful."""
+    from parsim.report.plots.explanation import Point, scatter_figure
     from parsim.report.plots.figure import save
-    from parsim.report.plots.scatter import Point, scatter_figure
 
     panels: dict[str, list[Point]] = {}
     for one in (*validation.products, *validation.attention):

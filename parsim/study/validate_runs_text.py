@@ -92,8 +92,8 @@ def _fitted(validation: Validation) -> list[str]:
 
 def picture(validation: Validation, kind: Literal["svg", "png"]) -> bytes:
     """Predicted over measured step times, one panel per grade; the shade is 10 % to either side."""
+    from parsim.report.plots.explanation import Point, scatter_figure
     from parsim.report.plots.figure import save
-    from parsim.report.plots.scatter import Point, scatter_figure
 
     panels: dict[str, list[Point]] = {}
     for grade in validation.grades:

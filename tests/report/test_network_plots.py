@@ -6,11 +6,10 @@ import pytest
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from parsim.report.plots.collective import Dot, Mark, collective_figure
-from parsim.report.plots.fabric import blocks
 from parsim.report.plots.figure import save
 from parsim.report.plots.machine import lay_out
 from parsim.report.plots.style import BLUE
-from parsim.report.plots.topology import topology_figure
+from parsim.report.plots.topology import blocks, topology_figure
 from parsim.scenario.files import names
 from parsim.study.machines import machines
 

@@ -6,8 +6,7 @@ import pytest
 
 from parsim import load, simulate
 from parsim.cli import execute
-from parsim.report.causes import causes
-from parsim.report.plots.tornado import Bar, tornado_figure
+from parsim.report.plots.explanation import Bar, tornado_figure
 from parsim.scenario.build import build
 from parsim.scenario.files import names
 from parsim.study.assumptions import with_effects
@@ -29,7 +28,7 @@ def over_pcie():
 @pytest.mark.parametrize("name", QUICK)
 def test_the_causes_sum_to_the_step(name):
     report = simulate(name)
-    rows = causes(report)
+    rows = report.causes
     assert sum(row.seconds for row in rows) == pytest.approx(report.step_time, rel=1e-9)
     by_kind = {key: sum(row.seconds for row in rows if row.kind == key) for key in report.critical}
     assert by_kind == pytest.approx(dict(report.critical), rel=1e-9, abs=1e-12 * report.step_time)

@@ -14,8 +14,8 @@ from parsim.columns import visible
 from parsim.report.page import comparison, sections
 from parsim.report.page.comparison import Entry
 from parsim.report.page.markup import details, section
-from parsim.report.page.money import money
 from parsim.report.page.payload import Payload, payload, text
+from parsim.report.page.sections import money
 from parsim.report.page.topology import topology
 from parsim.report.verdict import recipe
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from parsim.report.causes import causes
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.measured import AT_PEAK, DeviceMemory, Effect
 from parsim.report.page.markup import bar, figure, swatch
 from parsim.report.page.metrics import ESTIMATES, EXPOSED, METRICS, Metric, value_of
 from parsim.report.plots import style
 from parsim.report.quantities import GIB, NONE, cell, gib, gigabytes, number, percent, points, seconds, size, time_unit
+from parsim.report.statement import statement
 from parsim.report.table import Cell, Column, Content, Table, attributes
 from parsim.report.verdict import rank_class, shortened
 from parsim.units import snapped
@@ -232,7 +232,7 @@ def critical_path(report: Metrics) -> str:
             row.seconds,
             row.seconds,
         ]
-        for row in causes(report)
+        for row in report.causes
     ]
     words = (
         f"The chain of {len(report.path):,} ops that decides how long the step takes, walked back from its last op to the blocker"
@@ -358,3 +358,20 @@ def legend() -> str:
     ]
     looks.append(("bubble", "bubble", "var(--bubble)", "hatched"))
     return "".join(f'<span class="{name}">{swatch(colour, kind)}{label}</span>' for name, label, colour, kind in looks)
+
+
+def money(report: Metrics) -> str:
+    """Steps, hours, money and energy, and why a number is missing; empty where nobody asked."""
+    if report.bill is None:
+        return ""
+    values = report.bill.metrics() | {f"estimate.{key}": value for key, value in report.estimate.document().items()}
+    rows: list[list[Content]] = []
+    for line in statement(report.bill, report.estimate):
+        defined = DEFINITIONS[line.key.partition(".")[0]]
+        head = f'<a href="#def-{defined.name}" title="{escape(defined.text)}">{escape(line.title)}</a>'
+        rows.append([Cell(line.title, html=head), line.note, Cell(line.text, values[line.key], line.key)])
+    missing = "".join(
+        f"<p>No {escape(metric.replace('_', ' '))}: {escape(reason)}.</p>" for metric, reason in report.bill.economics.reasons.items()
+    )
+    columns = (Column("", align="left"), Column("rests on", align="left"), Column(""))
+    return (Table(columns, rows).html("bill", sortable=False) if rows else "") + missing

@@ -17,11 +17,28 @@ from parsim.report.communication import exposed
 from parsim.report.critical_path import binding
 from parsim.report.lanes import ROWS
 from parsim.report.page.columns import Integers
-from parsim.report.page.dependencies import visible
-from parsim.report.timeline import KEYS, Floats, Indices, sweep
+from parsim.report.timeline import KEYS, Flags, Floats, Indices, sweep
 
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
+
+
+def visible(causes: Indices, shown: Flags) -> Indices:
+    """For each op the nearest op on its chain of causes that is shown, -1 for none.
+
+    Chains lead through ops that are not shown: of no length, or of ranks that are left out.
+    """
+    nowhere = len(causes)
+    step = np.append(np.where(causes < 0, nowhere, causes), nowhere)
+    jump = np.where(np.append(shown, True), np.arange(nowhere + 1), step)
+    while True:
+        further = jump[jump]
+        if (further == jump).all():
+            break
+        jump = further
+    found = jump[step[:-1]]
+    return np.where(found == nowhere, -1, found)
+
 
 FULL = 255
 """a share of one"""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from parsim.report.lanes import Bars, Box, RankLanes, TimelineData
     from parsim.report.metrics import Metrics
+    from parsim.report.selection import Window
     from parsim.report.timeline import Floats
-    from parsim.report.window import Window
 
 RASTERISE = 20_000
 """bars above which a figure holds averages instead of bars"""
