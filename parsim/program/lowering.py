@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from parsim.kernel import Kernel
+from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.program.groups import breakdown_axis
-from parsim.program.groups import group as members_of
-from parsim.program.passes import Item
+from parsim.program.check import refuse_too_large
+from parsim.program.pass_builder import Item
 from parsim.program.program import Collective, Lane, Program, StampBuilder
 from parsim.program.script import Script, Scripts, write
-from parsim.program.size import refuse_too_large
 from parsim.program.slots import Slots
-from parsim.program.stage import StagePasses
+from parsim.program.stage_passes import StagePasses
 from parsim.program.stamping import Stamping
 
 Ranks = tuple[int, ...]
@@ -45,9 +44,9 @@ class Lowering:
         ranks = list(range(plan.mesh.ranks)) if representatives is None else sorted(representatives)
         self._represents = represents
         self._ranks = tuple(ranks)
-        self.stage_ranks: list[list[int]] = [[] for _ in range(plan.mesh.size("pipeline"))]
+        self.stage_ranks: list[list[int]] = [[] for _ in range(plan.mesh.size(PIPELINE))]
         for rank in ranks:
-            self.stage_ranks[plan.mesh.coordinate(rank, "pipeline")].append(rank)
+            self.stage_ranks[plan.mesh.coordinate(rank, PIPELINE)].append(rank)
         self._scripts = scripts
         self._groups: dict[tuple[str, int], tuple[tuple[Ranks, Ranks], ...]] = {}
         self._meetings: dict[tuple[str, int], tuple[Ranks, Ranks]] = {}
@@ -73,7 +72,7 @@ class Lowering:
 
     def script(self, rank: int) -> Script:
         """What a rank does."""
-        return self.scripts[self.plan.mesh.coordinate(rank, "pipeline")][self.plan.role(rank)]
+        return self.scripts[self.plan.mesh.coordinate(rank, PIPELINE)][self.plan.role(rank)]
 
     def passes_of(self, pipeline_rank: int) -> StagePasses:
         """The passes of one pipeline rank (of any role)."""
@@ -89,7 +88,8 @@ class Lowering:
             passes = self.script(rank).passes
             self.program.tensors[rank] = passes.table.rows
             self.program.resident[rank] = passes.resident
-            self.program.slots[rank] = self.plan.slots[self.plan.mesh.coordinate(rank, "pipeline")]
+            self.program.slots[rank] = slots = self.plan.slots[self.plan.mesh.coordinate(rank, PIPELINE)]
+            self.program.begins[rank] = [-1] * len(slots)
 
     def _describe(self) -> None:
         """What it knows about its ops beyond what the engine needs."""
@@ -127,10 +127,6 @@ class Lowering:
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
-    def breakdown_axis(self, axis: str) -> str:
-        """See `parsim.program.groups`."""
-        return breakdown_axis(self.plan, axis)
-
     def meeting(self, axis: str, rank: int) -> tuple[Ranks, Ranks]:
         """Who meets a lowered rank along `axis`: the true members, and the lowered ranks that stand for them."""
         key = (axis, rank)
@@ -140,7 +136,7 @@ class Lowering:
 
     def _groups_of(self, axis: str, rank: int) -> tuple[tuple[Ranks, Ranks], ...]:
         """Groups along `axis` that touch the lowered ranks of `rank`'s stage."""
-        stage = self.plan.mesh.coordinate(rank, "pipeline")
+        stage = self.plan.mesh.coordinate(rank, PIPELINE)
         key = (axis, stage)
         if (found := self._groups.get(key)) is None:
             groups: dict[Ranks, Ranks] = {}
@@ -148,7 +144,7 @@ class Lowering:
             for member in self.stage_ranks[stage]:
                 if member in covered:
                     continue
-                group = members_of(self.plan, axis, member)
+                group = self.plan.groups.members(axis, member)
                 lowered = self._lowered(group)
                 covered.update(lowered)
                 groups[group] = lowered

@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from parsim.parallel.groups import PIPELINE
 from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
-from parsim.parallel.schedules.slot import Slot
+from parsim.parallel.schedules.slot import Slot, SlotKind
 from parsim.program.program import COMPUTE, Collective, Effects, Lane, OpSpec, Stamp, StampBuilder
 from parsim.program.script import Message, SlotPass, receiver
-from parsim.program.stage import StagePasses
+from parsim.program.stage_passes import StagePasses
 from parsim.program.stamping import Stamping
 
 if TYPE_CHECKING:
@@ -83,10 +84,10 @@ class Slots:
 
     def _way(self, kind: str, stage: int) -> _Way:
         source = to = None
-        step = 1 if kind == "F" else -1
-        way = "F" if kind == "F" else "B"
+        step = 1 if kind == SlotKind.FORWARD else -1
+        way = SlotKind.FORWARD if kind == SlotKind.FORWARD else SlotKind.FULL_BACKWARD
         producer = stage - step
-        if kind != "W" and 0 <= producer < self._plan.stages and receiver(self._plan, kind, producer) is not None:
+        if kind != SlotKind.BACKWARD_WEIGHT and 0 <= producer < self._plan.stages and receiver(self._plan, kind, producer) is not None:
             source = self._arrivals.setdefault((way, stage), _Arrivals())
         if (target := receiver(self._plan, kind, stage)) is not None:
             to = self._arrivals.setdefault((way, stage + step), _Arrivals())
@@ -140,6 +141,8 @@ class Slots:
         prepared = self._prepared.get(passes) or self._prepare(p, slot, passes)
         origin = program.stamp(prepared.stamp, slot.micro_batch)
         first = prepared.stamp.first
+        for rank in self._lowering.stage_ranks[p]:
+            program.begins[rank][at] = origin + first[rank] if rank in first else -1
         for rank, row in first.items() if self._holds else ():
             for op in self._holds.pop(rank, ()):
                 program.block(op, origin + row)
@@ -179,12 +182,12 @@ class Slots:
     def _message(self, rank: int, slot: Slot, message: Message) -> tuple[int, OpSpec]:
         """(lowered receiver, message) of a rank behind such a slot."""
         lowering, mesh, target = self._lowering, self._plan.mesh, self._ways[slot.kind, slot.stage].target
-        here, other = mesh.coordinate(rank, "pipeline"), mesh.move(rank, "pipeline", target)
+        here, other = mesh.coordinate(rank, PIPELINE), mesh.move(rank, PIPELINE, target)
         to = lowering.standing_for(other)
         collective: Collective | None = None
         if message.size is not None:
-            collective = lowering.transfer("send", "pipeline", (rank, other), message.size)
-        way = "forward" if slot.kind == "F" else "backward"
+            collective = lowering.transfer("send", PIPELINE, (rank, other), message.size)
+        way = "forward" if slot.kind == SlotKind.FORWARD else "backward"
         # where messages of one way go to two neighbours, or come from two, they need not wait for each other
         whither, whence = (f" to {target}", f" from {here}") if self._plan.branches else ("", "")
         lanes = (Lane(rank, f"send {way}{whither}"), Lane(to, f"receive {way}{whence}"))

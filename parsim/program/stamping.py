@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from parsim.errors import Finding, PlanError
-from parsim.program.passes import Item
-from parsim.program.program import COMPUTE, OFFLOAD, Effect, Effects, Lane, OpSpec, StampBuilder
+from parsim.parallel.groups import OFFLOAD
+from parsim.program.pass_builder import Item
+from parsim.program.program import COMPUTE, Effect, Effects, Lane, OpSpec, StampBuilder
 
 if TYPE_CHECKING:
     from parsim.program.lowering import Lowering, Ranks
@@ -134,7 +135,7 @@ class Stamping:
         rows, behind, before = (
             [one for cursor_waits in column for one in cursor_waits] for column in zip(*(c.waits() for c in arrived), strict=True)
         )
-        whole = lowering.breakdown_axis(axis)
+        whole = lowering.plan.groups.timed(axis)
         whose = item.kind if axis == OFFLOAD else f"{whole}_comm"
         collective = lowering.transfer(kind, whole, group, size)
         row = self._stamp.add(OpSpec(item.name, whose, lanes, item.duration, collective, effects), rows, behind, before)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from parsim.parallel.groups import OFFLOAD, TIMED
 from parsim.report.communication import covered
 from parsim.report.measured import DeviceMemory, MemoryCurve
 from parsim.report.selection import Representative, Window, choose, named, window_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 MOST_RANKS = 60
 """lanes that a figure can show; beyond it some ranks stand for the others"""
 
-ROWS = ("tensor_comm", "expert_comm", "context_comm", "pipeline_comm", "data_comm", "offload", "optimizer")
+ROWS = (*(f"{axis}_comm" for axis in TIMED), OFFLOAD, "optimizer")
 """Rows under a rank's compute, in this order where a rank has them."""
 
 

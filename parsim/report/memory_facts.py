@@ -15,11 +15,10 @@ from functools import partial
 import numpy as np
 
 from parsim.parallel.fsdp import ROOT
+from parsim.parallel.groups import OFFLOAD
 from parsim.parallel.hooks import Weight
-from parsim.parallel.optimizer import state_bytes
+from parsim.parallel.optimizer import state_bytes, weight_bytes
 from parsim.parallel.plan import Chunk, Plan
-from parsim.parallel.storage import trains, weight_bytes
-from parsim.program.program import OFFLOAD
 from parsim.report.measured import AT_PEAK, DeviceMemory, HostMemory, MemoryCurve, MemoryFacts
 from parsim.report.simulated import Hardware, Run
 from parsim.simulation.ledger import Ledger, MemoryTimeline
@@ -165,7 +164,7 @@ def _at_once(plan: Plan, chunk: Chunk, strategy: str) -> int:
 def _gathered(weight: Weight, plan: Plan) -> int:
     """Bytes of a weight when it is whole, 0 if it is whole already."""
     recipe = plan.training.finetune
-    kept = recipe is not None and not recipe.base_sharded and not trains(weight)
+    kept = recipe is not None and not recipe.base_sharded and not weight.trains
     return 0 if kept or weight.parameter.buffer else weight_bytes(weight, plan.training)
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from parsim.program.program import COMPUTE, OFFLOAD, Collective
+from parsim.parallel.groups import OFFLOAD
+from parsim.program.program import COMPUTE, Collective
 from parsim.report.plots.style import role
 from parsim.report.timeline import COMPUTE_LANE, Indices
 
