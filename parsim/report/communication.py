@@ -223,13 +223,13 @@ def link_rows(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass], ste
 
 def busiest(rows: Sequence[LinkRow]) -> list[LinkRow]:
     """One row per name, kind and capacity: the busiest class of them, with the links of all; the busiest first."""
-    found: dict[tuple[str, str, float], LinkRow] = {}
+    rows_of: dict[tuple[str, str, float], LinkRow] = {}
     for row in rows:
         key = (row.link, row.kind, row.capacity_Bps)
-        before = found.get(key, row)
+        before = rows_of.get(key, row)
         count = row.count if before is row else before.count + row.count
-        found[key] = replace(max(before, row, key=lambda candidate: snapped(candidate.utilisation)), count=count)
-    return sorted(found.values(), key=lambda row: -snapped(row.utilisation))
+        rows_of[key] = replace(max(before, row, key=lambda candidate: snapped(candidate.utilisation)), count=count)
+    return sorted(rows_of.values(), key=lambda row: -snapped(row.utilisation))
 
 
 def unused_links(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass]) -> int:
@@ -298,14 +298,14 @@ def link_curves(
 
 def _carried(cost: CollectiveCost, classes: Mapping[int, LinkClass], copies: Mapping[LinkClass, int]) -> dict[tuple[str, str], float]:
     """Bytes of one transfer on all links of each name and kind; a simulated link stands for several."""
-    found: dict[tuple[str, str], float] = {}
+    carried: dict[tuple[str, str], float] = {}
     for flow in cost.flows:
         for link, coefficient in flow.path:
             if (link_class := classes.get(link)) is not None:
                 stands_for = link_class.count / copies[link_class]
                 kind = link_class.name, link_class.kind
-                found[kind] = found.get(kind, 0.0) + flow.volume * coefficient * stands_for
-    return found
+                carried[kind] = carried.get(kind, 0.0) + flow.volume * coefficient * stands_for
+    return carried
 
 
 def _moved(begins: Floats, ends: Floats, volumes: Floats, at: Floats) -> Floats:

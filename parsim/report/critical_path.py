@@ -148,8 +148,8 @@ class _Distances(dict[tuple[int, int], int]):
 
     def __missing__(self, pair: tuple[int, int]) -> int:
         shared = set(self._examples[pair[0]].lanes).intersection(self._examples[pair[1]].lanes)
-        found = self[pair] = 2 if not shared else int(all(lane.name != COMPUTE_LANE for lane in shared))
-        return found
+        distance = self[pair] = 2 if not shared else int(all(lane.name != COMPUTE_LANE for lane in shared))
+        return distance
 
 
 _PASSES = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights", "R": "recomputation"}
@@ -207,7 +207,7 @@ def cause_of(op: Op) -> str:
     if transfer is not None:
         what = _COLLECTIVES.get(transfer.kind, transfer.kind)
         return what if transfer.axis == "offload" else f"{what} among {len(transfer.group)} {transfer.axis} ranks"
-    if found := _PASS.fullmatch(op.name):
-        part = re.sub(r"\s*\d+$", "s", found[2]) if re.search(r"\d+$", found[2]) else found[2]
-        return f"{_PASSES[found[1]]} of the {part}"
+    if match := _PASS.fullmatch(op.name):
+        part = re.sub(r"\s*\d+$", "s", match[2]) if re.search(r"\d+$", match[2]) else match[2]
+        return f"{_PASSES[match[1]]} of the {part}"
     return {"optimizer": "optimizer step", "pipeline_comm": "send between stages"}.get(op.kind, op.name)

@@ -48,7 +48,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Box:
+class PassBox:
     """One pass of a micro-batch through a stage, as wide as it lasts; recomputation belongs to its backward."""
 
     begin: float
@@ -66,8 +66,8 @@ class Box:
     """it goes on outside the figure"""
 
 
-class Boxes(Sequence[Box]):
-    """The boxes of a rank as columns, in the order of `Box`'s fields; a box is made when it is asked for."""
+class Boxes(Sequence[PassBox]):
+    """The boxes of a rank as columns, in the order of `PassBox`'s fields; a box is made when it is asked for."""
 
     def __init__(self, *columns: Sequence[Any]) -> None:
         self._columns = columns
@@ -76,12 +76,12 @@ class Boxes(Sequence[Box]):
         return len(self._columns[0])
 
     @overload
-    def __getitem__(self, index: int) -> Box: ...
+    def __getitem__(self, index: int) -> PassBox: ...
     @overload
     def __getitem__(self, index: slice) -> Boxes: ...
-    def __getitem__(self, index: int | slice) -> Box | Boxes:
+    def __getitem__(self, index: int | slice) -> PassBox | Boxes:
         row: list[Any] = [column[index] for column in self._columns]
-        return Boxes(*row) if isinstance(index, slice) else Box(*row)
+        return Boxes(*row) if isinstance(index, slice) else PassBox(*row)
 
     def moved(self, by: float) -> Boxes:
         """The same boxes `by` seconds earlier."""
@@ -148,7 +148,7 @@ class TimelineData:
         return max(rows, default=0)
 
 
-NO_BOXES = Boxes(*([[]] * len(fields(Box))))
+NO_BOXES = Boxes(*([[]] * len(fields(PassBox))))
 
 
 def timeline_data(

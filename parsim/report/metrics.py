@@ -273,14 +273,14 @@ class Metrics:
     @cached_property
     def warnings(self) -> tuple[Finding, ...]:
         """What the user should know: the run's findings, and what the report itself noticed."""
-        found = list(self.measured.warnings)
+        findings = list(self.measured.warnings)
         if self.timeline.unknown_kinds:
             kinds = ", ".join(self.timeline.unknown_kinds)
-            found.append(Finding(f"time of the op classes {kinds} is reported under 'other'", "report"))
+            findings.append(Finding(f"time of the op classes {kinds} is reported under 'other'", "report"))
         if self.measured.window is not None and not self.measured.window.exact:
-            found.append(Finding("the run did not repeat itself; the period is a mean over its middle", "report"))
+            findings.append(Finding("the run did not repeat itself; the period is a mean over its middle", "report"))
         for device in self.measured.memory.devices:
             if (total := sum(device.at_peak.values())) != device.device_used_bytes:
                 message = f"the composition at the peak of rank {device.rank} sums to {total} B, the peak is {device.device_used_bytes} B"
-                found.append(Finding(message, "memory"))
-        return tuple(found)
+                findings.append(Finding(message, "memory"))
+        return tuple(findings)

@@ -96,12 +96,12 @@ def named(report: Metrics, ranks: Iterable[int]) -> list[Representative]:
         raise InputError(Finding(f"the job has no rank {rank}", "ranks", rank, f"its ranks are {known}") for rank in unknown)
     staged = report.measured.schedule.stages > 1
     notes = _notes(report)
-    found = []
+    representatives = []
     for rank in ranks:
         group = members.get(rank, RankClass(rank, (rank,)))
         source = rank if rank in simulated else group.rank
-        found.append(Representative(rank, source, group.stage if staged else None, group.count, tuple(notes.get(group.rank, ()))))
-    return found
+        representatives.append(Representative(rank, source, group.stage if staged else None, group.count, tuple(notes.get(group.rank, ()))))
+    return representatives
 
 
 def read_ranks(text: str) -> list[int]:
@@ -110,13 +110,13 @@ def read_ranks(text: str) -> list[int]:
     Raises:
         InputError: not such a list.
     """
-    found: dict[int, None] = {}
+    ranks: dict[int, None] = {}
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))
         if not is_digits(first) or (dash and not is_digits(last)) or (dash and int(last) < int(first)):
             raise InputError(Finding(f"{part.strip() or 'nothing'!r} is no rank", "ranks", text, "write ranks as 0,8,16 or 0-3,8"))
-        found |= dict.fromkeys(range(int(first), int(last or first) + 1) if int(last or first) - int(first) <= 2**20 else ())
-    return list(found)
+        ranks |= dict.fromkeys(range(int(first), int(last or first) + 1) if int(last or first) - int(first) <= 2**20 else ())
+    return list(ranks)
 
 
 def _by_stage(report: Metrics) -> Sequence[RankClass]:

@@ -51,18 +51,18 @@ COPIES = {"d2h": "Memcpy DtoH (Device -> Pinned)", "h2d": "Memcpy HtoD (Pinned -
 
 def streams(lanes: Iterable[str]) -> dict[str, int]:
     """Lane -> thread id: kernels on stream 7, copies on 13 and 14, communicators on 20, 24, ..., the host's threads from 2 on."""
-    found: dict[str, int] = {}
+    threads: dict[str, int] = {}
     nccl, host = _FIRST_NCCL_STREAM, HOST_THREAD + 1
     for lane in sorted(set(lanes)):
         if lane == COMPUTE:
-            found[lane] = COMPUTE_STREAM
+            threads[lane] = COMPUTE_STREAM
         elif lane in _COPY_STREAMS:
-            found[lane] = _COPY_STREAMS[lane]
+            threads[lane] = _COPY_STREAMS[lane]
         elif lane in _HOST_LANES:
-            found[lane], host = host, host + 1
+            threads[lane], host = host, host + 1
         else:
-            found[lane], nccl = nccl, nccl + _STEP
-    return found
+            threads[lane], nccl = nccl, nccl + _STEP
+    return threads
 
 
 def on_host(lane: str) -> bool:
@@ -154,7 +154,7 @@ class Track(NamedTuple):
     ops: Indices
 
 
-class Place(NamedTuple):
+class SlicePlace(NamedTuple):
     """Where a slice is [ns]."""
 
     rank: int
@@ -188,7 +188,7 @@ class Slices:
         self._report = report
         self._horizon = horizon
         self.written = 0
-        self.sends: dict[int, list[Place]] = {}
+        self.sends: dict[int, list[SlicePlace]] = {}
         """op -> its slices"""
         self.groups: dict[str, Collective] = {}
         """name of a process group -> a transfer among its ranks that was written"""
@@ -226,7 +226,7 @@ class Slices:
                         rows.append("")
             until = end
             if text.send:
-                self.sends.setdefault(index, []).append(Place(track.rank, track.number, begin, end))
+                self.sends.setdefault(index, []).append(SlicePlace(track.rank, track.number, begin, end))
             micro_batch = f',"micro-batch":{instance}' if instance >= 0 else ""
             speed = f',"memory bandwidth (GB/s)":{text.copied / (end - begin):.6g}' if text.copied else ""
             length = end - begin

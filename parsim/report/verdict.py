@@ -242,9 +242,9 @@ def rank_class(measured: Measured, rank: int) -> RankClass:
 
 
 def _where(measured: Measured, rank: int) -> str:
-    found = rank_class(measured, rank)
-    name = f"{'rank' if found.count == 1 else 'ranks'} {shortened(found.ranks)}"
-    return f"{name} (stage {found.stage})" if measured.schedule.stages > 1 and found.stage is not None else name
+    group = rank_class(measured, rank)
+    name = f"{'rank' if group.count == 1 else 'ranks'} {shortened(group.ranks)}"
+    return f"{name} (stage {group.stage})" if measured.schedule.stages > 1 and group.stage is not None else name
 
 
 def shortened(ranges: str, most: int = 24) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Bar(NamedTuple):
+class ChangeBar(NamedTuple):
     """One change: from and to, as shares of the number now (-0.2: 20 % less)."""
 
     label: str
@@ -26,7 +26,7 @@ class Bar(NamedTuple):
     note: str = ""
 
 
-def tornado_figure(title: str, bars: Sequence[Bar], quantity: str, width: float = 7.0) -> Figure:
+def tornado_figure(title: str, bars: Sequence[ChangeBar], quantity: str, width: float = 7.0) -> Figure:
     """A horizontal bar per change, sorted by reach; `quantity` names the axis, whose unit is per cent of now."""
     ordered = sorted(bars, key=lambda bar: max(abs(bar.low), abs(bar.high)))
     with fonts(title + "".join(bar.label for bar in bars)):
@@ -53,7 +53,7 @@ def tornado_figure(title: str, bars: Sequence[Bar], quantity: str, width: float 
     return figure
 
 
-def _labels(ax: object, row: int, bar: Bar) -> None:
+def _labels(ax: object, row: int, bar: ChangeBar) -> None:
     for value, side in ((bar.low, "right"), (bar.high, "left")):
         if abs(value) >= 5e-4:
             shift = -3 if side == "right" else 3
@@ -67,7 +67,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.VERMILION, style.SKY)
 
 
-class Dot(NamedTuple):
+class RooflinePart(NamedTuple):
     """One part: FLOP/B, reached FLOP/s, and its share of the time."""
 
     label: str
@@ -76,7 +76,7 @@ class Dot(NamedTuple):
     share: float
 
 
-def roofline_figure(title: str, dots: Sequence[Dot], peak: float, bandwidth: float, width: float = 7.0) -> Figure:
+def roofline_figure(title: str, dots: Sequence[RooflinePart], peak: float, bandwidth: float, width: float = 7.0) -> Figure:
     """Intensity [FLOP/B] against reached rate [TFLOP/s], both logarithmic; areas are proportional to time."""
     known = [dot for dot in dots if dot.intensity > 0 and dot.rate > 0]
     ridge = peak / bandwidth
@@ -123,7 +123,7 @@ _CROWDED = 6
 """series of a panel above which its legend is small"""
 
 
-class Point(NamedTuple):
+class PredictedValue(NamedTuple):
     """One measurement and its prediction."""
 
     series: str
@@ -131,7 +131,7 @@ class Point(NamedTuple):
     predicted: float
 
 
-def scatter_figure(panels: Mapping[str, Sequence[Point]], unit: str, band: float) -> Figure:
+def scatter_figure(panels: Mapping[str, Sequence[PredictedValue]], unit: str, band: float) -> Figure:
     """A scatter plot per panel, in `unit`. The line is a perfect prediction, the shade a share `band` to either side."""
     columns = max(1, min(_COLUMNS, len(panels)))
     rows = max(1, math.ceil(len(panels) / columns))
@@ -145,7 +145,7 @@ def scatter_figure(panels: Mapping[str, Sequence[Point]], unit: str, band: float
     return figure
 
 
-def _panel(ax: Axes, title: str, points: Sequence[Point], unit: str, band: float) -> None:
+def _panel(ax: Axes, title: str, points: Sequence[PredictedValue], unit: str, band: float) -> None:
     values = [value for point in points for value in point[1:]]
     low, high = min(values) / 1.3, max(values) * 1.3
     ax.set_xscale("log")

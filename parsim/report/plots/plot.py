@@ -93,8 +93,8 @@ class Plot:
         report, inch = self._report, inches(width)
         chosen = read_ranks(ranks) if isinstance(ranks, str) else ranks
         members = {member: group.rank for group in report.measured.classes for member in group.members}
-        found = named(report, choose(report, _READABLE) if chosen is None else chosen)
-        rows = [(who.name if inch < 5.0 else who.label, report.breakdowns[members[who.rank]]) for who in found if who.rank in members]
+        shown = named(report, choose(report, _READABLE) if chosen is None else chosen)
+        rows = [(who.name if inch < 5.0 else who.label, report.breakdowns[members[who.rank]]) for who in shown if who.rank in members]
         return breakdown_figure(rows, inch, title=report.measured.name if title is None else title)
 
     def collectives(self, *, width: str | float = PAGE, title: str | None = None) -> Figure:

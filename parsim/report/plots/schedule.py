@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 
 from parsim.report.plots import style
 from parsim.report.plots.figure import Picture, fonts, latex
-from parsim.report.schedule_scene import Rect, Scene, Text
+from parsim.report.schedule_scene import Lettering, Rect, Scene
 
 Kind = Literal["pdf", "svg", "png"]
 _METADATA: dict[str, dict[str, Any]] = {
@@ -103,7 +103,7 @@ def _rect(rect: Rect, colours: dict[str, str]) -> Iterator[str]:
         yield rf"\draw[fill={fill},draw={edge},line width=0.4pt] {corners};" + (f" % {rect.name}" if rect.name else "")
 
 
-def _text(text: Text, colours: dict[str, str]) -> str:
+def _text(text: Lettering, colours: dict[str, str]) -> str:
     font = rf"\fontsize{{{text.size:.2f}}}{{{text.size:.2f}}}\selectfont" + (r"\bfseries" if text.bold else "")
     options = f"anchor={_ANCHORS[text.align]},text={colours[text.colour]},font={{{font}}}"
     return rf"\node[{options}] at ({text.x:.4f},{text.y:.4f}) {{{latex(text.text)}}};"

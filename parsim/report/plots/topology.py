@@ -36,7 +36,7 @@ _ROWS = 4
 
 
 @dataclass(frozen=True)
-class Block:
+class MachineGroup:
     """Machines that plug into the same leaves."""
 
     machines: tuple[int, ...]
@@ -45,17 +45,17 @@ class Block:
     """of one machine to one leaf"""
 
 
-def blocks(cluster: Cluster) -> list[Block]:
+def blocks(cluster: Cluster) -> list[MachineGroup]:
     """Machines by the leaves they plug into."""
     fabric = cluster.network
-    found: dict[tuple[int, ...], list[int]] = {}
+    machines: dict[tuple[int, ...], list[int]] = {}
     cables: dict[tuple[int, ...], int] = {}
     for node in range(cluster.nodes):
         plugs = [fabric.leaf_of(Port(node, port)) for port in range(len(cluster.machine(node).ports))]
         leaves = tuple(dict.fromkeys(plugs))
-        found.setdefault(leaves, []).append(node)
+        machines.setdefault(leaves, []).append(node)
         cables[leaves] = max(len(plugs) // max(len(leaves), 1), 1)
-    return [Block(tuple(nodes), leaves, cables[leaves]) for leaves, nodes in found.items()]
+    return [MachineGroup(tuple(nodes), leaves, cables[leaves]) for leaves, nodes in machines.items()]
 
 
 def draw_fabric(ax: Axes, cluster: Cluster, title: str = "") -> dict[str, str]:
@@ -117,7 +117,7 @@ def _draw_tiers(ax: Axes, cluster: Cluster, fabric: Fabric) -> dict[str, str]:
     return labels
 
 
-def _cable(fabric: Fabric, groups: list[Block]) -> str:
+def _cable(fabric: Fabric, groups: list[MachineGroup]) -> str:
     """What the lines between machines and leaves are."""
     counts = dict.fromkeys(group.cables for group in groups)
     each = "" if len(counts) > 1 else f", {next(iter(counts))} from a machine to a leaf" if next(iter(counts)) > 1 else ""
@@ -149,7 +149,7 @@ def _draw_leaves(ax: Axes, fabric: Fabric, place: dict[int, float], width: float
     )  # fmt: skip
 
 
-def _machines(ax: Axes, group: Block, begin: float, share: float) -> list[float]:
+def _machines(ax: Axes, group: MachineGroup, begin: float, share: float) -> list[float]:
     """A frame, in it a square per machine, below it their numbers; returns where the squares are."""
     margin = min(0.5, 0.1 * share)
     left, width = begin + margin, share - 2 * margin
@@ -240,9 +240,9 @@ def _levels(fabric: GraphFabric) -> list[list[str]]:
     seen = dict.fromkeys(near)
     levels: list[list[str]] = []
     while near:
-        found = dict.fromkeys(other for name in near for other in fabric.finder.graph.adj[name] if other not in seen)
-        near = list(found)
-        seen |= found
+        further = dict.fromkeys(other for name in near for other in fabric.finder.graph.adj[name] if other not in seen)
+        near = list(further)
+        seen |= further
         if near:
             levels.append(near)
     return levels
