@@ -169,11 +169,11 @@ def document(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], about: 
 
 def picture(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], title: str, kind: Literal["svg", "png"] = "svg") -> bytes:
     """Time and bus bandwidth over size, with the measurements."""
-    from parsim.report.plots.collective import Dot, Mark, collective_figure
+    from parsim.report.plots.collective import MeasuredSize, PredictedSize, collective_figure
     from parsim.report.plots.figure import save
 
-    dots = [Dot(row.bytes, row.time, row.busbw, row.algorithm, row.protocol) for row in rows]
-    marks = [Mark(one.row.bytes, one.measured, one.row.busbw * one.row.time / one.measured, one.in_place) for one in compared]
+    dots = [PredictedSize(row.bytes, row.time, row.busbw, row.algorithm, row.protocol) for row in rows]
+    marks = [MeasuredSize(one.row.bytes, one.measured, one.row.busbw * one.row.time / one.measured, one.in_place) for one in compared]
     return save(collective_figure(dots, marks, title=title), kind)
 
 

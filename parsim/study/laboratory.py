@@ -9,8 +9,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from parsim.errors import Finding, PlanError
-from parsim.report.length import inches
 from parsim.report.schedule_scene import Labels, Scene
+from parsim.report.selection import inches
 from parsim.study import schedule_text as words
 from parsim.study.schedule import LabResult, simulate
 from parsim.study.schedule_inputs import PassTimes, entries

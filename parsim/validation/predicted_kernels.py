@@ -194,15 +194,15 @@ def _table(validation: KernelValidation, *, attention: bool) -> Table:
 
 def picture(validation: KernelValidation, kind: Literal["svg", "png"] = "svg") -> bytes:
     """Predicted over measured rate of every kernel, a panel for each device with more than a handful."""
+    from parsim.report.plots.explanation import PredictedValue, scatter_figure
     from parsim.report.plots.figure import save
-    from parsim.report.plots.scatter import Point, scatter_figure
 
-    panels: dict[str, list[Point]] = {}
+    panels: dict[str, list[PredictedValue]] = {}
     for one in (*validation.products, *validation.attention):
         device, dtype, what = one.group
         series = "attention" if isinstance(one.row, PublishedAttention) else dtype if what == WHAT["gemm"] else f"{dtype}, {what}"
         flop = one.kernel.flop
         panels.setdefault(validation.measured.entries[device].title, []).append(
-            Point(series, flop / one.row.time / 1e12, flop / one.time / 1e12)
+            PredictedValue(series, flop / one.row.time / 1e12, flop / one.time / 1e12)
         )
     return save(scatter_figure({title: points for title, points in panels.items() if len(points) > 4}, "TFLOP/s", 0.2), kind)

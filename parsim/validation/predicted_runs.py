@@ -277,10 +277,10 @@ def _fitted(validation: RunValidation) -> list[str]:
 
 def picture(validation: RunValidation, kind: Literal["svg", "png"]) -> bytes:
     """Predicted over measured step times, one panel per grade; the shade is 10 % to either side."""
+    from parsim.report.plots.explanation import PredictedValue, scatter_figure
     from parsim.report.plots.figure import save
-    from parsim.report.plots.scatter import Point, scatter_figure
 
-    panels: dict[str, list[Point]] = {}
+    panels: dict[str, list[PredictedValue]] = {}
     for grade in validation.grades:
         panels[grade] = []
         for source in validation.sources:
@@ -288,5 +288,7 @@ def picture(validation: RunValidation, kind: Literal["svg", "png"]) -> bytes:
             found = validation.times(source.name, grade)
             if found is not None:
                 label = f"{source.name} {100 * found.mean:.1f} %"
-                panels[grade] += [Point(label, one.row.measured["step_time_s"], one.seconds) for one in chosen if one.seconds is not None]
+                panels[grade] += [
+                    PredictedValue(label, one.row.measured["step_time_s"], one.seconds) for one in chosen if one.seconds is not None
+                ]
     return save(scatter_figure({grade: points for grade, points in panels.items() if points}, "s per step", 0.1), kind)

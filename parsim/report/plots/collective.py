@@ -35,7 +35,7 @@ _TICKS = 12
 """labels of the size axis"""
 
 
-class Dot(NamedTuple):
+class PredictedSize(NamedTuple):
     """One predicted size."""
 
     bytes: int
@@ -47,7 +47,7 @@ class Dot(NamedTuple):
     protocol: str
 
 
-class Mark(NamedTuple):
+class MeasuredSize(NamedTuple):
     """One measured size."""
 
     bytes: int
@@ -58,7 +58,7 @@ class Mark(NamedTuple):
     in_place: bool = False
 
 
-def collective_figure(dots: Sequence[Dot], marks: Sequence[Mark] = (), *, title: str = "") -> Figure:
+def collective_figure(dots: Sequence[PredictedSize], marks: Sequence[MeasuredSize] = (), *, title: str = "") -> Figure:
     """Time above bus bandwidth over size. The line's colour is the algorithm, its dashes are the protocol; rings are measured.
 
     Sizes of 0 B are not drawn: the axis is logarithmic.
@@ -82,7 +82,13 @@ def collective_figure(dots: Sequence[Dot], marks: Sequence[Mark] = (), *, title:
     return figure
 
 
-def _panel(ax: Axes, dots: Sequence[Dot], marks: Sequence[Mark], value: Callable[[Dot | Mark], float], label: str) -> None:
+def _panel(
+    ax: Axes,
+    dots: Sequence[PredictedSize],
+    marks: Sequence[MeasuredSize],
+    value: Callable[[PredictedSize | MeasuredSize], float],
+    label: str,
+) -> None:
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     for first, last in _runs(dots):
@@ -113,7 +119,7 @@ def _panel(ax: Axes, dots: Sequence[Dot], marks: Sequence[Mark], value: Callable
     ax.set_axisbelow(True)
 
 
-def _runs(dots: Sequence[Dot]) -> list[tuple[int, int]]:
+def _runs(dots: Sequence[PredictedSize]) -> list[tuple[int, int]]:
     """First and last of neighbours that use the same algorithm and protocol."""
     runs: list[tuple[int, int]] = []
     for number_, dot in enumerate(dots):

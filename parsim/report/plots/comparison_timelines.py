@@ -42,16 +42,16 @@ def timelines_figure(entries: Sequence[tuple[str, TimelineData, bool]], *, width
         # numbers are placed by sizes on paper, so there must be room for a legend before it is known
         figure = new_figure(width, math.fsum(heights) + _FOOT + _LEGEND)
         axes = list(figure.subplots(len(data), 1, height_ratios=heights, squeeze=False).flat)
-        found: dict[str, Any] = {}
+        handles: dict[str, Any] = {}
         for ax, one, (label, _, fits) in zip(axes, data, entries, strict=True):
             # all panels get the longest one's end: the same unit, ticks and room for numbers; what is too much is covered
             names = [lane.who.name for lane in one.lanes]  # what each rank stands for would take the width of the bars
             plot_timeline(replace(one, title="", note="", end=longest), ax, size=font_size(width), labels=names)
-            found |= _legend_of(ax, figure)
+            handles |= _legend_of(ax, figure)
             _cover(ax, one.end, longest)
             _title(ax, label, one.end - one.begin, fits=fits)
             _small(ax, last=ax is axes[-1], narrow=is_narrow(width))
-        legend(figure, found, width, math.fsum(heights) + _FOOT)
+        legend(figure, handles, width, math.fsum(heights) + _FOOT)
     return figure
 
 
@@ -83,11 +83,11 @@ def _moved(lane: RankLanes, by: float) -> RankLanes:
 def _legend_of(ax: Axes, figure: Figure) -> dict[str, Any]:
     """Take the panel's legend away; its entries."""
     own = ax.get_legend()
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for one in [*figure.legends, *([] if own is None else [own])]:
-        found |= {text.get_text(): handle for text, handle in zip(one.get_texts(), one.legend_handles, strict=True)}
+        handles |= {text.get_text(): handle for text, handle in zip(one.get_texts(), one.legend_handles, strict=True)}
         one.remove()
-    return found
+    return handles
 
 
 def _cover(ax: Axes, end: float, longest: float) -> None:

@@ -21,7 +21,6 @@ from matplotlib.textpath import text_to_path
 
 from parsim.columns import visible
 from parsim.report.plots import style
-from parsim.report.schedule_pgf import latex
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,6 +61,26 @@ _METADATA: dict[str, dict[str, str | None]] = {
     "pgf": {},
 }
 """No dates, no versions."""
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "–": "--",
+    "µ": r"\ensuremath{\mu}",
+    "\N{MINUS SIGN}": r"\ensuremath{-}",
+    **{character: f"\\{character}" for character in "{}%&#_$"},
+}
+
+
+def latex(text: str) -> str:
+    r"""`text` as LaTeX prints it: a name is no command.
+
+    >>> print(latex(r"100 % \input{x} $a_1$"))
+    100 \% \textbackslash{}input\{x\} \$a\_1\$
+    """
+    return "".join(_LATEX.get(character, character) for character in visible(text))
 
 
 class Picture(Figure):

@@ -34,7 +34,7 @@ _PLACES = (*_NEAR, *_FAR)
 """where a label may stand beside its point [pt], best first"""
 
 
-class Place(NamedTuple):
+class RunPoint(NamedTuple):
     """One run."""
 
     label: str
@@ -47,16 +47,16 @@ class Place(NamedTuple):
     """[B]"""
 
 
-def front(places: Sequence[Place]) -> list[Place]:
+def front(places: Sequence[RunPoint]) -> list[RunPoint]:
     """Those that fit and that no other fitting one beats in time or memory without losing in the other, by time."""
-    kept: list[Place] = []
+    kept: list[RunPoint] = []
     for place in sorted((one for one in places if one.fits), key=lambda one: (one.time, one.peak)):
         if not kept or place.peak < kept[-1].peak:
             kept.append(place)
     return kept
 
 
-def pareto_figure(places: Sequence[Place], *, name: str = "step time", width: float = 7.0) -> Figure:
+def pareto_figure(places: Sequence[RunPoint], *, name: str = "step time", width: float = 7.0) -> Figure:
     """Step time (or `name`) to the right, peak memory upwards: lower left is better; the front is the stepped line."""
     unit = time_unit(max((place.time for place in places), default=1.0))
     with printed("".join(place.label for place in places)):
@@ -89,7 +89,7 @@ def pareto_figure(places: Sequence[Place], *, name: str = "step time", width: fl
     return figure
 
 
-def _limits(ax: Axes, places: Sequence[Place], factor: float) -> None:
+def _limits(ax: Axes, places: Sequence[RunPoint], factor: float) -> None:
     """Room around the points; the capacity where it is near, and all of memory below it."""
     times = [place.time / factor for place in places]
     peaks = [place.peak / GIB for place in places]
@@ -110,7 +110,7 @@ def _limits(ax: Axes, places: Sequence[Place], factor: float) -> None:
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
 
 
-def _labels(figure: Figure, ax: Axes, places: Sequence[Place], factor: float) -> None:
+def _labels(figure: Figure, ax: Axes, places: Sequence[RunPoint], factor: float) -> None:
     """Each label beside its point, where it covers no other."""
     figure.draw_without_rendering()
     point = figure.dpi / 72.0

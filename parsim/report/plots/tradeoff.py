@@ -19,7 +19,7 @@ _NAMED = 12
 """points of the front that carry their number"""
 
 
-class Axis(NamedTuple):
+class PlaneAxis(NamedTuple):
     """What an axis shows, in SI units or as the unit says."""
 
     title: str
@@ -39,7 +39,7 @@ class Axis(NamedTuple):
         return 1.0, self.title if self.unit in ("1", "") or self.unit == self.title else f"{self.title} [{self.unit}]"
 
 
-class Spot(NamedTuple):
+class PlanePoint(NamedTuple):
     """One run; `label` begins with its number in the table."""
 
     label: str
@@ -49,7 +49,7 @@ class Spot(NamedTuple):
     fits: bool = True
 
 
-def tradeoff_figure(spots: Sequence[Spot], across: Axis, up: Axis, *, width: float = 7.0) -> Figure:
+def tradeoff_figure(spots: Sequence[PlanePoint], across: PlaneAxis, up: PlaneAxis, *, width: float = 7.0) -> Figure:
     """The runs; the front is the stepped line, and its points carry their numbers."""
     wide, wide_label = across.scale([spot.across for spot in spots])
     high, high_label = up.scale([spot.up for spot in spots])
