@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.context import Sizes, Spread, spread
-from parsim.model.local import kept, shard
-from parsim.model.model import Parameter, Save, Split, Work, Workload
+from parsim.model.model import Parameter, Save, Split, Work, Workload, kept, shard
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parsim.kernel import Gemm, Kernel, Memory
-from parsim.model.local import kept
-from parsim.model.model import Parameter, Save, Split, Work, Workload
+from parsim.model.model import Parameter, Save, Split, Work, Workload, kept
 
 
 def window_count(size: int, kernel: int, stride: int, padding: int, dilation: int = 1, ceil: bool = False) -> int:

@@ -12,10 +12,11 @@ from typing import Literal, cast
 
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Memory
+from parsim.model.elementwise import Activation, Dropout, LayerNorm, SelectToken
+from parsim.model.linear import Linear
+from parsim.model.loss import Loss, Softcap
 from parsim.model.model import Block, Parameter, Split, Work, Workload
-from parsim.model.operators import Activation, Dropout, LayerNorm, Linear, Loss, SelectToken, Softcap
-from parsim.model.row import Row, norm
-from parsim.model.transformer import TransformerConfig
+from parsim.model.transformer import Row, TransformerConfig, norm
 
 Kind = Literal["cross_entropy", "mse", "sum"]
 WORD_TABLE = "embedding.word_embeddings.weight"

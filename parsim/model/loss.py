@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from parsim.kernel import Kernel, Memory
-from parsim.model.chunked import chunked, parts
-from parsim.model.local import elements, kept, rows
-from parsim.model.model import Parameter, Save, Split, Work, Workload
+from parsim.model.linear import chunked, parts
+from parsim.model.model import Parameter, Save, Split, Work, Workload, elements, kept, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Loss:
     fused: one kernel that keeps the logits and the fp32 log-sum-exp of each row (flash-attention's cross entropy);
     vocab-parallel: Megatron-LM's, which turns the logits into fp32 exponentials in place and keeps them, 1/t per rank.
     Compiled, PyTorch's keeps the logits and two fp32 numbers per row. With `loss_chunks` the gradient of each part of the
-    logits is made before the next part (`parsim.model.chunked`): all kernels run in forward, nothing is kept or returned.
+    logits is made before the next part (`parsim.model.linear`): all kernels run in forward, nothing is kept or returned.
     """
 
     name: str

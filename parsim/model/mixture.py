@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.elementwise import Activation, GatedActivation, ResidualAdd, SharedGate
 from parsim.model.linear import Linear
-from parsim.model.local import dispatched, kept, shard
-from parsim.model.model import Operator, Parameter, Save, Split, Work, Workload
+from parsim.model.model import Operator, Parameter, Save, Split, Work, Workload, dispatched, kept, shard
 
 
 @dataclass(frozen=True, slots=True)

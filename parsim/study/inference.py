@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.model.cache import ForwardPass, caches, forward_pass, forward_peak
+from parsim.model.activations import ForwardPass, caches, forward_pass, forward_peak
 from parsim.model.model import Workload
 from parsim.scenario import load
 from parsim.scenario.build import build

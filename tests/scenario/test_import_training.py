@@ -16,7 +16,7 @@ import pytest
 from training_samples import DATA, GIVEN, from_text, keys_of, of_kind, taken, values
 
 from parsim.errors import ScenarioError
-from parsim.model.counts import parameter_count
+from parsim.model.model import parameter_count
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.build import build

@@ -8,7 +8,7 @@ import pytest
 
 from parsim.cli import execute
 from parsim.errors import InputError
-from parsim.model.cache import Cache
+from parsim.model.activations import Cache
 from parsim.study.inference import InferenceQuestion, fit
 from parsim.study.inference_text import document, text
 from parsim.theory import key_value_bytes_per_token, memory_bound_time
