@@ -22,7 +22,7 @@ from math import fsum, inf
 from parsim.parallel.groups import OPERATOR_AXES
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
-from parsim.report.device_memory import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
+from parsim.report.memory_facts import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
 from parsim.scenario.built import Built
 from parsim.study.search.lanes import chained
 from parsim.study.search.pieces import Pieces, Shared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.interconnect import Interconnect
 from parsim.parallel.groups import OFFLOAD, PIPELINE, Mesh
 from parsim.parallel.plan import Plan
