@@ -13,7 +13,7 @@ Boundary tensors are x<b> (input of block b) and dx<b> (its gradient).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 
 from parsim.model.loss import Loss
 from parsim.model.tape import Step, Tape
@@ -26,7 +26,7 @@ from parsim.program.block_templates import BlockTensors, DeferredOperators
 from parsim.program.checkpoint_offload import CheckpointOffload
 from parsim.program.host import Floor, LaunchFloor
 from parsim.program.pass_builder import Item
-from parsim.program.pipeline_rank import PipelineRank
+from parsim.program.pipeline_rank import PipelineRank, between_weights
 from parsim.program.program import COMPUTE
 
 HOST = "host"
@@ -64,15 +64,6 @@ class StagePassWriter:
         offloads = self.plan.training.backward and self.plan.training.offload.activations != "none"
         kept = {group: self._name(group.blocks[0], "input") for group in self.groups if offloads and self._owns_input(group)}
         self.offload = CheckpointOffload(self.at, kept, home.moved)
-
-    def finish(self) -> list[Item]:
-        """The items of the pass."""
-        return self.at.finish()
-
-    @property
-    def depends_on(self) -> set[str]:
-        """See `PassBuilder.depends_on`."""
-        return self.at.depends_on
 
     @property
     def _is_first(self) -> bool:
@@ -311,7 +302,7 @@ class StagePassWriter:
         mine = taped.input_saved and not (self._external(block) or self._kept_by_producer(block))
         used = ("backward", inputs, weights, mine, self._ends(block))
         last: Step | None = None
-        for steps, place in _between_weights(taped, inputs=inputs, weights=weights):
+        for steps, place in between_weights(taped, inputs=inputs, weights=weights):
             coming = None if place is None else taped.backward[place]
             if steps or self.hooks:
                 self._add(block, (used, "before", place), partial(self._between, block, last, steps, coming, mine))
@@ -394,31 +385,13 @@ class StagePassWriter:
         if unit.name in self._opened or not unit.weights or (backward and not self._differentiated(unit)):
             return
         self._opened.add(unit.name)
-        if backward:
-            self.sharding.before_backward(unit, self.at)
-        else:
-            self.sharding.before_forward(unit, self.at)
+        hook = self.sharding.before_backward if backward else self.sharding.before_forward
+        hook(unit, self.at)
 
     def _leave(self, block: int, *, backward: bool) -> None:
         unit: Unit = self._unit_of[block]
         left = self._left[unit.name] = self._left.get(unit.name, len(unit.blocks)) - 1
         if left or not unit.weights or (backward and not self._differentiated(unit)):
             return
-        if backward:
-            self.sharding.after_backward(unit, self.at)
-        else:
-            self.sharding.after_forward(unit, self.at)
-
-
-@lru_cache(maxsize=4096)
-def _between_weights(taped: Tape, *, inputs: bool, weights: bool) -> tuple[tuple[tuple[int, ...], int | None], ...]:
-    """Places in the backward tape of steps that follow each other, and of the weight step behind them (None: the end)."""
-    cut: list[tuple[tuple[int, ...], int | None]] = []
-    steps: list[int] = []
-    for place, step in enumerate(taped.backward):
-        if step.phase != "weight":
-            steps += [place] * inputs
-        elif weights:
-            cut.append((tuple(steps), place))
-            steps = []
-    return (*cut, (tuple(steps), None))
+        hook = self.sharding.after_backward if backward else self.sharding.after_forward
+        hook(unit, self.at)

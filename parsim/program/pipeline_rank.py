@@ -210,6 +210,20 @@ class PipelineRank:
 
 
 @lru_cache(maxsize=4096)
+def between_weights(taped: Tape, *, inputs: bool, weights: bool) -> tuple[tuple[tuple[int, ...], int | None], ...]:
+    """Places in the backward tape of steps that follow each other, and of the weight step behind them (None: the end)."""
+    cut: list[tuple[tuple[int, ...], int | None]] = []
+    steps: list[int] = []
+    for place, step in enumerate(taped.backward):
+        if step.phase != "weight":
+            steps += [place] * inputs
+        elif weights:
+            cut.append((tuple(steps), place))
+            steps = []
+    return (*cut, (tuple(steps), None))
+
+
+@lru_cache(maxsize=4096)
 def _at_mean_length(longest: Tape, mean: Tape) -> Tape:
     """The tape of the longest sample with the kernels of one of mean length.
 

@@ -126,11 +126,11 @@ class StagePasses(PipelineRank):
                 writer.forward()
             else:
                 writer.backward(inputs=kind in GRADIENTS_OF_INPUTS, weights=kind in GRADIENTS_OF_WEIGHTS)
-            items = writer.finish()
+            items = writer.at.finish()
             if self.plan.asynchronous and kind == SlotKind.FULL_BACKWARD:
                 _extend(items, self.end())
             self._templates[key] = (items, sharding.state())
-            self._written.setdefault((kind, stage, partial), []).append((key, writer.depends_on))
+            self._written.setdefault((kind, stage, partial), []).append((key, writer.at.depends_on))
         items, state = self._templates[key]
         sharding.restore(state)
         return items
