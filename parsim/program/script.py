@@ -10,7 +10,8 @@ from parsim.kernel import Kernel
 from parsim.parallel.groups import OFFLOAD, PIPELINE
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.slot import SlotKind
-from parsim.program.pass_builder import Item, Stretches
+from parsim.program.block_templates import BlockTemplates
+from parsim.program.pass_builder import Item
 from parsim.program.program import Effect
 from parsim.program.stage_passes import StagePasses
 
@@ -40,8 +41,8 @@ class SlotPass:
 class Script:
     """The passes of one pipeline rank and role for a whole step, written in the order of its schedule."""
 
-    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], stretches: Stretches) -> None:
-        self.passes = StagePasses(plan, pipeline_rank, role, clock, stretches)
+    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], templates: BlockTemplates) -> None:
+        self.passes = StagePasses(plan, pipeline_rank, role, clock, templates)
         self.begin: Sequence[Item] = self.passes.begin()
         self.slots: list[SlotPass] = []
         self.versions: list[Sequence[tuple[int, tuple[Effect, ...]]]] = []
@@ -118,8 +119,8 @@ def write(plan: Plan, clock: Callable[[Kernel], float]) -> Scripts:
     roles: list[dict[str, None]] = [{} for _ in plan.slots]
     for p, role in zip(plan.mesh.coordinates(PIPELINE), plan.roles(), strict=True):
         roles[p][role] = None
-    stretches: Stretches = {}
-    return [{role: Script(plan, p, role, clock, stretches) for role in mine} for p, mine in enumerate(roles)]
+    templates: BlockTemplates = {}
+    return [{role: Script(plan, p, role, clock, templates) for role in mine} for p, mine in enumerate(roles)]
 
 
 def families(scripts: Scripts) -> dict[Family, dict[int | None, None]]:
