@@ -82,9 +82,7 @@ def _cost(bill: Bill) -> Iterator[BillLine]:
         yield BillLine("Cost to train", money(bill.cost_to_train, economics.currency), "cost_to_train", rate)
         rate = ""
     if bill.cost_per_million_tokens is not None:
-        yield BillLine(
-            "Cost per million tokens", money(bill.cost_per_million_tokens, economics.currency), "cost_per_million_tokens", rate
-        )
+        yield BillLine("Cost per million tokens", money(bill.cost_per_million_tokens, economics.currency), "cost_per_million_tokens", rate)
     elif bill.cost_per_million_samples is not None:
         yield BillLine(
             "Cost per million samples", money(bill.cost_per_million_samples, economics.currency), "cost_per_million_samples", rate

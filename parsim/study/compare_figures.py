@@ -9,7 +9,7 @@ from parsim.errors import Finding, InputError
 from parsim.report.plots.comparison import ComparedRun, breakdown_figure, collectives_figure, memory_figure
 from parsim.report.plots.comparison_timelines import timelines_figure
 from parsim.report.plots.figure import Drawing
-from parsim.report.plots.pareto import RunPoint, pareto_figure
+from parsim.report.plots.tradeoff import RunPoint, pareto_figure
 from parsim.study.differences import has_band, work
 
 if TYPE_CHECKING:

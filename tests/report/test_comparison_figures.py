@@ -16,7 +16,7 @@ from parsim.report.plots import style
 from parsim.report.plots.comparison import COLUMN, ComparedRun, breakdown_figure, collectives_figure, memory_figure
 from parsim.report.plots.comparison_timelines import timelines_figure
 from parsim.report.plots.figure import save
-from parsim.report.plots.pareto import RunPoint, front, pareto_figure
+from parsim.report.plots.tradeoff import RunPoint, front, pareto_figure
 from parsim.report.report import Report
 from parsim.report.timeline import COMMUNICATION, KEYS
 from parsim.report.verdict import WORDS

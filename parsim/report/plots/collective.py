@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from parsim.report.plots import style
-from parsim.report.plots.figure import dress, fonts, new_figure
-from parsim.report.quantities import number, seconds
+from parsim.report.plots.figure import dress, fonts, grid, legend_below, log_ticks, new_figure
+from parsim.report.quantities import seconds
 from parsim.report.quantities import size as size_text
 
 if TYPE_CHECKING:
@@ -75,10 +75,7 @@ def collective_figure(dots: Sequence[PredictedSize], marks: Sequence[MeasuredSiz
         above.tick_params(labelbottom=False)
         above.set_title(title, loc="left", color=style.INK)
         handles, labels = below.get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=min(5, max(1, len(handles))), frameon=False, fontsize="small",
-            labelcolor=style.INK,
-        )  # fmt: skip
+        legend_below(figure, handles, labels, columns=min(5, max(1, len(handles))))
     return figure
 
 
@@ -115,8 +112,7 @@ def _panel(
     _decades(ax, values)
     ax.set_ylabel(label)
     dress(ax)
-    ax.grid(color=style.GRID, linewidth=0.5)
-    ax.set_axisbelow(True)
+    grid(ax)
 
 
 def _runs(dots: Sequence[PredictedSize]) -> list[tuple[int, int]]:
@@ -135,9 +131,7 @@ def _decades(ax: Axes, values: Sequence[float]) -> None:
     if not values:
         return
     span = math.log10(max(values) / min(values)) if min(values) > 0 else 1.0
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if span <= 3.0 else (1.0,), numticks=20))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    log_ticks(ax.yaxis, few=span <= 3.0, most=20)
 
 
 def _sizes(ax: Axes, sizes: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 
 from parsim.report.communication import CollectiveRow, LinkRow
 from parsim.report.plots import style
-from parsim.report.plots.figure import Picture, dress, font_size, fonts, heading, new_figure
+from parsim.report.plots.figure import Picture, dress, font_size, fonts, heading, legend_below, new_figure
 from parsim.report.plots.timeline import hidden_style
 from parsim.report.quantities import percent, rate, time_unit
 from parsim.report.quantities import size as volume
@@ -43,7 +43,7 @@ def breakdown_figure(rows: Sequence[tuple[str, Mapping[str, float]]], width: flo
         axes.tick_params(axis="y", length=0)
         axes.margins(x=0.0)
         heading(figure, title, size)
-        figure.legend(loc="outside lower center", ncols=2 if width < 5.0 else 4, frameon=False, fontsize="small", labelcolor=style.INK)
+        legend_below(figure, *axes.get_legend_handles_labels(), columns=2 if width < 5.0 else 4)
     return figure
 
 
@@ -76,8 +76,7 @@ def collectives_figure(rows: Sequence[CollectiveRow], width: float, *, title: st
                         label=f"{look.label}, {name}",
                     )
                 )  # fmt: skip
-        if handles:
-            figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize="small", labelcolor=style.INK)
+        legend_below(figure, handles, columns=2)
     return figure
 
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
 from parsim.report.measured import AT_PEAK
 from parsim.report.plots import style
-from parsim.report.plots.figure import dress, fonts, new_figure
+from parsim.report.plots.figure import dress, fonts, grid, new_figure, round_ticks
 from parsim.report.quantities import GIB, gib, seconds, time_unit
 from parsim.report.timeline import KEYS
 from parsim.report.verdict import WORDS, shortened
@@ -268,14 +267,13 @@ def _axis(ax: Axes, labels: Sequence[str], fits: Sequence[bool], name: str, end:
         text.set_color(style.INK if good else style.CAPACITY)
     ax.set_ylim(max(places, default=0) + 0.6, -0.6)
     ax.set_xlim(0.0, 1.02 * end or 1.0)
-    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    round_ticks(ax.xaxis, 6)
     ax.set_xlabel(name)
     dress(ax)
     for text, good in zip(ax.get_yticklabels(), fits, strict=True):
         text.set_color(style.INK if good else style.CAPACITY)
     ax.tick_params(axis="y", length=0)
-    ax.grid(axis="x", color=style.GRID, linewidth=0.5)
-    ax.set_axisbelow(True)
+    grid(ax, "x")
 
 
 def _devices(entries: Sequence[ComparedRun]) -> list[tuple[str, ComparedRun, Mapping[str, Any] | None]]:

@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
 
 from parsim.report.lanes import Bars, RankLanes, TimelineData
 from parsim.report.plots import style
 from parsim.report.plots.comparison import is_narrow, legend, printed
-from parsim.report.plots.figure import font_size, new_figure
+from parsim.report.plots.figure import font_size, new_figure, round_ticks
 from parsim.report.plots.timeline import plot_timeline
 from parsim.report.quantities import seconds, time_unit
 
@@ -109,7 +108,7 @@ def _title(ax: Axes, label: str, duration: float, *, fits: bool) -> None:
 
 
 def _small(ax: Axes, *, last: bool, narrow: bool) -> None:
-    ax.xaxis.set_major_locator(MaxNLocator(5 if narrow else 10, steps=[1, 2, 2.5, 5, 10]))
+    round_ticks(ax.xaxis, 5 if narrow else 10)
     ax.tick_params(axis="y", labelsize="x-small" if narrow else "small")
     if not last:
         ax.set_xlabel("")

@@ -6,11 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
 from parsim.report.plots import style
-from parsim.report.plots.figure import dress, fonts, new_figure
-from parsim.report.quantities import number
+from parsim.report.plots.figure import dress, fonts, grid, log_ticks, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,8 +43,7 @@ def tornado_figure(title: str, bars: Sequence[ChangeBar], quantity: str, width: 
         ax.set_xlim(100 * (low - 0.22 * reach), 100 * (high + 0.22 * reach))
         ax.set_xlabel(f"{quantity}, change from now [%]", fontsize="small")
         ax.set_title(title, loc="left", color=style.INK, fontsize="medium")
-        ax.grid(axis="x", color=style.GRID, lw=0.6)
-        ax.set_axisbelow(True)
+        grid(ax, "x", 0.6)
         dress(ax)
         ax.tick_params(axis="y", length=0)
     return figure
@@ -99,13 +95,10 @@ def roofline_figure(title: str, dots: Sequence[RooflinePart], peak: float, bandw
             )  # fmt: skip
         ax.set_xlim(low, high)
         for axis in (ax.xaxis, ax.yaxis):
-            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if axis is ax.yaxis else (1.0,)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-            axis.set_minor_formatter(NullFormatter())
+            log_ticks(axis, few=axis is ax.yaxis)
         ax.set_xlabel("arithmetic intensity [FLOP/B]", fontsize="small")
         ax.set_ylabel("reached [TFLOP/s]", fontsize="small")
-        ax.grid(color=style.GRID, lw=0.6)
-        ax.set_axisbelow(True)
+        grid(ax, width=0.6)
         dress(ax)
         ax.set_title(title, loc="left", color=style.INK, fontsize="medium")
         if known:
@@ -165,11 +158,8 @@ def _panel(ax: Axes, title: str, points: Sequence[PredictedValue], unit: str, ba
     ax.set_ylim(low, high)
     ax.set_aspect("equal")
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 30 else (1.0, 2.0, 5.0)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-        axis.set_minor_formatter(NullFormatter())
-    ax.grid(color=style.GRID, lw=0.6)
-    ax.set_axisbelow(True)
+        log_ticks(axis, few=high / low <= 30)
+    grid(ax, width=0.6)
     dress(ax)
     ax.set_title(title, loc="left", color=style.INK, fontsize="medium")
     ax.set_xlabel(f"measured [{unit}]", fontsize="small")

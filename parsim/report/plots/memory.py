@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from parsim.report.measured import CATEGORIES, DeviceMemory, MemoryCurve
 from parsim.report.plots import style
-from parsim.report.plots.figure import dress, font_size, fonts, heading, new_figure
+from parsim.report.plots.figure import dress, font_size, fonts, heading, legend_below, new_figure
 from parsim.report.quantities import GIB, TimeUnit, gib, time_unit
 from parsim.report.verdict import rank_class, shortened
 
@@ -180,7 +180,7 @@ def memory_figure(
         plot_peaks(devices, labels, below, capacity=capacity, size=size)
         handles, names = below.get_legend_handles_labels()
         columns = 2 if width < 5.0 else 4 if width < 9.0 else 6
-        figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize="small", labelcolor=style.INK)
+        legend_below(figure, handles, names, columns=columns)
         below.set_title(note, loc="right", fontsize="small", color=style.INK)
         heading(figure, title, size)
     return figure

@@ -13,7 +13,7 @@ from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.direct import FullMesh, GraphFabric, Torus
 from parsim.hardware.fabric.switches import Fabric, FatTree, Port, RailOptimised
 from parsim.report.plots import style
-from parsim.report.plots.figure import fonts, new_figure
+from parsim.report.plots.figure import fonts, legend_below, new_figure
 from parsim.report.plots.machine import draw_machine, lay_out
 from parsim.report.quantities import rate
 
@@ -281,11 +281,7 @@ def topology_figure(cluster: Cluster) -> Figure:
             what = "one of the machines" if several else f"{cluster.name}: {machine.gpus} GPU{'s' * (machine.gpus > 1)}"
             labels |= draw_machine(ax, machine, what)
         handles = [Line2D([], [], color=colour, linewidth=width, label=label) for label, (colour, width) in labels.items()]
-        if handles:
-            figure.legend(
-                handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False, fontsize="small",
-                labelcolor=style.INK,
-            )  # fmt: skip
+        legend_below(figure, handles, columns=min(3, len(handles)))
     return figure
 
 
