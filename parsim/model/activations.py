@@ -6,7 +6,8 @@ Keys and values of grouped heads (GQA, 2305.13245), the shared latent of multi-h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from parsim.model.attention import AttentionCore
 from parsim.model.heads import LossSum
@@ -44,8 +45,7 @@ def block_saved_bytes(block: Block, at: Workload, drop: tuple[str, ...] = (), in
 # inference
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(NamedTuple):
     """What one layer keeps per token on one tensor-parallel rank."""
 
     elements: int
@@ -90,8 +90,7 @@ def forward_peak(block: Block, at: Workload) -> int:
     return most
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardPass:
+class ForwardPass(NamedTuple):
     """Activations of one forward pass without gradients [B]."""
 
     peak: int

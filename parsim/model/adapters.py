@@ -22,14 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.linear import Linear
 from parsim.model.model import Model, Parameter, Save, Work, Workload, kept, rows, shard
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
+class Adapter(NamedTuple):
     """A B pair beside one weight, or beside a slice of a fused one."""
 
     name: str
@@ -65,14 +65,14 @@ class FrozenLinear(Linear):
         )
         return (*base, *(parameter for pair in pairs for parameter in pair))
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """The base's two products, reading dequantised weights where they are quantised, and the adapters' six."""
-        work = Linear.work(self, at)
+        work = kept(at, Linear.training_work(self, at), (*self.inputs, self.output))
         if self.storage:
             work = self._dequantised(work, at)
         for adapter in self.adapters:
             work = self._adapted(work, adapter, at)
-        return kept(at, work, (*self.inputs, self.output))
+        return work
 
     def _entering(self, at: Workload) -> int:
         """Elements of the input as this rank keeps it."""
@@ -85,8 +85,7 @@ class FrozenLinear(Linear):
         element = max(2, at.element)
         counts = [p.local_count(at.tensor) for p in Linear.parameters(self) if len(p.shape) == 2]
         kernels: tuple[Kernel, ...] = tuple(dequantisation(count, self.storage, element) for count in counts)
-        return replace(
-            work,
+        return work._replace(
             forward=(*kernels, *work.forward),
             backward_input=(*kernels, *work.backward_input) if work.backward_input else (),
             saves=(*work.saves, Save(self.inputs[0], self._entering(at) * at.element)),
@@ -115,8 +114,7 @@ class FrozenLinear(Linear):
             Gemm(n, r, m, dtype=dtype, element=e, weight_gradient=True),
             Gemm(r, k, m, dtype=dtype, element=e, weight_gradient=True),
         )
-        return replace(
-            work,
+        return work._replace(
             forward=(*work.forward, *forward),
             backward_input=(*work.backward_input, *backward),
             backward_weight=(*work.backward_weight, *weight),
@@ -177,8 +175,7 @@ _DOWN = ("mlp_down", "down", "down_proj", "w2", "fc2", "c_proj", "dense_4h_to_h"
 _HEAD = ("lm_head", "head", "output")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A weight, or a slice of a fused one, that can have an adapter."""
 
     name: str

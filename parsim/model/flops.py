@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Attention, Gemm, Kernel
@@ -23,8 +22,7 @@ from parsim.model.model import Block, Model, Operator, Parameter, Workload, acti
 Recompute = Literal["none", "selective", "full"]
 
 
-@dataclass(frozen=True, slots=True)
-class Convention:
+class Convention(NamedTuple):
     """One way to count, and what it counts."""
 
     name: str
@@ -34,8 +32,7 @@ class Convention:
     applies: Callable[[Model], bool] = lambda model: model.sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(NamedTuple):
     """Forward work that recomputation executes a second time [FLOP]."""
 
     products: float
@@ -48,8 +45,7 @@ class Again:
     """what all layers execute in one forward: recomputation of everything would be products + core = layers"""
 
 
-@dataclass(frozen=True, slots=True)
-class PassFlop:
+class PassFlop(NamedTuple):
     """FLOP of one block for one sample, per pass."""
 
     forward: float

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parsim.kernel import Gemm, Kernel, Memory
-from parsim.model.model import Parameter, Save, Split, Work, Workload, kept, rows, shard
+from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, rows, shard
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Layer):
     """Matrix products of one input with one or several weights, executed as one fused product.
 
     `out_features` with several entries (query, key, value; gate, up) gives one output tensor of their sum and
@@ -20,9 +20,6 @@ class Linear:
     one-byte copy of its input instead of the input (Transformer Engine).
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     in_features: int
     out_features: tuple[int, ...]
     bias: bool | tuple[bool, ...] = True
@@ -48,7 +45,7 @@ class Linear:
                 found.append(Parameter(f"{name}.bias", (out,), bias_split, trainable=self.trainable))
         return tuple(found)
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """2 T n k operations forward, and again for each gradient."""
         sharded = self.split not in ("replicated", "row")
         m = rows(at, self.split, self.per_sample)
@@ -73,7 +70,7 @@ class Linear:
                 weight += (Memory(rows_out * bias * at.element),)
         gathered = (m * k if rows_in != m else 0) * at.element
         scattered = (m * n if rows_out != m else 0) * at.element
-        work = Work(
+        return Work(
             forward=(Gemm(m, n, k, dtype=at.dtype, element=operand),),
             backward_input=(Gemm(m, k, n, dtype=at.dtype, element=operand, layout="NN"),),
             backward_weight=weight,
@@ -84,16 +81,12 @@ class Linear:
             # the gathered input for the weight's gradient and the input's gradient before it is scattered
             backward_temporary=2 * gathered + scattered,
         )
-        return kept(at, work, (*self.inputs, self.output))
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(Layer):
     """Rows of one table per token, plus learned positions and token types where given; saves the ids (8 B each)."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     vocabulary: int
     width: int
     split: Split = "vocab"
@@ -126,7 +119,7 @@ class Embedding:
             for index, (name, (_, size)) in enumerate(zip(names, tables, strict=True))
         )
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """A gather forward; backward zeroes the gradients of the tables and scatters into them."""
         tables = 1 + bool(self.positions) + bool(self.types)
         full, output = at.tokens * self.width * at.element, at.local_tokens * self.width * at.element
@@ -139,7 +132,7 @@ class Embedding:
             if tables > 1:
                 saves += (Save(f"{self.name}.positions", 8 * (at.tokens if self.positions_per_sample else at.sequence), "weight"),)
             weight = (Memory(table + 2 * full * tables, launches=2 * tables),)
-        work = Work(
+        return Work(
             forward=(Memory(full * (2 * tables + 3 * (tables - 1)), launches=2 * tables - 1),),
             backward_weight=weight,
             output=output,
@@ -147,7 +140,6 @@ class Embedding:
             saves=saves,
             forward_temporary=(full if tables > 1 else 0) + (full if output != full else 0),
         )
-        return kept(at, work, (*self.inputs, self.output))
 
 
 # the head under a chunked loss

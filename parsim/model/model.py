@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from parsim.kernel import Kernel
 
@@ -131,8 +131,7 @@ class Parameter:
         return self.count // self.shape[self.split] * -(-self.shape[self.split] // tensor)
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(NamedTuple):
     """A tensor kept for backward. `tensor` is a name in the block (shared, counted once) or a private extra."""
 
     tensor: str
@@ -142,8 +141,7 @@ class Save:
     until the micro-batch's backward has ended (a Python variable such as the model's output)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One operator's work for one micro-batch on one rank."""
 
     forward: tuple[Kernel, ...] = ()
@@ -187,6 +185,27 @@ class Operator(Protocol):
 
     def parameters(self) -> tuple[Parameter, ...]: ...
     def work(self, at: Workload) -> Work: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What the operators of networks have in common; each says what it does in training."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None, unless the operator says otherwise."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """As in training where there is a backward pass; without one nothing is kept."""
+        return kept(at, self.training_work(at), (*self.inputs, self.output))
+
+    def training_work(self, at: Workload) -> Work:
+        """The work of a micro-batch whose backward pass follows."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,8 +295,7 @@ def kept(at: Workload, work: Work, named: tuple[str, ...]) -> Work:
     if at.backward:
         return work
     by_products = sum(save.bytes for save in work.saves if save.tensor not in named)
-    return replace(
-        work,
+    return work._replace(
         backward_input=(),
         backward_weight=(),
         saves=(),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import prod
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from parsim.errors import Finding, ModelError
 from parsim.limits import MOST_LAYERS, beyond
@@ -375,8 +375,7 @@ def _resnet(expansion: int) -> Callable[[_Builder, Settings, Shape, str], Shape]
     return build
 
 
-@dataclass(frozen=True)
-class _LayerWord:
+class _LayerWord(NamedTuple):
     """What a layer word means: its builder, its settings, and whether it begins a block."""
 
     build: Callable[[_Builder, Settings, Shape, str], Shape]

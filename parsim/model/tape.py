@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from parsim.kernel import Kernel
 from parsim.model.model import Operator
 
 
-@dataclass(frozen=True, slots=True)
-class TapeTensor:
+class TapeTensor(NamedTuple):
     """A tensor that lives inside one block for one micro-batch."""
 
     name: str

@@ -7,7 +7,6 @@ Structure follows huggingface/transformers ``models/bert/modeling_bert.py``, ``m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from parsim.model.families.family import SIZES, Family, Fields, words
@@ -41,8 +40,7 @@ BERT = Family(
     adjust=_encoder,
 )
 
-ROBERTA = replace(
-    BERT,
+ROBERTA = BERT._replace(
     name="roberta",
     model_type="roberta",
     structure={**_STRUCTURE, "token_types": 1, "maximum_sequence": 514, "positions_per_sample": True},

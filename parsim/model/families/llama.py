@@ -7,7 +7,6 @@ Structure and key names follow the modelling and configuration files of huggingf
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from parsim.errors import Finding, ModelError
@@ -191,8 +190,7 @@ DEEPSEEK_V2 = Family(
     ),
     adjust=_deepseek,
 )  # fmt: skip
-DEEPSEEK_V3 = replace(
-    DEEPSEEK_V2,
+DEEPSEEK_V3 = DEEPSEEK_V2._replace(
     name="deepseek-v3",
     model_type="deepseek_v3",
     structure={**STRUCTURE, "experts": {"router_bias": True, "router_fp32": True}},
