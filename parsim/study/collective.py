@@ -13,7 +13,7 @@ from parsim.hardware.cluster import Cluster
 from parsim.hardware.flows import CollectiveCost
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Settings
-from parsim.scenario.importers.nccl_tests import Log
+from parsim.interop.nccl_logs import Log
 from parsim.units import parse
 
 MOST_SIZES = 10_000

@@ -6,8 +6,8 @@ import pytest
 
 from parsim import load, simulate
 from parsim.cli import execute
+from parsim.interop.nccl_logs import parse_debug
 from parsim.scenario.build import build
-from parsim.scenario.importers.nccl_debug import parse_debug
 from parsim.study.collective import cost
 from parsim.study.diagnose_text import saved
 
