@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device, device_from_tree
-from parsim.hardware.links import STANDARD, LinkKind, standard_kind
-from parsim.hardware.node import Node
+from parsim.hardware.fabric.links import STANDARD, LinkKind, standard_kind
+from parsim.hardware.fabric.node import Node
 from parsim.hardware.tree import closest
 from parsim.interop.drawing import Drawing
 from parsim.scenario import files
@@ -208,7 +208,7 @@ def finish(drawing: Drawing, choices: Choices, facts_of: Callable[[Node], Facts]
 
     `facts_of` gets the machine as built. Where its GPUs use other NICs than the facts say, a warning tells.
     """
-    from parsim.hardware.builder import build_cluster
+    from parsim.hardware.fabric.builder import build_cluster
 
     if drawing.ports and not drawing.network:
         choices.assume("the speed of the NICs is unknown; several machines need it", "nic", "say which: --nic ib-hdr, or add fabric.link")

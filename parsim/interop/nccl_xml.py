@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.links import LinkKind, standard_kind
-from parsim.hardware.node import Node
+from parsim.hardware.fabric.links import LinkKind, standard_kind
+from parsim.hardware.fabric.node import Node
 from parsim.interop.description import PCI_DEVICES, Choices, Facts, Gpu, Imported, finish, gpu_named, kind_of, nics_used
 from parsim.interop.drawing import NVLINK_HEADINGS, SOURCES, Drawing, Wire, between_cpus
 from parsim.interop.nccl_links import XmlNvlinks, read_nvlinks

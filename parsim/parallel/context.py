@@ -26,23 +26,23 @@ from parsim.kernel import Kernel
 from parsim.model.attention import AttentionCore
 from parsim.model.model import Model, Operator, Workload
 from parsim.model.tape import Step
-from parsim.parallel.hooks import Emitter
+from parsim.parallel.groups import CONTEXT
+from parsim.parallel.hooks import Emitter, SilentHooks
 from parsim.parallel.settings import Parallelism, Training
 
-AXIS = "context"
 METHODS = ("ring", "all-gather", "ulysses")
 _SIZE, _METHOD = "parallel.context.size", "parallel.context.method"
 _TOKENWISE = ("causal-lm", "masked-lm")
 """tasks whose heads look at one token at a time"""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextParallelHooks:
+@dataclass
+class ContextParallelHooks(SilentHooks):
     """Runs the attention cores of one rank, with the messages that they need."""
 
     workload: Workload
 
-    def splits(self, operator: Operator) -> bool:
+    def runs(self, operator: Operator) -> bool:
         """Whether the operator needs tokens of other ranks."""
         return isinstance(operator, AttentionCore)
 
@@ -75,7 +75,7 @@ class ContextParallelHooks:
         for step, block in enumerate(blocks):
             last = step == len(blocks) - 1
             passed = (not last) + (backward and step > 0)
-            arrival = [at.collective("sendrecv", AXIS, passed * size, f"{core.name} ring")] if passed else []
+            arrival = [at.collective("sendrecv", CONTEXT, passed * size, f"{core.name} ring")] if passed else []
             at.compute("", kind, block.kernels)
             at.wait(*arrival)
             at.compute("", kind, block.then)
@@ -99,7 +99,7 @@ class ContextParallelHooks:
 
     def _blocking(self, kind: str, core: AttentionCore, at: Emitter, tensors: Sequence[tuple[str, int]]) -> None:
         for name, size in tensors:
-            at.collective(kind, AXIS, size, f"{core.name} {name}", blocking=True)
+            at.collective(kind, CONTEXT, size, f"{core.name} {name}", blocking=True)
 
 
 def context_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:

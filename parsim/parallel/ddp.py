@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 
 from parsim.kernel import Memory
 from parsim.parallel.buckets import DDP_BUCKET, DDP_FIRST_BUCKET, Bucket, ddp_buckets, megatron_buckets
+from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
-from parsim.parallel.replicated import AXIS, LANE, Replicated
+from parsim.parallel.replicated import LANE, Replicated
 
 
 @dataclass
@@ -77,7 +78,7 @@ class DistributedDataParallel(Replicated):
         """Buffers follow rank 0, all in one broadcast; not inside no_sync."""
         size = sum(w.count * (w.parameter.element or 4) for w in self.weights if w.parameter.buffer)
         if size and self.size > 1 and not backward and (at.first or self.data.accumulate == "every"):
-            at.collective("broadcast", AXIS, size, "buffers", lane=LANE, blocking=True)
+            at.collective("broadcast", DATA, size, "buffers", lane=LANE, blocking=True)
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:
         if self._view:
@@ -106,7 +107,7 @@ class DistributedDataParallel(Replicated):
         precision = self.training.precision
         if not self._view:
             at.compute("", "compute", (Memory(2.0 * bucket.count * precision.gradients),))
-        return at.collective("all_reduce", AXIS, bucket.count * precision.reduce, f"bucket {bucket.index}", lane=LANE)
+        return at.collective("all_reduce", DATA, bucket.count * precision.reduce, f"bucket {bucket.index}", lane=LANE)
 
     def finish_gradients(self, at: Emitter) -> None:
         """Without overlap all buckets go now; the step waits for the last."""

@@ -135,7 +135,7 @@ def offload_findings(training: Training, parallelism: Parallelism, runtime: Runt
         text = f"the optimizer of {runtime.profile} stays on the device"
         return [*findings, Finding(text, where, value, "use software.profile deepspeed or pytorch-2")]
     alone = parallelism.data.size == parallelism.context.size == parallelism.tensor.size == parallelism.pipeline.size == 1
-    if parallelism.data.own is not None:
+    if parallelism.data.custom is not None:
         return [*findings, Finding(f"{strategy} is your own strategy, which keeps states on the device", where, value, "leave it out")]
     if strategy not in (*DEEPSPEED, *FSDP) and not (alone and strategy in ("none", "ddp")):
         text = f"{strategy} keeps whole model states on every device"

@@ -8,7 +8,7 @@ from typing import Protocol
 from parsim.errors import Finding
 from parsim.model.model import Model
 from parsim.parallel.context import context_findings
-from parsim.parallel.mesh import Mesh
+from parsim.parallel.groups import Mesh
 from parsim.parallel.offload import offload_findings
 from parsim.parallel.settings import Parallelism, Runtime, Training
 
@@ -47,7 +47,7 @@ def findings_of(
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))
     strategy = parallelism.data.strategy
-    replicas = parallelism.data.size * parallelism.context.size
+    replicas = mesh.replicas
     if strategy == "none" and replicas > 1:
         split = f" (data {parallelism.data.size} x context {parallelism.context.size})" if parallelism.context.size > 1 else ""
         text = f"{replicas} replicas of the parameters{split} need a strategy" if split else f"{replicas} replicas need a strategy"
@@ -104,9 +104,9 @@ def _shard_findings(parallelism: Parallelism, replicas: int) -> list[Finding]:
     shard, strategy, path = parallelism.data.shard_size, parallelism.data.strategy, "parallel.data.shard_size"
     if not shard or replicas == 1:
         return []
-    if parallelism.data.own is not None and replicas % shard == 0:
+    if parallelism.data.custom is not None and replicas % shard == 0:
         return []
-    if strategy != "hsdp" and parallelism.data.own is None:
+    if strategy != "hsdp" and parallelism.data.custom is None:
         return [Finding(f"{strategy} has no shard groups", path, shard, "leave it out, or use strategy hsdp")]
     legal = [str(n) for n in range(2, replicas + 1) if replicas % n == 0]
     if replicas % shard:

@@ -21,10 +21,11 @@ from typing import ClassVar
 
 from parsim.kernel import Memory
 from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, element_buckets, megatron_buckets
+from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, wait_for_gradients
 from parsim.parallel.optimizer import State, flat_states
-from parsim.parallel.replicated import AXIS, LANE, Replicated
+from parsim.parallel.replicated import LANE, Replicated
 
 
 @dataclass
@@ -168,7 +169,7 @@ class ZeroOptimizer(Replicated):
             allocates = [self._gradient_shard(at)] if self.stage == 2 and at.first and bucket.index == 0 else []
         handle = at.collective(
             "reduce_scatter",
-            AXIS,
+            DATA,
             bucket.count * self.training.precision.reduce,
             f"bucket {bucket.index}",
             lane=LANE,
@@ -210,4 +211,4 @@ class ZeroOptimizer(Replicated):
 
     def _gather(self, bucket: Bucket, at: Emitter, after: Sequence[int] | None = None) -> int:
         size = bucket.count * self.training.precision.parameters
-        return at.collective("all_gather", AXIS, size, f"weights bucket {bucket.index}", lane=LANE, after=after)
+        return at.collective("all_gather", DATA, size, f"weights bucket {bucket.index}", lane=LANE, after=after)

@@ -19,10 +19,11 @@ from functools import cached_property
 
 import numpy as np
 
-from parsim.hardware.background import Background
-from parsim.hardware.batches import Numbers
 from parsim.hardware.flows import CollectiveCost, Flow
+from parsim.hardware.interconnect import Numbers
+from parsim.hardware.transfers import Background
 from parsim.kernel import Kernel
+from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
 from parsim.program.incidence import Colours, Incidence, Interconnect, Ranks
 from parsim.program.lowering import Lowering
@@ -143,7 +144,7 @@ def lower(plan: Plan, clock: Callable[[Kernel], float], scripts: Scripts, classe
 def classes_of(plan: Plan, interconnect: Interconnect, scripts: Scripts, background: Sequence[Background] = ()) -> Classes:
     """The coarsest equitable partition at least as fine as "one class per stage, role and speed"."""
     first: dict[tuple[int, str, float], int] = {}
-    kinds = zip(plan.mesh.coordinates("pipeline"), plan.roles(), plan.speeds(), strict=True)
+    kinds = zip(plan.mesh.coordinates(PIPELINE), plan.roles(), plan.speeds(), strict=True)
     seed = np.array([first.setdefault(kind, rank) for rank, kind in enumerate(kinds)], dtype=np.uint64)
     incidence = Incidence(plan, interconnect, families(scripts), background)
     ranks, links, groups = incidence.colour(seed)

@@ -11,11 +11,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.hardware.background import Background
-from parsim.hardware.batches import Batch, Numbers
 from parsim.hardware.flows import CollectiveCost
+from parsim.hardware.interconnect import Batch, Numbers
+from parsim.hardware.transfers import Background
 from parsim.parallel.plan import Plan
-from parsim.program.groups import breakdown_axis, groups_of, sends_of
 from parsim.program.program import Collective
 
 Colours = NDArray[np.uint64]
@@ -156,8 +155,8 @@ def _transfers(plan: Plan, interconnect: Interconnect, families: Families) -> It
     """
     questions: dict[tuple[str, str, int, int], list[tuple[Family, Numbers]]] = {}
     for (kind, axis, source, target), sizes in families.items():
-        whole = breakdown_axis(plan, axis)
-        groups = sends_of(plan, source, target) if kind == "send" else groups_of(plan, axis, source)
+        whole = plan.groups.timed(axis)
+        groups = plan.groups.sends(source, target) if kind == "send" else plan.groups.rows(axis, source)
         if None in sizes:  # sends that were measured: no links, but whoever receives waits for whoever sends
             own = np.full(len(groups), _hashed(kind, axis, source, target, "measured"))
             yield (

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from parsim.parallel.hooks import START
-from parsim.program.passes import Item, PassBuilder, Piece, Stretch, Stretches
+from parsim.program.pass_builder import Item, PassBuilder, Piece, Stretch, Stretches
 from parsim.program.program import Effect
 
 
@@ -31,8 +32,8 @@ class Deferred:
     Nothing is written while the strategy has nothing to say, so that a stretch is as long as the strategy lets it be.
     """
 
-    def __init__(self, at: PassBuilder, known: Stretches, of: Hashable, own: Own, pending: list[int]) -> None:
-        """`of`: what all operators depend on, besides what they look like; `pending`: handles that some of them keep for later ones."""
+    def __init__(self, at: PassBuilder, known: Stretches, of: Hashable, own: Own, pending: list[list[int]]) -> None:
+        """`of`: what all operators depend on, besides what they look like; `pending`: handles that axes keep for later operators."""
         self.at, self.known, self.own, self.pending = at, known, own, pending
         self._what: list[Hashable] = [of]
         self._writes: list[Callable[[], None]] = []
@@ -45,8 +46,8 @@ class Deferred:
 
     def _write(self) -> None:
         at = self.at
-        handles = [at.last_compute, *at.waits, *self.pending]
-        key = (tuple(self._what), _look(at, self.own, handles))
+        handles = [at.last_compute, *at.waits, *chain.from_iterable(self.pending)]
+        key = (tuple(self._what), _look(at, self.own, handles), tuple(map(len, self.pending)))
         if (stretch := self.known.get(key)) is not None:
             _repeat(stretch, at, self.own, handles, self.pending)
             return
@@ -62,7 +63,7 @@ class Deferred:
             called=(_nameless(at.called[0], self.own), at.called[1]),
             waits=keeper.handles(at.waits),
             tails=tuple(at.tails),
-            pending=keeper.handles(self.pending),
+            pending=tuple(map(keeper.handles, self.pending)),
             last_compute=keeper.handles([at.last_compute])[0],
         )
 
@@ -108,7 +109,7 @@ def _nameless(name: str, own: Own) -> tuple[str, bool]:
     return (name.removesuffix(own.name), True) if own.name and name.endswith(own.name) else (name, False)
 
 
-def _repeat(stretch: Stretch, at: PassBuilder, own: Own, handles: Sequence[int], pending: list[int]) -> None:
+def _repeat(stretch: Stretch, at: PassBuilder, own: Own, handles: Sequence[int], pending: Sequence[list[int]]) -> None:
     """Add the same under another name, with other tensors."""
     begun, tensors, opened = len(at.items), own.tensors, at.segment
 
@@ -130,5 +131,6 @@ def _repeat(stretch: Stretch, at: PassBuilder, own: Own, handles: Sequence[int],
     (name, whose), kind = stretch.called
     at.called = (name + own.name if whose else name, kind)
     at.waits, at.tails = real(stretch.waits), list(stretch.tails)
-    pending[:] = real(stretch.pending)
+    for kept, numbers in zip(pending, stretch.pending, strict=True):
+        kept[:] = real(numbers)
     at.last_compute = real((stretch.last_compute,))[0]

@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parsim.hardware.flows import CollectiveCost
+from parsim.parallel.groups import TIMED
 from parsim.program.program import Collective
 from parsim.report.timeline import COMPUTE_LANE, Floats, Indices, Timeline
 from parsim.simulation.trace import LinkUse
 from parsim.units import snapped
-
-AXES = ("tensor", "context", "expert", "pipeline", "data")
-"""The order of rows in the report; an axis not named here comes last."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ def by_transfer(timeline: Timeline, ops: Indices) -> list[Indices]:
 
 
 def _axis_order(axis: str) -> int:
-    return AXES.index(axis) if axis in AXES else len(AXES)
+    return TIMED.index(axis) if axis in TIMED else len(TIMED)
 
 
 def _row(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from parsim.parallel.groups import OFFLOAD, TIMED
 from parsim.report import representatives
 from parsim.report.communication import covered
 from parsim.report.measured import DeviceMemory, MemoryCurve
@@ -16,12 +17,12 @@ from parsim.report.timeline import KEYS, Floats, Indices, Timeline, idle_stretch
 from parsim.report.window import Window, window_of
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 MOST_RANKS = 60
 """lanes that a figure can show; beyond it some ranks stand for the others"""
 
-ROWS = ("tensor_comm", "expert_comm", "context_comm", "pipeline_comm", "data_comm", "offload", "optimizer")
+ROWS = (*(f"{axis}_comm" for axis in TIMED), OFFLOAD, "optimizer")
 """Rows under a rank's compute, in this order where a rank has them."""
 
 
@@ -153,7 +154,7 @@ NO_BOXES = Boxes(*([[]] * len(fields(Box))))
 
 
 def timeline_data(
-    report: Report, ranks: Sequence[int] | None = None, window: Window | None = None, *, most: int = MOST_RANKS, memory: bool = True
+    report: Metrics, ranks: Sequence[int] | None = None, window: Window | None = None, *, most: int = MOST_RANKS, memory: bool = True
 ) -> TimelineData:
     """The figure's data for `ranks`; by default at most `most` that stand for the others.
 
@@ -195,7 +196,7 @@ def timeline_data(
     )
 
 
-def _fullest(report: Report, shown: set[int]) -> DeviceMemory | None:
+def _fullest(report: Metrics, shown: set[int]) -> DeviceMemory | None:
     """The shown rank with the least memory left; any rank if none of them has a curve."""
     devices = [device for device in report.measured.memory.devices if device.rank in shown and device.drawn is not None]
     return min(devices, key=lambda device: report.capacity(device) - device.device_used_bytes, default=report.worst_device)

@@ -71,7 +71,7 @@ def features(built: Built) -> Features:
     family = "data"
     if split.data.strategy in ("zero3", "fsdp", "hsdp"):
         family = "sharded"
-    if split.data.own is not None:
+    if split.data.custom is not None:
         family = "own"
     elif split.tensor.size > 1 or split.pipeline.size > 1:
         family = "both" if family == "sharded" else "model"
@@ -135,7 +135,7 @@ def _between(ordered: Sequence[float], place: float) -> float:
 
 
 def confidence(built: Built) -> dict[str, Any]:
-    """The fields of `parsim.report.confidence.Confidence` for a scenario."""
+    """The fields of `parsim.report.estimate.Confidence` for a scenario."""
     return confidence_of(features(built), known_runs())
 
 

@@ -11,9 +11,7 @@ from os import cpu_count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import parsim
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
-from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.report.lanes import TimelineData, timeline_data
 from parsim.report.report import Report
 from parsim.report.representatives import choose
@@ -25,6 +23,7 @@ from parsim.scenario.values import did_you_mean
 from parsim.study.differences import CATEGORIES, ESTIMATES, METRICS, PARTS, TIME_AND_ENERGY, Input, Result, costs, has_band, inputs, results
 from parsim.study.variants import Source, Variant, variants
 from parsim.study.winner import Winner, thriftiest, winner
+from parsim.version import CONTRACT_VERSION, __version__
 
 if TYPE_CHECKING:
     from parsim.report.plots.figure import Drawing
@@ -163,7 +162,7 @@ class Comparison:
         code = [file for run in self.runs if run.scenario is not None for file in run.scenario.trusted_code]
         return {
             "parsim": CONTRACT_VERSION,
-            "version": parsim.__version__,
+            "version": __version__,
             "provenance": {**provenance(code), "command": self.command},
             "comparison": self.title,
             "labels": list(self.labels),

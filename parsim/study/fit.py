@@ -199,7 +199,7 @@ def find_alternatives(answer: Answer, refused: list[str], most: int = 5) -> Iter
                 continue
             if tried is not None:
                 satisfied[family] = satisfied.get(family, 0) + 1
-                gpus = tried.run.plan.mesh.ranks
+                gpus = tried.plan.mesh.ranks
                 found.append(Alternative(change, overrides, gpus, tried.step_time, tried.memory, _slowdown(report, tried)))
         found.sort(key=lambda alternative: (alternative.gpus, alternative.slowdown or 1.0))
         yield from found[:most]
@@ -231,7 +231,7 @@ class _Around:
 
 def _slowdown(before: Report, after: StepResult) -> float | None:
     old = before.samples_per_s
-    new = after.run.plan.training.global_batch / after.step_time if after.step_time > 0 else None
+    new = after.plan.training.global_batch / after.step_time if after.step_time > 0 else None
     return old / new if old and new else None
 
 

@@ -14,9 +14,8 @@ from parsim.errors import DeadlockError, Finding, PlanError
 from parsim.hardware.flows import CollectiveCost
 from parsim.parallel.schedules import peak_in_flight, schedule
 from parsim.parallel.schedules.check import circle, deadlock
-from parsim.parallel.schedules.order import Precedence
-from parsim.parallel.schedules.pipedream import staleness, weight_versions
-from parsim.parallel.schedules.slot import APART, Slot
+from parsim.parallel.schedules.classic import staleness, weight_versions
+from parsim.parallel.schedules.slot import APART, Precedence, Slot, SlotKind
 from parsim.program.program import COMPUTE, Collective, Program
 from parsim.program.unit_times import unit_program
 from parsim.report.steady import steady_period
@@ -279,7 +278,14 @@ def _rank_figures(entry: Entry, boxes: Iterable[Box], activation: int | None) ->
     for box in boxes:
         own[box.rank].append(box)
     until_input = peak_in_flight(
-        tuple(tuple(Slot("W" if slot.kind == "I" else slot.kind, *slot[1:]) for slot in row if slot.kind != "W") for row in entry.rows)
+        tuple(
+            tuple(
+                Slot(SlotKind.BACKWARD_WEIGHT if slot.kind == SlotKind.BACKWARD_INPUT else slot.kind, *slot[1:])
+                for slot in row
+                if slot.kind != "W"
+            )
+            for row in entry.rows
+        )
     )
     for rank, (row, peak, shorter) in enumerate(zip(own, peak_in_flight(entry.rows), until_input, strict=True)):
         chunks = max(1, entry.homes.count(rank))

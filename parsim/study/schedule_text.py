@@ -9,7 +9,7 @@ from math import gcd
 from typing import Any
 
 from parsim.errors import Finding, PlanError
-from parsim.parallel.schedules.order import Precedence
+from parsim.parallel.schedules.slot import Precedence
 from parsim.report.quantities import TimeUnit, percent, time_unit
 from parsim.report.schedule_scene import Arrow, Labels, Panel, Scene, SlotBox, scene
 from parsim.study.schedule import Result

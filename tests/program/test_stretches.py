@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from parsim.program.stage import StagePasses
+from parsim.program.stage_passes import StagePasses
 from parsim.scenario.build import build
 from parsim.scenario.job import clock_of, plan_of
 from parsim.scenario.load import load

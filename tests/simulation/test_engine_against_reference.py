@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from reference_engine import Reference
 
 from parsim.errors import DeadlockError
-from parsim.hardware.background import Background
 from parsim.hardware.flows import CollectiveCost, Flow
-from parsim.program.program import OFFLOAD, Collective, Lane, Program
+from parsim.hardware.transfers import Background
+from parsim.parallel.groups import OFFLOAD
+from parsim.program.program import Collective, Lane, Program
 from parsim.simulation.engine import Engine
 from parsim.simulation.trace import LinkUse
 

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from parsim.kernel import Kernel
+from parsim.parallel.groups import OFFLOAD, TENSOR
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import Replicated
+from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
 from parsim.parallel.settings import DataParallel, Recompute
-from parsim.program.program import OFFLOAD
-from parsim.program.stage import StagePasses
+from parsim.program.stage_passes import StagePasses
 from parsim.study.search.chains import Levels, Price, levels, longest, rounded
 
 UNTOUCHED = ("none", "ddp", "zero1")
@@ -73,7 +74,7 @@ def block_cost(
             items = passes.template(kind, block, first, False)
             whole = longest(items, on_links, {}, speed=speed, arrival=0.0).compute
             bare = longest(items, on_links, {}, speed=speed, arrival=0.0, host=False)
-            received = gathers.get("F" if kind == "F" else "B" if kind in "BI" else "", 0.0)
+            received = gathers.get("F" if kind == "F" else "B" if kind in GRADIENTS_OF_INPUTS else "", 0.0)
             idle |= whole < 0.0
             seconds[name], computing[name] = max(0.0, whole) - received, max(0.0, bare.compute) - received
             waits[name] = max(0.0, bare.compute - bare.busy) if bare.busy >= 0.0 else 0.0
@@ -124,5 +125,5 @@ def _gathers(passes: StagePasses, block: int, *, last: bool, price: Price) -> di
     for way, boundary, there in (("F", block - 1, block > 0), ("B", block, not last)):
         if there:
             size = passes.tape(boundary).tensors["output"].bytes
-            found[way] = 0.0 if passes.message(size) == size else price("all_gather", "tensor", passes.moved(size))
+            found[way] = 0.0 if passes.message(size) == size else price("all_gather", TENSOR, passes.moved(size))
     return found

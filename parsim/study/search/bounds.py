@@ -19,8 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import fsum, inf
 
+from parsim.parallel.groups import OPERATOR_AXES
 from parsim.parallel.plan_findings import CENTRAL
-from parsim.report.device_memory import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
+from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
+from parsim.report.memory_facts import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
 from parsim.scenario.built import Built
 from parsim.study.search.lanes import chained
 from parsim.study.search.pieces import Pieces, Shared
@@ -109,7 +111,9 @@ def closed(pieces: Pieces) -> float:
         own = fsum(_passes(pieces, kind, stage) for kind, stage in {(slot.kind, slot.stage): None for slot in row})
         done = own + (fill[first.stage] if first.kind == "F" else 0.0)
         compute.append(done)
-        drained = max(drained, done + (rest[last.stage] if last.kind == "F" else drain[last.stage] if last.kind in "BI" else 0.0))
+        drained = max(
+            drained, done + (rest[last.stage] if last.kind == "F" else drain[last.stage] if last.kind in GRADIENTS_OF_INPUTS else 0.0)
+        )
         queues.append(-inf if last.kind == "F" else _queue(pieces, p, last.stage, last.kind, done))
     queued = max(fsum(r.each for r in stage.reductions.values()) for stage in pieces.times) * plan.training.micro_batches
     return max(_finished(pieces, compute, queues), drained + _least_ending(pieces), queued) * (1 - ROUNDING_ERRORS)
@@ -270,7 +274,7 @@ def _buffers(pieces: Pieces, p: int, *, sends: bool) -> int:
     if plan.runtime.communicators is not None:
         return plan.runtime.communicators
     groups = set(pieces.stages[p].groups)
-    for axis in ("tensor", "context"):
+    for axis in OPERATOR_AXES:
         if plan.mesh.size(axis) > 1:
             groups.add(plan.mesh.group(pieces.prices.ranks[p], axis))
     count = len(groups) + sends

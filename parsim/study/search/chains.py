@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 
 from parsim.program.host import LANE as LAUNCH
-from parsim.program.passes import Item
+from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE, Tensor
 from parsim.simulation.allocator import ROUNDING
 from parsim.simulation.ledger import held_in

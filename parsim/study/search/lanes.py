@@ -16,9 +16,9 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from parsim.parallel.fsdp import FullyShardedDataParallel
-from parsim.program.passes import Item
+from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE
-from parsim.program.stage import StagePasses
+from parsim.program.stage_passes import StagePasses
 from parsim.study.search.chains import Price, longest
 from parsim.study.search.stage_costs import JOINS, up_to
 

@@ -13,10 +13,11 @@ from typing import Any, TypeVar, cast
 
 from parsim.hardware.interconnect import Interconnect
 from parsim.kernel import Kernel
+from parsim.parallel.groups import OPERATOR_AXES, PIPELINE, REPLICATING, TENSOR
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.plan_findings import CENTRAL
-from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
+from parsim.parallel.stages import checkpoint_groups
 from parsim.scenario.built import Built
 from parsim.scenario.job import clock_of, plan_of
 from parsim.study.search.block_costs import BlockCost, block_cost
@@ -98,7 +99,7 @@ class Shared:
         wires = self.known(("prices", *where), lambda: Prices(built.cluster, Interconnect(built.cluster, built.gpus, built.collectives)))
         prices = ChainPrices(plan, wires)
         own = Candidate(self, plan, prices, clock, self.number((self.id(built.model), len(plan.model.blocks), *where)))
-        return Pieces(plan, tuple(map(own.chunk, plan.chunks)), tuple(map(own.stage, range(plan.mesh.size("pipeline")))), own)
+        return Pieces(plan, tuple(map(own.chunk, plan.chunks)), tuple(map(own.stage, range(plan.mesh.size(PIPELINE)))), own)
 
     def known(self, key: Hashable, make: Callable[[], T]) -> T:
         """What was made under `key`, made now if nothing was."""
@@ -125,7 +126,7 @@ class Candidate:
         split, recipe = plan.parallelism, plan.training
         pipeline, recompute = split.pipeline, recipe.recompute
         plain = replace(recipe, micro_batches=1, global_batch=1, last_micro_batch=0, recompute=Recompute())
-        groups = tuple(tuple(prices.groups(axis)) for axis in ("tensor", "context"))
+        groups = tuple(tuple(prices.groups(axis)) for axis in OPERATOR_AXES)
         alike = replace(
             split, pipeline=PipelineParallel(scatter_sends=pipeline.scatter_sends), data=DataParallel(strategy=split.data.strategy)
         )
@@ -133,7 +134,7 @@ class Candidate:
         self.recompute = shared.number(recompute)
         self.selective = self.recompute if recompute.mode == "selective" else -1
         alike = replace(split, pipeline=PipelineParallel(size=pipeline.size, virtual_stages=pipeline.virtual_stages))
-        if split.data.own is None and split.data.strategy not in CENTRAL:  # those hold parts of the batch
+        if split.data.custom is None and split.data.strategy not in CENTRAL:  # those hold parts of the batch
             plain = replace(plain, micro_batch=1)
         self.states = shared.number((machine, plain, alike, plan.runtime, plan.asynchronous, plan.shard_size))
         self.places = shared.known(("places", machine, plain.finetune is None), self._places)
@@ -236,7 +237,7 @@ class Candidate:
 
     def _links(self, p: int) -> tuple[Hashable, ...]:
         mesh, rank, along = self.plan.mesh, self.prices.ranks[p], self.prices.prices.along
-        return tuple([along(mesh, rank, *axes) for axes in (("tensor",), ("data", "context"), ("tensor", "pipeline"))])
+        return tuple([along(mesh, rank, *axes) for axes in ((TENSOR,), REPLICATING, (TENSOR, PIPELINE))])
 
     def _tied(self, p: int) -> tuple[tuple[int, int], ...]:
         """Pipeline ranks that share a parameter with this one."""

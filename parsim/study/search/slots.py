@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from parsim.parallel.schedules import Schedule, Slot, schedule
+from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS, GRADIENTS_OF_WEIGHTS
 
 ENOUGH = 3
 """of p micro-batches, what a schedule needs to show its warm-up and its rules"""
@@ -64,7 +65,7 @@ def walk(rows: Schedule, stages: int) -> Walked:
                 source = -1
                 if kind == "F" and stage:
                     source = ready.get(("F", stage - 1, micro_batch), -2)
-                elif kind in "BI" and stage < stages - 1:
+                elif kind in GRADIENTS_OF_INPUTS and stage < stages - 1:
                     source = ready.get(("B", stage + 1, micro_batch), -2)
                 if source == -2:
                     break
@@ -72,7 +73,7 @@ def walk(rows: Schedule, stages: int) -> Walked:
                 key = numbers.setdefault((kind, stage, first), len(numbers))
                 if kind != "W":
                     ready["F" if kind == "F" else "B", stage, micro_batch] = len(ranks)
-                if kind in "BW":
+                if kind in GRADIENTS_OF_WEIGHTS:
                     last[stage] = len(ranks)
                 ranks.append(p)
                 keys.append(key)

@@ -9,7 +9,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import parsim
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.scenario.build import build
 from parsim.scenario.leaves import canonical, value_at
@@ -24,6 +23,7 @@ from parsim.study.sweep.facts import Machines
 from parsim.study.sweep.row import Row, refused
 from parsim.study.sweep.vocabulary import Stage, UnknownWord, Word
 from parsim.study.sweep.vocabulary import key_of as full_key
+from parsim.version import __version__
 
 _LATER = {
     "parallel.data.size": "data_size",
@@ -191,7 +191,7 @@ def key_of(document: Mapping[str, Any]) -> str:
 
 def stamp() -> tuple[str, str]:
     """What results depend on besides the scenario: parsim's version and the catalogue's hash."""
-    return parsim.__version__, catalogue_sha256()
+    return __version__, catalogue_sha256()
 
 
 def _digest(*words: str) -> str:

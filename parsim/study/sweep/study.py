@@ -9,9 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import parsim
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.scenario.files import shown
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import flow
@@ -24,6 +22,7 @@ from parsim.study.sweep.constraint import Constraint
 from parsim.study.sweep.objective import Objective, scores
 from parsim.study.sweep.ranking import ranked
 from parsim.study.sweep.row import Row
+from parsim.version import CONTRACT_VERSION, __version__
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -260,7 +259,7 @@ class Study:
         best = self.best
         return {
             "parsim": CONTRACT_VERSION,
-            "version": parsim.__version__,
+            "version": __version__,
             "provenance": {**provenance(self._trusted_code()), "command": self.command},
             "study": self.name,
             "where": [one.text for one in self.where],

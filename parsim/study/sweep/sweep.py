@@ -10,9 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import parsim
 from parsim.errors import Finding, ScenarioError
-from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import flow
 from parsim.study.search.incumbents import Values
@@ -29,6 +27,7 @@ from parsim.study.sweep.row import Row
 from parsim.study.sweep.runner import Came, Runner
 from parsim.study.sweep.study import Study
 from parsim.study.sweep.study_file import definition_of
+from parsim.version import CONTRACT_VERSION, __version__
 
 Watch = Callable[[str, Iterable[Any], int | None, Callable[[], str]], Iterable[Any]]
 """is given what is being done, the results as they come, how many there will be (None: nobody knows), and a function that says the best
@@ -123,7 +122,7 @@ def asked(definition: Definition, space: Space) -> dict[str, Any]:
         axes.append({"strategy": "auto"})
     return {
         "parsim": CONTRACT_VERSION,
-        "version": parsim.__version__,
+        "version": __version__,
         "catalogue_sha256": catalogue_sha256(),
         "study": definition.name,
         "scenario_sha256": space.base.hash(),
