@@ -100,6 +100,11 @@ Scripts = Sequence[dict[str, Script]]
 """by pipeline rank: role -> script"""
 
 
+def script_of(scripts: Scripts, plan: Plan, rank: int) -> Script:
+    """What a rank does."""
+    return scripts[plan.mesh.coordinate(rank, PIPELINE)][plan.role(rank)]
+
+
 def receiver(plan: Plan, kind: str, stage: int) -> int | None:
     """The pipeline rank that needs what such a slot makes, if it is another one."""
     step = 1 if kind == SlotKind.FORWARD else -1

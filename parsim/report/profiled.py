@@ -8,13 +8,10 @@ LL whatever protocol runs in it, so the name of a kernel does not tell its proto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parsim.parallel.groups import OFFLOAD
 from parsim.program.program import COMPUTE, Collective
-
-if TYPE_CHECKING:
-    pass
 
 COMPUTE_STREAM = 7
 """the stream on which PyTorch's CUDA build runs kernels"""
