@@ -13,7 +13,8 @@ from math import fsum
 from parsim.kernel import Attention, Gemm, Kernel
 from parsim.model.attention import AttentionCore
 from parsim.model.flops import Again
-from parsim.model.tape import Step, Tape, tape
+from parsim.model.liveness import tape
+from parsim.model.tape import Step, Tape
 from parsim.parallel.hooks import Weight
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.schedules.classic import weight_versions

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from parsim.parallel.groups import OFFLOAD, TIMED
-from parsim.report import representatives
 from parsim.report.communication import covered
 from parsim.report.measured import DeviceMemory, MemoryCurve
-from parsim.report.representatives import Representative
+from parsim.report.selection import Representative, Window, choose, named, window_of
 from parsim.report.timeline import KEYS, Floats, Indices, Timeline, idle_stretches, sweep
-from parsim.report.window import Window, window_of
 
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
@@ -50,7 +48,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Box:
+class PassBox:
     """One pass of a micro-batch through a stage, as wide as it lasts; recomputation belongs to its backward."""
 
     begin: float
@@ -68,8 +66,8 @@ class Box:
     """it goes on outside the figure"""
 
 
-class Boxes(Sequence[Box]):
-    """The boxes of a rank as columns, in the order of `Box`'s fields; a box is made when it is asked for."""
+class Boxes(Sequence[PassBox]):
+    """The boxes of a rank as columns, in the order of `PassBox`'s fields; a box is made when it is asked for."""
 
     def __init__(self, *columns: Sequence[Any]) -> None:
         self._columns = columns
@@ -78,12 +76,12 @@ class Boxes(Sequence[Box]):
         return len(self._columns[0])
 
     @overload
-    def __getitem__(self, index: int) -> Box: ...
+    def __getitem__(self, index: int) -> PassBox: ...
     @overload
     def __getitem__(self, index: slice) -> Boxes: ...
-    def __getitem__(self, index: int | slice) -> Box | Boxes:
+    def __getitem__(self, index: int | slice) -> PassBox | Boxes:
         row: list[Any] = [column[index] for column in self._columns]
-        return Boxes(*row) if isinstance(index, slice) else Box(*row)
+        return Boxes(*row) if isinstance(index, slice) else PassBox(*row)
 
     def moved(self, by: float) -> Boxes:
         """The same boxes `by` seconds earlier."""
@@ -150,7 +148,7 @@ class TimelineData:
         return max(rows, default=0)
 
 
-NO_BOXES = Boxes(*([[]] * len(fields(Box))))
+NO_BOXES = Boxes(*([[]] * len(fields(PassBox))))
 
 
 def timeline_data(
@@ -163,7 +161,7 @@ def timeline_data(
     """
     timeline, measured = report.timeline, report.measured
     begin, end = window_of(report, window)
-    chosen = representatives.named(report, representatives.choose(report, most) if ranks is None else ranks)
+    chosen = named(report, choose(report, most) if ranks is None else ranks)
     chunks = measured.schedule.virtual_stages
     lanes = tuple(rank_lanes(timeline, who, begin, end, measured.schedule.stages if chunks > 1 else 0) for who in chosen)
     shown = {who.simulated for who in chosen}

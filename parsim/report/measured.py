@@ -176,11 +176,11 @@ class MemoryCurve:
         edges = np.searchsorted(times, np.linspace(times[0], times[-1], max(2, most // 3 + 1))[1:-1])
         begins = np.unique(np.append(0, edges[edges < len(times)]))
         bin_of = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(times)))
-        found = [begins[1:] - 1, np.array([0, len(times) - 1])]
+        places = [begins[1:] - 1, np.array([0, len(times) - 1])]
         for extreme in (np.maximum, np.minimum):
             reached = np.flatnonzero(total == extreme.reduceat(total, begins)[bin_of])
-            found.append(reached[np.unique(bin_of[reached], return_index=True)[1]])
-        chosen = np.unique(np.concatenate(found))
+            places.append(reached[np.unique(bin_of[reached], return_index=True)[1]])
+        chosen = np.unique(np.concatenate(places))
         return times[chosen], {name: volume[chosen] for name, volume in levels.items()}
 
 

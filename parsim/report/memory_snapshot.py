@@ -111,7 +111,7 @@ class _Told:
     def frames(self, event: int) -> list[dict[str, Any]]:
         """The tensor, and the op that allocates it, in place of a stack; shared by what repeats it."""
         born = self.born.get(self.events[event][0], event)
-        if (found := self._frames.get(born)) is None:
+        if (stack := self._frames.get(born)) is None:
             row = self.rows[born]
             number, instance, index = int(self.curve.tensor[row]), int(self.curve.instance[row]), int(self.curve.op[row])
             tensor = self.curve.tensors[number]
@@ -122,13 +122,13 @@ class _Told:
             micro_batch = -1 if index < 0 else self._ops[index].instance
             place = {"name": name, "filename": "micro-batch", "line": micro_batch} if micro_batch >= 0 else None
             where = self._places.setdefault((name, micro_batch), place or {"name": name, "filename": "step", "line": 0})
-            found = self._frames[born] = [what, where]
-        return found
+            stack = self._frames[born] = [what, where]
+        return stack
 
 
 def _entries(done: History, told: _Told, room: int | None) -> list[dict[str, Any]]:
     """The device trace: what PyTorch records with `_record_memory_history`."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     reserved = 0
     for step in done.steps:
         event = step.event
@@ -137,7 +137,7 @@ def _entries(done: History, told: _Told, room: int | None) -> list[dict[str, Any
         if step.action in ("segment_alloc", "segment_map"):
             if room is not None and reserved <= room < reserved + step.size:
                 oom = {"action": "oom", "device_free": room - reserved, "size": step.size, "stream": STREAM, "time_us": time}
-                found.append(oom | {"frames": told.frames(event)})
+                entries.append(oom | {"frames": told.frames(event)})
             reserved += step.size
         elif step.action == "segment_free":
             reserved -= step.size
@@ -148,17 +148,17 @@ def _entries(done: History, told: _Told, room: int | None) -> list[dict[str, Any
         else:
             entry |= {"frames": _NO_FRAMES}
         actions = ("free_requested", "free_completed") if step.action == "free" else (step.action,)
-        found += [{"action": action, **entry} for action in actions]
-    last = found[-1]["time_us"] if found else 0
+        entries += [{"action": action, **entry} for action in actions]
+    last = entries[-1]["time_us"] if entries else 0
     end = {"action": "snapshot", "addr": 0, "size": 0, "stream": STREAM, "time_us": last, "frames": _NO_FRAMES, "category": "unknown"}
-    return [*found, end]
+    return [*entries, end]
 
 
 def _segments(done: History, told: _Told, *, expandable: bool) -> list[dict[str, Any]]:
     """What is reserved after the step, with its blocks without a gap."""
     blocks = iter(done.blocks)
     block = next(blocks, None)
-    found: list[dict[str, Any]] = []
+    segments: list[dict[str, Any]] = []
     for segment in done.segments:
         address, end = segment.address, segment.address + segment.size
         listed: list[dict[str, Any]] = []
@@ -172,7 +172,7 @@ def _segments(done: History, told: _Told, *, expandable: bool) -> list[dict[str,
             listed.append(_block(address, end - address))
         live = [part for part in listed if part["state"] == "active_allocated"]
         allocated = sum(int(part["size"]) for part in live)
-        found.append(
+        segments.append(
             {
                 "device": 0,
                 "address": BASE + segment.address,
@@ -188,7 +188,7 @@ def _segments(done: History, told: _Told, *, expandable: bool) -> list[dict[str,
                 "blocks": listed,
             }
         )
-    return found
+    return segments
 
 
 def _block(address: int, size: int, requested: int = 0, frames: list[dict[str, Any]] = _NO_FRAMES) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parsim.report.page.columns import Integers
-from parsim.report.page.spans import FULL, Row, Spans, What
+from parsim.report.page.spans import FULL, SpanRow, Spans, What
 from parsim.report.timeline import Indices
 
 _KEPT = ("pipeline_comm",)
@@ -48,7 +48,7 @@ def _sums(values: np.ndarray[tuple[int], np.dtype[np.float64]], heads: Indices) 
     return np.add.reduceat(values, heads) if len(heads) else np.empty(0)
 
 
-def _row(row: Row, heads: Indices) -> Row:
+def _row(row: SpanRow, heads: Indices) -> SpanRow:
     first, last = np.searchsorted(heads, (row.first, row.first + row.count))
     return replace(row, first=int(first), count=int(last - first))
 
@@ -57,7 +57,7 @@ def _heads(spans: Spans) -> list[Integers]:
     """Per row the spans with which a new group begins."""
     slots = {slot: number for number, slot in enumerate(dict.fromkeys(what.slot for what in spans.whats), 1) if slot}
     slot_of = np.array([slots.get(what.slot, 0) for what in spans.whats], dtype=np.int64)
-    found: list[Integers] = []
+    heads: list[Integers] = []
     passes = np.empty(0, dtype=np.int64)
     for row in spans.rows:
         place = np.arange(row.first, row.first + row.count)
@@ -70,8 +70,8 @@ def _heads(spans: Spans) -> list[Integers]:
         own = place[np.concatenate(([True], new))] if len(place) else place
         if row.kind == "compute":
             passes = spans.start[own]
-        found.append(own)
-    return found
+        heads.append(own)
+    return heads
 
 
 @dataclass

@@ -17,11 +17,28 @@ from parsim.report.communication import exposed
 from parsim.report.critical_path import binding
 from parsim.report.lanes import ROWS
 from parsim.report.page.columns import Integers
-from parsim.report.page.dependencies import visible
-from parsim.report.timeline import KEYS, Floats, Indices, sweep
+from parsim.report.timeline import KEYS, Flags, Floats, Indices, sweep
 
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
+
+
+def visible(causes: Indices, shown: Flags) -> Indices:
+    """For each op the nearest op on its chain of causes that is shown, -1 for none.
+
+    Chains lead through ops that are not shown: of no length, or of ranks that are left out.
+    """
+    nowhere = len(causes)
+    step = np.append(np.where(causes < 0, nowhere, causes), nowhere)
+    jump = np.where(np.append(shown, True), np.arange(nowhere + 1), step)
+    while True:
+        further = jump[jump]
+        if (further == jump).all():
+            break
+        jump = further
+    nearest = jump[step[:-1]]
+    return np.where(nearest == nowhere, -1, nearest)
+
 
 FULL = 255
 """a share of one"""
@@ -57,7 +74,7 @@ class What:
 
 
 @dataclass(frozen=True)
-class Row:
+class SpanRow:
     """Where the spans of a row are: `count` of them from `first` on."""
 
     rank: int
@@ -74,7 +91,7 @@ class Row:
 class Spans:
     """All spans of a page, sorted by row and start, as columns."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SpanRow, ...]
     whats: tuple[What, ...]
     what: Integers
     start: Integers
@@ -136,15 +153,15 @@ def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
 
 def _own_first(wanted: Indices, op: Indices, rank: Indices, first: Indices) -> Integers:
     """For each span the span of the wanted op on the same rank, else that on the first rank that has one."""
-    found = np.where(wanted < 0, -1, first[wanted])
+    spans = np.where(wanted < 0, -1, first[wanted])
     here = np.full(len(first), -1, dtype=np.int64)
     heads = np.flatnonzero(np.diff(rank, prepend=-1))
     for head, tail in zip(heads.tolist(), [*heads[1:].tolist(), len(op)], strict=True):  # the spans of one rank
         here[op[head:tail]] = np.arange(head, tail)
         own = here[wanted[head:tail]]
-        found[head:tail] = np.where((wanted[head:tail] >= 0) & (own >= 0), own, found[head:tail])
+        spans[head:tail] = np.where((wanted[head:tail] >= 0) & (own >= 0), own, spans[head:tail])
         here[op[head:tail]] = -1
-    return found.astype(np.int64)
+    return spans.astype(np.int64)
 
 
 class _Collected:
@@ -154,7 +171,7 @@ class _Collected:
         self.report = report
         self.timeline = report.timeline
         self.per_second = per_second
-        self.rows: list[Row] = []
+        self.rows: list[SpanRow] = []
         self._whats: dict[What, int] = {}
         self._parts: dict[str, list[Integers]] = {name: [] for name in ("op", "rank", "what", "start", "end", "instance", "share")}
         self._bare: dict[str, list[Integers]] = {"start": [], "end": []}
@@ -231,7 +248,7 @@ class _Collected:
             part = exposed(self.timeline, rank, ops) / np.maximum(length, 1e-300)
             share = np.clip(np.rint(part * FULL), 0, FULL).astype(np.int64)
             self._add_bare(rank, ops[(share > 0) & (share < FULL)])
-        self.rows.append(Row(rank, kind, self._count, len(ops), first, self._bare_count - first))
+        self.rows.append(SpanRow(rank, kind, self._count, len(ops), first, self._bare_count - first))
         self._count += len(ops)
         for name, column in (("op", ops), ("start", start), ("end", end), ("share", share), ("rank", np.full(len(ops), rank))):
             self._parts[name].append(column)

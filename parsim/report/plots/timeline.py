@@ -23,10 +23,10 @@ from parsim.report.quantities import TimeUnit, time_unit
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from parsim.report.lanes import Bars, Box, RankLanes, TimelineData
+    from parsim.report.lanes import Bars, PassBox, RankLanes, TimelineData
     from parsim.report.metrics import Metrics
+    from parsim.report.selection import Window
     from parsim.report.timeline import Floats
-    from parsim.report.window import Window
 
 RASTERISE = 20_000
 """bars above which a figure holds averages instead of bars"""
@@ -221,7 +221,7 @@ def _bars(pen: _Pen, bars: Bars, top: float, height: float, look: style.Style, *
         drawn.set_hatch(look.hatch)
 
 
-def _shade(pen: _Pen, boxes: Sequence[Box], top: float, share: float) -> None:
+def _shade(pen: _Pen, boxes: Sequence[PassBox], top: float, share: float) -> None:
     """The lower part of boxes of a later model chunk, lighter."""
     if boxes:
         spans = [(box.begin / pen.unit.factor, (box.end - box.begin) / pen.unit.factor) for box in boxes]
@@ -342,7 +342,7 @@ def _numbers(pen: _Pen, data: TimelineData) -> None:
                 _number(pen, box, number * pen.pitch + COMPUTE / 2, size)
 
 
-def _number(pen: _Pen, box: Box, middle: float, size: float) -> None:
+def _number(pen: _Pen, box: PassBox, middle: float, size: float) -> None:
     look = style.ROLES[box.role]
     pen.ax.text(
         (box.begin + box.end) / 2 / pen.unit.factor,
