@@ -25,7 +25,7 @@ Families = Mapping[tuple[str, str, int, int], Collection[int | None]]
 _ROUNDS = 64
 
 
-class Incidence:
+class LinkIncidence:
     """The graph of ranks, groups, flows and links, for the `families` of transfers that a step makes."""
 
     def __init__(self, plan: Plan, interconnect: Interconnect, families: Families, background: Sequence[Background]) -> None:
