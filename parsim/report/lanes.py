@@ -90,13 +90,13 @@ class Boxes(Sequence[PassBox]):
 
     @property
     def whole(self) -> int:
-        """How many do not go on outside the figure."""
+        """How many boxes lie wholly within the figure."""
         return self._columns[-1].count(False)
 
 
 @dataclass(frozen=True)
 class RankLanes:
-    """The rows of one rank."""
+    """Everything that is drawn of one rank: its compute row, and the rows beneath it."""
 
     who: Representative
     compute: Mapping[str, Bars]
@@ -111,7 +111,7 @@ class RankLanes:
 
     @property
     def rank(self) -> int:
-        """As the user knows it."""
+        """The rank's number in the job, whichever rank was simulated in its place."""
         return self.who.rank
 
 
@@ -142,7 +142,7 @@ class TimelineData:
 
     @property
     def densest(self) -> int:
-        """Intervals in the fullest row."""
+        """Number of intervals in the fullest row."""
         rows = [sum(map(len, lane.compute.values())) for lane in self.lanes]
         rows += [len(lane.beside[key]) + len(lane.exposed[key]) for lane in self.lanes for key in lane.beside]
         return max(rows, default=0)
