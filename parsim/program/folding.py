@@ -20,12 +20,12 @@ from functools import cached_property
 import numpy as np
 
 from parsim.hardware.flows import CollectiveCost, Flow
-from parsim.hardware.interconnect import Numbers
+from parsim.hardware.interconnect import Interconnect, Numbers
 from parsim.hardware.transfers import Background
 from parsim.kernel import Kernel
 from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.program.incidence import Colours, Incidence, Interconnect, Ranks
+from parsim.program.incidence import Colours, Incidence, Ranks
 from parsim.program.lowering import Lowering
 from parsim.program.program import Collective
 from parsim.program.script import Scripts, families, write

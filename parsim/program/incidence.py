@@ -6,13 +6,12 @@ See `parsim.program.folding` for what the colours mean.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parsim.hardware.flows import CollectiveCost
-from parsim.hardware.interconnect import Batch, Numbers
+from parsim.hardware.interconnect import Batch, Interconnect, Numbers
 from parsim.hardware.transfers import Background
 from parsim.parallel.plan import Plan
 from parsim.program.program import Collective
@@ -24,23 +23,6 @@ Family = tuple[str, str, int, int, str]
 Families = Mapping[tuple[str, str, int, int], Collection[int | None]]
 """(kind, axis, pipeline rank, pipeline rank of the receiver or -1) -> sizes [B]; None: a measured time, no links"""
 _ROUNDS = 64
-
-
-class Interconnect(Protocol):
-    """What transfers cost and what links can carry."""
-
-    def cost(self, collective: Collective) -> CollectiveCost: ...
-    def capacity(self, link: int) -> float: ...
-
-
-@runtime_checkable
-class Batching(Protocol):
-    """Answers for many groups and links at a time."""
-
-    def batches(self, kind: str, groups: Numbers, size: int) -> Sequence[Batch]: ...
-    def examples(self, groups: Numbers) -> Sequence[Ranks]: ...
-    def capacities(self, links: Numbers) -> NDArray[np.float64]: ...
-    def slack(self, links: Numbers) -> Numbers: ...
 
 
 class Incidence:
@@ -62,9 +44,9 @@ class Incidence:
         self._weights = np.round(columns.of("weights") * 2**20).astype(np.uint64)
         self._link_flow, self._flow_group = columns.of("link_flow"), columns.of("flow_group")
         self._flow_own = columns.flow_own.copy()
-        slack = _slack(interconnect, self.used_links)
+        slack = interconnect.slack(self.used_links)
         self._binding = slack == 0
-        self._link_seed = _capacities(interconnect, self.used_links).view(np.uint64) + mixed(slack.astype(np.uint64))
+        self._link_seed = interconnect.capacities(self.used_links).view(np.uint64) + mixed(slack.astype(np.uint64))
 
     def groups_of(self, ranks: Collection[int]) -> Iterator[tuple[tuple[str, str, Ranks], int]]:
         """((kind, axis, members), number) of the groups that any of `ranks` is in."""
@@ -95,10 +77,9 @@ class Incidence:
             crossed = mixed(links + _sums(self._weights * flows[self._link_flow], self._links, len(links)))
             links = np.where(self._binding, crossed, links)  # a link that never binds keeps its colour
             ranks = mixed(ranks + _sums(mixed(groups)[self._member_group], self._members, len(ranks)))
-            found = (len(np.unique(ranks)), len(np.unique(links)), len(np.unique(groups)))
-            if found == classes:
+            before, classes = classes, (len(np.unique(ranks)), len(np.unique(links)), len(np.unique(groups)))
+            if before == classes:
                 break
-            classes = found
         return ranks, links, groups
 
 
@@ -159,52 +140,23 @@ def _transfers(plan: Plan, interconnect: Interconnect, families: Families) -> It
         groups = plan.groups.sends(source, target) if kind == "send" else plan.groups.rows(axis, source)
         if None in sizes:  # sends that were measured: no links, but whoever receives waits for whoever sends
             own = np.full(len(groups), _hashed(kind, axis, source, target, "measured"))
-            yield (
-                kind,
-                whole,
-                groups,
-                own,
-                Batch(np.arange(len(groups)), CollectiveCost(0.0, ()), np.zeros((len(groups), 0), dtype=np.int64)),
-            )
+            no_links = np.zeros((len(groups), 0), dtype=np.int64)
+            yield kind, whole, groups, own, Batch(np.arange(len(groups)), CollectiveCost(0.0, ()), no_links)
         known = sorted(size for size in sizes if size is not None)
         for algorithms, size in _chosen(interconnect, kind, whole, groups, known).items():
             questions.setdefault((kind, whole, size, groups.shape[1]), []).append(((kind, axis, source, target, algorithms), groups))
     for (kind, whole, size, _), asked in questions.items():
         ranks = np.concatenate([groups for _, groups in asked])
         own = np.repeat(np.array([_hashed(*family) for family, _ in asked]), [len(groups) for _, groups in asked])
-        for batch in _priced(interconnect, kind, whole, ranks, size):
+        for batch in interconnect.batches(kind, ranks, size):
             yield kind, whole, ranks, own, batch
 
 
 def _chosen(interconnect: Interconnect, kind: str, axis: str, groups: Numbers, sizes: Sequence[int]) -> dict[str, int]:
     """What the library chooses for groups of every shape -> the largest size for which it does."""
-    if len(sizes) < 2:  # nothing to tell apart
-        examples: Sequence[Ranks] = [tuple(groups[0].tolist())]
-    elif isinstance(interconnect, Batching):
-        examples = interconnect.examples(groups)
-    else:
-        examples = list(map(tuple, groups.tolist()))
+    one_size = len(sizes) < 2  # nothing to tell apart
+    examples = [tuple(groups[0].tolist())] if one_size else interconnect.examples(groups)
     return {"+".join(interconnect.cost(Collective(kind, axis, one, size)).algorithm for one in examples): size for size in sizes}
-
-
-def _priced(interconnect: Interconnect, kind: str, axis: str, groups: Numbers, size: int) -> Sequence[Batch]:
-    if isinstance(interconnect, Batching):
-        return interconnect.batches(kind, groups, size)
-    costs = [interconnect.cost(Collective(kind, axis, tuple(group), size)) for group in groups.tolist()]
-    links = [[link for flow in cost.flows for link, _ in flow.path] for cost in costs]
-    return [
-        Batch(np.array([place]), cost, np.array([row], dtype=np.int64)) for place, (cost, row) in enumerate(zip(costs, links, strict=True))
-    ]
-
-
-def _capacities(interconnect: Interconnect, links: Numbers) -> NDArray[np.float64]:
-    if isinstance(interconnect, Batching):
-        return interconnect.capacities(links)
-    return np.array([interconnect.capacity(link) for link in links.tolist()], dtype=np.float64)
-
-
-def _slack(interconnect: Interconnect, links: Numbers) -> Numbers:
-    return interconnect.slack(links) if isinstance(interconnect, Batching) else np.zeros(len(links), dtype=np.int64)
 
 
 def _numbered(links: Numbers) -> tuple[Numbers, Numbers]:

@@ -269,7 +269,7 @@ def checkpoint_bytes(model: Model, training: Training) -> int:
 
     BLOOM's were 2.3 TB for 176.2e9 parameters (bigscience/bloom model card): 2,298 GiB.
     """
-    from parsim.model.counts import trainable_parameter_count
+    from parsim.model.model import trainable_parameter_count
 
     return trainable_parameter_count(model) * stored_bytes(training.precision, training.optimizer)
 
