@@ -257,7 +257,7 @@ def _compute(timeline: Timeline, ops: Indices, begin: float, end: float, stages:
 
 def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], Indices, Indices]:
     """The roles as they come, the number of each op's role, and a number that changes where the box does."""
-    columns, known = timeline.columns, timeline.slots
+    columns, known = timeline.columns, timeline.pass_kinds
     kind, instance = columns.kind[ops], columns.instance[ops]
     slot, backward, unnamed = known.of[kind], known.backward[kind], known.unnamed[kind]
     # Recomputation within a block does not say which stage it is of: it belongs to the backward before it.
@@ -273,7 +273,7 @@ def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], Indices, Indic
 
 def _boxes(timeline: Timeline, ops: Indices, merged: Bars, roles: Sequence[str], keys: Indices, places: Indices, stages: int) -> Boxes:
     """Group neighbouring bars of one pass."""
-    columns, known = timeline.columns, timeline.slots
+    columns, known = timeline.columns, timeline.pass_kinds
     starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
     stops = np.append(starts[1:], len(keys))
     head, tail = ops[places[starts]], ops[np.append(places, len(ops))[stops] - 1]

@@ -178,7 +178,7 @@ class _SpanRows:
         self._count = self._bare_count = 0
         examples = self.timeline.columns.examples
         kernels = [op.collective is None and op.kind in ("compute", "recompute") for op in examples]
-        self._nameless = np.array(kernels, dtype=bool) & ~self.timeline.slots.staged
+        self._nameless = np.array(kernels, dtype=bool) & ~self.timeline.pass_kinds.staged
         """by kind of op: it belongs to a pass that its name does not tell"""
         self._of_kind = np.full(len(examples), -1, dtype=np.int64)
         """by kind of op: its number in `whats`, unless that depends on the pass"""
@@ -278,7 +278,7 @@ class _SpanRows:
         """The number of what each op of a row is; one without a name of its own belongs to the pass before it."""
         if not len(ops):
             return ops
-        columns, slots = self.timeline.columns, self.timeline.slots
+        columns, slots = self.timeline.columns, self.timeline.pass_kinds
         kind, instance = columns.kind[ops], columns.instance[ops]
         fresh = slots.staged[kind] | (np.diff(instance, prepend=-1) != 0)
         begun = np.maximum.accumulate(np.where(fresh, np.arange(len(ops)), -1))
@@ -301,7 +301,7 @@ class _SpanRows:
 
     def _describe(self, number: int, passes: int) -> SpanKind:
         """An op of this kind in the pass that the kind of op `passes` names (-1: its own, if it names one)."""
-        op, slots = self.timeline.columns.examples[number], self.timeline.slots
+        op, slots = self.timeline.columns.examples[number], self.timeline.pass_kinds
         kind, duration = self.timeline.class_of(number), op.duration
         name, drawn = op.name, slots.roles[number]
         if (transfer := op.collective) is not None:
