@@ -275,7 +275,7 @@ def checkpoint_bytes(model: Model, training: Training) -> int:
 
 
 def _checked(section: EconomicsSection, mtbf: float, writing: float, restart: float, gpus: int, result: Pricing) -> dict[str, float] | None:
-    """The facts of `parsim.report.goodput.Failures`; interval 0 means the best."""
+    """The facts of `parsim.report.economics.Failures`; interval 0 means the best."""
     interval = 0.0 if section.checkpoint_interval == "auto" else float(section.checkpoint_interval)
     if (interval + writing + restart) / mtbf > _HOPELESS:
         text = (
