@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.flows import CollectiveCost, Transfer
 from parsim.hardware.nccl.cost import collective_cost as nccl_cost
@@ -77,6 +76,8 @@ class Interconnect:
         if kind in COPIES:
             return host_cost(self.cluster, group[0], kind, size)
         if self.settings is None:
+            from parsim.hardware.collectives import collective_cost as ring_cost
+
             return ring_cost(self.cluster, group, kind, size)
         if size > TINY:
             return nccl_cost(self.cluster, group, kind, size, self.settings)
