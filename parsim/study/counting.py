@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from parsim import units
 from parsim.columns import left as at_left
@@ -28,8 +28,6 @@ from parsim.scenario.yaml_tree import nearest
 
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
-
-Thing = TypeVar("Thing")
 
 SEQUENCE = 2048
 """tokens per sample where nobody says otherwise and the model has positions for them"""
@@ -174,15 +172,6 @@ def quantity(text: str | None, dimension: str, option: str, findings: list[Findi
         findings.append(Finding(f"{text} is not above 0", option, text))
         return 1.0
     return value
-
-
-def attempt(step: Callable[[], Thing], findings: list[Finding]) -> Thing | None:
-    """The result of `step`, or None; what is wrong goes to `findings`."""
-    try:
-        return step()
-    except InputError as error:
-        findings += error.findings
-        return None
 
 
 def stop(findings: Sequence[Finding]) -> None:

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from parsim.errors import Finding, ScenarioError
+from parsim.errors import Finding, ScenarioError, attempt
 from parsim.model.model import Workload
 from parsim.model.parts import PASSES, Part, parts
 from parsim.report.table import Column, Content, Table
 from parsim.study.counting import (
     Counted,
     Subject,
-    attempt,
     chosen,
     conventions,
     counted_document,

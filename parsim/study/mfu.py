@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parsim.errors import Finding, ScenarioError
+from parsim.errors import Finding, ScenarioError, attempt
 from parsim.model.flops import Recompute
 from parsim.study.counting import (
     RECOMPUTE,
     Counted,
     Subject,
-    attempt,
     conventions,
     counted_document,
     device_of,
