@@ -194,7 +194,7 @@ def _left_out(device: Device, rows: Sequence[tuple[Shape, float]]) -> FitErrors 
 
 
 def _errors(pairs: Iterable[tuple[float, float]]) -> FitErrors | None:
-    found = sorted(abs(predicted / measured - 1) for predicted, measured in pairs)
-    if not found:
+    misses = sorted(abs(predicted / measured - 1) for predicted, measured in pairs)
+    if not misses:
         return None
-    return FitErrors(len(found), median(found), found[min(len(found) - 1, math.ceil(0.9 * len(found)) - 1)], found[-1])
+    return FitErrors(len(misses), median(misses), misses[min(len(misses) - 1, math.ceil(0.9 * len(misses)) - 1)], misses[-1])

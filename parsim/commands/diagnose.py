@@ -72,21 +72,21 @@ def diagnose(
     scenario = asked.scenario
     shown = partial(progress, quiet=quiet or as_json)
     with scenario.placing():
-        found = explain_step(asked, shown)
+        diagnosis = explain_step(asked, shown)
         wires = None
         if nccl_log is not None:
-            causes = parameters(scenario, found.built, found.report)
-            wires = read_wires(nccl_log, found.built, causes)
-            with_wires(found, wires, causes, Simulator(scenario))
-        evidence = None if recorded is None else attributed(scenario, found.built, found.report, recorded, shown)
+            causes = parameters(scenario, diagnosis.built, diagnosis.report)
+            wires = read_wires(nccl_log, diagnosis.built, causes)
+            with_wires(diagnosis, wires, causes, Simulator(scenario))
+        evidence = None if recorded is None else attributed(scenario, diagnosis.built, diagnosis.report, recorded, shown)
     written = [] if evidence is None else [_perfetto(evidence, perfetto, file, as_json=as_json)]
     if save is not None:
-        _save(save, file, overrides, override, found, evidence)
+        _save(save, file, overrides, override, diagnosis, evidence)
         written.append(save)
     if as_json:
-        say_json(document(found, evidence, wires))
+        say_json(document(diagnosis, evidence, wires))
         return
-    say(text(found, evidence, wires))
+    say(text(diagnosis, evidence, wires))
     for path in filter(None, written):
         say(f"Wrote {path}")
 
@@ -161,13 +161,13 @@ def _perfetto(evidence: Evidence, path: Path | None, file: str, *, as_json: bool
 
 
 def _save(
-    path: Path, file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, found: Diagnosis, evidence: Evidence | None
+    path: Path, file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, diagnosis: Diagnosis, evidence: Evidence | None
 ) -> None:
     """Write the scenario with what explains the run; a path of the user's is written as the new file finds it."""
     from parsim.scenario import files
     from parsim.study.diagnose_text import saved
 
-    blocks = _blocks(found, evidence)
+    blocks = _blocks(diagnosis, evidence)
     if not blocks:
         raise ScenarioError(Finding("nothing explains the run, so there is nothing to save", "--save", str(path), file="command line"))
     source = files.find("scenarios", file)
@@ -177,12 +177,12 @@ def _save(
     write_new(path, saved(extends, overrides or (), named or (), blocks, str(path)))
 
 
-def _blocks(found: Diagnosis, evidence: Evidence | None) -> Mapping[str, Sequence[str]]:
+def _blocks(diagnosis: Diagnosis, evidence: Evidence | None) -> Mapping[str, Sequence[str]]:
     """Name -> overrides: what the trace shows together, then each cause that alone explains the step time."""
     blocks: dict[str, Sequence[str]] = {}
     if evidence is not None and evidence.best:
         blocks["calibrated"] = evidence.arguments
-    for one in found.explanations:
+    for one in diagnosis.explanations:
         if one.explains:
             name = one.cause.name if one.value is not None else f"{one.cause.name}_{getattr(one.cause, 'value', '')}"
             blocks.setdefault(name.replace(" ", "_"), one.arguments)

@@ -131,9 +131,9 @@ def _files(figures: list[Path], pdf: Path | None, csv: Path | None) -> list[Find
 
 
 def _inches(text: str) -> float:
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]+)\s*", text.lower())
+    length = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]+)\s*", text.lower())
     try:
-        value = float(found[1]) * _INCHES[found[2]] if found else nan
+        value = float(length[1]) * _INCHES[length[2]] if length else nan
     except (ValueError, KeyError):
         value = nan
     if isnan(value):

@@ -68,11 +68,11 @@ def kind_of(name: str) -> str:
         ScenarioError: there is none.
     """
     plain = name.strip().lower().replace("-", "_").removesuffix("_perf")
-    found = _SPELLINGS.get(plain, plain)
-    if found not in KINDS:
+    operation = _SPELLINGS.get(plain, plain)
+    if operation not in KINDS:
         known = ", ".join(kind.replace("_", "-") for kind in KINDS)
         raise ScenarioError(Finding(f"there is no collective {name!r}", "KIND", name, f"known: {known}"))
-    return found
+    return operation
 
 
 def sizes(text: str, factor: float = 2.0) -> tuple[int, ...]:

@@ -199,22 +199,22 @@ def usual(of: Subject) -> str:
 def conventions(of: Subject, recompute: Recompute = "none") -> tuple[Counted, ...]:
     """Every convention of model FLOP that describes the model, with what `recompute` repeats under it."""
     again = repeated_work(of.model, of.sequence, recompute)
-    found = []
+    counts = []
     for name in MODEL_CONVENTIONS:
         if CONVENTIONS[name].applies(of.model):
             flop = flop_per_token(of.model, of.sequence, name)
-            found.append(Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name), flop, repeated_flop(name, flop, again)))
-    return tuple(found)
+            counts.append(Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name), flop, repeated_flop(name, flop, again)))
+    return tuple(counts)
 
 
 def hardware(of: Subject, recompute: Recompute = "full") -> tuple[Counted, ...]:
     """The conventions that count recomputation themselves: Megatron's 96 for 72, and exact with what runs again."""
-    found = []
+    counts = []
     for name in ("megatron-hardware", "hfu"):
         if CONVENTIONS[name].applies(of.model):
             flop = flop_per_token(of.model, of.sequence, name, recompute)
-            found.append(Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name, recompute), flop))
-    return tuple(found)
+            counts.append(Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name, recompute), flop))
+    return tuple(counts)
 
 
 def arithmetic(of: Subject, name: str, recompute: Recompute = "full") -> str:

@@ -145,7 +145,7 @@ def fit(question: InferenceQuestion, *, maximum: str | None = None) -> Inference
     decoder = Replica(question)
     asked = decoder.question
     memory = decoder.memory(asked)
-    found = None if maximum is None else decoder.maximum(maximum)
+    largest = None if maximum is None else decoder.maximum(maximum)
     fits = memory.total <= decoder.capacity
     others = () if fits else tuple(decoder.alternatives())
     return InferenceAnswer(
@@ -156,7 +156,7 @@ def fit(question: InferenceQuestion, *, maximum: str | None = None) -> Inference
         decoder.bytes_per_token,
         decoder.gpus // asked.tensor,
         decoder.parameters,
-        found,
+        largest,
         others,
     )
 
@@ -233,8 +233,8 @@ class Replica:
         weights = sum(p.local_count(question.tensor) * self._element(p) for p in _parameters(self.built))
         fixed = (runtime.workspace, runtime.context + runtime.overhead, COMMUNICATOR if question.tensor > 1 else 0)
         if not self.generates:
-            found = self._pass(question)
-            return InferenceMemory(weights, 0, found.peak, 0, *fixed, found.outputs)
+            forward = self._pass(question)
+            return InferenceMemory(weights, 0, forward.peak, 0, *fixed, forward.outputs)
         sequences, length = question.batch * question.beams, question.context_length or 1
         kv = KV_BYTES[question.kv_dtype or "bf16"]
         kept = sum(cache.elements * cache.tokens(length, question.paged_block) for cache in self._caches)

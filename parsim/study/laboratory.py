@@ -127,13 +127,13 @@ def schedule(  # noqa: PLR0913 - one keyword per option of the command
     size = attempt(lambda: _bytes(activation), findings)
     chunks = (v,) if isinstance(v, int) else tuple(v)
     if names:
-        found = attempt(lambda: entries(names, p, m, chunks, trust_code=trust_code), findings)
+        schedules = attempt(lambda: entries(names, p, m, chunks, trust_code=trust_code), findings)
     else:
         findings.append(Finding("no schedule is named", "names", suggestion='for example schedule("1f1b", "gpipe", p=4, m=8)'))
-    if findings or found is None or seconds is None:
+    if findings or schedules is None or seconds is None:
         raise PlanError(map(_as_argument, findings))
     try:
-        return Schedules(simulate(found, seconds, size), seconds)
+        return Schedules(simulate(schedules, seconds, size), seconds)
     except PlanError as error:
         raise PlanError(map(_as_argument, error.findings)) from None
 
@@ -157,7 +157,7 @@ def _as_argument(finding: Finding) -> Finding:
     def spelled(text: str) -> str:
         return re.sub(
             r"(?<![\w-])--?([a-z][a-z-]*)(?: ([0-9]+))?",
-            lambda found: found[1].replace("-", "_") + (f"={found[2]}" if found[2] else ""),
+            lambda option: option[1].replace("-", "_") + (f"={option[2]}" if option[2] else ""),
             text,
         )
 

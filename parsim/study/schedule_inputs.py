@@ -281,15 +281,15 @@ def entries(
         ]
     if findings or p is None or m is None:
         raise PlanError(findings)
-    found: list[LabSchedule] = []
+    schedules: list[LabSchedule] = []
     for name in wanted:
         try:
-            found += [files[name]] if name in files else _named(name, p, m, virtual)
+            schedules += [files[name]] if name in files else _named(name, p, m, virtual)
         except PlanError as error:
             findings += [_option(finding) for finding in error.findings]
     if findings:
         raise PlanError([finding for place, finding in enumerate(findings) if finding not in findings[:place]])
-    return found
+    return schedules
 
 
 def _option(finding: Finding) -> Finding:
