@@ -119,7 +119,7 @@ def _believable(facts: DeviceFacts, tables: MeasuredTables, known: str | None) -
 
 
 def versions(torch: Any) -> dict[str, str]:
-    """Of everything that the times depend on."""
+    """Versions of everything that the measured times depend on."""
     known = {"parsim": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     for key in ("cuda", "hip"):
         if value := getattr(torch.version, key, None):

@@ -81,7 +81,7 @@ def fit(device: Device, tables: MeasuredTables) -> Fit:
 
 
 def analytic(device: Device, shape: Shape) -> float:
-    """Time by the model alone [s]."""
+    """Time of a kernel by the analytic model, without measured tables [s]."""
     return gemm_time(device, shape) if not hasattr(shape, "heads") else attention_time(device, shape)  # type: ignore[arg-type]
 
 

@@ -58,7 +58,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWork:
-    """Work on the device."""
+    """A kernel, copy or memset on the device."""
 
     name: str
     kind: str

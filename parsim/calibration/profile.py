@@ -228,7 +228,7 @@ def _collectives(kernels: Sequence[DeviceWork], notes: list[str]) -> Iterator[Co
 
 
 def _inside(operation: Operation, names: Mapping[str, Any]) -> Iterator[Operation]:
-    """Operations called so anywhere inside."""
+    """Operations with one of these names at any depth inside `operation`."""
     for child in operation.children:
         if child.name in names:
             yield child
@@ -312,7 +312,7 @@ def import_profile(path: str, *, device: str | None = None, name: str | None = N
 
 
 def _facts(trace: ProfilerTrace) -> DeviceFacts:
-    """The first device that the trace names."""
+    """Facts about the first device that the trace names."""
     first: Mapping[str, Any] = trace.devices[0] if trace.devices else {}
 
     def number(key: str) -> int:

@@ -34,7 +34,7 @@ Linear = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How far the sweeps go."""
+    """Shapes, sizes and types that the sweeps run."""
 
     linears: Sequence[Linear]
     dtypes: Sequence[str]
@@ -89,7 +89,7 @@ class Sweeper:
     say: Callable[[str], None] = lambda _: None
 
     def run(self, extent: Extent) -> MeasuredTables:
-        """All sweeps."""
+        """Run all sweeps; the tables that they filled."""
         self.launch()
         self.copies(extent.copies)
         for dtype in extent.dtypes:

@@ -146,7 +146,7 @@ def _inputs(
 def _perfetto(evidence: Evidence, path: Path | None, file: str, *, as_json: bool) -> Path | None:
     """Write recorded and predicted step; nothing beside a JSON document unless asked to."""
     from parsim.report.write import make_folder
-    from parsim.study.diagnose_perfetto import write_comparison
+    from parsim.study.diagnose_files import write_comparison
 
     if path is None and as_json:
         return None
@@ -165,7 +165,7 @@ def _save(
 ) -> None:
     """Write the scenario with what explains the run; a path of the user's is written as the new file finds it."""
     from parsim.scenario import files
-    from parsim.study.diagnose_text import saved
+    from parsim.study.diagnose_files import saved
 
     blocks = _blocks(diagnosis, evidence)
     if not blocks:

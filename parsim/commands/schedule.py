@@ -103,7 +103,7 @@ def schedule(
 
 
 def _options(sends: str, labels: str) -> list[Finding]:
-    """Words that are none."""
+    """Findings for words that the options do not know."""
     return [
         Finding(f"{value!r} is not known", option, value, f"write {' or '.join(known)}")
         for option, value, known in (("--sends", sends, ("overlapped", "blocking")), ("--labels", labels, _LABELS))
@@ -163,7 +163,7 @@ def _chunks(text: str) -> tuple[int, ...]:
 
 
 def _write(files: list[Path], scene: Scene) -> None:
-    """Draw all before the first is written."""
+    """Draw all figures, then write them: none is written where one cannot be drawn."""
     from parsim.report.write import write_file
 
     for file, data in [(file, _figure(file, scene)) for file in files]:

@@ -49,7 +49,7 @@ class Subject:
 
     @property
     def parameters(self) -> int:
-        """All of them, tied ones once."""
+        """Number of parameters, tied ones counted once."""
         return parameter_count(self.model)
 
 
@@ -175,7 +175,7 @@ def quantity(text: str | None, dimension: str, option: str, findings: list[Findi
 
 
 def stop(findings: Sequence[Finding]) -> None:
-    """Raise what was found, all at once."""
+    """Raise `ScenarioError` with all findings, if there are any."""
     if findings:
         raise ScenarioError(findings)
 
@@ -192,7 +192,7 @@ def chosen(of: Subject, name: str, option: str = "--convention") -> Finding | No
 
 
 def usual(of: Subject) -> str:
-    """palm, or exact for models without sequences."""
+    """Name of the default convention: palm, or exact for models without sequences."""
     return "palm" if CONVENTIONS["palm"].applies(of.model) else "exact"
 
 

@@ -49,7 +49,7 @@ class TriedCause:
 
     @property
     def rank(self) -> tuple[bool, float, bool, float]:
-        """Sorts the more plausible first."""
+        """Sort key that puts the more plausible causes first."""
         return (not self.explains, self.beyond + self.memory_beyond, isinstance(self.cause, Setting), self._change)
 
     @property
@@ -64,7 +64,7 @@ class TriedCause:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """What was measured."""
+    """A measured step of a scenario: its time, its peak memory, or both."""
 
     scenario: Scenario
     step_time: float | None

@@ -78,7 +78,7 @@ def plausible(name: str, now: float, device: str = "", unit: float = 1.0) -> Pla
 
 @dataclass(frozen=True)
 class UncertainParameter:
-    """One number of the run."""
+    """A number of the run that may be other than the scenario says."""
 
     name: str
     title: str
@@ -101,7 +101,7 @@ class UncertainParameter:
         return self.now / slowness if self.rate else slowness
 
     def slowness(self, value: float) -> float:
-        """The coordinate of a value."""
+        """The coordinate of a value, in which time grows about linearly."""
         return self.now / value if self.rate else value
 
     def overrides(self, value: float | None) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ class Timed(float):
 
 
 def timed(clock: Callable[[Kernel], float]) -> Callable[[Kernel], float]:
-    """A clock whose seconds know their class."""
+    """The clock with durations that remember the class of their kernel."""
     known: dict[Kernel, Timed] = {}
 
     def measure(kernel: Kernel) -> float:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
 from parsim.report.quantities import seconds
 from parsim.report.table import Column, Content, Table
-from parsim.scenario.files import parse_value
-from parsim.scenario.merge import put
 from parsim.scenario.scenario import flow
 from parsim.study.diagnose import Diagnosis, TriedCause
 from parsim.study.diagnose_causes import Cause, Setting, UncertainParameter
@@ -220,7 +218,7 @@ def _wires(diagnosis: Diagnosis, wires: NcclEvidence) -> list[str]:
     return lines
 
 
-# -- document and file -------------------------------------------------------------------------------------------------
+# -- document -------------------------------------------------------------------------------------------------
 
 
 def document(diagnosis: Diagnosis, evidence: Evidence | None = None, wires: NcclEvidence | None = None) -> dict[str, Any]:
@@ -309,38 +307,6 @@ def _wires_document(diagnosis: Diagnosis, wires: NcclEvidence) -> dict[str, Any]
         },
         "remarks": [{"cause": cause, "text": remark} for cause, remark in wires.remarks],
     }  # fmt: skip
-
-
-def saved(extends: str, given: Sequence[str], named: Sequence[str], blocks: Mapping[str, Sequence[str]], file: str) -> str:
-    """A scenario that extends the diagnosed one, with a named block of overrides for each explanation.
-
-    Args:
-        extends: the diagnosed scenario, as the new file finds it.
-        given: ``key=value`` that the user gave.
-        named: overrides of the scenario that the user chose.
-        blocks: name -> ``key=value``.
-        file: name of the new file, for the command in its head.
-    """
-    chosen = ",".join([*named, next(iter(blocks), "")])
-    lines = [f"# One block per explanation; for example: parsim run {file} --override {chosen}", f"extends: {flow(extends)}"]
-    lines += _block(_tree(given), "")
-    lines.append("overrides:")
-    for name, arguments in blocks.items():
-        lines.append(f"  {name}:")
-        lines += _block(_tree(arguments), "    ")
-    return "\n".join(lines) + "\n"
-
-
-def _tree(arguments: Iterable[str]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for argument in arguments:
-        path, _, value = argument.partition("=")
-        put(tree, path, parse_value(value))
-    return tree
-
-
-def _block(tree: Mapping[str, Any], margin: str) -> list[str]:
-    return [f"{margin}{key}: {flow(value)}" for key, value in tree.items()]
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

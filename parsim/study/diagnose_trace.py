@@ -69,7 +69,7 @@ class Attribution:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a trace says."""
+    """What a trace says about the causes: predicted and explained classes beside the recorded ones, and a ranking."""
 
     recorded: Recorded
     predicted: Recorded

@@ -45,7 +45,7 @@ class MeasuredWire:
 
 @dataclass(frozen=True)
 class NcclEvidence:
-    """What a log says."""
+    """What a log of NCCL says about the wires: their speed, the paths taken, and remarks for causes."""
 
     file: str
     wire: MeasuredWire | None = None

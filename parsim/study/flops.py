@@ -73,7 +73,7 @@ class TrainingTime:
 
     @property
     def flop(self) -> float:
-        """Of the whole training [FLOP]."""
+        """Work of the whole training [FLOP]."""
         return self.flop_per_unit * self.units
 
     @property
@@ -89,7 +89,7 @@ class TrainingTime:
 
 @dataclass(frozen=True)
 class FlopsAnswer:
-    """Everything the command prints."""
+    """FLOP and bytes of a model by part and by convention, and the time of a training."""
 
     question: FlopsQuestion
     of: Subject

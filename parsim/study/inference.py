@@ -76,7 +76,7 @@ class InferenceMemory:
 
     @property
     def total(self) -> int:
-        """What must fit."""
+        """Bytes that must fit into one GPU."""
         return self.weights + self.cache + self.working_set + self.workspace + self.context + self.communicators
 
 
@@ -213,7 +213,7 @@ class Replica:
 
     @property
     def generates(self) -> bool:
-        """The model decodes token by token."""
+        """Whether the model decodes token by token."""
         return bool(self._caches)
 
     @property
@@ -362,7 +362,7 @@ def _parameters(built: Built) -> Iterator[Parameter]:
 
 
 def _check(question: InferenceQuestion) -> None:
-    """Every option that cannot be."""
+    """Raise `ScenarioError` with a finding per option that is out of its range."""
     findings = []
     for name in ("batch", "context_length", "paged_block", "beams", "tensor", "prefill_tokens"):
         value = getattr(question, name)

@@ -59,7 +59,7 @@ class MfuQuestion:
 
 @dataclass(frozen=True)
 class Utilised:
-    """The run under one convention."""
+    """What the run reaches under one FLOP convention."""
 
     counted: Counted
     units_per_s: float
@@ -91,7 +91,7 @@ class Utilised:
 
 @dataclass(frozen=True)
 class MfuAnswer:
-    """Everything the command prints."""
+    """The utilisation of a run under every convention, beside published runs."""
 
     question: MfuQuestion
     of: Subject
@@ -158,7 +158,7 @@ class MfuAnswer:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What cannot be."""
+        """Sentences about figures that are impossible or look like a mixed-up option."""
         row, texts = self.usual, []
         if row.hfu > 1:
             text = f"{100 * row.hfu:.1f} % of the dense peak is impossible"

@@ -25,7 +25,7 @@ LONGEST = 1e30
 
 @dataclass(frozen=True)
 class LabSchedule:
-    """One schedule of the laboratory."""
+    """A schedule of the laboratory, by name or from the user's file."""
 
     name: str
     """a name of `NAMES`, or custom"""
@@ -293,7 +293,7 @@ def entries(
 
 
 def _option(finding: Finding) -> Finding:
-    """Keys of scenarios are options here."""
+    """The finding with options of the command instead of keys of a scenario."""
     option = _OPTIONS.get(finding.path, "")
     suggestion = finding.suggestion.replace("virtual_stages: 1", "-v 1")
     return Finding(finding.message, option, finding.value, suggestion, finding.file, finding.line, finding.column)

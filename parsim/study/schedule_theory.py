@@ -60,7 +60,7 @@ def closed_form(entry: LabSchedule, times: PassTimes) -> ClosedForm | None:
 
 
 def _whole(name: str, sizes: tuple[int, int, int], times: tuple[float, float, float]) -> ClosedForm | None:
-    """Schedules with one backward pass."""
+    """The closed form of a schedule with one backward pass."""
     p, m, v = sizes
     f, b, c = times
     latency = bool(c)
@@ -100,7 +100,7 @@ def _whole(name: str, sizes: tuple[int, int, int], times: tuple[float, float, fl
 
 
 def _split(name: str, sizes: tuple[int, int], times: tuple[float, float, float]) -> ClosedForm | None:
-    """Schedules with I and W."""
+    """The closed form of a schedule whose backward is split into I and W."""
     p, m = sizes
     f, i, w = times
     work = m * (f + i + w)

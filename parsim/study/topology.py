@@ -22,7 +22,7 @@ _RELATIONS = {TIER_HOST: "PHB", TIER_SOCKET: "SYS", TIER_NETWORK: "own"}
 
 @dataclass(frozen=True, slots=True)
 class EqualLinks:
-    """Equal links."""
+    """A class of equal links."""
 
     name: str
     """what they connect, e.g. gpu->nvswitch"""

@@ -92,7 +92,7 @@ def with_parameters(device: Device, values: Mapping[str, float]) -> Device:
 
 
 def parameter(device: Device, key: str) -> float:
-    """The value of a parameter."""
+    """The value that a device has for a fitted parameter."""
     group, _, name = key.rpartition(".")
     if group == "efficiency":
         return device.gemm.of(name)

@@ -51,7 +51,7 @@ class PublishedPeak(Published):
 
 @dataclass(frozen=True, slots=True)
 class PredictedPeak:
-    """A row with its prediction."""
+    """A published peak with its prediction."""
 
     row: PublishedPeak
     allocated: int

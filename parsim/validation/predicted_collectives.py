@@ -25,7 +25,7 @@ _KEYS = {"points": "rows", "mean_error": "bias", "median_absolute_error": "media
 
 @dataclass(frozen=True, slots=True)
 class PredictedCollective:
-    """One point, predicted."""
+    """The prediction of one published collective with one profile."""
 
     point: PublishedCollective
     profile: str

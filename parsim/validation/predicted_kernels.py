@@ -25,7 +25,7 @@ class PredictedKernel:
 
     @property
     def kernel(self) -> Gemm | Attention:
-        """What was computed."""
+        """The product or attention core that was computed."""
         return self.row.kernel
 
     @property
@@ -61,7 +61,7 @@ _SHOWN = ("rows", "median", "p90", "worst", "bias")
 
 @dataclass(frozen=True, slots=True)
 class KernelValidation:
-    """All predictions."""
+    """The predictions of all published kernels of devices that parsim knows."""
 
     measured: KernelMeasurements
     products: tuple[PredictedKernel, ...]

@@ -36,7 +36,7 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class PredictedRun:
-    """One row, predicted in one grade."""
+    """The prediction of one published run in one grade."""
 
     row: PublishedRun
     grade: str
@@ -65,7 +65,7 @@ class PredictedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunValidation:
-    """All predictions."""
+    """The predictions of all runs in all grades."""
 
     sources: tuple[RunSource, ...]
     predictions: tuple[PredictedRun, ...]
