@@ -84,7 +84,7 @@ class PublishedRun(Published):
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """A publication."""
+    """A publication with its runs, and what its software adds that rows do not print."""
 
     name: str
     title: str
