@@ -13,16 +13,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from parsim.errors import Finding, TopologyError
 from parsim.hardware.channels import RatedChannel, channels
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.routes import TIER_NEIGHBOUR
 from parsim.hardware.flows import CollectiveCost, Flow
+from parsim.hardware.nccl.cost import check_question
+from parsim.hardware.nccl.lanes import volume
 from parsim.hardware.transfers import exchange
-
-KINDS = (
-    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "sendrecv", "send", "barrier",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +52,15 @@ def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: i
     Args:
         cluster: where the GPUs are.
         group: GPU numbers, in rank order.
-        kind: one of `KINDS`.
+        kind: one of `parsim.hardware.nccl.inputs.KINDS`.
         size: bytes, see the module's text; 0 costs the latency only.
         latencies: constants of the latency formulas.
 
     Raises:
         TopologyError: unknown kind, negative size, a GPU twice, members that cannot reach each other.
     """
-    if kind not in KINDS:
-        raise TopologyError(Finding(f"unknown collective {kind!r}", "collective", kind, f"known: {', '.join(KINDS)}"))
-    if size < 0:
-        raise TopologyError(Finding(f"a {kind} of {size} bytes", "collective", size))
+    check_question(group, kind, size)
     if kind == "send":
-        if len(group) != 2:
-            raise TopologyError(Finding(f"a send has two members, not {len(group)}", "collective", list(group)))
         return _send(cluster, group[0], group[1], size, latencies)
     if len(group) < 2:
         return CollectiveCost(0.0, (), "none", "none")
@@ -79,31 +71,20 @@ def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: i
     return _ring_or_tree(cluster, group, kind, size, latencies)
 
 
-def ring_bytes(kind: str, members: int, size: float) -> float:
-    """Bytes that pass each edge of a ring, all channels together [B]."""
-    match kind:
-        case "all_reduce":
-            return 2 * (members - 1) / members * size
-        case "all_gather" | "reduce_scatter":
-            return (members - 1) / members * size
-        case _:
-            return float(size)
-
-
 def _ring_or_tree(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, latencies: Latencies) -> CollectiveCost:
     rings = channels(cluster, group)
     machines = len(rings[0].plan) or len({cluster.node_of(gpu) for gpu in group})
     latency = ring_latency(cluster, len(group), machines, max(channel.tier for channel in rings), kind, latencies)
     bandwidth = math.fsum(channel.rate for channel in rings)
-    volume = ring_bytes(kind, len(group), size)
-    time = latency + volume / bandwidth
+    amount = volume("ring", kind, len(group), size)
+    time = latency + amount / bandwidth
     if kind == "all_reduce" and len(group) > 2:
         tree = tree_latency(cluster, len(group), machines, latencies)
         if tree + 2 * size / (latencies.tree_share * bandwidth) < time:
             return CollectiveCost(tree, _flows(rings, 2.0 * size, bandwidth, latencies.tree_share), "tree")
     if kind in ("broadcast", "reduce"):
         rings = tuple(replace(channel, path=channel.chain(cluster, group[0], kind)) for channel in rings)
-    return CollectiveCost(latency, _flows(rings, volume, bandwidth, 1.0), "ring")
+    return CollectiveCost(latency, _flows(rings, amount, bandwidth, 1.0), "ring")
 
 
 def _flows(rings: tuple[RatedChannel, ...], volume: float, bandwidth: float, share: float) -> tuple[Flow, ...]:

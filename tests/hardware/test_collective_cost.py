@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from parsim.errors import TopologyError
 from parsim.hardware.channels import channels
-from parsim.hardware.collectives import KINDS, NCCL_SIMPLE, Latencies, collective_cost, ring_bytes
+from parsim.hardware.collectives import NCCL_SIMPLE, Latencies, collective_cost
 from parsim.hardware.interconnect import Interconnect
+from parsim.hardware.nccl.inputs import KINDS
+from parsim.hardware.nccl.lanes import volume
 
 GB = 10**9
 ONE_STEP = Latencies(base=0.0, ring_nvlink=1e-6, ring_pcie=1e-6, ring_network=1e-6, tree_local=1.0, posting=0.0, software=0.0, per_peer=0.0)
@@ -293,9 +295,9 @@ def test_volume_per_edge_is_the_rings(question, kind, size):
     cluster = zoo(number)
     cost = collective_cost(cluster, tuple(group), kind, size)
     if cost.algorithm == "ring":
-        assert sum(flow.volume for flow in cost.flows) == pytest.approx(ring_bytes(kind, len(group), size))
+        assert sum(flow.volume for flow in cost.flows) == pytest.approx(volume("ring", kind, len(group), size))
         rate = sum(channel.rate for channel in channels(cluster, tuple(group)))
-        assert cost.time == pytest.approx(cost.latency + ring_bytes(kind, len(group), size) / rate)
+        assert cost.time == pytest.approx(cost.latency + volume("ring", kind, len(group), size) / rate)
 
 
 def test_constants_are_documented_defaults():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from parsim.hardware.fabric.links import Link, LinkKind
@@ -192,13 +193,17 @@ class FatTree(Fabric):
         self.oversubscription = oversubscription
         widest = max(ports for _, ports in self.blocks)
         self.nodes_per_leaf = leaf_ports // widest
-        self.leaves = math.ceil(self.nodes / self.nodes_per_leaf) if self.nodes_per_leaf else math.ceil(self.ports / leaf_ports)
         self.trunk_capacity = leaf_ports * link.capacity / oversubscription
         self.hashed = hashed
         self.seed = seed
         self.uplinks = round(leaf_ports / oversubscription) if hashed else 1
         """links of a leaf to the core, each way"""
         self.uplink_capacity = link.capacity if hashed else self.trunk_capacity
+
+    @cached_property
+    def leaves(self) -> int:
+        """Leaf switches."""
+        return math.ceil(self.nodes / self.nodes_per_leaf) if self.nodes_per_leaf else math.ceil(self.ports / self.leaf_ports)
 
     @property
     def link_count(self) -> int:
@@ -284,20 +289,14 @@ class RailOptimised(FatTree):
     kind = "rail-optimised"
     rail_bound = True
 
-    def __init__(
-        self,
-        link: LinkKind,
-        blocks: Sequence[tuple[int, int]],
-        leaf_ports: int,
-        oversubscription: float,
-        *,
-        hashed: bool = False,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(link, blocks, leaf_ports, oversubscription, hashed=hashed, seed=seed)
-        self.rails = max(ports for _, ports in self.blocks)
-        self.pods = math.ceil(self.nodes / leaf_ports)
-        self.leaves = self.rails * self.pods
+    @cached_property
+    def pods(self) -> int:
+        """Groups of machines that share leaves."""
+        return math.ceil(self.nodes / self.leaf_ports)
+
+    @cached_property
+    def leaves(self) -> int:
+        return max(ports for _, ports in self.blocks) * self.pods
 
     def leaf_of(self, port: Port) -> int:
         return port.port * self.pods + port.node // self.leaf_ports

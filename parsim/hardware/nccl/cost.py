@@ -61,7 +61,7 @@ def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: i
         TopologyError: unknown kind, negative size, a GPU twice, members that cannot reach each other, an algorithm or protocol
             that is not possible here.
     """
-    _check(group, kind, size)
+    check_question(group, kind, size)
     if kind == "send":
         return _send(cluster, group[0], group[1], size, settings)
     if len(group) < 2:
@@ -81,11 +81,12 @@ def collective_estimate(cluster: Cluster, group: tuple[int, ...], kind: str, siz
     Raises:
         TopologyError: as `collective_cost`; fewer than two members.
     """
-    _check(group, kind, size)
+    check_question(group, kind, size)
     return estimate(inputs_of(cluster, group_of(cluster, group), profile(settings.profile)), kind, size, settings)
 
 
-def _check(group: tuple[int, ...], kind: str, size: int) -> None:
+def check_question(group: tuple[int, ...], kind: str, size: int) -> None:
+    """Refuse unknown kinds, negative sizes and messages among other than two."""
     if kind not in KINDS:
         raise TopologyError(Finding(f"unknown collective {kind!r}", "collective", kind, f"known: {', '.join(KINDS)}"))
     if size < 0:
