@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parsim.errors import TopologyError
-from parsim.hardware.channels import channels, ring
+from parsim.hardware.collectives import channels, ring
 
 
 def carried(cluster, group):

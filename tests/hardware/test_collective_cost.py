@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parsim.errors import TopologyError
-from parsim.hardware.channels import channels
-from parsim.hardware.collectives import NCCL_SIMPLE, Latencies, collective_cost
+from parsim.hardware.collectives import NCCL_SIMPLE, Latencies, channels, collective_cost
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.nccl.inputs import KINDS
 from parsim.hardware.nccl.lanes import volume

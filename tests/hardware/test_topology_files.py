@@ -8,8 +8,7 @@ import pytest
 from hardware_graphs import build, shipped, shipped_topologies, topology_tree, wire
 
 from parsim.errors import TopologyError
-from parsim.hardware.channels import channels
-from parsim.hardware.collectives import collective_cost
+from parsim.hardware.collectives import channels, collective_cost
 from parsim.hardware.fabric.topology import expand
 from parsim.scenario.files import aliases
 from parsim.units import parse
