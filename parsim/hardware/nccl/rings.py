@@ -158,18 +158,19 @@ def _searches(cluster: Cluster, group: tuple[int, ...], nodes: Mapping[int, tupl
     if cluster.fabric is None:
         first = cluster.node_of(group[0])
         raise unreachable(f"GPU {group[0]}", f"GPU {next(gpu for gpu in group if cluster.node_of(gpu) != first)}")
-    known: dict[tuple[Node, tuple[int, ...], tuple[tuple[int, float], ...]], MachineRings] = {}
-    result: dict[int, MachineRings] = {}
+    ports_differ = isinstance(cluster.fabric, GraphFabric)
+    known: dict[tuple[Node, tuple[int, ...], int], MachineRings] = {}
+    searched: dict[int, MachineRings] = {}
     for node, locals_ in nodes.items():
-        machine, ports = cluster.machine(node), port_rates(cluster, node)
-        key = (machine, locals_, tuple(ports.items()))
+        machine = cluster.machine(node)
+        key = (machine, locals_, node if ports_differ else 0)
         if key not in known:
             if not machine.ports:
                 other = next(gpu for gpu in group if cluster.node_of(gpu) != node)
                 raise unreachable(f"GPU {cluster.gpu(node, locals_[0])}", f"GPU {other}")
-            known[key] = search(machine, locals_, network=True, ports=ports)
-        result[node] = known[key]
-    return result
+            known[key] = search(machine, locals_, network=True, ports=port_rates(cluster, node))
+        searched[node] = known[key]
+    return searched
 
 
 def plans_of(rings_of: Mapping[int, tuple[Ring, ...]], fabric: Fabric) -> tuple[Plan, ...]:
