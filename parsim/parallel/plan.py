@@ -80,7 +80,7 @@ class Plan:
 
     @cached_property
     def groups(self) -> Groups:
-        """Who meets in collectives."""
+        """The process groups of this plan's collectives, by name."""
         return Groups(self.mesh, min(self.shard_size, self.replicas))
 
     @property
