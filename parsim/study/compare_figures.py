@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parsim.errors import Finding, InputError
-from parsim.report.plots.comparison import ComparedRun, breakdown_figure, collectives_figure, memory_figure
-from parsim.report.plots.comparison_timelines import timelines_figure
+from parsim.report.plots.comparison import ComparedRun, breakdown_figure, collectives_figure, memory_figure, timelines_figure
 from parsim.report.plots.figure import Drawing
 from parsim.report.plots.tradeoff import RunPoint, pareto_figure
 from parsim.study.differences import has_band, work
