@@ -38,15 +38,15 @@ class Operation:
     args: Mapping[str, Any]
     parent: Operation | None = None
     children: list[Operation] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
+    kernels: list[DeviceWork] = field(default_factory=list)
 
     def dims(self, index: int) -> tuple[int, ...]:
         """Shape of an input; empty where it is not recorded."""
         listed = self.args.get("Input Dims", self.args.get("Input dims"))
-        found = listed[index] if isinstance(listed, list) and len(listed) > index else None
-        if not isinstance(found, list) or not all(type(size) is int and size > 0 for size in found):
+        sizes = listed[index] if isinstance(listed, list) and len(listed) > index else None
+        if not isinstance(sizes, list) or not all(type(size) is int and size > 0 for size in sizes):
             return ()
-        return tuple(found)
+        return tuple(sizes)
 
     def above(self) -> Iterable[Operation]:
         """The operations that enclose this one, innermost first."""
@@ -57,8 +57,8 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """Work on the device."""
+class DeviceWork:
+    """A kernel, copy or memset on the device."""
 
     name: str
     kind: str
@@ -69,11 +69,11 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ProfilerTrace:
     """What a trace holds, as far as it is used."""
 
     operations: tuple[Operation, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[DeviceWork, ...]
     launches: tuple[float, ...]
     """durations of kernel launches on the host [us]"""
     devices: tuple[Mapping[str, Any], ...]
@@ -82,7 +82,7 @@ class Trace:
     """top-level keys beside the events"""
 
 
-def read_trace(path: str | Path) -> Trace:
+def read_trace(path: str | Path) -> ProfilerTrace:
     """The trace in a file.
 
     Raises:
@@ -129,8 +129,8 @@ def _document(raw: bytes, name: str) -> dict[str, Any] | list[Any]:
     events = whole.get("traceEvents") if isinstance(whole, dict) else whole
     if not isinstance(events, list):
         raise ScenarioError(Finding("has no traceEvents", suggestion=REPAIR, file=name))
-    found: dict[str, Any] | list[Any] = whole
-    return found
+    document: dict[str, Any] | list[Any] = whole
+    return document
 
 
 def events_of(raw: bytes, name: str) -> tuple[list[Any], dict[str, Any]]:
@@ -149,7 +149,7 @@ def events_of(raw: bytes, name: str) -> tuple[list[Any], dict[str, Any]]:
     return [event for event in events if _complete(event)], about
 
 
-def parse_trace(raw: bytes, name: str) -> Trace:
+def parse_trace(raw: bytes, name: str) -> ProfilerTrace:
     """The trace in JSON text; see `read_trace`."""
     complete, about = events_of(raw, name)
     operations = _operations(complete)
@@ -160,7 +160,7 @@ def parse_trace(raw: bytes, name: str) -> Trace:
         float(event["dur"]) for event in complete if event.get("cat") in _LAUNCHES and "LaunchKernel" in str(event.get("name"))
     )
     devices = about.get("deviceProperties")
-    return Trace(
+    return ProfilerTrace(
         operations=tuple(operations),
         kernels=kernels,
         launches=launches,
@@ -193,26 +193,26 @@ def _id(args: Mapping[str, Any], key: str) -> int | str | None:
 
 def _operations(events: list[Any]) -> list[Operation]:
     """The host's operations with their nesting, by thread and time."""
-    found = [
+    operations = [
         Operation(
             str(event.get("name")), (str(event.get("pid")), str(event.get("tid"))), float(event["ts"]), float(event["dur"]), _args(event)
         )
         for event in events
         if event.get("cat") in ("cpu_op", "user_annotation")
     ]
-    found.sort(key=lambda entry: (str(entry.thread), entry.start, -entry.duration))
+    operations.sort(key=lambda entry: (str(entry.thread), entry.start, -entry.duration))
     open_: list[Operation] = []
-    for entry in found:
+    for entry in operations:
         while open_ and (open_[-1].thread != entry.thread or open_[-1].start + open_[-1].duration <= entry.start):
             open_.pop()
         if open_:
             entry.parent = open_[-1]
             open_[-1].children.append(entry)
         open_.append(entry)
-    return found
+    return operations
 
 
-def _kernels(events: list[Any], operations: list[Operation]) -> Iterable[Kernel]:
+def _kernels(events: list[Any], operations: list[Operation]) -> Iterable[DeviceWork]:
     """The device's work, each piece put under the operation that launched it."""
     by_id = {_id(entry.args, "External id"): entry for entry in operations}
     launched = {_id(_args(event), "correlation"): event for event in events if event.get("cat") in _LAUNCHES}
@@ -228,7 +228,7 @@ def _kernels(events: list[Any], operations: list[Operation]) -> Iterable[Kernel]
         if kind not in ("kernel", "gpu_memcpy", "gpu_memset"):
             continue
         args = _args(event)
-        kernel = Kernel(str(event.get("name")), str(kind), float(event["dur"]), args)
+        kernel = DeviceWork(str(event.get("name")), str(kind), float(event["dur"]), args)
         owner = by_id.get(_id(args, "External id") or _id(args, "external id"))
         launch = launched.get(_id(args, "correlation")) if owner is None else None
         if launch is not None:

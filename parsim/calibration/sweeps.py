@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from parsim.calibration.tables import Copy, Core, Product, Step, Tables, Timing, timing
+from parsim.calibration.tables import Copy, Core, MeasuredTables, OptimizerStep, Product, Timing, timing
 from parsim.errors import Finding, ScenarioError
 from parsim.kernel import Attention, Gemm
 
@@ -34,7 +34,7 @@ Linear = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How far the sweeps go."""
+    """Shapes, sizes and types that the sweeps run."""
 
     linears: Sequence[Linear]
     dtypes: Sequence[str]
@@ -85,11 +85,11 @@ class Sweeper:
     watch: Stopwatch
     cache: int
     """last-level cache [B]: operands are changed until they do not fit"""
-    tables: Tables = field(default_factory=Tables)
+    tables: MeasuredTables = field(default_factory=MeasuredTables)
     say: Callable[[str], None] = lambda _: None
 
-    def run(self, extent: Extent) -> Tables:
-        """All sweeps."""
+    def run(self, extent: Extent) -> MeasuredTables:
+        """Run all sweeps; the tables that they filled."""
         self.launch()
         self.copies(extent.copies)
         for dtype in extent.dtypes:
@@ -144,9 +144,9 @@ class Sweeper:
                     self._product(step, shape, dtype, self.watch.time(calls))
 
     def _product(self, step: str, shape: Gemm, dtype: str, time: Timing) -> None:
-        found = Gemm(shape.m, shape.n, shape.k, 1, dtype, _ELEMENT[dtype], weight_gradient=step == "backward_weight")
-        if all((row.shape, row.step) != (found, step) for row in self.tables.gemm):
-            self.tables.gemm.append(Product(found, step, time))
+        product = Gemm(shape.m, shape.n, shape.k, 1, dtype, _ELEMENT[dtype], weight_gradient=step == "backward_weight")
+        if all((row.shape, row.step) != (product, step) for row in self.tables.gemm):
+            self.tables.gemm.append(Product(product, step, time))
 
     def attention(self, cores: Sequence[tuple[int, int, int, int, bool]], dtypes: Sequence[str]) -> None:
         """Fused attention forward and backward, every kernel that runs here."""
@@ -200,7 +200,7 @@ class Sweeper:
                     for weight in weights:
                         weight.grad = self._random(tuple(weight.shape), "fp32")
                     optimizer = torch.optim.AdamW(weights, **{kernels: True})
-                    self.tables.optimizer.append(Step(kernels, tensors * (count // tensors), self.watch.time([optimizer.step])))
+                    self.tables.optimizer.append(OptimizerStep(kernels, tensors * (count // tensors), self.watch.time([optimizer.step])))
 
     def _random(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Normal numbers: zeros would draw less power and run at a higher clock."""

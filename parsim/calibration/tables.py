@@ -69,7 +69,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OptimizerStep:
     """A measured fp32 Adam step."""
 
     kernels: str
@@ -95,13 +95,13 @@ class CollectiveTime:
 
 
 @dataclass(slots=True)
-class Tables:
+class MeasuredTables:
     """Everything that one calibration or one trace measured."""
 
     gemm: list[Product] = field(default_factory=list)
     attention: list[Core] = field(default_factory=list)
     copy: list[Copy] = field(default_factory=list)
-    optimizer: list[Step] = field(default_factory=list)
+    optimizer: list[OptimizerStep] = field(default_factory=list)
     kernel: Timing | None = None
     """the smallest kernel on the device"""
     issue: Timing | None = None
@@ -135,7 +135,7 @@ _MEMORY_MATCH = 0.12
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DeviceFacts:
     """A device as the machine names it."""
 
     name: str
@@ -154,31 +154,31 @@ class Facts:
     """such devices in the machine"""
 
 
-def cpu_facts(torch: Any) -> Facts:
+def cpu_facts(torch: Any) -> DeviceFacts:
     """The processor that PyTorch computes on."""
     name = platform.processor() or platform.machine() or "CPU"
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-        name = found[1].strip() if found else name
+        model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        name = model[1].strip() if model else name
     except OSError:
         pass
     threads = int(torch.get_num_threads())
     has_bf16 = bool(re.search(r"avx512_?bf16|amx", str(torch.backends.cpu.get_cpu_capability()) + _cpu_flags(), re.IGNORECASE))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**34
-    return Facts(f"CPU {name}", memory, threads, _last_cache(), 0.0, "", ("fp32", "bf16") if has_bf16 else ("fp32",))
+    return DeviceFacts(f"CPU {name}", memory, threads, _last_cache(), 0.0, "", ("fp32", "bf16") if has_bf16 else ("fp32",))
 
 
-def cuda_facts(torch: Any, index: int = 0) -> Facts:
+def cuda_facts(torch: Any, index: int = 0) -> DeviceFacts:
     """A GPU, by its driver."""
-    found = torch.cuda.get_device_properties(index)
+    properties = torch.cuda.get_device_properties(index)
     hip = getattr(torch.version, "hip", None)
-    capability = 0.0 if hip else float(f"{found.major}.{found.minor}")
+    capability = 0.0 if hip else float(f"{properties.major}.{properties.minor}")
     dtypes = ["fp16", "fp32"] if not hip and capability < 8.0 else ["bf16", "fp16", "tf32", "fp32"]
-    return Facts(
-        name=str(found.name),
-        memory=int(found.total_memory),
-        sms=int(found.multi_processor_count),
-        cache=int(getattr(found, "L2_cache_size", 0)),
+    return DeviceFacts(
+        name=str(properties.name),
+        memory=int(properties.total_memory),
+        sms=int(properties.multi_processor_count),
+        cache=int(getattr(properties, "L2_cache_size", 0)),
         capability=capability,
         vendor="AMD" if hip else "NVIDIA",
         dtypes=tuple(dtypes),
@@ -193,7 +193,7 @@ def catalogue_name(name: str, memory: int = 0, sms: int = 0) -> str | None:
     factor decide, as far as they are given.
     """
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
-    found = []
+    candidates = []
     for candidate in files.names("devices"):
         parts = candidate.split("-")
         family = {part for part in parts if part not in ("pcie", "sxm", "sxm2") and not re.fullmatch(r"[0-9]+gb", part)}
@@ -206,16 +206,16 @@ def catalogue_name(name: str, memory: int = 0, sms: int = 0) -> str | None:
             continue
         said = [word for word in words if re.fullmatch(r"[0-9]+gb", word)]
         form = ("pcie" in parts) == ("pcie" in words)
-        found.append((not form, bool(said) and not set(said) & set(parts), candidate))
-    return min(found)[2] if found else None
+        candidates.append((not form, bool(said) and not set(said) & set(parts), candidate))
+    return min(candidates)[2] if candidates else None
 
 
 def _cpu_flags() -> str:
     try:
-        found = re.search(r"^flags\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        flags = re.search(r"^flags\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return ""
-    return found[1] if found else ""
+    return flags[1] if flags else ""
 
 
 def _last_cache() -> int:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from parsim.errors import Finding, TopologyError
@@ -56,9 +57,9 @@ def host_route(machine: Node, gpu: int, kind: str) -> Route:
         TopologyError: there is no way from the GPU to host memory, or from there to a drive.
     """
     key = (gpu, kind)
-    if (found := machine.host_routes.get(key)) is None:
-        found = machine.host_routes[key] = _search(machine, machine.gpu_names[gpu], kind)
-    return found
+    if (known := machine.host_routes.get(key)) is None:
+        known = machine.host_routes[key] = _search(machine, machine.gpu_names[gpu], kind)
+    return known
 
 
 def _search(machine: Node, gpu: str, kind: str) -> Route:
@@ -92,8 +93,7 @@ def _nearest(machine: Node, source: str, kind: str) -> list[str] | None:
 # exchanges between pairs
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """A set of equal messages between pairs."""
 
     path: tuple[tuple[int, float], ...]

@@ -1,4 +1,4 @@
-"""When a block's tensors come and go: the analysis behind `parsim.model.tape.tape`.
+"""When a block's tensors come and go: the analysis behind `parsim.model.liveness.tape`.
 
 A storage is the memory behind one or several named tensors (views and in-place results share it). Backward uses of a
 storage are pairs (operator index, phase). Since weight steps may run right after their input steps or be postponed past
@@ -9,6 +9,7 @@ comes last under either order (it may hold no kernel at all).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 from parsim.errors import Finding, ModelError
@@ -20,7 +21,29 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 _KEPT_OUTPUT = "attention"
 
 
-@dataclass
+def tape(block: Block, at: Workload, drop: tuple[str, ...] = (), input_gradient: bool = True) -> Tape:
+    """The tape of `block` under `at`.
+
+    `drop` names what selective recomputation does not keep (`Operator.selective`): by-products and outputs of these
+    operators, except an attention core's output, which the projection behind it needs for its weight (2205.05198 §5).
+    `input_gradient=False`: nothing before the block is trained.
+
+    Gradients follow the chain rule over named tensors: residual adds and views pass their gradient on without a copy,
+    a tensor with several consumers sums into the newest contribution. Tensors of one storage (`Work.output` = 0) live
+    and die together. Tapes are kept per block.
+
+    Errors: ModelError when an operator reads a tensor that no operator before it wrote, or when the block's output is
+    a view of its input.
+    """
+    return _kept_tape(block, at, tuple(sorted(drop)), input_gradient)
+
+
+@lru_cache(maxsize=4096)
+def _kept_tape(block: Block, at: Workload, drop: tuple[str, ...], input_gradient: bool) -> Tape:
+    return Liveness(block, at, drop, input_gradient).tape()
+
+
+@dataclass(eq=False)
 class _Draft:
     """A step under construction."""
 
@@ -69,24 +92,24 @@ class Liveness:
 
     def _storages(self) -> dict[str, str]:
         """Tensor name -> storage name, where the boundary names win."""
-        found = {"input": "input"}
+        storage = {"input": "input"}
         self.producer: dict[str, int] = {}
         for index, (operator, work) in enumerate(zip(self.operators, self.works, strict=True)):
             for name in operator.inputs:
-                if name not in found:
+                if name not in storage:
                     raise ModelError(Finding(f"operator {operator.name} reads {name}, which no operator before it writes", operator.name))
-            found[operator.output] = operator.output if work.output else found[operator.inputs[0]]
+            storage[operator.output] = operator.output if work.output else storage[operator.inputs[0]]
             if work.output:
                 self.producer[operator.output] = index
-        if "output" not in found:
+        if "output" not in storage:
             raise ModelError(Finding(f"no operator of block {self.block.kind} writes the tensor output", self.block.kind))
-        last = found["output"]
+        last = storage["output"]
         if last == "input":
             message = f"the output of block {self.block.kind} is a view of its input"
             raise ModelError(Finding(message, self.block.kind, suggestion="join it with the block before"))
         if last != "output":
             self.producer["output"] = self.producer.pop(last)
-        return {name: "output" if root == last else root for name, root in found.items()}
+        return {name: "output" if root == last else root for name, root in storage.items()}
 
     def _measure(self) -> None:
         """Sizes of the storages that forward makes."""
@@ -96,16 +119,16 @@ class Liveness:
 
     def _input_bytes(self) -> int:
         """Bytes of the block's input, as its readers see it."""
-        found = 0
+        largest = 0
         for operator in self.operators:
             if not any(self.storage[name] == "input" for name in operator.inputs):
                 continue
             work = operator.work(replace(self.at, backward=True))
-            found = max([found, *(save.bytes for save in work.saves if self.storage.get(save.tensor) == "input")])
+            largest = max([largest, *(save.bytes for save in work.saves if self.storage.get(save.tensor) == "input")])
             for name, gradient in zip(operator.inputs, work.input_gradients, strict=True):
                 if self.storage[name] == "input":
-                    found = max(found, gradient or work.output)
-        return found
+                    largest = max(largest, gradient or work.output)
+        return largest
 
     def _tensor(self, name: str, size: int, category: Literal["activations", "gradients", "temporaries"] = "activations") -> str:
         self.tensors[name] = TapeTensor(name, size, category)
@@ -113,19 +136,19 @@ class Liveness:
 
     def _last_read(self) -> dict[str, int]:
         """Storage -> index of the last operator that reads or writes it."""
-        found: dict[str, int] = {}
+        last: dict[str, int] = {}
         for index, operator in enumerate(self.operators):
             for name in (*operator.inputs, operator.output):
-                found[self.storage[name]] = index
-        return found
+                last[self.storage[name]] = index
+        return last
 
     def _requires(self, input_gradient: bool) -> dict[str, bool]:
         """Tensor name -> whether autograd records it."""
-        found = {"input": input_gradient}
+        recorded = {"input": input_gradient}
         for operator, work in zip(self.operators, self.works, strict=True):
-            flows = any(found[name] and gradient >= 0 for name, gradient in zip(operator.inputs, work.input_gradients, strict=True))
-            found[operator.output] = flows or any(parameter.trainable for parameter in operator.parameters())
-        return found
+            flows = any(recorded[name] and gradient >= 0 for name, gradient in zip(operator.inputs, work.input_gradients, strict=True))
+            recorded[operator.output] = flows or any(parameter.trainable for parameter in operator.parameters())
+        return recorded
 
     # --- gradients ----------------------------------------------------------------------------------------------
 
@@ -235,15 +258,15 @@ class Liveness:
 
     def _dropped(self) -> set[str]:
         """Storages that backward needs but forward does not keep."""
-        found = set()
+        dropped = set()
         for storage, index in self.owner.items():
             if storage == "output" or storage in self.held or not self._droppable(index):
                 continue
             is_output = storage in self.producer
             if is_output and self.operators[index].selective == _KEPT_OUTPUT:
                 continue
-            found.add(storage)
-        return found
+            dropped.add(storage)
+        return dropped
 
     def _recompute(self) -> None:
         """Inserts recompute steps before the first backward use of each dropped storage."""
@@ -354,8 +377,8 @@ class Liveness:
             backward += self.recompute_steps.get(index, [])
             backward += [steps[index] for steps in (self.input_steps, self.weight_steps) if index in steps]
         backward = [draft for draft in backward if draft.kernels or draft.allocates or draft.frees or draft.needed]
-        places = {id(draft): place for place, draft in enumerate(backward)}
-        last = {name: -1 if draft is None else places[id(draft)] for name, draft in boundary.items()}
+        places = {draft: place for place, draft in enumerate(backward)}
+        last = {name: -1 if draft is None else places[draft] for name, draft in boundary.items()}
         return Tape(
             tensors=self.tensors,
             forward=tuple(draft.step() for draft in forward),

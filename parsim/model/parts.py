@@ -10,22 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parsim.kernel import Fixed, Kernel
-from parsim.model.counts import operator_parameter_count
+from parsim.model.attention import AttentionCore, QKNorm
+from parsim.model.convolution import BatchNorm, Conv2d
+from parsim.model.elementwise import LayerNorm, RMSNorm
 from parsim.model.flops import operator_flop
+from parsim.model.linear import Embedding, Linear
 from parsim.model.loss import Loss
-from parsim.model.model import Block, Model, Operator, Workload
-from parsim.model.operators import (
-    AttentionCore,
-    BatchNorm,
-    Conv2d,
-    Embedding,
-    GroupedLinear,
-    LayerNorm,
-    Linear,
-    QKNorm,
-    RMSNorm,
-    Router,
-)
+from parsim.model.mixture import GroupedLinear, Router
+from parsim.model.model import Block, Model, Operator, Workload, operator_parameter_count
 
 PASSES = ("forward", "backward_input", "backward_weight")
 ELEMENTWISE = "elementwise"
@@ -65,19 +57,19 @@ def parts(model: Model, at: Workload) -> tuple[Part, ...]:
 
     The sum of a pass's FLOP is that of `parsim.model.flops.forward_flop` (and twice it backward) times the tokens.
     """
-    found: list[Part] = []
+    table: list[Part] = []
     for group, count, block in blocks_by_group(model):
-        found += [_part(model, group, count, name, operators, at) for name, operators in operators_by_part(block).items()]
-    return tuple(found)
+        table += [_part(model, group, count, name, operators, at) for name, operators in operators_by_part(block).items()]
+    return tuple(table)
 
 
 def blocks_by_group(model: Model) -> Iterator[tuple[str, int, Block]]:
     """Name, size and block of each group of equal blocks."""
-    members: dict[int, list[int]] = {}
+    members: dict[Block, list[int]] = {}
     for index, block in enumerate(model.blocks):
-        members.setdefault(id(block), []).append(index)
-    for indices in members.values():
-        yield _group([model.block_names[index] for index in indices]), len(indices), model.blocks[indices[0]]
+        members.setdefault(block, []).append(index)
+    for block, indices in members.items():
+        yield _group([model.block_names[index] for index in indices]), len(indices), block
 
 
 def operators_by_part(block: Block) -> dict[str, list[Operator]]:

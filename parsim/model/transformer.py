@@ -8,14 +8,16 @@ into operators. Symbols as in `parsim.model.model`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
 from parsim.limits import LARGEST_SIZE, MOST_EXPERTS, MOST_LAYERS, beyond
+from parsim.model.elementwise import LayerNorm, RMSNorm
+from parsim.model.model import Block, Operator
 
 LARGEST = 10**9
 """of the sizes of an architecture"""
@@ -219,21 +221,23 @@ def configure(values: Mapping[str, Any], base: TransformerConfig | None = None, 
 
 def check(config: TransformerConfig, path: str = "model") -> None:
     """Raise `ModelError` with every contradiction in `config` (sizes that do not divide, impossible experts)."""
-    found = [Finding(message, f"{path}.{name}", getattr(config, name), suggestion) for name, message, suggestion in _contradictions(config)]
-    if found:
-        raise ModelError(found)
+    findings = [
+        Finding(message, f"{path}.{name}", getattr(config, name), suggestion) for name, message, suggestion in _contradictions(config)
+    ]
+    if findings:
+        raise ModelError(findings)
 
 
 def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
-    found: list[tuple[str, str, str]] = []
+    wrong: list[tuple[str, str, str]] = []
     for name in ("hidden", "layers", "heads", "vocabulary", "vocab_divisible_by"):
         low = 0 if name == "vocabulary" and config.image is not None else 1
         if getattr(config, name) < low:
-            found.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
+            wrong.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
     sizes = {field.name: value for field in fields(config) if isinstance(value := getattr(config, field.name), int)}
-    found += [(name, f"at most {LARGEST_SIZE:,}, is {value:.4g}", "") for name, value in sizes.items() if value > LARGEST_SIZE]
+    wrong += [(name, f"at most {LARGEST_SIZE:,}, is {value:.4g}", "") for name, value in sizes.items() if value > LARGEST_SIZE]
     experts = config.experts
-    found += [
+    wrong += [
         (name, finding.message, "")
         for name, count, most in (
             ("layers", config.layers, MOST_LAYERS),
@@ -241,28 +245,28 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         )
         for finding in beyond(count, most, name, name)
     ]
-    if found:
-        return found
+    if wrong:
+        return wrong
     heads, kv_heads = config.heads, config.kv_heads or config.heads
     if not config.head_dim and config.latent is None and config.hidden % heads:
-        found.append(("heads", f"hidden / heads = {config.hidden} / {heads} is not whole", "give head_dim"))
+        wrong.append(("heads", f"hidden / heads = {config.hidden} / {heads} is not whole", "give head_dim"))
     if heads % kv_heads:
-        found.append(("kv_heads", f"heads / kv_heads = {heads} / {kv_heads} is not whole", "use a divisor of heads"))
+        wrong.append(("kv_heads", f"heads / kv_heads = {heads} / {kv_heads} is not whole", "use a divisor of heads"))
     image = config.image
     if image is not None and (not image.patch or image.size % image.patch):
-        found.append(("image", f"size / patch = {image.size} / {image.patch} is not whole", ""))
+        wrong.append(("image", f"size / patch = {image.size} / {image.patch} is not whole", ""))
     if (image is not None) != (config.task == "image-classification"):
-        found.append(("task", f"{config.task!r} {'does not take' if image else 'needs'} an image", "image goes with image-classification"))
+        wrong.append(("task", f"{config.task!r} {'does not take' if image else 'needs'} an image", "image goes with image-classification"))
     if config.position == "learned" and not config.maximum_sequence and image is None:
-        found.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
+        wrong.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
     if not 0.0 <= config.dropout < 1.0:
-        found.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
+        wrong.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
     if experts is not None:
         if not 1 <= experts.top_k <= experts.count:
-            found.append(("experts", f"top_k {experts.top_k} must be between 1 and count {experts.count}", ""))
+            wrong.append(("experts", f"top_k {experts.top_k} must be between 1 and count {experts.count}", ""))
         if experts.every < 1 or not 0 <= experts.dense_layers <= config.layers:
-            found.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
-    return found
+            wrong.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
+    return wrong
 
 
 def _replace(base: Any, kind: type, values: Mapping[str, Any], path: str, findings: list[Finding]) -> Any:
@@ -328,3 +332,46 @@ def _types(kind: type) -> dict[str, Any]:
     """Field name -> type, in declaration order."""
     hints = get_type_hints(kind)
     return {f.name: hints[f.name] for f in fields(kind)}
+
+
+# operators laid one behind the other: how blocks of transformers are written down
+
+
+@dataclass
+class Row:
+    """Operators so far and the tensor that the next one usually reads."""
+
+    operators: list[Operator] = field(default_factory=list)
+    last: str = "input"
+
+    def add(self, *operators: Operator) -> str:
+        """Append `operators`; returns the name of the last one's output."""
+        self.operators.extend(operators)
+        self.last = operators[-1].output
+        return self.last
+
+    def block(self, kind: str, roles: tuple[str, ...] = ()) -> Block:
+        """The row as a block; its last tensor becomes ``output``.
+
+        `roles` are beginnings of operator names in parameter-registration order; operators with none of them follow
+        as executed. () = registered as executed.
+        """
+        last = cast("Any", self.operators[-1])
+        operators = (*self.operators[:-1], cast("Operator", replace(last, output="output")))
+        order: tuple[str, ...] = ()
+        if roles:
+            order = tuple(sorted((operator.name for operator in operators), key=lambda name: _place(name, roles)))
+        return Block(kind, operators, order)
+
+
+def norm(config: TransformerConfig, name: str, source: str) -> Operator:
+    """The architecture's norm over the hidden dimension."""
+    if config.normalisation == "rmsnorm":
+        return RMSNorm(name, (source,), name, config.hidden, config.norm_offset)
+    return LayerNorm(name, (source,), name, config.hidden, config.norm_bias)
+
+
+def _place(name: str, roles: tuple[str, ...]) -> int:
+    """Index of the longest role that the name begins with."""
+    fitting = [(len(role), index) for index, role in enumerate(roles) if name.startswith(role)]
+    return max(fitting)[1] if fitting else len(roles)

@@ -13,7 +13,7 @@ from math import prod
 
 from parsim.errors import Finding, PlanError
 from parsim.kernel import AdamStep, Memory
-from parsim.model.quantised import stored_bytes
+from parsim.model.adapters import stored_bytes
 from parsim.parallel.hooks import Weight
 from parsim.parallel.settings import Optimizer, Precision, Training
 
@@ -50,7 +50,7 @@ class StateBytes:
 
     @property
     def total(self) -> int:
-        """All of them together."""
+        """Weight, gradient, master and optimizer states together [B]."""
         return self.weight + self.gradient + self.master + self.optimizer
 
 

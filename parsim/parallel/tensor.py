@@ -24,12 +24,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from parsim.errors import Finding
 from parsim.model.linear import Embedding, Linear
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Operator, Workload
+from parsim.model.model import Model, Operator, Workload
 from parsim.parallel.groups import TENSOR
 from parsim.parallel.hooks import Emitter, SilentHooks, Weight
+from parsim.parallel.settings import Parallelism, Training
 
 
 @dataclass
@@ -145,3 +147,26 @@ def _features(operator: Operator, side: str) -> int:
     if side == "input":
         return operator.in_features
     return operator.out_features if isinstance(operator, GroupedLinear) else sum(operator.out_features)
+
+
+def tensor_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    """Why this model cannot be split so; with the arithmetic."""
+    size = parallelism.tensor.size
+    if size == 1:
+        return []
+    path = "parallel.tensor.size"
+    if not model.heads:
+        return [Finding(f"{model.name} has no attention heads to split", path, size, "use data or pipeline parallelism")]
+    findings = []
+    rules = [("heads", model.heads), ("key-value heads", model.kv_heads), ("MLP width", int(str(model.facts.get("mlp", 0) or 0)))]
+    for name, count in rules:
+        if count % size:
+            legal = [d for d in range(1, count + 1) if count % d == 0 and d <= 64]
+            nearest = sorted(legal, key=lambda d: abs(d - size))[:2]
+            text = f"{count} {name} / tensor size {size} = {count / size:g} is not whole"
+            findings.append(Finding(text, path, size, f"use {' or '.join(map(str, sorted(nearest)))}"))
+    if parallelism.tensor.sequence_parallel and parallelism.context.size == 1 and training.sequence_length % size:
+        tokens = training.sequence_length
+        text = f"sequence parallelism shards {tokens} tokens over {size} ranks = {tokens / size:g} is not whole"
+        findings.append(Finding(text, "parallel.tensor.sequence_parallel", True, "pad the sequence length"))
+    return findings

@@ -6,7 +6,7 @@ into one item and records collectives, waits and memory effects relative to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -56,48 +56,6 @@ class Item:
         return ((rank, tuple(self.effects)),)
 
 
-Named = tuple[str, bool]
-"""a name, and whether that of the block follows it"""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One item of a `Stretch`, or its share of one that was open before."""
-
-    continued: bool
-    """it is the compute item that was open"""
-    name: Named
-    kind: str
-    lanes: tuple[str, ...]
-    sums: tuple[float, float, float, float]
-    """duration, memory time, FLOP and bytes moved"""
-    collective: tuple[str, str, int] | None
-    needs: tuple[int, ...]
-    """items of the stretch from its first, or, below 0, ~place among the handles known before it"""
-    tails: tuple[str, ...]
-    effects: tuple[tuple[float, int, bool], ...]
-    """offset, place of the tensor in the block's tape, whether it is allocated"""
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """What some operators of a block add to a pass, whichever block it is; see `parsim.program.stretches`."""
-
-    pieces: tuple[Piece, ...]
-    open: bool
-    """the last piece is still being written"""
-    called: tuple[Named, str]
-    """what compute is called then, and its kind"""
-    waits: tuple[int, ...]
-    tails: tuple[str, ...]
-    pending: tuple[tuple[int, ...], ...]
-    last_compute: int
-
-
-Stretches = dict[Hashable, Stretch]
-"""what is known already, by what it depends on"""
-
-
 class PassBuilder(Emitter):
     """Collects the items of one pass.
 
@@ -132,7 +90,7 @@ class PassBuilder(Emitter):
         """what the next compute waits for"""
         self.last_compute = START
         self.deferred: Callable[[], None] | None = None
-        """writes operators that are put off until something else is written (`parsim.program.stretches`)"""
+        """writes operators that are put off until something else is written (`parsim.program.block_templates`)"""
 
     @property
     def first(self) -> bool:

@@ -13,7 +13,7 @@ Boundary tensors are x<b> (input of block b) and dx<b> (its gradient).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 
 from parsim.model.loss import Loss
 from parsim.model.tape import Step, Tape
@@ -22,12 +22,12 @@ from parsim.parallel.hooks import Sharding, Unit, Weight
 from parsim.parallel.plan import Chunk
 from parsim.parallel.schedules.slot import SlotKind
 from parsim.parallel.stages import Group
+from parsim.program.block_templates import BlockTensors, DeferredOperators
 from parsim.program.checkpoint_offload import CheckpointOffload
 from parsim.program.host import Floor, LaunchFloor
 from parsim.program.pass_builder import Item
+from parsim.program.pipeline_rank import PipelineRank, between_weights
 from parsim.program.program import COMPUTE
-from parsim.program.stage import Stage
-from parsim.program.stretches import Deferred, Own
 
 HOST = "host"
 """lane of the data loader"""
@@ -38,22 +38,22 @@ _BOUNDARY = {"input": ("x", 0), "output": ("x", 1), "grad_input": ("dx", 0), "gr
 class StagePassWriter:
     """One pass while it is being written."""
 
-    def __init__(self, of: Stage, stage: int, *, first: bool, last: bool, split: bool, partial: bool = False) -> None:
-        self.of = of
-        self.plan = of.plan
+    def __init__(self, home: PipelineRank, stage: int, *, first: bool, last: bool, split: bool, partial: bool = False) -> None:
+        self.home = home
+        self.plan = home.plan
         self.stage = stage
         self.partial = partial
-        self._mark = of.mark(partial)
-        self.chunk: Chunk = of.chunks[stage]
-        self.at = of.builder(stage, first=first, last=last)
-        self.sharding: Sharding = of.sharding[stage]
-        self.units = of.units[stage]
+        self._mark = home.mark(partial)
+        self.chunk: Chunk = home.chunks[stage]
+        self.at = home.builder(stage, first=first, last=last)
+        self.sharding: Sharding = home.sharding[stage]
+        self.units = home.units[stage]
         self.hooks = self.plan.operator_hooks(partial=partial, split=split)
         """of the axes that have something to say between operators, in the order in which they are asked"""
-        self.groups = of.groups(stage)
+        self.groups = home.groups(stage)
         self._group_of = {block: group for group in self.groups for block in group.blocks}
         self._unit_of = {block: unit for unit in self.units for block in unit.blocks}
-        self.host = LaunchFloor(self.plan.runtime.host, of.clock, self.at, of.floors)
+        self.host = LaunchFloor(self.plan.runtime.host, home.clock, self.at, home.floors)
         self._opened: set[str] = set()
         self._left: dict[str, int] = {}
         again = [group.blocks[-1] for group in self.groups if group.checkpoint and split]
@@ -63,16 +63,7 @@ class StagePassWriter:
         self._split = split
         offloads = self.plan.training.backward and self.plan.training.offload.activations != "none"
         kept = {group: self._name(group.blocks[0], "input") for group in self.groups if offloads and self._owns_input(group)}
-        self.offload = CheckpointOffload(self.at, kept, of.moved)
-
-    def finish(self) -> list[Item]:
-        """The items of the pass."""
-        return self.at.finish()
-
-    @property
-    def depends_on(self) -> set[str]:
-        """See `PassBuilder.depends_on`."""
-        return self.at.depends_on
+        self.offload = CheckpointOffload(self.at, kept, home.moved)
 
     @property
     def _is_first(self) -> bool:
@@ -102,25 +93,25 @@ class StagePassWriter:
 
     def tape(self, block: int) -> Tape:
         """The tape of a block in this pass."""
-        return self.of.tape(block, self.partial)
+        return self.home.tape(block, self.partial)
 
     def _declare(self, block: int) -> None:
         key = (block, self.partial, block in self._again)
-        if key in self.of.declared:
+        if key in self.home.declared:
             return
         categories = {"activations": "activations", "gradients": "temporaries", "temporaries": "temporaries"}
         numbers = []
         for name, row in self.tape(block).tensors.items():
             full = self.at.full(self._name(block, name))
-            numbers.append(self.of.table.declare(full, row.bytes, categories[row.category], per_micro_batch=True))
-        self.of.declared[key] = Own(self.plan.model.block_names[block], tuple(numbers))
+            numbers.append(self.home.table.declare(full, row.bytes, categories[row.category], per_micro_batch=True))
+        self.home.declared[key] = BlockTensors(self.plan.model.block_names[block], tuple(numbers))
 
     def _add(self, block: int, what: Hashable, write: Callable[[], None]) -> None:
         """Write operators of the block, or repeat what equal ones wrote; `what`: all that they depend on besides tape and pass."""
         if self.at.deferred is None:
-            own = self.of.declared[block, self.partial, block in self._again]
+            own = self.home.declared[block, self.partial, block in self._again]
             pending = [hooks.pending for hooks in self.hooks]
-            self._deferred = Deferred(self.at, self.of.stretches, (self.tape(block), self._split), own, pending)
+            self._deferred = DeferredOperators(self.at, self.home.block_templates, (self.tape(block), self._split), own, pending)
         self._deferred.add(what, write)
 
     def _names(self, block: int, tensors: Sequence[str]) -> list[str]:
@@ -135,7 +126,7 @@ class StagePassWriter:
         if self._is_last and any(operator.shifted for operator in loss):
             size = 8 * self.plan.sized(self.partial).tokens
             held.append(self.at.tensor(f"{self._mark}labels", size, "activations", per_micro_batch=True))
-        return [name for name in held if self.of.table.rows[self.at.number(name)].bytes]
+        return [name for name in held if self.home.table.rows[self.at.number(name)].bytes]
 
     # -- forward --------------------------------------------------------------------------------------------------
 
@@ -213,7 +204,7 @@ class StagePassWriter:
         first = block == self.chunk.blocks[0]
         if not self.plan.training.backward or (first and not self._stays(block)) or not self.tape(block - 1).output_saved:
             return False
-        group = self.of.groups(self.stage - 1)[-1] if first else self._group_of[block - 1]
+        group = self.home.groups(self.stage - 1)[-1] if first else self._group_of[block - 1]
         return not group.checkpoint or block in group.blocks
 
     def _stays(self, boundary: int) -> bool:
@@ -231,13 +222,13 @@ class StagePassWriter:
         size = self.tape(boundary - 1).tensors["output"].bytes
         category = "activations" if prefix == "x" else "temporaries"
         name = self.at.tensor(f"{self._mark}{prefix}{boundary}", size, category, per_micro_batch=True)
-        if self.of.message(size) == size:
+        if self.home.message(size) == size:
             self.at.compute("", COMPUTE, (), allocates=[name])
         else:
-            self.at.collective("all_gather", TENSOR, self.of.moved(size), f"received {prefix}", blocking=True, allocates=[name])
+            self.at.collective("all_gather", TENSOR, self.home.moved(size), f"received {prefix}", blocking=True, allocates=[name])
 
     def _allocate_workspace(self, way: str) -> None:
-        if (number := self.of.first_use(way)) is not None:
+        if (number := self.home.first_use(way)) is not None:
             self.at.allocate(number)
             self.at.depends_on |= {"first", "last"}
 
@@ -259,7 +250,7 @@ class StagePassWriter:
                 self.offload.before_recompute(group)
                 self._recompute(group.blocks)
             for block in reversed(group.blocks):
-                differentiated = self.of.differentiated(block)
+                differentiated = self.home.differentiated(block)
                 self.host.begin_block(self._floor(block, backward=True, inputs=inputs, weights=weights) if differentiated else None)
                 if not group.checkpoint and inputs:
                     self._enter(block, backward=True)
@@ -292,7 +283,7 @@ class StagePassWriter:
 
     def _differentiated(self, unit: Unit) -> bool:
         """Backward passes through the unit."""
-        return any(map(self.of.differentiated, unit.blocks))
+        return any(map(self.home.differentiated, unit.blocks))
 
     def _recompute(self, blocks: Sequence[int]) -> None:
         for block in blocks:
@@ -306,12 +297,12 @@ class StagePassWriter:
             self.at.compute("", "recompute", (), frees=[output])
 
     def _backward_block(self, block: int, *, inputs: bool, weights: bool) -> None:
-        """Run a block's backward. The strategy is asked around every weight step; what lies between is one stretch."""
+        """Run a block's backward. The strategy is asked around every weight step; what lies between is one template."""
         taped, at = self.tape(block), self.at
         mine = taped.input_saved and not (self._external(block) or self._kept_by_producer(block))
         used = ("backward", inputs, weights, mine, self._ends(block))
         last: Step | None = None
-        for steps, place in _between_weights(taped, inputs=inputs, weights=weights):
+        for steps, place in between_weights(taped, inputs=inputs, weights=weights):
             coming = None if place is None else taped.backward[place]
             if steps or self.hooks:
                 self._add(block, (used, "before", place), partial(self._between, block, last, steps, coming, mine))
@@ -353,7 +344,7 @@ class StagePassWriter:
 
     def _before_gradient(self, block: int, step: Step) -> Sequence[Weight]:
         """Announce the gradients that a weight step writes first; returns those of the block's own weights."""
-        own, shared = self.of.trained(block, step.operator.name)
+        own, shared = self.home.trained(block, step.operator.name)
         fresh = [weight for weight in (*own, *shared) if weight.name not in self._written]
         self._written.update(weight.name for weight in fresh)
         by_unit: dict[str, list[Weight]] = {}
@@ -394,31 +385,13 @@ class StagePassWriter:
         if unit.name in self._opened or not unit.weights or (backward and not self._differentiated(unit)):
             return
         self._opened.add(unit.name)
-        if backward:
-            self.sharding.before_backward(unit, self.at)
-        else:
-            self.sharding.before_forward(unit, self.at)
+        hook = self.sharding.before_backward if backward else self.sharding.before_forward
+        hook(unit, self.at)
 
     def _leave(self, block: int, *, backward: bool) -> None:
         unit: Unit = self._unit_of[block]
         left = self._left[unit.name] = self._left.get(unit.name, len(unit.blocks)) - 1
         if left or not unit.weights or (backward and not self._differentiated(unit)):
             return
-        if backward:
-            self.sharding.after_backward(unit, self.at)
-        else:
-            self.sharding.after_forward(unit, self.at)
-
-
-@lru_cache(maxsize=4096)
-def _between_weights(taped: Tape, *, inputs: bool, weights: bool) -> tuple[tuple[tuple[int, ...], int | None], ...]:
-    """Places in the backward tape of steps that follow each other, and of the weight step behind them (None: the end)."""
-    cut: list[tuple[tuple[int, ...], int | None]] = []
-    steps: list[int] = []
-    for place, step in enumerate(taped.backward):
-        if step.phase != "weight":
-            steps += [place] * inputs
-        elif weights:
-            cut.append((tuple(steps), place))
-            steps = []
-    return (*cut, (tuple(steps), None))
+        hook = self.sharding.after_backward if backward else self.sharding.after_forward
+        hook(unit, self.at)

@@ -10,7 +10,8 @@ from parsim.kernel import Kernel
 from parsim.parallel.groups import OFFLOAD, PIPELINE
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.slot import SlotKind
-from parsim.program.pass_builder import Item, Stretches
+from parsim.program.block_templates import BlockTemplates
+from parsim.program.pass_builder import Item
 from parsim.program.program import Effect
 from parsim.program.stage_passes import StagePasses
 
@@ -40,8 +41,8 @@ class SlotPass:
 class Script:
     """The passes of one pipeline rank and role for a whole step, written in the order of its schedule."""
 
-    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], stretches: Stretches) -> None:
-        self.passes = StagePasses(plan, pipeline_rank, role, clock, stretches)
+    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], templates: BlockTemplates) -> None:
+        self.passes = StagePasses(plan, pipeline_rank, role, clock, templates)
         self.begin: Sequence[Item] = self.passes.begin()
         self.slots: list[SlotPass] = []
         self.versions: list[Sequence[tuple[int, tuple[Effect, ...]]]] = []
@@ -63,9 +64,9 @@ class Script:
             counted = (SlotKind.BACKWARD_WEIGHT if kind == SlotKind.FULL_BACKWARD else kind, stage)
             count = taken[counted] = taken.get(counted, 0) + 1
             key = (kind, stage, count == 1 or asynchronous, count == micro_batches or asynchronous, micro_batch == smaller)
-            if not fixed or (found := self._known.get(key)) is None:
-                found = self._known[key] = self._slot(*key)
-            self.slots.append(found)
+            if not fixed or (slot_pass := self._known.get(key)) is None:
+                slot_pass = self._known[key] = self._slot(*key)
+            self.slots.append(slot_pass)
             if asynchronous:
                 self.versions.append(passes.stash(kind, micro_batch))
 
@@ -118,15 +119,15 @@ def write(plan: Plan, clock: Callable[[Kernel], float]) -> Scripts:
     roles: list[dict[str, None]] = [{} for _ in plan.slots]
     for p, role in zip(plan.mesh.coordinates(PIPELINE), plan.roles(), strict=True):
         roles[p][role] = None
-    stretches: Stretches = {}
-    return [{role: Script(plan, p, role, clock, stretches) for role in mine} for p, mine in enumerate(roles)]
+    templates: BlockTemplates = {}
+    return [{role: Script(plan, p, role, clock, templates) for role in mine} for p, mine in enumerate(roles)]
 
 
 def families(scripts: Scripts) -> dict[Family, dict[int | None, None]]:
     """Every kind of transfer in a step -> sizes [B]."""
-    found: dict[Family, dict[int | None, None]] = {}
+    sizes: dict[Family, dict[int | None, None]] = {}
     for by_role in scripts:
         for script in by_role.values():
             for family, size in script.families():
-                found.setdefault(family, {})[size] = None
-    return found
+                sizes.setdefault(family, {})[size] = None
+    return sizes

@@ -9,26 +9,28 @@ from collections.abc import Callable, Hashable, Sequence
 from math import inf
 
 from parsim.kernel import Kernel
+from parsim.model.stages import ProfiledStage
 from parsim.parallel.groups import MODEL, TENSOR, WORLD, tied_group
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.classic import Versions
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS, GRADIENTS_OF_WEIGHTS, SlotKind
-from parsim.program.pass_builder import Item, Stretches
+from parsim.program.block_templates import BlockTemplates
+from parsim.program.pass_builder import Item
 from parsim.program.pass_writer import StagePassWriter
+from parsim.program.pipeline_rank import PipelineRank
 from parsim.program.program import COMPUTE, Effect
-from parsim.program.stage import Stage
 
 _Template = tuple[str, int, bool, bool, bool, Hashable]
 """kind, stage, first, last, smaller micro-batch, state of the sharding before it"""
 
 
-class StagePasses(Stage):
+class StagePasses(PipelineRank):
     """Passes of the ranks of one pipeline rank and role. Templates are built on first use, in schedule order."""
 
     def __init__(
-        self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], stretches: Stretches | None = None
+        self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], templates: BlockTemplates | None = None
     ) -> None:
-        super().__init__(plan, pipeline_rank, role, clock, stretches)
+        super().__init__(plan, pipeline_rank, role, clock, templates)
         self._ending: list[Item] = []
         self._templates: dict[_Template, tuple[list[Item], Hashable]] = {}
         self._written: dict[tuple[str, int, bool], list[tuple[_Template, set[str]]]] = {}
@@ -125,11 +127,11 @@ class StagePasses(Stage):
                 writer.forward()
             else:
                 writer.backward(inputs=kind in GRADIENTS_OF_INPUTS, weights=kind in GRADIENTS_OF_WEIGHTS)
-            items = writer.finish()
+            items = writer.at.finish()
             if self.plan.asynchronous and kind == SlotKind.FULL_BACKWARD:
                 _extend(items, self.end())
             self._templates[key] = (items, sharding.state())
-            self._written.setdefault((kind, stage, partial), []).append((key, writer.depends_on))
+            self._written.setdefault((kind, stage, partial), []).append((key, writer.at.depends_on))
         items, state = self._templates[key]
         sharding.restore(state)
         return items
@@ -154,10 +156,9 @@ class StagePasses(Stage):
             return (0, (), 0.0)
         size = self.table.rows[number].bytes
         released = () if kind == SlotKind.FORWARD and self.keeps_output(chunk) else (number,)
-        if self.profiled:
-            operator = self.plan.model.blocks[chunk.blocks[0]].operators[0]
-            if (measured := getattr(operator, "send", 0.0)) or not getattr(operator, "output_bytes", 0):
-                return (None, tuple(Effect(measured, n, allocate=False) for n in released), measured)
+        operator = self.plan.model.blocks[chunk.blocks[0]].operators[0]
+        if isinstance(operator, ProfiledStage) and (operator.send or not operator.output_bytes):
+            return (None, tuple(Effect(operator.send, n, allocate=False) for n in released), operator.send)
         return (self.message(self.moved(size)), tuple(Effect(inf, n, allocate=False) for n in released), 0.0)
 
     def memory_bound(self) -> dict[str, float]:

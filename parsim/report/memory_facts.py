@@ -113,11 +113,11 @@ class _Classes:
 
 def _decisive(devices: Collection[DeviceMemory], usable: int, close: float) -> set[int]:
     """Ranks of classes that the peaks of the report are taken from, or whose peak is within `close` bytes of what they may use."""
-    found = {device.rank for device in devices if abs(usable - device.device_used_bytes) <= close}
+    ranks = {device.rank for device in devices if abs(usable - device.device_used_bytes) <= close}
     for name in ("device_used_bytes", "reserved_bytes", "allocated_bytes"):
         most = max(getattr(device, name) for device in devices)
-        found |= {device.rank for device in devices if getattr(device, name) == most}
-    return found - {device.rank for device in devices if device.method == "replayed"}
+        ranks |= {device.rank for device in devices if getattr(device, name) == most}
+    return ranks - {device.rank for device in devices if device.method == "replayed"}
 
 
 def _with_curves(devices: Sequence[DeviceMemory]) -> tuple[DeviceMemory, ...]:
@@ -177,7 +177,7 @@ def communicators(run: Run) -> dict[int, int]:
             continue
         for lane in op.lanes:
             groups.setdefault(lane.rank, set()).add(() if collective.kind == "send" else collective.group)
-    return {rank: len(found) for rank, found in groups.items()}
+    return {rank: len(joined) for rank, joined in groups.items()}
 
 
 def _device(run: Run, curve: MemoryTimeline, fixed: tuple[int, int], drawn: Callable[[], MemoryCurve] | None) -> DeviceMemory:

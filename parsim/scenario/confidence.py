@@ -16,7 +16,7 @@ from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from parsim.model.counts import parameter_count
+from parsim.model.model import parameter_count
 from parsim.scenario.files import home, read_text
 
 if TYPE_CHECKING:

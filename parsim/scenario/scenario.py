@@ -6,13 +6,14 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from parsim.columns import left, printable, width
-from parsim.errors import Finding
+from parsim.errors import Finding, InputError
 from parsim.scenario.files import parse_value, shown
 from parsim.scenario.references import folder, inline, python_file, reference_origins
 from parsim.scenario.shortforms import long_key
@@ -73,6 +74,14 @@ class Scenario:
     def findings_at(self, findings: Iterable[Finding]) -> list[Finding]:
         """The findings with their places filled in; keys of the model or topology file point into that file."""
         return [finding if finding.file else self._placed(finding) for finding in findings]
+
+    @contextmanager
+    def placing(self) -> Iterator[None]:
+        """Give the findings of rooms that know no files their place in the user's."""
+        try:
+            yield
+        except InputError as error:
+            raise type(error)(self.findings_at(error.findings)) from error
 
     def _placed(self, finding: Finding) -> Finding:
         if not finding.path:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, ScenarioError
 from parsim.report.lanes import TimelineData, timeline_data
 from parsim.report.report import Report
-from parsim.report.representatives import choose
+from parsim.report.selection import choose
 from parsim.run import simulate
 from parsim.scenario import files
 from parsim.scenario.provenance import provenance

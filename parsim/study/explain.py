@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from parsim.report import Report
-from parsim.report.causes import Cause, causes
+from parsim.report.critical_path import Cause
 from parsim.report.quantities import gib, percent, seconds
 from parsim.report.verdict import step_text
 from parsim.run import simulate
@@ -50,7 +50,7 @@ def explain(scenario: Scenario, *, jobs: int | None = None, watch: Watch | None 
     return Explanation(
         scenario=scenario,
         report=with_effects(scenario, report, jobs=jobs, watch=watch),
-        causes=causes(report),
+        causes=report.causes,
         what_ifs=what_ifs(scenario, report, jobs=jobs, watch=watch),
         roofline=None if profiled else roofline(built),
     )

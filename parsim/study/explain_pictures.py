@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from parsim.report.plots.explanation import ChangeBar, RooflinePart, roofline_figure, tornado_figure
 from parsim.report.plots.figure import save
-from parsim.report.plots.roofline import Dot, roofline_figure
-from parsim.report.plots.tornado import Bar, tornado_figure
 from parsim.study.explain import Explanation
 
 _LEAST = 5e-4
@@ -21,14 +20,14 @@ def pictures(found: Explanation, kind: Literal["svg", "png"] = "svg") -> dict[st
     name, step = found.report.measured.name, found.report.step_time
     files = {}
     changes = [
-        Bar(one.change.name + ("" if one.trial.fits else " (does not fit)"), min(0.0, one.effect), max(0.0, one.effect))
+        ChangeBar(one.change.name + ("" if one.trial.fits else " (does not fit)"), min(0.0, one.effect), max(0.0, one.effect))
         for one in found.what_ifs
         if not one.trial.refused and abs(one.effect) >= _LEAST
     ]
     if changes:
         files[f"what-if.{kind}"] = save(tornado_figure(f"{name}: what if", changes, "time of the same samples"), kind)
     guesses = [
-        Bar(
+        ChangeBar(
             f"{one.name.removeprefix('cluster.set.')} = {one.value[:20]}",
             one.effect.step_time_s[0] / step - 1.0,
             one.effect.step_time_s[1] / step - 1.0,
@@ -42,6 +41,9 @@ def pictures(found: Explanation, kind: Literal["svg", "png"] = "svg") -> dict[st
     if found.roofline is not None and found.roofline.points:
         roof = found.roofline
         total = math.fsum(point.seconds for point in roof.points)
-        dots = [Dot(f"{point.group}: {point.name}", point.intensity, point.rate, point.seconds / total) for point in roof.points[:_MOST]]
+        dots = [
+            RooflinePart(f"{point.group}: {point.name}", point.intensity, point.rate, point.seconds / total)
+            for point in roof.points[:_MOST]
+        ]
         files[f"roofline.{kind}"] = save(roofline_figure(f"{name} on {roof.device}", dots, roof.peak, roof.bandwidth), kind)
     return files

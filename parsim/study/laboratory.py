@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from parsim.errors import Finding, PlanError
-from parsim.report.length import inches
+from parsim.errors import Finding, PlanError, attempt
 from parsim.report.schedule_scene import Labels, Scene
+from parsim.report.selection import inches
 from parsim.study import schedule_text as words
-from parsim.study.schedule import Result, simulate
-from parsim.study.schedule_inputs import Times, entries
+from parsim.study.schedule import LabResult, simulate
+from parsim.study.schedule_inputs import PassTimes, entries
 from parsim.study.schedule_inputs import times as read_times
 
 if TYPE_CHECKING:
     from parsim.report.plots.figure import Drawing
 
-T = TypeVar("T")
 Passes = str | Mapping[str, float | str | Sequence[float | str]]
 """``"F=1,B=2"``, or {"F": 1, "B": 2}, values with units as texts, one value or one per rank"""
-_CELL = "text-align:right;padding:1px 14px 1px 0"
 
 
 class Schedules:
-    """Pipeline schedules side by side; a sequence of `Result`, whose times are in `unit`. Shows itself in a notebook."""
+    """Pipeline schedules side by side; a sequence of `LabResult`, whose times are in `unit`. Shows itself in a notebook."""
 
-    def __init__(self, results: Sequence[Result], times: Times) -> None:
+    def __init__(self, results: Sequence[LabResult], times: PassTimes) -> None:
         self.results = tuple(results)
         self.times = times
 
     def __len__(self) -> int:
         return len(self.results)
 
-    def __iter__(self) -> Iterator[Result]:
+    def __iter__(self) -> Iterator[LabResult]:
         return iter(self.results)
 
-    def __getitem__(self, which: str | int) -> Result:
+    def __getitem__(self, which: str | int) -> LabResult:
         """By place or by label ("1f1b", "interleaved v=2"). Raises `KeyError` for a label that none has."""
         if isinstance(which, int):
             return self.results[which]
@@ -81,10 +79,7 @@ class Schedules:
 
     def _repr_html_(self) -> str:
         unit = words.unit_of(self.results, self.times)
-        first, second, *rows = words.table_rows(self.results, unit)
-        heads = "".join(f"<th style='{_CELL}'>{escape(one)}<br>{escape(two)}</th>" for one, two in zip(first, second, strict=True))
-        cells = ("".join(f"<td style='{_CELL}'>{escape(cell)}</td>" for cell in row) for row in rows)
-        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody></table>"
+        table = words.table(self.results, unit).notebook()
         return f"<div><p>{escape(words.asked(self.results, self.times, unit))}</p>{table}{self._svg()}</div>"
 
     def _svg(self) -> str:
@@ -128,28 +123,19 @@ def schedule(  # noqa: PLR0913 - one keyword per option of the command
     findings: list[Finding] = []
     passes = times if isinstance(times, str) else ",".join(f"{key}={_list(value)}" for key, value in times.items())
     factors = None if tuple(stage_times) == (1.0,) else _list(stage_times)
-    seconds = _checked(findings, lambda: read_times(passes, communication=_list(comm), stage_times=factors, overlap=overlap_sends))
-    size = _checked(findings, lambda: _bytes(activation))
+    seconds = attempt(lambda: read_times(passes, communication=_list(comm), stage_times=factors, overlap=overlap_sends), findings)
+    size = attempt(lambda: _bytes(activation), findings)
     chunks = (v,) if isinstance(v, int) else tuple(v)
     if names:
-        found = _checked(findings, lambda: entries(names, p, m, chunks, trust_code=trust_code))
+        schedules = attempt(lambda: entries(names, p, m, chunks, trust_code=trust_code), findings)
     else:
         findings.append(Finding("no schedule is named", "names", suggestion='for example schedule("1f1b", "gpipe", p=4, m=8)'))
-    if findings or found is None or seconds is None:
+    if findings or schedules is None or seconds is None:
         raise PlanError(map(_as_argument, findings))
     try:
-        return Schedules(simulate(found, seconds, size), seconds)
+        return Schedules(simulate(schedules, seconds, size), seconds)
     except PlanError as error:
         raise PlanError(map(_as_argument, error.findings)) from None
-
-
-def _checked(findings: list[Finding], read: Callable[[], T]) -> T | None:
-    """What `read` gives; None, and more findings, where it cannot."""
-    try:
-        return read()
-    except PlanError as error:
-        findings += error.findings
-        return None
 
 
 def _list(values: float | str | Sequence[float | str]) -> str:
@@ -171,7 +157,7 @@ def _as_argument(finding: Finding) -> Finding:
     def spelled(text: str) -> str:
         return re.sub(
             r"(?<![\w-])--?([a-z][a-z-]*)(?: ([0-9]+))?",
-            lambda found: found[1].replace("-", "_") + (f"={found[2]}" if found[2] else ""),
+            lambda option: option[1].replace("-", "_") + (f"={option[2]}" if option[2] else ""),
             text,
         )
 

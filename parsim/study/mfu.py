@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parsim.errors import Finding, ScenarioError
+from parsim.errors import Finding, ScenarioError, attempt
 from parsim.model.flops import Recompute
 from parsim.study.counting import (
     RECOMPUTE,
     Counted,
     Subject,
-    attempt,
     conventions,
     counted_document,
     device_of,
@@ -33,7 +32,7 @@ _RATES = ("--tokens-per-s", "--samples-per-s", "--step-time", "--tflops")
 
 
 @dataclass(frozen=True)
-class Question:
+class MfuQuestion:
     """What the user asks; fields are the command line's options."""
 
     model: str
@@ -60,7 +59,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Utilised:
-    """The run under one convention."""
+    """What the run reaches under one FLOP convention."""
 
     counted: Counted
     units_per_s: float
@@ -91,10 +90,10 @@ class Utilised:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Everything the command prints."""
+class MfuAnswer:
+    """The utilisation of a run under every convention, beside published runs."""
 
-    question: Question
+    question: MfuQuestion
     of: Subject
     device: Device
     dtype: str
@@ -139,15 +138,15 @@ class Answer:
         peaks = [("the dense peak", 1.0)]
         if self.sparse_peak is not None:
             peaks.append(("the peak with sparsity", self.usual.peak / self.sparse_peak))
-        found = []
+        ways = []
         for row in self.rows:
             kinds = [("MFU", row.mfu)] + ([("HFU", row.hfu)] if row.counted.repeated else [])
-            found += [
+            ways += [
                 (abs(value * factor / self.claimed - 1), f"{kind} by {row.counted.name}", peak)
                 for kind, value in kinds
                 for peak, factor in peaks
             ]
-        return tuple(sorted(found))
+        return tuple(sorted(ways))
 
     def yours(self, row: PublishedUtilisation) -> float | None:
         """This run counted as a published one counts."""
@@ -159,19 +158,19 @@ class Answer:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What cannot be."""
-        row, found = self.usual, []
+        """Sentences about figures that are impossible or look like a mixed-up option."""
+        row, texts = self.usual, []
         if row.hfu > 1:
             text = f"{100 * row.hfu:.1f} % of the dense peak is impossible"
             wider = "a narrower type than " + self.dtype if row.hfu <= 2 else "a rate of more GPUs than --gpus"
-            found.append(f"{text}: check the rate, --gpus and --dtype ({wider}?)")
+            texts.append(f"{text}: check the rate, --gpus and --dtype ({wider}?)")
         per_gpu = row.mfu * self.question.gpus
         if self.question.gpus > 1 and row.mfu < 0.05 and 0.1 < per_gpu <= 0.8 and self.question.tokens_per_s is not None:
-            found.append(f"--tokens-per-s is of the whole job; if it is per GPU, the MFU is {100 * per_gpu:.2f} %")
-        return tuple(found)
+            texts.append(f"--tokens-per-s is of the whole job; if it is per GPU, the MFU is {100 * per_gpu:.2f} %")
+        return tuple(texts)
 
 
-def mfu(question: Question) -> Answer:
+def mfu(question: MfuQuestion) -> MfuAnswer:
     """Count. Raises `InputError` with everything that is wrong in the question."""
     findings: list[Finding] = []
     of = attempt(lambda: subject(question.model, question.sequence_length), findings)
@@ -203,10 +202,10 @@ def mfu(question: Question) -> Answer:
     if of.model.sequence:
         beside = nearest(_stem(question.gpu), of.parameters, question.gpus, of.sequence, dtype)
     sparse = 2 * peak if "tf32" in device.peak and dtype != "fp32" else None
-    return Answer(question, of, device, dtype, arithmetic, tuple(rows), sparse, beside, tokens, claimed, paper)
+    return MfuAnswer(question, of, device, dtype, arithmetic, tuple(rows), sparse, beside, tokens, claimed, paper)
 
 
-def _recompute(question: Question) -> Recompute:
+def _recompute(question: MfuQuestion) -> Recompute:
     return {"full": "full", "selective": "selective"}.get(question.recompute, "none")  # type: ignore[return-value]
 
 
@@ -216,7 +215,7 @@ def _stem(gpu: str) -> str:
     return find("devices", gpu).stem
 
 
-def _given(question: Question, of: Subject | None, findings: list[Finding]) -> tuple[float, str] | None:
+def _given(question: MfuQuestion, of: Subject | None, findings: list[Finding]) -> tuple[float, str] | None:
     """Tokens (samples) per second of the whole job, and how they follow; (0, "") under --tflops."""
     values = (question.tokens_per_s, question.samples_per_s, question.step_time, question.tflops)
     stated = [option for option, value in zip(_RATES, values, strict=True) if value is not None]
@@ -249,7 +248,7 @@ def _given(question: Question, of: Subject | None, findings: list[Finding]) -> t
     return 0.0, f"{question.tflops or 0:,.10g} TFLOP/s per GPU, as printed"
 
 
-def _batch(question: Question, of: Subject | None, findings: list[Finding]) -> float | None:
+def _batch(question: MfuQuestion, of: Subject | None, findings: list[Finding]) -> float | None:
     """Samples per step, also where written in tokens."""
     if question.global_batch is None:
         return None
@@ -268,7 +267,7 @@ def _batch(question: Question, of: Subject | None, findings: list[Finding]) -> f
     return count / of.sequence if noun == "token" and of is not None else float(count)
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: MfuAnswer) -> dict[str, Any]:
     """The answer as JSON: FLOP, FLOP/s, s, fractions of the dense peak."""
     question, of, row = answer.question, answer.of, answer.usual
     best = answer.explanations()
@@ -305,7 +304,7 @@ def document(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _row_document(row: Utilised, answer: Answer) -> dict[str, Any]:
+def _row_document(row: Utilised, answer: MfuAnswer) -> dict[str, Any]:
     dense = row.peak / answer.sparse_peak if answer.sparse_peak is not None else None
     share = answer.share_of_paper
     return {
@@ -320,7 +319,7 @@ def _row_document(row: Utilised, answer: Answer) -> dict[str, Any]:
     }
 
 
-def _published_document(answer: Answer, row: PublishedUtilisation) -> dict[str, Any]:
+def _published_document(answer: MfuAnswer, row: PublishedUtilisation) -> dict[str, Any]:
     value, how = row.utilisation
     return {
         "source": row.source, "table": row.table, "model": row.model, "parameters": row.parameters, "device": row.device,

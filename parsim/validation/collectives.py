@@ -62,7 +62,7 @@ class Reason:
     """whose predictions; None: all"""
 
     def explains(self, point: PublishedCollective, profile: str) -> bool:
-        """Whether the point is one of those."""
+        """Whether the reason is about the prediction of `profile` for `point`."""
         right = self.gpus in (None, point.gpus) and self.profile in (None, profile)
         return right and self.least <= point.bytes < self.below and point.nodes >= self.nodes
 
@@ -84,7 +84,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class BenchmarkSystem:
     """The machines that a set of points was measured on."""
 
     name: str
@@ -113,10 +113,10 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Everything that is measured."""
+    """Published collectives, the systems they were measured on, and the bands that are claimed for them."""
 
     points: tuple[PublishedCollective, ...]
-    systems: Mapping[str, System]
+    systems: Mapping[str, BenchmarkSystem]
     bands: Mapping[str, Band]
     edges: tuple[int, int, int]
     """of the size classes [0, a), [a, b], (b, c), [c, ...) [B]"""
@@ -124,7 +124,7 @@ class Measurements:
     """signalling rate of a kind of link, per link and direction [B/s]"""
 
     def size_class(self, size: int) -> int:
-        """0 to 3."""
+        """Number of the class of sizes, 0 to 3, that `size` [B] is in."""
         low, middle, high = self.edges
         return 0 if size < low else 1 if size <= middle else 2 if size < high else 3
 
@@ -172,7 +172,7 @@ def _band(_: str, tree: Mapping[str, Any]) -> Band:
     return Band(str(tree["what"]), *sides)
 
 
-def _system(name: str, tree: Mapping[str, Any]) -> System:
+def _system(name: str, tree: Mapping[str, Any]) -> BenchmarkSystem:
     only_known(tree, _SYSTEM_KEYS)
     if not isinstance(tree["topology"], str | Mapping):
         raise ValueError(f"topology is a name or a mapping, not {tree['topology']!r}")
@@ -190,7 +190,7 @@ def _system(name: str, tree: Mapping[str, Any]) -> System:
         )
         for entry in tree.get("misses", ())
     )
-    return System(
+    return BenchmarkSystem(
         name=name,
         title=str(tree["title"]),
         band=str(tree["class"]),

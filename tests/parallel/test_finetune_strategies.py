@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from jobs import job, model_of, tree
 
+from parsim.model.adapters import stored_bytes
 from parsim.model.catalogue import build_model
 from parsim.model.finetune import Finetune, finetuned
-from parsim.model.quantised import stored_bytes
 from parsim.parallel.optimizer import weight_bytes
 from parsim.parallel.settings import Optimizer, Recompute
 

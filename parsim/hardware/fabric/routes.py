@@ -9,10 +9,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.links import Link, LinkKind
@@ -31,8 +30,7 @@ SHARED_MEMORY_RATE = 10e9
 """one GPU to GPU stream staged in host memory [B/s]; NVIDIA/nccl-tests issue 74: 19-21 GB/s both ways together, PCIe 4.0, P2P disabled"""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """The directed links a transfer occupies.
 
     `coefficients[i]` is the number of bytes on `links[i]` per byte transferred; a link appears once.
@@ -171,7 +169,7 @@ class PathFinder:
 
     def neighbours(self, source: str, target: str, among: Iterable[str]) -> list[Route]:
         """NVLink routes through exactly one of the GPUs `among`, widest first, then in the order given."""
-        found: list[tuple[float, int, Route]] = []
+        detours: list[tuple[float, int, Route]] = []
         for number, relay in enumerate(among):
             if relay in (source, target):
                 continue
@@ -180,8 +178,8 @@ class PathFinder:
                 route = join((first, second))
                 cap = RELAY_SHARE * min(self.unit(link) for link in route.links)
                 route = Route(route.links, route.coefficients, route.latency, TIER_NEIGHBOUR, cap)
-                found.append((-route.bottleneck(self.capacity), number, route))
-        return [route for _, _, route in sorted(found, key=lambda item: item[:2])]
+                detours.append((-route.bottleneck(self.capacity), number, route))
+        return [route for _, _, route in sorted(detours, key=lambda item: item[:2])]
 
     def host(self, source: str, target: str, staged: bool) -> Route | None:
         """Over PCIe, CPUs and sockets; `staged` through the memory of the target's CPU."""

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from parsim.errors import Finding
-from parsim.report.economics import Bill, Busy, Economics, bill
-from parsim.report.goodput import best_interval
+from parsim.report.economics import Bill, Busy, Economics, best_interval, bill
 from parsim.study.size.strategies import Strategy
 
 DAY = 86400.0

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from parsim.report.plots.figure import Kind, save
-from parsim.report.plots.sizing import Limits, Option, gpus_time_figure, time_cost_figure
+from parsim.report.plots.tradeoff import Limits, Option, gpus_time_figure, time_cost_figure
 from parsim.report.write import write_together
 from parsim.study.fit_text import yaml_lines
 from parsim.study.size.answer import Answer, document, front

@@ -7,8 +7,7 @@ from math import log2
 from pathlib import Path
 
 from parsim.errors import Finding, ScenarioError
-from parsim.model.counts import parameter_count
-from parsim.model.model import Model
+from parsim.model.model import Model, parameter_count
 from parsim.scenario import files
 from parsim.study.size.question import Question
 

@@ -68,8 +68,8 @@ def test_repeated_blocks_are_what_writing_them_gives(job):
     plan, clock = planned(*JOBS[job])
     assert job != "smaller last" or plan.training.last_micro_batch
     for p in range(plan.mesh.size("pipeline")):
-        stretches, forgetful = {}, Forgetful()
-        repeated, written = StagePasses(plan, p, "", clock, stretches), StagePasses(plan, p, "", clock, forgetful)
+        templates, forgetful = {}, Forgetful()
+        repeated, written = StagePasses(plan, p, "", clock, templates), StagePasses(plan, p, "", clock, forgetful)
         for one, other in zip(passes_in_order(plan, repeated, p), passes_in_order(plan, written, p), strict=True):
             assert one == other
         assert repeated.table.rows == written.table.rows
@@ -82,7 +82,7 @@ def test_more_layers_are_not_written_more_often(job):
     kept = []
     for layers in (12, 24):
         plan, clock = planned(model | {"layers": layers}, parallel, training)
-        stretches = {}
-        list(passes_in_order(plan, StagePasses(plan, 0, "", clock, stretches), 0))
-        kept.append(len(stretches))
+        templates = {}
+        list(passes_in_order(plan, StagePasses(plan, 0, "", clock, templates), 0))
+        kept.append(len(templates))
     assert kept[0] == kept[1] < 60

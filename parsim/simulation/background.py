@@ -13,7 +13,7 @@ from parsim.hardware.transfers import SHORTEST_PERIOD, Background
 from parsim.simulation.network import Network
 
 
-class OtherTraffic:
+class BackgroundTraffic:
     """Starts streams and repeated transfers, and stops a run that only they would keep going."""
 
     def __init__(self, streams: Sequence[Background], network: Network, env: simpy.Environment) -> None:

@@ -19,7 +19,7 @@ _FULL = 0.999
 
 
 @dataclass(frozen=True, slots=True)
-class Serial:
+class Uncontended:
     """What one such collective takes."""
 
     time: float
@@ -28,9 +28,9 @@ class Serial:
     """per link: its id, bytes [B] and time at >= 99.9 % of capacity [s] of one run"""
 
 
-def serial_collectives(
+def contention_free(
     program: Program, cost: Callable[[Collective], CollectiveCost], capacity: Callable[[int], float], shared: Iterable[int] = ()
-) -> dict[Collective, Serial]:
+) -> dict[Collective, Uncontended]:
     """Time and loads of the collectives that never share a link. `shared` are links that carry other traffic as well."""
     common: dict[int, set[Lane]] = {link: set() for link in shared}
     links: dict[Collective, frozenset[int]] = {}
@@ -44,12 +44,12 @@ def serial_collectives(
                 common[link] = set(lanes)
     found = {}
     for collective, crossed in links.items():
-        if all(common[link] for link in crossed) and (serial := alone(cost(collective), capacity)) is not None:
-            found[collective] = serial
+        if all(common[link] for link in crossed) and (one := uncontended(cost(collective), capacity)) is not None:
+            found[collective] = one
     return found
 
 
-def alone(cost: CollectiveCost, capacity: Callable[[int], float]) -> Serial | None:
+def uncontended(cost: CollectiveCost, capacity: Callable[[int], float]) -> Uncontended | None:
     """The collective alone on its links; None if its own flows compete."""
     demand: dict[int, float] = {}
     carried: dict[int, float] = {}
@@ -66,7 +66,7 @@ def alone(cost: CollectiveCost, capacity: Callable[[int], float]) -> Serial | No
     for link, load in demand.items():
         if load > capacity(link) * _FITS:
             return None
-    return Serial(cost.time, tuple((link, size, _full(busy[link], _FULL * capacity(link))) for link, size in carried.items()))
+    return Uncontended(cost.time, tuple((link, size, _full(busy[link], _FULL * capacity(link))) for link, size in carried.items()))
 
 
 def _full(flows: list[tuple[float, float]], nearly: float) -> float:
@@ -79,10 +79,10 @@ def _full(flows: list[tuple[float, float]], nearly: float) -> float:
     return 0.0
 
 
-def add_uses(uses: dict[int, LinkUse], ran: Iterable[tuple[Serial, int]]) -> None:
+def add_uses(uses: dict[int, LinkUse], ran: Iterable[tuple[Uncontended, int]]) -> None:
     """Add what collectives did to their links without the network, each as often as it ran."""
-    for serial, runs in ran:
-        for link, size, full in serial.loads:
+    for one, runs in ran:
+        for link, size, full in one.loads:
             before = uses.get(link)
             carried, saturated = (before.bytes, before.saturated) if before is not None else (0.0, 0.0)
             uses[link] = LinkUse(carried + size * runs, saturated + full * runs)

@@ -13,33 +13,34 @@ from math import fsum
 from parsim.kernel import Attention, Gemm, Kernel
 from parsim.model.attention import AttentionCore
 from parsim.model.flops import Again
-from parsim.model.tape import Step, Tape, tape
+from parsim.model.liveness import tape
+from parsim.model.tape import Step, Tape
 from parsim.parallel.hooks import Weight
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.schedules.classic import weight_versions
 from parsim.parallel.stages import Group, checkpoint_groups
+from parsim.program.block_templates import BlockTemplates, BlockTensors
 from parsim.program.host import Floor
-from parsim.program.pass_builder import PassBuilder, Stretches, TensorTable
-from parsim.program.stretches import Own
+from parsim.program.pass_builder import PassBuilder, TensorTable
 
 
-class Stage:
+class PipelineRank:
     """The ranks of one pipeline rank and role, which all do the same."""
 
     def __init__(
-        self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], stretches: Stretches | None = None
+        self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], templates: BlockTemplates | None = None
     ) -> None:
         self.plan = plan
         self.clock = clock
         self.pipeline_rank = pipeline_rank
-        self.stretches: Stretches = {} if stretches is None else stretches
-        """what equal blocks add to passes (`parsim.program.stretches`); stages of one plan under one clock may share it"""
+        self.block_templates: BlockTemplates = {} if templates is None else templates
+        """what equal blocks add to passes (`parsim.program.block_templates`); stages of one plan under one clock may share it"""
         self.chunks = {chunk.stage: chunk for chunk in plan.of_rank(pipeline_rank)}
         self.table = TensorTable()
         self.sharding = {stage: plan.sharding(chunk, role) for stage, chunk in self.chunks.items()}
         self.units = {stage: plan.units(chunk) for stage, chunk in self.chunks.items()}
         self.weights = {w.name: w for chunk in self.chunks.values() for w in plan.weights(chunk)}
-        self.declared: dict[tuple[int, bool, bool], Own] = {}
+        self.declared: dict[tuple[int, bool, bool], BlockTensors] = {}
         """blocks whose tensors are in the table: index, of a smaller micro-batch, with an output that is recomputed beside the first"""
         self.floors: dict[Hashable, Floor] = {}
         """of blocks with the same tape, by way and by what of backward is run"""
@@ -207,6 +208,20 @@ class Stage:
     def weight_versions(self) -> int:
         """Most weight versions held at once: 1, or more under PipeDream."""
         return weight_versions(self.plan.slots[self.pipeline_rank]) if self.plan.asynchronous else 1
+
+
+@lru_cache(maxsize=4096)
+def between_weights(taped: Tape, *, inputs: bool, weights: bool) -> tuple[tuple[tuple[int, ...], int | None], ...]:
+    """Places in the backward tape of steps that follow each other, and of the weight step behind them (None: the end)."""
+    cut: list[tuple[tuple[int, ...], int | None]] = []
+    steps: list[int] = []
+    for place, step in enumerate(taped.backward):
+        if step.phase != "weight":
+            steps += [place] * inputs
+        elif weights:
+            cut.append((tuple(steps), place))
+            steps = []
+    return (*cut, (tuple(steps), None))
 
 
 @lru_cache(maxsize=4096)

@@ -6,13 +6,12 @@ See `parsim.program.folding` for what the colours mean.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parsim.hardware.flows import CollectiveCost
-from parsim.hardware.interconnect import Batch, Numbers
+from parsim.hardware.interconnect import EqualTransfers, Interconnect, Numbers
 from parsim.hardware.transfers import Background
 from parsim.parallel.plan import Plan
 from parsim.program.program import Collective
@@ -26,34 +25,17 @@ Families = Mapping[tuple[str, str, int, int], Collection[int | None]]
 _ROUNDS = 64
 
 
-class Interconnect(Protocol):
-    """What transfers cost and what links can carry."""
-
-    def cost(self, collective: Collective) -> CollectiveCost: ...
-    def capacity(self, link: int) -> float: ...
-
-
-@runtime_checkable
-class Batching(Protocol):
-    """Answers for many groups and links at a time."""
-
-    def batches(self, kind: str, groups: Numbers, size: int) -> Sequence[Batch]: ...
-    def examples(self, groups: Numbers) -> Sequence[Ranks]: ...
-    def capacities(self, links: Numbers) -> NDArray[np.float64]: ...
-    def slack(self, links: Numbers) -> Numbers: ...
-
-
-class Incidence:
+class LinkIncidence:
     """The graph of ranks, groups, flows and links, for the `families` of transfers that a step makes."""
 
     def __init__(self, plan: Plan, interconnect: Interconnect, families: Families, background: Sequence[Background]) -> None:
         self._named: list[tuple[str, str, int, Numbers]] = []
         """kind, axis, number of the first group, members: a row per group"""
         columns = _Columns()
-        for kind, axis, ranks, own, batch in _transfers(plan, interconnect, families):
-            members = ranks[batch.places]
+        for kind, axis, ranks, own, alike in _transfers(plan, interconnect, families):
+            members = ranks[alike.places]
             self._named.append((kind, axis, len(columns.own), members))
-            columns.add(members, own[batch.places], batch)
+            columns.add(members, own[alike.places], alike)
         for number, stream in enumerate(background):  # each is a group of its own, without ranks
             columns.add_stream(number, stream)
         self._members, self._member_group = columns.of("members"), columns.of("member_group")
@@ -62,9 +44,9 @@ class Incidence:
         self._weights = np.round(columns.of("weights") * 2**20).astype(np.uint64)
         self._link_flow, self._flow_group = columns.of("link_flow"), columns.of("flow_group")
         self._flow_own = columns.flow_own.copy()
-        slack = _slack(interconnect, self.used_links)
+        slack = interconnect.slack(self.used_links)
         self._binding = slack == 0
-        self._link_seed = _capacities(interconnect, self.used_links).view(np.uint64) + mixed(slack.astype(np.uint64))
+        self._link_seed = interconnect.capacities(self.used_links).view(np.uint64) + mixed(slack.astype(np.uint64))
 
     def groups_of(self, ranks: Collection[int]) -> Iterator[tuple[tuple[str, str, Ranks], int]]:
         """((kind, axis, members), number) of the groups that any of `ranks` is in."""
@@ -95,10 +77,9 @@ class Incidence:
             crossed = mixed(links + _sums(self._weights * flows[self._link_flow], self._links, len(links)))
             links = np.where(self._binding, crossed, links)  # a link that never binds keeps its colour
             ranks = mixed(ranks + _sums(mixed(groups)[self._member_group], self._members, len(ranks)))
-            found = (len(np.unique(ranks)), len(np.unique(links)), len(np.unique(groups)))
-            if found == classes:
+            before, classes = classes, (len(np.unique(ranks)), len(np.unique(links)), len(np.unique(groups)))
+            if before == classes:
                 break
-            classes = found
         return ranks, links, groups
 
 
@@ -114,14 +95,14 @@ class _Columns:
         """One column."""
         return np.concatenate([np.zeros(0, dtype=np.float64 if name == "weights" else np.int64), *self._parts.get(name, [])])
 
-    def add(self, ranks: Numbers, own: Colours, batch: Batch) -> None:
+    def add(self, ranks: Numbers, own: Colours, alike: EqualTransfers) -> None:
         """One more group per row of `ranks`; `own` tells families apart."""
-        cost, (count, members) = batch.cost, ranks.shape
+        cost, (count, members) = alike.cost, ranks.shape
         groups = np.arange(len(self.own), len(self.own) + count)
         self.own = np.concatenate((self.own, mixed(own + _hashed(cost.latency, members))))
         self._append(members=ranks.ravel(), member_group=np.repeat(groups, members))
         flows = [_hashed(flow.cap, flow.volume, flow.weight) for flow in cost.flows]
-        self._flows(groups, flows, [flow.path for flow in cost.flows], batch.links)
+        self._flows(groups, flows, [flow.path for flow in cost.flows], alike.links)
 
     def add_stream(self, number: int, stream: Background) -> None:
         """Traffic of others."""
@@ -147,7 +128,7 @@ class _Columns:
             self._parts.setdefault(name, []).append(column)
 
 
-def _transfers(plan: Plan, interconnect: Interconnect, families: Families) -> Iterator[tuple[str, str, Numbers, Colours, Batch]]:
+def _transfers(plan: Plan, interconnect: Interconnect, families: Families) -> Iterator[tuple[str, str, Numbers, Colours, EqualTransfers]]:
     """Every group of the whole cluster that makes a transfer: kind, breakdown axis, groups, hashes of their families, some of them.
 
     Sizes of one family for which the library chooses different algorithms for some group cross different links: one of each is looked
@@ -159,52 +140,23 @@ def _transfers(plan: Plan, interconnect: Interconnect, families: Families) -> It
         groups = plan.groups.sends(source, target) if kind == "send" else plan.groups.rows(axis, source)
         if None in sizes:  # sends that were measured: no links, but whoever receives waits for whoever sends
             own = np.full(len(groups), _hashed(kind, axis, source, target, "measured"))
-            yield (
-                kind,
-                whole,
-                groups,
-                own,
-                Batch(np.arange(len(groups)), CollectiveCost(0.0, ()), np.zeros((len(groups), 0), dtype=np.int64)),
-            )
+            no_links = np.zeros((len(groups), 0), dtype=np.int64)
+            yield kind, whole, groups, own, EqualTransfers(np.arange(len(groups)), CollectiveCost(0.0, ()), no_links)
         known = sorted(size for size in sizes if size is not None)
         for algorithms, size in _chosen(interconnect, kind, whole, groups, known).items():
             questions.setdefault((kind, whole, size, groups.shape[1]), []).append(((kind, axis, source, target, algorithms), groups))
     for (kind, whole, size, _), asked in questions.items():
         ranks = np.concatenate([groups for _, groups in asked])
         own = np.repeat(np.array([_hashed(*family) for family, _ in asked]), [len(groups) for _, groups in asked])
-        for batch in _priced(interconnect, kind, whole, ranks, size):
-            yield kind, whole, ranks, own, batch
+        for alike in interconnect.equal_transfers(kind, ranks, size):
+            yield kind, whole, ranks, own, alike
 
 
 def _chosen(interconnect: Interconnect, kind: str, axis: str, groups: Numbers, sizes: Sequence[int]) -> dict[str, int]:
     """What the library chooses for groups of every shape -> the largest size for which it does."""
-    if len(sizes) < 2:  # nothing to tell apart
-        examples: Sequence[Ranks] = [tuple(groups[0].tolist())]
-    elif isinstance(interconnect, Batching):
-        examples = interconnect.examples(groups)
-    else:
-        examples = list(map(tuple, groups.tolist()))
+    one_size = len(sizes) < 2  # nothing to tell apart
+    examples = [tuple(groups[0].tolist())] if one_size else interconnect.examples(groups)
     return {"+".join(interconnect.cost(Collective(kind, axis, one, size)).algorithm for one in examples): size for size in sizes}
-
-
-def _priced(interconnect: Interconnect, kind: str, axis: str, groups: Numbers, size: int) -> Sequence[Batch]:
-    if isinstance(interconnect, Batching):
-        return interconnect.batches(kind, groups, size)
-    costs = [interconnect.cost(Collective(kind, axis, tuple(group), size)) for group in groups.tolist()]
-    links = [[link for flow in cost.flows for link, _ in flow.path] for cost in costs]
-    return [
-        Batch(np.array([place]), cost, np.array([row], dtype=np.int64)) for place, (cost, row) in enumerate(zip(costs, links, strict=True))
-    ]
-
-
-def _capacities(interconnect: Interconnect, links: Numbers) -> NDArray[np.float64]:
-    if isinstance(interconnect, Batching):
-        return interconnect.capacities(links)
-    return np.array([interconnect.capacity(link) for link in links.tolist()], dtype=np.float64)
-
-
-def _slack(interconnect: Interconnect, links: Numbers) -> Numbers:
-    return interconnect.slack(links) if isinstance(interconnect, Batching) else np.zeros(len(links), dtype=np.int64)
 
 
 def _numbered(links: Numbers) -> tuple[Numbers, Numbers]:
