@@ -12,7 +12,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Settings, bus_factor
-from parsim.scenario.importers.nccl_tests import Log
+from parsim.interop.nccl_logs import Log
 from parsim.units import parse
 
 MOST_SIZES = 10_000

@@ -10,10 +10,9 @@ from statistics import median
 from parsim.errors import Finding, ScenarioError
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.inputs import AUTOMATIC
+from parsim.interop.nccl_logs import Log, Paths, parse_debug, parse_log
 from parsim.scenario import files
 from parsim.scenario.built import Built
-from parsim.scenario.importers.nccl_debug import Paths, parse_debug
-from parsim.scenario.importers.nccl_tests import Log, parse_log
 from parsim.study.diagnose import Diagnosis, Simulator, TriedCause
 from parsim.study.diagnose_causes import UncertainParameter
 
