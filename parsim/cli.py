@@ -116,7 +116,7 @@ def check(
 ) -> None:
     """Say whether a scenario is valid, without simulating it."""
     from parsim.scenario.build import build
-    from parsim.scenario.job import clock_of, plan_of
+    from parsim.scenario.built import clock_of, plan_of
 
     scenario = _load(file, overrides, override, trust_code=trust_code)
     with scenario.placing():
@@ -192,7 +192,7 @@ def _show_program(scenario: Scenario, *, as_json: bool) -> None:
     from parsim.program.folding import fold
     from parsim.program.text import grid, to_text
     from parsim.scenario.build import build
-    from parsim.scenario.job import clock_of, plan_of
+    from parsim.scenario.built import clock_of, plan_of
 
     built = build(scenario)
     clock = clock_of(built)

@@ -58,7 +58,7 @@ class FullyShardedDataParallel(Replicated):
     _place: dict[str, int] = field(init=False, default_factory=dict)
     """unit -> its place in `_order`"""
     _splits: dict[str, tuple[int, int]] = field(init=False, default_factory=dict)
-    """unit -> what `_split` found"""
+    """unit -> the result of `_split`"""
     _counts: dict[str, int] = field(init=False, default_factory=dict)
     """unit -> elements with a gradient"""
     _done: list[int] = field(init=False, default_factory=list)
@@ -170,7 +170,7 @@ class FullyShardedDataParallel(Replicated):
         return frozenset(self._live)
 
     def restore(self, state: Hashable) -> None:
-        """Make them so."""
+        """Take these units as the gathered ones."""
         if isinstance(state, frozenset):
             self._live = set(state)
 

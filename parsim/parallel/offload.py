@@ -194,9 +194,9 @@ def _fsdp(training: Training, parallelism: Parallelism) -> list[Finding]:
         findings.append(Finding("CPUOffload knows host memory only", "training.offload.optimizer", "nvme", "use cpu, or parallel.zero 3"))
     elif (offload.parameters, offload.gradients, offload.optimizer) != ("cpu", "cpu", "cpu"):
         text = "CPUOffload(offload_params=True) moves parameters, gradients and the optimizer together"
-        key = "parameters" if offload.parameters == "none" else "optimizer"
+        key, value = ("parameters", "none") if offload.parameters == "none" else ("optimizer", offload.optimizer)
         hint = "write offload: {parameters: cpu, gradients: cpu, optimizer: cpu}, or use parallel.zero"
-        findings.append(Finding(text, f"training.offload.{key}", getattr(offload, key), hint))
+        findings.append(Finding(text, f"training.offload.{key}", value, hint))
     if training.optimizer.name == "adam-8bit":
         findings.append(Finding("bitsandbytes steps on the GPU only", "training.optimizer", "adam-8bit", "use adamw"))
     if parallelism.data.accumulate == "every" and training.micro_batches > 1:

@@ -50,7 +50,7 @@ class StateBytes:
 
     @property
     def total(self) -> int:
-        """All of them together."""
+        """Weight, gradient, master and optimizer states together [B]."""
         return self.weight + self.gradient + self.master + self.optimizer
 
 

@@ -25,7 +25,7 @@ from parsim.hardware.transfers import Background
 from parsim.kernel import Kernel
 from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.program.incidence import Colours, Incidence, Ranks
+from parsim.program.link_incidence import Colours, LinkIncidence, Ranks
 from parsim.program.lowering import Lowering
 from parsim.program.program import Collective
 from parsim.program.script import Scripts, families, write
@@ -146,7 +146,7 @@ def classes_of(plan: Plan, interconnect: Interconnect, scripts: Scripts, backgro
     first: dict[tuple[int, str, float], int] = {}
     kinds = zip(plan.mesh.coordinates(PIPELINE), plan.roles(), plan.speeds(), strict=True)
     seed = np.array([first.setdefault(kind, rank) for rank, kind in enumerate(kinds)], dtype=np.uint64)
-    incidence = Incidence(plan, interconnect, families(scripts), background)
+    incidence = LinkIncidence(plan, interconnect, families(scripts), background)
     ranks, links, groups = incidence.colour(seed)
     representative_of = _first_of_each(ranks)
     representatives = np.unique(representative_of).tolist()

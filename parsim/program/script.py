@@ -64,9 +64,9 @@ class Script:
             counted = (SlotKind.BACKWARD_WEIGHT if kind == SlotKind.FULL_BACKWARD else kind, stage)
             count = taken[counted] = taken.get(counted, 0) + 1
             key = (kind, stage, count == 1 or asynchronous, count == micro_batches or asynchronous, micro_batch == smaller)
-            if not fixed or (found := self._known.get(key)) is None:
-                found = self._known[key] = self._slot(*key)
-            self.slots.append(found)
+            if not fixed or (slot_pass := self._known.get(key)) is None:
+                slot_pass = self._known[key] = self._slot(*key)
+            self.slots.append(slot_pass)
             if asynchronous:
                 self.versions.append(passes.stash(kind, micro_batch))
 
@@ -125,9 +125,9 @@ def write(plan: Plan, clock: Callable[[Kernel], float]) -> Scripts:
 
 def families(scripts: Scripts) -> dict[Family, dict[int | None, None]]:
     """Every kind of transfer in a step -> sizes [B]."""
-    found: dict[Family, dict[int | None, None]] = {}
+    sizes: dict[Family, dict[int | None, None]] = {}
     for by_role in scripts:
         for script in by_role.values():
             for family, size in script.families():
-                found.setdefault(family, {})[size] = None
-    return found
+                sizes.setdefault(family, {})[size] = None
+    return sizes

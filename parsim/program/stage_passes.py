@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from math import inf
 
 from parsim.kernel import Kernel
+from parsim.model.stages import ProfiledStage
 from parsim.parallel.groups import MODEL, TENSOR, WORLD, tied_group
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.classic import Versions
@@ -155,10 +156,9 @@ class StagePasses(PipelineRank):
             return (0, (), 0.0)
         size = self.table.rows[number].bytes
         released = () if kind == SlotKind.FORWARD and self.keeps_output(chunk) else (number,)
-        if self.profiled:
-            operator = self.plan.model.blocks[chunk.blocks[0]].operators[0]
-            if (measured := getattr(operator, "send", 0.0)) or not getattr(operator, "output_bytes", 0):
-                return (None, tuple(Effect(measured, n, allocate=False) for n in released), measured)
+        operator = self.plan.model.blocks[chunk.blocks[0]].operators[0]
+        if isinstance(operator, ProfiledStage) and (operator.send or not operator.output_bytes):
+            return (None, tuple(Effect(operator.send, n, allocate=False) for n in released), operator.send)
         return (self.message(self.moved(size)), tuple(Effect(inf, n, allocate=False) for n in released), 0.0)
 
     def memory_bound(self) -> dict[str, float]:

@@ -261,7 +261,7 @@ class LinkCurve:
 
     @property
     def bytes(self) -> float:
-        """What they carried [B]."""
+        """Bytes that the links carried over all of `edges` [B]."""
         return float((self.share * np.diff(self.edges)).sum()) * self.capacity
 
 

@@ -173,7 +173,7 @@ _PASS = re.compile(r"([FBIWR])\d+\s+(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One line of the critical path."""
+    """A cause of time on the critical path."""
 
     kind: str
     """class of the breakdown"""

@@ -95,7 +95,7 @@ class Busy:
 
 @dataclass(frozen=True)
 class Power:
-    """What the job's machines draw [W]."""
+    """Electric power that the job's GPUs and machines draw [W]."""
 
     idle: float
     """of one GPU"""
@@ -184,17 +184,17 @@ class Bill:
 
     @property
     def time_to_train(self) -> float | None:
-        """With failures [s]."""
+        """Wall time of the whole training, time lost to failures included [s]; None where its length is unknown."""
         return self._whole(self.time_per_step)
 
     @property
     def gpu_hours(self) -> float | None:
-        """Of the GPUs in use."""
+        """Hours of the GPUs in use over the whole training [h]."""
         return self._hours(self.economics.used_gpus)
 
     @property
     def gpu_hours_billed(self) -> float | None:
-        """Of all GPUs of the allocated machines."""
+        """Hours of all GPUs of the allocated machines, idle ones included [h]."""
         return self._hours(self.economics.billed_gpus)
 
     def _hours(self, gpus: int) -> float | None:
@@ -202,32 +202,32 @@ class Bill:
 
     @property
     def cost_per_step(self) -> float | None:
-        """All parts."""
+        """Cost of one useful step, all parts together, in the currency of the prices."""
         return fsum(self.parts_per_step.values()) if self.parts_per_step else None
 
     @property
     def cost_per_million_tokens(self) -> float | None:
-        """None for models without sequences."""
+        """Cost of a million trained tokens; None for models without sequences."""
         return self._per(self.cost_per_step, (self.economics.tokens_per_step or 0.0) / MILLION)
 
     @property
     def cost_per_million_samples(self) -> float | None:
-        """The same for samples."""
+        """Cost of a million trained samples."""
         return self._per(self.cost_per_step, (self.economics.samples_per_step or 0.0) / MILLION)
 
     @property
     def cost_to_train(self) -> float | None:
-        """The whole training."""
+        """Cost of the whole training; None where its length is unknown."""
         return self._whole(self.cost_per_step)
 
     @property
     def energy_per_token(self) -> float | None:
-        """[J]"""
+        """Energy of one useful token at the building's meter [J]; None for models without sequences."""
         return self._per(self.energy_per_step, self.economics.tokens_per_step)
 
     @property
     def energy_to_train(self) -> float | None:
-        """[J]"""
+        """Energy of the whole training at the building's meter [J]; None where its length is unknown."""
         return self._whole(self.energy_per_step)
 
     @property
@@ -237,7 +237,7 @@ class Bill:
 
     @property
     def carbon_to_train(self) -> float | None:
-        """[kg of CO2 equivalent]"""
+        """Emissions of the whole training [kg of CO2 equivalent]."""
         energy, intensity = self.energy_to_train, self.economics.carbon
         return None if energy is None or intensity is None else energy / KWH * intensity
 

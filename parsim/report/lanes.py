@@ -90,13 +90,13 @@ class Boxes(Sequence[PassBox]):
 
     @property
     def whole(self) -> int:
-        """How many do not go on outside the figure."""
+        """How many boxes lie wholly within the figure."""
         return self._columns[-1].count(False)
 
 
 @dataclass(frozen=True)
 class RankLanes:
-    """The rows of one rank."""
+    """Everything that is drawn of one rank: its compute row, and the rows beneath it."""
 
     who: Representative
     compute: Mapping[str, Bars]
@@ -111,7 +111,7 @@ class RankLanes:
 
     @property
     def rank(self) -> int:
-        """As the user knows it."""
+        """The rank's number in the job, whichever rank was simulated in its place."""
         return self.who.rank
 
 
@@ -142,7 +142,7 @@ class TimelineData:
 
     @property
     def densest(self) -> int:
-        """Intervals in the fullest row."""
+        """Number of intervals in the fullest row."""
         rows = [sum(map(len, lane.compute.values())) for lane in self.lanes]
         rows += [len(lane.beside[key]) + len(lane.exposed[key]) for lane in self.lanes for key in lane.beside]
         return max(rows, default=0)
@@ -257,7 +257,7 @@ def _compute(timeline: Timeline, ops: Indices, begin: float, end: float, stages:
 
 def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], Indices, Indices]:
     """The roles as they come, the number of each op's role, and a number that changes where the box does."""
-    columns, known = timeline.columns, timeline.slots
+    columns, known = timeline.columns, timeline.pass_kinds
     kind, instance = columns.kind[ops], columns.instance[ops]
     slot, backward, unnamed = known.of[kind], known.backward[kind], known.unnamed[kind]
     # Recomputation within a block does not say which stage it is of: it belongs to the backward before it.
@@ -273,7 +273,7 @@ def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], Indices, Indic
 
 def _boxes(timeline: Timeline, ops: Indices, merged: Bars, roles: Sequence[str], keys: Indices, places: Indices, stages: int) -> Boxes:
     """Group neighbouring bars of one pass."""
-    columns, known = timeline.columns, timeline.slots
+    columns, known = timeline.columns, timeline.pass_kinds
     starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
     stops = np.append(starts[1:], len(keys))
     head, tail = ops[places[starts]], ops[np.append(places, len(ops))[stops] - 1]

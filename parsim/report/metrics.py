@@ -114,7 +114,7 @@ class Metrics:
         return amount / self.step_time if amount is not None and self.step_time > 0 else None
 
     def per_gpu(self, amount: float | None) -> float | None:
-        """The same per second and used GPU."""
+        """An amount per step as one per second and used GPU."""
         rate = self.per_second(amount)
         return None if rate is None else rate / self.measured.ranks.total
 

@@ -54,7 +54,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Panel:
-    """One schedule."""
+    """The drawing of one schedule."""
 
     caption: str
     rows: tuple[str, ...]
@@ -169,7 +169,7 @@ def shaded(colour: str, factor: float) -> str:
 
 
 def label(box: SlotBox, labels: Labels) -> str:
-    """What is written in a box."""
+    """The text in a box: nothing, the micro-batch, or the letter of the pass and the micro-batch."""
     return "" if labels == "none" else str(box.number) if labels == "number" else f"{box.kind}{box.number}"
 
 
@@ -190,7 +190,7 @@ def _tick_text(value: float) -> str:
 
 
 def _text(pen: _Pen, x: float, text: str, size: float, *, bold: bool = False) -> None:
-    """A line of its own."""
+    """Add a line of text below what is drawn."""
     height = 1.35 * size * POINT
     pen.texts.append(Lettering(x, pen.y - height / 2, text, size, "left", bold=bold))
     pen.y -= height

@@ -49,7 +49,7 @@ class Representative:
 
     @property
     def label(self) -> str:
-        """Both in one line."""
+        """Name and facts in one line."""
         return " · ".join((self.name, *self.facts))
 
 
@@ -77,7 +77,7 @@ def choose(report: Metrics, most: int) -> list[int]:
 
 
 def first_of_stages(report: Metrics) -> list[int]:
-    """One rank of every pipeline stage: the first."""
+    """The first rank of every pipeline stage."""
     return list({group.stage: group.rank for group in reversed(_by_stage(report))}.values())[::-1]
 
 

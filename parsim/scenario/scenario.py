@@ -31,6 +31,8 @@ _NAMED, _LONGEST = 4, 48
 class Scenario:
     """A checked scenario. Equal scenarios have equal `hash`; two objects are compared by identity."""
 
+    lay_over: Callable[[Scenario, tuple[str, ...]], Scenario] = field(repr=False)
+    """what lays command-line arguments over a scenario: whoever made this one knows how it is merged and checked"""
     settings: ScenarioSchema
     """the typed sections, every default filled in, SI units"""
     tree: Mapping[str, Any]
@@ -102,9 +104,7 @@ class Scenario:
 
     def with_overrides(self, *arguments: str) -> Scenario:
         """The scenario with command-line arguments (``parallel.tp=4``) on top. Raises `ScenarioError`."""
-        from parsim.scenario.load import override
-
-        return override(self, arguments)
+        return self.lay_over(self, arguments)
 
     def show(self, *, defaults: bool = False) -> str:
         """The merged scenario as YAML, each value with where it comes from; with `defaults` also what nobody wrote."""

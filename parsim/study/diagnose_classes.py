@@ -22,8 +22,7 @@ from parsim.report.simulated import Run
 from parsim.report.timeline import Timeline
 from parsim.run import execute
 from parsim.scenario.build import build
-from parsim.scenario.built import Built
-from parsim.scenario.job import clock_of
+from parsim.scenario.built import Built, clock_of
 from parsim.scenario.scenario import Scenario
 
 GEMM, ATTENTION, MEMORY, OPTIMIZER = "gemm", "attention", "memory-bound", "optimizer"

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from parsim.report.trace_files import trace_text
 from parsim.scenario.files import parse_value
-from parsim.scenario.merge import put
+from parsim.scenario.load import put
 from parsim.scenario.scenario import flow
 from parsim.study.diagnose_classes import COMPUTE, GpuSlice, Recorded, Window
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.files import Document, parse_value, read, read_text
-from parsim.scenario.merge import put
+from parsim.scenario.load import put
 from parsim.units import real
 from parsim.validation.published import UNREADABLE, CsvRows, Published, exclusions, folder, reason
 

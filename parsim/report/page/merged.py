@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parsim.report.page.columns import Integers
-from parsim.report.page.spans import FULL, SpanRow, Spans, What
+from parsim.report.page.spans import FULL, SpanKind, SpanRow, Spans
 from parsim.report.timeline import Indices
 
 _KEPT = ("pipeline_comm",)
@@ -28,7 +28,7 @@ def merged(spans: Spans) -> Spans:
     critical = group[spans.critical]
     fresh = np.ones(len(critical), dtype=bool)
     fresh[1:] = critical[1:] != critical[:-1]
-    whats = _Whats(spans, heads, tails)
+    whats = _MergedKinds(spans, heads, tails)
     return replace(
         spans,
         rows=tuple(_row(row, heads) for row in spans.rows),
@@ -75,15 +75,15 @@ def _heads(spans: Spans) -> list[Integers]:
 
 
 @dataclass
-class _Whats:
-    """What the groups are, each kind once."""
+class _MergedKinds:
+    """The kinds of the merged spans, each once, and the kind of every span."""
 
     spans: Spans
     heads: Integers
     tails: Integers
 
     def __post_init__(self) -> None:
-        self.known: dict[What, int] = {}
+        self.known: dict[SpanKind, int] = {}
         spans, heads = self.spans, self.heads
         numbers = spans.what
         flop = np.array([what.flop or 0.0 for what in spans.whats], dtype=np.float64)[numbers]
@@ -100,11 +100,11 @@ class _Whats:
         of_first = [self._number(spans.whats[row[0]], *row[1:]) for row in zip(*(fact[first].tolist() for fact in facts), strict=True)]
         self.column = np.array(of_first, dtype=np.int64)[self.column]
 
-    def _number(self, what: What, count: float, flop: float, moved: float, size: float, again: float) -> int:
+    def _number(self, what: SpanKind, count: float, flop: float, moved: float, size: float, again: float) -> int:
         if count > 1:
             kind = "backward" if what.slot.startswith("B") else what.role
             name = what.slot or f"{what.kind.removesuffix('_comm')} communication"
-            what = What(
+            what = SpanKind(
                 name, what.kind, kind, what.slot, flop=flop or None, moved=moved or None, bytes=round(size) or None, members=what.members,
                 merged=int(count), again=again,
             )  # fmt: skip

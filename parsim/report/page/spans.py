@@ -47,7 +47,7 @@ _COMPUTE = frozenset(KEYS.index(key) for key in ("compute", "recompute", "optimi
 
 
 @dataclass(frozen=True)
-class What:
+class SpanKind:
     """A kind of span: everything that its repetitions share."""
 
     name: str
@@ -92,7 +92,7 @@ class Spans:
     """All spans of a page, sorted by row and start, as columns."""
 
     rows: tuple[SpanRow, ...]
-    whats: tuple[What, ...]
+    whats: tuple[SpanKind, ...]
     what: Integers
     start: Integers
     end: Integers
@@ -123,7 +123,7 @@ def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
     """Every op of `ranks` that takes at least a tick within the measured stretch."""
     timeline = report.timeline
     per_second = ticks_per_second(report.end - report.begin)
-    collected = _Collected(report, per_second)
+    collected = _SpanRows(report, per_second)
     for rank in ranks:
         collected.add_rank(rank)
     columns = collected.columns()
@@ -164,28 +164,28 @@ def _own_first(wanted: Indices, op: Indices, rank: Indices, first: Indices) -> I
     return spans.astype(np.int64)
 
 
-class _Collected:
-    """Rows while they are being found."""
+class _SpanRows:
+    """Rows of spans, rank by rank as they are added."""
 
     def __init__(self, report: Metrics, per_second: int) -> None:
         self.report = report
         self.timeline = report.timeline
         self.per_second = per_second
         self.rows: list[SpanRow] = []
-        self._whats: dict[What, int] = {}
+        self._whats: dict[SpanKind, int] = {}
         self._parts: dict[str, list[Integers]] = {name: [] for name in ("op", "rank", "what", "start", "end", "instance", "share")}
         self._bare: dict[str, list[Integers]] = {"start": [], "end": []}
         self._count = self._bare_count = 0
         examples = self.timeline.columns.examples
         kernels = [op.collective is None and op.kind in ("compute", "recompute") for op in examples]
-        self._nameless = np.array(kernels, dtype=bool) & ~self.timeline.slots.staged
+        self._nameless = np.array(kernels, dtype=bool) & ~self.timeline.pass_kinds.staged
         """by kind of op: it belongs to a pass that its name does not tell"""
         self._of_kind = np.full(len(examples), -1, dtype=np.int64)
         """by kind of op: its number in `whats`, unless that depends on the pass"""
         self._marked = np.zeros(len(self.timeline.start), dtype=bool)
 
     @property
-    def whats(self) -> tuple[What, ...]:
+    def whats(self) -> tuple[SpanKind, ...]:
         return tuple(self._whats)
 
     def columns(self) -> dict[str, Integers]:
@@ -278,7 +278,7 @@ class _Collected:
         """The number of what each op of a row is; one without a name of its own belongs to the pass before it."""
         if not len(ops):
             return ops
-        columns, slots = self.timeline.columns, self.timeline.slots
+        columns, slots = self.timeline.columns, self.timeline.pass_kinds
         kind, instance = columns.kind[ops], columns.instance[ops]
         fresh = slots.staged[kind] | (np.diff(instance, prepend=-1) != 0)
         begun = np.maximum.accumulate(np.where(fresh, np.arange(len(ops)), -1))
@@ -299,13 +299,13 @@ class _Collected:
         whats[unknown] = numbers[which]
         return whats
 
-    def _describe(self, number: int, passes: int) -> What:
+    def _describe(self, number: int, passes: int) -> SpanKind:
         """An op of this kind in the pass that the kind of op `passes` names (-1: its own, if it names one)."""
-        op, slots = self.timeline.columns.examples[number], self.timeline.slots
+        op, slots = self.timeline.columns.examples[number], self.timeline.pass_kinds
         kind, duration = self.timeline.class_of(number), op.duration
         name, drawn = op.name, slots.roles[number]
         if (transfer := op.collective) is not None:
-            return What(name, kind, drawn, "", bytes=transfer.bytes, transfer=transfer.kind, members=len(transfer.group))
+            return SpanKind(name, kind, drawn, "", bytes=transfer.bytes, transfer=transfer.kind, members=len(transfer.group))
         slot = ""
         if passes >= 0 or slots.staged[number]:
             named = number if passes < 0 else passes
@@ -315,4 +315,4 @@ class _Collected:
             name = f"{slot} {name}"
         slot = slot if kind in ("compute", "recompute") else ""
         flop, moved = self.timeline.program.work.get((op.name, duration), (None, None))
-        return What(name, kind, drawn, slot, round(duration * self.per_second), flop, moved)
+        return SpanKind(name, kind, drawn, slot, round(duration * self.per_second), flop, moved)

@@ -36,7 +36,7 @@ _TICKS = 12
 
 
 class PredictedSize(NamedTuple):
-    """One predicted size."""
+    """Predicted time and bandwidth of one message size."""
 
     bytes: int
     time: float
@@ -48,7 +48,7 @@ class PredictedSize(NamedTuple):
 
 
 class MeasuredSize(NamedTuple):
-    """One measured size."""
+    """Measured time and bandwidth of one message size."""
 
     bytes: int
     time: float

@@ -70,13 +70,13 @@ class ComparedRun:
 
     @property
     def mark(self) -> str:
-        """The label, and whether it cannot be had."""
+        """The label, with a cross where the run does not fit or could not be simulated."""
         return self.label if self.fits else f"{self.label} ✗"
 
 
 @contextmanager
 def printed(text: str) -> Iterator[None]:
-    """Letters of the size that journals print."""
+    """Draw with letters of the size that journals print."""
     with fonts(text), mpl.rc_context({"font.size": _FONT, "hatch.linewidth": 0.4}):
         yield
 

@@ -80,7 +80,7 @@ def _moved(lane: RankLanes, by: float) -> RankLanes:
 
 
 def _legend_of(ax: Axes, figure: Figure) -> dict[str, Any]:
-    """Take the panel's legend away; its entries."""
+    """Remove the legend of a panel and return its entries, label -> handle."""
     own = ax.get_legend()
     handles: dict[str, Any] = {}
     for one in [*figure.legends, *([] if own is None else [own])]:

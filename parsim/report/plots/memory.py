@@ -31,7 +31,7 @@ _NEAR = 0.25
 
 
 class Look(NamedTuple):
-    """How much room there is."""
+    """How large and how detailed a memory plot is drawn."""
 
     size: float = 10.0
     """of the text [pt]"""

@@ -105,7 +105,7 @@ _LABEL_PLACES = (*_NEAR, *_FAR)
 
 
 class RunPoint(NamedTuple):
-    """One run."""
+    """A run by its time and its peak memory."""
 
     label: str
     time: float
@@ -224,7 +224,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 class Option(NamedTuple):
-    """One configuration."""
+    """A configuration of a sizing question: how many GPUs, how long, what it costs."""
 
     machine: str
     gpus: int
@@ -240,7 +240,7 @@ class Option(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What may not be exceeded."""
+    """Deadline and budget."""
 
     days: float | None = None
     value: float | None = None

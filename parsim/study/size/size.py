@@ -20,8 +20,7 @@ from parsim.report.economics import Busy, Economics, bill
 from parsim.report.quantities import number
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
-from parsim.scenario.load import load
-from parsim.scenario.merge import put
+from parsim.scenario.load import load, put
 from parsim.study.size.answer import Answer, Looked, Sized, ranking
 from parsim.study.size.candidate import Candidates
 from parsim.study.size.choose import Choice, Tally, fastest

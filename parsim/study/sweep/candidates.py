@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.scenario.build import build
-from parsim.scenario.leaves import canonical, value_at
 from parsim.scenario.load import load
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import Scenario, flow
+from parsim.scenario.schema import canonical, value_at
 from parsim.study.search.lattice import Lattice
 from parsim.study.sweep.axes import Axis, Point, points
 from parsim.study.sweep.constraint import Constraint, Known

@@ -7,8 +7,8 @@ from shlex import join
 from typing import Any
 
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
-from parsim.scenario.leaves import value_at
 from parsim.scenario.scenario import flow
+from parsim.scenario.schema import value_at
 from parsim.study.sweep.definition import SEED
 from parsim.study.sweep.metrics import KWH, NAMED, Metric
 from parsim.study.sweep.study import Entry, Study

@@ -8,7 +8,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Literal
 
-from parsim.scenario.leaves import FREE, is_key, leaves
+from parsim.scenario.schema import FREE, is_key, leaves
 from parsim.scenario.shortforms import SHORT, long_key
 from parsim.scenario.values import Choice, Flag, Kind, Number, Quantity, Text, Whole
 from parsim.study.sweep.dimension import NUMBER, OF_UNITS, Dimension

@@ -14,7 +14,7 @@ LETTERS = {"forward": "F", "backward": "B", "recompute": "B", "weight": "W"}
 """role -> the pass it belongs to"""
 
 
-class Slots:
+class PassKinds:
     """By kind of op: its role, the letter of its pass and the number of its stage; empty where there is none."""
 
     def __init__(self, examples: Sequence[Op]) -> None:
