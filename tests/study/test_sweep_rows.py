@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import parsim
 from parsim.errors import DeadlockError, InputError, ParsimError, ScenarioError
 from parsim.run import simulate
-from parsim.study.search.incumbents import dominates
+from parsim.study.search.search import dominates, ranked
 from parsim.study.sweep.candidates import Place, Space
 from parsim.study.sweep.choice import QUESTIONS, Bounded, Everything
 from parsim.study.sweep.crews import Crew
@@ -26,7 +26,6 @@ from parsim.study.sweep.least import Least
 from parsim.study.sweep.metrics import METRICS, NAMED, figures
 from parsim.study.sweep.objective import objective
 from parsim.study.sweep.prover import Given
-from parsim.study.sweep.ranking import ranked
 from parsim.study.sweep.row import Row, without_report
 from parsim.study.sweep.runner import Runner
 from parsim.study.sweep.study_file import definition_of

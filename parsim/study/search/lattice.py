@@ -14,7 +14,6 @@ from typing import Any
 
 from parsim.model.model import Model
 from parsim.scenario.built import Built
-from parsim.study.search.candidate import Candidate
 
 SHARDED = ("zero3", "fsdp", "hsdp")
 
@@ -58,14 +57,14 @@ class Layout:
 
 @dataclass
 class Lattice:
-    """The candidates of `ranges` around a built scenario. Iterating gives them in a fixed order, neighbours together."""
+    """The candidates of `ranges` around a built scenario, as dotted keys and their values, in a fixed order, neighbours together."""
 
     built: Built
     ranges: Ranges = field(default_factory=Ranges)
     skipped: Counter[str] = field(default_factory=Counter)
     """rule -> combinations left out because of it, in the last iteration"""
 
-    def __iter__(self) -> Iterator[Candidate]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         self.skipped.clear()
         for layout in self.layouts():
             for micro_batch in self._micro_batches(layout):
@@ -136,7 +135,7 @@ class Lattice:
 
     # -- the rest -------------------------------------------------------------------------------------------------
 
-    def _strategies(self, layout: Layout, micro_batch: int) -> Iterator[Candidate]:
+    def _strategies(self, layout: Layout, micro_batch: int) -> Iterator[dict[str, Any]]:
         ranges = self.ranges
         sequence = ranges.sequence_parallel if layout.tensor > 1 else (False,)
         overlaps = ranges.overlap if layout.tensor > 1 else ranges.overlap[:1]
@@ -165,7 +164,7 @@ class Lattice:
                 if self.ranges.offload != ("none",):
                     changes |= _offloaded(strategy, offload)
                 for values in product(*(values for _, values in ranges.more)):
-                    yield Candidate.of(changes | dict(zip(keys, values, strict=True)))
+                    yield changes | dict(zip(keys, values, strict=True))
 
     def _schedules(self, layout: Layout, micro_batch: int) -> list[tuple[str, int]]:
         """Schedules and their virtual stages; one stage has no schedule."""

@@ -51,7 +51,7 @@ class Prices:
         nodes = {self.cluster.node_of(gpu) for gpu in gpus}
         if len(nodes) > 1:
             return tuple(gpus)
-        return (id(self.cluster.machine(nodes.pop())), *map(self.cluster.local, gpus))
+        return (self.cluster.machine(nodes.pop()), *map(self.cluster.local, gpus))
 
     def seconds(self, kind: str, group: tuple[int, ...], size: int, pattern: Pattern | None = None) -> float:
         """Latency and bytes over bandwidth of one collective [s]; 0 for a group of one (copies over host links are priced)."""

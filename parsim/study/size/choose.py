@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-from parsim.study.search.incumbents import Best
-from parsim.study.search.search import Search
+from parsim.study.search.search import Best, Search
 from parsim.study.size.strategies import Strategy
 
 R_co = TypeVar("R_co", bound="Simulated", covariant=True)

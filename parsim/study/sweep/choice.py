@@ -9,8 +9,7 @@ from math import fsum, inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from parsim.errors import ParsimError
-from parsim.study.search.incumbents import Best, Front, Values, dominates
-from parsim.study.search.search import Search
+from parsim.study.search.search import Best, Front, Search, Values, dominates
 from parsim.study.sweep.candidates import Place
 from parsim.study.sweep.evaluation import evaluate_all
 from parsim.study.sweep.least import SLACK, UNTIMED, Least, least_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.yaml_tree import Origin
-from parsim.study.search.incumbents import Values
+from parsim.study.search.search import Values
 from parsim.study.sweep.metrics import ALIASES, METRICS, Metric, metric
 
 

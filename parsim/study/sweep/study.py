@@ -18,11 +18,10 @@ from parsim.scenario.scenario import flow
 from parsim.scenario.shortforms import long_key
 from parsim.scenario.trust import code_file, code_named
 from parsim.study.axes import short_keys
-from parsim.study.search.incumbents import Values
+from parsim.study.search.search import Values, ranked
 from parsim.study.sweep.candidates import Place, Space, without_seed
 from parsim.study.sweep.constraint import Constraint
 from parsim.study.sweep.objective import Objective, scores
-from parsim.study.sweep.ranking import ranked
 from parsim.study.sweep.row import Row
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import flow
-from parsim.study.search.incumbents import Values
+from parsim.study.search.search import Values
 from parsim.study.sweep.candidates import Place, Space, without_seed
 from parsim.study.sweep.choice import Bounded, Choice, Everything
 from parsim.study.sweep.constraint import Constraint, constraint
