@@ -18,7 +18,9 @@ The public names are imported on first use, so that ``parsim --help`` stays quic
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from parsim.version import VERSION
+
+__version__ = VERSION
 __all__ = ["ParsimError", "Report", "Scenario", "compare", "load", "schedule", "simulate", "size", "sweep"]
 
 if TYPE_CHECKING:

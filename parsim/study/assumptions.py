@@ -16,8 +16,8 @@ from parsim.scenario.built import Built
 from parsim.scenario.files import names
 from parsim.scenario.precision import PRESETS
 from parsim.scenario.scenario import Scenario
-from parsim.study.trials import Overrides, Trial, Watch, trials
-from parsim.study.what_if import scaled
+from parsim.study.variants import Figures, Outcome
+from parsim.study.what_if import Overrides, Watch, scaled, tried
 
 CHOICES = {
     "dropout": ("0", "0.1"),
@@ -66,11 +66,11 @@ def with_effects(scenario: Scenario, report: Report, *, jobs: int | None = None,
     """
     built = build(scenario)
     asked = [*_stated(report, built), *_device(scenario, built)]
-    found = trials(scenario, [question.overrides for question in asked], jobs=jobs, watch=watch)
-    groups: dict[Assumption, list[tuple[str, Trial]]] = {assumption: [] for assumption in report.measured.assumptions}
-    for question, trial in zip(asked, found, strict=True):
-        groups.setdefault(question.assumption, []).append((question.other, trial))
-    assumptions = [replace(assumption, effect=_effect(tried, report)) for assumption, tried in groups.items()]
+    came = tried(scenario, [question.overrides for question in asked], jobs=jobs, watch=watch)
+    groups: dict[Assumption, list[tuple[str, Outcome[Figures]]]] = {assumption: [] for assumption in report.measured.assumptions}
+    for question, one in zip(asked, came, strict=True):
+        groups.setdefault(question.assumption, []).append((question.other, one))
+    assumptions = [replace(assumption, effect=_effect(others, report)) for assumption, others in groups.items()]
     assumptions.sort(key=lambda one: -(_size(one.effect, report) if one.effect is not None else -1.0))
     return Report(replace(report.measured, assumptions=tuple(assumptions)))
 
@@ -121,12 +121,12 @@ def _device(scenario: Scenario, built: Built) -> Iterator[_Question]:
         yield from (_Question(assumption, f"x{factor}", (scaled(scenario, path, float(factor)),)) for factor in factors)
 
 
-def _effect(tried: Sequence[tuple[str, Trial]], report: Report) -> Effect | None:
-    done = [(other, trial) for other, trial in tried if not trial.refused]
+def _effect(others: Sequence[tuple[str, Outcome[Figures]]], report: Report) -> Effect | None:
+    done = [(other, one.answer) for other, one in others if one.answer is not None]
     if not done:
         return None
-    steps = [report.step_time, *(trial.seconds_per_sample * report.measured.model.samples_per_step for _, trial in done)]
-    peaks = [report.peak_memory, *(trial.peak for _, trial in done)]
+    steps = [report.step_time, *(one.seconds_per_sample * report.measured.model.samples_per_step for _, one in done)]
+    peaks = [report.peak_memory, *(one.peak for _, one in done)]
     return Effect((min(steps), max(steps)), (min(peaks), max(peaks)), tuple(other for other, _ in done))
 
 

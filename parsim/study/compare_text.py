@@ -1,20 +1,20 @@
-"""A comparison as tables: for a terminal, as Markdown and as CSV."""
+"""A comparison as tables: for a terminal, as Markdown and CSV, and in a notebook."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from html import escape
 from io import StringIO
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING
 
+from parsim.report.notebook import on_paper
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
 from parsim.report.verdict import WORDS
+from parsim.study.comparison import ComparisonData
 from parsim.study.differences import Input, Result, tight
-
-if TYPE_CHECKING:
-    from parsim.study.compare import Comparison
 
 _LONGEST = 26
 """letters of a value in a terminal, before it is cut"""
@@ -40,7 +40,7 @@ class Block:
     rows: tuple[Row, ...]
 
 
-def blocks(comparison: Comparison, longest: int | None = None) -> list[Block]:
+def blocks(comparison: ComparisonData, longest: int | None = None) -> list[Block]:
     """What differs in the input, in the result, in the step and in the memory, one column per variant.
 
     Values of the input are cut after `longest` letters.
@@ -62,7 +62,7 @@ def _input(row: Input, longest: int | None) -> Row:
     return Row(row.key, tuple(cells))
 
 
-def _outcome(comparison: Comparison) -> Iterator[Row]:
+def _outcome(comparison: ComparisonData) -> Iterator[Row]:
     yield Row(
         "status",
         tuple(f"{run.status}, tight" if run.document is not None and tight(run.document) else run.status for run in comparison.runs),
@@ -115,12 +115,12 @@ def _cut(text: str, longest: int | None) -> str:
     return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def notes(comparison: Comparison) -> list[tuple[str, list[str]]]:
+def notes(comparison: ComparisonData) -> list[tuple[str, list[str]]]:
     """Titles and lines: what limits each, what failed, and what warns."""
     limits = [f"{run.label}: {run.document['limiter']}" for run in comparison.runs if run.document is not None]
     failed = []
     for run in comparison.runs:
-        if run.document is None and run.findings and not run.stopped:
+        if run.document is None and run.findings and run.status != "deadlock":
             failed += [f"{run.label}: {finding}" for finding in run.findings]
         elif run.document is None:
             failed.append(f"{run.label}: {run.reason}")
@@ -133,7 +133,7 @@ def notes(comparison: Comparison) -> list[tuple[str, list[str]]]:
     return [(title, lines) for title, lines in (("What limits each", limits), ("Not simulated", failed), ("Warnings", warnings)) if lines]
 
 
-def text(comparison: Comparison, width: int | None = None) -> str:
+def text(comparison: ComparisonData, width: int | None = None) -> str:
     """The comparison in a terminal: who wins, the tables, the reasons. Tables wider than `width` go on below."""
     width = get_terminal_size((100, 24)).columns if width is None else width
     lines = [comparison.title, "", *comparison.verdict.splitlines(), *_moved(comparison)]
@@ -146,7 +146,7 @@ def text(comparison: Comparison, width: int | None = None) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _moved(comparison: Comparison) -> list[str]:
+def _moved(comparison: ComparisonData) -> list[str]:
     """What to know where the baseline that was asked for has no numbers."""
     asked = comparison.asked
     if asked == comparison.baseline or not comparison.simulated:
@@ -154,7 +154,7 @@ def _moved(comparison: Comparison) -> list[str]:
     return [f"{comparison.labels[asked]} was not simulated; differences are against {comparison.labels[comparison.baseline]}."]
 
 
-def _columns(comparison: Comparison, width: int) -> Iterator[tuple[Sequence[str], list[Block]]]:
+def _columns(comparison: ComparisonData, width: int) -> Iterator[tuple[Sequence[str], list[Block]]]:
     """As many variants at a time as fit beside the headings, at least one."""
     found = blocks(comparison, _LONGEST)
     labels = comparison.labels
@@ -186,7 +186,7 @@ def _table(labels: Sequence[str], found: Sequence[Block]) -> Iterator[str]:
             yield f"  {row.heading:<{first - 2}}{cells}"
 
 
-def markdown(comparison: Comparison) -> str:
+def markdown(comparison: ComparisonData) -> str:
     """The same as Markdown, whole: one table, then the reasons."""
 
     def line(cells: Sequence[str]) -> str:
@@ -202,7 +202,7 @@ def markdown(comparison: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
-def csv_text(comparison: Comparison) -> str:
+def csv_text(comparison: ComparisonData) -> str:
     """One row per variant: what differs in the input, then the figures in SI units (suffixes _s and _bytes)."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -222,3 +222,36 @@ def _name(row: Result) -> str:
     """A column with its unit: ``breakdown_s.compute`` has it, ``at_peak.parameters`` does not."""
     key = row.metric.key
     return f"{key}_bytes" if key.startswith("at_peak.") else key
+
+
+_HEADING = "text-align:left;font-weight:normal;white-space:pre"
+"""of a row; leading blanks say what belongs to the row above"""
+
+
+def html(comparison: ComparisonData) -> str:
+    """A fragment without script."""
+    parts = [f"<p><b>{escape(comparison.title)}</b><br>{escape(comparison.verdict).replace(chr(10), '<br>')}</p>", table(comparison)]
+    parts += [
+        f"<p><b>{escape(title)}</b><br>{'<br>'.join(map(escape, items))}</p>"
+        for title, items in notes(comparison)
+        if title == "Not simulated"
+    ]
+    from parsim.report.plots.figure import save
+    from parsim.study.compare_files import figure, names
+
+    if "breakdown" in names(comparison):
+        svg = save(figure(comparison, "breakdown", 7.0), "svg", inline=True)
+        parts.append(on_paper(svg, f"parsim-{sha256(svg).hexdigest()[:12]}", "Where the step of each variant goes"))
+    return f"<div>{''.join(parts)}</div>"
+
+
+def table(comparison: ComparisonData) -> str:
+    """The whole table."""
+    heads = "".join(f"<th scope='col'>{escape(label)}</th>" for label in comparison.labels)
+    rows = []
+    for block in blocks(comparison):
+        rows.append(f"<tr><th colspan='{1 + len(comparison)}' style='text-align:left'>{escape(block.title)}</th></tr>")
+        for row in block.rows:
+            cells = "".join(f"<td style='text-align:right'>{escape(cell)}</td>" for cell in row.cells)
+            rows.append(f"<tr><th scope='row' style='{_HEADING}'>{escape(row.heading)}</th>{cells}</tr>")
+    return f"<table><thead><tr><th></th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

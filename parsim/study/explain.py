@@ -14,8 +14,7 @@ from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
 from parsim.study.assumptions import with_effects
 from parsim.study.roofline import Roofline, roofline
-from parsim.study.trials import Watch
-from parsim.study.what_if import WhatIf, by_name, what_ifs
+from parsim.study.what_if import Watch, WhatIf, by_name, what_ifs
 
 _SAID = ("a network", "NVLink", "GPUs that reach")
 """beginnings of changes that have a sentence of their own"""
@@ -70,12 +69,13 @@ def document(found: Explanation) -> dict[str, Any]:
 
 
 def _what_if(one: WhatIf) -> dict[str, Any]:
-    run = one.trial
-    done = not run.refused
+    came = one.outcome.answer
+    done = came is not None
     return {
-        "name": one.change.name, "overrides": list(one.change.overrides), "step_time_s": run.step_time if done else None,
+        "name": one.change.name, "overrides": list(one.change.overrides), "step_time_s": came.step_time if came is not None else None,
         "step_time_of_same_samples_s": one.step_time if done else None, "effect": one.effect if done else None,
-        "peak_bytes": run.peak if done else None, "fits": run.fits if done else None, "refused": run.refused or None,
+        "peak_bytes": came.peak if came is not None else None, "fits": one.fits if done else None,
+        "refused": one.refused or None,
     }  # fmt: skip
 
 
@@ -107,9 +107,7 @@ def _sentences(found: Explanation) -> list[str]:
         wires = by_name(found.what_ifs, start)
         if wires is not None and wires.effect < -SMALL:
             said.append(f"{words} would make it {seconds(wires.step_time)} ({_signed(wires)}).")
-    best = [
-        one for one in found.what_ifs if one.trial.fits and one.effect < -SMALL and not one.change.name.startswith(("a network", "NVLink"))
-    ]
+    best = [one for one in found.what_ifs if one.fits and one.effect < -SMALL and not one.change.name.startswith(("a network", "NVLink"))]
     if best:
         names = "; ".join(f"{one.change.name}, {seconds(one.step_time)} ({_signed(one)})" for one in best[:3])
         said.append(f"What helps most: {names}.")

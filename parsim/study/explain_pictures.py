@@ -21,9 +21,9 @@ def pictures(found: Explanation, kind: Literal["svg", "png"] = "svg") -> dict[st
     name, step = found.report.measured.name, found.report.step_time
     files = {}
     changes = [
-        Bar(one.change.name + ("" if one.trial.fits else " (does not fit)"), min(0.0, one.effect), max(0.0, one.effect))
+        Bar(one.change.name + ("" if one.fits else " (does not fit)"), min(0.0, one.effect), max(0.0, one.effect))
         for one in found.what_ifs
-        if not one.trial.refused and abs(one.effect) >= _LEAST
+        if not one.refused and abs(one.effect) >= _LEAST
     ]
     if changes:
         files[f"what-if.{kind}"] = save(tornado_figure(f"{name}: what if", changes, "time of the same samples"), kind)

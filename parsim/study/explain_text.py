@@ -56,24 +56,23 @@ def _causes(found: Explanation) -> Iterator[str]:
 
 
 def _what_ifs(found: Explanation, file: str, width: int) -> Iterator[str]:
-    done = [one for one in found.what_ifs if not one.trial.refused]
+    done = [one for one in found.what_ifs if not one.refused]
     notable = [one for one in done if abs(one.effect) >= _NOTHING]
     yield ""
     yield "What if: each simulated anew; time of the same samples"
     if notable:
         unit = time_unit(max(one.step_time for one in notable))
         rows = [
-            [one.change.name, unit.cell(one.step_time), f"{100 * one.effect:+.1f}", gib(one.trial.peak), _bar(one, notable)]
-            for one in notable
+            [one.change.name, unit.cell(one.step_time), f"{100 * one.effect:+.1f}", gib(one.peak), _bar(one, notable)] for one in notable
         ]
         yield from table(("Change", f"Step [{unit.name}]", "[%]", "Peak [GiB]", " "), rows)
     still = [one.change.name for one in done if abs(one.effect) < _NOTHING]
     if still:
         yield fill(f"No effect: {'; '.join(still)}.", width)
     for one in found.what_ifs:
-        if one.trial.refused:
-            yield fill(f"{one.change.name}: not possible, {one.trial.refused}", width)
-        elif not one.trial.fits and found.report.fits:
+        if one.refused:
+            yield fill(f"{one.change.name}: not possible, {one.refused}", width)
+        elif not one.fits and found.report.fits:
             yield f"{one.change.name}: would not fit."
     best = next((one for one in notable if one.effect < 0 and not one.change.name.startswith("a network that costs nothing")), None)
     if best is not None:

@@ -6,7 +6,7 @@ A change is overrides of the scenario, so that ``parsim run FILE`` with the same
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,11 @@ from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.files import find, names, read
 from parsim.scenario.scenario import Scenario, flow
-from parsim.study.trials import Overrides, Trial, Watch, trials
+from parsim.study.variants import Figures, Outcome, Variant, figures, outcomes
 
+Overrides = tuple[str, ...]
+"""``KEY=VALUE`` words as on the command line"""
+Watch = Callable[[Iterable[Outcome[Figures]], int], Iterable[Outcome[Figures]]]
 STRAGGLER = 0.8
 """speed of the slow rank"""
 _FREE = 1e6
@@ -39,26 +42,53 @@ class WhatIf:
     """A change and what came of it."""
 
     change: Change
-    trial: Trial
+    outcome: Outcome[Figures]
     step_time: float
     """of the same number of samples as the scenario's step [s]; 0 where the change cannot be simulated"""
     effect: float
     """step_time over the scenario's, less one"""
 
+    @property
+    def fits(self) -> bool:
+        """Whether it could be simulated, and fits in memory."""
+        return self.outcome.status == "fits"
+
+    @property
+    def peak(self) -> int:
+        """Highest device memory in use on any rank [B]; 0 where the change cannot be simulated."""
+        return 0 if self.outcome.answer is None else self.outcome.answer.peak
+
+    @property
+    def refused(self) -> str:
+        """Why it cannot be simulated; empty where it can."""
+        if self.outcome.answer is not None:
+            return ""
+        return self.outcome.findings[0].message if self.outcome.status == "refused" else self.outcome.reason
+
 
 def what_ifs(scenario: Scenario, report: Report, *, jobs: int | None = None, watch: Watch | None = None) -> list[WhatIf]:
     """Simulate every change that applies to a scenario, whose own report is given; the most time saved comes first."""
     asked = list(changes(scenario, report))
-    found = trials(scenario, [change.overrides for change in asked], jobs=jobs, watch=watch)
-    answers = [_answer(change, trial, report) for change, trial in zip(asked, found, strict=True)]
-    return sorted(answers, key=lambda one: (bool(one.trial.refused), one.effect))
+    came = tried(scenario, [change.overrides for change in asked], jobs=jobs, watch=watch)
+    answers = [_answer(change, one, report) for change, one in zip(asked, came, strict=True)]
+    return sorted(answers, key=lambda one: (one.outcome.answer is None, one.effect))
 
 
-def _answer(change: Change, trial: Trial, report: Report) -> WhatIf:
-    if trial.refused:
-        return WhatIf(change, trial, 0.0, 0.0)
-    step = trial.seconds_per_sample * report.measured.model.samples_per_step
-    return WhatIf(change, trial, step, step / report.step_time - 1.0)
+def tried(
+    scenario: Scenario, changes: Sequence[Overrides], *, jobs: int | None = None, watch: Watch | None = None
+) -> list[Outcome[Figures]]:
+    """What the scenario does with each of the changes on top, in their order."""
+    tree = scenario.document()
+    variants = [Variant(tree, overrides, trust_code=scenario.trust_code) for overrides in changes]
+    came = outcomes(variants, figures, jobs=jobs)
+    return list(came if watch is None else watch(came, len(variants)))
+
+
+def _answer(change: Change, came: Outcome[Figures], report: Report) -> WhatIf:
+    if came.answer is None:
+        return WhatIf(change, came, 0.0, 0.0)
+    step = came.answer.seconds_per_sample * report.measured.model.samples_per_step
+    return WhatIf(change, came, step, step / report.step_time - 1.0)
 
 
 def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
@@ -208,4 +238,4 @@ def _recipe(built: Built, report: Report) -> Iterator[Change]:
 
 def by_name(found: Sequence[WhatIf], start: str) -> WhatIf | None:
     """The first that could be simulated and whose name begins with `start`."""
-    return next((one for one in found if one.change.name.startswith(start) and not one.trial.refused), None)
+    return next((one for one in found if one.change.name.startswith(start) and one.outcome.answer is not None), None)

@@ -17,11 +17,11 @@ from parsim.scenario.load import load
 from parsim.scenario.neighbours import Neighbours
 from parsim.study.search.lattice import Lattice, Ranges, divisors
 from parsim.study.search.search import dominates
-from parsim.study.sweep.candidates import Candidate, Place
-from parsim.study.sweep.choice import QUESTIONS, Bounded, Job, Question, Work
-from parsim.study.sweep.least import Least
-from parsim.study.sweep.objective import Objective, objective, scores
-from parsim.study.sweep.row import Row
+from parsim.study.sweep.choice import Bounded
+from parsim.study.sweep.prover import QUESTIONS, Least, Question
+from parsim.study.sweep.rows import Objective, Row, objective, scores
+from parsim.study.sweep.space import Candidate, Place
+from parsim.study.variants import Job, Work
 
 CAPACITY = 100
 STEP, MEMORY = objective("step_time"), objective("peak_memory")
@@ -97,7 +97,7 @@ def chosen(
         if job.question == "row":
             assert job.place.number not in rows, "asked twice"
             rows[job.place.number] = values(job.place, answer)
-        choice.tell(job, answer)
+        choice.tell([(job, answer)])
 
 
 def entries_of(draw: random.Random, size: int) -> list[Entry | None]:

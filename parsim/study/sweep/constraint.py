@@ -18,8 +18,7 @@ from parsim import units
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.values import Choice, did_you_mean
 from parsim.scenario.yaml_tree import Origin
-from parsim.study.sweep.dimension import BYTES, EXAMPLES, MONEY, NUMBER, TIME, Dimension, quantity
-from parsim.study.sweep.metrics import NAMED
+from parsim.study.sweep.metrics import BYTES, EXAMPLES, MONEY, NAMED, NUMBER, TIME, Dimension, quantity
 from parsim.study.sweep.vocabulary import Sort, Stage, UnknownWord, Word, find
 
 Value = float | bool | str | None

@@ -15,9 +15,9 @@ from parsim.scenario.scenario import Scenario
 from parsim.scenario.shortforms import long_key
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import split_values
-from parsim.study.sweep.axes import Axis, Divisors, Listed, lattice_of, values_of
 from parsim.study.sweep.constraint import Constraint, constraint
-from parsim.study.sweep.objective import Objective, objective
+from parsim.study.sweep.ranges import Axis, Divisors, Listed, lattice_of, values_of
+from parsim.study.sweep.rows import Objective, objective
 from parsim.study.sweep.vocabulary import UnknownWord, key_of
 
 Source = str | Path | Mapping[str, Any] | Scenario

@@ -18,7 +18,7 @@ from typing import Any, Self
 from parsim.errors import Finding, OutputError, ScenarioError
 from parsim.report.write import write_file
 from parsim.scenario.files import open_input, read_text
-from parsim.study.sweep.row import Row, damage, settings_of
+from parsim.study.sweep.rows import Row, damage, settings_of
 
 RESULTS = "results.jsonl"
 STUDY = "study.json"

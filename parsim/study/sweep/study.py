@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import parsim
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.scenario.files import shown
@@ -19,10 +18,10 @@ from parsim.scenario.shortforms import long_key
 from parsim.scenario.trust import code_file, code_named
 from parsim.study.axes import short_keys
 from parsim.study.search.search import Values, ranked
-from parsim.study.sweep.candidates import Place, Space, without_seed
 from parsim.study.sweep.constraint import Constraint
-from parsim.study.sweep.objective import Objective, scores
-from parsim.study.sweep.row import Row
+from parsim.study.sweep.rows import Objective, Row, scores
+from parsim.study.sweep.space import Place, Space, without_seed
+from parsim.version import VERSION
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -55,7 +54,7 @@ class Entry:
         return (min(values), max(values)) if len(values) > 1 else None
 
 
-class Study:
+class Results:
     """Rows of one scenario with keys changed; numbers are SI unless a column says otherwise."""
 
     def __init__(
@@ -259,7 +258,7 @@ class Study:
         best = self.best
         return {
             "parsim": CONTRACT_VERSION,
-            "version": parsim.__version__,
+            "version": VERSION,
             "provenance": {**provenance(self._trusted_code()), "command": self.command},
             "study": self.name,
             "where": [one.text for one in self.where],
@@ -277,17 +276,6 @@ class Study:
             ],
             "results": self.rows,
         }  # fmt: skip
-
-    def write(self, directory: str | Path) -> list[Path]:
-        """Write what the table says: best.json, and pareto.svg where there are two objectives. Raises OutputError if the disk says no."""
-        from parsim.study.sweep.outputs import write
-
-        return write(self, Path(directory))
-
-    def __str__(self) -> str:
-        from parsim.study.sweep.text import text
-
-        return text(self)
 
     def __repr__(self) -> str:
         return f"<Study {self.name}: {len(self.rows)} rows>"

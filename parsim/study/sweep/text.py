@@ -1,17 +1,22 @@
-"""A study as a table in a terminal."""
+"""A study as a table in a terminal, and its files beside the rows: the best scenario, a picture, the reports of the best."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from re import fullmatch
 from shlex import join
+from shutil import rmtree
 from typing import Any
 
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
+from parsim.report.write import Content, write_together
 from parsim.scenario.leaves import value_at
 from parsim.scenario.scenario import flow
 from parsim.study.sweep.definition import SEED
 from parsim.study.sweep.metrics import KWH, NAMED, Metric
-from parsim.study.sweep.study import Entry, Study
+from parsim.study.sweep.study import Entry, Results
 
 _ALWAYS = ("step_time_s", "estimated_step_time_s", "mfu", "peak_bytes")
 _LONGEST = 24
@@ -19,7 +24,7 @@ _LONGEST = 24
 Column = tuple[str, list[str]]
 
 
-def text(study: Study) -> str:
+def text(study: Results) -> str:
     """What was asked, how many points there were, the best rows, and how to run the first."""
     lines = [study.name, f"{_asked(study)}", _counted(study), ""]
     shown = study.shown
@@ -33,12 +38,12 @@ def text(study: Study) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _asked(study: Study) -> str:
+def _asked(study: Results) -> str:
     objectives = ", ".join(f"{one.word} {one.metric.title}" for one in study.objectives)
     return f"{objectives[0].upper()}{objectives[1:]}" + (f", where {'; '.join(one.text for one in study.where)}" if study.where else "")
 
 
-def _counted(study: Study) -> str:
+def _counted(study: Results) -> str:
     counts = study.counts()
     words = {
         "excluded": "excluded by constraints before a simulation", "equal": "equal to another",
@@ -51,7 +56,7 @@ def _counted(study: Study) -> str:
     return f"{points:,} point{'s' * (points != 1)}: {', '.join(said) or 'nothing'}{before}; {counts['kept']:,} keep all constraints."
 
 
-def _reasons(study: Study) -> list[str]:
+def _reasons(study: Results) -> list[str]:
     """Why nothing is left: the commonest reasons, each once."""
     found: dict[str, int] = {}
     for place in study.places:
@@ -63,7 +68,7 @@ def _reasons(study: Study) -> list[str]:
     return [f"  {count:,} x {reason}" for reason, count in sorted(found.items(), key=lambda item: -item[1])[:5]]
 
 
-def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
+def _columns(study: Results, shown: Sequence[Entry]) -> list[Column]:
     columns: list[Column] = [("#", [str(place) for place in range(1, len(shown) + 1)])]
     if len(study.objectives) > 1:
         columns.append(("front", ["*" if entry.layer == 1 else "" for entry in shown]))
@@ -93,7 +98,7 @@ def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
     return columns
 
 
-def _common(study: Study, shown: Sequence[Entry]) -> list[str]:
+def _common(study: Results, shown: Sequence[Entry]) -> list[str]:
     """What varies, but not among the rows that are shown."""
     said = [
         f"{name}={_cut(flow(shown[0].place.settings[key]))}"
@@ -109,7 +114,7 @@ def _spread(entry: Entry, name: str) -> str:
     return NONE if found is None or not mean else percent((found[1] - found[0]) / abs(mean))
 
 
-def _figures(study: Study, metric: Metric, values: Sequence[float | None]) -> Column:
+def _figures(study: Results, metric: Metric, values: Sequence[float | None]) -> Column:
     """A metric in one unit, named in its heading."""
     if metric.unit == "s":
         unit = time_unit(max((abs(value) for value in values if value is not None), default=0.0))
@@ -124,7 +129,7 @@ def _figures(study: Study, metric: Metric, values: Sequence[float | None]) -> Co
     return metric.title + (f" [{name}]" if name not in ("1", "", metric.title) else ""), [number(value) for value in values]
 
 
-def currency(study: Study) -> str:
+def currency(study: Results) -> str:
     """In which money is."""
     return str(value_at(study.space.base.tree, "economics.currency") or "USD")
 
@@ -136,7 +141,7 @@ def _table(columns: Sequence[Column]) -> list[str]:
     return [*lines, *("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)]
 
 
-def _best(study: Study, entry: Entry) -> list[str]:
+def _best(study: Results, entry: Entry) -> list[str]:
     lines = [f"Best: {strategy(entry)}."]
     candidate = entry.place.candidate
     if candidate is not None and isinstance(study.definition.source, str):
@@ -167,7 +172,7 @@ def strategy(entry: Entry) -> str:
     return f"{', '.join(words)} on {row['gpus']:g} GPU{'s' * (row['gpus'] != 1)}"
 
 
-def _unequal(study: Study) -> list[str]:
+def _unequal(study: Results) -> list[str]:
     """A warning where a step is not the same work in all rows, and the objective is its time."""
     works = {entry.rows[0]["samples_per_step"] for entry in study.entries}
     if len(works) < 2 or all(one.metric.name != "step_time_s" for one in study.objectives):
@@ -179,9 +184,66 @@ def _cut(word: str) -> str:
     return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
 
 
-def reasons(study: Study, which: str) -> str:
+def reasons(study: Results, which: str) -> str:
     """One line per point: key, label, reason."""
     found = study.why_not(which)
     keys = max(len(key[:8]) for key, _, _ in found)
     labels = max(len(label) for _, label, _ in found)
     return "\n".join(f"{key[:8]:<{keys}}  {label:<{labels}}  {reason}".rstrip() for key, label, reason in found)
+
+
+BEST = "best.json"
+REPORTS = "reports"
+PARETO = "pareto.svg"
+_MOST_POINTS = 5_000
+
+
+def write(study: Results, directory: Path) -> list[Path]:
+    """Write best.json (the best scenario, complete: ``parsim run best.json``), and pareto.svg where there are two objectives."""
+    contents: dict[str, Content] = {}
+    best = study.best
+    if best is not None and best.place.candidate is not None:
+        text = json.dumps(best.place.candidate.scenario, indent=1, ensure_ascii=False, allow_nan=False)
+        contents[BEST] = f"{text}\n".encode()
+    if len(study.objectives) == 2 and len(study.entries) > 1:
+        contents[PARETO] = picture(study)
+    return write_together(directory, contents)
+
+
+def reports(study: Results, directory: Path, formats: Sequence[str] = ("json", "svg", "trace", "html")) -> Iterator[Path]:
+    """Write the report of every row of the table as `parsim run` does, of several seeds that of the first; yields each directory.
+
+    They are directory/<rank>-<key>, and their figures are those of the row; those of an earlier table go. OutputError: the disk says no.
+    """
+    from parsim.report.write import write_outputs
+    from parsim.run import simulate
+
+    width = len(str(len(study.shown)))
+    chosen = {
+        f"{number:0{width}}-{entry.key}": entry.place.candidate
+        for number, entry in enumerate(study.shown, 1)
+        if entry.place.candidate is not None
+    }
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if fullmatch(r"[0-9]+-[0-9a-f]{16}", path.name) and path.name not in chosen:
+            rmtree(path)
+    for name, candidate in chosen.items():
+        write_outputs(simulate(candidate.scenario, trust_code=candidate.trust_code), directory / name, formats)
+        yield directory / name
+
+
+def picture(study: Results, width: float = 7.0) -> bytes:
+    """The rows in the plane of the two objectives, and their front, as SVG."""
+    from parsim.report.plots.figure import save
+    from parsim.report.plots.tradeoff import Axis, Spot, tradeoff_figure
+
+    across, up = (Axis(one.metric.title, _unit(study, one.metric.unit), one.most) for one in study.objectives)
+    spots = []
+    for place, entry in enumerate(study.entries[:_MOST_POINTS], 1):
+        x, y = (entry.mean(one.metric.name) or 0.0 for one in study.objectives)
+        spots.append(Spot(f"{place}: {study.label(entry.place.settings)}", x, y, entry.layer == 1, entry.rows[0]["status"] == "fits"))
+    return save(tradeoff_figure(spots, across, up, width=width), "svg")
+
+
+def _unit(study: Results, unit: str) -> str:
+    return currency(study) if unit == "money" else unit

@@ -1,4 +1,4 @@
-"""From a definition to candidates: what may be simulated, what is refused before, and under which key."""
+"""From a definition to candidates, and from a candidate to its row: what may be simulated, what is refused before, and under which key."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import parsim
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.scenario.build import build
 from parsim.scenario.leaves import canonical, value_at
 from parsim.scenario.load import load
-from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import Scenario, flow
 from parsim.study.search.lattice import Lattice
-from parsim.study.sweep.axes import Axis, Point, points
 from parsim.study.sweep.constraint import Constraint, Known
 from parsim.study.sweep.definition import SEED, Definition
-from parsim.study.sweep.facts import Machines
-from parsim.study.sweep.row import Row, refused
-from parsim.study.sweep.vocabulary import Stage, UnknownWord, Word
+from parsim.study.sweep.ranges import Axis, Point, points
+from parsim.study.sweep.rows import Row, row
+from parsim.study.sweep.vocabulary import Machines, Stage, UnknownWord, Word
 from parsim.study.sweep.vocabulary import key_of as full_key
+from parsim.study.variants import Outcome, Variant, document, failed, outcome
+from parsim.study.workers import stamp
 
 _LATER = {
     "parallel.data.size": "data_size",
@@ -108,7 +107,8 @@ class Space:
         try:
             scenario = self.base.with_overrides(*overrides)
         except InputError as error:
-            return Place(number, settings, refused=refused(self._unloaded_key(overrides), settings, error.findings))
+            refused: Outcome[Any] = Outcome("refused", findings=tuple(error.findings))
+            return Place(number, settings, refused=row(self._unloaded_key(overrides), settings, refused))
         facts = self.machines.facts(scenario)
         known = self.known(settings, facts)
         if broken := next((one for one in where if one.holds(known) is False), None):
@@ -173,6 +173,22 @@ class Space:
         return list(Lattice(build(self.base.with_overrides(*arguments(point)))))
 
 
+def evaluate(candidate: Candidate, settings: Mapping[str, Any]) -> Row:
+    """Simulate one candidate; whatever goes wrong becomes its row."""
+    variant = Variant(candidate.scenario, trust_code=candidate.trust_code)
+    return row(candidate.key, settings, outcome(variant, document))
+
+
+def evaluate_all(work: Sequence[tuple[Candidate, Mapping[str, Any]]]) -> list[Row]:
+    """The rows of a chunk, in order: what a worker does."""
+    return [evaluate(candidate, settings) for candidate, settings in work]
+
+
+def lost(place: Place, reason: str) -> Row:
+    """The row of a place with which parsim or its process broke."""
+    return row(place.candidate.key if place.candidate is not None else "", place.settings, failed(reason))
+
+
 def without_seed(place: Place) -> str:
     """What the seeds of one candidate have in common."""
     return flow({key: value for key, value in place.settings.items() if key != SEED})
@@ -187,11 +203,6 @@ def key_of(document: Mapping[str, Any]) -> str:
     """What tells this work from any other: the resolved scenario without its name, the files it runs, the version, the catalogue."""
     work = json.dumps({key: value for key, value in document.items() if key != "name"}, sort_keys=True, separators=(",", ":"))
     return _digest(work, *_contents(document))
-
-
-def stamp() -> tuple[str, str]:
-    """What results depend on besides the scenario: parsim's version and the catalogue's hash."""
-    return parsim.__version__, catalogue_sha256()
 
 
 def _digest(*words: str) -> str:

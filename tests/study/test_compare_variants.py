@@ -13,7 +13,7 @@ from parsim.errors import ScenarioError
 from parsim.scenario.load import load
 from parsim.scenario.scenario import flow
 from parsim.study.axes import split_values
-from parsim.study.variants import MOST, variants
+from parsim.study.compare_variants import MOST, variants
 
 PLAIN = "gpt2-ddp-4x-a100"
 

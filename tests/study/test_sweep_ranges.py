@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim.errors import ScenarioError
-from parsim.study.sweep.axes import (
+from parsim.study.sweep.ranges import (
     Divisors,
     Lattice,
     Listed,
