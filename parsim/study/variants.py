@@ -102,6 +102,14 @@ class Figures(NamedTuple):
         return self.step_time / self.samples if self.samples else 0.0
 
 
+def put(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Change a dotted key of a scenario tree, making the mappings above it."""
+    *sections, last = key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[last] = value
+
+
 def outcome(variant: Variant, look: Look[T]) -> Outcome[T]:
     """What `look` finds of one variant; whatever is wrong with it becomes its status and its reason."""
     scenario = None
@@ -144,7 +152,7 @@ def outcomes(variants: Sequence[Variant], look: Look[T], *, jobs: int | None = 1
 
     Outcomes are without their scenarios unless they are asked for with `whole`.
     """
-    return in_order(partial(outcome if whole else _without_scenario, look=look), variants, jobs, lost=failed)
+    return in_order(partial(outcome if whole else _without_scenario, look=look), variants, jobs, lost=lambda _, reason: failed(reason))
 
 
 def _without_scenario(variant: Variant, look: Look[T]) -> Outcome[T]:
@@ -308,7 +316,7 @@ class _Item(NamedTuple, Generic[S]):
 class _InOrder(Generic[S, T]):
     """The queue of one question about many things."""
 
-    def __init__(self, job: Callable[[S], T], items: Sequence[S], lost: Callable[[str], T]) -> None:
+    def __init__(self, job: Callable[[S], T], items: Sequence[S], lost: Callable[[S, str], T]) -> None:
         self._left = (Job("item", _Item(number, item)) for number, item in enumerate(items))
         self._job, self._lost = job, lost
 
@@ -322,10 +330,10 @@ class _InOrder(Generic[S, T]):
         """Nothing follows from it."""
 
     def lost(self, job: Job[_Item[S]], reason: str) -> T:
-        return self._lost(reason)
+        return self._lost(job.place.value, reason)
 
 
-def in_order(job: Callable[[S], T], items: Sequence[S], jobs: int | None, *, lost: Callable[[str], T]) -> Iterator[T]:
+def in_order(job: Callable[[S], T], items: Sequence[S], jobs: int | None, *, lost: Callable[[S, str], T]) -> Iterator[T]:
     """The results of `job` for every item, in their order, as they come, in so many processes (None: one per CPU; 1: this one).
 
     `lost` makes a result for an item with which processes die.

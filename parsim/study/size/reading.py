@@ -15,8 +15,7 @@ from parsim.scenario.sold import one_machine, oversold
 from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import short_keys, split_values
-from parsim.study.size.money import Money, parse_money
-from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, Purchase, Question
+from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, Money, Purchase, Question, parse_money
 
 T = TypeVar("T")
 MARK = "size"

@@ -1,6 +1,6 @@
 """From a question to an answer: walk the numbers of GPUs of each kind of machine, and choose the best strategy at each.
 
-For one number of GPUs the fastest strategy is found exactly (`parsim.study.size.choose`): time, energy and cost of a training never
+For one number of GPUs the fastest strategy is found exactly (`parsim.study.size.search`): time, energy and cost of a training never
 fall when its step takes longer. Numbers of GPUs are those of the grid (`parsim.study.size.strategies`), and are left out only where a
 bound says that they cannot meet the deadline or the budget, or cannot beat the best.
 """
@@ -8,9 +8,8 @@ bound says that they cannot meet the deadline or the budget, or cannot beat the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import repeat
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -21,15 +20,13 @@ from parsim.report.quantities import number
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.load import load
-from parsim.study.runs import put
-from parsim.study.size.answer import Answer, Looked, Sized, ranking
-from parsim.study.size.candidate import Candidates
-from parsim.study.size.choose import Choice, Tally, fastest
-from parsim.study.size.configuration import DAY, Configuration
-from parsim.study.size.question import Machine, Question
+from parsim.study.size.answer import AnswerData, Looked, Sized, ranking
+from parsim.study.size.question import Assumed, Machine, Question, Recipe, recipe, without_tokens
 from parsim.study.size.reading import asked
-from parsim.study.size.recipe import Assumed, Recipe, recipe, without_tokens
-from parsim.study.size.strategies import Lattice
+from parsim.study.size.search import Candidates, Fastest, Tally, fastest
+from parsim.study.size.strategies import DAY, Configuration, Strategies
+from parsim.study.size.text import text
+from parsim.study.variants import in_order, put
 
 MOST_GPUS = 16384
 """looked at where the question names no maximum"""
@@ -40,6 +37,13 @@ BEYOND = 2
 _TELLING = ("gpu_hour", "power_computing", "power_communicating", "power_waiting", "node_power", "restart_time")
 
 Watch = Callable[[Iterable[Sized], int], Iterable[Sized]]
+
+
+class Answer(AnswerData):
+    """The answer to a question, which prints itself."""
+
+    def __str__(self) -> str:
+        return text(self)
 
 
 def size(
@@ -71,19 +75,18 @@ def size(
     model = probes[0].model
     training = recipe(question, model)
     question = replace(question, minimise=question.minimise or _usual(question, probes))
-    watch = watch or (lambda found, _: found)
-    count = len(question.machines)
-    if count == 1 or workers == 1:
-        found = list(watch((size_machine(question, training, machine) for machine in question.machines), count))
-    else:
-        with ProcessPoolExecutor(workers) as pool:
-            found = list(watch(pool.map(size_machine, repeat(question), repeat(training), question.machines), count))
-    return Answer(question, training, parameter_count(model), tuple(found))
+    came = in_order(partial(size_machine, question, training), question.machines, workers, lost=_lost)
+    sized = came if watch is None else watch(came, len(question.machines))
+    return Answer(question, training, parameter_count(model), tuple(sized))
 
 
 def size_machine(question: Question, training: Recipe, machine: Machine) -> Sized:
     """What is possible on one kind of machine."""
     return _Walk(question, training, machine).sized()
+
+
+def _lost(machine: Machine, reason: str) -> Sized:
+    return Sized(machine.label, (), (), (), reason)
 
 
 def _usual(question: Question, probes: list[Built]) -> str:
@@ -126,7 +129,7 @@ class _Walk:
         each = cluster.installed_gpus // cluster.nodes
         self.candidates = Candidates(question, machine, training, probe, each, _has_example(probe, question))
         layers = sum(block.kind not in ("embedding", "head") for block in model.blocks)
-        self.lattice = Lattice(
+        self.lattice = Strategies(
             layers, model.heads, training.global_batch, each, question.micro_batches,
             schedules=question.schedules, sharding=question.sharding,
             recompute=tuple("none" if one == "auto" else one for one in question.recompute),
@@ -322,7 +325,7 @@ def _longest(economics: Economics, stretch: float, of: Callable[..., float], mos
     return most / one * (1 + 1e-9)
 
 
-def _nothing(choice: Choice[Configuration], limit: float) -> str:
+def _nothing(choice: Fastest, limit: float) -> str:
     """Why a number of GPUs gave nothing."""
     if choice.found is not None:
         return ""

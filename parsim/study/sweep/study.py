@@ -54,7 +54,7 @@ class Entry:
         return (min(values), max(values)) if len(values) > 1 else None
 
 
-class Results:
+class StudyData:
     """Rows of one scenario with keys changed; numbers are SI unless a column says otherwise."""
 
     def __init__(

@@ -22,7 +22,7 @@ from parsim.study.sweep.journal import Journal
 from parsim.study.sweep.prover import Bound, Given, Proved, bounds_help
 from parsim.study.sweep.rows import Objective, Row, objective, scores
 from parsim.study.sweep.space import Place, Space, without_seed
-from parsim.study.sweep.study import Results
+from parsim.study.sweep.study import StudyData
 from parsim.study.sweep.study_file import definition_of
 from parsim.study.sweep.text import text, write
 from parsim.study.variants import Answered, Runner
@@ -36,7 +36,7 @@ _ALWAYS = "fits"
 """holds in every study unless a constraint speaks of it"""
 
 
-class Study(Results):
+class Study(StudyData):
     """Rows of one scenario with keys changed, which print and write themselves."""
 
     def write(self, directory: str | Path) -> list[Path]:

@@ -16,7 +16,7 @@ from parsim.scenario.leaves import value_at
 from parsim.scenario.scenario import flow
 from parsim.study.sweep.definition import SEED
 from parsim.study.sweep.metrics import KWH, NAMED, Metric
-from parsim.study.sweep.study import Entry, Results
+from parsim.study.sweep.study import Entry, StudyData
 
 _ALWAYS = ("step_time_s", "estimated_step_time_s", "mfu", "peak_bytes")
 _LONGEST = 24
@@ -24,7 +24,7 @@ _LONGEST = 24
 Column = tuple[str, list[str]]
 
 
-def text(study: Results) -> str:
+def text(study: StudyData) -> str:
     """What was asked, how many points there were, the best rows, and how to run the first."""
     lines = [study.name, f"{_asked(study)}", _counted(study), ""]
     shown = study.shown
@@ -38,12 +38,12 @@ def text(study: Results) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _asked(study: Results) -> str:
+def _asked(study: StudyData) -> str:
     objectives = ", ".join(f"{one.word} {one.metric.title}" for one in study.objectives)
     return f"{objectives[0].upper()}{objectives[1:]}" + (f", where {'; '.join(one.text for one in study.where)}" if study.where else "")
 
 
-def _counted(study: Results) -> str:
+def _counted(study: StudyData) -> str:
     counts = study.counts()
     words = {
         "excluded": "excluded by constraints before a simulation", "equal": "equal to another",
@@ -56,7 +56,7 @@ def _counted(study: Results) -> str:
     return f"{points:,} point{'s' * (points != 1)}: {', '.join(said) or 'nothing'}{before}; {counts['kept']:,} keep all constraints."
 
 
-def _reasons(study: Results) -> list[str]:
+def _reasons(study: StudyData) -> list[str]:
     """Why nothing is left: the commonest reasons, each once."""
     found: dict[str, int] = {}
     for place in study.places:
@@ -68,7 +68,7 @@ def _reasons(study: Results) -> list[str]:
     return [f"  {count:,} x {reason}" for reason, count in sorted(found.items(), key=lambda item: -item[1])[:5]]
 
 
-def _columns(study: Results, shown: Sequence[Entry]) -> list[Column]:
+def _columns(study: StudyData, shown: Sequence[Entry]) -> list[Column]:
     columns: list[Column] = [("#", [str(place) for place in range(1, len(shown) + 1)])]
     if len(study.objectives) > 1:
         columns.append(("front", ["*" if entry.layer == 1 else "" for entry in shown]))
@@ -98,7 +98,7 @@ def _columns(study: Results, shown: Sequence[Entry]) -> list[Column]:
     return columns
 
 
-def _common(study: Results, shown: Sequence[Entry]) -> list[str]:
+def _common(study: StudyData, shown: Sequence[Entry]) -> list[str]:
     """What varies, but not among the rows that are shown."""
     said = [
         f"{name}={_cut(flow(shown[0].place.settings[key]))}"
@@ -114,7 +114,7 @@ def _spread(entry: Entry, name: str) -> str:
     return NONE if found is None or not mean else percent((found[1] - found[0]) / abs(mean))
 
 
-def _figures(study: Results, metric: Metric, values: Sequence[float | None]) -> Column:
+def _figures(study: StudyData, metric: Metric, values: Sequence[float | None]) -> Column:
     """A metric in one unit, named in its heading."""
     if metric.unit == "s":
         unit = time_unit(max((abs(value) for value in values if value is not None), default=0.0))
@@ -129,7 +129,7 @@ def _figures(study: Results, metric: Metric, values: Sequence[float | None]) -> 
     return metric.title + (f" [{name}]" if name not in ("1", "", metric.title) else ""), [number(value) for value in values]
 
 
-def currency(study: Results) -> str:
+def currency(study: StudyData) -> str:
     """In which money is."""
     return str(value_at(study.space.base.tree, "economics.currency") or "USD")
 
@@ -141,7 +141,7 @@ def _table(columns: Sequence[Column]) -> list[str]:
     return [*lines, *("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)]
 
 
-def _best(study: Results, entry: Entry) -> list[str]:
+def _best(study: StudyData, entry: Entry) -> list[str]:
     lines = [f"Best: {strategy(entry)}."]
     candidate = entry.place.candidate
     if candidate is not None and isinstance(study.definition.source, str):
@@ -172,7 +172,7 @@ def strategy(entry: Entry) -> str:
     return f"{', '.join(words)} on {row['gpus']:g} GPU{'s' * (row['gpus'] != 1)}"
 
 
-def _unequal(study: Results) -> list[str]:
+def _unequal(study: StudyData) -> list[str]:
     """A warning where a step is not the same work in all rows, and the objective is its time."""
     works = {entry.rows[0]["samples_per_step"] for entry in study.entries}
     if len(works) < 2 or all(one.metric.name != "step_time_s" for one in study.objectives):
@@ -184,7 +184,7 @@ def _cut(word: str) -> str:
     return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
 
 
-def reasons(study: Results, which: str) -> str:
+def reasons(study: StudyData, which: str) -> str:
     """One line per point: key, label, reason."""
     found = study.why_not(which)
     keys = max(len(key[:8]) for key, _, _ in found)
@@ -198,7 +198,7 @@ PARETO = "pareto.svg"
 _MOST_POINTS = 5_000
 
 
-def write(study: Results, directory: Path) -> list[Path]:
+def write(study: StudyData, directory: Path) -> list[Path]:
     """Write best.json (the best scenario, complete: ``parsim run best.json``), and pareto.svg where there are two objectives."""
     contents: dict[str, Content] = {}
     best = study.best
@@ -210,7 +210,7 @@ def write(study: Results, directory: Path) -> list[Path]:
     return write_together(directory, contents)
 
 
-def reports(study: Results, directory: Path, formats: Sequence[str] = ("json", "svg", "trace", "html")) -> Iterator[Path]:
+def reports(study: StudyData, directory: Path, formats: Sequence[str] = ("json", "svg", "trace", "html")) -> Iterator[Path]:
     """Write the report of every row of the table as `parsim run` does, of several seeds that of the first; yields each directory.
 
     They are directory/<rank>-<key>, and their figures are those of the row; those of an earlier table go. OutputError: the disk says no.
@@ -232,7 +232,7 @@ def reports(study: Results, directory: Path, formats: Sequence[str] = ("json", "
         yield directory / name
 
 
-def picture(study: Results, width: float = 7.0) -> bytes:
+def picture(study: StudyData, width: float = 7.0) -> bytes:
     """The rows in the plane of the two objectives, and their front, as SVG."""
     from parsim.report.plots.figure import save
     from parsim.report.plots.tradeoff import Axis, Spot, tradeoff_figure
@@ -245,5 +245,5 @@ def picture(study: Results, width: float = 7.0) -> bytes:
     return save(tradeoff_figure(spots, across, up, width=width), "svg")
 
 
-def _unit(study: Results, unit: str) -> str:
+def _unit(study: StudyData, unit: str) -> str:
     return currency(study) if unit == "money" else unit
