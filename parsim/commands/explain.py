@@ -93,7 +93,7 @@ def _write(found: Explanation, said: dict[str, Any], out: Path) -> list[str]:
     import json
 
     from parsim.report.write import write_together
-    from parsim.study.explain_pictures import pictures
+    from parsim.study.explain_text import pictures
 
     files = {"explanation.json": (json.dumps(said, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode(), **pictures(found)}
     return [path.name for path in write_together(out, files)]

@@ -13,14 +13,13 @@ from parsim.errors import DeadlockError, Finding, ParsimError, ScenarioError
 from parsim.report.lanes import TimelineData, timeline_data
 from parsim.report.report import Report
 from parsim.report.representatives import choose
-from parsim.run import simulate
 from parsim.scenario import files
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.values import did_you_mean
 from parsim.study.compare_text import html, text
 from parsim.study.compare_variants import variants
 from parsim.study.comparison import ComparisonData, Run
-from parsim.study.variants import Outcome, Source, outcomes
+from parsim.study.variants import Outcome, Source, outcomes, whole
 
 if TYPE_CHECKING:
     from parsim.report.plots.figure import Drawing
@@ -102,7 +101,7 @@ def compare(
     trusted = [replace(variant, trust_code=trust_code) for variant in asked.all]
     processes = min(jobs or cpu_count() or 1, len(trusted))
     look = partial(_look, lanes=max(_FEWEST, min(_MOST, _LANES // len(trusted))), keep=processes == 1)
-    came = map(_run, names, outcomes(trusted, look, jobs=processes, whole=True))
+    came = map(_run, names, outcomes(trusted, look, jobs=processes, with_scenarios=True))
     return Comparison(asked.title, list(came if watch is None else watch(came, len(names))), against, stem=asked.stem)
 
 
@@ -123,9 +122,9 @@ class Simulated(NamedTuple):
 
 def _look(scenario: Scenario, *, lanes: int, keep: bool) -> tuple[Simulated, str]:
     """Simulate a scenario, and keep the timelines of so many ranks."""
-    report = simulate(scenario)
+    report, lacking = whole(scenario)
     kept = Simulated(report.document(), timeline_data(report, choose(report, lanes)), report if keep else None)
-    return kept, "" if report.fits else report.limiter
+    return kept, lacking
 
 
 def _run(label: str, came: Outcome[Simulated]) -> Run:

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError
+from parsim.report.report import Report
 from parsim.run import simulate, step_of
 from parsim.scenario.build import build
 from parsim.scenario.load import load
@@ -34,6 +35,7 @@ STATUSES: tuple[Status, ...] = ("fits", "does not fit", "deadlock", "refused", "
 """the last: parsim or its process broke, which is nobody's fault but ours"""
 Look = Callable[[Scenario], tuple[T, str]]
 """simulates a scenario: what is kept of it, and why it does not fit (empty: it fits)"""
+LACKING = "it needs more memory than there is"
 CHUNK_TIME = 0.5
 """what a chunk of jobs should take [s]: long beside sending it, short beside the patience of whoever looks at the bar"""
 LARGEST_CHUNK = 64
@@ -85,6 +87,13 @@ class Outcome(Generic[T]):
     scenario: Scenario | None = None
     """None where it could not be loaded"""
 
+    @property
+    def refusal(self) -> str:
+        """Why it was not simulated, in one line without a place; empty where it was."""
+        if self.status in ("fits", "does not fit"):
+            return ""
+        return self.findings[0].message if self.status == "refused" else self.reason
+
 
 class Figures(NamedTuple):
     """What a change of a scenario does to its step."""
@@ -112,10 +121,16 @@ def put(tree: dict[str, Any], key: str, value: Any) -> None:
 
 def outcome(variant: Variant, look: Look[T]) -> Outcome[T]:
     """What `look` finds of one variant; whatever is wrong with it becomes its status and its reason."""
-    scenario = None
+    return attempted(variant.scenario, look)
+
+
+def attempted(load_or_build: Callable[[], S], look: Callable[[S], tuple[T, str]]) -> Outcome[T]:
+    """The same of a scenario, or of the domain objects of one, that has yet to be made."""
+    scenario: Scenario | None = None
     try:
-        scenario = variant.scenario()
-        answer, lacking = look(scenario)
+        made = load_or_build()
+        scenario = made if isinstance(made, Scenario) else None
+        answer, lacking = look(made)
     except InputError as error:
         findings = tuple(error.findings if scenario is None else scenario.findings_at(error.findings))
         reason = "; ".join(": ".join(filter(None, (finding.path, finding.message))) for finding in findings)
@@ -135,8 +150,14 @@ def failed(reason: str, scenario: Scenario | None = None) -> Outcome[Any]:
 
 def document(scenario: Scenario) -> tuple[dict[str, Any], str]:
     """Look at a scenario: its report as JSON has it."""
+    report, lacking = whole(scenario)
+    return report.document(), lacking
+
+
+def whole(scenario: Scenario) -> tuple[Report, str]:
+    """Look at a scenario: its report."""
     report = simulate(scenario)
-    return report.document(), "" if report.fits else report.limiter
+    return report, "" if report.fits else report.limiter
 
 
 def figures(scenario: Scenario) -> tuple[Figures, str]:
@@ -144,15 +165,17 @@ def figures(scenario: Scenario) -> tuple[Figures, str]:
     built = build(scenario)
     step = step_of(built)
     found = Figures(step.step_time, built.training.global_batch, max(step.peaks.values(), default=0))
-    return found, "" if step.fits else "it needs more memory than there is"
+    return found, "" if step.fits else LACKING
 
 
-def outcomes(variants: Sequence[Variant], look: Look[T], *, jobs: int | None = 1, whole: bool = False) -> Iterator[Outcome[T]]:
+def outcomes(variants: Sequence[Variant], look: Look[T], *, jobs: int | None = 1, with_scenarios: bool = False) -> Iterator[Outcome[T]]:
     """What comes of variants, in their order, as it comes, from `jobs` processes (None: one per CPU; 1: this one).
 
-    Outcomes are without their scenarios unless they are asked for with `whole`.
+    Outcomes are without their scenarios unless they are asked for.
     """
-    return in_order(partial(outcome if whole else _without_scenario, look=look), variants, jobs, lost=lambda _, reason: failed(reason))
+    return in_order(
+        partial(outcome if with_scenarios else _without_scenario, look=look), variants, jobs, lost=lambda _, reason: failed(reason)
+    )
 
 
 def _without_scenario(variant: Variant, look: Look[T]) -> Outcome[T]:

@@ -61,9 +61,7 @@ class WhatIf:
     @property
     def refused(self) -> str:
         """Why it cannot be simulated; empty where it can."""
-        if self.outcome.answer is not None:
-            return ""
-        return self.outcome.findings[0].message if self.outcome.status == "refused" else self.outcome.reason
+        return self.outcome.refusal
 
 
 def what_ifs(scenario: Scenario, report: Report, *, jobs: int | None = None, watch: Watch | None = None) -> list[WhatIf]:
