@@ -18,9 +18,8 @@ The public names are imported on first use, so that ``parsim --help`` stays quic
 
 from typing import TYPE_CHECKING, Any
 
-from parsim.version import VERSION
+from parsim.version import __version__ as __version__
 
-__version__ = VERSION
 __all__ = ["ParsimError", "Report", "Scenario", "compare", "load", "schedule", "simulate", "size", "sweep"]
 
 if TYPE_CHECKING:

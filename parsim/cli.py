@@ -37,9 +37,6 @@ _COMPLETION = "_PARSIM_COMPLETE"
 """set by the shell that asks for completions"""
 OUT = Path("parsim-out")
 """where `run` writes, one directory per scenario"""
-EXAMPLE = "gpt2-ddp-4x-a100"
-"""the shipped scenario that `new` copies"""
-LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons", "studies")
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of a shipped scenario (`parsim list scenarios`).")]
 Overrides = Annotated[
@@ -62,7 +59,7 @@ def parsim(
         explain.define(metric, as_json=False)
         raise typer.Exit
     if version:
-        from parsim import __version__
+        from parsim.version import __version__
 
         say(f"parsim {__version__}")
         raise typer.Exit
@@ -152,80 +149,10 @@ def show(
         say(scenario.show(defaults=not written), escapes=True)
 
 
-def list_(
-    kind: Annotated[str | None, typer.Argument(metavar="KIND", help=f"One of {', '.join(LISTED)}; all of them without KIND.")] = None,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """List what comes with parsim: models, devices, topologies, software profiles, schedules, scenarios, comparisons, studies."""
-    if kind is not None and kind not in LISTED:
-        raise ScenarioError(Finding(f"there is no list of {kind!r}", value=kind, suggestion=f"choose from {', '.join(LISTED)}"))
-    known = {name: _names(name) for name in LISTED if kind in (None, name)}
-    if as_json:
-        say_json({"parsim": 1, **known})
-    elif kind is not None:
-        say("\n".join(known[kind]))
-    else:
-        say("\n".join(f"{name} ({len(items)})\n{_wrapped(items)}\n" for name, items in known.items()).rstrip("\n"))
-
-
-def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The file to write, with or without .yaml.")],
-    example: Annotated[str, typer.Option("--from", metavar="SCENARIO", help="The shipped scenario to copy.")] = EXAMPLE,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Write a commented scenario that runs, to start from."""
-    from parsim.scenario.files import find, names
-
-    if example not in names("scenarios"):
-        suggestion = f"choose from {', '.join(names('scenarios'))}"
-        raise ScenarioError(Finding(f"there is no shipped scenario {example!r}", value=example, suggestion=suggestion))
-    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else Path(f"{name}.yaml")
-    lines = find("scenarios", example).read_text(encoding="utf-8").splitlines(keepends=True)
-    text = "".join(line for line in lines if "yaml-language-server" not in line)
-    from parsim.report.write import write_new
-
-    write_new(path, text)
-    if as_json:
-        say_json({"parsim": 1, "file": str(path)})
-    else:
-        say(f"Wrote {path}. Next: parsim run {path}")
-
-
-def schema(
-    study: Annotated[bool, typer.Option("--study", help="That of study files.")] = False, as_json: Json = False, debug: Debug = False
-) -> None:
-    """Print the JSON Schema of scenario files, for completion in an editor."""
-    from parsim.scenario.json_schema import schema as scenario_schema
-    from parsim.study.sweep.study_file import schema as study_schema
-
-    say_json(study_schema() if study else scenario_schema(), indent=1)  # what the repository's own file holds, byte for byte
-
-
 def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | None, *, trust_code: bool) -> Scenario:
     from parsim.scenario import load
 
     return load(file, *(overrides or ()), named=list(named or ()), trust_code=trust_code)
-
-
-def _names(kind: str) -> list[str]:
-    if kind == "schedules":
-        from parsim.parallel.schedules import NAMES
-
-        return list(NAMES)
-    from parsim.scenario.files import names
-
-    return names(kind)
-
-
-def _wrapped(items: Sequence[str]) -> str:
-    from shutil import get_terminal_size
-    from textwrap import fill
-
-    margin = "  "
-    width = get_terminal_size((100, 24)).columns
-    return fill("  ".join(items), width, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False)
 
 
 @contextmanager
@@ -243,7 +170,7 @@ def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[N
     try:
         yield
     except DeadlockError as error:
-        from parsim.report.deadlock import deadlock_document
+        from parsim.report.report import deadlock_document
         from parsim.scenario.provenance import provenance
 
         if not as_json:
@@ -310,8 +237,8 @@ def _say_report(report: Report) -> None:
 
 
 COMMANDS: Mapping[str, str | Callable[..., None]] = {
-    "run": run, "fit": "fit", "check": check, "show": show, "list": list_, "new": new, "schema": schema, "explain": "explain",
-    "timeline": "timeline", "compare": "compare", "sweep": "sweep", "collective": "network", "topology": "network",
+    "run": run, "fit": "fit", "check": check, "show": show, "list": "catalogue", "new": "catalogue", "schema": "catalogue",
+    "explain": "explain", "timeline": "timeline", "compare": "compare", "sweep": "sweep", "collective": "network", "topology": "network",
     "validate": "validate", "import": "importing", "export": "export", "flops": "flops", "mfu": "flops", "calibrate": "calibrate",
     "schedule": "schedule", "size": "size", "trace": "trace", "diagnose": "diagnose",
 }  # fmt: skip

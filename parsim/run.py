@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from parsim.errors import Finding, InputError
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.interference import MODELS, DeviceInterference
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
+from parsim.parallel.schedules import CUSTOM, schedule
+from parsim.parallel.schedules.repetition import repetitions, shorter
 from parsim.program.folding import FoldedInterconnect, classes_of, lower
 from parsim.program.own import answers, refuse_illegal
 from parsim.program.script import write
-from parsim.report.assemble import Run, assemble
-from parsim.report.confidence import Confidence
-from parsim.report.device_memory import memory_of, overfull
+from parsim.report.assemble import assemble
 from parsim.report.economics import Economics, economics
+from parsim.report.estimate import Confidence
 from parsim.report.measured import Assumption, MemoryFacts
+from parsim.report.memory_facts import CLOSE, memory_of, overfull
 from parsim.report.report import Report
+from parsim.report.simulated import Run
 from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
 from parsim.report.wiring import wiring_of
@@ -34,6 +38,7 @@ from parsim.scenario.load import load
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, place_texts
 from parsim.simulation.engine import Engine, collector_paused
+from parsim.simulation.periods import period_of
 from parsim.theory.pipeline import bubble_fraction
 
 
@@ -102,28 +107,40 @@ def _in_scenario(finding: Finding) -> Finding:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a search asks of one step; equal to what the report says."""
+    """What a search asks of one step; times are equal to what the report says to 1e-9."""
 
-    run: Run
+    plan: Plan
     step_time: float
     """one optimizer step in steady state [s]"""
     makespan: float
     """end of the last op [s]"""
+    method: Literal["whole", "periods"]
+    """whether every micro-batch was simulated, or as many as it took to see that the step repeats itself"""
+    micro_batches_simulated: int
+    _run: Run
     _built: Built
 
     @cached_property
     def memory(self) -> MemoryFacts:
-        """Device memory of every class of ranks [B]; the ops inside blocks are looked at for it."""
+        """Device memory of every class of ranks [B]. Where the peak is within 5 % of the capacity, the allocator's history is that of
+        all micro-batches, as in the report, else that of those that were simulated.
+        """
+        facts = self._memory(self._run)
+        if self.method == "periods" and abs(facts.headroom) <= CLOSE * facts.capacity_bytes:
+            return self._memory(execute(self._built, unfolded=not self._built.report.fold))
+        return facts
+
+    def _memory(self, run: Run) -> MemoryFacts:
         built = self._built
         with collector_paused():
-            return memory_of(self.run, built.cluster, reserve=built.memory_reserve, bytes_per_parameter=built.bytes_per_parameter)
+            return memory_of(run, built.cluster, reserve=built.memory_reserve, bytes_per_parameter=built.bytes_per_parameter)
 
     @property
     def fits(self) -> bool:
         """Whether every device and every host have enough memory, as `Report.fits` says. Where the tensors alone are too large, the
         allocator is not asked.
         """
-        if "memory" not in self.__dict__ and overfull(self.run, self._built.cluster, self._built.memory_reserve):
+        if "memory" not in self.__dict__ and overfull(self._run, self._built.cluster, self._built.memory_reserve):
             return False
         return self.memory.headroom >= 0 and (self.memory.host is None or self.memory.host.lacks == 0)
 
@@ -134,12 +151,37 @@ class StepResult:
 
 
 def step_of(built: Built) -> StepResult:
-    """The step time of a scenario, and its memory on demand, without a report. Raises as `simulate`."""
+    """The step time of a scenario, and its memory on demand, without a report. Raises as `simulate`.
+
+    Long steps are answered from shorter ones, where these prove that the step repeats itself (`parsim.simulation.periods`).
+    """
+    whole = plan_of(built, clock_of(built))
+    if (step := _from_periods(built, whole)) is not None:
+        return step
     run = execute(built, unfolded=not built.report.fold)
-    step = run.makespan
-    if run.plan.asynchronous:
-        step = steady_period(Timeline(run.trace), run.micro_batches).step_time(run.micro_batches)
-    return StepResult(run, step, run.makespan, built)
+    step_time = run.makespan
+    if whole.asynchronous:
+        step_time = steady_period(Timeline(run.trace), run.micro_batches).step_time(run.micro_batches)
+    return StepResult(whole, step_time, run.makespan, "whole", whole.training.micro_batches, run, built)
+
+
+def _from_periods(built: Built, whole: Plan) -> StepResult | None:
+    """The step from a shorter one that repeats itself; None where none is known to."""
+    pipeline, micro_batches = whole.parallelism.pipeline, whole.training.micro_batches
+    own = pipeline.schedule == CUSTOM or whole.parallelism.data.own is not None  # code of the user's may count micro-batches
+    if own or whole.asynchronous or any(stream.volume < inf for stream in built.background):
+        return None
+    for count in shorter(pipeline.size, micro_batches, pipeline.virtual_stages):
+        rows = schedule(pipeline.schedule, pipeline.size, count, pipeline.virtual_stages)
+        if not (known := repetitions(rows, whole.slots)):
+            continue
+        run = execute(replace(built, training=replace(built.training, micro_batches=count)), unfolded=not built.report.fold)
+        for cycle, found in known.items():
+            repeating = {rank: found[whole.mesh.coordinate(rank, "pipeline")] for rank in run.trace.program.begins}
+            if (period := period_of(run.trace, repeating, cycle)) is not None:
+                end = period.makespan(run.trace, micro_batches - count)
+                return StepResult(whole, end, end, "periods", count, run, built)
+    return None
 
 
 def execute(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], float] | None = None) -> Run:

@@ -1,3 +1,4 @@
-"""The version of parsim: in results, and in the package's metadata."""
+"""Versions: of parsim, and of the contract that its JSON documents keep."""
 
-VERSION = "0.1.0"
+__version__ = "0.1.0"
+CONTRACT_VERSION = 1

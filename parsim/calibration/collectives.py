@@ -13,14 +13,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from parsim.calibration.stopwatch import torch_module
-from parsim.calibration.tables import CollectiveTime, Timing, timing
+from parsim.calibration.sweeps import torch_module
+from parsim.calibration.tables import CollectiveTime, Timing, slug, timing
 from parsim.scenario import files
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -118,7 +118,21 @@ def _slowest(torch: Any, call: Callable[..., object], device: str) -> float:
     return float(took.item())
 
 
-def measurements_csv(rows: list[CollectiveTime], system: str, source: str) -> str:
+def collective_files(rows: Sequence[CollectiveTime], name: str, title: str, source: str, device: Path) -> dict[str, str]:
+    """File name -> text of the folder for `parsim validate nccl --data`; empty without rows.
+
+    `name` is what the device is called; `device` is its file, which the folder's description of the machine names.
+    """
+    if not rows:
+        return {}
+    ranks = max(row.ranks for row in rows)
+    return {
+        "measurements.csv": _measurements_csv(rows, slug(name), source),
+        "systems.yaml": _systems_yaml(slug(name), title, str(device.resolve()), ranks),
+    }
+
+
+def _measurements_csv(rows: Sequence[CollectiveTime], system: str, source: str) -> str:
     """The rows in the format of validation/nccl/measurements.csv."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -129,7 +143,7 @@ def measurements_csv(rows: list[CollectiveTime], system: str, source: str) -> st
     return text.getvalue()
 
 
-def systems_yaml(system: str, title: str, device: str, ranks: int) -> str:
+def _systems_yaml(system: str, title: str, device: str, ranks: int) -> str:
     """The machine behind the rows, in the format of validation/nccl/systems.yaml: a box of such devices; no band is claimed."""
     wires = files.read(files.data_root() / "validation" / "nccl" / "systems.yaml").tree["wire"]
     table = "\n".join(f"  {kind}: {{rate: {entry['rate']}, source: {json.dumps(entry['source'])}}}" for kind, entry in wires.items())

@@ -32,7 +32,7 @@ _ATTENTION = {"forward": _EFFICIENCY, "backward": _EFFICIENCY, "s_half": (0.0, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class FitErrors:
     """|predicted / measured - 1| over some rows."""
 
     rows: int
@@ -46,12 +46,12 @@ class Fit:
     """A device with fitted parameters, and how well they describe what was measured."""
 
     device: Device
-    gemm: Errors | None
+    gemm: FitErrors | None
     """of the analytic model, on the rows it was fitted to"""
-    gemm_left_out: Errors | None
+    gemm_left_out: FitErrors | None
     """of each row, predicted from all others: what to expect of a shape between the measured ones"""
-    attention: Errors | None
-    attention_left_out: Errors | None
+    attention: FitErrors | None
+    attention_left_out: FitErrors | None
     at_bounds: tuple[str, ...]
     """fitted parameters that ended on a bound: the model wants more than physics allows"""
 
@@ -184,7 +184,7 @@ def _stuck(values: dict[str, float], limits: dict[str, tuple[float, float, float
     return [name for name, (low, high, _) in limits.items() if min(values[name] - low, high - values[name]) < 1e-3 * (high - low)]
 
 
-def _left_out(device: Device, rows: Sequence[tuple[Shape, float]]) -> Errors | None:
+def _left_out(device: Device, rows: Sequence[tuple[Shape, float]]) -> FitErrors | None:
     """Every row predicted from the others; the other pass of the same shape is left out as well."""
     pairs = []
     for number, (shape, seconds) in enumerate(rows):
@@ -193,8 +193,8 @@ def _left_out(device: Device, rows: Sequence[tuple[Shape, float]]) -> Errors | N
     return _errors(pairs)
 
 
-def _errors(pairs: Iterable[tuple[float, float]]) -> Errors | None:
+def _errors(pairs: Iterable[tuple[float, float]]) -> FitErrors | None:
     found = sorted(abs(predicted / measured - 1) for predicted, measured in pairs)
     if not found:
         return None
-    return Errors(len(found), median(found), found[min(len(found) - 1, math.ceil(0.9 * len(found)) - 1)], found[-1])
+    return FitErrors(len(found), median(found), found[min(len(found) - 1, math.ceil(0.9 * len(found)) - 1)], found[-1])

@@ -16,8 +16,7 @@ from typing import Any
 from parsim.calibration.kineto import REPAIR, events_of, read_bytes
 from parsim.calibration.profile import COLLECTIVES, ELEMENT_BYTES
 from parsim.errors import Finding, ScenarioError
-from parsim.study.diagnose_features import ATTENTION, GEMM, MEMORY, OPTIMIZER, Recorded, Stretch, Window
-from parsim.study.diagnose_predicted import OP
+from parsim.study.diagnose_classes import ATTENTION, GEMM, MEMORY, OP, OPTIMIZER, Recorded, Stretch, Window
 
 _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (

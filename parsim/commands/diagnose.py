@@ -17,7 +17,7 @@ from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 if TYPE_CHECKING:
     from parsim.scenario import Scenario
     from parsim.study.diagnose import Diagnosis, Question
-    from parsim.study.diagnose_features import Recorded
+    from parsim.study.diagnose_classes import Recorded
     from parsim.study.diagnose_trace import Evidence
 
 Overrides = Annotated[
@@ -65,8 +65,8 @@ def diagnose(
     """Say what would explain a measured step time, and which causes a trace shows."""
     from parsim.study.diagnose import Simulator, explain_step
     from parsim.study.diagnose_causes import parameters
-    from parsim.study.diagnose_nccl import read_wires, with_wires
     from parsim.study.diagnose_text import document, text
+    from parsim.study.diagnose_wires import read_wires, with_wires
 
     _usable(step_time, peak_memory, trace, nccl_log, perfetto=perfetto, steps=steps)
     scenario, recorded, asked = _inputs(file, overrides, override, step_time, peak_memory, trace, steps, trust_code=trust_code)

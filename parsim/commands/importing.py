@@ -134,7 +134,7 @@ def profile(
     debug: Debug = False,
 ) -> None:
     """Read kernel times and shapes from a PyTorch trace and write them as the measured tables of a device file."""
-    from parsim.calibration.imported import import_profile
+    from parsim.calibration.profile import import_profile
     from parsim.terminal import remark, write_collectives
 
     result = import_profile(file, device=device, name=name)

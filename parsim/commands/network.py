@@ -40,8 +40,8 @@ def collective(
     """Predict a collective over message sizes, as nccl-tests measures it."""
     from parsim.hardware.nccl.inputs import AUTOMATIC, Settings
     from parsim.scenario.importers.nccl_tests import read_log
+    from parsim.scenario.machines import group
     from parsim.study import collective as study
-    from parsim.study.machines import group
 
     wanted = study.kind_of(kind)
     suffix = None if plot is None else picture_kind(plot)

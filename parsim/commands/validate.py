@@ -34,9 +34,8 @@ def runs(
     """Compare predicted with published steps of training runs: seconds and memory, by source."""
     if context.invoked_subcommand is not None:
         return
-    from parsim.study.runs import fitted, published
-    from parsim.study.validate_runs import GRADES, document, validate
-    from parsim.study.validate_runs_text import picture, text
+    from parsim.validation.predicted_runs import GRADES, document, picture, text, validate
+    from parsim.validation.runs import fitted, published
 
     for name in grade or ():
         if name not in GRADES:
@@ -63,10 +62,10 @@ def nccl(
     debug: Debug = False,
 ) -> None:
     """Compare predicted with published times of collectives, by system and size."""
-    from parsim.hardware.nccl.profiles import PROFILES
-    from parsim.hardware.nccl.profiles import profile as known
-    from parsim.study.measurements import measurements
-    from parsim.study.validate_nccl import document, text, validate
+    from parsim.hardware.nccl.estimate import PROFILES
+    from parsim.hardware.nccl.estimate import profile as known
+    from parsim.validation.collectives import measurements
+    from parsim.validation.predicted_collectives import document, text, validate
 
     found = validate(measurements(data), PROFILES if profile is None else [known(profile).name])
     say_json(document(found)) if as_json else say(text(found))
@@ -80,8 +79,8 @@ def gemm(
     debug: Debug = False,
 ) -> None:
     """Compare predicted with published times of matrix products and fused attention, by device and type."""
-    from parsim.study.kernel_measurements import kernel_measurements
-    from parsim.study.validate_gemm import document, picture, text, validate
+    from parsim.validation.kernels import kernel_measurements
+    from parsim.validation.predicted_kernels import document, picture, text, validate
 
     suffix = None if plot is None else picture_kind(plot)
     found = validate(kernel_measurements(data))

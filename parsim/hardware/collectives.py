@@ -14,11 +14,11 @@ import math
 from dataclasses import dataclass, replace
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.channels import Channel, channels
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.exchange import exchange
+from parsim.hardware.channels import RatedChannel, channels
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.routes import TIER_NEIGHBOUR
 from parsim.hardware.flows import CollectiveCost, Flow
-from parsim.hardware.routes import TIER_NEIGHBOUR
+from parsim.hardware.transfers import exchange
 
 KINDS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "sendrecv", "send", "barrier",
@@ -102,35 +102,21 @@ def _ring_or_tree(cluster: Cluster, group: tuple[int, ...], kind: str, size: int
         if tree + 2 * size / (latencies.tree_share * bandwidth) < time:
             return CollectiveCost(tree, _flows(found, 2.0 * size, bandwidth, latencies.tree_share), "tree")
     if kind in ("broadcast", "reduce"):
-        found = tuple(_chain(cluster, channel, group[0], kind) for channel in found)
+        found = tuple(replace(channel, path=channel.chain(cluster, group[0], kind)) for channel in found)
     return CollectiveCost(latency, _flows(found, volume, bandwidth, 1.0), "ring")
 
 
-def _flows(found: tuple[Channel, ...], volume: float, bandwidth: float, share: float) -> tuple[Flow, ...]:
+def _flows(found: tuple[RatedChannel, ...], volume: float, bandwidth: float, share: float) -> tuple[Flow, ...]:
     """One flow per channel; each carries its part of the volume, so all end together."""
     if not volume:
         return ()
     return tuple(Flow(channel.path, volume * channel.rate / bandwidth, channel.rate * share) for channel in found)
 
 
-def _chain(cluster: Cluster, channel: Channel, root: int, kind: str) -> Channel:
-    """The ring without the edge that closes it: into the root of a broadcast, out of the root of a reduce."""
-    at = channel.order.index(root)
-    edge = channel.hop(cluster, (at - 1) % len(channel.order) if kind == "broadcast" else at)
-    load = dict(channel.path)
-    for link, coefficient in zip(edge.links, edge.coefficients, strict=True):
-        left = load.get(link, 0.0) - coefficient
-        if left > 1e-9:
-            load[link] = left
-        else:
-            load.pop(link, None)
-    return replace(channel, path=tuple(load.items()))
-
-
 def ring_latency(cluster: Cluster, members: int, machines: int, tier: int, kind: str, latencies: Latencies) -> float:
     """Latency of a ring collective [s]: base plus its steps, those between machines at the network's price.
 
-    `tier` is the worst path inside a machine (see `parsim.hardware.routes`).
+    `tier` is the worst path inside a machine (see `parsim.hardware.fabric.routes`).
     """
     local = latencies.ring_nvlink if tier <= TIER_NEIGHBOUR else latencies.ring_pcie
     network = latencies.ring_network + _message_latency(cluster)

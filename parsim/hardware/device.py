@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parsim.errors import Finding, InputWarning
-from parsim.hardware.measured import Measured
-from parsim.hardware.measured_file import read_measured
+from parsim.hardware.measured import Measured, read_measured
 from parsim.hardware.tree import Tree, closest
 from parsim.units import format_flops
 

@@ -1,21 +1,27 @@
-"""Communication as a program sees it: ranks instead of GPUs."""
+"""Communication as a program sees it: ranks instead of GPUs, and many equal transfers priced once.
+
+In a cluster of equal machines a group costs the same some machines further on, over the links of those machines and of their
+leaf switches, if its machines share leaves there in the same way. Such groups are found here, with the links of each as
+a row of an array. The last group of every batch is priced by itself too; if that does not give what was computed from the
+first, nobody is taken for a copy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.hardware.batches import Batch, Numbers, batches, shapes, signatures
-from parsim.hardware.cluster import Cluster
 from parsim.hardware.collectives import collective_cost as ring_cost
+from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.flows import CollectiveCost
-from parsim.hardware.host import COPIES, host_cost
 from parsim.hardware.nccl.cost import collective_cost as nccl_cost
 from parsim.hardware.nccl.cost import collective_estimate
 from parsim.hardware.nccl.inputs import COLLECTIVES, Settings
+from parsim.hardware.transfers import COPIES, host_cost
 
 TINY = 16 * 1024
 """Messages of up to this many bytes are latency and occupy no link: a scalar all-reduce over a tree would otherwise make every
@@ -108,3 +114,110 @@ class Interconnect:
     def slack(self, links: Numbers) -> Numbers:
         """Links that can never be full before others on every path through them are: 1 up, 2 down; 0: any other."""
         return self.cluster.slack(links)
+
+
+# groups that are copies of each other
+
+
+Numbers = NDArray[np.int64]
+Price = Callable[[tuple[int, ...]], CollectiveCost]
+_FEW = 16
+"""kinds of groups that are looked for one by one; more are sorted"""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Transfers that cost the same on other links."""
+
+    places: Numbers
+    """which of the groups asked for"""
+    cost: CollectiveCost
+    """of the first"""
+    links: Numbers
+    """per group a row: the links of its flows' paths, one flow after the other"""
+
+
+def batches(cluster: Cluster, groups: Numbers, price: Price) -> list[Batch]:
+    """All groups (a row of GPUs each) in batches; `price` says what one group costs."""
+    found: list[Batch] = []
+    for places in shapes(cluster, groups):
+        if len(places) == 1:
+            found += _alone(groups, places.tolist(), price)
+            continue
+        cost = price(tuple(groups[places[0]].tolist()))
+        machines, switches = (column[places, 0] - column[places[0], 0] for column in _places(cluster, groups))
+        rows = _shifted(cluster, _links(cost), machines, switches)
+        if _is(price(tuple(groups[places[-1]].tolist())), cost, rows[-1]):
+            found.append(Batch(places, cost, rows))
+        else:
+            found += _alone(groups, places.tolist(), price)
+    return found
+
+
+def shapes(cluster: Cluster, groups: Numbers) -> list[Numbers]:
+    """Which groups lie alike on machines and leaves, and may be copies of each other."""
+    return list(np.arange(len(groups))[:, None]) if len(groups) < 3 else _equal_rows(signatures(cluster, groups))
+
+
+def signatures(cluster: Cluster, groups: Numbers) -> Numbers:
+    """Rows that are equal for groups that lie alike on machines and leaves."""
+    if len(cluster.blocks) > 1 or not _per_leaf(cluster):
+        return groups
+    nodes, leaves = _places(cluster, groups)
+    each = cluster.blocks[0].node.gpus
+    return np.asarray(((nodes - nodes[:, :1]) * each + groups % each) * (2 * cluster.nodes) + leaves - leaves[:, :1])
+
+
+def _per_leaf(cluster: Cluster) -> int:
+    return cluster.fabric.machines_per_leaf if cluster.fabric is not None else cluster.nodes
+
+
+def _places(cluster: Cluster, groups: Numbers) -> tuple[Numbers, Numbers]:
+    """Machine and leaf of every GPU."""
+    nodes = groups // cluster.blocks[0].node.gpus
+    return nodes, nodes // _per_leaf(cluster)
+
+
+def _equal_rows(rows: Numbers) -> list[Numbers]:
+    """Places of equal rows together, the first _FEW kinds in order of their first."""
+    left = np.arange(len(rows))
+    found: list[Numbers] = []
+    while len(left):
+        same = (rows[left] == rows[left[0]]).all(axis=1)
+        found.append(left[same])
+        left = left[~same]
+        if len(found) == _FEW and len(left):
+            _, kind = np.unique(rows[left], axis=0, return_inverse=True)
+            order = np.argsort(kind.ravel(), kind="stable")
+            return found + [left[part] for part in np.split(order, np.cumsum(np.bincount(kind.ravel()))[:-1])]
+    return found
+
+
+def _shifted(cluster: Cluster, links: Numbers, machines: Numbers, leaves: Numbers) -> Numbers:
+    """Links so many machines and leaves further on: a row for each."""
+    within: Numbers = machines * len(cluster.blocks[0].node.links)
+    rows = links[None, :] + within[:, None]
+    if cluster.fabric is not None and len(links) and links.max() >= cluster.first_fabric_link:
+        outside = cluster.fabric.shifted(links - cluster.first_fabric_link, machines, leaves) + cluster.first_fabric_link
+        rows = np.where(links[None, :] < cluster.first_fabric_link, rows, outside)
+    return rows
+
+
+def _is(found: CollectiveCost, cost: CollectiveCost, links: Numbers) -> bool:
+    """Whether a transfer costs the same over these links."""
+    return _without_links(found) == _without_links(cost) and np.array_equal(_links(found), links)
+
+
+def _alone(groups: Numbers, places: Iterable[int], price: Price) -> list[Batch]:
+    """Every group by itself."""
+    costs = [(place, price(tuple(groups[place].tolist()))) for place in places]
+    return [Batch(np.array([place]), cost, _links(cost)[None, :]) for place, cost in costs]
+
+
+def _links(cost: CollectiveCost) -> Numbers:
+    return np.array([link for flow in cost.flows for link, _ in flow.path], dtype=np.int64)
+
+
+def _without_links(cost: CollectiveCost) -> CollectiveCost:
+    flows = tuple(replace(flow, path=tuple((0, coefficient) for _, coefficient in flow.path)) for flow in cost.flows)
+    return replace(cost, flows=flows)

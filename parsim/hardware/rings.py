@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
-from parsim.hardware.routes import Route
+from parsim.hardware.fabric.routes import Route
 
 if TYPE_CHECKING:
     import numpy

@@ -19,9 +19,9 @@ from functools import cached_property
 
 import numpy as np
 
-from parsim.hardware.background import Background
-from parsim.hardware.batches import Numbers
 from parsim.hardware.flows import CollectiveCost, Flow
+from parsim.hardware.interconnect import Numbers
+from parsim.hardware.transfers import Background
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan
 from parsim.program.incidence import Colours, Incidence, Interconnect, Ranks

@@ -11,9 +11,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.hardware.background import Background
-from parsim.hardware.batches import Batch, Numbers
 from parsim.hardware.flows import CollectiveCost
+from parsim.hardware.interconnect import Batch, Numbers
+from parsim.hardware.transfers import Background
 from parsim.parallel.plan import Plan
 from parsim.program.groups import breakdown_axis, groups_of, sends_of
 from parsim.program.program import Collective

@@ -89,7 +89,8 @@ class Lowering:
             passes = self.script(rank).passes
             self.program.tensors[rank] = passes.table.rows
             self.program.resident[rank] = passes.resident
-            self.program.slots[rank] = self.plan.slots[self.plan.mesh.coordinate(rank, "pipeline")]
+            self.program.slots[rank] = slots = self.plan.slots[self.plan.mesh.coordinate(rank, "pipeline")]
+            self.program.begins[rank] = [-1] * len(slots)
 
     def _describe(self) -> None:
         """What it knows about its ops beyond what the engine needs."""

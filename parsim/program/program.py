@@ -267,6 +267,8 @@ class Program:
     """(name, duration) of a compute op -> what its kernels compute [FLOP] and move in device memory [B]; for pictures"""
     slots: dict[int, Sequence[tuple[str, int, int]]] = field(default_factory=dict)
     """rank -> its schedule as (kind, stage, micro_batch), for the text form and figures"""
+    begins: dict[int, list[int]] = field(default_factory=dict)
+    """rank -> by slot of its schedule, the first op on its compute lane; -1: the slot has none"""
     _numbers: dict[Lane, int] = field(default_factory=dict, repr=False)
     _tails: list[int] = field(default_factory=list, repr=False)
     """by lane number: the op added last, -1: none"""

@@ -140,6 +140,8 @@ class Slots:
         prepared = self._prepared.get(passes) or self._prepare(p, slot, passes)
         origin = program.stamp(prepared.stamp, slot.micro_batch)
         first = prepared.stamp.first
+        for rank in self._lowering.stage_ranks[p]:
+            program.begins[rank][at] = origin + first[rank] if rank in first else -1
         for rank, row in first.items() if self._holds else ():
             for op in self._holds.pop(rank, ()):
                 program.block(op, origin + row)

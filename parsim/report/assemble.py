@@ -4,93 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from parsim.hardware.flows import CollectiveCost
 from parsim.kernel import Kernel, Memory
 from parsim.model.counts import active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
 from parsim.model.flops import CONVENTIONS, Again, flop_per_step, repeated_flop
 from parsim.model.untrained import untrained_flop
-from parsim.parallel.plan import Plan
-from parsim.program.folding import Classes
-from parsim.program.lowering import Lowering
-from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
-from parsim.report.device_memory import memory_of
-from parsim.report.host_memory import Machine
 from parsim.report.measured import (
+    Gpu,
     Measured,
     ModelFacts,
+    Profiled,
     RankClass,
     Ranks,
     ScheduleFacts,
 )
-from parsim.report.profiled import profiled_of
+from parsim.report.memory_facts import memory_of
+from parsim.report.simulated import Hardware, Run
 from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
-from parsim.simulation.trace import Trace
-
-
-class Hardware(Protocol):
-    """What a report asks of a cluster."""
-
-    nodes: int
-    installed_gpus: int
-    link_count: int
-
-    def device(self, gpu: int) -> Accelerator: ...
-    def node_of(self, gpu: int) -> int: ...
-    def machine(self, node: int) -> Machine: ...
-    def capacity(self, number: int) -> float: ...
-    def link_class_name(self, number: int) -> str: ...
-    def slack(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]: ...
-    def link(self, number: int) -> WireKind: ...
-
-
-class WireKind(Protocol):
-    """A link, as far as its kind goes."""
-
-    @property
-    def kind(self) -> str: ...
-
-
-class Accelerator(Protocol):
-    """What a report asks of a device."""
-
-    @property
-    def visible_memory(self) -> int: ...
-    @property
-    def peak(self) -> Mapping[str, float]: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def sms(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Run:
-    """Everything a simulated step left behind."""
-
-    plan: Plan
-    lowering: Lowering
-    trace: Trace
-    classes: Classes
-    cost: Callable[[Collective], CollectiveCost]
-    folded: bool
-    micro_batches: int
-    """of one step; the plan of a schedule without a flush has more"""
-    wall: float
-    loads: Callable[[Collective], CollectiveCost] | None = None
-    """the same as `cost` with the load of all equals, as the engine saw it"""
-
-    @property
-    def makespan(self) -> float:
-        """End of the last op [s]."""
-        return self.trace.makespan
 
 
 def ranks_of(run: Run, hardware: Hardware) -> Ranks:
@@ -202,6 +136,26 @@ def schedule_of(run: Run, theory: float | None) -> ScheduleFacts:
     layers = [sum(1 for b in chunk.blocks if plan.model.blocks[b].kind not in ("embedding", "head")) for chunk in plan.chunks]
     name = pipeline.schedule if pipeline.size > 1 else "none"
     return ScheduleFacts(name, pipeline.size, pipeline.virtual_stages, tuple(layers), tuple(times), theory)
+
+
+def profiled_of(run: Run, hardware: Hardware) -> Profiled:
+    """What the profiler would know of a run."""
+    plan, precision = run.plan, run.plan.training.precision
+    short = "Half" if precision.matmul == "fp16" else "BFloat16"
+    named = {1: "Float8_e4m3fn", 2: short, 4: "Float"}
+    sizes = {
+        "activations": precision.activations,
+        "parameters": precision.cached_casts or precision.parameters,
+        "gradients": precision.gradients,
+        "reduce": precision.reduce,
+    }
+    gpus = {rank: hardware.device(gpu) for rank, gpu in enumerate(plan.gpus)}
+    return Profiled(
+        gpus={rank: Gpu(device.name, device.visible_memory, device.sms) for rank, device in gpus.items()},
+        types={what: named.get(size, "Byte") for what, size in sizes.items()},
+        allocator=plan.runtime.allocator,
+        loads=run.loads,
+    )
 
 
 def assemble(

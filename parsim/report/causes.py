@@ -13,7 +13,7 @@ from parsim.report.verdict import WORDS
 from parsim.units import snapped
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 _PASSES = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights", "R": "recomputation"}
 _COLLECTIVES = {
@@ -47,7 +47,7 @@ class Cause:
     """ops"""
 
 
-def causes(report: Report) -> list[Cause]:
+def causes(report: Metrics) -> list[Cause]:
     """The critical path by cause, the longest first; the seconds sum to the step time."""
     stretch = report.end - report.begin
     factor = report.step_time / stretch if stretch > 0 else 1.0

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-import parsim
 from parsim.report.link_use import link_curves
-from parsim.report.measured import MemoryCurve
-from parsim.report.profiled import COMPUTE_STREAM, HOST_THREAD, SORT_STEP, Gpu, group_name, streams, thread_name
+from parsim.report.measured import Gpu, MemoryCurve
+from parsim.report.profiled import COMPUTE_STREAM, HOST_THREAD, SORT_STEP, group_name, streams, thread_name
 from parsim.report.quantities import GIB
 from parsim.report.timeline import COMPUTE_LANE, Floats, Indices
 from parsim.report.trace_slices import Place, Slices, Track, micro
 from parsim.report.verdict import rank_class
+from parsim.version import __version__
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 MOST_RANKS = 16
 MOST_SPANS = 60_000
@@ -49,7 +49,7 @@ class Written:
 
 
 def write_chrome_trace(
-    report: Report, out: TextIO, ranks: Sequence[int] | None = None, most_ranks: int = MOST_RANKS, most_spans: int | None = MOST_SPANS
+    report: Metrics, out: TextIO, ranks: Sequence[int] | None = None, most_ranks: int = MOST_RANKS, most_spans: int | None = MOST_SPANS
 ) -> Written:
     """Write the trace of `ranks` (default: one per class, at most `most_ranks`) to an open text file.
 
@@ -108,7 +108,7 @@ class _Rows:
             self._rows.clear()
 
 
-def _choose(report: Report, most: int) -> list[int]:
+def _choose(report: Metrics, most: int) -> list[int]:
     ranks = [group.rank for group in sorted(report.measured.classes, key=lambda group: (group.stage or 0, group.rank))]
     ranks = [rank for rank in ranks if rank in report.timeline.lanes]
     if len(ranks) <= most:
@@ -119,7 +119,7 @@ def _choose(report: Report, most: int) -> list[int]:
     return [rank for rank in ranks if rank in kept]
 
 
-def _tracks(report: Report, ranks: Sequence[int]) -> list[Track]:
+def _tracks(report: Metrics, ranks: Sequence[int]) -> list[Track]:
     """The threads of each rank, compute first; an op that holds several lanes of a rank is on the first beside compute."""
     timeline = report.timeline
     numbers = streams(name for lanes in timeline.lanes.values() for name in lanes)
@@ -137,7 +137,7 @@ def _tracks(report: Report, ranks: Sequence[int]) -> list[Track]:
     return found
 
 
-def _horizon(report: Report, tracks: Sequence[Track], most: int | None) -> float:
+def _horizon(report: Metrics, tracks: Sequence[Track], most: int | None) -> float:
     """The start of the last slice within the cap [s]."""
     if most is None or sum(len(track.ops) for track in tracks) <= most:
         return float("inf")
@@ -154,7 +154,7 @@ def _thread(pid: int, tid: int, name: str) -> Iterator[str]:
     yield _named("thread_sort_index", pid, tid, sort_index=tid)
 
 
-def _process(report: Report, rank: int) -> Iterator[str]:
+def _process(report: Metrics, rank: int) -> Iterator[str]:
     group = rank_class(report.measured, rank)
     stage = "" if group.stage is None else f" · stage {group.stage}"
     same = f" · stands for ranks {group.ranks}" if group.count > 1 else ""
@@ -164,7 +164,7 @@ def _process(report: Report, rank: int) -> Iterator[str]:
     yield from _thread(rank, HOST_THREAD, f"thread {HOST_THREAD} (python)")
 
 
-def _step(report: Report, rank: int) -> Iterator[str]:
+def _step(report: Metrics, rank: int) -> Iterator[str]:
     """The annotation that torch.profiler's step() leaves around what the report measures."""
     begin, end = round(report.begin * 1e9), round(report.end * 1e9)
     if end > begin:
@@ -172,7 +172,7 @@ def _step(report: Report, rank: int) -> Iterator[str]:
         yield f'{{"ph":"X","cat":"user_annotation","name":"ProfilerStep#0",{place},"args":{{}}}}'
 
 
-def _flows(report: Report, sends: dict[int, list[Place]]) -> Iterator[str]:
+def _flows(report: Metrics, sends: dict[int, list[Place]]) -> Iterator[str]:
     """An arrow per send that is on two written ranks, from inside its slice on the sender to inside that on the receiver."""
     columns = report.timeline.columns
     for index, places in sorted(sends.items()):
@@ -220,7 +220,7 @@ def _memory(rank: int, curve: MemoryCurve) -> Iterator[str]:
         yield from _counter(f"memory: {category}", "GiB", rank, COMPUTE_STREAM, stamps, volume / GIB)
 
 
-def _links(report: Report) -> Iterator[str]:
+def _links(report: Metrics) -> Iterator[str]:
     """A process for the network behind the last rank, with one counter per kind of link: its mean use in % of capacity."""
     measured = report.measured
     if measured.profiled.loads is None:
@@ -235,7 +235,7 @@ def _links(report: Report) -> Iterator[str]:
         yield from _counter(f"use of {curve.name}", "%", pid, 0, _stamps(curve.edges), percent)
 
 
-def _distributed(report: Report, ranks: Sequence[int], slices: Slices) -> dict[str, object]:
+def _distributed(report: Metrics, ranks: Sequence[int], slices: Slices) -> dict[str, object]:
     """What torch.distributed says of the job; the first written rank speaks."""
     groups = {group_name(found): (found.axis, found.group) for found in slices.collectives}
     world = report.measured.ranks.total
@@ -253,9 +253,9 @@ def _distributed(report: Report, ranks: Sequence[int], slices: Slices) -> dict[s
     }
 
 
-def _metadata(report: Report, written: Written) -> dict[str, object]:
+def _metadata(report: Metrics, written: Written) -> dict[str, object]:
     return {
-        "parsim": parsim.__version__,
+        "parsim": __version__,
         "scenario": report.measured.name,
         "ranks_written": list(written.ranks),
         "ranks_simulated": len(report.timeline.ranks),

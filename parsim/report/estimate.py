@@ -1,14 +1,49 @@
-"""What a step is expected to take: the simulated one, corrected by what published runs like it took."""
+"""What a step is expected to take, and how sure that is: the simulated numbers in the light of published runs like this one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from parsim.report.economics import bill
+Factors = tuple[float, float]
 
-if TYPE_CHECKING:
-    from parsim.report.report import Report
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """Bands as factors of the prediction: measured / predicted of runs like this one lies between them in 80 % of cases."""
+
+    status: str = "unvalidated"
+    """validated: measured runs are close in GPUs and size; interpolated: same GPU and kind of strategy, farther away;
+    unvalidated: nothing like it was measured"""
+    step: Factors | None = None
+    memory: Factors | None = None
+    step_ratio: float = 1.0
+    """median of measured / predicted over the runs that make the band; 1 without a band"""
+    memory_ratio: float = 1.0
+    basis: str | None = None
+    """what the bands rest on, in words"""
+    nearest: tuple[Mapping[str, Any], ...] = ()
+    """measured rows, the nearest first: id, source, error, what differs"""
+
+    def step_band(self, seconds: float) -> tuple[float, float] | None:
+        """Step times between which the truth probably lies [s]."""
+        return None if self.step is None else (seconds * self.step[0], seconds * self.step[1])
+
+    def memory_band(self, used: int) -> tuple[int, int] | None:
+        """Peaks between which the truth probably lies [B]."""
+        return None if self.memory is None else (round(used * self.memory[0]), round(used * self.memory[1]))
+
+    def document(self, seconds: float, used: int | None) -> dict[str, Any]:
+        """As the report has it."""
+        step, peak = self.step_band(seconds), None if used is None else self.memory_band(used)
+        return {
+            "status": self.status,
+            "step_time_s": None if step is None else list(step),
+            "peak_bytes": None if peak is None else list(peak),
+            "basis": self.basis,
+            "nearest": [dict(row) for row in self.nearest],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +66,3 @@ class Estimate:
     def document(self) -> dict[str, Any]:
         """As the report has it."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
-
-def estimate(report: Report) -> Estimate:
-    """The estimate of a report; what follows from the step time follows from the estimated one."""
-    sure, step = report.measured.confidence, report.step_time
-    r = sure.step_ratio
-    peak = report.peak_memory if report.measured.memory.devices else None
-    economics, whole, cost = report.measured.economics, report.time_to_train, None
-    if economics is not None:
-        bought = bill(economics, step * r, report.busy.times(r))
-        whole, cost = bought.time_to_train, bought.cost_to_train
-    elif whole is not None:
-        whole *= r
-    return Estimate(
-        step_time_s=step * r,
-        step_time_band_s=sure.step_band(step),
-        tokens_per_s=None if report.tokens_per_s is None else report.tokens_per_s / r,
-        mfu=None if report.mfu is None else report.mfu / r,
-        time_to_train_s=whole,
-        cost_to_train=cost,
-        peak_bytes=None if peak is None else round(peak * sure.memory_ratio),
-        peak_band_bytes=None if peak is None else sure.memory_band(peak),
-        of="simulation" if sure.step is None else "bands",
-    )

@@ -16,7 +16,7 @@ from parsim.report.timeline import KEYS, Floats, Indices, Timeline, idle_stretch
 from parsim.report.window import Window, window_of
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 MOST_RANKS = 60
 """lanes that a figure can show; beyond it some ranks stand for the others"""
@@ -153,7 +153,7 @@ NO_BOXES = Boxes(*([[]] * len(fields(Box))))
 
 
 def timeline_data(
-    report: Report, ranks: Sequence[int] | None = None, window: Window | None = None, *, most: int = MOST_RANKS, memory: bool = True
+    report: Metrics, ranks: Sequence[int] | None = None, window: Window | None = None, *, most: int = MOST_RANKS, memory: bool = True
 ) -> TimelineData:
     """The figure's data for `ranks`; by default at most `most` that stand for the others.
 
@@ -195,7 +195,7 @@ def timeline_data(
     )
 
 
-def _fullest(report: Report, shown: set[int]) -> DeviceMemory | None:
+def _fullest(report: Metrics, shown: set[int]) -> DeviceMemory | None:
     """The shown rank with the least memory left; any rank if none of them has a curve."""
     devices = [device for device in report.measured.memory.devices if device.rank in shown and device.drawn is not None]
     return min(devices, key=lambda device: report.capacity(device) - device.device_used_bytes, default=report.worst_device)

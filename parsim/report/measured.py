@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -18,12 +18,11 @@ from parsim.hardware.flows import CollectiveCost
 from parsim.parallel.optimizer import StateBytes
 from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
-from parsim.report.confidence import Confidence
 from parsim.report.economics import Economics
-from parsim.report.host_memory import HostMemory
-from parsim.report.profiled import Profiled
+from parsim.report.estimate import Confidence
 from parsim.report.steady import SteadyWindow
 from parsim.report.wiring import Wiring
+from parsim.simulation.replay import Mode
 from parsim.simulation.trace import Trace
 
 CATEGORIES = (
@@ -216,6 +215,36 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True)
+class HostMemory:
+    """The fullest node."""
+
+    node: int
+    bytes: int
+    """highest host memory in use by the ranks of the node [B]"""
+    at_peak: Mapping[str, int]
+    """category -> bytes; sums to `bytes`"""
+    capacity_bytes: int | None
+    """of the node; None if the topology does not say"""
+    nvme_bytes: int = 0
+    """what the node's ranks keep on drives [B]"""
+
+    @property
+    def headroom(self) -> int | None:
+        """Bytes left; negative: it does not fit; None if nobody knows."""
+        return None if self.capacity_bytes is None else self.capacity_bytes - self.bytes
+
+    @property
+    def lacks(self) -> int:
+        """Bytes too few; 0 if it fits or nobody knows."""
+        return 0 if self.headroom is None else max(0, -self.headroom)
+
+    def document(self) -> dict[str, Any]:
+        """As the report's JSON has it."""
+        fits = None if self.headroom is None else self.headroom >= 0
+        return {**asdict(self), "fits": fits, "headroom_bytes": self.headroom}
+
+
+@dataclass(frozen=True)
 class MemoryFacts:
     """The ledger's answer."""
 
@@ -252,6 +281,33 @@ class MemoryFacts:
     def peak_bytes(self) -> int:
         """The highest device memory in use on any rank, as nvidia-smi would show it [B]."""
         return max((device.device_used_bytes for device in self.devices), default=0)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the profiler says of a device."""
+
+    name: str
+    memory: int
+    """[B]"""
+    sms: int
+
+    def properties(self, number: int) -> dict[str, Any]:
+        """An entry of deviceProperties."""
+        return {"id": number, "name": self.name, "totalGlobalMem": self.memory, "numSms": self.sms}
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What the profiler would know of a run beside its events."""
+
+    gpus: Mapping[int, Gpu] = field(default_factory=dict)
+    """rank -> device"""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """activations | parameters | gradients | reduce -> PyTorch's name of the element type"""
+    allocator: Mode = "segments"
+    loads: Callable[[Collective], CollectiveCost] | None = None
+    """what a collective puts on the simulated links, with the load of all ranks that its own stand for"""
 
 
 @dataclass(frozen=True)

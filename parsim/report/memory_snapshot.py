@@ -16,7 +16,7 @@ from parsim.simulation.allocator_history import History, history
 from parsim.simulation.ledger import Ledger, MemoryTimeline
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 PROTOCOL = 4
 BASE = 0x7F00_0000_0000
@@ -25,14 +25,14 @@ STREAM = 0
 _NO_FRAMES: list[dict[str, Any]] = []
 
 
-def write_memory_snapshot(report: Report, out: BinaryIO, rank: int | None = None) -> int:
+def write_memory_snapshot(report: Metrics, out: BinaryIO, rank: int | None = None) -> int:
     """Write the snapshot of `rank` (default: the fullest), and return the rank; see `memory_snapshot`."""
     chosen = fullest(report) if rank is None else rank
     pickle.dump(memory_snapshot(report, chosen), out, protocol=PROTOCOL)
     return chosen
 
 
-def fullest(report: Report) -> int:
+def fullest(report: Metrics) -> int:
     """The rank with the least headroom. Raises ValueError if the run measured no memory."""
     worst = report.worst_device
     if worst is None:
@@ -40,7 +40,7 @@ def fullest(report: Report) -> int:
     return worst.rank
 
 
-def memory_snapshot(report: Report, rank: int) -> dict[str, Any]:
+def memory_snapshot(report: Metrics, rank: int) -> dict[str, Any]:
     """The snapshot of a simulated rank: dictionaries, lists, strings and numbers only; times in us from the start of the step.
 
     All events are replayed through the allocator, so that each has an address. Nothing is given back where memory runs out: an
@@ -75,7 +75,7 @@ def _setting(mode: str) -> str:
     return "expandable_segments:True" if mode == "expandable" else ""
 
 
-def _room(report: Report, rank: int) -> int | None:
+def _room(report: Metrics, rank: int) -> int | None:
     """What the allocator may reserve on a rank [B]; None where nobody knows."""
     for device in report.measured.memory.devices:
         if device.rank == rank:
@@ -86,7 +86,7 @@ def _room(report: Report, rank: int) -> int | None:
 class _Told:
     """What an entry says beside addresses: when, which tensor, in which op."""
 
-    def __init__(self, report: Report, curve: MemoryTimeline, rows: list[int], events: list[tuple[int, int]]) -> None:
+    def __init__(self, report: Metrics, curve: MemoryTimeline, rows: list[int], events: list[tuple[int, int]]) -> None:
         self.curve = curve
         self.rows = rows
         self.events = events

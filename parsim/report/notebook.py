@@ -13,13 +13,13 @@ from parsim.report.quantities import gib, number, percent, seconds
 from parsim.report.verdict import exposed_communication
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 _FRAME = "font:13px/1.45 system-ui,sans-serif;max-width:1000px"
 _CELL = "text-align:left;padding:1px 18px 1px 0;border:0;background:none"
 
 
-def summary(report: Report) -> str:
+def summary(report: Metrics) -> str:
     """HTML that needs nothing else: no script, no stylesheet, no address."""
     state = style.GREEN if report.fits else style.VERMILION
     head = (
@@ -29,7 +29,7 @@ def summary(report: Report) -> str:
     return f'<div style="{_FRAME}">{head}{_numbers(report)}{_breakdown(report)}{_timeline(report)}</div>'
 
 
-def _numbers(report: Report) -> str:
+def _numbers(report: Metrics) -> str:
     step = report.step_time
     share = exposed_communication(report.breakdown) / step if step > 0 else None
     per_gpu = None if report.tokens_per_s is None else report.tokens_per_s / report.measured.ranks.total
@@ -50,7 +50,7 @@ def _numbers(report: Report) -> str:
     return f'<table style="margin:8px 0;border-collapse:collapse"><tr>{names}</tr><tr>{values}</tr></table>'
 
 
-def _breakdown(report: Report) -> str:
+def _breakdown(report: Metrics) -> str:
     """One line per class of time that the step has."""
     step = report.step_time
     rows = "".join(
@@ -64,14 +64,15 @@ def _breakdown(report: Report) -> str:
     return f'<details><summary>{escape(note)}</summary><table style="border-collapse:collapse">{rows}</table></details>' if rows else ""
 
 
-def _timeline(report: Report) -> str:
+def _timeline(report: Metrics) -> str:
     """The figure as SVG with ids of its own: many reports may stand in one notebook."""
+    from parsim.report.lanes import timeline_data
     from parsim.report.plots.figure import save
     from parsim.report.plots.sheet import timeline_figure
 
     if not report.measured.classes:
         return ""
-    figure = timeline_figure(replace(report.plot.timeline_data(width=9.5), title=""), 9.5)
+    figure = timeline_figure(replace(timeline_data(report), title=""), 9.5)
     svg = save(figure, inline=True)
     prefix = f"parsim-{hashlib.sha256(svg).hexdigest()[:12]}"
     return on_paper(svg, prefix, f"Timeline of the step of {report.measured.name}")

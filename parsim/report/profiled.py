@@ -7,16 +7,13 @@ LL whatever protocol runs in it, so the name of a kernel does not tell its proto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from parsim.program.program import COMPUTE, OFFLOAD, Collective
-from parsim.simulation.replay import Mode
 
 if TYPE_CHECKING:
-    from parsim.hardware.flows import CollectiveCost
-    from parsim.report.assemble import Run
+    pass
 
 COMPUTE_STREAM = 7
 """the stream on which PyTorch's CUDA build runs kernels"""
@@ -43,66 +40,6 @@ _KERNELS = {
 _REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 _CALLS = {"all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "all_to_all": "all_to_all"}
 COPIES = {"d2h": "Memcpy DtoH (Device -> Pinned)", "h2d": "Memcpy HtoD (Pinned -> Device)"}
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """What the profiler says of a device."""
-
-    name: str
-    memory: int
-    """[B]"""
-    sms: int
-
-    def properties(self, number: int) -> dict[str, Any]:
-        """An entry of deviceProperties."""
-        return {"id": number, "name": self.name, "totalGlobalMem": self.memory, "numSms": self.sms}
-
-
-@dataclass(frozen=True)
-class Profiled:
-    """What the profiler would know of a run beside its events."""
-
-    gpus: Mapping[int, Gpu] = field(default_factory=dict)
-    """rank -> device"""
-    types: Mapping[str, str] = field(default_factory=dict)
-    """activations | parameters | gradients | reduce -> PyTorch's name of the element type"""
-    allocator: Mode = "segments"
-    loads: Callable[[Collective], CollectiveCost] | None = None
-    """what a collective puts on the simulated links, with the load of all ranks that its own stand for"""
-
-
-class _Device(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def visible_memory(self) -> int: ...
-    @property
-    def sms(self) -> int: ...
-
-
-class _Devices(Protocol):
-    def device(self, gpu: int) -> _Device: ...
-
-
-def profiled_of(run: Run, hardware: _Devices) -> Profiled:
-    """What the profiler would know of a run."""
-    plan, precision = run.plan, run.plan.training.precision
-    short = "Half" if precision.matmul == "fp16" else "BFloat16"
-    named = {1: "Float8_e4m3fn", 2: short, 4: "Float"}
-    sizes = {
-        "activations": precision.activations,
-        "parameters": precision.cached_casts or precision.parameters,
-        "gradients": precision.gradients,
-        "reduce": precision.reduce,
-    }
-    gpus = {rank: hardware.device(gpu) for rank, gpu in enumerate(plan.gpus)}
-    return Profiled(
-        gpus={rank: Gpu(device.name, device.visible_memory, device.sms) for rank, device in gpus.items()},
-        types={what: named.get(size, "Byte") for what, size in sizes.items()},
-        allocator=plan.runtime.allocator,
-        loads=run.loads,
-    )
 
 
 def streams(lanes: Iterable[str]) -> dict[str, int]:

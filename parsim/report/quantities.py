@@ -61,6 +61,11 @@ def rate(value: float | None) -> str:
     return NONE if value is None else units.format_rate(value, digits=3)
 
 
+def gigabytes(value: float | None) -> str:
+    """A rate [B/s] as a number of GB/s."""
+    return cell(None if value is None else value / 1e9)
+
+
 def gib(value: float) -> str:
     """Bytes as a number of GiB: one decimal, two below 10."""
     amount = units.snapped(value / GIB) + 1e-9  # 79.25 is 79.3, whatever its last bit says

@@ -13,7 +13,7 @@ from parsim.report.measured import RankClass, compress_ranges
 from parsim.units import is_digits
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 _EQUAL = 1e-9
 
@@ -49,7 +49,7 @@ class Representative:
         return " · ".join((self.name, *self.facts))
 
 
-def choose(report: Report, most: int) -> list[int]:
+def choose(report: Metrics, most: int) -> list[int]:
     """At most `most` classes of ranks by stage, each by its representative.
 
     All classes if they are few enough; else one per stage; else the first and the last, the rank that computes most, the one that
@@ -72,12 +72,12 @@ def choose(report: Report, most: int) -> list[int]:
     return [rank for rank in order if rank in wanted]
 
 
-def stages(report: Report) -> list[int]:
+def stages(report: Metrics) -> list[int]:
     """One rank of every pipeline stage: the first."""
     return list({group.stage: group.rank for group in reversed(_by_stage(report))}.values())[::-1]
 
 
-def named(report: Report, ranks: Iterable[int]) -> list[Representative]:
+def named(report: Metrics, ranks: Iterable[int]) -> list[Representative]:
     """What each of `ranks` stands for.
 
     Raises:
@@ -115,11 +115,11 @@ def read_ranks(text: str) -> list[int]:
     return list(found)
 
 
-def _by_stage(report: Report) -> Sequence[RankClass]:
+def _by_stage(report: Metrics) -> Sequence[RankClass]:
     return sorted(report.measured.classes, key=lambda group: (group.stage or 0, group.rank))
 
 
-def _notes(report: Report) -> Mapping[int, list[str]]:
+def _notes(report: Metrics) -> Mapping[int, list[str]]:
     """What sets representatives of classes apart; nothing where all are alike."""
     notes: dict[int, list[str]] = {}
     classes = [group.rank for group in report.measured.classes]

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import rich.table
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Column, Table
 from rich.text import Text
 
 from parsim.columns import is_unicode, plainly, visible
 from parsim.report.communication import busiest
-from parsim.report.host_memory import HostMemory
-from parsim.report.measured import DeviceMemory
+from parsim.report.measured import DeviceMemory, HostMemory
 from parsim.report.plots.style import KEYS as COLOURS
-from parsim.report.quantities import GIB, cell, gib, number, percent, points, seconds, size, time_unit
+from parsim.report.quantities import GIB, NONE, cell, gib, gigabytes, number, percent, points, seconds, size, time_unit
 from parsim.report.statement import statement
+from parsim.report.table import Cell, Column, Content, Table
 from parsim.report.verdict import rank_class, recipe, shortened
 from parsim.units import snapped
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 _ROWS = 12
 """rows of a table before it refers to report.json"""
@@ -40,7 +40,7 @@ _MEMORY_COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Ten categories do not fit into 80 columns; the legend below the table says what is together."""
 
 
-def print_report(report: Report, console: Console | None = None) -> None:
+def print_report(report: Metrics, console: Console | None = None) -> None:
     """Print the report; colours only on a terminal, plain letters where the console cannot show others."""
     console = Console() if console is None else console
     if is_unicode(console.encoding):
@@ -51,12 +51,12 @@ def print_report(report: Report, console: Console | None = None) -> None:
     console.out(plainly(captured.get(), console.encoding), end="", highlight=False)
 
 
-def render(report: Report) -> RenderableType:
+def render(report: Metrics) -> RenderableType:
     """The whole report as one renderable."""
     return Group(*_parts(report))
 
 
-def _parts(report: Report) -> Iterator[RenderableType]:
+def _parts(report: Metrics) -> Iterator[RenderableType]:
     yield _headline(report)
     yield _speed(report)
     yield from _money(report)
@@ -72,14 +72,14 @@ def _parts(report: Report) -> Iterator[RenderableType]:
     yield from _notes(report)
 
 
-def _headline(report: Report) -> RenderableType:
+def _headline(report: Metrics) -> RenderableType:
     measured = report.measured
     answer = _text(report.verdict, style="bold green" if report.fits else "bold red")
     return Group(_text(measured.name, style="bold"), _text(recipe(measured), style="dim"), _text(), answer, _text(report.limiter))
 
 
-def _speed(report: Report) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
+def _speed(report: Metrics) -> RenderableType:
+    table = rich.table.Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
@@ -109,7 +109,7 @@ def _speed(report: Report) -> RenderableType:
     return Padding(table, (1, 0, 0, 0))
 
 
-def _training(report: Report) -> Iterator[tuple[str, str, str, str]]:
+def _training(report: Metrics) -> Iterator[tuple[str, str, str, str]]:
     """Rows of a run of known length, and of one that does not train everything."""
     model, steps = report.measured.model, report.measured.steps_to_train
     if model.parameters_trainable != model.parameters:
@@ -120,32 +120,46 @@ def _training(report: Report) -> Iterator[tuple[str, str, str, str]]:
         yield "Time to train", seconds(report.time_to_train), f"GPU-hours{in_all}", number(report.gpu_hours)
 
 
-def _money(report: Report) -> Iterator[RenderableType]:
+def _money(report: Metrics) -> Iterator[RenderableType]:
     """What the training costs; why a number is missing, below."""
     if (bill := report.bill) is None:
         return
-    table = _table("Money and time", [Column(""), _right(""), Column("", overflow="fold")])
-    table.show_header = False
-    for line in statement(bill, report.estimate):
-        _add(table, line.title, line.text, line.note)
-    if table.row_count:
-        yield Padding(table, (1, 0, 0, 0))
+    columns = (Column("", align="left"), Column(""), Column("", align="left"))
+    rows = [[line.title, line.text, line.note] for line in statement(bill, report.estimate)]
+    if rows:
+        yield _shown(Table(columns, rows, "Money and time"))
     for metric, reason in bill.economics.reasons.items():
         yield _text(f"no {metric.replace('_', ' ')}: {reason}", style="dim")
 
 
-def _table(title: str, columns: Sequence[Column], caption: str = "") -> Table:
-    return Table(
-        *columns,
-        title=_text(title, style="bold"),
+def _shown(table: Table) -> RenderableType:
+    """A table as rich lays it out, colours included; headings only where there are any."""
+    grid = rich.table.Table(
+        title=_text(table.title, style="bold"),
         title_justify="left",
-        caption=_text(caption, style="dim") if caption else None,
+        caption=_text(table.caption, style="dim") if table.caption else None,
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         show_edge=False,
         pad_edge=False,
+        show_header=any(column.title for column in table.columns),
     )
+    for column in table.columns:
+        if column.align == "left":
+            grid.add_column(_text(column.title), overflow="fold")
+        else:
+            grid.add_column(_text(column.title), justify="right", no_wrap=True)
+    for place, row in enumerate(table.cells):
+        if place in table.groups:
+            grid.add_section()
+        grid.add_row(*(_text(cell.text, cell.style) for cell in row))
+    return Padding(grid, (1, 0, 0, 0))
+
+
+def _add(grid: rich.table.Table, *cells: str | Text) -> None:
+    """Append a row; names are text, not markup."""
+    grid.add_row(*(_text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def _text(text: str = "", style: str = "") -> Text:
@@ -153,36 +167,26 @@ def _text(text: str = "", style: str = "") -> Text:
     return Text(visible(text), style=style)
 
 
-def _right(header: str) -> Column:
-    return Column(_text(header), justify="right", no_wrap=True)
-
-
-def _add(table: Table, *cells: str | Text) -> None:
-    """Append a row; names are text, not markup."""
-    table.add_row(*(_text(cell) if isinstance(cell, str) else cell for cell in cells))
-
-
-def _breakdown(report: Report) -> RenderableType:
+def _breakdown(report: Metrics) -> RenderableType:
     step, unit = report.step_time, time_unit(report.step_time)
-    table = _table(
-        f"{'Step' if report.estimate.of == 'simulation' else 'Simulated step'} of rank {report.breakdown_rank}, whose optimizer ends last",
-        [
-            Column("Time goes to"),
-            _right(f"[{unit.name}]"),
-            _right("[%]"),
-            Column("", width=_BAR),
-            _right(f"Critical path [{unit.name}]"),
-        ],
-    )
+    rows: list[list[Content]] = []
     for key, value in report.breakdown.items():
         if value == 0.0 and report.critical[key] == 0.0:
             continue
         share = value / step if step > 0 else 0.0
-        bar = _text("█" * max(round(share * _BAR), 1 if share > 0 else 0), style=COLOURS[key])
-        _add(table, key, unit.cell(value), points(share), bar, unit.cell(report.critical[key]))
-    table.add_section()
-    _add(table, "sum", unit.cell(math.fsum(report.breakdown.values())), "100.0", "", unit.cell(math.fsum(report.critical.values())))
-    return Padding(table, (1, 0, 0, 0))
+        bar = Cell("█" * max(round(share * _BAR), 1 if share > 0 else 0), style=COLOURS[key])
+        rows.append([key, value, points(share), bar, report.critical[key]])
+    whole: list[Content] = [math.fsum(report.breakdown.values()), "100.0", "", math.fsum(report.critical.values())]
+    columns = (
+        Column("Time goes to", align="left"),
+        Column("", unit.name, write=unit.cell),
+        Column("", "%"),
+        Column(" " * _BAR, align="left"),
+        Column("Critical path", unit.name, write=unit.cell),
+    )
+    simulated = "Step" if report.estimate.of == "simulation" else "Simulated step"
+    title = f"{simulated} of rank {report.breakdown_rank}, whose optimizer ends last"
+    return _shown(Table(columns, [*rows, ["sum", *whole]], title, groups={len(rows): ""}))
 
 
 def _host(host: HostMemory) -> str:
@@ -195,112 +199,79 @@ def _host(host: HostMemory) -> str:
     return f"Host memory of node {host.node}: {gib(host.bytes)} GiB ({parts}){whole}{drives}"
 
 
-def _memory(report: Report) -> RenderableType:
+def _memory(report: Metrics) -> RenderableType:
     devices = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
     shown = sorted(devices[:_ROWS], key=lambda device: device.rank)
     caption = "Temp.: temporaries, buffers, workspace. Fixed: context, communicators, fragmentation."
     if len(shown) < len(devices):
         caption += f"\n{len(shown)} of {len(devices)} device classes, the fullest; all in report.json."
-    table = _table(
-        "Device memory at its peak [GiB]",
-        [
-            Column("Ranks", overflow="fold"),
-            _right("Stage"),
-            *(_right(name) for name, _ in _MEMORY_COLUMNS),
-            _right("Peak"),
-            _right("of"),
-            _right("[%]"),
-        ],
-        caption,
+    columns = (
+        Column("Ranks", align="left"),
+        Column("Stage", write=str),
+        *(Column(name, write=_volume) for name, _ in _MEMORY_COLUMNS),
+        Column("Peak"),
+        Column("of", write=gib),
+        Column("", "%"),
     )
-    for device in shown:
-        _add(table, *_memory_row(report, device))
-    return Padding(table, (1, 0, 0, 0))
+    return _shown(Table(columns, [_memory_row(report, device) for device in shown], "Device memory at its peak [GiB]", caption))
 
 
-def _memory_row(report: Report, device: DeviceMemory) -> list[str | Text]:
+def _memory_row(report: Metrics, device: DeviceMemory) -> list[Content]:
     group, capacity = rank_class(report.measured, device.rank), report.capacity(device)
     used = device.device_used_bytes
     style = "red" if used > capacity else ""
     return [
         shortened(group.ranks, 14),
-        "–" if group.stage is None else str(group.stage),
-        *(_cell(sum(device.at_peak.get(category, 0) for category in categories)) for _, categories in _MEMORY_COLUMNS),
-        _text(gib(used), style=style),
-        gib(capacity),
-        _text(f"{100 * used / capacity:.0f}" if capacity > 0 else "–", style=style),
+        group.stage,
+        *(sum(device.at_peak.get(category, 0) for category in categories) for _, categories in _MEMORY_COLUMNS),
+        Cell(gib(used), style=style),
+        capacity,
+        Cell(f"{100 * used / capacity:.0f}" if capacity > 0 else NONE, style=style),
     ]
 
 
-def _cell(volume: int) -> str:
+def _volume(volume: int) -> str:
     return "0" if volume == 0 else gib(volume)
 
 
-def _collectives(report: Report) -> RenderableType:
-    rows = sorted(report.collectives, key=lambda row: (-snapped(row.exposed_s), -snapped(row.busy_s)))
-    unit = time_unit(max(row.busy_s for row in rows))
-    table = _table(
-        f"Communication of rank {report.breakdown_rank} per step",
-        [
-            Column("Axis"),
-            Column("Collective"),
-            _right("Ranks"),
-            _right("Count"),
-            _right("Size"),
-            _right(f"Busy\n[{unit.name}]"),
-            _right(f"Exposed\n[{unit.name}]"),
-            _right(f"Waited\n[{unit.name}]"),
-            _right("Bus bw.\n[GB/s]"),
-        ],
-        f"{_ROWS} of {len(rows)} rows, the most exposed first; all in report.json." if len(rows) > _ROWS else "",
+def _collectives(report: Metrics) -> RenderableType:
+    found = sorted(report.collectives, key=lambda row: (-snapped(row.exposed_s), -snapped(row.busy_s)))
+    unit = time_unit(max(row.busy_s for row in found))
+    columns = (
+        Column("Axis", align="left"),
+        Column("Collective", align="left"),
+        Column("Ranks"),
+        Column("Count", write="{:,}".format),
+        Column("Size", write=size),
+        *(Column(f"{word}\n", unit.name, write=unit.cell) for word in ("Busy", "Exposed", "Waited")),
+        Column("Bus bw.\n", "GB/s", write=gigabytes),
     )
-    for row in rows[:_ROWS]:
-        _add(
-            table,
-            row.axis,
-            row.kind,
-            str(row.group_size),
-            f"{row.count:,}",
-            size(row.bytes),
-            unit.cell(row.busy_s),
-            unit.cell(row.exposed_s),
-            unit.cell(row.wait_s),
-            cell(None if row.busbw_Bps is None else row.busbw_Bps / 1e9),
-        )
-    return Padding(table, (1, 0, 0, 0))
+    rows = [
+        (row.axis, row.kind, str(row.group_size), row.count, row.bytes, row.busy_s, row.exposed_s, row.wait_s, row.busbw_Bps)
+        for row in found[:_ROWS]
+    ]
+    caption = f"{_ROWS} of {len(found)} rows, the most exposed first; all in report.json." if len(found) > _ROWS else ""
+    return _shown(Table(columns, rows, f"Communication of rank {report.breakdown_rank} per step", caption))
 
 
-def _links(report: Report) -> RenderableType:
-    rows = busiest(report.links)
+def _links(report: Metrics) -> RenderableType:
+    found = busiest(report.links)
     unit = time_unit(report.step_time)
-    table = _table(
-        "Links, the busiest of each class",
-        [
-            Column("Link", overflow="fold"),
-            Column("Kind"),
-            _right("Count"),
-            _right("Capacity\n[GB/s]"),
-            _right("Per step\n[GiB]"),
-            _right("Used\n[%]"),
-            _right(f"Full\n[{unit.name}]"),
-        ],
-        f"{_ROWS} of {len(rows)} kinds, the busiest first; all in report.json." if len(rows) > _ROWS else "",
+    columns = (
+        Column("Link", align="left"),
+        Column("Kind", align="left"),
+        Column("Count", write="{:,}".format),
+        Column("Capacity\n", "GB/s", write=lambda value: number(value / 1e9)),
+        Column("Per step\n", "GiB", write=lambda value: cell(value / GIB)),
+        Column("Used\n", "%", write=points),
+        Column("Full\n", unit.name, write=unit.cell),
     )
-    for row in rows[:_ROWS]:
-        _add(
-            table,
-            row.link,
-            row.kind,
-            f"{row.count:,}",
-            number(row.capacity_Bps / 1e9),
-            cell(row.bytes / GIB),
-            points(row.utilisation),
-            unit.cell(row.saturated_s),
-        )
-    return Padding(table, (1, 0, 0, 0))
+    rows = [(row.link, row.kind, row.count, row.capacity_Bps, row.bytes, row.utilisation, row.saturated_s) for row in found[:_ROWS]]
+    caption = f"{_ROWS} of {len(found)} kinds, the busiest first; all in report.json." if len(found) > _ROWS else ""
+    return _shown(Table(columns, rows, "Links, the busiest of each class", caption))
 
 
-def _notes(report: Report) -> Iterator[RenderableType]:
+def _notes(report: Metrics) -> Iterator[RenderableType]:
     count = len(report.measured.assumptions)
     confidence = report.measured.confidence
     basis = f" ({confidence.basis})" if confidence.basis else ""

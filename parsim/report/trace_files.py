@@ -15,7 +15,7 @@ from parsim.report.trace_merge import merge
 from parsim.report.write import Content, replacing, write_together
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 LEVEL = 6
 """of gzip: 15 to 20 times smaller; higher levels cost more time than they save space"""
@@ -46,13 +46,13 @@ def _packed(out: BinaryIO, *, gz: bool) -> Iterator[BinaryIO]:
         yield packed  # type: ignore[misc]
 
 
-def write_trace(report: Report, path: Path, ranks: Sequence[int] | None = None, most_spans: int | None = None) -> Written:
+def write_trace(report: Metrics, path: Path, ranks: Sequence[int] | None = None, most_spans: int | None = None) -> Written:
     """All of `ranks` (default: one per class, at most 16) in one file. Raises ValueError for a rank that was not simulated."""
     with trace_text(path) as out:
         return write_chrome_trace(report, out, ranks, most_spans=most_spans)
 
 
-def write_per_rank(report: Report, directory: Path, ranks: Sequence[int] | None = None, most_spans: int | None = None) -> list[Path]:
+def write_per_rank(report: Metrics, directory: Path, ranks: Sequence[int] | None = None, most_spans: int | None = None) -> list[Path]:
     """One file per rank (default: all that were simulated), ``rank-3.json.gz``, as Holistic Trace Analysis wants them.
 
     No arrows between them. Raises ValueError for a rank that was not simulated.
@@ -70,7 +70,7 @@ def write_per_rank(report: Report, directory: Path, ranks: Sequence[int] | None 
 
 
 def write_merged(
-    report: Report,
+    report: Metrics,
     path: Path,
     recorded: Sequence[tuple[str, dict[str, Any]]],
     ranks: Sequence[int] | None = None,

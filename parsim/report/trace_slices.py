@@ -13,7 +13,7 @@ from parsim.report.timeline import COMPUTE_LANE, Indices
 
 if TYPE_CHECKING:
     from parsim.program.program import Collective, Op
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 _PASSES = {"forward": "forward", "backward": "backward", "recompute": "backward", "weight": "weight gradient"}
 """role -> the pass it belongs to"""
@@ -59,7 +59,7 @@ def micro(nanoseconds: int) -> str:
 class Slices:
     """Turns tracks into rows, and remembers what else the trace must tell."""
 
-    def __init__(self, report: Report, horizon: float) -> None:
+    def __init__(self, report: Metrics, horizon: float) -> None:
         self._report = report
         self._horizon = horizon
         self.written = 0

@@ -10,7 +10,7 @@ from parsim.errors import Finding, InputError
 from parsim.report.quantities import seconds
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 Window = str | tuple[float | None, float | None]
 """``"0.2s:0.5s"``, ``"40%:60%"``, or seconds; an end left out is that of the step"""
@@ -20,7 +20,7 @@ _ROUNDED = 5e-3
 _FORM = "write it as 0.2s:0.5s, 200ms: or 40%:60%"
 
 
-def window_of(report: Report, window: Window | None) -> tuple[float, float]:
+def window_of(report: Metrics, window: Window | None) -> tuple[float, float]:
     """Begin and end [s] on the axis of the figure; the whole measured stretch for None.
 
     Raises:
@@ -53,7 +53,7 @@ def window_of(report: Report, window: Window | None) -> tuple[float, float]:
     return begin, end
 
 
-def _time(part: str | float | None, default: float, report: Report, findings: list[Finding]) -> float:
+def _time(part: str | float | None, default: float, report: Metrics, findings: list[Finding]) -> float:
     """Seconds of one end of a window."""
     if part is None or (isinstance(part, str) and not part.strip()):
         return default

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric.cluster import Cluster
 
 
 @dataclass(frozen=True)

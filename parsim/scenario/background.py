@@ -11,8 +11,8 @@ from parsim.errors import Finding, TopologyError
 from parsim.scenario.machine import BackgroundSection
 
 if TYPE_CHECKING:
-    from parsim.hardware.background import Background
-    from parsim.hardware.cluster import Cluster
+    from parsim.hardware.fabric.cluster import Cluster
+    from parsim.hardware.transfers import Background
 
 
 def background_traffic(cluster: Cluster, sections: Sequence[BackgroundSection]) -> tuple[Background, ...]:
@@ -21,7 +21,7 @@ def background_traffic(cluster: Cluster, sections: Sequence[BackgroundSection]) 
     Raises:
         TopologyError: GPUs that the cluster does not have, or that are not connected.
     """
-    from parsim.hardware.background import background
+    from parsim.hardware.transfers import background
 
     found: list[Background] = []
     findings: list[Finding] = []

@@ -29,8 +29,8 @@ from parsim.scenario.sold import oversold_warning
 from parsim.scenario.strategy import accumulation, overlap_warnings, parallelism, with_schedule
 
 if TYPE_CHECKING:
-    from parsim.hardware.cluster import Cluster
     from parsim.hardware.device import Device
+    from parsim.hardware.fabric.cluster import Cluster
     from parsim.model.model import Model
     from parsim.parallel.settings import Parallelism, Precision
     from parsim.scenario.files import Document
@@ -163,7 +163,7 @@ class Builder:
     # the machine
 
     def _cluster(self) -> Cluster:
-        from parsim.hardware.builder import build_cluster
+        from parsim.hardware.fabric.builder import build_cluster
 
         section = self.settings.cluster
         relative = folder(self.scenario.origins, "cluster.topology", self.scenario.source)

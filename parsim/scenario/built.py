@@ -12,9 +12,9 @@ from parsim.scenario.schema import ReportSection
 from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:
-    from parsim.hardware.background import Background
-    from parsim.hardware.cluster import Cluster
+    from parsim.hardware.fabric.cluster import Cluster
     from parsim.hardware.nccl.inputs import Settings
+    from parsim.hardware.transfers import Background
     from parsim.model.model import Model
     from parsim.scenario.scenario import Scenario
 

@@ -135,7 +135,7 @@ def _between(ordered: Sequence[float], place: float) -> float:
 
 
 def confidence(built: Built) -> dict[str, Any]:
-    """The fields of `parsim.report.confidence.Confidence` for a scenario."""
+    """The fields of `parsim.report.estimate.Confidence` for a scenario."""
     return confidence_of(features(built), known_runs())
 
 

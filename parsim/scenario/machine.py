@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from parsim.hardware.background import SHORTEST_PERIOD
+from parsim.hardware.transfers import SHORTEST_PERIOD
 from parsim.scenario.section import Section
 from parsim.scenario.values import Anything, Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Text, Whole, shown
 

@@ -60,3 +60,11 @@ def _merge(
 def _forget(origins: dict[str, Origin], path: str) -> None:
     for name in [name for name in origins if name == path or name.startswith(f"{path}.")]:
         del origins[name]
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set a key of a plain tree by its path, making the mappings on the way."""
+    *sections, last = path.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[last] = value

@@ -25,8 +25,8 @@ from parsim.scenario.support import unsupported
 from parsim.scenario.training import TrainingSection
 
 if TYPE_CHECKING:
-    from parsim.hardware.cluster import Cluster
     from parsim.hardware.device import Device
+    from parsim.hardware.fabric.cluster import Cluster
     from parsim.model.model import Model
     from parsim.parallel.settings import Runtime
 

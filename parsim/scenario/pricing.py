@@ -17,9 +17,9 @@ from parsim.scenario.precision import stored_bytes
 from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:
-    from parsim.hardware.cluster import Cluster
-    from parsim.hardware.node import Node
-    from parsim.hardware.topology import Price
+    from parsim.hardware.fabric.cluster import Cluster
+    from parsim.hardware.fabric.node import Node
+    from parsim.hardware.fabric.topology import Price
     from parsim.model.model import Model
     from parsim.parallel.settings import Training
     from parsim.scenario.schema import ScenarioSchema

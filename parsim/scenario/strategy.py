@@ -22,8 +22,8 @@ from parsim.scenario.software import Assumption, Profile
 from parsim.scenario.trust import SCHEDULE, STRATEGY, code_file, refusal
 
 if TYPE_CHECKING:
-    from parsim.hardware.cluster import Cluster
     from parsim.hardware.device import Device
+    from parsim.hardware.fabric.cluster import Cluster
     from parsim.scenario.scenario import Scenario
 
 VIRTUAL = "parallel.pipeline.virtual_stages"

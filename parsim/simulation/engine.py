@@ -17,8 +17,8 @@ from math import inf, isnan, nan
 from typing import Any, Protocol
 
 from parsim.errors import DeadlockError, ParsimError
-from parsim.hardware.background import Background
 from parsim.hardware.flows import CollectiveCost
+from parsim.hardware.transfers import Background
 from parsim.program.program import COMPUTE, OFFLOAD, Collective, OpSpec, Program
 from parsim.simulation.clock import NUMBER, Clock
 from parsim.simulation.contention import Sides, Transfer, Transfers

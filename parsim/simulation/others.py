@@ -9,7 +9,7 @@ from typing import Any
 import simpy
 
 from parsim.errors import ParsimError
-from parsim.hardware.background import SHORTEST_PERIOD, Background
+from parsim.hardware.transfers import SHORTEST_PERIOD, Background
 from parsim.simulation.network import Network
 
 

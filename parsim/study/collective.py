@@ -9,10 +9,9 @@ from statistics import median
 from typing import Any, Literal
 
 from parsim.errors import Finding, ScenarioError
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.flows import CollectiveCost
+from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.nccl.cost import collective_cost
-from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Settings
+from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Settings, bus_factor
 from parsim.scenario.importers.nccl_tests import Log
 from parsim.units import parse
 
@@ -22,7 +21,7 @@ _SPELLINGS = {"alltoall": "all_to_all", "send_recv": "send", "allreduce": "all_r
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SizeTime:
     """One size."""
 
     bytes: int
@@ -54,21 +53,12 @@ class Comparison:
     measured: float
     """[s]"""
     in_place: bool
-    row: Row
+    row: SizeTime
 
     @property
     def error(self) -> float:
         """Predicted over measured time, less one."""
         return self.row.time / self.measured - 1.0
-
-
-def cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC) -> CollectiveCost:
-    """What a collective costs on an idle fabric. The one place where studies meet the model of collectives.
-
-    Raises:
-        TopologyError: members that cannot reach each other, an algorithm that is not possible.
-    """
-    return collective_cost(cluster, group, kind, size, settings)
 
 
 def kind_of(name: str) -> str:
@@ -83,17 +73,6 @@ def kind_of(name: str) -> str:
         known = ", ".join(kind.replace("_", "-") for kind in KINDS)
         raise ScenarioError(Finding(f"there is no collective {name!r}", "KIND", name, f"known: {known}"))
     return found
-
-
-def bus_factor(kind: str, ranks: int) -> float:
-    """Bus over algorithm bandwidth (NVIDIA/nccl-tests doc/PERFORMANCE.md)."""
-    match kind:
-        case "all_reduce":
-            return 2 * (ranks - 1) / ranks
-        case "all_gather" | "reduce_scatter" | "all_to_all" | "gather" | "scatter":
-            return (ranks - 1) / ranks
-        case _:
-            return 1.0
 
 
 def sizes(text: str, factor: float = 2.0) -> tuple[int, ...]:
@@ -136,19 +115,21 @@ def _size(part: str, text: str) -> int:
         raise ScenarioError(Finding(str(error), "--size", text, "for example 1KiB:16GiB, or 1MiB,64MiB")) from None
 
 
-def sweep(cluster: Cluster, group: tuple[int, ...], kind: str, wanted: Iterable[int], settings: Settings = AUTOMATIC) -> tuple[Row, ...]:
+def sweep(
+    cluster: Cluster, group: tuple[int, ...], kind: str, wanted: Iterable[int], settings: Settings = AUTOMATIC
+) -> tuple[SizeTime, ...]:
     """The collective among `group` for every size, alone on the fabric.
 
     Raises:
-        TopologyError: see `cost`.
+        TopologyError: see `collective_cost`.
     """
     factor = bus_factor(kind, len(group))
     rows = []
     for size in wanted:
-        found = cost(cluster, group, kind, size, settings)
-        time = found.time
+        cost = collective_cost(cluster, group, kind, size, settings)
+        time = cost.time
         algbw = size / time if time else 0.0
-        rows.append(Row(size, found.algorithm, found.protocol, time, algbw, algbw * factor))
+        rows.append(SizeTime(size, cost.algorithm, cost.protocol, time, algbw, algbw * factor))
     return tuple(rows)
 
 
@@ -157,7 +138,7 @@ def compare(cluster: Cluster, group: tuple[int, ...], kind: str, log: Log, setti
 
     Raises:
         ScenarioError: the log is of another collective or another number of GPUs.
-        TopologyError: see `cost`.
+        TopologyError: see `collective_cost`.
     """
     _same(kind, len(group), log)
     rows = {row.bytes: row for row in sweep(cluster, group, kind, dict.fromkeys(s.bytes for s in log.samples), settings)}
@@ -176,7 +157,7 @@ def _same(kind: str, ranks: int, log: Log) -> None:
         raise ScenarioError(Finding(message, "--compare", printed, "give --gpus as in the measurement"))
 
 
-def document(rows: Sequence[Row], compared: Sequence[Comparison], about: dict[str, Any]) -> dict[str, Any]:
+def document(rows: Sequence[SizeTime], compared: Sequence[Comparison], about: dict[str, Any]) -> dict[str, Any]:
     """The answer as one JSON document; `about` says what was asked."""
     result: dict[str, Any] = {"parsim": 1, **about, "rows": [row.document() for row in rows]}
     if compared:
@@ -186,7 +167,7 @@ def document(rows: Sequence[Row], compared: Sequence[Comparison], about: dict[st
     return result
 
 
-def picture(rows: Sequence[Row], compared: Sequence[Comparison], title: str, kind: Literal["svg", "png"] = "svg") -> bytes:
+def picture(rows: Sequence[SizeTime], compared: Sequence[Comparison], title: str, kind: Literal["svg", "png"] = "svg") -> bytes:
     """Time and bus bandwidth over size, with the measurements."""
     from parsim.report.plots.collective import Dot, Mark, collective_figure
     from parsim.report.plots.figure import save
@@ -196,7 +177,7 @@ def picture(rows: Sequence[Row], compared: Sequence[Comparison], title: str, kin
     return save(collective_figure(dots, marks, title=title), kind)
 
 
-def text(rows: Sequence[Row], compared: Sequence[Comparison], title: str) -> str:
+def text(rows: Sequence[SizeTime], compared: Sequence[Comparison], title: str) -> str:
     """The answer as nccl-tests prints it; with a comparison, measured times and errors beside."""
     lines = [f"# {title}", f"# {'size':>14}  {'algorithm':>14}  {'protocol':>8}  {'time':>12}  {'algbw':>8}  {'busbw':>8}"]
     lines.append(f"# {'(B)':>14}  {'':>14}  {'':>8}  {'(us)':>12}  {'(GB/s)':>8}  {'(GB/s)':>8}")
@@ -212,6 +193,6 @@ def text(rows: Sequence[Row], compared: Sequence[Comparison], title: str) -> str
     return "\n".join(lines)
 
 
-def _cells(row: Row) -> str:
+def _cells(row: SizeTime) -> str:
     rates = f"{row.algbw / 1e9:>8.2f}  {row.busbw / 1e9:>8.2f}"
     return f"{row.bytes:>14d}  {row.algorithm.replace('_', '-'):>14}  {row.protocol:>8}  {row.time * 1e6:>12.2f}  {rates}"

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from parsim.errors import Finding
-from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.report.lanes import TimelineData
 from parsim.report.report import Report
 from parsim.run import simulate
@@ -17,7 +16,7 @@ from parsim.scenario.scenario import Scenario
 from parsim.study.differences import CATEGORIES, ESTIMATES, METRICS, PARTS, TIME_AND_ENERGY, Input, Result, costs, has_band, inputs, results
 from parsim.study.variants import Status
 from parsim.study.winner import Winner, thriftiest, winner
-from parsim.version import VERSION
+from parsim.version import CONTRACT_VERSION, __version__
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class ComparisonData:
         code = [file for run in self.runs if run.scenario is not None for file in run.scenario.trusted_code]
         return {
             "parsim": CONTRACT_VERSION,
-            "version": VERSION,
+            "version": __version__,
             "provenance": {**provenance(code), "command": self.command},
             "comparison": self.title,
             "labels": list(self.labels),

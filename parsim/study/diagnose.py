@@ -17,8 +17,7 @@ from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.scenario import Scenario
-from parsim.study.diagnose_causes import LONGEST, Cause, Parameter, Setting, parameters, settings
-from parsim.study.diagnose_ranges import plausible
+from parsim.study.diagnose_causes import LONGEST, Cause, Parameter, Setting, parameters, plausible, settings
 
 CLOSE = 1e-4
 """a value explains the step if it leaves no more than this part of it"""
@@ -45,10 +44,8 @@ class Explanation:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Overrides."""
-        if isinstance(self.cause, Setting):
-            return self.cause.arguments
-        return self.cause.arguments(self.value if self.value is not None else self.cause.now)
+        """Overrides of the scenario."""
+        return self.cause.overrides(self.value)
 
     @property
     def rank(self) -> tuple[bool, float, bool, float]:
@@ -154,7 +151,7 @@ def explained(cause: Cause, simulator: Simulator, report: Report, question: Ques
         peak = simulator.report(cause.arguments(value)).peak_memory if value != cause.now else report.peak_memory
         return Explanation(cause, value, reached, peak, explains, cause.range.beyond(value), _memory_beyond(peak, question.peak_memory))
     try:
-        other = simulator.report(cause.arguments)
+        other = simulator.report(cause.overrides())
     except InputError:
         return None
     if abs(other.step_time - report.step_time) <= _SAME * report.step_time and other.peak_memory == report.peak_memory:

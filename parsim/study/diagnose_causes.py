@@ -6,12 +6,14 @@ would decide whether it is the cause.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from parsim.scenario import files
 from parsim.scenario.scenario import flow
-from parsim.study.diagnose_ranges import Plausible, plausible
 from parsim.units import multiplier, parse
 
 if TYPE_CHECKING:
@@ -19,13 +21,59 @@ if TYPE_CHECKING:
     from parsim.report import Report
     from parsim.scenario.built import Built
     from parsim.scenario.scenario import Scenario
-
 SLOWEST = 50.0
 """a parameter is at most so many times worse than it stands"""
 LONGEST = 1000.0
 """a time that the scenario takes for nothing is at most so many steps"""
 FASTEST_LINK = 10.0
 """a link is at most so many times faster than it stands"""
+_NARROWEST = 0.02
+"""half-width of a range, logarithmic, below which distances are not divided by it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plausible:
+    """The values that were found for one parameter, in the parameter's own unit."""
+
+    low: float
+    high: float
+    basis: str
+    """fitted | measured | assumption"""
+    source: str
+
+    def beyond(self, value: float) -> float:
+        """How far `value` lies outside: 0 inside, 1 where it is as far outside as the range is wide on one side of its middle.
+
+        Logarithmic where the range has a ratio, linear where it begins at zero.
+        """
+        if self.low <= value <= self.high:
+            return 0.0
+        if self.low <= 0.0 or value <= 0.0:
+            return (value - self.high) / (0.5 * (self.high - self.low)) if value > self.high else 1.0
+        half = max(0.5 * math.log(self.high / self.low), _NARROWEST)
+        return math.log(value / self.high if value > self.high else self.low / value) / half
+
+
+@cache
+def _tree() -> Mapping[str, Any]:
+    return files.read(files.home("devices").parent / "plausible.yaml").tree
+
+
+def plausible(name: str, now: float, device: str = "", unit: float = 1.0) -> Plausible:
+    """The range of a cause.
+
+    Args:
+        name: a block of the file.
+        now: what the scenario has; relative ranges multiply it.
+        device: name of the GPU, for a range of its own.
+        unit: what 1 of the file is in the parameter's unit.
+    """
+    row = _tree()[name]
+    own = (row.get("devices") or {}).get(device)
+    if own is not None:
+        return Plausible(float(own["low"]) * unit, float(own["high"]) * unit, own["basis"], own["source"])
+    scale = now if row["relative"] else unit
+    return Plausible(float(row["low"]) * scale, float(row["high"]) * scale, row["basis"], row["source"])
 
 
 @dataclass(frozen=True)
@@ -44,7 +92,7 @@ class Parameter:
     """bounds of what is possible"""
     range: Plausible
     arguments: Callable[[float], tuple[str, ...]]
-    """value -> overrides"""
+    """value -> overrides of the scenario"""
     command: str
     """what would decide"""
 
@@ -55,6 +103,10 @@ class Parameter:
     def slowness(self, value: float) -> float:
         """The coordinate of a value."""
         return self.now / value if self.rate else value
+
+    def overrides(self, value: float | None) -> tuple[str, ...]:
+        """Overrides that give the parameter a value; None: the value it has."""
+        return self.arguments(self.now if value is None else value)
 
 
 @dataclass(frozen=True)
@@ -68,9 +120,8 @@ class Setting:
     value: Any
     command: str
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Overrides."""
+    def overrides(self, _value: float | None = None) -> tuple[str, ...]:
+        """Overrides that change the setting."""
         return (f"{self.key}={flow(self.value)}",)
 
 

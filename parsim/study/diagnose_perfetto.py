@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from parsim.report.trace_files import trace_text
-from parsim.study.diagnose_features import COMPUTE, Recorded, Stretch, Window
+from parsim.study.diagnose_classes import COMPUTE, Recorded, Stretch, Window
 
 MOST = 200_000
 """slices per rank and side"""

@@ -10,8 +10,8 @@ from parsim.scenario.files import parse_value
 from parsim.scenario.scenario import flow
 from parsim.study.diagnose import Diagnosis, Explanation
 from parsim.study.diagnose_causes import Cause, Parameter, Setting
-from parsim.study.diagnose_nccl import Wires
 from parsim.study.diagnose_trace import Attribution, Evidence
+from parsim.study.diagnose_wires import Wires
 from parsim.units import format_bytes, format_rate, format_time
 
 WIDTH = 118

@@ -26,8 +26,7 @@ from parsim.scenario.built import Built
 from parsim.scenario.scenario import Scenario
 from parsim.study.diagnose import Simulator, solve
 from parsim.study.diagnose_causes import Cause, Parameter, Setting, parameters, settings
-from parsim.study.diagnose_features import COMPUTE, Recorded, features
-from parsim.study.diagnose_predicted import OP, predicted, refuse, told_apart, without_waits
+from parsim.study.diagnose_classes import COMPUTE, OP, Recorded, features, predicted, refuse, told_apart, without_waits
 
 Vector = NDArray[np.float64]
 Key = tuple[int, str]
@@ -64,10 +63,8 @@ class Attribution:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Overrides."""
-        if isinstance(self.cause, Setting):
-            return self.cause.arguments
-        return self.cause.arguments(self.cause.now if self.value is None else self.value)
+        """Overrides of the scenario."""
+        return self.cause.overrides(self.value)
 
 
 @dataclass(frozen=True)
@@ -132,10 +129,7 @@ class _Column:
 
     def arguments(self, amplitude: float) -> tuple[str, ...]:
         """Overrides at an amplitude."""
-        if isinstance(self.cause, Setting):
-            return self.cause.arguments
-        value = self.value(amplitude)
-        return self.cause.arguments(self.cause.now if value is None else value)
+        return self.cause.overrides(self.value(amplitude))
 
 
 @dataclass
@@ -181,7 +175,7 @@ class Attributor:
 
     def _column(self, cause: Cause) -> _Column:
         if isinstance(cause, Setting):
-            return _Column(cause, 1.0, _difference(features(self.recorded(cause.arguments)), features(self.base)))
+            return _Column(cause, 1.0, _difference(features(self.recorded(cause.overrides())), features(self.base)))
         here = cause.slowness(cause.now)
         probe = here * _PROBE
         change = self._change(cause, probe) if here > 0 else {}

@@ -22,7 +22,7 @@ from parsim.study.counting import (
     subject,
     usual,
 )
-from parsim.study.published_mfu import Published, nearest
+from parsim.validation.utilisation import PublishedUtilisation, nearest
 
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
@@ -103,7 +103,7 @@ class Answer:
     rows: tuple[Utilised, ...]
     sparse_peak: float | None
     """with 2:4 sparsity, which training does not have [FLOP/s]; None: the GPU has no such peak"""
-    published: tuple[Published, ...]
+    published: tuple[PublishedUtilisation, ...]
     tokens: float | None
     claimed: float | None
     paper_mfu: float | None
@@ -149,7 +149,7 @@ class Answer:
             ]
         return tuple(sorted(found))
 
-    def yours(self, row: Published) -> float | None:
+    def yours(self, row: PublishedUtilisation) -> float | None:
         """This run counted as a published one counts."""
         if row.hardware:
             own = self.row("megatron")
@@ -199,7 +199,7 @@ def mfu(question: Question) -> Answer:
         if question.tflops is not None:
             rate = question.tflops * 1e12 * question.gpus / counted.flop
         rows.append(Utilised(counted, rate, question.gpus, peak))
-    beside: tuple[Published, ...] = ()
+    beside: tuple[PublishedUtilisation, ...] = ()
     if of.model.sequence:
         beside = nearest(_stem(question.gpu), of.parameters, question.gpus, of.sequence, dtype)
     sparse = 2 * peak if "tf32" in device.peak and dtype != "fp32" else None
@@ -320,7 +320,7 @@ def _row_document(row: Utilised, answer: Answer) -> dict[str, Any]:
     }
 
 
-def _published_document(answer: Answer, row: Published) -> dict[str, Any]:
+def _published_document(answer: Answer, row: PublishedUtilisation) -> dict[str, Any]:
     value, how = row.utilisation
     return {
         "source": row.source, "table": row.table, "model": row.model, "parameters": row.parameters, "device": row.device,

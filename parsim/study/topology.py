@@ -10,12 +10,12 @@ from typing import Any, Literal
 from parsim.columns import left, width
 from parsim.columns import right as at_right
 from parsim.errors import TopologyError
-from parsim.hardware.bisection import Bisection, fabric_bisection, machine_bisections
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.graph_fabric import GraphFabric
-from parsim.hardware.node import Node
-from parsim.hardware.routes import TIER_HOST, TIER_NETWORK, TIER_SOCKET, TIER_SWITCH, Route
-from parsim.study.machines import machines
+from parsim.hardware.fabric.bisection import Bisection, fabric_bisection, machine_bisections
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.direct import GraphFabric
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.routes import TIER_HOST, TIER_NETWORK, TIER_SOCKET, TIER_SWITCH, Route
+from parsim.scenario.machines import machines
 from parsim.units import format_rate, format_time
 
 _RELATIONS = {TIER_HOST: "PHB", TIER_SOCKET: "SYS", TIER_NETWORK: "own"}

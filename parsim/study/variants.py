@@ -111,14 +111,6 @@ class Figures(NamedTuple):
         return self.step_time / self.samples if self.samples else 0.0
 
 
-def put(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Change a dotted key of a scenario tree, making the mappings above it."""
-    *sections, last = key.split(".")
-    for section in sections:
-        tree = tree.setdefault(section, {})
-    tree[last] = value
-
-
 def outcome(variant: Variant, look: Look[T]) -> Outcome[T]:
     """What `look` finds of one variant; whatever is wrong with it becomes its status and its reason."""
     return attempted(variant.scenario, look)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from parsim.errors import Finding, ParsimError, ScenarioError
 from parsim.scenario.provenance import catalogue_sha256
-from parsim.version import VERSION
+from parsim.version import __version__
 
 PATIENCE = 60.0
 """how long a cluster may be without workers [s]"""
@@ -30,7 +30,7 @@ class ForeignWorkerError(ParsimError):
 
 def stamp() -> tuple[str, str]:
     """What results depend on besides the scenario: parsim's version and the catalogue's hash."""
-    return VERSION, catalogue_sha256()
+    return __version__, catalogue_sha256()
 
 
 def at_work(expected: tuple[str, str], job: Callable[..., T], *arguments: Any) -> T:

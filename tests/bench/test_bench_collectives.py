@@ -6,7 +6,7 @@ from time import process_time
 
 import pytest
 
-from parsim.hardware.builder import build_cluster
+from parsim.hardware.fabric.builder import build_cluster
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.nccl.inputs import AUTOMATIC
 from parsim.program.program import Collective, Lane, Program

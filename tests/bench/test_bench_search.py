@@ -8,8 +8,8 @@ from time import perf_counter
 
 import pytest
 
-from parsim.hardware.builder import build_cluster
-from parsim.hardware.search import search
+from parsim.hardware.fabric.builder import build_cluster
+from parsim.hardware.nccl.search import search
 from parsim.scenario.files import find, read
 
 PAIRS = {"gpu": "a100-pcie-40gb", "count": 8, "interconnect": "nvlink-pairs", "sockets": 2, "cpu": "amd"}

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from parsim.calibration import stopwatch
-from parsim.calibration.calibrate import slug
-from parsim.calibration.document import checked
-from parsim.calibration.stopwatch import Stopwatch
-from parsim.calibration.sweeps import extent
+from parsim.calibration import sweeps
+from parsim.calibration.calibrate import checked
+from parsim.calibration.sweeps import Stopwatch, extent
+from parsim.calibration.tables import slug
 from parsim.cli import execute
-from parsim.study.measurements import measurements
+from parsim.validation.collectives import measurements
 
 SCENARIO = Path(__file__).parent / "gpt-on-this-machine.yaml"
 
@@ -136,7 +135,7 @@ def test_a_gpu_is_timed_by_its_events_and_not_by_the_host():
 
 def test_a_cpu_is_timed_by_the_clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(sweeps, "perf_counter", lambda: now[0])
 
     def call() -> None:
         now[0] += 0.25e-3

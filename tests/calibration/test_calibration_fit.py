@@ -6,15 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from parsim.calibration.calibrate import described
-from parsim.calibration.document import checked, summary
-from parsim.calibration.facts import Facts, catalogue_name
+from parsim.calibration.calibrate import checked, described, summary
 from parsim.calibration.fit import fit
-from parsim.calibration.tables import CollectiveTime, Copy, Core, Product, Step, Tables, Timing, best_rate, streaming_rate, timing
+from parsim.calibration.tables import (
+    CollectiveTime,
+    Copy,
+    Core,
+    Facts,
+    Product,
+    Step,
+    Tables,
+    Timing,
+    best_rate,
+    catalogue_name,
+    streaming_rate,
+    timing,
+)
 from parsim.hardware.device import device_from_tree
 from parsim.hardware.kernels import attention_time, gemm_time, kernel_time
 from parsim.kernel import AdamStep, Attention, Gemm, Memory
-from parsim.study.measurements import measurements
+from parsim.validation.collectives import measurements
 
 START = {
     "name": "plain",

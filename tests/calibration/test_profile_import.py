@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsim.calibration.document import checked
-from parsim.calibration.imported import import_profile
+from parsim.calibration.calibrate import checked
 from parsim.calibration.kineto import parse_trace, read_trace
-from parsim.calibration.profile import tables_of
+from parsim.calibration.profile import import_profile, tables_of
 from parsim.cli import execute
 from parsim.errors import InputError
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Attention, Gemm
-from parsim.study.measurements import measurements
+from parsim.validation.collectives import measurements
 
 SAMPLE = Path(__file__).parent.parent / "data" / "kineto" / "gpu-step.json"
 

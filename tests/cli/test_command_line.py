@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import parsim
-from parsim.cli import EXAMPLE, LISTED, execute
+from parsim.cli import execute
+from parsim.commands.catalogue import EXAMPLE, LISTED
 from parsim.errors import DeadlockError
 
 SCENARIO = """\

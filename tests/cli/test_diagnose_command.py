@@ -6,9 +6,9 @@ import pytest
 
 from parsim import load, simulate
 from parsim.cli import execute
+from parsim.hardware.nccl.cost import collective_cost
 from parsim.scenario.build import build
 from parsim.scenario.importers.nccl_debug import parse_debug
-from parsim.study.collective import cost
 from parsim.study.diagnose_text import saved
 
 SCENARIO = """\
@@ -99,7 +99,7 @@ def nccl_tests(path, slower):
     built = build(load(path))
     rows = []
     for size in (2**26, 2**28, 2**30):
-        micro = cost(built.cluster, built.gpus, "all_reduce", size, built.collectives).time * slower * 1e6
+        micro = collective_cost(built.cluster, built.gpus, "all_reduce", size, built.collectives).time * slower * 1e6
         algbw = size / micro / 1e3
         rows.append(f"{size} {size // 4} float sum -1 {micro:.2f} {algbw:.2f} {algbw:.2f} 0 {micro:.2f} {algbw:.2f} {algbw:.2f} 0")
     ranks = [f"#  Rank {rank:2d} Group 0 Pid 1 on node-{rank} device 0 [0x07] NVIDIA A100-SXM4-80GB" for rank in range(2)]

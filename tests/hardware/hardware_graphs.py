@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from parsim.hardware.builder import build_cluster
-from parsim.hardware.cluster import Cluster
 from parsim.hardware.device import Device, device_from_tree
+from parsim.hardware.fabric.builder import build_cluster
+from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.flows import CollectiveCost
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.nccl.inputs import Settings

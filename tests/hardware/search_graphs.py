@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hardware_graphs import build, shipped, wire
 
-from parsim.hardware.node import Node
-from parsim.hardware.search import Found, search
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.nccl.search import Found, search
 
 GB = 1e9
 GEN3, GEN4, GEN5 = "v100-pcie-32gb", "a100-pcie-40gb", "h100-pcie-80gb"

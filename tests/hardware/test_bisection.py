@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parsim.hardware.bisection import Bisection, egress, fabric_bisection, machine_bisections
+from parsim.hardware.fabric.bisection import Bisection, egress, fabric_bisection, machine_bisections
 from parsim.scenario.files import names
-from parsim.study.machines import machines
+from parsim.scenario.machines import machines
 
 GB = 1e9
 MEDIA = {"nvlink": ("nvlink",), "pcie": ("pcie", "socket"), "nvlink and pcie": ("nvlink", "pcie", "socket")}

@@ -9,7 +9,7 @@ from hardware_graphs import build, chip, device, device_tree
 
 from parsim.errors import TopologyError
 from parsim.hardware.device import device_from_tree
-from parsim.hardware.links import standard_kind
+from parsim.hardware.fabric.links import standard_kind
 from parsim.scenario.files import aliases, names
 
 GIB = 2**30

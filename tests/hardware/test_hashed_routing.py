@@ -9,10 +9,10 @@ import pytest
 from hardware_graphs import build, wire
 
 from parsim.errors import TopologyError
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import FatTree, Port
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.links import LinkKind
+from parsim.hardware.fabric.switches import FatTree, Port
 from parsim.hardware.interconnect import Interconnect
-from parsim.hardware.links import LinkKind
 from parsim.program.program import Collective, Lane, Program
 from parsim.run import simulate
 from parsim.simulation.engine import Engine

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from parsim.errors import TopologyError
-from parsim.hardware.builder import build_cluster
 from parsim.hardware.collectives import collective_cost
-from parsim.hardware.host import COPIES, LAUNCH, host_cost
+from parsim.hardware.fabric.builder import build_cluster
 from parsim.hardware.interconnect import Interconnect
+from parsim.hardware.transfers import COPIES, LAUNCH, host_cost
 from parsim.scenario.files import find, read
 from parsim.simulation.sharing import fair_rates
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hardware_graphs import leaf_spine, nodes_on_rails, shipped, shipped_topologies, topology_tree
 
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.graph_fabric import GraphFabric
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.direct import GraphFabric
 
 FABRICS = {
     "leaves": {"kind": "fat-tree", "leaf_ports": 4, "oversubscription": 3},

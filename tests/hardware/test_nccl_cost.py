@@ -6,6 +6,7 @@ import math
 import time
 from functools import cache
 
+import numpy as np
 import pytest
 from hardware_graphs import build, leaf_spine, nodes_on_rails, shipped, switched, two_sockets, wire
 from hypothesis import given, settings
@@ -13,10 +14,9 @@ from hypothesis import strategies as st
 
 from parsim.errors import TopologyError
 from parsim.hardware.nccl.cost import collective_cost, collective_estimate, group_of, inputs_of, lanes_of
-from parsim.hardware.nccl.costs import Lane, Lanes, flows, lanes, volume
+from parsim.hardware.nccl.estimate import MEASURED
 from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Settings
-from parsim.hardware.nccl.profiles import MEASURED
-from parsim.hardware.nccl.trees import binary_tree, double_tree
+from parsim.hardware.nccl.lanes import Lane, Lanes, binary_tree, double_tree, flows, lanes, volume
 
 GB = 10**9
 MIB = 2**20
@@ -48,7 +48,7 @@ def load(cost) -> dict[int, float]:
 
 def test_lanes_of_equal_channels_become_one():
     one, other = ((0, 1.0), (1, 1.0)), ((2, 2.0),)
-    found = lanes([(one, math.inf), (one, math.inf), (other, 5.0), (one, math.inf)], lambda link: 8.0)
+    found = lanes([(one, math.inf), (one, math.inf), (other, 5.0), (one, math.inf)], lambda links: np.full(len(links), 8.0))
     assert found.lanes == (Lane(one, 0.75), Lane(other, 0.25, 5.0))
     assert found.slowest == max(0.75 / 8, 2 * 0.25 / 8, 0.25 / 5)
 

@@ -7,11 +7,10 @@ import math
 import pytest
 
 from parsim.errors import TopologyError
+from parsim.hardware.nccl.estimate import NCCL, choose, ctas, estimate, predict
 from parsim.hardware.nccl.inputs import Graph, Heads, Inputs, Settings
-from parsim.hardware.nccl.latency import latency
-from parsim.hardware.nccl.profiles import NCCL, estimate
-from parsim.hardware.nccl.select import choose, ctas, predict
 from parsim.hardware.nccl.tables import ALGORITHMS, PROTOCOLS, TABLES, constants
+from parsim.hardware.nccl.tuning import latency
 
 GB = 1e9
 MIB = 2**20

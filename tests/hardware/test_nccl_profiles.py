@@ -6,9 +6,8 @@ import pytest
 
 from parsim.errors import TopologyError
 from parsim.hardware.nccl import p2p
+from parsim.hardware.nccl.estimate import MEASURED, NCCL, PROFILES, Estimate, choose, estimate, loop_time, profile
 from parsim.hardware.nccl.inputs import Graph, Heads, Inputs, Settings
-from parsim.hardware.nccl.profiles import MEASURED, NCCL, PROFILES, Estimate, estimate, loop_time, profile
-from parsim.hardware.nccl.select import choose
 
 GB = 1e9
 MIB = 2**20

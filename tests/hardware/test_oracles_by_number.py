@@ -28,15 +28,14 @@ from hardware_graphs import (
 from parsim import theory
 from parsim.hardware.collectives import Latencies
 from parsim.hardware.collectives import collective_cost as ring_cost
+from parsim.hardware.fabric.routes import join
 from parsim.hardware.flows import Flow
 from parsim.hardware.nccl import p2p
 from parsim.hardware.nccl.cost import collective_cost, group_of, inputs_of
-from parsim.hardware.nccl.costs import volume
+from parsim.hardware.nccl.estimate import NCCL, predict
 from parsim.hardware.nccl.inputs import Settings
-from parsim.hardware.nccl.profiles import NCCL
-from parsim.hardware.nccl.select import predict
+from parsim.hardware.nccl.lanes import volume
 from parsim.hardware.nccl.tables import constants
-from parsim.hardware.routes import join
 from parsim.program.program import Collective, Lane, Program
 from parsim.simulation.engine import Engine
 from parsim.simulation.sharing import fair_rates

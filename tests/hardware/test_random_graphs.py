@@ -15,7 +15,7 @@ from parsim.hardware.collectives import Latencies
 from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.inputs import AUTOMATIC, Settings
-from parsim.study.wire_speed import least_time
+from parsim.validation.bandwidth_bound import least_time
 
 RING = Settings(profile="nccl", algorithm="ring", protocol="simple")
 NONE = Latencies(base=0.0, ring_nvlink=0.0, ring_pcie=0.0, ring_network=0.0, tree_local=1.0, posting=0.0, software=0.0, per_peer=0.0)

@@ -16,11 +16,10 @@ from search_graphs import GB, GEN5, ask, box, check, machine, nvswitch, roots, s
 
 from parsim.errors import TopologyError
 from parsim.hardware.device import device_from_tree
-from parsim.hardware.links import standard_kind
-from parsim.hardware.search import search
-from parsim.hardware.search.orders import cheapest_order
-from parsim.hardware.search.packing import BUDGET, BUDGET_OF_NINE
-from parsim.hardware.search.speeds import largest_product, speed_list, split
+from parsim.hardware.fabric.links import standard_kind
+from parsim.hardware.nccl.packing import BUDGET, BUDGET_OF_NINE, cheapest_order
+from parsim.hardware.nccl.search import search
+from parsim.hardware.nccl.task import largest_product, speed_list, split
 
 SUBSETS = [group for size in range(2, 9) for group in combinations(range(8), size)]
 MOST_EVALUATIONS = BUDGET + 24 * 32
@@ -50,7 +49,7 @@ def test_same_rings_whatever_the_hash_seed():
         "import hashlib\n"
         "from itertools import combinations\n"
         "from search_graphs import box, machine\n"
-        "from parsim.hardware.search import search\n"
+        "from parsim.hardware.nccl.search import search\n"
         "nodes = [machine('dgx-1-v100'), machine('mi300x-8'), box(gpu='a100-pcie', count=8, interconnect='nvlink-pairs', sockets=2)]\n"
         "found = [search(node, group) for node in nodes for size in (2, 3, 4, 5, 6, 7, 8) for group in combinations(range(8), size)]\n"
         "found += [search(nodes[0], tuple(range(8)), network=True, ports=12e9)]\n"

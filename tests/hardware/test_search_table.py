@@ -11,7 +11,7 @@ import pytest
 from hardware_graphs import build, two_sockets
 from search_graphs import GB, GEN3, GEN4, GEN5, ask, box, machine, nvswitch, roots, switches
 
-from parsim.hardware.search import nvls_heads
+from parsim.hardware.nccl.search import nvls_heads
 
 
 def row(found):

@@ -7,10 +7,10 @@ from hardware_graphs import nodes_on_rails, shipped, switched
 
 from parsim.errors import TopologyError
 from parsim.hardware.collectives import collective_cost as ring_cost
-from parsim.hardware.exchange import exchange
 from parsim.hardware.interference import DeviceInterference, Simple
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.inputs import Settings
+from parsim.hardware.transfers import exchange
 from parsim.program.program import Collective
 
 GB, MIB = 10**9, 2**20

@@ -10,7 +10,7 @@ from hardware_graphs import build, shipped, shipped_topologies, topology_tree, w
 from parsim.errors import TopologyError
 from parsim.hardware.channels import channels
 from parsim.hardware.collectives import collective_cost
-from parsim.hardware.topology import expand
+from parsim.hardware.fabric.topology import expand
 from parsim.scenario.files import aliases
 from parsim.units import parse
 

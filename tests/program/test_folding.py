@@ -9,7 +9,7 @@ import networkx
 import pytest
 from jobs import job, layers, measured
 
-from parsim.hardware.builder import build_cluster
+from parsim.hardware.fabric.builder import build_cluster
 from parsim.hardware.interconnect import Interconnect
 from parsim.program.program import Collective
 from parsim.run import simulate

@@ -6,10 +6,13 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from parsim.report import Report
-from parsim.run import simulate
+from parsim.run import execute, simulate, step_of
+from parsim.scenario.build import build
+from parsim.scenario.load import load
 
 Document = Mapping[str, Any]
 SAME = 1e-9
@@ -186,6 +189,16 @@ def broken(report: Report) -> list[str]:
     return [f"{law.__name__}: {text}" for law in LAWS for text in law(found)]
 
 
+def periods(scenario: Any) -> Iterator[str]:
+    """A step of many more micro-batches takes the same, answered from a short one or simulated to its end."""
+    built = build(load(scenario))
+    stages = built.parallelism.pipeline.size
+    longer = replace(built, training=replace(built.training, micro_batches=8 * stages + 8 + built.training.micro_batches % stages))
+    step, whole = step_of(longer), execute(longer, unfolded=not built.report.fold)
+    if step.method == "periods" and not near(step.makespan, whole.makespan):
+        yield f"{step.makespan!r} s from {step.micro_batches_simulated} micro-batches, {whole.makespan!r} s from all"
+
+
 def unequal(report: Report, scenario: Any, *, reload: bool = True) -> list[str]:
     """Where the unfolded run, and the run of the resolved scenario, differ from `report`."""
     found = {key: block for key, block in report.document().items() if key != "simulation"} | texts(report)
@@ -199,4 +212,4 @@ def unequal(report: Report, scenario: Any, *, reload: bool = True) -> list[str]:
             assumed = ("assumptions", "warnings")
             found, whole = ({key: block for key, block in tree.items() if key not in assumed} for tree in (found, whole))
         problems += [f"{name}: {text}" for text in list(differences(found, whole))[:5]]
-    return problems
+    return problems + [f"periods: {text}" for text in periods(scenario)]

@@ -55,7 +55,7 @@ def test_curves_are_drawn_when_somebody_asks(monkeypatch):
         raise AssertionError("a curve was drawn")
 
     with monkeypatch.context() as patch:
-        patch.setattr("parsim.report.device_memory._thinned", drawn)
+        patch.setattr("parsim.report.memory_facts._thinned", drawn)
         report = simulate(JOB, FOUR)
         report.document()
         device = report.measured.memory.devices[0]

@@ -12,7 +12,7 @@ from parsim.report.plots.machine import lay_out
 from parsim.report.plots.style import BLUE
 from parsim.report.plots.topology import topology_figure
 from parsim.scenario.files import names
-from parsim.study.machines import machines
+from parsim.scenario.machines import machines
 
 GRAPH = {
     "name": "two-leaves",

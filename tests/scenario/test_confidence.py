@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from parsim import simulate
 from parsim.report import Report
-from parsim.report.confidence import Confidence
+from parsim.report.estimate import Confidence
 from parsim.scenario.build import build
 from parsim.scenario.confidence import SHARE, Features, KnownRun, band, confidence_of, features, known_runs, like
 from parsim.scenario.load import load

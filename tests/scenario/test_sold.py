@@ -14,10 +14,10 @@ from parsim.errors import ScenarioError
 from parsim.hardware.device import device_from_tree
 from parsim.scenario.build import build
 from parsim.scenario.files import find, names, read
+from parsim.scenario.machines import machines
 from parsim.scenario.references import lookup
 from parsim.scenario.sold import oversold
 from parsim.study.fit_question import Question, scenario_of
-from parsim.study.machines import machines
 
 DEVICES = names("devices")
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parsim.errors import ScenarioError, TopologyError
-from parsim.hardware.builder import build_cluster
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.links import standard_kind
+from parsim.hardware.fabric.builder import build_cluster
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.links import standard_kind
 from parsim.scenario import files
 from parsim.scenario.importers.choices import device_lookup
 from parsim.scenario.importers.imported import Facts, Imported

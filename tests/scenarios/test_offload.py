@@ -8,7 +8,7 @@ import pytest
 
 from parsim.cli import execute
 from parsim.errors import InputError
-from parsim.hardware.host import LAUNCH
+from parsim.hardware.transfers import LAUNCH
 from parsim.run import simulate
 from parsim.theory import deepspeed_zero2_bytes, deepspeed_zero3_host_bytes
 

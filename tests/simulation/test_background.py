@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from parsim.errors import DeadlockError, ParsimError
-from parsim.hardware.background import Background
 from parsim.hardware.flows import CollectiveCost, Flow
+from parsim.hardware.transfers import Background
 from parsim.program.program import Collective, Lane, Program
 from parsim.simulation.engine import Engine
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from reference_engine import Reference
 
 from parsim.errors import DeadlockError
-from parsim.hardware.background import Background
 from parsim.hardware.flows import CollectiveCost, Flow
+from parsim.hardware.transfers import Background
 from parsim.program.program import OFFLOAD, Collective, Lane, Program
 from parsim.simulation.engine import Engine
 from parsim.simulation.trace import LinkUse

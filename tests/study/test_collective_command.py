@@ -9,8 +9,8 @@ from parsim.cli import execute
 from parsim.errors import ScenarioError, TopologyError
 from parsim.hardware.nccl.inputs import KINDS, Settings
 from parsim.scenario.importers.nccl_tests import parse_log
+from parsim.scenario.machines import group
 from parsim.study import collective
-from parsim.study.machines import group
 
 MIB, GIB = 2**20, 2**30
 LIBRARY = Settings(profile="nccl")

@@ -12,8 +12,7 @@ from parsim.errors import ScenarioError
 from parsim.scenario import files
 from parsim.scenario.build import build
 from parsim.study.diagnose import explain_step, question, solve
-from parsim.study.diagnose_causes import Parameter, parameters
-from parsim.study.diagnose_ranges import Plausible, plausible
+from parsim.study.diagnose_causes import Parameter, Plausible, parameters, plausible
 
 SMALL = {
     "model": {"base": "gpt2", "layers": 1},

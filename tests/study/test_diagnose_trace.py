@@ -15,9 +15,20 @@ from parsim.calibration.recorded import read_recorded
 from parsim.errors import PlanError, ScenarioError
 from parsim.report.chrome_trace import write_chrome_trace
 from parsim.scenario.build import build
-from parsim.study.diagnose_features import ATTENTION, GEMM, MEMORY, OPTIMIZER, Recorded, Stretch, Timed, Window, features
+from parsim.study.diagnose_classes import (
+    ATTENTION,
+    GEMM,
+    MEMORY,
+    OPTIMIZER,
+    Recorded,
+    Stretch,
+    Timed,
+    Window,
+    features,
+    predicted,
+    told_apart,
+)
 from parsim.study.diagnose_perfetto import write_comparison
-from parsim.study.diagnose_predicted import predicted, told_apart
 from parsim.study.diagnose_trace import attributed, suspects
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parsim.study.runs import Row, published
-from parsim.study.validate_runs import step_time
+from parsim.validation.predicted_runs import step_time
+from parsim.validation.runs import PublishedRun, published
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.csv"
@@ -57,7 +57,7 @@ def cases() -> Iterator[Case]:
             yield _on64("figure-15", batch, (32, 3840, 32), tensor, 1)
 
 
-def _table2(row: Row) -> Iterator[Case]:
+def _table2(row: PublishedRun) -> Iterator[Case]:
     model, training = row.settings["model"], row.settings["training"]
     gpus = 8 * row.settings["cluster"]["nodes"]
     work = flop(training["global_batch"], training["sequence_length"], model["layers"], model["hidden"], model["vocabulary"])

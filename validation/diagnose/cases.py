@@ -25,8 +25,7 @@ from parsim.scenario import Scenario, files, load
 from parsim.scenario.build import build
 from parsim.study.diagnose import Question, Simulator, explained
 from parsim.study.diagnose_causes import Cause, Setting, parameters, settings
-from parsim.study.diagnose_features import ATTENTION, COMPUTE, GEMM, MEMORY, OPTIMIZER, Recorded, Stretch, Window, features
-from parsim.study.diagnose_predicted import predicted
+from parsim.study.diagnose_classes import ATTENTION, COMPUTE, GEMM, MEMORY, OPTIMIZER, Recorded, Stretch, Window, features, predicted
 from parsim.study.diagnose_trace import Attributor
 from parsim.terminal import progress
 
@@ -59,7 +58,7 @@ class Change:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Overrides."""
-        return self.cause.arguments if isinstance(self.cause, Setting) else self.cause.arguments(self.value or 0.0)
+        return self.cause.overrides(self.value)
 
     @property
     def is_(self) -> tuple[str, object]:

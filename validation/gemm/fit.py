@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from parsim.study.fit_kernels import refit, write
-from parsim.study.kernel_measurements import kernel_measurements
+from parsim.validation.kernel_fit import refit, write
+from parsim.validation.kernels import kernel_measurements
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.study.runs import Constant, Row, Source, published
-from parsim.study.validate_runs import short_step, step_time
+from parsim.validation.predicted_runs import short_step, step_time
+from parsim.validation.runs import Constant, PublishedRun, Source, published
 
 HERE = Path(__file__).parent
 DEVICE: dict[str, tuple[Constant, ...]] = {
@@ -126,7 +126,7 @@ class Problem:
         return values
 
 
-def sample(source: Source) -> list[Row]:
+def sample(source: Source) -> list[PublishedRun]:
     """The rows of a source that the fit looks at: at most `MOST_ROWS`, evenly spread, without the deepest pipelines."""
     rows = [row for row in source.rows if not row.left_out and "step_time_s" in row.measured]
     depths = [row.settings.get("parallel", {}).get("pipeline", {}).get("size", 1) for row in rows]
@@ -134,7 +134,7 @@ def sample(source: Source) -> list[Row]:
     return rows[:: -(-len(rows) // MOST_ROWS)]
 
 
-def changes(parameters: Sequence[tuple[str, Constant]], values: NDArray[Any], row: Row) -> dict[str, Any]:
+def changes(parameters: Sequence[tuple[str, Constant]], values: NDArray[Any], row: PublishedRun) -> dict[str, Any]:
     """What a row's scenario is changed by."""
     found: dict[str, Any] = {}
     for (source, one), value in zip(parameters, values, strict=True):

@@ -21,8 +21,9 @@ import parsim
 from parsim.scenario.build import build
 from parsim.scenario.confidence import features
 from parsim.scenario.load import load
-from parsim.study.runs import Row, Source, fitted, published
-from parsim.study.validate_runs import GRADES, MEMORY, Prediction, errors, validate
+from parsim.validation.predicted_runs import GRADES, MEMORY, PredictedRun, validate
+from parsim.validation.runs import PublishedRun, Source, fitted, published
+from parsim.validation.score import errors
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.csv"
@@ -58,13 +59,13 @@ def read_results() -> Results:
     return {row["id"]: row for row in csv.DictReader(RESULTS.read_text(encoding="utf-8").splitlines())}
 
 
-def step_error(row: Row, results: Results, grade: str) -> float | None:
+def step_error(row: PublishedRun, results: Results, grade: str) -> float | None:
     """Predicted over measured step time, less one; None where it does not count."""
     text = results[row.id][grade]
     return float(text) / row.measured["step_time_s"] - 1 if text and not row.left_out else None
 
 
-def memory_error(row: Row, results: Results) -> float | None:
+def memory_error(row: PublishedRun, results: Results) -> float | None:
     """Predicted over measured peak memory, less one; None where it does not count."""
     measured = next((row.measured[column] for column in MEMORY if column in row.measured), None)
     text = results[row.id]["predicted_gib"]
@@ -114,7 +115,7 @@ def _known(sources: Iterable[Source], results: Results) -> Iterator[Sequence[obj
         )
 
 
-def _result(one: Prediction) -> dict[str, str]:
+def _result(one: PredictedRun) -> dict[str, str]:
     """What a prediction writes into its row."""
     measured = _six(one.row.measured.get("step_time_s"))
     found = {"id": one.row.id, "source": one.row.source, "measured_s": measured, one.grade: _six(one.seconds)}

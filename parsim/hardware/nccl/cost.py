@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.exchange import exchange
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.direct import GraphFabric
+from parsim.hardware.fabric.routes import TIER_SWITCH, Route
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.hardware.nccl import p2p
-from parsim.hardware.nccl.costs import Lanes, LinkPath, cost, lanes
-from parsim.hardware.nccl.describe import describe, local_wire, message_latency, network_kind
-from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Inputs, Settings
-from parsim.hardware.nccl.profiles import Estimate, Profile, estimate, profile
-from parsim.hardware.nccl.rings import Rings, rings
-from parsim.hardware.nccl.trees import nvls_channels, tree_channels
-from parsim.hardware.search.candidates import wiring
+from parsim.hardware.nccl.estimate import Estimate, Profile, estimate, profile
+from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Graph, Heads, Inputs, Local, Network, Settings
+from parsim.hardware.nccl.lanes import Lanes, cost, lanes, nvls_channels, tree_channels
+from parsim.hardware.nccl.rings import LinkPath, Plan, Rings, port_rates, ring_channel, rings
+from parsim.hardware.nccl.search import nvls_heads
+from parsim.hardware.nccl.task import head_speed, speed_list
+from parsim.hardware.nccl.wiring import wiring
+from parsim.hardware.transfers import exchange
 
 
 @dataclass(slots=True)
@@ -123,7 +125,7 @@ def lanes_of(cluster: Cluster, about: Group, algorithm: str, kind: str) -> Lanes
     chained = algorithm == "ring" and kind in ("broadcast", "reduce")
     key = f"{algorithm} {kind}" if chained or algorithm == "nvls" else algorithm
     if key not in about.known:
-        about.known[key] = lanes(_channels(cluster, about, algorithm, kind), cluster.capacity)
+        about.known[key] = lanes(_channels(cluster, about, algorithm, kind), cluster.capacities)
     return about.known[key]
 
 
@@ -134,13 +136,17 @@ def _channels(cluster: Cluster, about: Group, algorithm: str, kind: str) -> list
         case "nvls" | "nvls_tree":
             return nvls_channels(cluster, about.over, kind)
         case "ring" | "pat":
-            if kind in ("broadcast", "reduce"):
-                made = {id(one): one.chain(cluster, about.members[0], kind) for one in about.over.channels}
-                return [(made[id(one)], one.cap) for one in about.over.channels]
-            return [(one.path, one.cap) for one in about.over.channels]
+            return about.over.channels(lambda plan: _on_ring(cluster, about.members, plan, kind))
     raise TopologyError(
         Finding(f"{algorithm} is not supported yet: the fabric has no switches that reduce", "collectives.algorithm", algorithm)
     )
+
+
+def _on_ring(cluster: Cluster, group: tuple[int, ...], plan: Plan, kind: str) -> tuple[LinkPath, float]:
+    """Path and rate limit of a ring; a broadcast or reduce, whose root is the first member, leaves out one hop."""
+    channel = ring_channel(cluster, group, plan)
+    path = channel.chain(cluster, group[0], kind) if kind in ("broadcast", "reduce") else channel.path
+    return path, channel.cap
 
 
 def _way(cluster: Cluster, source: int, target: int, used: Profile) -> tuple[p2p.Way, LinkPath]:
@@ -230,3 +236,122 @@ def _nvlink_test(cluster: Cluster) -> Callable[[int], bool]:
         return media[(link - first) % each] == "nvlink"
 
     return test
+
+
+# a group of GPUs as the tuning model sees it
+
+
+_LOCAL: tuple[Local, ...] = ("nvlink2", "nvlink3", "nvlink4", "nvlink5", "xgmi")
+_NETWORK: dict[str, Network] = {"ib": "ib", "infiniband": "ib", "efa": "efa", "roce": "roce", "ethernet": "tcp", "tcp": "tcp"}
+_MOST_HEADS = 8
+"""a larger NVLink domain adds no faster than eight GPUs: 835 to 847 GB/s on 72 (NVIDIA/nccl-tests pull request 43), 838 on 8"""
+_SLOW_ETHERNET = 25e9 / 8
+"""line rate up to which TCP keeps up [B/s]"""
+_OTHER_VENDORS = 8.0
+"""compute capability in whose row of the tables GPUs of other makers are looked up (assumption)"""
+
+
+def describe(cluster: Cluster, group: tuple[int, ...], over: Rings, used: Profile) -> Inputs:
+    """The inputs of the model for the GPUs `group`, whose channels are `over`."""
+    known = {machine.devices[local].compute_capability for machine, locals_ in over.kinds for local in locals_}
+    capability = min(known) or _OTHER_VENDORS
+    found = list(dict.fromkeys(over.found.values()))
+    nodes = len(over.nodes)
+    network = network_kind(cluster) if nodes > 1 else ""
+    path = "pcie" if any(one.kind == "pcie" for one in found) or not found else "nvlink"
+    equal = len(known) == 1 or capability >= 9.0
+    near = nodes == 1 or all(one.tier <= TIER_SWITCH for one in found)
+    return Inputs(
+        ranks=len(group),
+        ring=_graph(cluster, over),
+        nodes=nodes,
+        capability=capability,
+        nvls=_heads(cluster, over) if min(known) >= 9.0 else None,
+        path="nvlink" if path == "nvlink" else "pcie",
+        cpu=_cpu(over),
+        network_latency=message_latency(cluster, used, network) if nodes > 1 else 0.0,
+        ll128=path == "nvlink" and near and equal,
+        same_order=over.same_order,
+        local=_local(cluster, over),
+        network=network,
+    )
+
+
+def _graph(cluster: Cluster, over: Rings) -> Graph:
+    """Count and speed of the rings; the library takes the least of all machines."""
+    if not over.found:
+        channel = ring_channel(cluster, over.group, ())
+        return Graph(1, min([channel.cap, *(cluster.capacity(link) / load for link, load in channel.path)]))
+    found = dict.fromkeys(over.found.values())
+    return Graph(over.count, min(one.speed for one in found), moved=over.count * min(one.rate for one in found))
+
+
+def _heads(cluster: Cluster, over: Rings) -> Heads | None:
+    """Heads of the in-switch reduction; machines must have equally many GPUs of the group."""
+    sizes = {len(locals_) for _, locals_ in over.kinds}
+    if len(sizes) > 1 or min(sizes) < 2 or not over.found:
+        return None
+    heads = [one for machine, locals_ in over.kinds if (one := nvls_heads(machine, locals_)) is not None]
+    if len(heads) < len(over.kinds):
+        return None
+    count = min(*sizes, _MOST_HEADS)
+    bandwidth = min(one.unquantised * (one.count + 1) for one in heads)
+    capability = min(machine.devices[local].compute_capability for machine, locals_ in over.kinds for local in locals_)
+    share = bandwidth / (count + 1)
+    inside = head_speed(bandwidth, count, speed_list(capability, network=len(over.nodes) > 1))
+    if len(over.nodes) == 1:
+        return Heads(count, inside, unquantised=share)
+    between = min(math.fsum(port_rates(cluster, node).values()) for node in over.kinds.values()) / count
+    return Heads(count, inside, inter=min(inside, between))
+
+
+def _cpu(over: Rings) -> str:
+    makers = list(dict.fromkeys(machine.cpu for machine, _ in over.kinds))
+    return makers[0] if len(makers) == 1 else "mixed"
+
+
+def _local(cluster: Cluster, over: Rings) -> Local:
+    """The wire between members inside a machine: the slowest kind of any hop."""
+    if any(one.kind == "pcie" for one in over.found.values()):
+        return "pcie"
+    for node, one in over.found.items():
+        for ring in one.channels[:1]:
+            hops = ring.hops if ring.entry < 0 else ring.hops[1:-1]
+            if hops:
+                return local_wire(cluster, node, hops[0])
+    return ""
+
+
+def local_wire(cluster: Cluster, node: int, route: Route) -> Local:
+    """The kind of wire of a route inside a machine, in local link ids."""
+    machine = cluster.machine(node)
+    kinds = [machine.links[link].kind for link in route.links]
+    for name in _LOCAL:
+        if kinds and all(_is(kind, name) for kind in kinds):
+            return name
+    return "pcie" if any(kind.startswith(("pcie", "socket")) for kind in kinds) else ""
+
+
+def network_kind(cluster: Cluster) -> Network:
+    """What kind of network joins the machines; empty where nothing is known about it."""
+    fabric = cluster.fabric
+    if fabric is None:
+        return ""
+    names = [link.kind for link in fabric.links] if isinstance(fabric, GraphFabric) else [fabric.link_kind.name]
+    kinds = {_NETWORK.get(name.split("-")[0], "") for name in names}
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    if kind == "tcp" and not isinstance(fabric, GraphFabric) and fabric.link_kind.capacity <= _SLOW_ETHERNET:
+        return "ethernet"
+    return kind
+
+
+def message_latency(cluster: Cluster, used: Profile, network: str) -> float:
+    """Latency that the network stack adds per message [s]."""
+    fabric = cluster.fabric
+    told = fabric.message_latency if fabric is not None else 0.0
+    return told or used.network_latency.get(network, 0.0)
+
+
+def _is(kind: str, name: str) -> bool:
+    """Whether a kind of link is a wire: nvlink3 and nvlink3-rtx are, nvlink30 is not; every xGMI is xgmi."""
+    return kind.startswith(name) and (name == "xgmi" or not kind[len(name) : len(name) + 1].isdigit())

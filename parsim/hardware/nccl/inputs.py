@@ -164,3 +164,14 @@ class Settings:
 
 
 AUTOMATIC = Settings()
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Bus over algorithm bandwidth (NVIDIA/nccl-tests doc/PERFORMANCE.md)."""
+    match kind:
+        case "all_reduce":
+            return 2 * (ranks - 1) / ranks
+        case "all_gather" | "reduce_scatter" | "all_to_all" | "gather" | "scatter":
+            return (ranks - 1) / ranks
+        case _:
+            return 1.0

@@ -1,25 +1,67 @@
-"""The channels of a group over a whole cluster: the rings of every machine joined by the fabric."""
+"""The rings of a group over a whole cluster: the rings of every machine joined by the fabric, one per channel.
+
+The library finds rings inside every machine (NVIDIA/nccl src/graph/search.cc), then connects them in the order of the machines:
+where a ring leaves one by a port, the same ring enters the next (src/graph/connect.cc, ncclTopoPostset). Which links a ring crosses
+is looked up only for collectives that run on rings.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import Port, Torus
-from parsim.hardware.graph_fabric import GraphFabric
-from parsim.hardware.nccl.costs import LinkPath
-from parsim.hardware.routes import Route, join, shift, unreachable
-from parsim.hardware.search import Found, Ring, search
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.direct import GraphFabric, Torus
+from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.routes import Route, join, shift, unreachable
+from parsim.hardware.fabric.switches import Fabric, Port
+from parsim.hardware.nccl.search import search
+from parsim.hardware.nccl.task import Found, Ring
 
+_Made = TypeVar("_Made")
+LinkPath = tuple[tuple[int, float], ...]
+"""(directed link id, bytes on that link per byte that passes an edge)"""
 Plan = tuple[tuple[int, Ring], ...]
 """(machine, its part of the ring) in ring order"""
 
 
 @dataclass(frozen=True, slots=True)
+class Rings:
+    """All rings of a group, and what the search of each machine says about them."""
+
+    group: tuple[int, ...]
+    nodes: Mapping[int, tuple[int, ...]]
+    """machine -> local indices of the members; machines in the order in which the group names them"""
+    kinds: Mapping[tuple[Node, tuple[int, ...]], int]
+    """(kind of machine, members in it) -> the first such machine"""
+    found: Mapping[int, Found]
+    """machine -> its search; empty where the cluster's routes are all there is"""
+    plans: tuple[Plan, ...]
+    """one per channel, equal ones as one object; empty: one ring in the order of the group, every hop on the cluster's own route"""
+
+    @property
+    def count(self) -> int:
+        """Channels."""
+        return max(len(self.plans), 1)
+
+    @property
+    def same_order(self) -> bool:
+        """Whether every channel runs on the same ring."""
+        return len(set(self.plans)) < 2
+
+    def channels(self, made: Callable[[Plan], _Made]) -> list[_Made]:
+        """What `made` says about the ring of every channel; equal rings are asked for once."""
+        if not self.plans:
+            return [made(())]
+        known = {plan: made(plan) for plan in dict.fromkeys(self.plans)}
+        return [known[plan] for plan in self.plans]
+
+
+@dataclass(frozen=True, slots=True)
 class Channel:
-    """One ring of a group."""
+    """One ring of a group on the links of the cluster."""
 
     order: tuple[int, ...]
     """GPUs in ring order"""
@@ -62,89 +104,43 @@ class Channel:
         return tuple(load.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Rings:
-    """All channels of a group, and what the search of each machine says about them."""
-
-    channels: tuple[Channel, ...]
-    nodes: Mapping[int, tuple[int, ...]]
-    """machine -> local indices of the members; machines in the order in which the group names them"""
-    found: Mapping[int, Found]
-    """machine -> its search; empty where the cluster's routes are all there is"""
-
-
 def rings(cluster: Cluster, group: tuple[int, ...]) -> Rings:
-    """The channels of a group of at least two GPUs.
+    """The rings of a group of at least two GPUs.
 
     Raises:
         TopologyError: members that cannot reach each other.
     """
-    members: dict[int, list[int]] = {}
-    for gpu in group:
-        members.setdefault(cluster.node_of(gpu), []).append(cluster.local(gpu))
-    nodes = {node: tuple(sorted(locals_)) for node, locals_ in members.items()}
-    if not all(_joined(cluster, node, locals_) for node, locals_ in nodes.items()):
-        return Rings((_routed(cluster, group),), nodes, {})
+    nodes = cluster.by_machine(group)
+    kinds: dict[tuple[Node, tuple[int, ...]], int] = {}
+    for node, locals_ in nodes.items():
+        kinds.setdefault((cluster.machine(node), locals_), node)
+    if not all(machine.joins(locals_) for machine, locals_ in kinds):
+        return Rings(group, nodes, kinds, {}, ())
     if len(nodes) == 1:
         ((node, locals_),) = nodes.items()
-        found = search(cluster.machine(node), locals_)
-        return Rings(_share(_closed(cluster, node, ring) for ring in found.channels), nodes, {node: found})
-    return _across(cluster, group, nodes)
+        one = search(cluster.machine(node), locals_)
+        return Rings(group, nodes, kinds, {node: one}, tuple(((node, ring),) for ring in one.channels))
+    found = _searches(cluster, group, nodes)
+    plans = plans_of({node: one.channels for node, one in found.items()}, cluster.network)
+    return Rings(group, nodes, kinds, found if plans else {}, plans)
 
 
-def _joined(cluster: Cluster, node: int, locals_: tuple[int, ...]) -> bool:
-    machine = cluster.machine(node)
-    return all(machine.between(locals_[0], other) is not None for other in locals_[1:])
-
-
-def _routed(cluster: Cluster, group: tuple[int, ...]) -> Channel:
-    """One ring in the order of the group, every hop on the cluster's own route."""
-    whole = join([cluster.route(a, b) for a, b in zip(group, (*group[1:], group[0]), strict=True)])
-    return Channel(group, tuple(zip(whole.links, whole.coefficients, strict=True)), whole.cap)
-
-
-def _closed(cluster: Cluster, node: int, ring: Ring) -> Channel:
-    start, offset = cluster.gpu(node, 0), cluster.first_link(node)
-    order = tuple([start + local for local in ring.order])
-    return Channel(order, tuple([(link + offset, load) for link, load in ring.load]), ring.cap, ((node, ring),))
-
-
-def _share(channels: Iterable[Channel]) -> tuple[Channel, ...]:
-    """Equal channels as one object."""
-    kept: dict[tuple[tuple[int, ...], LinkPath], Channel] = {}
-    return tuple(kept.setdefault((channel.order, channel.path), channel) for channel in channels)
-
-
-def _across(cluster: Cluster, group: tuple[int, ...], nodes: dict[int, tuple[int, ...]]) -> Rings:
-    fabric = cluster.fabric
-    if fabric is None:
-        first = cluster.node_of(group[0])
-        raise unreachable(f"GPU {group[0]}", f"GPU {next(gpu for gpu in group if cluster.node_of(gpu) != first)}")
-    kept: dict[tuple[int, tuple[int, ...], object], Found] = {}
-    found: dict[int, Found] = {}
-    for node, locals_ in nodes.items():
-        machine = cluster.machine(node)
-        ports = port_rates(cluster, node)
-        key = (id(machine), locals_, tuple(ports.items()))
-        if key not in kept:
-            if not machine.ports:
-                other = next(gpu for gpu in group if cluster.node_of(gpu) != node)
-                raise unreachable(f"GPU {cluster.gpu(node, locals_[0])}", f"GPU {other}")
-            kept[key] = search(machine, locals_, network=True, ports=ports)
-        found[node] = kept[key]
-    plans = _plans(list(found.items()), fabric.rail_bound)
-    if fabric.kind == "full-mesh" and any(len({ring.entry for _, ring in plan}) > 1 for plan in plans):
-        return Rings((_routed(cluster, group),), nodes, {})
-    if isinstance(fabric, Torus):
-        plans = [way for plan in plans for way in (plan, plan[::-1])]
-    built: dict[tuple[int, ...], Channel] = {}
-    channels = []
-    for plan in plans:
-        key_of_plan = tuple(id(ring) for _, ring in plan)
-        if key_of_plan not in built or isinstance(fabric, Torus):
-            built[key_of_plan] = _joined_ring(cluster, plan)
-        channels.append(built[key_of_plan])
-    return Rings(tuple(channels), nodes, found)
+def ring_channel(cluster: Cluster, group: tuple[int, ...], plan: Plan) -> Channel:
+    """The ring of a plan on the links of the cluster; without a plan every hop takes the cluster's own route."""
+    if not plan:
+        whole = join([cluster.route(a, b) for a, b in zip(group, (*group[1:], group[0]), strict=True)])
+        return Channel(group, tuple(zip(whole.links, whole.coefficients, strict=True)), whole.cap)
+    load: dict[int, float] = {}
+    order: list[int] = []
+    for (node, ring), (other, following) in zip(plan, (*plan[1:], plan[0]), strict=True):
+        offset, start = cluster.first_link(node), cluster.gpu(node, 0)
+        order += [start + local for local in ring.order]
+        load.update([(link + offset, coefficient) for link, coefficient in ring.load])
+        if ring.entry >= 0:
+            for link in cluster.network.route(Port(node, ring.exit), Port(other, following.entry)):
+                at = link + cluster.first_fabric_link
+                load[at] = load.get(at, 0.0) + 1.0
+    return Channel(tuple(order), tuple(load.items()), min([ring.cap for _, ring in plan]), plan)
 
 
 def port_rates(cluster: Cluster, node: int) -> dict[int, float]:
@@ -157,44 +153,58 @@ def port_rates(cluster: Cluster, node: int) -> dict[int, float]:
     return {port: max((data["link"].capacity for data in adjacent[name].values()), default=0.0) for port, name in enumerate(names)}
 
 
-def _plans(found: list[tuple[int, Found]], rail_bound: bool) -> list[Plan]:
-    """One plan per channel: on rails that all machines share if the fabric wants that, else by position."""
-    if rail_bound:
-        rails = [_by_rail(one) for _, one in found]
-        plans = [
-            tuple((node, rail[entry][turn]) for (node, _), rail in zip(found, rails, strict=True))
-            for entry, first in rails[0].items()
-            if all(entry in rail for rail in rails)
-            for turn in range(min(len(first), *(len(rail[entry]) for rail in rails)))
-        ]
-        if plans:
-            return plans
-    count = min(len(one.channels) for _, one in found)
-    return [tuple((node, one.channels[number]) for node, one in found) for number in range(count)]
+def _searches(cluster: Cluster, group: tuple[int, ...], nodes: Mapping[int, tuple[int, ...]]) -> dict[int, Found]:
+    """The search of every machine; equal machines with equal members and ports share one."""
+    if cluster.fabric is None:
+        first = cluster.node_of(group[0])
+        raise unreachable(f"GPU {group[0]}", f"GPU {next(gpu for gpu in group if cluster.node_of(gpu) != first)}")
+    known: dict[tuple[Node, tuple[int, ...], tuple[tuple[int, float], ...]], Found] = {}
+    result: dict[int, Found] = {}
+    for node, locals_ in nodes.items():
+        machine, ports = cluster.machine(node), port_rates(cluster, node)
+        key = (machine, locals_, tuple(ports.items()))
+        if key not in known:
+            if not machine.ports:
+                other = next(gpu for gpu in group if cluster.node_of(gpu) != node)
+                raise unreachable(f"GPU {cluster.gpu(node, locals_[0])}", f"GPU {other}")
+            known[key] = search(machine, locals_, network=True, ports=ports)
+        result[node] = known[key]
+    return result
 
 
-def _by_rail(found: Found) -> dict[int, list[Ring]]:
+def plans_of(rings_of: Mapping[int, tuple[Ring, ...]], fabric: Fabric) -> tuple[Plan, ...]:
+    """Join the rings of several machines, one plan per channel: on rails all machines share if the fabric wants that, else by position.
+
+    Nothing where a full mesh has no cable between the ports at which machines would be joined.
+    """
+    plans = _on_rails(rings_of) if fabric.rail_bound else []
+    if not plans:
+        count = min(map(len, rings_of.values()))
+        plans = [tuple((node, rings[number]) for node, rings in rings_of.items()) for number in range(count)]
+    if fabric.kind == "full-mesh" and any(len({ring.entry for _, ring in plan}) > 1 for plan in plans):
+        return ()
+    if isinstance(fabric, Torus):  # cables both ways: every ring runs in both directions
+        plans = [way for plan in plans for way in (plan, plan[::-1])]
+    one_of_each: dict[Plan, Plan] = {}
+    return tuple(one_of_each.setdefault(plan, plan) for plan in plans)
+
+
+def _on_rails(rings_of: Mapping[int, tuple[Ring, ...]]) -> list[Plan]:
+    """Rings that leave every machine by the port by which they come, the same one on all machines."""
+    rails = {rings: _by_rail(rings) for rings in dict.fromkeys(rings_of.values())}
+    first = next(iter(rails.values()))
+    return [
+        tuple((node, rails[rings][entry][turn]) for node, rings in rings_of.items())
+        for entry in first
+        if all(entry in rail for rail in rails.values())
+        for turn in range(min(len(rail[entry]) for rail in rails.values()))
+    ]
+
+
+def _by_rail(rings: tuple[Ring, ...]) -> dict[int, list[Ring]]:
     """Rings that leave by the port by which they come, by port."""
     rails: dict[int, list[Ring]] = {}
-    for ring in found.channels:
+    for ring in rings:
         if ring.entry == ring.exit:
             rails.setdefault(ring.entry, []).append(ring)
     return rails
-
-
-def _joined_ring(cluster: Cluster, plan: Plan) -> Channel:
-    """A ring through the machines of `plan` in order."""
-    fabric, first = cluster.network, cluster.first_fabric_link
-    load: dict[int, float] = {}
-    order: list[int] = []
-    cap = math.inf
-    for number, (node, ring) in enumerate(plan):
-        offset, start = cluster.first_link(node), cluster.gpu(node, 0)
-        order += [start + local for local in ring.order]
-        for link, coefficient in ring.load:
-            load[link + offset] = coefficient
-        cap = min(cap, ring.cap)
-        other, following = plan[number + 1 - len(plan)]
-        for link in fabric.route(Port(node, ring.exit), Port(other, following.entry)):
-            load[link + first] = load.get(link + first, 0.0) + 1.0
-    return Channel(tuple(order), tuple(load.items()), cap, plan)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.measured import AT_PEAK
-from parsim.report.page.markup import Cell, swatch, table
+from parsim.report.page.markup import swatch
 from parsim.report.page.metrics import ESTIMATES, METRICS, costs, difference, relative, value_of
 from parsim.report.page.sections import breakdown_bar, leaves
 from parsim.report.plots import style
 from parsim.report.quantities import NONE, gib, points, seconds, size, time_unit
+from parsim.report.table import Cell, Column, Content, Table
 from parsim.report.timeline import KEYS
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Entry:
     document: Mapping[str, Any]
 
 
-Rows = list[list[Cell | str]]
+Rows = list[list[Content]]
 
 
 def metrics(entries: Sequence[Entry]) -> str:
@@ -41,20 +42,20 @@ def metrics(entries: Sequence[Entry]) -> str:
         if all(value is None for value in values):
             continue
         head = f'<a href="#def-{metric.defined}" title="{escape(DEFINITIONS[metric.defined].text)}">{escape(metric.title)}</a>'
-        row: list[Cell | str] = [Cell(metric.title, html=head)]
+        row: list[Content] = [Cell(metric.title, html=head)]
         for place, value in enumerate(values):
             row.append(Cell(metric.text(value), value, f"{place}.{metric.key}"))
             if place:
                 row.append(difference(metric, values[0], value))
         rows.append(row)
-    return table(_heads("", entries), rows, name="metrics", sortable=False)
+    return Table(_columns("", entries), rows).html("metrics", sortable=False)
 
 
-def _heads(first: str, entries: Sequence[Entry], unit: str = "") -> list[str]:
-    heads = [first]
+def _columns(first: str, entries: Sequence[Entry], unit: str = "") -> list[Column]:
+    columns = [Column(first, align="left")]
     for place, entry in enumerate(entries):
-        heads += [f"{entry.name}{unit}"] + ["change"] * bool(place)
-    return heads
+        columns += [Column(entry.name, unit)] + [Column("change")] * bool(place)
+    return columns
 
 
 def breakdowns(entries: Sequence[Entry]) -> str:
@@ -71,7 +72,7 @@ def breakdowns(entries: Sequence[Entry]) -> str:
         [entry.report.breakdown for entry in entries],
         unit.cell,
     )
-    return bars + table(_heads("Time goes to", entries, f" [{unit.name}]"), rows, name="breakdown")
+    return bars + Table(_columns("Time goes to", entries, unit.name), rows).html("breakdown")
 
 
 def _side_by_side(keys: Sequence[tuple[str, str, str]], columns: Sequence[Mapping[str, float]], text: Callable[[float], str]) -> Rows:
@@ -81,7 +82,7 @@ def _side_by_side(keys: Sequence[tuple[str, str, str]], columns: Sequence[Mappin
         values = [column.get(key, 0) for column in columns]
         if not any(values):
             continue
-        row: list[Cell | str] = [Cell(key, html=html)]
+        row: list[Content] = [Cell(key, html=html)]
         for place, value in enumerate(values):
             row.append(Cell(text(value), value, f"{place}.{path}" if path else ""))
             if place:
@@ -105,7 +106,7 @@ def memory(entries: Sequence[Entry]) -> str:
     keys = [(name, f"{swatch(style.memory_style(name).colour)}{name}", "") for name in AT_PEAK] + [
         ("total", "<b>total</b>", "memory.peak_bytes")
     ]
-    return table(_heads("Fullest device at its peak", entries, " [GiB]"), _side_by_side(keys, columns, gib), name="memory-table")
+    return Table(_columns("Fullest device at its peak", entries, "GiB"), _side_by_side(keys, columns, gib)).html("memory-table")
 
 
 def collectives(entries: Sequence[Entry]) -> str:
@@ -116,12 +117,13 @@ def collectives(entries: Sequence[Entry]) -> str:
             key = (row.axis, row.kind, row.group_size, row.bytes)
             found.setdefault(key, [None] * len(entries))[place] = row
     unit = time_unit(max((row.busy_s for rows in found.values() for row in rows if row is not None), default=0.0))
-    heads = ["Axis", "Collective", "Ranks", "Size"]
+    columns = [Column("Axis", align="left"), Column("Collective", align="left"), Column("Ranks", write=str), Column("Size", write=size)]
     for place, entry in enumerate(entries):
-        heads += [f"{entry.name}: count", f"busy [{unit.name}]", f"exposed [{unit.name}]"] + ["change of exposed"] * bool(place)
+        columns += [Column(f"{entry.name}: count"), Column("busy", unit.name), Column("exposed", unit.name)]
+        columns += [Column("change of exposed")] * bool(place)
     rows: Rows = []
     for (axis, kind, members, volume), runs in found.items():
-        line: list[Cell | str] = [axis, kind, Cell(str(members), members), Cell(size(volume), volume)]
+        line: list[Content] = [axis, kind, members, volume]
         for place, run in enumerate(runs):
             line.append(Cell(NONE if run is None else f"{run.count:,}", 0 if run is None else run.count))
             line.append(Cell(NONE if run is None else unit.cell(run.busy_s), 0.0 if run is None else run.busy_s))
@@ -132,7 +134,7 @@ def collectives(entries: Sequence[Entry]) -> str:
                     relative(runs[0].exposed_s, run.exposed_s) if both else "new" if run is not None else "gone" if runs[0] else NONE
                 )
         rows.append(line)
-    return table(heads, rows, words=2, name="collectives")
+    return Table(columns, rows).html("collectives")
 
 
 def links(entries: Sequence[Entry]) -> str:
@@ -146,7 +148,7 @@ def links(entries: Sequence[Entry]) -> str:
         columns.append(used)
     names = sorted({name for column in columns for name in column})
     rows = _side_by_side([(name, escape(name), "") for name in names], columns, points)
-    return table(_heads("Busiest link of a class", entries, " [% used]"), rows, name="links")
+    return Table(_columns("Busiest link of a class", entries, "% used"), rows).html("links")
 
 
 def scenarios(entries: Sequence[Entry]) -> str:
@@ -157,4 +159,4 @@ def scenarios(entries: Sequence[Entry]) -> str:
         values = [tree.get(path, NONE) for tree in trees]
         if path != "name" and any(value != values[0] for value in values):
             rows.append([path, *(str(value) for value in values)])
-    return table(["Key", *(entry.name for entry in entries)], rows, words=len(entries) + 1, name="differences")
+    return Table([Column(head, align="left") for head in ("Key", *(entry.name for entry in entries))], rows).html("differences")

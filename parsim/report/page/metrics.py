@@ -10,7 +10,7 @@ from parsim.report.quantities import NONE, gib, number, percent, seconds
 from parsim.report.statement import energy
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def costs(documents: Iterable[Mapping[str, Any]]) -> tuple[Metric, ...]:
     return tuple(Metric(key, f"{title} [{currency}]", number) for key, title in keys.items())
 
 
-def value_of(report: Report, document: Mapping[str, Any], metric: Metric) -> Any:
+def value_of(report: Metrics, document: Mapping[str, Any], metric: Metric) -> Any:
     """The number behind a metric, as the document has it."""
     if metric is EXPOSED:
         return exposed_share(report)
@@ -91,7 +91,7 @@ def value_of(report: Report, document: Mapping[str, Any], metric: Metric) -> Any
     return found
 
 
-def exposed_share(report: Report) -> float | None:
+def exposed_share(report: Metrics) -> float | None:
     """Part of the step that the breakdown rank spends in nothing but communication."""
     from parsim.report.verdict import exposed_communication
 

@@ -25,7 +25,7 @@ from parsim.report.verdict import rank_class, shortened
 
 if TYPE_CHECKING:
     from parsim.report.measured import DeviceMemory
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 MOST_SPANS = 500_000
 MOST_TEXT = 600_000
@@ -50,7 +50,7 @@ class Payload:
     spans: int
 
 
-def payload(report: Report, *, parts: int = 1) -> Payload:
+def payload(report: Metrics, *, parts: int = 1) -> Payload:
     """The data of one run on a page of `parts` runs."""
     ranks = _simulated(report)
     chosen, most = _spread(report, ranks, MOST_RANKS), MOST_SPANS // parts
@@ -101,13 +101,13 @@ def _visible(node: Any) -> Any:
     return [_visible(item) for item in node] if isinstance(node, (list, tuple)) else node
 
 
-def _simulated(report: Report) -> list[int]:
+def _simulated(report: Metrics) -> list[int]:
     """Representative ranks by stage."""
     groups = sorted(report.measured.classes, key=lambda group: (group.stage or 0, group.rank))
     return [group.rank for group in groups if group.rank in report.timeline.lanes]
 
 
-def _spread(report: Report, ranks: list[int], most: int) -> list[int]:
+def _spread(report: Metrics, ranks: list[int], most: int) -> list[int]:
     """At most `most` of them: those that the report speaks of, and others between the first and the last."""
     if len(ranks) <= most:
         return ranks
@@ -118,7 +118,7 @@ def _spread(report: Report, ranks: list[int], most: int) -> list[int]:
     return [rank for rank in ranks if rank in kept]
 
 
-def _count(report: Report, ranks: Sequence[int]) -> int:
+def _count(report: Metrics, ranks: Sequence[int]) -> int:
     """Spans of these ranks; those of two lanes count twice."""
     return sum(len(column) for rank in ranks for column in report.timeline.lanes[rank].values())
 
@@ -150,7 +150,7 @@ def _gaps(start: Integers, end: Integers, heads: list[int]) -> Integers:
     return start - before
 
 
-def _rank(report: Report, rank: int) -> dict[str, Any]:
+def _rank(report: Metrics, rank: int) -> dict[str, Any]:
     group = rank_class(report.measured, rank)
     staged = report.measured.schedule.stages > 1 and group.stage is not None
     label = f"stage {group.stage}" if staged else f"rank {rank}"
@@ -160,7 +160,7 @@ def _rank(report: Report, rank: int) -> dict[str, Any]:
     return {"rank": rank, "label": label, "count": group.count, "ranks": stands_for, "stage": group.stage}
 
 
-def _memory(report: Report, chosen: Sequence[int], per_second: int, parts: int) -> tuple[list[dict[str, Any]], dict[str, Integers]]:
+def _memory(report: Metrics, chosen: Sequence[int], per_second: int, parts: int) -> tuple[list[dict[str, Any]], dict[str, Integers]]:
     """Levels over time of the ranks that have them; times and levels as differences, in units of `quantum` bytes."""
     devices = [device for device in report.measured.memory.devices if device.drawn is not None and device.rank in chosen]
     worst = report.worst_device
@@ -175,7 +175,7 @@ def _memory(report: Report, chosen: Sequence[int], per_second: int, parts: int) 
     return tables, columns
 
 
-def _levels(report: Report, device: DeviceMemory, per_second: int, points: int) -> tuple[dict[str, Any], dict[str, Integers]]:
+def _levels(report: Metrics, device: DeviceMemory, per_second: int, points: int) -> tuple[dict[str, Any], dict[str, Integers]]:
     if device.curve is None:
         return {}, {}
     times, levels = device.curve.thinned(points)
@@ -196,7 +196,7 @@ def _levels(report: Report, device: DeviceMemory, per_second: int, points: int) 
     return table, {"time": np.diff(ticks, prepend=0)} | {name: np.diff(level // quantum, prepend=0) for name, level in whole.items()}
 
 
-def _note(report: Report, ranks: Sequence[int], chosen: Sequence[int], simplified: bool) -> str:
+def _note(report: Metrics, ranks: Sequence[int], chosen: Sequence[int], simplified: bool) -> str:
     """What the timeline shows, and how to see the rest."""
     total, words = report.measured.ranks.total, []
     if len(chosen) < len(ranks):

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from parsim.report.causes import causes
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.measured import AT_PEAK, DeviceMemory, Effect
-from parsim.report.page.markup import Cell, attributes, bar, figure, swatch, table
+from parsim.report.page.markup import bar, figure, swatch
 from parsim.report.page.metrics import ESTIMATES, EXPOSED, METRICS, Metric, value_of
 from parsim.report.plots import style
-from parsim.report.quantities import GIB, NONE, cell, gib, number, percent, points, seconds, size, time_unit
+from parsim.report.quantities import GIB, NONE, cell, gib, gigabytes, number, percent, points, seconds, size, time_unit
+from parsim.report.table import Cell, Column, Content, Table, attributes
 from parsim.report.verdict import rank_class, shortened
 from parsim.units import snapped
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 Document = Mapping[str, Any]
 _TILES = ("step_time_s", "mfu", "memory.peak_bytes", "bubble_fraction", EXPOSED.key, "tokens_per_s_per_gpu")
@@ -28,7 +29,7 @@ _EQUAL = 0.01
 """difference in utilisation below which classes of links share a row"""
 
 
-def verdict(report: Report, title: str = "") -> str:
+def verdict(report: Metrics, title: str = "") -> str:
     """The answer, whether it fits first; the limiter, and how sure it is."""
     state, mark = ("fits", "✓") if report.fits else ("fails", "✗")
     name = f"<h2>{escape(title)}</h2>" if title else ""
@@ -39,13 +40,13 @@ def verdict(report: Report, title: str = "") -> str:
     )
 
 
-def confidence(report: Report) -> str:
+def confidence(report: Metrics) -> str:
     """How sure the step time is, and on what that rests."""
     sure = report.measured.confidence
     return f"confidence: {sure.status}" + (f" ({sure.basis})" if sure.basis else "")
 
 
-def tiles(report: Report, document: Document) -> str:
+def tiles(report: Metrics, document: Document) -> str:
     """The six figures of merit: estimates where there is a band, with what is simulated below."""
     theory = report.measured.schedule.bubble_fraction_theory
     notes = {
@@ -68,7 +69,7 @@ def tiles(report: Report, document: Document) -> str:
     return "".join(_tile(report, document, named[key], notes.get(key, "")) for key in chosen)
 
 
-def _tile(report: Report, document: Document, metric: Metric, note: str) -> str:
+def _tile(report: Metrics, document: Document, metric: Metric, note: str) -> str:
     value = value_of(report, document, metric)
     defined = DEFINITIONS[metric.defined]
     return (
@@ -77,48 +78,68 @@ def _tile(report: Report, document: Document, metric: Metric, note: str) -> str:
     )
 
 
-def breakdown(report: Report) -> str:
+def breakdown(report: Metrics) -> str:
     """Where the step goes: a bar, and the same as numbers beside the critical path."""
     words = f"<p>Simulated time line of rank {report.breakdown_rank}, whose optimizer step ends last; definitions below.</p>"
     return words + breakdown_bar(report, report.step_time) + breakdown_table(report)
 
 
-def breakdown_table(report: Report) -> str:
+def breakdown_table(report: Metrics) -> str:
     """Seconds of every class of time, and those of the critical path."""
     step, unit = report.step_time, time_unit(report.step_time)
-    rows = [
+    rows: list[list[Content]] = [
         [
             Cell(key, html=f"{swatch(style.KEYS[key], key)}{key}"),
             Cell(unit.cell(value), value, f"breakdown_s.{key}"),
-            Cell(points(value / step) if step > 0 else NONE, value),
+            value,
             Cell(unit.cell(report.critical[key]), report.critical[key], f"critical_path_s.{key}"),
         ]
         for key, value in report.breakdown.items()
         if value or report.critical[key]
     ]
-    heads = ["Time goes to", f"[{unit.name}]", "[%]", f"Critical path [{unit.name}]"]
-    return table(heads, rows, name="breakdown")
+    columns = (
+        Column("Time goes to", align="left"),
+        Column("", unit.name),
+        Column("", "%", write=lambda value: _share(value, step)),
+        Column("Critical path", unit.name),
+    )
+    return Table(columns, rows).html("breakdown")
 
 
-def breakdown_bar(report: Report, whole: float) -> str:
+def _share(part: float, step: float) -> str:
+    """A part of the step in percent."""
+    return points(part / step) if step > 0 else NONE
+
+
+def breakdown_bar(report: Metrics, whole: float) -> str:
     """The bar alone; `whole` seconds are its full width."""
     parts = [(style.KEYS[key], value, f"{key} {seconds(value)}") for key, value in report.breakdown.items()]
     label = ", ".join(f"{key} {seconds(value)}" for key, value in report.breakdown.items() if value)
     return bar(parts, whole, label)
 
 
-def memory(report: Report) -> str:
+def memory(report: Metrics) -> str:
     """Memory of every class of ranks at its peak."""
     devices = report.measured.memory.devices
-    order = {device.rank: place for place, device in enumerate(devices)}
     names = [name for name in AT_PEAK if any(device.at_peak.get(name, 0) for device in devices)]
     widest = max((max(report.capacity(device), device.device_used_bytes) for device in devices), default=0)
-    rows = [_device(report, device, f"memory.devices.{order[device.rank]}", names, widest) for device in devices]
-    heads = ["Ranks", "At the peak", "Count", "Stage", "Peak", "Capacity", *(name.capitalize() for name in names), "Peak at", "During"]
-    return table(heads, rows, words=2, name="devices", caption="Device memory at the peak, by category [GiB].")
+    columns = (
+        Column("Ranks", align="left"),
+        Column("At the peak", align="left"),
+        Column("Count", write=str, key="count"),
+        Column("Stage", write=str),
+        Column("Peak", write=gib, key="peak_bytes"),
+        Column("Capacity", write=gib),
+        *(Column(name.capitalize(), write=gib, key=f"at_peak.{name}") for name in names),
+        Column("Peak at", write=seconds, key="peak_time_s"),
+        Column("During"),
+    )
+    rows = [_device(report, device, names, widest) for device in devices]
+    keys = [f"memory.devices.{place}" for place in range(len(devices))]
+    return Table(columns, rows, caption="Device memory at the peak, by category [GiB].", row_keys=keys).html("devices")
 
 
-def _device(report: Report, device: DeviceMemory, key: str, names: list[str], widest: float) -> list[Cell | str]:
+def _device(report: Metrics, device: DeviceMemory, names: list[str], widest: float) -> list[Content]:
     group = rank_class(report.measured, device.rank)
     peak = device.at_peak
     parts = [(style.memory_style(name).colour, peak.get(name, 0), f"{name} {gib(peak.get(name, 0))} GiB") for name in style.CATEGORIES]
@@ -127,60 +148,65 @@ def _device(report: Report, device: DeviceMemory, key: str, names: list[str], wi
     return [
         Cell(group.ranks, device.rank, html=escape(shortened(group.ranks))),
         Cell("", device.device_used_bytes, html=f'<div class="small">{bar(parts, widest, f"rank {device.rank}")}{limit}</div>'),
-        Cell(str(group.count), group.count, f"{key}.count"),
-        Cell(NONE if group.stage is None else str(group.stage), group.stage),
-        Cell(gib(device.device_used_bytes), device.device_used_bytes, f"{key}.peak_bytes"),
-        Cell(gib(report.capacity(device)), report.capacity(device)),
-        *(Cell(gib(peak.get(name, 0)), peak.get(name, 0), f"{key}.at_peak.{name}") for name in names),
-        Cell(seconds(device.peak_time_s), device.peak_time_s, f"{key}.peak_time_s"),
+        group.count,
+        group.stage,
+        device.device_used_bytes,
+        report.capacity(device),
+        *(peak.get(name, 0) for name in names),
+        device.peak_time_s,
         device.peak_op or NONE,
     ]
 
 
-def collectives(report: Report) -> str:
+def collectives(report: Metrics) -> str:
     """What the breakdown rank sends and receives per step."""
     unit = time_unit(max((row.busy_s for row in report.collectives), default=0.0))
-    heads = ["Axis", "Collective", "Algorithm", "Protocol", "Ranks", "Count", "Size"]
-    heads += [*(f"{word} [{unit.name}]" for word in ("Busy", "Exposed", "Waited")), "Bus bandwidth [GB/s]"]
-    rows: list[list[Cell | str]] = []
+    columns = (
+        *(Column(word, align="left") for word in ("Axis", "Collective", "Algorithm", "Protocol")),
+        Column("Ranks", write=str, key="group_size"),
+        Column("Count", write="{:,}".format, key="count"),
+        Column("Size", write=size, key="bytes"),
+        Column("Busy", unit.name, write=unit.cell, key="busy_s"),
+        Column("Exposed", unit.name, write=unit.cell, key="exposed_s"),
+        Column("Waited", unit.name, write=unit.cell, key="wait_s"),
+        Column("Bus bandwidth", "GB/s", write=gigabytes, key="busbw_Bps"),
+    )
+    rows: list[list[Content]] = []
+    keys = []
     for place, row in sorted(enumerate(report.collectives), key=lambda item: (-snapped(item[1].exposed_s), -snapped(item[1].busy_s))):
-        key = f"collectives.{place}"
-        times = (("busy_s", row.busy_s), ("exposed_s", row.exposed_s), ("wait_s", row.wait_s))
-        rows.append(
-            [
-                row.axis, row.kind, row.algorithm or NONE, row.protocol or NONE,
-                Cell(str(row.group_size), row.group_size, f"{key}.group_size"),
-                Cell(f"{row.count:,}", row.count, f"{key}.count"),
-                Cell(size(row.bytes), row.bytes, f"{key}.bytes"),
-                *(Cell(unit.cell(value), value, f"{key}.{name}") for name, value in times),
-                Cell(cell(None if row.busbw_Bps is None else row.busbw_Bps / 1e9), row.busbw_Bps, f"{key}.busbw_Bps"),
-            ]
-        )  # fmt: skip
-    return table(heads, rows, words=4, name="collectives", caption=f"Per step, seen from rank {report.breakdown_rank}.")
+        words = [row.axis, row.kind, row.algorithm or NONE, row.protocol or NONE]
+        times = [row.busy_s, row.exposed_s, row.wait_s]
+        rows.append([*words, row.group_size, row.count, row.bytes, *times, row.busbw_Bps])
+        keys.append(f"collectives.{place}")
+    return Table(columns, rows, caption=f"Per step, seen from rank {report.breakdown_rank}.", row_keys=keys).html("collectives")
 
 
-def links(report: Report) -> str:
+def links(report: Metrics) -> str:
     """What every class of links carried; classes that were equally busy share a row."""
     unit = time_unit(report.step_time)
-    heads = ["Link", "Kind", "Links", "Capacity [GB/s]", "Per step [GiB]", "Used [%]", f"Saturated [{unit.name}]"]
-    rows: list[list[Cell | str]] = []
+    columns = (
+        Column("Link", align="left"),
+        Column("Kind", align="left"),
+        Column("Links", write="{:,}".format),
+        Column("Capacity", "GB/s", write=lambda value: number(value / 1e9), key="capacity_Bps"),
+        Column("Per step", "GiB", write=lambda value: cell(value / GIB), key="bytes"),
+        Column("Used", "%", write=points, key="utilisation"),
+        Column("Saturated", unit.name, write=unit.cell, key="saturated_s"),
+    )
+    rows: list[list[Content]] = []
+    keys = []
     for places in _equally_busy(report):
         row, key = report.links[places[0]], f"links.{places[0]}"
         count = sum(report.links[place].count for place in places)
-        rows.append(
-            [
-                row.link, row.kind,
-                Cell(f"{count:,}", count, f"{key}.count" if len(places) == 1 else ""),
-                Cell(number(row.capacity_Bps / 1e9), row.capacity_Bps, f"{key}.capacity_Bps"),
-                Cell(cell(row.bytes / GIB), round(row.bytes), f"{key}.bytes"),
-                Cell(points(row.utilisation), row.utilisation, f"{key}.utilisation"),
-                Cell(unit.cell(row.saturated_s), row.saturated_s, f"{key}.saturated_s"),
-            ]
-        )  # fmt: skip
-    return table(heads, rows, words=2, name="links", caption="Per direction; of links in one row the busiest. Every class in report.json.")
+        counted = Cell(f"{count:,}", count, f"{key}.count" if len(places) == 1 else "")
+        volume = Cell(cell(row.bytes / GIB), round(row.bytes), f"{key}.bytes")
+        rows.append([row.link, row.kind, counted, row.capacity_Bps, volume, row.utilisation, row.saturated_s])
+        keys.append(key)
+    caption = "Per direction; of links in one row the busiest. Every class in report.json."
+    return Table(columns, rows, caption=caption, row_keys=keys).html("links")
 
 
-def _equally_busy(report: Report) -> list[list[int]]:
+def _equally_busy(report: Metrics) -> list[list[int]]:
     """Places of link rows with the same name, kind and capacity, at most a point of utilisation apart; the busiest first."""
     found: list[list[int]] = []
     for place, row in sorted(enumerate(report.links), key=lambda item: -snapped(item[1].utilisation)):
@@ -195,16 +221,16 @@ def _equally_busy(report: Report) -> list[list[int]]:
     return found
 
 
-def critical_path(report: Report) -> str:
+def critical_path(report: Metrics) -> str:
     """The chain that decides the length of the step, by cause."""
     step, unit = report.step_time, time_unit(report.step_time)
-    rows: list[list[Cell | str]] = [
+    rows: list[list[Content]] = [
         [
             row.name,
             Cell(row.kind, html=f"{swatch(style.KEYS.get(row.kind, style.GREY), row.kind)}{escape(row.kind)}"),
-            Cell(f"{row.count:,}", row.count),
-            Cell(unit.cell(row.seconds), row.seconds),
-            Cell(points(row.seconds / step) if step > 0 else NONE, row.seconds),
+            row.count,
+            row.seconds,
+            row.seconds,
         ]
         for row in causes(report)
     ]
@@ -212,22 +238,33 @@ def critical_path(report: Report) -> str:
         f"The chain of {len(report.path):,} ops that decides how long the step takes, walked back from its last op to the blocker"
         " that ended last. It sums to the step time."
     )
-    heads = ["Cause", "Class", "Ops", f"Time [{unit.name}]", "Share of step [%]"]
-    return f"<p>{words}</p>" + table(heads, rows, words=2, name="critical-path")
+    columns = (
+        Column("Cause", align="left"),
+        Column("Class", align="left"),
+        Column("Ops", write="{:,}".format),
+        Column("Time", unit.name, write=unit.cell),
+        Column("Share of step", "%", write=lambda value: _share(value, step)),
+    )
+    return f"<p>{words}</p>" + Table(columns, rows).html("critical-path")
 
 
-def warnings(report: Report) -> str:
+def warnings(report: Metrics) -> str:
     """What the user should know."""
     return "".join(f'<p class="warning">{escape(str(finding))}</p>' for finding in report.warnings)
 
 
-def assumptions(report: Report) -> str:
+def assumptions(report: Metrics) -> str:
     """Numbers that nobody stated."""
     found = report.measured.assumptions
     known = any(item.effect is not None for item in found)
     heads = ["Name", "Value", *(("Tried instead", "Step then", "Peak then [GiB]") if known else ()), "Source", "Where"]
     rows = [[item.name, item.value, *(_effect(item.effect) if known else ()), item.source, item.origin] for item in found]
-    return table(heads, rows, words=len(heads), name="assumptions")
+    return _words(heads, rows).html("assumptions")
+
+
+def _words(heads: Sequence[str], rows: Sequence[Sequence[Content]], caption: str = "") -> Table:
+    """A table whose cells are all texts."""
+    return Table([Column(head, align="left") for head in heads], rows, caption=caption)
 
 
 def _effect(effect: Effect | None) -> list[str]:
@@ -237,14 +274,14 @@ def _effect(effect: Effect | None) -> list[str]:
     return [", ".join(effect.tried), " to ".join(times), " to ".join(peaks)]
 
 
-def scenario(report: Report) -> str:
+def scenario(report: Metrics) -> str:
     """The resolved scenario, every value with where it was written."""
     origins = report.measured.origins
-    rows: list[list[Cell | str]] = []
+    rows: list[list[Content]] = []
     for path, value in leaves(report.measured.scenario):
         origin = next((origins[above] for above in _above(path) if above in origins), "default")
         rows.append([path, Cell(shown := _written(value), html=f"<code>{escape(shown)}</code>"), origin])
-    return table(["Key", "Value", "Where"], rows, words=3, name="scenario", caption="Loading this scenario again gives the same report.")
+    return _words(["Key", "Value", "Where"], rows, "Loading this scenario again gives the same report.").html("scenario")
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -268,7 +305,7 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def nearest(report: Report) -> str:
+def nearest(report: Metrics) -> str:
     """The measured runs most like this one."""
     rows = report.measured.confidence.nearest
     if not rows:
@@ -277,7 +314,7 @@ def nearest(report: Report) -> str:
     cells = [[_signed(row.get(key)) if key.endswith("error") else _worded(row.get(key)) for key in keys] for row in rows]
     heads = [key.replace("_", " ").capitalize() for key in keys]
     words = "<p>Published measurements on the same GPU with the same kind of strategy, how far off parsim is there, and what differs.</p>"
-    return words + table(heads, cells, words=len(heads), name="nearest")
+    return words + _words(heads, cells).html("nearest")
 
 
 def _signed(value: Any) -> str:

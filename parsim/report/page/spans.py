@@ -21,7 +21,7 @@ from parsim.report.page.dependencies import visible
 from parsim.report.timeline import KEYS, Floats, Indices, sweep
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 FULL = 255
 """a share of one"""
@@ -102,7 +102,7 @@ def ticks_per_second(stretch: float) -> int:
     return 10 ** max(9, 6 - math.floor(math.log10(stretch))) if stretch > 0 else 10**9
 
 
-def spans_of(report: Report, ranks: Sequence[int]) -> Spans:
+def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
     """Every op of `ranks` that takes at least a tick within the measured stretch."""
     timeline = report.timeline
     per_second = ticks_per_second(report.end - report.begin)
@@ -150,7 +150,7 @@ def _own_first(wanted: Indices, op: Indices, rank: Indices, first: Indices) -> I
 class _Collected:
     """Rows while they are being found."""
 
-    def __init__(self, report: Report, per_second: int) -> None:
+    def __init__(self, report: Metrics, per_second: int) -> None:
         self.report = report
         self.timeline = report.timeline
         self.per_second = per_second

@@ -12,7 +12,7 @@ from parsim.report.quantities import percent, rate
 from parsim.report.wiring import Wires, Wiring
 
 if TYPE_CHECKING:
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 STEPS = (
     (0.0, "#9aa1ab", 1.0),
@@ -54,7 +54,7 @@ class _Line:
     kind: str = ""
 
 
-def topology(report: Report) -> str:
+def topology(report: Metrics) -> str:
     """The picture as inline SVG; empty where nobody knows the cluster."""
     if report.measured.wiring is None:
         return ""

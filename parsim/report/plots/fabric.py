@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from matplotlib.patches import Rectangle
 
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.fabric import Fabric, FatTree, FullMesh, Port, RailOptimised, Torus
-from parsim.hardware.graph_fabric import GraphFabric
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.direct import FullMesh, GraphFabric, Torus
+from parsim.hardware.fabric.switches import Fabric, FatTree, Port, RailOptimised
 from parsim.report.plots import style
 from parsim.report.quantities import rate
 

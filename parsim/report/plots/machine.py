@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from parsim.hardware.node import Node
+from parsim.hardware.fabric.node import Node
 from parsim.report.plots import style
 from parsim.report.quantities import rate
 

@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from parsim.report.measured import DeviceMemory
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 
 MOST_DEVICES = 24
 """bars of peaks in one figure"""
 
 
-def timeline(report: Report, kind: Literal["svg", "png"] = "svg") -> bytes:
+def timeline(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:
     """The step by rank, and the memory of the fullest rank."""
     return save(timeline_figure(timeline_data(report)), kind)
 
 
-def memory(report: Report, kind: Literal["svg", "png"] = "svg") -> bytes:
+def memory(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:
     """Memory at the peak on every class of ranks, and over time on the fullest."""
     worst = report.worst_device
     return save(peaks_figure(report, None if worst is None else worst.rank, title=report.measured.name), kind)
 
 
-def peaks_figure(report: Report, curve_of: int | None, *, title: str, width: float = 12.0) -> Figure:
+def peaks_figure(report: Metrics, curve_of: int | None, *, title: str, width: float = 12.0) -> Figure:
     """Memory at the peak on every class of ranks, and over time on `curve_of`."""
     fullest = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
     chosen = [*fullest[:MOST_DEVICES], *(device for device in fullest[MOST_DEVICES:] if device.rank == curve_of)]
@@ -49,7 +49,7 @@ def peaks_figure(report: Report, curve_of: int | None, *, title: str, width: flo
     )
 
 
-def _label(report: Report, device: DeviceMemory) -> str:
+def _label(report: Metrics, device: DeviceMemory) -> str:
     group = rank_class(report.measured, device.rank)
     name = f"rank{'s' * (group.count > 1)} {shortened(group.ranks, 16)}"
     return f"stage {group.stage} · {name}" if report.measured.schedule.stages > 1 and group.stage is not None else name

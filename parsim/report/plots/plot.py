@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from parsim.report.lanes import TimelineData
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
 
 PAGE = "7in"
 """width of a figure unless another is given: the text of a page"""
@@ -32,7 +32,7 @@ class Plot:
     All raise `InputError` for a width, a window or a rank that is none.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Metrics) -> None:
         self._report = report
 
     def __repr__(self) -> str:

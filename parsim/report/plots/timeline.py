@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from parsim.report.lanes import Bars, Box, RankLanes, TimelineData
-    from parsim.report.report import Report
+    from parsim.report.metrics import Metrics
     from parsim.report.timeline import Floats
     from parsim.report.window import Window
 
@@ -70,7 +70,7 @@ class _Pen:
 
 def draw_timeline(
     ax: Axes,
-    report: Report,
+    report: Metrics,
     ranks: Sequence[int] | None = None,
     window: Window | None = None,
     *,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from matplotlib.lines import Line2D
 
-from parsim.hardware.cluster import Cluster
-from parsim.hardware.graph_fabric import GraphFabric
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.direct import GraphFabric
 from parsim.report.plots import style
 from parsim.report.plots.fabric import draw_fabric
 from parsim.report.plots.figure import fonts, new_figure

@@ -9,7 +9,7 @@ from typing import Any
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device, device_from_tree
-from parsim.hardware.links import STANDARD, LinkKind, standard_kind
+from parsim.hardware.fabric.links import STANDARD, LinkKind, standard_kind
 from parsim.hardware.tree import closest
 from parsim.scenario import files
 from parsim.scenario.importers.imported import Wiring

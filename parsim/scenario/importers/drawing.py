@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from parsim.hardware.links import LinkKind, standard_kind
+from parsim.hardware.fabric.links import LinkKind, standard_kind
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
@@ -20,7 +20,7 @@ SOURCES = {
     "network": "line rate x 0.96, the RDMA payload share at MTU 4096",
     "memory": "assumption: 0.6 x STREAM",
 }
-"""where the rates of `parsim.hardware.links` come from, by medium"""
+"""where the rates of `parsim.hardware.fabric.links` come from, by medium"""
 _SOURCE_OF = {
     "nvlink2": "measured per link on a V100 cube mesh (VIA-Research/vTrain); NCCL plans with 20",
     "xgmi3": "ROCm/rccl issue 1210 (effective rate per link)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from parsim.errors import Finding
-from parsim.hardware.node import Node
+from parsim.hardware.fabric.node import Node
 from parsim.scenario import files
 from parsim.scenario.importers.choices import Choices, device_lookup
 from parsim.scenario.importers.drawing import Drawing
@@ -17,7 +17,7 @@ def finish(drawing: Drawing, choices: Choices, facts_of: Callable[[Node], Facts]
 
     `facts_of` gets the machine as built. Where its GPUs use other NICs than the facts say, a warning tells.
     """
-    from parsim.hardware.builder import build_cluster
+    from parsim.hardware.fabric.builder import build_cluster
 
     if drawing.ports and not drawing.network:
         choices.assume("the speed of the NICs is unknown; several machines need it", "nic", "say which: --nic ib-hdr, or add fabric.link")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.links import LinkKind, standard_kind
-from parsim.hardware.node import Node
+from parsim.hardware.fabric.links import LinkKind, standard_kind
+from parsim.hardware.fabric.node import Node
 from parsim.scenario.importers.choices import PCI_DEVICES, Choices, Gpu, gpu_named, kind_of
 from parsim.scenario.importers.drawing import NVLINK_HEADINGS, SOURCES, Drawing, Wire, between_cpus
 from parsim.scenario.importers.finish import finish, nics_used

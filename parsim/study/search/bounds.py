@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import fsum, inf
 
 from parsim.parallel.plan_findings import CENTRAL
-from parsim.report.device_memory import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
+from parsim.report.memory_facts import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
 from parsim.scenario.built import Built
 from parsim.study.search.chains import Walked, ends, fullest, walk, walked
 from parsim.study.search.cost_cache import CandidateCosts, CostCache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parsim.hardware.cluster import Cluster
+from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.interconnect import Interconnect
 from parsim.parallel.mesh import Mesh
 from parsim.parallel.plan import Plan

@@ -14,18 +14,18 @@ from typing import Any
 
 from parsim.errors import InputError, ScenarioError
 from parsim.model.flops import flop_per_step
-from parsim.report.confidence import Confidence
 from parsim.report.economics import Economics
+from parsim.report.estimate import Confidence
 from parsim.run import economics_of, simulate
 from parsim.scenario.built import Built
 from parsim.scenario.confidence import confidence
 from parsim.scenario.load import load
+from parsim.scenario.merge import put
 from parsim.scenario.neighbours import Neighbours
 from parsim.study.search.bounds import Bounder
 from parsim.study.search.search import Best, Search
 from parsim.study.size.question import Machine, Question, Recipe
 from parsim.study.size.strategies import Configuration, Strategy
-from parsim.study.variants import put
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,14 @@ from parsim.report.quantities import number
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.load import load
+from parsim.scenario.merge import put
 from parsim.study.size.answer import AnswerData, Looked, Sized, ranking
 from parsim.study.size.question import Assumed, Machine, Question, Recipe, recipe, without_tokens
 from parsim.study.size.reading import asked
 from parsim.study.size.search import Candidates, Fastest, Tally, fastest
 from parsim.study.size.strategies import DAY, Configuration, Strategies
 from parsim.study.size.text import text
-from parsim.study.variants import in_order, put
+from parsim.study.variants import in_order
 
 MOST_GPUS = 16384
 """looked at where the question names no maximum"""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.scenario.files import shown
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import flow
@@ -21,7 +20,7 @@ from parsim.study.search.search import Values, ranked
 from parsim.study.sweep.constraint import Constraint
 from parsim.study.sweep.rows import Objective, Row, scores
 from parsim.study.sweep.space import Place, Space, without_seed
-from parsim.version import VERSION
+from parsim.version import CONTRACT_VERSION, __version__
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -258,7 +257,7 @@ class StudyData:
         best = self.best
         return {
             "parsim": CONTRACT_VERSION,
-            "version": VERSION,
+            "version": __version__,
             "provenance": {**provenance(self._trusted_code()), "command": self.command},
             "study": self.name,
             "where": [one.text for one in self.where],

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.report.deadlock import CONTRACT_VERSION
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import flow
 from parsim.study.search.search import Values
@@ -27,7 +26,7 @@ from parsim.study.sweep.study_file import definition_of
 from parsim.study.sweep.text import text, write
 from parsim.study.variants import Answered, Runner
 from parsim.study.workers import Crew, crew
-from parsim.version import VERSION
+from parsim.version import CONTRACT_VERSION, __version__
 
 Watch = Callable[[str, Iterable[Any], int | None, Callable[[], str]], Iterable[Any]]
 """is given what is being done, the results as they come, how many there will be (None: nobody knows), and a function that says the best
@@ -133,7 +132,7 @@ def asked(definition: Definition, space: Space) -> dict[str, Any]:
         axes.append({"strategy": "auto"})
     return {
         "parsim": CONTRACT_VERSION,
-        "version": VERSION,
+        "version": __version__,
         "catalogue_sha256": catalogue_sha256(),
         "study": definition.name,
         "scenario_sha256": space.base.hash(),

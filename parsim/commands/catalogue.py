@@ -1,0 +1,93 @@
+"""Commands about what comes with parsim: listing it, copying a scenario to start from, the schema of scenario files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parsim.errors import Finding, ScenarioError
+from parsim.terminal import Debug, Json, say, say_json
+
+EXAMPLE = "gpt2-ddp-4x-a100"
+"""the shipped scenario that `new` copies"""
+LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons", "studies")
+
+
+def register(app: typer.Typer) -> None:
+    """Put the commands of this file on the command line."""
+    app.command("list")(list_)
+    app.command()(new)
+    app.command()(schema)
+
+
+def list_(
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help=f"One of {', '.join(LISTED)}; all of them without KIND.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List what comes with parsim: models, devices, topologies, software profiles, schedules, scenarios, comparisons, studies."""
+    if kind is not None and kind not in LISTED:
+        raise ScenarioError(Finding(f"there is no list of {kind!r}", value=kind, suggestion=f"choose from {', '.join(LISTED)}"))
+    known = {name: _names(name) for name in LISTED if kind in (None, name)}
+    if as_json:
+        say_json({"parsim": 1, **known})
+    elif kind is not None:
+        say("\n".join(known[kind]))
+    else:
+        say("\n".join(f"{name} ({len(items)})\n{_wrapped(items)}\n" for name, items in known.items()).rstrip("\n"))
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The file to write, with or without .yaml.")],
+    example: Annotated[str, typer.Option("--from", metavar="SCENARIO", help="The shipped scenario to copy.")] = EXAMPLE,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a commented scenario that runs, to start from."""
+    from parsim.scenario.files import find, names
+
+    if example not in names("scenarios"):
+        suggestion = f"choose from {', '.join(names('scenarios'))}"
+        raise ScenarioError(Finding(f"there is no shipped scenario {example!r}", value=example, suggestion=suggestion))
+    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else Path(f"{name}.yaml")
+    lines = find("scenarios", example).read_text(encoding="utf-8").splitlines(keepends=True)
+    text = "".join(line for line in lines if "yaml-language-server" not in line)
+    from parsim.report.write import write_new
+
+    write_new(path, text)
+    if as_json:
+        say_json({"parsim": 1, "file": str(path)})
+    else:
+        say(f"Wrote {path}. Next: parsim run {path}")
+
+
+def schema(
+    study: Annotated[bool, typer.Option("--study", help="That of study files.")] = False, as_json: Json = False, debug: Debug = False
+) -> None:
+    """Print the JSON Schema of scenario files, for completion in an editor."""
+    from parsim.scenario.json_schema import schema as scenario_schema
+    from parsim.study.sweep.study_file import schema as study_schema
+
+    say_json(study_schema() if study else scenario_schema(), indent=1)  # what the repository's own file holds, byte for byte
+
+
+def _names(kind: str) -> list[str]:
+    if kind == "schedules":
+        from parsim.parallel.schedules import NAMES
+
+        return list(NAMES)
+    from parsim.scenario.files import names
+
+    return names(kind)
+
+
+def _wrapped(items: Sequence[str]) -> str:
+    from shutil import get_terminal_size
+    from textwrap import fill
+
+    margin = "  "
+    width = get_terminal_size((100, 24)).columns
+    return fill("  ".join(items), width, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False)

@@ -1,0 +1,82 @@
+"""What a simulated step leaves behind, and what a report asks of the cluster that it ran on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parsim.hardware.flows import CollectiveCost
+from parsim.parallel.plan import Plan
+from parsim.program.folding import Classes
+from parsim.program.lowering import Lowering
+from parsim.program.program import Collective
+from parsim.simulation.trace import Trace
+
+
+class Hardware(Protocol):
+    """What a report asks of a cluster."""
+
+    nodes: int
+    installed_gpus: int
+    link_count: int
+
+    def device(self, gpu: int) -> Accelerator: ...
+    def node_of(self, gpu: int) -> int: ...
+    def machine(self, node: int) -> Machine: ...
+    def capacity(self, number: int) -> float: ...
+    def link_class_name(self, number: int) -> str: ...
+    def slack(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def link(self, number: int) -> WireKind: ...
+
+
+class Machine(Protocol):
+    """One machine's host memory."""
+
+    @property
+    def host_memory(self) -> int | None: ...
+
+
+class WireKind(Protocol):
+    """A link, as far as its kind goes."""
+
+    @property
+    def kind(self) -> str: ...
+
+
+class Accelerator(Protocol):
+    """What a report asks of a device."""
+
+    @property
+    def visible_memory(self) -> int: ...
+    @property
+    def peak(self) -> Mapping[str, float]: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def sms(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a simulated step left behind."""
+
+    plan: Plan
+    lowering: Lowering
+    trace: Trace
+    classes: Classes
+    cost: Callable[[Collective], CollectiveCost]
+    folded: bool
+    micro_batches: int
+    """of one step; the plan of a schedule without a flush has more"""
+    wall: float
+    loads: Callable[[Collective], CollectiveCost] | None = None
+    """the same as `cost` with the load of all equals, as the engine saw it"""
+
+    @property
+    def makespan(self) -> float:
+        """End of the last op [s]."""
+        return self.trace.makespan

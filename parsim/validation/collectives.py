@@ -1,0 +1,214 @@
+"""Published measurements of collectives and the machines behind them: `validation/nccl`.
+
+The data are a table of rows and a description of every system; see validation/nccl/README.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parsim.errors import Finding, ScenarioError
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.nccl.inputs import bus_factor
+from parsim.scenario.files import read, read_text
+from parsim.scenario.machines import machines
+from parsim.units import parse, whole
+from parsim.validation.published import CsvRows, Published, folder, one_of, only_known, printed_time, read_entries
+
+HOST = {"nccl-tests": (0.0, 0.0), "python": (38e-6, 8e-6), "python-synchronous": (0.0, 43e-6)}
+"""what the host of a system adds to a loop of collectives [s]: a floor for each call, and time added to it. Python needs 38 us to issue one
+call (the floor of an H200 sweep, stas00/ml-engineering network/README.md) and leaves a gap of 8 us before it (the same, from 1 MiB on);
+calls that are waited for take 45 us more than the library's floor (PKU-DAIR/Hetu-Galvatron), of which the launch is 2"""
+_SYSTEM_KEYS = ("title", "class", "topology", "fabric", "set", "network", "driven_from", "inferred", "misses")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedCollective(Published):
+    """One measured collective."""
+
+    system: str
+    kind: str
+    gpus: int
+    nodes: int
+    bytes: int
+    time: float
+    """[s]; from the bus bandwidth where that is what was printed"""
+    algorithm: str
+    """auto, or the one that the measurement was made with"""
+
+    @property
+    def busbw(self) -> float:
+        """Measured bus bandwidth [B/s]."""
+        return self.bytes / self.time * bus_factor(self.kind, self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why predictions for some points of a system miss."""
+
+    text: str
+    least: float = 0.0
+    """smallest size that it is about [B]"""
+    below: float = math.inf
+    nodes: int = 1
+    """smallest number of machines"""
+    gpus: int | None = None
+    """number of GPUs; None: any"""
+    profile: str | None = None
+    """whose predictions; None: all"""
+
+    def explains(self, point: PublishedCollective, profile: str) -> bool:
+        """Whether the point is one of those."""
+        right = self.gpus in (None, point.gpus) and self.profile in (None, profile)
+        return right and self.least <= point.bytes < self.below and point.nodes >= self.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """What counts as right: predicted over measured time - 1, by class of sizes."""
+
+    what: str
+    low: tuple[float, ...] | None
+    """None: nothing is claimed"""
+    high: tuple[float, ...] | None
+
+    def holds(self, number: int, error: float) -> bool | None:
+        """Whether an error in size class `number` is inside; None where nothing is claimed."""
+        if self.low is None or self.high is None:
+            return None
+        return self.low[number] <= error <= self.high[number]
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The machines that a set of points was measured on."""
+
+    name: str
+    title: str
+    band: str
+    topology: str | Mapping[str, Any]
+    fabric: Mapping[str, Any] | None
+    change: Mapping[str, Any] | None
+    network: str
+    driven_from: str
+    inferred: str
+    reasons: tuple[Reason, ...]
+
+    def cluster(self, nodes: int) -> Cluster:
+        """As many of the machines as a point needs.
+
+        Raises:
+            TopologyError: what is wrong in the description.
+        """
+        return machines(self.topology, nodes, fabric=self.fabric, change=self.change)
+
+    def reason(self, point: PublishedCollective, profile: str) -> str:
+        """Why the prediction of a profile for `point` misses."""
+        return next((reason.text for reason in self.reasons if reason.explains(point, profile)), "unexplained")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Everything that is measured."""
+
+    points: tuple[PublishedCollective, ...]
+    systems: Mapping[str, System]
+    bands: Mapping[str, Band]
+    edges: tuple[int, int, int]
+    """of the size classes [0, a), [a, b], (b, c), [c, ...) [B]"""
+    wire: Mapping[str, float]
+    """signalling rate of a kind of link, per link and direction [B/s]"""
+
+    def size_class(self, size: int) -> int:
+        """0 to 3."""
+        low, middle, high = self.edges
+        return 0 if size < low else 1 if size <= middle else 2 if size < high else 3
+
+
+def measurements(directory: str | Path | None = None) -> Measurements:
+    """The measurements of a directory with measurements.csv and systems.yaml; None: those that come with parsim.
+
+    Raises:
+        ScenarioError: missing files, unknown keys, rows of unknown systems.
+    """
+    home = folder("nccl", directory)
+    about = read(home / "systems.yaml")
+    findings: list[Finding] = []
+    bands = read_entries(about, "bands", _band, findings)
+    systems = read_entries(about, "systems", _system, findings)
+    wire = read_entries(about, "wire", lambda _, tree: float(parse(tree["rate"], "rate")), findings)
+    findings += [
+        Finding(f"unknown class {system.band!r}", f"systems.{name}.class", system.band, f"known: {', '.join(bands)}").at(
+            *about.locate(f"systems.{name}.class")
+        )
+        for name, system in systems.items()
+        if system.band not in bands
+    ]
+    try:
+        low, middle, high = (int(parse(text, "bytes")) for text in about.tree.get("sizes", ()))
+    except (TypeError, ValueError) as error:
+        findings.append(Finding(f"expected three sizes: {error}", "sizes").at(*about.locate("sizes")))
+    path = home / "measurements.csv"
+    rows = tuple(CsvRows(read_text(path), str(path), findings).made(_published))
+    broken = {finding.path for finding in findings}
+    findings += [
+        Finding("unknown system", "system", row.system, file=str(path), line=line)
+        for line, row in rows
+        if row.system not in systems and f"systems.{row.system}" not in broken
+    ]
+    if findings:
+        raise ScenarioError(findings)
+    return Measurements(tuple(row for _, row in rows), systems, bands, (low, middle, high), wire)
+
+
+def _band(_: str, tree: Mapping[str, Any]) -> Band:
+    sides = [None if tree[side] is None else tuple(map(float, tree[side])) for side in ("low", "high")]
+    if any(side is not None and len(side) != 4 for side in sides):
+        raise ValueError("needs a limit for each of four classes of sizes")
+    return Band(str(tree["what"]), *sides)
+
+
+def _system(name: str, tree: Mapping[str, Any]) -> System:
+    only_known(tree, _SYSTEM_KEYS)
+    if not isinstance(tree["topology"], str | Mapping):
+        raise ValueError(f"topology is a name or a mapping, not {tree['topology']!r}")
+    for key in ("fabric", "set"):
+        if tree.get(key) is not None and not isinstance(tree[key], Mapping):
+            raise ValueError(f"{key} is a mapping, not {tree[key]!r}")
+    reasons = tuple(
+        Reason(
+            str(entry["text"]),
+            float(parse(entry.get("from", 0), "bytes")),
+            float(parse(entry["below"], "bytes")) if "below" in entry else math.inf,
+            int(entry.get("nodes", 1)),
+            int(entry["gpus"]) if "gpus" in entry else None,
+            entry.get("profile"),
+        )
+        for entry in tree.get("misses", ())
+    )
+    return System(
+        name=name,
+        title=str(tree["title"]),
+        band=str(tree["class"]),
+        topology=tree["topology"],
+        fabric=tree.get("fabric"),
+        change=tree.get("set"),
+        network=str(tree.get("network", "")),
+        driven_from=one_of(tree, "driven_from", tuple(HOST)),
+        inferred=str(tree.get("inferred", "")),
+        reasons=reasons,
+    )
+
+
+def _published(cells: Mapping[str, str]) -> PublishedCollective:
+    kind, gpus, nodes, size = cells["collective"], whole(cells["gpus"]), whole(cells["nodes"]), whole(cells["bytes"])
+    if nodes < 1 or gpus < 2 or gpus % nodes:
+        raise ValueError(f"{gpus:,} GPUs on {nodes:,} machines; at least 2, equally many on every machine")
+    time = printed_time(cells, "busbw_GBps", size * bus_factor(kind, gpus), 1e9)
+    return PublishedCollective(
+        cells["system"], kind, gpus, nodes, size, time, cells["algorithm"], source=cells["source"], note=cells["note"]
+    )

@@ -1,7 +1,0 @@
-"""The published runs, read once for all tests that look at them: a thousand rows take seconds."""
-
-from __future__ import annotations
-
-from parsim.study.runs import published
-
-PUBLISHED = published()

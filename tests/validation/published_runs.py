@@ -1,0 +1,7 @@
+"""The published runs, read once for all tests that look at them: a thousand rows take seconds."""
+
+from __future__ import annotations
+
+from parsim.validation.runs import published
+
+PUBLISHED = published()
