@@ -12,8 +12,8 @@ from typing import Literal
 from parsim.report import Report
 from parsim.report.measured import Assumption
 from parsim.report.quantities import gib, points, time_unit
+from parsim.report.table import Column, Table
 from parsim.report.verdict import recipe
-from parsim.study.counting import table
 from parsim.study.explain import Explanation
 from parsim.study.roofline import Roofline
 from parsim.study.what_if import WhatIf
@@ -53,7 +53,7 @@ def _causes(found: Explanation) -> Iterator[str]:
         rows.append([f"{len(rest)} more", unit.cell(left), points(left / step), f"{sum(row.count for row in rest):,}"])
     yield ""
     yield "Critical path: what the step waits for, one after the other"
-    yield from table(("Cause", f"[{unit.name}]", "[%]", "Ops"), rows)
+    yield Table([Column("Cause", align="left"), Column("", unit.name), Column("[%]"), Column("Ops")], rows).text()
 
 
 def _what_ifs(found: Explanation, file: str, width: int) -> Iterator[str]:
@@ -66,7 +66,8 @@ def _what_ifs(found: Explanation, file: str, width: int) -> Iterator[str]:
         rows = [
             [one.change.name, unit.cell(one.step_time), f"{100 * one.effect:+.1f}", gib(one.peak), _bar(one, notable)] for one in notable
         ]
-        yield from table(("Change", f"Step [{unit.name}]", "[%]", "Peak [GiB]", " "), rows)
+        columns = [Column("Change", align="left"), Column("Step", unit.name), Column("[%]"), Column("Peak [GiB]"), Column("", align="left")]
+        yield Table(columns, rows).text()
     still = [one.change.name for one in done if abs(one.effect) < _NOTHING]
     if still:
         yield fill(f"No effect: {'; '.join(still)}.", width)
@@ -92,7 +93,7 @@ def _roofline(found: Roofline) -> Iterator[str]:
     unit = time_unit(found.points[0].seconds)
     rows = [
         [f"{point.group}: {point.name}", unit.cell(point.seconds), points(point.seconds / total), f"{point.intensity:,.1f}",
-         f"{point.rate / 1e12:,.1f}", f"{found.limit(point) / 1e12:,.1f}", f"{point.bandwidth / 1e9:,.0f}", f" {found.bound(point)}"]
+         f"{point.rate / 1e12:,.1f}", f"{found.limit(point) / 1e12:,.1f}", f"{point.bandwidth / 1e9:,.0f}", found.bound(point)]
         for point in found.points[:_ROWS]
     ]  # fmt: skip
     yield ""
@@ -100,8 +101,9 @@ def _roofline(found: Roofline) -> Iterator[str]:
         f"Roofline of one micro-batch on one {found.device}: {found.peak / 1e12:,.0f} TFLOP/s {found.dtype},"
         f" {found.bandwidth / 1e9:,.0f} GB/s, ridge at {found.ridge:,.0f} FLOP/B"
     )
-    header = ("Part, forward and backward", f"[{unit.name}]", "[%]", "FLOP/B", "TFLOP/s", "of at most", "GB/s", " Bound by")
-    yield from table(header, rows)
+    numbers = [Column("", unit.name), *map(Column, ("[%]", "FLOP/B", "TFLOP/s", "of at most", "GB/s"))]
+    first, last = Column("Part, forward and backward", align="left"), Column("Bound by", align="left", margin=1)
+    yield Table([first, *numbers, last], rows).text()
 
 
 def assumptions(report: Report) -> Iterator[str]:
@@ -117,10 +119,12 @@ def assumptions(report: Report) -> Iterator[str]:
             times = [f"{100 * (time / step - 1):+.1f}" for time in effect.step_time_s]
             peaks = [f"{(volume - peak) / 2**30:+.2f}" for volume in effect.peak_bytes]
             tried = ", ".join(effect.tried[:4]) + (", …" if len(effect.tried) > 4 else "")
-            rows.append([_name(one), one.value[:20], *times, *peaks, f" {tried}"])
+            rows.append([_name(one), one.value[:20], *times, *peaks, tried])
     yield ""
     yield "Assumptions by their effect on this answer: what the step and the peak become with what else they might be"
-    yield from table(("Assumption", "Value", "Step [%] from", "to", "Peak [GiB] from", "to", " Tried instead"), rows, left=2)
+    words = [Column("Assumption", align="left"), Column("Value", align="left")]
+    numbers = [Column("Step [%] from"), Column("to"), Column("Peak [GiB] from"), Column("to")]
+    yield Table([*words, *numbers, Column("Tried instead", align="left", margin=1)], rows).text()
     unknown = len(report.measured.assumptions) - len(known)
     yield "Names without a dot are set with assumptions.NAME=VALUE." + (f" {unknown} more have no alternative." if unknown else "")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from parsim.report.plots.figure import Kind, save
 from parsim.report.plots.sizing import Limits, Option, gpus_time_figure, time_cost_figure
 from parsim.report.quantities import NONE, gib, number, percent
+from parsim.report.table import Column, Table
 from parsim.report.verdict import WORDS
 from parsim.report.write import write_together
-from parsim.study.counting import table
 from parsim.study.fit_text import yaml_lines
 from parsim.study.size.answer import AnswerData, Sensitivity, Sized, document, front, ranking, sensitivity
 from parsim.study.size.question import Question
@@ -79,15 +79,18 @@ def _table(answer: AnswerData) -> list[str]:
     unit = f"{prefix}{answer.question.currency}"
     best = set(front(answer.everything))
     places = [f"{place}{'*' if one in best else ''}" for place, one in enumerate(rows, 1)]
-    header = ("", "machine", "GPUs (nodes)", "strategy", "step [s]", "days", "GPU-hours", f"cost [{unit}]", "MFU", " limited by")
-    found = table(header, [(place, *_what(one, scale)) for place, one in zip(places, rows, strict=True)], left=4)
+    words, limited = (
+        [Column(name, align="left") for name in ("", "machine", "GPUs (nodes)", "strategy")],
+        Column("limited by", "", "left", margin=1),
+    )
+    numbers = [Column("step", "s"), Column("days"), Column("GPU-hours"), Column("cost", unit), Column("MFU")]
+    limited = Column("limited by", align="left", margin=1)
+    lines = [Table([*words, *numbers, limited], [(place, *_what(one, scale)) for place, one in zip(places, rows, strict=True)]).text()]
     if any(one.band is not None for one in rows):
-        found.append("steps, days and cost are estimates: what is simulated, corrected by the published runs that make the 80 % bands")
+        lines.append("steps, days and cost are estimates: what is simulated, corrected by the published runs that make the 80 % bands")
     if any(place.endswith("*") for place in places):
-        found.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
+        lines.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
     sure = (
-        "",
-        "machine",
         "GPUs",
         "goodput",
         "energy [MWh]",
@@ -97,20 +100,21 @@ def _table(answer: AnswerData) -> list[str]:
         f"80 % of cost [{unit}]",
         "confidence",
     )
-    found += ["", *table(sure, [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)], left=2)]
-    found += [f"{NONE}: {basis}" for basis in dict.fromkeys(one.basis or _UNKNOWN for one in rows if one.band is None)]
-    found += _failures(rows[0])
+    rest = [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)]
+    lines += ["", Table([*words[:2], *map(Column, sure)], rest).text()]
+    lines += [f"{NONE}: {basis}" for basis in dict.fromkeys(one.basis or _UNKNOWN for one in rows if one.band is None)]
+    lines += _failures(rows[0])
     late = [place for place, one in zip(places, rows, strict=True) if _may_be_late(one, answer.question)]
     if late:
-        found.append(f"within its band, {', '.join(late)} may miss the deadline")
-    return found
+        lines.append(f"within its band, {', '.join(late)} may miss the deadline")
+    return lines
 
 
 def _what(one: Configuration, scale: float) -> tuple[str, ...]:
     idle = f", {one.idle} idle" if one.idle else ""
     return (
         one.machine, f"{one.gpus} ({one.nodes}{idle})", str(one.strategy), number(one.step_time), number(one.days), f"{one.gpu_hours:,.0f}",
-        NONE if one.cost is None else number(one.cost / scale), percent(one.mfu), f" {WORDS[one.limiter_kind]}",
+        NONE if one.cost is None else number(one.cost / scale), percent(one.mfu), WORDS[one.limiter_kind],
     )  # fmt: skip
 
 
@@ -155,7 +159,8 @@ def _sensitivity(answer: AnswerData) -> Iterator[str]:
         return
     telling = [one for one in effects if one.moved or one.relative is None or abs(one.relative) >= _TELLING]
     yield f"If assumptions are off: what wins, and {_WORDS[answer.question.minimise]} of it against now"
-    yield from table(("change", "winner", "against now"), [_effect(one) for one in telling], left=2)
+    columns = [Column("change", align="left"), Column("winner", align="left"), Column("against now")]
+    yield Table(columns, [_effect(one) for one in telling]).text()
     if silent := [one.change for one in effects if one not in telling]:
         yield f"no difference: {', '.join(silent)}"
 

@@ -11,6 +11,7 @@ from shutil import rmtree
 from typing import Any
 
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
+from parsim.report.table import Column, Table
 from parsim.report.write import Content, write_together
 from parsim.scenario.leaves import value_at
 from parsim.scenario.scenario import flow
@@ -21,7 +22,8 @@ from parsim.study.sweep.study import Entry, StudyData
 _ALWAYS = ("step_time_s", "estimated_step_time_s", "mfu", "peak_bytes")
 _LONGEST = 24
 """letters of a value"""
-Column = tuple[str, list[str]]
+Cells = tuple[str, list[str]]
+"""a heading, and a cell per row"""
 
 
 def text(study: StudyData) -> str:
@@ -30,7 +32,9 @@ def text(study: StudyData) -> str:
     shown = study.shown
     if not shown:
         return "\n".join([*lines, "No row keeps all constraints.", *_reasons(study)])
-    lines += [*_table(_columns(study, shown)), *_common(study, shown), ""]
+    columns = _columns(study, shown)
+    table = Table([Column(heading) for heading, _ in columns], list(zip(*(cells for _, cells in columns), strict=True)))
+    lines += [table.text(), *_common(study, shown), ""]
     whole = study.front if len(study.objectives) > 1 and study.passed else study.entries
     if (more := len(whole) - len(shown)) > 0:
         lines += [f"{more:,} more; --top shows them.", ""]
@@ -68,8 +72,8 @@ def _reasons(study: StudyData) -> list[str]:
     return [f"  {count:,} x {reason}" for reason, count in sorted(found.items(), key=lambda item: -item[1])[:5]]
 
 
-def _columns(study: StudyData, shown: Sequence[Entry]) -> list[Column]:
-    columns: list[Column] = [("#", [str(place) for place in range(1, len(shown) + 1)])]
+def _columns(study: StudyData, shown: Sequence[Entry]) -> list[Cells]:
+    columns: list[Cells] = [("#", [str(place) for place in range(1, len(shown) + 1)])]
     if len(study.objectives) > 1:
         columns.append(("front", ["*" if entry.layer == 1 else "" for entry in shown]))
     several = any(len(entry.rows) > 1 for entry in shown)
@@ -114,7 +118,7 @@ def _spread(entry: Entry, name: str) -> str:
     return NONE if found is None or not mean else percent((found[1] - found[0]) / abs(mean))
 
 
-def _figures(study: StudyData, metric: Metric, values: Sequence[float | None]) -> Column:
+def _figures(study: StudyData, metric: Metric, values: Sequence[float | None]) -> Cells:
     """A metric in one unit, named in its heading."""
     if metric.unit == "s":
         unit = time_unit(max((abs(value) for value in values if value is not None), default=0.0))
@@ -132,13 +136,6 @@ def _figures(study: StudyData, metric: Metric, values: Sequence[float | None]) -
 def currency(study: StudyData) -> str:
     """In which money is."""
     return str(value_at(study.space.base.tree, "economics.currency") or "USD")
-
-
-def _table(columns: Sequence[Column]) -> list[str]:
-    widths = [max(len(heading), *map(len, cells)) for heading, cells in columns]
-    lines = ["  ".join(f"{heading:>{width}}" for (heading, _), width in zip(columns, widths, strict=True))]
-    rows = zip(*(cells for _, cells in columns), strict=True)
-    return [*lines, *("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)]
 
 
 def _best(study: StudyData, entry: Entry) -> list[str]:
@@ -186,10 +183,8 @@ def _cut(word: str) -> str:
 
 def reasons(study: StudyData, which: str) -> str:
     """One line per point: key, label, reason."""
-    found = study.why_not(which)
-    keys = max(len(key[:8]) for key, _, _ in found)
-    labels = max(len(label) for _, label, _ in found)
-    return "\n".join(f"{key[:8]:<{keys}}  {label:<{labels}}  {reason}".rstrip() for key, label, reason in found)
+    columns = [Column("", align="left")] * 3
+    return Table(columns, [(key[:8], label, reason) for key, label, reason in study.why_not(which)]).text()
 
 
 BEST = "best.json"
