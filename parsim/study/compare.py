@@ -16,7 +16,7 @@ from parsim.report.representatives import choose
 from parsim.scenario import files
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.values import did_you_mean
-from parsim.study.compare_text import html, text
+from parsim.study.compare_text import text
 from parsim.study.compare_variants import variants
 from parsim.study.comparison import ComparisonData, Run
 from parsim.study.variants import Outcome, Source, outcomes, whole
@@ -61,6 +61,8 @@ class Comparison(ComparisonData):
         return f"<Comparison {self.title}: {', '.join(self.labels)}>"
 
     def _repr_html_(self) -> str:
+        from parsim.study.compare_files import html
+
         return html(self)
 
 

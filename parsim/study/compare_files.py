@@ -1,20 +1,23 @@
-"""The files of a comparison, each written whole or not at all, and its figures by name."""
+"""The figures of a comparison by name, its files, each written whole or not at all, and what a notebook shows of it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
 from functools import partial
+from hashlib import sha256
+from html import escape
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 from parsim.errors import Finding, InputError
+from parsim.report.notebook import on_paper
 from parsim.report.plots.comparison import Entry, breakdown_figure, collectives_figure, memory_figure
 from parsim.report.plots.comparison_timelines import timelines_figure
 from parsim.report.plots.figure import Drawing, save
 from parsim.report.plots.pareto import Place, pareto_figure
 from parsim.report.write import Content, write_together
-from parsim.study.compare_text import csv_text, markdown
+from parsim.study.compare_text import csv_text, markdown, notes, table
 from parsim.study.comparison import ComparisonData
 from parsim.study.differences import has_band, work
 
@@ -127,3 +130,18 @@ def _page(comparison: ComparisonData) -> str:
 
 def _drawn(comparison: ComparisonData, name: str, kind: Literal["svg", "png", "pdf"], width: float, out: BinaryIO) -> None:
     out.write(save(figure(comparison, name, width), kind, dpi=_DPI))
+
+
+def html(comparison: ComparisonData) -> str:
+    """A fragment without script."""
+    verdict = escape(comparison.verdict).replace(chr(10), "<br>")
+    parts = [f"<p><b>{escape(comparison.title)}</b><br>{verdict}</p>", table(comparison).notebook()]
+    parts += [
+        f"<p><b>{escape(title)}</b><br>{'<br>'.join(map(escape, items))}</p>"
+        for title, items in notes(comparison)
+        if title == "Not simulated"
+    ]
+    if "breakdown" in names(comparison):
+        svg = save(figure(comparison, "breakdown", 7.0), "svg", inline=True)
+        parts.append(on_paper(svg, f"parsim-{sha256(svg).hexdigest()[:12]}", "Where the step of each variant goes"))
+    return f"<div>{''.join(parts)}</div>"

@@ -1,13 +1,10 @@
-"""A comparison as tables: for a terminal, as Markdown and CSV, and in a notebook."""
+"""A comparison as tables: for a terminal, as Markdown and as CSV."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from hashlib import sha256
-from html import escape
 from shutil import get_terminal_size
 
-from parsim.report.notebook import on_paper
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
 from parsim.report.table import Cell, Column, Table
 from parsim.report.verdict import WORDS
@@ -161,21 +158,3 @@ def _name(row: Result) -> str:
     """A column with its unit: ``breakdown_s.compute`` has it, ``at_peak.parameters`` does not."""
     key = row.metric.key
     return f"{key}_bytes" if key.startswith("at_peak.") else key
-
-
-def html(comparison: ComparisonData) -> str:
-    """A fragment without script."""
-    verdict = escape(comparison.verdict).replace(chr(10), "<br>")
-    parts = [f"<p><b>{escape(comparison.title)}</b><br>{verdict}</p>", table(comparison).notebook()]
-    parts += [
-        f"<p><b>{escape(title)}</b><br>{'<br>'.join(map(escape, items))}</p>"
-        for title, items in notes(comparison)
-        if title == "Not simulated"
-    ]
-    from parsim.report.plots.figure import save
-    from parsim.study.compare_files import figure, names
-
-    if "breakdown" in names(comparison):
-        svg = save(figure(comparison, "breakdown", 7.0), "svg", inline=True)
-        parts.append(on_paper(svg, f"parsim-{sha256(svg).hexdigest()[:12]}", "Where the step of each variant goes"))
-    return f"<div>{''.join(parts)}</div>"

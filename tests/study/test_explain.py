@@ -11,11 +11,9 @@ from parsim.report.plots.tornado import Bar, tornado_figure
 from parsim.report.verdict import exposed_communication
 from parsim.scenario.build import build
 from parsim.scenario.files import names
-from parsim.study.assumptions import with_effects
-from parsim.study.explain import explain
-from parsim.study.explain_text import text
+from parsim.study.explain import explain, text
 from parsim.study.roofline import roofline
-from parsim.study.what_if import changes, scaled, tried, what_ifs
+from parsim.study.what_if import changes, scaled, tried, what_ifs, with_effects
 from parsim.units import snapped
 
 QUICK = [name for name in names("scenarios") if not any(word in name for word in ("1024x", "64x", "512x", "280x", "16384x", "context"))]

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim.errors import ScenarioError
+from parsim.study.search.lattice import divisors
 from parsim.study.sweep.ranges import (
     Divisors,
     Lattice,
     Listed,
     Point,
-    divisors,
     factorisations,
     lattice_of,
     multiplied,

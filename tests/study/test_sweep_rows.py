@@ -18,10 +18,9 @@ from parsim.errors import DeadlockError, InputError, ParsimError, ScenarioError
 from parsim.run import simulate
 from parsim.study.search.search import dominates, ranked
 from parsim.study.sweep.choice import Bounded, Everything
-from parsim.study.sweep.journal import Journal
 from parsim.study.sweep.metrics import METRICS, NAMED, figures
 from parsim.study.sweep.prover import QUESTIONS, Given, Least
-from parsim.study.sweep.rows import Row, objective
+from parsim.study.sweep.rows import Journal, Row, objective
 from parsim.study.sweep.rows import row as result
 from parsim.study.sweep.space import Place, Space, evaluate, evaluate_all
 from parsim.study.sweep.study_file import definition_of

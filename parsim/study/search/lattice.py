@@ -209,9 +209,10 @@ def _offloaded(strategy: str, place: str) -> dict[str, Any]:
 
 
 def divisors(number: int) -> list[int]:
-    """Ascending.
+    """The divisors of a positive number, in order.
 
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]
     """
-    return [n for n in range(1, number + 1) if number % n == 0]
+    low = [count for count in range(1, int(number**0.5) + 1) if number % count == 0]
+    return sorted({*low, *(number // count for count in low)})

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.values import shown
 from parsim.scenario.yaml_tree import Origin
+from parsim.study.search.lattice import divisors
 
 Point = Mapping[str, Any]
 """long key -> value"""
@@ -89,16 +90,6 @@ class Lattice:
 
     def document(self) -> Any:
         return {"product": list(self.keys), "equals": self.equals}
-
-
-def divisors(number: int) -> list[int]:
-    """The divisors of a positive number, in order.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    low = [count for count in range(1, int(number**0.5) + 1) if number % count == 0]
-    return sorted({*low, *(number // count for count in low)})
 
 
 def factorisations(number: int, factors: int) -> list[tuple[int, ...]]:

@@ -17,9 +17,8 @@ from parsim.study.search.search import Values
 from parsim.study.sweep.choice import Bounded, Choice, Everything
 from parsim.study.sweep.constraint import Constraint, constraint
 from parsim.study.sweep.definition import SEED, Definition, Source
-from parsim.study.sweep.journal import Journal
 from parsim.study.sweep.prover import Bound, Given, Proved, bounds_help
-from parsim.study.sweep.rows import Objective, Row, objective, scores
+from parsim.study.sweep.rows import Journal, Objective, Row, objective, scores
 from parsim.study.sweep.space import Place, Space, without_seed
 from parsim.study.sweep.study import StudyData
 from parsim.study.sweep.study_file import definition_of
