@@ -18,8 +18,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError
 from parsim.report.report import Report
-from parsim.run import simulate, step_of
-from parsim.scenario.build import build
+from parsim.run import simulate
 from parsim.scenario.load import load
 from parsim.scenario.scenario import Scenario
 from parsim.study.axes import Partial
@@ -153,11 +152,9 @@ def whole(scenario: Scenario) -> tuple[Report, str]:
 
 
 def figures(scenario: Scenario) -> tuple[Figures, str]:
-    """Look at a scenario: its step and its memory, equal to those of the report, which takes longer."""
-    built = build(scenario)
-    step = step_of(built)
-    found = Figures(step.step_time, built.training.global_batch, max(step.peaks.values(), default=0))
-    return found, "" if step.fits else LACKING
+    """Look at a scenario: its step and its memory."""
+    report, lacking = whole(scenario)
+    return Figures(report.step_time, report.measured.model.samples_per_step, report.peak_memory), lacking
 
 
 def outcomes(variants: Sequence[Variant], look: Look[T], *, jobs: int | None = 1, with_scenarios: bool = False) -> Iterator[Outcome[T]]:
