@@ -71,7 +71,7 @@ def axes_of(arguments: Iterable[str]) -> tuple[list[str], list[Axis]]:
         ScenarioError: an empty value between commas, or a key twice with several values.
     """
     plain: list[str] = []
-    found: list[tuple[str, list[str]]] = []
+    several: list[tuple[str, list[str]]] = []
     findings: list[Finding] = []
     for argument in arguments:
         key, equals, text = argument.partition("=")
@@ -82,12 +82,12 @@ def axes_of(arguments: Iterable[str]) -> tuple[list[str], list[Axis]]:
         place = (COMMAND_LINE + argument, None, None)
         if "" in values:
             findings.append(Finding("a value between commas is empty", key, text, "write a,b,c, or put a text in quotes", *place))
-        if any(key.strip() == other for other, _ in found):
+        if any(key.strip() == other for other, _ in several):
             findings.append(Finding("takes several values twice", key.strip(), text, "write all of them once, with commas", *place))
-        found.append((key.strip(), values))
+        several.append((key.strip(), values))
     if findings:
         raise ScenarioError(findings)
-    return plain, labelled(found)
+    return plain, labelled(several)
 
 
 def labelled(found: Sequence[tuple[str, Sequence[str]]]) -> list[Axis]:

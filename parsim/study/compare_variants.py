@@ -319,11 +319,11 @@ class _Reader:
             return ""
         name, plus, block = value.partition("+")
         try:
-            found = files.find("scenarios", name, self.document.path)
+            path = files.find("scenarios", name, self.document.path)
         except ScenarioError as error:
             self.problem(key, error.findings[0].message, value, error.findings[0].suggestion)
             return ""
-        return f"{found.stem if files.is_shipped(found) else found}{plus}{block}"
+        return f"{path.stem if files.is_shipped(path) else path}{plus}{block}"
 
     def entry(self, label: str, change: Any, base: str, shared: Partial | None) -> Entry:
         key = f"variants.{label}"

@@ -90,9 +90,9 @@ def fit(question: Question, *, maximum: str | None = None, alternatives: bool = 
     """
     answer = verdict(question)
     refused: list[str] = []
-    found = tuple(find_alternatives(answer, refused)) if alternatives else ()
+    fitting = tuple(find_alternatives(answer, refused)) if alternatives else ()
     largest = None if maximum is None else find_maximum(answer.tree, maximum)
-    return replace(answer, alternatives=found, maximum=largest, refused=tuple(refused))
+    return replace(answer, alternatives=fitting, maximum=largest, refused=tuple(refused))
 
 
 def verdict(question: Question) -> Answer:

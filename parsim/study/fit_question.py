@@ -202,13 +202,13 @@ def finetune_candidates(train: str, recompute: tuple[str, ...]) -> list[Candidat
 
     They train other things than what was asked for, so they are a family of their own.
     """
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for method in _FROM.get(train, ()):
         change = (f"training.finetune.method={method}",)
-        found.append((method, f"{_NAMES[method]} (rank 16, all linear layers)", change))
+        candidates.append((method, f"{_NAMES[method]} (rank 16, all linear layers)", change))
         if recompute:
-            found.append((method, f"{_NAMES[method]} (rank 16, all linear layers) + full recomputation", (*change, *recompute)))
-    return found
+            candidates.append((method, f"{_NAMES[method]} (rank 16, all linear layers) + full recomputation", (*change, *recompute)))
+    return candidates
 
 
 def offload_candidates(tree: Mapping[str, Any], recompute: tuple[str, ...]) -> list[Candidate]:
@@ -222,19 +222,21 @@ def offload_candidates(tree: Mapping[str, Any], recompute: tuple[str, ...]) -> l
     everything = ("parallel.data.strategy=zero3", optimizer, "training.offload.parameters=cpu")
     checkpoints = () if "training.recompute=full" not in recompute else recompute
     stored = (*checkpoints, "training.offload.activations=cpu") if checkpoints or training.get("recompute") == "full" else ()
-    found = []
+    candidates = []
     if "optimizer" not in present:
         whole = tree["parallel"]["data"]["strategy"] == "ddp"
         stage = ("parallel.data.strategy=zero2",) if whole else ()
         words = "optimizer in host memory" if not whole else "ZeRO-2 with the optimizer in host memory"
-        found.append(("offload", words, (*stage, optimizer)))
+        candidates.append(("offload", words, (*stage, optimizer)))
         if recompute:
-            found.append(("offload", f"{words} + full recomputation", (*stage, optimizer, *recompute)))
+            candidates.append(("offload", f"{words} + full recomputation", (*stage, optimizer, *recompute)))
     if "parameters" not in present:
-        found.append(("offload", "ZeRO-3 with parameters and optimizer in host memory + full recomputation", (*everything, *recompute)))
+        candidates.append(
+            ("offload", "ZeRO-3 with parameters and optimizer in host memory + full recomputation", (*everything, *recompute))
+        )
     if stored and "activations" not in present:
-        found.append(("offload", "ZeRO-3 with states and checkpoints in host memory", (*everything, *stored)))
+        candidates.append(("offload", "ZeRO-3 with states and checkpoints in host memory", (*everything, *stored)))
     if "nvme" not in present.values():
         drives = tuple(item.replace("=cpu", "=nvme") for item in everything)
-        found.append(("drives", "ZeRO-3 with parameters and optimizer on drives + full recomputation", (*drives, *recompute)))
-    return found
+        candidates.append(("drives", "ZeRO-3 with parameters and optimizer on drives + full recomputation", (*drives, *recompute)))
+    return candidates

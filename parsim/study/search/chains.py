@@ -139,15 +139,15 @@ def _early_frees(items: Sequence[Item]) -> dict[int, list[int]]:
 
 def _closure(place: int, items: Sequence[Item], pending: Mapping[int, object]) -> list[int]:
     """Pending items that an item waits for, directly or through others beside compute."""
-    found: dict[int, None] = {}
+    closure: dict[int, None] = {}
     stack = list(items[place].needs)
     while stack:
         need = stack.pop()
-        if need in found or need not in pending:
+        if need in closure or need not in pending:
             continue
-        found[need] = None
+        closure[need] = None
         stack += items[need].needs
-    return list(found)
+    return list(closure)
 
 
 ENOUGH = 3

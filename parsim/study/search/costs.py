@@ -129,12 +129,12 @@ def _alone(plan: Plan, block: int, *, checkpoint: bool) -> Plan:
 
 def _gathers(passes: StagePasses, block: int, *, last: bool, price: Price) -> dict[str, float]:
     """Seconds of the blocking gather with which a received message becomes whole, by direction."""
-    found = {}
+    seconds = {}
     for way, boundary, there in (("F", block - 1, block > 0), ("B", block, not last)):
         if there:
             size = passes.tape(boundary).tensors["output"].bytes
-            found[way] = 0.0 if passes.message(size) == size else price("all_gather", "tensor", passes.moved(size))
-    return found
+            seconds[way] = 0.0 if passes.message(size) == size else price("all_gather", "tensor", passes.moved(size))
+    return seconds
 
 
 JOINS = ("world", "model")
@@ -241,12 +241,12 @@ def up_to(items: list[Item], place: int) -> list[Item]:
 
 def _from(items: list[Item], place: int) -> list[Item]:
     """The items from a meeting on, with what they need before it dropped."""
-    found = []
+    behind = []
     for item in items[place:]:
         needs = [need - place for need in item.needs if need >= place]
         tails = [tail for tail in item.tails if tail != COMPUTE]
-        found.append(Item(item.name, item.kind, item.lanes, item.duration, collective=item.collective, needs=needs, tails=tails))
-    return found
+        behind.append(Item(item.name, item.kind, item.lanes, item.duration, collective=item.collective, needs=needs, tails=tails))
+    return behind
 
 
 def _gradients(sharding: Replicated) -> int:

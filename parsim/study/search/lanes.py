@@ -33,7 +33,7 @@ State = tuple[Hashable, ...]
 def moves(items: Sequence[Item], price: Price, speed: float) -> Moves:
     """A pass as a matrix."""
     lanes = list(dict.fromkeys([COMPUTE, *(lane for item in items for lane in (*item.lanes, *item.tails))]))
-    found: dict[str, list[tuple[str, float]]] = {}
+    chains: dict[str, list[tuple[str, float]]] = {}
     for source in (*lanes, ARRIVAL):
         if source == ARRIVAL:
             ends = longest(items, price, {}, speed=speed, arrival=0.0).lanes
@@ -41,8 +41,8 @@ def moves(items: Sequence[Item], price: Price, speed: float) -> Moves:
             ends = longest(items, price, {source: 0.0}, speed=speed).lanes
         for lane, seconds in ends.items():
             if seconds > -inf:
-                found.setdefault(lane, []).append((source, seconds))
-    return tuple((lane, tuple(sources)) for lane, sources in found.items() if sources != [(lane, 0.0)])
+                chains.setdefault(lane, []).append((source, seconds))
+    return tuple((lane, tuple(sources)) for lane, sources in chains.items() if sources != [(lane, 0.0)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class LaneCosts:
 
         def make() -> tuple[Moves, tuple[State, ...]]:
             passes = self.passes(p)
-            found = moves(passes.begin(), self._price(p), self.prices.speed(p))
-            return found, tuple(_state(sharding) for sharding in passes.sharding.values())
+            begun = moves(passes.begin(), self._price(p), self.prices.speed(p))
+            return begun, tuple(_state(sharding) for sharding in passes.sharding.values())
 
         return self.costs.cache.known(("begin", self.costs.stage_key(p)), make)
 
@@ -138,9 +138,9 @@ def chained(costs: CandidateCosts, order: Walked) -> float:
     lanes: list[dict[str, float]] = []
     states: dict[int, State] = {}
     for p in range(len(plan.slots)):
-        begun, found = lane_costs.begin(p)
+        begun, gathered = lane_costs.begin(p)
         lanes.append(after({COMPUTE: 0.0}, begun, -inf))
-        states |= dict(zip((chunk.stage for chunk in plan.of_rank(p)), found, strict=True))
+        states |= dict(zip((chunk.stage for chunk in plan.of_rank(p)), gathered, strict=True))
     travel = {("F", stage + 1): seconds for (way, stage), seconds in costs.sends.items() if way == "F"}
     travel |= {("B", stage - 1): seconds for (way, stage), seconds in costs.sends.items() if way == "B"}
     written: dict[Hashable, tuple[Moves, State]] = {}
@@ -162,15 +162,15 @@ def chained(costs: CandidateCosts, order: Walked) -> float:
 
 def after(lanes: dict[str, float], pass_moves: Moves, arrival: float) -> dict[str, float]:
     """The ends of a rank's lanes behind a pass."""
-    found = dict(lanes)
+    ends = dict(lanes)
     for lane, sources in pass_moves:
         end = -inf
         for source, seconds in sources:
             at = arrival if source == ARRIVAL else lanes.get(source, -inf)
             end = max(end, at + seconds)
-        if end > found.get(lane, -inf):
-            found[lane] = end
-    return found
+        if end > ends.get(lane, -inf):
+            ends[lane] = end
+    return ends
 
 
 def _ended(costs: CandidateCosts, lane_costs: LaneCosts, lanes: Sequence[Mapping[str, float]]) -> float:

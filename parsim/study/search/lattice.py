@@ -172,34 +172,34 @@ class Lattice:
             return [("1f1b", 1)]
         count = self.built.training.global_batch // layout.data // micro_batch
         most = self.layers // layout.pipeline
-        found: list[tuple[str, int]] = []
+        schedules: list[tuple[str, int]] = []
         for name in self.ranges.schedule:
             if name != "interleaved":
-                found.append((name, 1))
+                schedules.append((name, 1))
                 continue
             if count % layout.pipeline:
                 self.skipped["interleaved needs micro-batches divisible by pipeline stages (m % p = 0)"] += 1
                 continue
             for virtual in self.ranges.virtual_stages or [n for n in divisors(most) if n > 1]:
                 if 1 < virtual <= most:
-                    found.append((name, virtual))
+                    schedules.append((name, virtual))
                 else:
                     self.skipped[f"{self.layers} layers cannot fill pipeline x virtual stages"] += 1
-        return found
+        return schedules
 
     def _states(self, layout: Layout) -> list[tuple[str, Any, str]]:
         """Strategy, shard size and place of the optimizer; a single replica has nothing to reduce or to shard."""
         replicas = layout.data * layout.context
         if replicas == 1:
             return [("ddp", "auto", "none")]
-        found: list[tuple[str, Any, str]] = []
+        states: list[tuple[str, Any, str]] = []
         for strategy in self.ranges.strategy:
             shards: Sequence[Any] = ("auto",)
             if strategy == "hsdp":
                 shards = self.ranges.shard_size or [n for n in divisors(replicas) if 1 < n < replicas]
             places = self.ranges.offload if strategy in ("zero1", "zero2", *SHARDED) else ("none",)
-            found += [(strategy, shard, place) for shard, place in product(shards, places)]
-        return found
+            states += [(strategy, shard, place) for shard, place in product(shards, places)]
+        return states
 
 
 def _offloaded(strategy: str, place: str) -> dict[str, Any]:

@@ -120,10 +120,10 @@ class Best:
 
     def joined(self, others: Mapping[int, Values]) -> Best:
         """See `Incumbents.joined`."""
-        found = Best(self.count, self.limit)
-        found._found = sorted([*self._found, *((values, number) for number, values in others.items() if values[0] <= self.limit)])
-        del found._found[self.count :]
-        return found
+        both = Best(self.count, self.limit)
+        both._found = sorted([*self._found, *((values, number) for number, values in others.items() if values[0] <= self.limit)])
+        del both._found[self.count :]
+        return both
 
     def kept(self) -> list[int]:
         """See `Incumbents.kept`."""
@@ -148,11 +148,11 @@ class Front:
 
     def joined(self, others: Mapping[int, Values]) -> Front:
         """See `Incumbents.joined`."""
-        found = Front()
-        found._found = list(self._found)
+        both = Front()
+        both._found = list(self._found)
         for number, values in others.items():
-            found.add(values, number)
-        return found
+            both.add(values, number)
+        return both
 
     def kept(self) -> list[int]:
         """See `Incumbents.kept`."""
@@ -191,7 +191,7 @@ def ranked(scores: Sequence[Values]) -> list[Ranked]:
 def _layers(scores: Sequence[Values], order: Sequence[int]) -> dict[int, int]:
     """Layer of each place. In the sorted order only earlier ones can dominate; the last of a layer is asked first."""
     layers: list[list[int]] = []
-    found: dict[int, int] = {}
+    layer_of: dict[int, int] = {}
     for place in order:
         number = next(
             (
@@ -204,5 +204,5 @@ def _layers(scores: Sequence[Values], order: Sequence[int]) -> dict[int, int]:
         if number == len(layers):
             layers.append([])
         layers[number].append(place)
-        found[place] = number + 1
-    return found
+        layer_of[place] = number + 1
+    return layer_of

@@ -86,8 +86,8 @@ class AnswerData:
     @property
     def assumed(self) -> list[Assumed]:
         """Each once."""
-        found = [*self.recipe.assumed, *(one for sized in self.machines for one in sized.assumed)]
-        return list({(one.name, one.value): one for one in found}.values())
+        assumed = [*self.recipe.assumed, *(one for sized in self.machines for one in sized.assumed)]
+        return list({(one.name, one.value): one for one in assumed}.values())
 
 
 def ranking(configurations: list[Configuration], minimise: str) -> list[Configuration]:

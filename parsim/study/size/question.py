@@ -102,24 +102,24 @@ class Question:
 
     def document(self) -> Mapping[str, Any]:
         """What was asked, as JSON has it: keys as in a file, but for machines, which say what is theirs."""
-        found: dict[str, Any] = {"model": self.model, "tokens": self.tokens, "on": [machine.document() for machine in self.machines]}
+        document: dict[str, Any] = {"model": self.model, "tokens": self.tokens, "on": [machine.document() for machine in self.machines]}
         if self.deadline is not None:
-            found["days"] = self.deadline / 86400.0
+            document["days"] = self.deadline / 86400.0
         if self.budget is not None:
-            found["budget"] = str(self.budget)
+            document["budget"] = str(self.budget)
         for key in ("sequence_length", "global_batch", "precision", "max_gpus", "pue", "goodput", "years"):
             if (value := getattr(self, key)) is not None:
-                found[key] = value
+                document[key] = value
         for key, value in (("mtbf", self.mtbf), ("checkpoint_time", self.checkpoint_time), ("restart_time", self.restart_time)):
             if value is not None:
-                found[key] = f"{value:.15g} s"
+                document[key] = f"{value:.15g} s"
         if self.power_price is not None:
-            found["power_price"] = str(self.power_price)
-        found |= {
+            document["power_price"] = str(self.power_price)
+        document |= {
             "micro_batch": list(self.micro_batches), "software": self.software, "recompute": list(self.recompute),
             "schedule": list(self.schedules), "sharding": list(self.sharding), "minimise": self.minimise, "currency": self.currency,
         }  # fmt: skip
-        return found
+        return document
 
 
 _SCALE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}

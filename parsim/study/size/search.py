@@ -125,24 +125,24 @@ class Candidates:
 
     def _economics(self) -> dict[str, Any]:
         question, machine, recipe = self.question, self.machine, self.recipe
-        found: dict[str, Any] = {"currency": question.currency}
+        economics: dict[str, Any] = {"currency": question.currency}
         if machine.purchase is not None:
-            found["purchase"] = {machine.purchase.per: str(machine.purchase.price)}
+            economics["purchase"] = {machine.purchase.per: str(machine.purchase.price)}
             if question.years is not None:
-                found["purchase"]["years"] = question.years
+                economics["purchase"]["years"] = question.years
         elif machine.gpu_hour is not None:
-            found["gpu_hour"] = str(machine.gpu_hour)
+            economics["gpu_hour"] = str(machine.gpu_hour)
         elif self.has_example:
-            found["gpu_hour"] = "example"
+            economics["gpu_hour"] = "example"
         if question.power_price is not None:
-            found["power_price"] = str(question.power_price)
+            economics["power_price"] = str(question.power_price)
         if question.pue is not None:
-            found["pue"] = question.pue
+            economics["pue"] = question.pue
         if recipe.mtbf is not None and recipe.checkpoint_time is not None:
-            found |= {"mtbf_per_gpu": f"{recipe.mtbf:.15g} s", "checkpoint_time": f"{recipe.checkpoint_time:.15g} s"}
+            economics |= {"mtbf_per_gpu": f"{recipe.mtbf:.15g} s", "checkpoint_time": f"{recipe.checkpoint_time:.15g} s"}
             if question.restart_time is not None:
-                found["restart_time"] = f"{question.restart_time:.15g} s"
-        return found
+                economics["restart_time"] = f"{question.restart_time:.15g} s"
+        return economics
 
     # -- what is asked about a strategy ---------------------------------------------------------------------------------
 
@@ -169,10 +169,10 @@ class Candidates:
         if isinstance(built, str):
             return QuickBound(0.0, refused=built)
         try:
-            found = self._bounder.bounds(built)
+            bounds = self._bounder.bounds(built)
         except InputError as error:
             return QuickBound(0.0, refused=error.findings[0].message)
-        return QuickBound(found.step_time * self._ratio(strategy), max(0, found.peak_memory - found.capacity))
+        return QuickBound(bounds.step_time * self._ratio(strategy), max(0, bounds.peak_memory - bounds.capacity))
 
     def _ratio(self, strategy: Strategy) -> float:
         """Estimated over simulated step; known before a simulation, so that a bound of one is a bound of the other."""
@@ -260,10 +260,10 @@ def fastest(strategies: Iterable[Strategy], candidates: Candidates, limit: float
             tight.add(number)
             search.raised(number, (candidates.tight(strategy),))
             continue
-        found = results[number] = candidates.simulate(strategy)
+        configuration = results[number] = candidates.simulate(strategy)
         tally.simulated += 1
-        tally.did_not_fit += not found.fits
-        search.known(number, (found.step_time,) if found.fits else None)
+        tally.did_not_fit += not configuration.fits
+        search.known(number, (configuration.step_time,) if configuration.fits else None)
     tally.too_slow = len(search.left)
     for number in search.answer.kept():
         choice.strategy, choice.found = entered[number], results[number]

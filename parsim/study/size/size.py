@@ -148,10 +148,10 @@ class _Walk:
             return Sized(self.machine.label, (), (), (), text)
         grid = self._fixed() if self.machine.gpus else self._free()
         looked = tuple(self.looked[gpus] for gpus in sorted(self.looked))
-        found = [one.found for one in looked if one.found is not None]
-        possible = ranking([one for one in found if one.meets(self.question.deadline, self.budget)], self.question.minimise)
+        configurations = [one.found for one in looked if one.found is not None]
+        possible = ranking([one for one in configurations if one.meets(self.question.deadline, self.budget)], self.question.minimise)
         reason = "" if possible else self._reason(grid)
-        return Sized(self.machine.label, grid, looked, tuple(possible), reason, tuple(self.notes), self._assumed(found))
+        return Sized(self.machine.label, grid, looked, tuple(possible), reason, tuple(self.notes), self._assumed(configurations))
 
     def _has_price(self) -> bool:
         machine = self.machine
@@ -203,8 +203,8 @@ class _Walk:
         return self.candidates.floor(count) * self.question.tokens / self.candidates.recipe.tokens_per_step * self.stretch
 
     def _is_possible(self, count: int) -> bool:
-        found = self.looked[count].found if count in self.looked else None
-        return found is not None and found.meets(self.question.deadline, self.budget)
+        configuration = self.looked[count].found if count in self.looked else None
+        return configuration is not None and configuration.meets(self.question.deadline, self.budget)
 
     def _look(self, count: int, limit: float, key: int | None = None) -> None:
         floor = self.candidates.floor(count)
@@ -263,19 +263,19 @@ class _Walk:
     def _economics(self, count: int) -> Economics | None:
         """Prices, power and failures at a number of GPUs: of any strategy, they are the same."""
         for strategy in self.lattice.at(count):
-            found = self.candidates.economics(strategy)
-            if found is not None:
-                return found
+            economics = self.candidates.economics(strategy)
+            if economics is not None:
+                return economics
         return None
 
     # -- words ----------------------------------------------------------------------------------------------------------
 
     def _reason(self, grid: tuple[int, ...]) -> str:
-        found = [one.found for one in self.looked.values() if one.found is not None]
+        configurations = [one.found for one in self.looked.values() if one.found is not None]
         question = self.question
         most = question.max_gpus or MOST_GPUS
-        if found:
-            quick = min(found, key=lambda one: one.seconds)
+        if configurations:
+            quick = min(configurations, key=lambda one: one.seconds)
             said = [f"the fastest, {quick.gpus} GPUs with {quick.strategy}, takes {quick.days:.1f} days"]
             if quick.cost is not None and self.budget is not None:
                 said.append(f"and costs {quick.cost:,.0f} {question.currency}")

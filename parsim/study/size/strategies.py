@@ -50,18 +50,18 @@ class Strategy:
 
     def keys(self) -> dict[str, Any]:
         """Scenario keys and their values."""
-        found: dict[str, Any] = {
+        keys: dict[str, Any] = {
             "training.micro_batch": self.micro_batch, "parallel.data.strategy": self.sharding if self.data > 1 else "none",
         }  # fmt: skip
         if self.recompute != "none":
-            found["training.recompute"] = self.recompute
+            keys["training.recompute"] = self.recompute
         if self.tensor > 1:
-            found |= {"parallel.tensor.size": self.tensor, "parallel.tensor.sequence_parallel": True}
+            keys |= {"parallel.tensor.size": self.tensor, "parallel.tensor.sequence_parallel": True}
         if self.pipeline > 1:
-            found["parallel.pipeline.size"] = self.pipeline
+            keys["parallel.pipeline.size"] = self.pipeline
         if self.chunks > 1:
-            found |= {"parallel.pipeline.schedule": "interleaved", "parallel.pipeline.virtual_stages": self.chunks}
-        return found
+            keys |= {"parallel.pipeline.schedule": "interleaved", "parallel.pipeline.virtual_stages": self.chunks}
+        return keys
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -179,10 +179,10 @@ def _notes(answer: AnswerData) -> Iterator[str]:
 
 
 def _assumed(answer: AnswerData) -> Iterator[str]:
-    found = answer.assumed
-    if found:
+    assumed = answer.assumed
+    if assumed:
         yield "Assumed"
-        for one in found:
+        for one in assumed:
             yield f"  {one.name}: {one.value} ({one.source})"
 
 
@@ -220,12 +220,12 @@ def _tally(sized: Sized) -> str:
 def figures(answer: AnswerData, kind: Kind = "svg", *, width: float = 7.0) -> dict[str, bytes]:
     """File name -> picture: time-cost (where there are prices) and gpus-time, of everything that was looked at."""
     options, unit, limits = _options(answer)
-    found = {}
+    pictures = {}
     if any(one.value is not None for one in options):
-        found[f"time-cost.{kind}"] = save(time_cost_figure(options, unit, limits, width=width), kind)
+        pictures[f"time-cost.{kind}"] = save(time_cost_figure(options, unit, limits, width=width), kind)
     if options:
-        found[f"gpus-time.{kind}"] = save(gpus_time_figure(options, limits, width=width), kind)
-    return found
+        pictures[f"gpus-time.{kind}"] = save(gpus_time_figure(options, limits, width=width), kind)
+    return pictures
 
 
 def scenarios(answer: AnswerData) -> dict[str, str]:
@@ -252,14 +252,14 @@ def write_scenarios(answer: AnswerData, directory: Path) -> list[Path]:
 
 
 def _options(answer: AnswerData) -> tuple[list[Option], str, Limits]:
-    found = [one for sized in answer.machines for one in sized.found]
+    configurations = [one for sized in answer.machines for one in sized.found]
     possible, best = set(answer.everything), set(front(answer.everything))
-    most = max((one.cost for one in found if one.cost is not None), default=0.0)
+    most = max((one.cost for one in configurations if one.cost is not None), default=0.0)
     scale, prefix = (1e6, "M ") if most >= 1e6 else (1e3, "k ") if most >= 1e3 else (1.0, "")
     question = answer.question
     options = [
         Option(one.machine, one.gpus, one.days, None if one.cost is None else one.cost / scale, one.band, one in possible, one in best)
-        for one in found
+        for one in configurations
     ]
     limits = Limits(
         None if question.deadline is None else question.deadline / 86400.0,

@@ -126,7 +126,7 @@ class Bounded:
             if least is not None:
                 self._least[place.number] = least
         for number, group in self._groups.items():
-            full = {place.number: found.full for place in group.places if (found := self._least.get(place.number)) and found.full}
+            full = {place.number: proven.full for place in group.places if (proven := self._least.get(place.number)) and proven.full}
             if full and self._must_fit:
                 self._full |= {place.number: f"does not fit: {full.get(place.number, 'nor does another seed')}" for place in group.places}
                 continue
@@ -136,9 +136,9 @@ class Bounded:
 
     def _bound(self, group: _Group) -> Values:
         """What the means over the seeds do not fall below; before they are looked at, any of them may turn out not to count."""
-        found = [self._bound_of(place) for place in group.places]
-        mean = group.looked and len(found) > 1
-        return tuple(fsum(column) / len(column) if mean else min(column) for column in zip(*found, strict=True))
+        bounds = [self._bound_of(place) for place in group.places]
+        mean = group.looked and len(bounds) > 1
+        return tuple(fsum(column) / len(column) if mean else min(column) for column in zip(*bounds, strict=True))
 
     def _bound_of(self, place: Place) -> Values:
         least = self._least.get(place.number)
@@ -222,11 +222,11 @@ class Bounded:
 
     def _settle(self, number: int, group: _Group) -> None:
         """All rows of a group are there."""
-        found = [values for place in group.places if (values := group.values[place.number]) is not None]
-        if len(found) < len(group.places):
+        kept = [values for place in group.places if (values := group.values[place.number]) is not None]
+        if len(kept) < len(group.places):
             self._search.known(number, None)
             return
-        self._kept[number] = tuple(fsum(column) / len(column) for column in zip(*found, strict=True))
+        self._kept[number] = tuple(fsum(column) / len(column) for column in zip(*kept, strict=True))
         self._search.known(number, self._kept[number])
 
     def _heard(self, place: Place, row: Row, group: _Group) -> None:
@@ -254,11 +254,13 @@ class Bounded:
 
     @property
     def passed(self) -> Mapping[int, str]:
-        found = dict(self._full)
+        reasons = dict(self._full)
         for number, least in self._search.left.items():
             group = self._groups[number]
-            found |= dict.fromkeys((place.number for place in group.places if place.number not in group.values), self._worse(least, group))
-        return found
+            reasons |= dict.fromkeys(
+                (place.number for place in group.places if place.number not in group.values), self._worse(least, group)
+            )
+        return reasons
 
     def _worse(self, least: Values, group: _Group) -> str:
         """Why a group is passed over: its bounds, and what beats them."""

@@ -162,10 +162,10 @@ def of(*path: str) -> Callable[[Document], Any]:
     """The number at a place of the document; None where there is none."""
 
     def value(document: Document) -> Any:
-        found: Any = document
+        at: Any = document
         for key in path:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found
+            at = at.get(key) if isinstance(at, Mapping) else None
+        return at
 
     return value
 

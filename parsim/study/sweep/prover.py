@@ -97,9 +97,9 @@ def bounds_help(objective: Objective) -> bool:
 def least_of(objective: Objective, least: Least) -> float:
     """What the score of an objective cannot fall below; minus infinity where nothing is known."""
     name = objective.metric.name
-    found = _OF_BOUNDS[name](least)
+    least_figure = _OF_BOUNDS[name](least)
     slack = 0.0 if name in UNTIMED or (least.exact and name == "step_time_s") else SLACK  # the others are put together otherwise
-    return -inf if found is None else -found * (1.0 + slack) if objective.most else found * (1.0 - slack)
+    return -inf if least_figure is None else -least_figure * (1.0 + slack) if objective.most else least_figure * (1.0 - slack)
 
 
 def _over(one: float | None, other: float) -> float | None:
@@ -225,12 +225,12 @@ def tighter(base: Scenario, question: Question, about: Sequence[tuple[Settings, 
 def _better(neighbours: Neighbours, settings: Settings, least: Least, asked: Callable[[Built], float], *, exact: bool) -> Least | None:
     try:
         built = neighbours.built(settings)
-        found = asked(built)
+        better = asked(built)
     except Exception:
         if exact:
             return None  # whatever is wrong is wrong with its row, too, which says it
         raise
-    step_time = found if exact else max(least.step_time, found)
+    step_time = better if exact else max(least.step_time, better)
     return least._replace(step_time=step_time, bill=_bill(built, step_time), exact=exact)
 
 

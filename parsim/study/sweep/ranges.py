@@ -129,11 +129,11 @@ def multiplied(low: float, high: float, factor: float) -> list[Any]:
     [1, 3, 9, 27]
     """
     value, end, by = (Decimal(str(number)) for number in (low, high, factor))
-    found = []
+    values = []
     while value <= end:
-        found.append(_plain(value))
+        values.append(_plain(value))
         value *= by
-    return found
+    return values
 
 
 def points(axes: Sequence[Axis], resolve: Resolve) -> Iterator[Point]:
@@ -152,8 +152,8 @@ def points(axes: Sequence[Axis], resolve: Resolve) -> Iterator[Point]:
         for point in ordered[number].points(before, resolve):
             yield from below(number + 1, {**before, **point})
 
-    for found in below(0, {}):
-        yield {key: found[key] for key in keys}
+    for combination in below(0, {}):
+        yield {key: combination[key] for key in keys}
 
 
 def values_of(form: Any, key: str, place: Origin) -> list[Any] | Divisors:

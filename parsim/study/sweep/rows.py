@@ -62,8 +62,8 @@ class Objective:
 
 def scores(objectives: Sequence[Objective], row: Mapping[str, Any]) -> Values | None:
     """What is to be small; None where a figure is missing."""
-    found = [one.score(row) for one in objectives]
-    return None if None in found else tuple(float(score) for score in found if score is not None)
+    scored = [one.score(row) for one in objectives]
+    return None if None in scored else tuple(float(score) for score in scored if score is not None)
 
 
 def objective(name: Any, origin: Origin = ("", None, None), *, most: bool = False) -> Objective:
@@ -73,15 +73,15 @@ def objective(name: Any, origin: Origin = ("", None, None), *, most: bool = Fals
         ScenarioError: no such metric, or none that may be small or large.
     """
     word = "maximise" if most else "minimise"
-    found = metric(name.strip()) if isinstance(name, str) else None
-    if found is None:
+    wanted = metric(name.strip()) if isinstance(name, str) else None
+    if wanted is None:
         known = [item.name for item in METRICS if item.better]
         close = difflib.get_close_matches(str(name), [*known, *ALIASES], n=1, cutoff=0.6)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
         raise ScenarioError(Finding(f"there is no figure {name!r} to {word}", word, name, hint, *origin))
-    if not found.better or found.name == "fits":
-        raise ScenarioError(Finding(f"{found.name} is neither better small nor large", word, name, "use it in where", *origin))
-    return Objective(found, most, origin)
+    if not wanted.better or wanted.name == "fits":
+        raise ScenarioError(Finding(f"{wanted.name} is neither better small nor large", word, name, "use it in where", *origin))
+    return Objective(wanted, most, origin)
 
 
 Row = dict[str, Any]

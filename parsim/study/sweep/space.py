@@ -128,15 +128,15 @@ class Space:
 
         def value(word: Word) -> Any:
             if word.stage == Stage.WRITTEN:
-                found = _read(word, self._written(settings, word.name))
-                if found is None and word.name in _LATER:
+                known = _read(word, self._written(settings, word.name))
+                if known is None and word.name in _LATER:
                     later = _LATER[word.name]
-                    found = facts.get(later, figures.get(later))
-                return found
+                    known = facts.get(later, figures.get(later))
+                return known
             if word.name in facts:
                 return facts[word.name]
-            found = figures.get(word.name)
-            return found if found is None or isinstance(found, (bool, str)) else float(found) * word.factor
+            known = figures.get(word.name)
+            return known if known is None or isinstance(known, (bool, str)) else float(known) * word.factor
 
         return value
 
@@ -234,9 +234,9 @@ def _read(word: Word, value: Any) -> Any:
     if word.leaf is None:
         return value if isinstance(value, (int, float, str, bool)) else None
     try:
-        found = word.leaf.check(canonical(word.name, value)[1])
+        checked = word.leaf.check(canonical(word.name, value)[1])
     except ValueError:
         return None
     if word.sort in ("text", "any"):
-        return found if isinstance(found, (int, float, str, bool)) else None
-    return None if isinstance(found, str) else found
+        return checked if isinstance(checked, (int, float, str, bool)) else None
+    return None if isinstance(checked, str) else checked

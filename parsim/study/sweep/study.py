@@ -108,7 +108,7 @@ class StudyData:
             for key, value in place.settings.items():
                 if value not in values.setdefault(key, []):
                     values[key].append(value)
-        return tuple(key for key, found in values.items() if len(found) > 1)
+        return tuple(key for key, several in values.items() if len(several) > 1)
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -127,14 +127,14 @@ class StudyData:
         for place in self.places:
             if (row := self.row(place)) is not None:
                 groups.setdefault(without_seed(place), []).append((place, row))
-        found: list[tuple[Place, tuple[Row, ...], Values]] = []
+        kept: list[tuple[Place, tuple[Row, ...], Values]] = []
         for group in groups.values():
             values = [one for _, row in group if (one := scores(self.objectives, row)) is not None]
             if len(values) < len(group) or any(self.broken(place, row) for place, row in group):
                 continue
             means = tuple(math.fsum(column) / len(column) for column in zip(*values, strict=True))
-            found.append((group[0][0], tuple(row for _, row in group), means))
-        return [Entry(*found[one.place], one.layer) for one in ranked([means for _, _, means in found])]
+            kept.append((group[0][0], tuple(row for _, row in group), means))
+        return [Entry(*kept[one.place], one.layer) for one in ranked([means for _, _, means in kept])]
 
     @property
     def best(self) -> Entry | None:

@@ -44,10 +44,10 @@ def definition_of(source: Source) -> Definition:
     path = files.find("scenarios", file)
     stem = path.stem if not block else f"{path.stem}+{block}"
     document = files.read(path)
-    found = Definition(file, str(document.tree.get("name") or stem), stem)
+    definition = Definition(file, str(document.tree.get("name") or stem), stem)
     if document.tree.get("study") is not None:
-        found = _Block(document, "study.", file, path.stem, stem).definition()
-    return found.changed(named=[block]) if plus else found
+        definition = _Block(document, "study.", file, path.stem, stem).definition()
+    return definition.changed(named=[block]) if plus else definition
 
 
 def is_study(tree: Mapping[str, Any]) -> bool:
@@ -93,7 +93,7 @@ class _Block:
         axes = self.axes(tree)
         objectives = [self.reader.objective(one, place) for one, place in self.listed(tree, "minimise")]
         objectives += [self.reader.objective(one, place, most=True) for one, place in self.listed(tree, "maximise")]
-        found = Definition(
+        definition = Definition(
             source=self.source(tree) if self.scenario is None else self.refuse_scenario(tree),
             name=str(tree.get("name") or self.document.tree.get("name") or self.name),
             stem=self.stem,
@@ -106,20 +106,20 @@ class _Block:
         )
         if self.reader.findings:
             raise ScenarioError(self.reader.findings)
-        return found
+        return definition
 
     def axes(self, tree: Mapping[str, Any]) -> list[Axis]:
-        found: list[Axis | None] = []
+        read: list[Axis | None] = []
         listed = tree.get("axes", {})
         if not isinstance(listed, Mapping):
             self.problem("axes", f"{shown(listed)} is not a mapping of keys to values", listed, "write parallel.tensor.size: [1, 2, 4]")
             listed = {}
-        found += [self.reader.axis(key, form, self.place(f"axes.{key}")) for key, form in listed.items()]
-        found += [self.reader.lattice(form, place) for form, place in self.listed(tree, "lattice")]
-        found += [self.reader.zipped(form, place) for form, place in self.listed(tree, "zip")]
+        read += [self.reader.axis(key, form, self.place(f"axes.{key}")) for key, form in listed.items()]
+        read += [self.reader.lattice(form, place) for form, place in self.listed(tree, "lattice")]
+        read += [self.reader.zipped(form, place) for form, place in self.listed(tree, "zip")]
         if "seeds" in tree:
-            found += self.reader.seeds(tree["seeds"], self.place("seeds"))
-        axes = [axis for axis in found if axis is not None]
+            read += self.reader.seeds(tree["seeds"], self.place("seeds"))
+        axes = [axis for axis in read if axis is not None]
         seen: dict[str, None] = {}
         for key in (key for axis in axes for key in axis.keys):
             if key in seen:
@@ -144,11 +144,11 @@ class _Block:
             )
             return ""
         try:
-            found = files.find("scenarios", value, self.document.path)
+            path = files.find("scenarios", value, self.document.path)
         except ScenarioError as error:
             self.problem("scenario", error.findings[0].message, value, error.findings[0].suggestion)
             return ""
-        return found.stem if files.is_shipped(found) else str(found)
+        return path.stem if files.is_shipped(path) else str(path)
 
     def refuse_scenario(self, tree: Mapping[str, Any]) -> Source:
         if "scenario" in tree:

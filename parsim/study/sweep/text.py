@@ -62,14 +62,14 @@ def _counted(study: StudyData) -> str:
 
 def _reasons(study: StudyData) -> list[str]:
     """Why nothing is left: the commonest reasons, each once."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for place in study.places:
         if (row := study.row(place)) is not None and row["status"] in ("refused", "failed", "deadlock"):
             reason = f"{row['status']}: {row['reason']}"
         else:
             reason = study.why(place).partition(": ")[0]
-        found[reason] = found.get(reason, 0) + 1
-    return [f"  {count:,} x {reason}" for reason, count in sorted(found.items(), key=lambda item: -item[1])[:5]]
+        counts[reason] = counts.get(reason, 0) + 1
+    return [f"  {count:,} x {reason}" for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:5]]
 
 
 def _columns(study: StudyData, shown: Sequence[Entry]) -> list[Cells]:
@@ -114,8 +114,8 @@ def _common(study: StudyData, shown: Sequence[Entry]) -> list[str]:
 
 def _spread(entry: Entry, name: str) -> str:
     """Largest less smallest, of the mean."""
-    found, mean = entry.spread(name), entry.mean(name)
-    return NONE if found is None or not mean else percent((found[1] - found[0]) / abs(mean))
+    spread, mean = entry.spread(name), entry.mean(name)
+    return NONE if spread is None or not mean else percent((spread[1] - spread[0]) / abs(mean))
 
 
 def _figures(study: StudyData, metric: Metric, values: Sequence[float | None]) -> Cells:

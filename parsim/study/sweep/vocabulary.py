@@ -63,9 +63,9 @@ def find(text: str) -> Word:
     if name in FACTS:
         return Word(name, NUMBER, Stage.KNOWN)
     if name in NAMED:
-        found = NAMED[name]
-        sort: Sort = "flag" if name == "fits" else found.dimension
-        return Word(name, sort, Stage.SIMULATED, None, found.factor, found.unit)
+        metric = NAMED[name]
+        sort: Sort = "flag" if name == "fits" else metric.dimension
+        return Word(name, sort, Stage.SIMULATED, None, metric.factor, metric.unit)
     return _leaf(text)
 
 
@@ -92,15 +92,15 @@ def _leaf(text: str) -> Word:
 @cache
 def _by_ending() -> dict[str, tuple[str, ...]]:
     """Every ending of a leaf's key, short forms included -> the keys that end so."""
-    found: dict[str, list[str]] = {}
+    keys_by_ending: dict[str, list[str]] = {}
     for key in leaves():
         words = key.split(".")
         for first in range(1, len(words)):
-            found.setdefault(".".join(words[first:]), []).append(key)
+            keys_by_ending.setdefault(".".join(words[first:]), []).append(key)
     for short, long in SHORT.items():
         if long in leaves():
-            found.setdefault(short.rpartition(".")[2], []).append(long)
-    return {ending: tuple(keys) for ending, keys in found.items()}
+            keys_by_ending.setdefault(short.rpartition(".")[2], []).append(long)
+    return {ending: tuple(keys) for ending, keys in keys_by_ending.items()}
 
 
 def _sort(kind: Kind) -> Sort:
@@ -142,19 +142,19 @@ class Machines:
 
     def facts(self, scenario: Scenario) -> dict[str, float]:
         """What is known of `FACTS`; what cannot be built leaves them out (the simulation says why)."""
-        found = dict(self._machine(scenario))
-        if "gpus" in found and (data := _data_size(scenario, int(found["gpus"]))):
-            found["data_size"] = data
+        facts = dict(self._machine(scenario))
+        if "gpus" in facts and (data := _data_size(scenario, int(facts["gpus"]))):
+            facts["data_size"] = data
             if (count := _micro_batches(scenario, data)) is not None:
-                found["micro_batches"] = count
-        return found
+                facts["micro_batches"] = count
+        return facts
 
     def gpus(self, scenario: Scenario) -> int:
         """GPUs that the job uses. Raises InputError where the machine cannot be built."""
-        found = self._machine(scenario)
-        if "gpus" not in found:
+        sizes = self._machine(scenario)
+        if "gpus" not in sizes:
             machine(scenario)  # raises what is wrong with it
-        return int(found["gpus"])
+        return int(sizes["gpus"])
 
     def _machine(self, scenario: Scenario) -> Mapping[str, float]:
         word = json.dumps(scenario.tree["cluster"], sort_keys=True, default=str)
