@@ -9,7 +9,7 @@ from parsim.report.quantities import NONE, gib, number, percent, time_unit
 from parsim.report.table import Cell, Column, Table
 from parsim.report.verdict import WORDS
 from parsim.study.comparison import ComparisonData
-from parsim.study.differences import Input, Result, tight
+from parsim.study.differences import Compared, Input, tight
 
 _LONGEST = 26
 """letters of a value in a terminal, before it is cut"""
@@ -61,7 +61,7 @@ def _outcome(comparison: ComparisonData) -> Iterator[Row]:
     yield "limited by", *(NONE if one is None else WORDS[one["limiter_kind"]] for one in comparison.documents)
 
 
-def _differing(rows: Sequence[Result], words: dict[str, str]) -> Iterator[Row]:
+def _differing(rows: Sequence[Compared], words: dict[str, str]) -> Iterator[Row]:
     """The parts that any variant has, in one unit."""
     longest = max((value for row in rows for value in row.values if value is not None), default=0.0)
     for row in rows:
@@ -69,7 +69,7 @@ def _differing(rows: Sequence[Result], words: dict[str, str]) -> Iterator[Row]:
             yield _result(row, words.get(row.metric.heading, row.metric.heading).removeprefix("the "), longest)
 
 
-def _result(row: Result, heading: str = "", longest: float | None = None) -> Row:
+def _result(row: Compared, heading: str = "", longest: float | None = None) -> Row:
     heading = heading or row.metric.heading
     if row.metric.kind == "s":
         unit = time_unit(longest or max((abs(value) for value in row.values if value is not None), default=0.0))
@@ -154,7 +154,7 @@ def csv_text(comparison: ComparisonData) -> str:
     return Table(list(map(Column, keys)), rows).csv()
 
 
-def _name(row: Result) -> str:
+def _name(row: Compared) -> str:
     """A column with its unit: ``breakdown_s.compute`` has it, ``at_peak.parameters`` does not."""
     key = row.metric.key
     return f"{key}_bytes" if key.startswith("at_peak.") else key

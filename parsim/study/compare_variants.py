@@ -16,7 +16,7 @@ from parsim.scenario import files
 from parsim.scenario.files import Document
 from parsim.scenario.scenario import Scenario
 from parsim.scenario.values import did_you_mean, shown
-from parsim.study.axes import Axis, Choice, Partial, axes_of, combinations, label_of, nested
+from parsim.study.axes import Axis, AxisValue, Partial, axes_of, combinations, label_of, nested
 from parsim.study.variants import Source, Variant
 
 MOST = 48
@@ -216,7 +216,7 @@ _NOT_HERE = ("extends", "overrides")
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileVariant:
     """One line of ``variants``: a scenario, and what changes in it."""
 
     label: str
@@ -232,7 +232,7 @@ class ComparisonFile:
     path: Path
     name: str
     baseline: str | None
-    entries: tuple[Entry, ...]
+    entries: tuple[FileVariant, ...]
     axes: tuple[Axis, ...]
 
 
@@ -279,7 +279,7 @@ class _Reader:
         if not variants:
             if "base" not in self.tree:
                 self.problem("base", "is missing", None, "name a scenario: base: llama-7b-ddp-8x-a100")
-            entries = [Entry("", base, () if shared is None else (shared,))]
+            entries = [FileVariant("", base, () if shared is None else (shared,))]
         vary = self.mapping("vary")
         axes = tuple(axis for key, values in vary.items() if (axis := self.axis(str(key), values, list(map(str, vary)))) is not None)
         return ComparisonFile(path, name, self.text("baseline"), tuple(entries), axes)
@@ -325,13 +325,13 @@ class _Reader:
             return ""
         return f"{path.stem if files.is_shipped(path) else path}{plus}{block}"
 
-    def entry(self, label: str, change: Any, base: str, shared: Partial | None) -> Entry:
+    def entry(self, label: str, change: Any, base: str, shared: Partial | None) -> FileVariant:
         key = f"variants.{label}"
         if change is None:
             change = {}
         if not isinstance(change, Mapping):
             self.problem(key, f"{shown(change)} is not a mapping of changes", change, "write {key: value}")
-            return Entry(label, base)
+            return FileVariant(label, base)
         for word in _NOT_HERE:
             if word in change:
                 self.problem(f"{key}.{word}", "has no meaning in a variant", change[word], "write base: NAME or base: NAME+OVERRIDE")
@@ -341,7 +341,7 @@ class _Reader:
             self.problem(key, "has no scenario to change", None, "write base: NAME here or at the top of the file")
         rest = {name: value for name, value in change.items() if name not in ("base", *_NOT_HERE)}
         partials = [] if shared is None else [shared]
-        return Entry(label, base, (*partials, (rest, self.below(key))))
+        return FileVariant(label, base, (*partials, (rest, self.below(key))))
 
     def axis(self, key: str, values: Any, keys: list[str]) -> Axis | None:
         place = f"vary.{key}"
@@ -349,7 +349,7 @@ class _Reader:
             return Axis(
                 key,
                 tuple(
-                    Choice(str(label), partial=nested(key, value, self.document.origins, f"{place}.{label}"))
+                    AxisValue(str(label), partial=nested(key, value, self.document.origins, f"{place}.{label}"))
                     for label, value in values.items()
                 ),
             )
@@ -357,7 +357,7 @@ class _Reader:
             return Axis(
                 key,
                 tuple(
-                    Choice(label_of(key, value, keys), partial=nested(key, value, self.document.origins, f"{place}.{number}"))
+                    AxisValue(label_of(key, value, keys), partial=nested(key, value, self.document.origins, f"{place}.{number}"))
                     for number, value in enumerate(values)
                 ),
             )

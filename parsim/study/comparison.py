@@ -13,7 +13,19 @@ from parsim.report.report import Report
 from parsim.run import simulate
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario
-from parsim.study.differences import CATEGORIES, ESTIMATES, METRICS, PARTS, TIME_AND_ENERGY, Input, Result, costs, has_band, inputs, results
+from parsim.study.differences import (
+    CATEGORIES,
+    ESTIMATES,
+    METRICS,
+    PARTS,
+    TIME_AND_ENERGY,
+    Compared,
+    Input,
+    costs,
+    has_band,
+    inputs,
+    results,
+)
 from parsim.study.variants import Status
 from parsim.study.winner import Winner, thriftiest, winner
 from parsim.version import CONTRACT_VERSION, __version__
@@ -103,18 +115,18 @@ class ComparisonData:
         return inputs([run.scenario for run in self.runs], self.documents)
 
     @cached_property
-    def results(self) -> list[Result]:
+    def results(self) -> list[Compared]:
         """The figures of the reports."""
         estimates = ESTIMATES if any(map(has_band, self.documents)) else ()
         return results(self.documents, self.baseline, (*estimates, *METRICS, *TIME_AND_ENERGY, *costs(self.documents)))
 
     @cached_property
-    def parts(self) -> list[Result]:
+    def parts(self) -> list[Compared]:
         """Where the step goes, class by class."""
         return results(self.documents, self.baseline, PARTS)
 
     @cached_property
-    def categories(self) -> list[Result]:
+    def categories(self) -> list[Compared]:
         """What the peak of the fullest device is made of."""
         return results(self.documents, self.baseline, CATEGORIES)
 

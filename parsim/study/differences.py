@@ -46,7 +46,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Result:
+class Compared:
     """A number of the reports, None where there is none."""
 
     metric: Metric
@@ -259,10 +259,10 @@ CATEGORIES = tuple(Metric(f"at_peak.{key}", key, "B", _category(key)) for key in
 """the peak of the fullest device"""
 
 
-def results(documents: Sequence[Document | None], baseline: int, metrics: Sequence[Metric]) -> list[Result]:
+def results(documents: Sequence[Document | None], baseline: int, metrics: Sequence[Metric]) -> list[Compared]:
     """The metrics of all documents; differences are against the one at `baseline`."""
     rows = []
     for metric in metrics:
         values = tuple(None if document is None else metric.value(document) for document in documents)
-        rows.append(Result(metric, values, values[baseline]))
+        rows.append(Compared(metric, values, values[baseline]))
     return rows

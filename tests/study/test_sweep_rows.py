@@ -19,7 +19,7 @@ from parsim.run import simulate
 from parsim.study.search.search import dominates, ranked
 from parsim.study.sweep.choice import Bounded, Everything
 from parsim.study.sweep.metrics import METRICS, NAMED, figures
-from parsim.study.sweep.prover import QUESTIONS, Given, Least
+from parsim.study.sweep.prover import QUESTIONS, CallersBounds, Least
 from parsim.study.sweep.rows import Journal, Row, objective
 from parsim.study.sweep.rows import row as result
 from parsim.study.sweep.space import Place, Space, evaluate, evaluate_all
@@ -431,7 +431,7 @@ def test_bounds_of_the_bill_and_of_sizes(name: str, kept: int, monkeypatch: pyte
         return Least(0.0, gpus=least, bill={metric.name: least})
 
     places = list(Space(definition_of(TINY).changed(arguments=["training.global_batch=4,8,16,32"])).places(()))
-    choice = Bounded(places, Given(bound), [objective(name)], lambda place, _: (costs[place.settings["training.global_batch"]],), 2)
+    choice = Bounded(places, CallersBounds(bound), [objective(name)], lambda place, _: (costs[place.settings["training.global_batch"]],), 2)
     simulated = []
     while found := choice.take(dict.fromkeys(QUESTIONS, 1)):
         simulated += [job.place for job in found]

@@ -21,7 +21,7 @@ from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
 from parsim.scenario.built import Built
 from parsim.scenario.job import clock_of, plan_of
 from parsim.study.search.chains import short
-from parsim.study.search.costs import BlockCost, StageMemory, StageTimes, block_cost, stage_memory, stage_times
+from parsim.study.search.costs import BlockCost, RankTimes, StageMemory, block_cost, stage_memory, stage_times
 from parsim.study.search.prices import ChainPrices, Prices
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class CandidateCosts:
         """by pipeline rank; equal ones are one object"""
 
     @cached_property
-    def times(self) -> tuple[StageTimes, ...]:
+    def times(self) -> tuple[RankTimes, ...]:
         """By pipeline rank; equal ones are one object."""
         return tuple(map(self._stage_times, range(len(self.stages))))
 
@@ -221,7 +221,7 @@ class CandidateCosts:
         key = ("memory", self.stage_key(p))
         return self.cache.known(key, lambda: stage_memory(self.plan, p, self.clock, self.prices))
 
-    def _stage_times(self, p: int) -> StageTimes:
+    def _stage_times(self, p: int) -> RankTimes:
         """Its time besides its passes."""
         return self.cache.known(("times", self.stage_key(p)), lambda: stage_times(self.plan, p, self.clock, self.prices))
 

@@ -172,7 +172,7 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class StageTimes:
+class RankTimes:
     """One pipeline rank's time besides its passes."""
 
     before: float
@@ -208,7 +208,7 @@ def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float
     )
 
 
-def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float], prices: ChainPrices) -> StageTimes:
+def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float], prices: ChainPrices) -> RankTimes:
     """Write the end of the step of one pipeline rank and measure it."""
     passes = StagePasses(plan, pipeline_rank, plan.role(prices.ranks[pipeline_rank]), clock)
     speed = prices.speed(pipeline_rank)
@@ -230,7 +230,7 @@ def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float]
         queued_before = longest(up_to(items, meeting), price, from_queue, speed=speed).compute
         after = longest(_from(items, meeting), price, dict.fromkeys(items[meeting].lanes, 0.0), speed=speed).whole
         queued = -inf
-    return StageTimes(before, after, queued_before, queued, reductions)
+    return RankTimes(before, after, queued_before, queued, reductions)
 
 
 def up_to(items: list[Item], place: int) -> list[Item]:

@@ -46,7 +46,7 @@ class Ranges:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Split:
     """How the GPUs are divided."""
 
     tensor: int
@@ -77,7 +77,7 @@ class Lattice:
 
     # -- GPUs -----------------------------------------------------------------------------------------------------
 
-    def layouts(self) -> Iterator[Layout]:
+    def layouts(self) -> Iterator[Split]:
         """tensor x context x pipeline x data = GPUs."""
         ranges = self.ranges
         gpus = self.built.used_gpus
@@ -93,7 +93,7 @@ class Lattice:
                 if rule := self._layout_rule(tensor, context, pipeline, gpus):
                     self.skipped[rule] += 1
                 else:
-                    yield Layout(tensor, context, pipeline, gpus // (tensor * context * pipeline))
+                    yield Split(tensor, context, pipeline, gpus // (tensor * context * pipeline))
 
     def _tensor_rule(self, size: int) -> str:
         model = self.model
@@ -120,7 +120,7 @@ class Lattice:
 
     # -- batch ----------------------------------------------------------------------------------------------------
 
-    def _micro_batches(self, layout: Layout) -> Iterator[int]:
+    def _micro_batches(self, layout: Split) -> Iterator[int]:
         """Micro-batch sizes of which a replica's samples are a whole number."""
         total = self.built.training.global_batch
         if total % layout.data:
@@ -135,7 +135,7 @@ class Lattice:
 
     # -- the rest -------------------------------------------------------------------------------------------------
 
-    def _strategies(self, layout: Layout, micro_batch: int) -> Iterator[dict[str, Any]]:
+    def _strategies(self, layout: Split, micro_batch: int) -> Iterator[dict[str, Any]]:
         ranges = self.ranges
         sequence = ranges.sequence_parallel if layout.tensor > 1 else (False,)
         overlaps = ranges.overlap if layout.tensor > 1 else ranges.overlap[:1]
@@ -166,7 +166,7 @@ class Lattice:
                 for values in product(*(values for _, values in ranges.more)):
                     yield changes | dict(zip(keys, values, strict=True))
 
-    def _schedules(self, layout: Layout, micro_batch: int) -> list[tuple[str, int]]:
+    def _schedules(self, layout: Split, micro_batch: int) -> list[tuple[str, int]]:
         """Schedules and their virtual stages; one stage has no schedule."""
         if layout.pipeline == 1:
             return [("1f1b", 1)]
@@ -187,7 +187,7 @@ class Lattice:
                     self.skipped[f"{self.layers} layers cannot fill pipeline x virtual stages"] += 1
         return schedules
 
-    def _states(self, layout: Layout) -> list[tuple[str, Any, str]]:
+    def _states(self, layout: Split) -> list[tuple[str, Any, str]]:
         """Strategy, shard size and place of the optimizer; a single replica has nothing to reduce or to shard."""
         replicas = layout.data * layout.context
         if replicas == 1:

@@ -20,7 +20,7 @@ from parsim.study.workers import at_work, stamp
 Look = Callable[[Place], tuple[Place, Row | None] | None]
 
 
-class Choice(Queue[Place], Protocol):
+class CandidateQueue(Queue[Place], Protocol):
     """A queue whose answers are rows, or bounds (None: there are none), and what it passed over."""
 
     @property

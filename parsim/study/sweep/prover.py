@@ -122,7 +122,7 @@ class Prover(Protocol):
         ...
 
 
-class Given:
+class CallersBounds:
     """Bounds by a function of the caller."""
 
     questions: tuple[Question, ...] = ()
@@ -139,7 +139,7 @@ class Given:
         raise ValueError(f"bounds by a function of the caller do not answer {question!r}")
 
 
-class Proved:
+class ProvenBounds:
     """Those of `parsim.study.search`, by all workers."""
 
     questions: tuple[Question, ...] = ("longest", "chained", "step")

@@ -78,7 +78,7 @@ class Divisors:
 
 
 @dataclass(frozen=True)
-class Lattice:
+class ProductAxis:
     """Every way to write a number as a product of one factor per key, in order of the factors."""
 
     keys: tuple[str, ...]
@@ -177,13 +177,13 @@ def values_of(form: Any, key: str, place: Origin) -> list[Any] | Divisors:
     raise ScenarioError(Finding(f"{shown(dict(form))} is not a range", key, dict(form), FORMS, *place))
 
 
-def lattice_of(form: Any, place: Origin, name: Callable[[Any], str]) -> Lattice:
+def lattice_of(form: Any, place: Origin, name: Callable[[Any], str]) -> ProductAxis:
     """``{product: [keys], equals: gpus}``; `name` gives the long form of a key. Raises ScenarioError."""
     example = "write {product: [parallel.tensor.size, parallel.pipeline.size, parallel.data.size], equals: gpus}"
     keys = form.get("product") if isinstance(form, Mapping) else None
     if not isinstance(form, Mapping) or set(form) != {"product", "equals"} or not isinstance(keys, list) or len(keys) < 2:
         raise ScenarioError(Finding(f"{shown(form)} is not a lattice", "lattice", form, example, *place))
-    return Lattice(tuple(name(key) for key in keys), _of(form["equals"], "lattice", place))
+    return ProductAxis(tuple(name(key) for key in keys), _of(form["equals"], "lattice", place))
 
 
 def _range(form: Mapping[str, Any], key: str, place: Origin) -> list[Any]:

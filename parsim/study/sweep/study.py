@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Entry:
+class RankedRow:
     """A line of the table: a row, or the rows of several seeds."""
 
     place: Place
@@ -121,7 +121,7 @@ class StudyData:
         return next((one.why(known) for one in self.where if one.holds(known) is not True), "")
 
     @cached_property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[RankedRow]:
         """What keeps all constraints, the best first."""
         groups: dict[str, list[tuple[Place, Row]]] = {}
         for place in self.places:
@@ -134,20 +134,20 @@ class StudyData:
                 continue
             means = tuple(math.fsum(column) / len(column) for column in zip(*values, strict=True))
             kept.append((group[0][0], tuple(row for _, row in group), means))
-        return [Entry(*kept[one.place], one.layer) for one in ranked([means for _, _, means in kept])]
+        return [RankedRow(*kept[one.place], one.layer) for one in ranked([means for _, _, means in kept])]
 
     @property
-    def best(self) -> Entry | None:
+    def best(self) -> RankedRow | None:
         """The first of the table; with several objectives the one on the front that is best in the first."""
         return self.entries[0] if self.entries else None
 
     @property
-    def front(self) -> list[Entry]:
+    def front(self) -> list[RankedRow]:
         """Those that nothing beats in all objectives."""
         return [entry for entry in self.entries if entry.layer == 1]
 
     @property
-    def shown(self) -> list[Entry]:
+    def shown(self) -> list[RankedRow]:
         """The table: at most `top` rows whose order is that of simulating everything. What was passed over may belong behind a front."""
         partial = len(self.objectives) > 1 and self.passed
         return (self.front if partial else self.entries)[: self.definition.top]

@@ -14,10 +14,10 @@ from parsim.errors import Finding, ScenarioError
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import flow
 from parsim.study.search.search import Values
-from parsim.study.sweep.choice import Bounded, Choice, Everything
+from parsim.study.sweep.choice import Bounded, CandidateQueue, Everything
 from parsim.study.sweep.constraint import Constraint, constraint
 from parsim.study.sweep.definition import SEED, Definition, Source
-from parsim.study.sweep.prover import Bound, Given, Proved, bounds_help
+from parsim.study.sweep.prover import Bound, CallersBounds, ProvenBounds, bounds_help
 from parsim.study.sweep.rows import Journal, Objective, Row, objective, scores
 from parsim.study.sweep.space import Place, Space, without_seed
 from parsim.study.sweep.study import StudyData
@@ -158,7 +158,7 @@ class _Run:
             raise ScenarioError(Finding("the study has no point at all", suggestion="give a key several values"))
         crew = hands(points)
         watch = watch or (lambda _, results, __, ___: results)
-        choice: Choice = Everything(self._opened())
+        choice: CandidateQueue = Everything(self._opened())
         total: int | None = max(1, points - len(self.rows))
         if not exhaustive and all(map(bounds_help, self.objectives)):
             choice, total = self._bounded(crew, bound, watch), None
@@ -191,7 +191,7 @@ class _Run:
 
     def _bounded(self, crew: Crew, bound: Bound | None, watch: Watch) -> Bounded:
         self.places = list(self.space.written(self.where))
-        prover = Proved(self.space.base, crew) if bound is None else Given(bound)
+        prover = ProvenBounds(self.space.base, crew) if bound is None else CallersBounds(bound)
         asked = [place for place in self.places if not place.excluded]
         choice = Bounded(
             asked,
@@ -246,7 +246,7 @@ class _Run:
         known = self.space.known(place.settings, place.facts, row)
         return values if all(one.holds(known) is True for one in self.where) else None
 
-    def remark(self, choice: Choice) -> str:
+    def remark(self, choice: CandidateQueue) -> str:
         """The best so far."""
         scores = [score for score in (choice.likely, self.best) if score is not None]
         return f"best: {self.objectives[0].shown(min(scores))}" if scores else ""

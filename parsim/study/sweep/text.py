@@ -17,7 +17,7 @@ from parsim.scenario.leaves import value_at
 from parsim.scenario.scenario import flow
 from parsim.study.sweep.definition import SEED
 from parsim.study.sweep.metrics import KWH, NAMED, Metric
-from parsim.study.sweep.study import Entry, StudyData
+from parsim.study.sweep.study import RankedRow, StudyData
 
 _ALWAYS = ("step_time_s", "estimated_step_time_s", "mfu", "peak_bytes")
 _LONGEST = 24
@@ -72,7 +72,7 @@ def _reasons(study: StudyData) -> list[str]:
     return [f"  {count:,} x {reason}" for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:5]]
 
 
-def _columns(study: StudyData, shown: Sequence[Entry]) -> list[Cells]:
+def _columns(study: StudyData, shown: Sequence[RankedRow]) -> list[Cells]:
     columns: list[Cells] = [("#", [str(place) for place in range(1, len(shown) + 1)])]
     if len(study.objectives) > 1:
         columns.append(("front", ["*" if entry.layer == 1 else "" for entry in shown]))
@@ -102,7 +102,7 @@ def _columns(study: StudyData, shown: Sequence[Entry]) -> list[Cells]:
     return columns
 
 
-def _common(study: StudyData, shown: Sequence[Entry]) -> list[str]:
+def _common(study: StudyData, shown: Sequence[RankedRow]) -> list[str]:
     """What varies, but not among the rows that are shown."""
     said = [
         f"{name}={_cut(flow(shown[0].place.settings[key]))}"
@@ -112,7 +112,7 @@ def _common(study: StudyData, shown: Sequence[Entry]) -> list[str]:
     return [f"In all of these: {' '.join(said)}"] if said else []
 
 
-def _spread(entry: Entry, name: str) -> str:
+def _spread(entry: RankedRow, name: str) -> str:
     """Largest less smallest, of the mean."""
     spread, mean = entry.spread(name), entry.mean(name)
     return NONE if spread is None or not mean else percent((spread[1] - spread[0]) / abs(mean))
@@ -138,7 +138,7 @@ def currency(study: StudyData) -> str:
     return str(value_at(study.space.base.tree, "economics.currency") or "USD")
 
 
-def _best(study: StudyData, entry: Entry) -> list[str]:
+def _best(study: StudyData, entry: RankedRow) -> list[str]:
     lines = [f"Best: {strategy(entry)}."]
     candidate = entry.place.candidate
     if candidate is not None and isinstance(study.definition.source, str):
@@ -149,7 +149,7 @@ def _best(study: StudyData, entry: Entry) -> list[str]:
     return lines
 
 
-def strategy(entry: Entry) -> str:
+def strategy(entry: RankedRow) -> str:
     """The strategy of a row in a line: sizes, schedule, sharding, micro-batches, recomputation."""
     tree: Any = entry.place.candidate.scenario if entry.place.candidate is not None else {}
     row = entry.rows[0]
