@@ -47,7 +47,7 @@ def visible(text: str) -> str:
     """
     if text.isprintable():  # none of them is, and most texts are
         return text
-    return _UNSEEN.sub(lambda found: _code(found[0], "\\x{:02x}"), text)
+    return _UNSEEN.sub(lambda match: _code(match[0], "\\x{:02x}"), text)
 
 
 def visible_json(text: str) -> str:
@@ -56,7 +56,7 @@ def visible_json(text: str) -> str:
     >>> print(visible_json('{"a": "\u202e\x9b"}'))
     {"a": "\u202e\u009b"}
     """
-    return _UNSEEN.sub(lambda found: _code(found[0], "\\u{:04x}"), text)
+    return _UNSEEN.sub(lambda match: _code(match[0], "\\u{:04x}"), text)
 
 
 def json_value(value: Any) -> Any:

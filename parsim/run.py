@@ -14,11 +14,12 @@ from parsim.errors import Finding, InputError
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.interference import MODELS, DeviceInterference
 from parsim.kernel import Kernel
+from parsim.parallel.custom_strategy import blamed
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules import CUSTOM, schedule
 from parsim.parallel.schedules.repetition import repetitions, shorter
+from parsim.program.check import refuse_illegal
 from parsim.program.folding import FoldedInterconnect, classes_of, lower
-from parsim.program.own import answers, refuse_illegal
 from parsim.program.script import write
 from parsim.report.assemble import assemble
 from parsim.report.economics import Economics, economics
@@ -168,7 +169,7 @@ def step_of(built: Built) -> StepResult:
 def _from_periods(built: Built, whole: Plan) -> StepResult | None:
     """The step from a shorter one that repeats itself; None where none is known to."""
     pipeline, micro_batches = whole.parallelism.pipeline, whole.training.micro_batches
-    own = pipeline.schedule == CUSTOM or whole.parallelism.data.own is not None  # code of the user's may count micro-batches
+    own = pipeline.schedule == CUSTOM or whole.parallelism.data.custom is not None  # code of the user's may count micro-batches
     if own or whole.asynchronous or any(stream.volume < inf for stream in built.background):
         return None
     for count in shorter(pipeline.size, micro_batches, pipeline.virtual_stages):
@@ -191,7 +192,7 @@ def execute(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], f
         job = plan_of(built, clock)
         wires = Interconnect(built.cluster, job.gpus, built.collectives)
         beside = interference_of(built, wires)
-        with answers(job):
+        with blamed(job.parallelism.data.custom):
             scripts = write(job, clock)
             classes = classes_of(job, wires, scripts, built.background)
             lowering = lower(job, clock, scripts, None if unfolded else classes)

@@ -13,7 +13,7 @@ from typing import Any
 from parsim.calibration.collectives import collective_files, collectives
 from parsim.calibration.fit import Fit, FitErrors, fit
 from parsim.calibration.sweeps import Stopwatch, Sweeper, extent, torch_module
-from parsim.calibration.tables import Facts, Tables, Timing, best_rate, catalogue_name, cpu_facts, cuda_facts, streaming_rate
+from parsim.calibration.tables import DeviceFacts, MeasuredTables, Timing, best_rate, catalogue_name, cpu_facts, cuda_facts, streaming_rate
 from parsim.errors import Finding, ScenarioError, TopologyError
 from parsim.hardware.device import Device, device_from_tree
 from parsim.kernel import Attention
@@ -32,8 +32,8 @@ class Calibration:
     tree: dict[str, Any]
     yaml: str
     fit: Fit
-    tables: Tables
-    facts: Facts
+    tables: MeasuredTables
+    facts: DeviceFacts
     summary: tuple[str, ...]
 
     def collective_files(self, device: Path) -> dict[str, str]:
@@ -72,7 +72,7 @@ def calibrate(
     return described(facts, tables, name or facts.name)
 
 
-def described(facts: Facts, tables: Tables, name: str) -> Calibration:
+def described(facts: DeviceFacts, tables: MeasuredTables, name: str) -> Calibration:
     """The device file for what was measured."""
     known = catalogue_name(facts.name, facts.memory, facts.sms)
     tables = _believable(facts, tables, known)
@@ -95,7 +95,7 @@ def described(facts: Facts, tables: Tables, name: str) -> Calibration:
     return Calibration(name, tree, text, fitted, tables, facts, tuple(lines))
 
 
-def _believable(facts: Facts, tables: Tables, known: str | None) -> Tables:
+def _believable(facts: DeviceFacts, tables: MeasuredTables, known: str | None) -> MeasuredTables:
     """The tables without rows that a device file refuses (faster than the datasheet allows, no such peak), which are noted."""
     base = None if known is None else files.read(files.find("devices", known)).tree
     start = starting_tree(facts, tables, base)
@@ -146,7 +146,7 @@ def _device(torch: Any, wanted: str | None) -> str:
 _KERNEL_FEATURES = ("flash2", "mem-efficient", "cudnn")
 
 
-def starting_tree(facts: Facts, tables: Tables, base: Mapping[str, Any] | None) -> dict[str, Any]:
+def starting_tree(facts: DeviceFacts, tables: MeasuredTables, base: Mapping[str, Any] | None) -> dict[str, Any]:
     """The device before fitting: the catalogue's datasheet figures, or what was measured where the catalogue has none."""
     if base is not None:
         tree = {key: value for key, value in base.items() if key not in ("aliases", "measured")}
@@ -182,7 +182,7 @@ def starting_tree(facts: Facts, tables: Tables, base: Mapping[str, Any] | None) 
     }
 
 
-def _missing_kernels(tables: Tables, known: Mapping[str, Any]) -> dict[str, Any]:
+def _missing_kernels(tables: MeasuredTables, known: Mapping[str, Any]) -> dict[str, Any]:
     """A starting efficiency for every measured attention kernel that has none."""
     names = dict.fromkeys(row.shape.implementation for row in tables.attention)
     return {name: {"forward": 0.4, "backward": 0.3} for name in names if name not in known}
@@ -192,7 +192,7 @@ def _size(base: Mapping[str, Any]) -> int:
     return device_from_tree(base, "device").memory
 
 
-def device_tree(tree: Mapping[str, Any], fitted: Device, tables: Tables) -> dict[str, Any]:
+def device_tree(tree: Mapping[str, Any], fitted: Device, tables: MeasuredTables) -> dict[str, Any]:
     """The device's tree with fitted numbers and measured tables."""
     gemm = fitted.gemm
     efficiency: Any = {"default": _round(gemm.efficiency), **{name: _round(value) for name, value in gemm.by_dtype.items()}}
@@ -220,7 +220,7 @@ def device_tree(tree: Mapping[str, Any], fitted: Device, tables: Tables) -> dict
     return new
 
 
-def measured_tree(tables: Tables) -> dict[str, Any]:
+def measured_tree(tables: MeasuredTables) -> dict[str, Any]:
     """The `measured:` section."""
     section: dict[str, Any] = {"date": tables.date, "versions": tables.versions, "source": tables.source}
     launch = {name: _time(value.seconds) for name, value in (("kernel", tables.kernel), ("issue", tables.issue)) if value is not None}
@@ -292,7 +292,7 @@ def checked(text: str, name: str) -> Device:
     return device_from_tree(files.parse_text(text, name).tree, name)
 
 
-def summary(fit: Fit, tables: Tables) -> list[str]:
+def summary(fit: Fit, tables: MeasuredTables) -> list[str]:
     """How well the model describes the rows, in words."""
     lines = [
         f"{what}: {_errors(errors)}"

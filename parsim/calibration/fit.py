@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from parsim.calibration.tables import Core, Product, Tables, streaming_rate
+from parsim.calibration.tables import Core, MeasuredTables, Product, streaming_rate
 from parsim.hardware.device import AttentionEfficiency, Device
 from parsim.hardware.kernels import attention_time, gemm_time
 from parsim.hardware.measured import Shape, Table
@@ -56,7 +56,7 @@ class Fit:
     """fitted parameters that ended on a bound: the model wants more than physics allows"""
 
 
-def fit(device: Device, tables: Tables) -> Fit:
+def fit(device: Device, tables: MeasuredTables) -> Fit:
     """`device` with the parameters that describe `tables` best; what was not measured stays as it was."""
     bounds: list[str] = []
     latency = device.kernel_latency if tables.kernel is None else tables.kernel.seconds

@@ -38,7 +38,7 @@ class Operation:
     args: Mapping[str, Any]
     parent: Operation | None = None
     children: list[Operation] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
+    kernels: list[DeviceWork] = field(default_factory=list)
 
     def dims(self, index: int) -> tuple[int, ...]:
         """Shape of an input; empty where it is not recorded."""
@@ -57,7 +57,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class DeviceWork:
     """Work on the device."""
 
     name: str
@@ -69,11 +69,11 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ProfilerTrace:
     """What a trace holds, as far as it is used."""
 
     operations: tuple[Operation, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[DeviceWork, ...]
     launches: tuple[float, ...]
     """durations of kernel launches on the host [us]"""
     devices: tuple[Mapping[str, Any], ...]
@@ -82,7 +82,7 @@ class Trace:
     """top-level keys beside the events"""
 
 
-def read_trace(path: str | Path) -> Trace:
+def read_trace(path: str | Path) -> ProfilerTrace:
     """The trace in a file.
 
     Raises:
@@ -149,7 +149,7 @@ def events_of(raw: bytes, name: str) -> tuple[list[Any], dict[str, Any]]:
     return [event for event in events if _complete(event)], about
 
 
-def parse_trace(raw: bytes, name: str) -> Trace:
+def parse_trace(raw: bytes, name: str) -> ProfilerTrace:
     """The trace in JSON text; see `read_trace`."""
     complete, about = events_of(raw, name)
     operations = _operations(complete)
@@ -160,7 +160,7 @@ def parse_trace(raw: bytes, name: str) -> Trace:
         float(event["dur"]) for event in complete if event.get("cat") in _LAUNCHES and "LaunchKernel" in str(event.get("name"))
     )
     devices = about.get("deviceProperties")
-    return Trace(
+    return ProfilerTrace(
         operations=tuple(operations),
         kernels=kernels,
         launches=launches,
@@ -212,7 +212,7 @@ def _operations(events: list[Any]) -> list[Operation]:
     return found
 
 
-def _kernels(events: list[Any], operations: list[Operation]) -> Iterable[Kernel]:
+def _kernels(events: list[Any], operations: list[Operation]) -> Iterable[DeviceWork]:
     """The device's work, each piece put under the operation that launched it."""
     by_id = {_id(entry.args, "External id"): entry for entry in operations}
     launched = {_id(_args(event), "correlation"): event for event in events if event.get("cat") in _LAUNCHES}
@@ -228,7 +228,7 @@ def _kernels(events: list[Any], operations: list[Operation]) -> Iterable[Kernel]
         if kind not in ("kernel", "gpu_memcpy", "gpu_memset"):
             continue
         args = _args(event)
-        kernel = Kernel(str(event.get("name")), str(kind), float(event["dur"]), args)
+        kernel = DeviceWork(str(event.get("name")), str(kind), float(event["dur"]), args)
         owner = by_id.get(_id(args, "External id") or _id(args, "external id"))
         launch = launched.get(_id(args, "correlation")) if owner is None else None
         if launch is not None:

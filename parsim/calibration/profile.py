@@ -11,8 +11,8 @@ from typing import Any
 
 from parsim.calibration.calibrate import checked, measured_tree, starting_tree, to_yaml
 from parsim.calibration.collectives import collective_files
-from parsim.calibration.kineto import Kernel, Operation, Trace, read_trace
-from parsim.calibration.tables import CollectiveTime, Copy, Core, Facts, Product, Tables, Timing, catalogue_name, timing
+from parsim.calibration.kineto import DeviceWork, Operation, ProfilerTrace, read_trace
+from parsim.calibration.tables import CollectiveTime, Copy, Core, DeviceFacts, MeasuredTables, Product, Timing, catalogue_name, timing
 from parsim.errors import Finding, ScenarioError
 from parsim.kernel import Attention, Gemm
 from parsim.scenario import files
@@ -50,12 +50,12 @@ COLLECTIVES = {
 """names of torch.distributed (ProcessGroupNCCL) -> parsim's"""
 
 
-def tables_of(trace: Trace, source: str) -> Tables:
+def tables_of(trace: ProfilerTrace, source: str) -> MeasuredTables:
     """The tables of a trace. Repetitions of a shape count as their median.
 
     On a GPU the kernels that an operation launched count, without gaps; a trace without kernels gives the operations' own times.
     """
-    tables = Tables(source=source)
+    tables = MeasuredTables(source=source)
     gpu = any(kernel.kind == "kernel" for kernel in trace.kernels)
     _products(trace, tables, gpu=gpu)
     _cores(trace, tables, gpu=gpu)
@@ -65,7 +65,7 @@ def tables_of(trace: Trace, source: str) -> Tables:
     return tables
 
 
-def _products(trace: Trace, tables: Tables, *, gpu: bool) -> None:
+def _products(trace: ProfilerTrace, tables: MeasuredTables, *, gpu: bool) -> None:
     seen: dict[tuple[Gemm, str], list[float]] = {}
     without = 0
     forward = _forward_products(trace.operations)
@@ -149,7 +149,7 @@ def _step(operation: Operation, shape: Gemm, forward: Mapping[int, Gemm]) -> str
     return "backward_weight" if transposed else "backward_input"
 
 
-def _cores(trace: Trace, tables: Tables, *, gpu: bool) -> None:
+def _cores(trace: ProfilerTrace, tables: MeasuredTables, *, gpu: bool) -> None:
     seen: dict[Attention, list[float]] = {}
     for operation in trace.operations:
         if operation.name not in _CORES or any(True for _ in _inside(operation, _CORES)):
@@ -171,7 +171,7 @@ def _cores(trace: Trace, tables: Tables, *, gpu: bool) -> None:
     tables.attention = [Core(shape, timing(samples)) for shape, samples in seen.items()]
 
 
-def _copies(trace: Trace, tables: Tables) -> None:
+def _copies(trace: ProfilerTrace, tables: MeasuredTables) -> None:
     """Copies inside the device; those over the host's link are noted, they belong to no table of a device."""
     inside: dict[int, list[float]] = {}
     links: dict[str, list[float]] = {}
@@ -189,7 +189,7 @@ def _copies(trace: Trace, tables: Tables) -> None:
         tables.notes.append(f"{way} copies: {len(rates)}, up to {max(rates) / 1e9:.1f} GB/s (no table of a device, see its PCIe link)")
 
 
-def _launch(trace: Trace, tables: Tables, *, gpu: bool) -> None:
+def _launch(trace: ProfilerTrace, tables: MeasuredTables, *, gpu: bool) -> None:
     """The shortest kernels (5th percentile), and the host's time for an operation that launches one."""
     kernels = sorted(kernel.duration * 1e-6 for kernel in trace.kernels if kernel.kind == "kernel" and kernel.duration > 0)
     single = [operation.duration * 1e-6 for operation in trace.operations if len(operation.kernels) == 1 and not operation.children]
@@ -198,7 +198,7 @@ def _launch(trace: Trace, tables: Tables, *, gpu: bool) -> None:
         tables.issue = timing(single or [duration * 1e-6 for duration in trace.launches]) if single or trace.launches else None
 
 
-def _collectives(kernels: Sequence[Kernel], notes: list[str]) -> Iterator[CollectiveTime]:
+def _collectives(kernels: Sequence[DeviceWork], notes: list[str]) -> Iterator[CollectiveTime]:
     """NCCL kernels with what ProcessGroupNCCL writes beside them.
 
     A kernel also waits for the other ranks, so the shortest of equal ones is taken: the one that waited least.
@@ -249,14 +249,14 @@ def _dtype(operation: Operation, index: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ProfiledDevice:
     """What a trace says about its device."""
 
     name: str
     tree: dict[str, Any]
     """a device with measured tables, or only ``{measured: ...}`` where nothing says which device it is"""
     yaml: str
-    tables: Tables
+    tables: MeasuredTables
     whole: bool
     """whether `tree` is a device"""
     base: str
@@ -268,7 +268,7 @@ class Profile:
         return collective_files(rows, self.name, f"{ranks} x {self.name}, from a trace", self.tables.source, device)
 
 
-def import_profile(path: str, *, device: str | None = None, name: str | None = None) -> Profile:
+def import_profile(path: str, *, device: str | None = None, name: str | None = None) -> ProfiledDevice:
     """The tables of a trace on top of `device` (a name or a file), or of the shipped device that the trace names.
 
     Raises:
@@ -287,7 +287,7 @@ def import_profile(path: str, *, device: str | None = None, name: str | None = N
     if base is None:
         tree: dict[str, Any] = {"measured": measured_tree(tables)}
         head = [f"Measured tables of {Path(path).name}; put them into a device file."]
-        return Profile(name or facts.name or "device", tree, to_yaml(tree, [*head, *tables.notes]), tables, whole=False, base="")
+        return ProfiledDevice(name or facts.name or "device", tree, to_yaml(tree, [*head, *tables.notes]), tables, whole=False, base="")
     document = files.read(files.find("devices", base))
     called = name or f"{document.tree.get('name', base)}, measured"
     recorded = catalogue_name(facts.name, facts.memory, facts.sms) if facts.name else None
@@ -308,10 +308,10 @@ def import_profile(path: str, *, device: str | None = None, name: str | None = N
     head = [f"{called}: {base} with the times of {Path(path).name}", *tables.notes]
     text = to_yaml(tree, head)
     checked(text, "the imported device")
-    return Profile(called, tree, text, tables, whole=True, base=base)
+    return ProfiledDevice(called, tree, text, tables, whole=True, base=base)
 
 
-def _facts(trace: Trace) -> Facts:
+def _facts(trace: ProfilerTrace) -> DeviceFacts:
     """The first device that the trace names."""
     first: Mapping[str, Any] = trace.devices[0] if trace.devices else {}
 
@@ -319,7 +319,7 @@ def _facts(trace: Trace) -> Facts:
         value = first.get(key)
         return value if type(value) is int and value > 0 else 0
 
-    return Facts(
+    return DeviceFacts(
         name=str(first.get("name", "")),
         memory=number("totalGlobalMem"),
         sms=number("numSms"),
@@ -331,7 +331,7 @@ def _facts(trace: Trace) -> Facts:
     )
 
 
-def _versions(trace: Trace) -> dict[str, str]:
+def _versions(trace: ProfilerTrace) -> dict[str, str]:
     keys = {"cuda": ("cuda_runtime_version", "CUDA Runtime"), "driver": ("cuda_driver_version",), "nccl": ("nccl_version",),
             "torch": ("pytorch_version", "torch_version")}  # fmt: skip
     found = {name: next((str(trace.about[key]) for key in known if trace.about.get(key)), "") for name, known in keys.items()}
@@ -341,7 +341,7 @@ def _versions(trace: Trace) -> dict[str, str]:
     return {name: version for name, version in found.items() if version}
 
 
-def _date(trace: Trace) -> str:
+def _date(trace: ProfilerTrace) -> str:
     """The day of the trace's base time, empty if it has none."""
     base = trace.about.get("baseTimeNanoseconds")
     first = min((operation.start for operation in trace.operations), default=0.0)

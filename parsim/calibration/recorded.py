@@ -16,7 +16,7 @@ from typing import Any
 from parsim.calibration.kineto import REPAIR, events_of, read_bytes
 from parsim.calibration.profile import COLLECTIVES, ELEMENT_BYTES
 from parsim.errors import Finding, ScenarioError
-from parsim.study.diagnose_classes import ATTENTION, GEMM, MEMORY, OP, OPTIMIZER, Recorded, Stretch, Window
+from parsim.study.diagnose_classes import ATTENTION, GEMM, MEMORY, OP, OPTIMIZER, GpuSlice, Recorded, Window
 
 _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -108,20 +108,20 @@ def _windows(events: Sequence[Any], work: Sequence[Any], steps: int | None, name
     return [(float(begin), float(max(event["ts"] + event["dur"] for event in work)), steps or 1)]
 
 
-def _stretch(event: Mapping[str, Any], notes: list[str]) -> Stretch | None:
+def _stretch(event: Mapping[str, Any], notes: list[str]) -> GpuSlice | None:
     """One piece of a GPU's work; None for copies between host and device, which the simulation does not name."""
     name, start, length = str(event.get("name")), event["ts"] * 1e-6, event["dur"] * 1e-6
     args = event.get("args")
     args = args if isinstance(args, Mapping) else {}
     if event.get("cat") != "kernel":
-        return None if "HtoD" in name or "DtoH" in name else Stretch(MEMORY, name, start, length)
+        return None if "HtoD" in name or "DtoH" in name else GpuSlice(MEMORY, name, start, length)
     if args.get("Collective name") is not None or _NCCL.search(name):
         return _collective(name, args, start, length, notes)
     kind = next((kind for kind, pattern in _CLASSES if pattern.search(name)), MEMORY)
-    return Stretch(kind, name, start, length)
+    return GpuSlice(kind, name, start, length)
 
 
-def _collective(name: str, args: Mapping[str, Any], start: float, length: float, notes: list[str]) -> Stretch:
+def _collective(name: str, args: Mapping[str, Any], start: float, length: float, notes: list[str]) -> GpuSlice:
     kind = _kind(name, args)
     size = args.get("Group size")
     if type(size) is not int or size < 1:
@@ -130,7 +130,7 @@ def _collective(name: str, args: Mapping[str, Any], start: float, length: float,
     elements = args.get("Out msg nelems" if kind == "all_gather" else "In msg nelems")
     each = ELEMENT_BYTES.get(str(args.get("dtype")).lower(), 0)
     volume = elements * each if type(elements) is int and elements > 0 else 0
-    return Stretch(f"comm {kind} x{2 if kind == 'send' else size}", name, start, length, 0.0, 1.0, volume)
+    return GpuSlice(f"comm {kind} x{2 if kind == 'send' else size}", name, start, length, 0.0, 1.0, volume)
 
 
 def _kind(name: str, args: Mapping[str, Any]) -> str:
@@ -145,7 +145,7 @@ def _simulated(events: Sequence[Any], other: Mapping[str, Any], name: str, notes
     left = other.get("spans_left_out")
     if type(left) is int and left > 0.01 * len(events):  # fewer are those that take no time
         notes.append(f"{Path(name).name}: {left:,} slices were left out when it was written; its end may be missing")
-    ranks: dict[int, list[Stretch]] = {}
+    ranks: dict[int, list[GpuSlice]] = {}
     for event in events:
         rank = event.get("pid")
         if type(rank) is int and (stretch := _op(event)) is not None:
@@ -161,17 +161,17 @@ def _end(events: Sequence[Any]) -> float:
     return 1e-6 * max(float(event["ts"] + event["dur"]) for event in events)
 
 
-def _op(event: Mapping[str, Any]) -> Stretch | None:
+def _op(event: Mapping[str, Any]) -> GpuSlice | None:
     args = event.get("args")
     args = args if isinstance(args, Mapping) else {}
     start, length, name = event["ts"] * 1e-6, event["dur"] * 1e-6, str(event.get("name"))
     if args.get("Collective name") is not None:
         size, volume = args.get("Group size"), args.get("bytes")
         kind = f"comm {_kind(name, args)} x{size}"
-        return Stretch(kind, name, start, length, 0.0, 1.0, volume if type(volume) is int else 0)
+        return GpuSlice(kind, name, start, length, 0.0, 1.0, volume if type(volume) is int else 0)
     group = args.get("class")
     if group == "optimizer":
-        return Stretch(OPTIMIZER, name, start, length)
+        return GpuSlice(OPTIMIZER, name, start, length)
     if group == "recompute" and name.startswith("R"):
         name = f"F{name[1:]}"  # what is repeated is the forward, and made of the same kernels
-    return Stretch(OP, name, start, length) if group in ("compute", "recompute") else None
+    return GpuSlice(OP, name, start, length) if group in ("compute", "recompute") else None

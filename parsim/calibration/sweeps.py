@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from parsim.calibration.tables import Copy, Core, Product, Step, Tables, Timing, timing
+from parsim.calibration.tables import Copy, Core, MeasuredTables, OptimizerStep, Product, Timing, timing
 from parsim.errors import Finding, ScenarioError
 from parsim.kernel import Attention, Gemm
 
@@ -85,10 +85,10 @@ class Sweeper:
     watch: Stopwatch
     cache: int
     """last-level cache [B]: operands are changed until they do not fit"""
-    tables: Tables = field(default_factory=Tables)
+    tables: MeasuredTables = field(default_factory=MeasuredTables)
     say: Callable[[str], None] = lambda _: None
 
-    def run(self, extent: Extent) -> Tables:
+    def run(self, extent: Extent) -> MeasuredTables:
         """All sweeps."""
         self.launch()
         self.copies(extent.copies)
@@ -200,7 +200,7 @@ class Sweeper:
                     for weight in weights:
                         weight.grad = self._random(tuple(weight.shape), "fp32")
                     optimizer = torch.optim.AdamW(weights, **{kernels: True})
-                    self.tables.optimizer.append(Step(kernels, tensors * (count // tensors), self.watch.time([optimizer.step])))
+                    self.tables.optimizer.append(OptimizerStep(kernels, tensors * (count // tensors), self.watch.time([optimizer.step])))
 
     def _random(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Normal numbers: zeros would draw less power and run at a higher clock."""

@@ -69,7 +69,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OptimizerStep:
     """A measured fp32 Adam step."""
 
     kernels: str
@@ -95,13 +95,13 @@ class CollectiveTime:
 
 
 @dataclass(slots=True)
-class Tables:
+class MeasuredTables:
     """Everything that one calibration or one trace measured."""
 
     gemm: list[Product] = field(default_factory=list)
     attention: list[Core] = field(default_factory=list)
     copy: list[Copy] = field(default_factory=list)
-    optimizer: list[Step] = field(default_factory=list)
+    optimizer: list[OptimizerStep] = field(default_factory=list)
     kernel: Timing | None = None
     """the smallest kernel on the device"""
     issue: Timing | None = None
@@ -135,7 +135,7 @@ _MEMORY_MATCH = 0.12
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DeviceFacts:
     """A device as the machine names it."""
 
     name: str
@@ -154,7 +154,7 @@ class Facts:
     """such devices in the machine"""
 
 
-def cpu_facts(torch: Any) -> Facts:
+def cpu_facts(torch: Any) -> DeviceFacts:
     """The processor that PyTorch computes on."""
     name = platform.processor() or platform.machine() or "CPU"
     try:
@@ -165,16 +165,16 @@ def cpu_facts(torch: Any) -> Facts:
     threads = int(torch.get_num_threads())
     has_bf16 = bool(re.search(r"avx512_?bf16|amx", str(torch.backends.cpu.get_cpu_capability()) + _cpu_flags(), re.IGNORECASE))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**34
-    return Facts(f"CPU {name}", memory, threads, _last_cache(), 0.0, "", ("fp32", "bf16") if has_bf16 else ("fp32",))
+    return DeviceFacts(f"CPU {name}", memory, threads, _last_cache(), 0.0, "", ("fp32", "bf16") if has_bf16 else ("fp32",))
 
 
-def cuda_facts(torch: Any, index: int = 0) -> Facts:
+def cuda_facts(torch: Any, index: int = 0) -> DeviceFacts:
     """A GPU, by its driver."""
     found = torch.cuda.get_device_properties(index)
     hip = getattr(torch.version, "hip", None)
     capability = 0.0 if hip else float(f"{found.major}.{found.minor}")
     dtypes = ["fp16", "fp32"] if not hip and capability < 8.0 else ["bf16", "fp16", "tf32", "fp32"]
-    return Facts(
+    return DeviceFacts(
         name=str(found.name),
         memory=int(found.total_memory),
         sms=int(found.multi_processor_count),

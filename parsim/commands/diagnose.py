@@ -16,7 +16,7 @@ from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.scenario import Scenario
-    from parsim.study.diagnose import Diagnosis, Question
+    from parsim.study.diagnose import Diagnosis, MeasuredStep
     from parsim.study.diagnose_classes import Recorded
     from parsim.study.diagnose_trace import Evidence
 
@@ -121,7 +121,7 @@ def _inputs(
     steps: int | None,
     *,
     trust_code: bool,
-) -> tuple[Scenario, Recorded | None, Question]:
+) -> tuple[Scenario, Recorded | None, MeasuredStep]:
     """The scenario, what was recorded, and what was measured; every problem of the three at once."""
     from dataclasses import replace
 

@@ -30,8 +30,8 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Write a scenario as Megatron-LM arguments, DeepSpeed JSON or accelerate's FSDP YAML; what the tool lacks is said on stderr."""
+    from parsim.interop.formats import export as exported
     from parsim.scenario import load
-    from parsim.scenario.exporters import export as exported
 
     if to is None:
         raise ScenarioError(Finding("say which tool", "--to", None, f"write --to {TARGETS.replace(' | ', ', --to ')}"))

@@ -175,7 +175,7 @@ def infer(common: Common, decoding: Decoding, others: Mapping[str, Any], *, maxi
     """Answer, and return the exit code; `others` are options of training that must not be there."""
     from parsim.scenario.shortforms import box
     from parsim.scenario.sold import one_machine, oversold
-    from parsim.study.inference import Question
+    from parsim.study.inference import InferenceQuestion
     from parsim.study.inference import fit as answer_to
     from parsim.study.inference_text import document, text
 
@@ -190,7 +190,7 @@ def infer(common: Common, decoding: Decoding, others: Mapping[str, Any], *, maxi
     ]
     if findings:
         raise ScenarioError(findings)
-    question = Question(common.model, common.on, tensor=common.tensor, precision=common.precision, **decoding.written())
+    question = InferenceQuestion(common.model, common.on, tensor=common.tensor, precision=common.precision, **decoding.written())
     answer = answer_to(question, maximum=None if maximum is None else maximum.replace("_", "-"))
     say_json(document(answer)) if as_json else say(text(answer, explain=explain))
     return 0 if answer.fits else 3

@@ -43,10 +43,10 @@ def flops(
     debug: Debug = False,
 ) -> None:
     """Count a model's FLOP and bytes by part, under every convention."""
-    from parsim.study.flops import Question, document, text
+    from parsim.study.flops import FlopsQuestion, document, text
     from parsim.study.flops import flops as count
 
-    answer = count(Question(model, sequence_length, batch, training, gpu, gpus, tokens, mfu, convention, dtype, fused))
+    answer = count(FlopsQuestion(model, sequence_length, batch, training, gpu, gpus, tokens, mfu, convention, dtype, fused))
     say_json(document(answer)) if as_json else say(text(answer))
 
 
@@ -72,11 +72,11 @@ def mfu(
     debug: Debug = False,
 ) -> None:
     """Say what share of the peak a run reaches, under every convention, beside published runs."""
-    from parsim.study.mfu import Question, document
+    from parsim.study.mfu import MfuQuestion, document
     from parsim.study.mfu import mfu as count
     from parsim.study.mfu_text import text
 
-    question = Question(
+    question = MfuQuestion(
         model, gpu, gpus, tokens_per_s, samples_per_s, step_time, global_batch, tflops, sequence_length, recompute, dtype, tokens, claimed,
         paper_tokens_per_s, paper_mfu,
     )  # fmt: skip

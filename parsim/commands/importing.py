@@ -51,9 +51,9 @@ def config(
     debug: Debug = False,
 ) -> None:
     """Read a training configuration of another tool and write it as a scenario; no key is dropped silently."""
+    from parsim.interop.formats import import_config
+    from parsim.interop.import_draft import Given
     from parsim.scenario.files import read_text
-    from parsim.scenario.importers.training.config import import_config
-    from parsim.scenario.importers.training.draft import Given
 
     text = standard_input() if file == "-" else read_text(Path(file))
     called = name or ("imported" if file == "-" else Path(file).stem)
@@ -98,9 +98,9 @@ def topo(
     debug: Debug = False,
 ) -> None:
     """Read a machine's topology and write it as a topology file; what is ambiguous is said, not guessed silently."""
+    from parsim.interop.nccl_xml import import_nccl_xml
+    from parsim.interop.topo_m import import_topo
     from parsim.scenario.files import read_text
-    from parsim.scenario.importers.nccl_xml import import_nccl_xml
-    from parsim.scenario.importers.topo_m import import_topo
 
     text = standard_input() if file == "-" else read_text(Path(file))
     read = import_nccl_xml if text.lstrip().startswith("<") else import_topo

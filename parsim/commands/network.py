@@ -39,7 +39,7 @@ def collective(
 ) -> None:
     """Predict a collective over message sizes, as nccl-tests measures it."""
     from parsim.hardware.nccl.inputs import AUTOMATIC, Settings
-    from parsim.scenario.importers.nccl_tests import read_log
+    from parsim.interop.nccl_logs import read_log
     from parsim.scenario.machines import group
     from parsim.study import collective as study
 

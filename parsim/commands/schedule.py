@@ -186,7 +186,7 @@ def _write(files: list[Path], scene: Scene) -> None:
 def _figure(file: Path, scene: Scene) -> bytes:
     kind = file.suffix.lower().lstrip(".")
     if kind == "pgf":
-        from parsim.report.schedule_pgf import pgf
+        from parsim.report.plots.schedule import pgf
 
         return pgf(scene).encode()
     from parsim.report.plots.schedule import save_schedule

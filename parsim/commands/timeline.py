@@ -53,9 +53,9 @@ def timeline(
     report = simulate(scenario, unfolded=unfolded)
     from dataclasses import replace
 
-    from parsim.report.length import inches
     from parsim.report.plots.figure import save
     from parsim.report.plots.sheet import timeline_figure
+    from parsim.report.selection import inches
 
     data = report.plot.timeline_data(width=width, window=window, ranks=ranks, stages=stages, memory=memory)
     if title is not None:
@@ -66,8 +66,7 @@ def timeline(
 
 def _checked(file: str, out: Path | None, width: str, ranks: str | None, *, stages: bool) -> tuple[Kind, Path]:
     """Everything that can be wrong with the options, before anything is simulated."""
-    from parsim.report.length import inches
-    from parsim.report.representatives import read_ranks
+    from parsim.report.selection import inches, read_ranks
 
     path = Path("parsim-out") / Path(file).stem / "timeline.pdf" if out is None else out
     kind = path.suffix.lower().removeprefix(".")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(NamedTuple):
     """One channel of a collective: all its edges advance together at one rate.
 
     Alone on its links a flow runs at `cap`, so an uncontended collective takes exactly its idle-fabric time.
@@ -22,8 +21,7 @@ class Flow:
     """share under contention (weighted max-min)"""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveCost:
+class CollectiveCost(NamedTuple):
     """Cost of one collective: latency first (it occupies no link), then all flows; done when the last flow is."""
 
     latency: float

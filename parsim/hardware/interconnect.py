@@ -9,7 +9,7 @@ first, nobody is taken for a copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -219,5 +219,5 @@ def _links(cost: CollectiveCost) -> Numbers:
 
 
 def _without_links(cost: CollectiveCost) -> CollectiveCost:
-    flows = tuple(replace(flow, path=tuple((0, coefficient) for _, coefficient in flow.path)) for flow in cost.flows)
-    return replace(cost, flows=flows)
+    flows = tuple(flow._replace(path=tuple((0, coefficient) for _, coefficient in flow.path)) for flow in cost.flows)
+    return cost._replace(flows=flows)

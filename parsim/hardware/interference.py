@@ -15,15 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from parsim.hardware.flows import CollectiveCost
 
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """What one collective takes from a device while it moves data."""
 
     multiprocessors: float

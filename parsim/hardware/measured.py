@@ -24,6 +24,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from parsim.errors import Finding
 from parsim.hardware.tree import Tree, closest
@@ -120,8 +121,7 @@ class Curve:
         return math.exp(math.log(first) + share * math.log(last / first))
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """What it takes to start a kernel."""
 
     kernel: float

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from parsim.errors import Finding, TopologyError
@@ -92,8 +93,7 @@ def _nearest(machine: Node, source: str, kind: str) -> list[str] | None:
 # exchanges between pairs
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """A set of equal messages between pairs."""
 
     path: tuple[tuple[int, float], ...]

@@ -1,16 +1,27 @@
-"""Bytes that a whole model keeps for backward: the closed view of what the tapes say step by step."""
+"""Bytes that a model keeps: for backward, of past tokens in inference, and while a block runs.
+
+Keys and values of grouped heads (GQA, 2305.13245), the shared latent of multi-head latent attention (DeepSeek-V2,
+2405.04434: the compressed key-value and the rotary key, the same on every tensor rank), sliding windows.
+"""
 
 from __future__ import annotations
 
-from parsim.model.model import Block, Model, Workload
-from parsim.model.tape import tape
+from dataclasses import replace
+from typing import NamedTuple
+
+from parsim.model.attention import AttentionCore
+from parsim.model.heads import LossSum
+from parsim.model.linear import Linear
+from parsim.model.liveness import tape
+from parsim.model.loss import Loss
+from parsim.model.model import Block, Model, Workload, shard
 
 
 def saved_bytes(model: Model, at: Workload, drop: tuple[str, ...] = (), held: bool = False) -> int:
     """Bytes saved after the forward pass of all blocks, each storage once [B].
 
     A tensor between two blocks counts where either needs it. What only the training script holds (the model's output and
-    its loss) counts when `held`. `drop` as in `parsim.model.tape.tape`.
+    its loss) counts when `held`. `drop` as in `parsim.model.liveness.tape`.
     """
     total, before = 0, 0
     for index, block in enumerate(model.blocks):
@@ -29,3 +40,80 @@ def block_saved_bytes(block: Block, at: Workload, drop: tuple[str, ...] = (), in
     entry = tape(block, at, drop, input_gradient)
     names = dict.fromkeys((*entry.saved, *entry.held) if held else entry.saved)
     return sum(entry.tensors[name].bytes for name in names)
+
+
+# inference
+
+
+class Cache(NamedTuple):
+    """What one layer keeps per token on one tensor-parallel rank."""
+
+    elements: int
+    """per token"""
+    window: int = 0
+    """tokens that are kept at most; 0 = all"""
+
+    def tokens(self, length: int, block: int = 1) -> int:
+        """Tokens kept of a sequence of `length`, in whole pages of `block` tokens."""
+        kept = min(length, self.window) if self.window else length
+        return -(-kept // block) * block
+
+
+def caches(model: Model, tensor: int = 1) -> tuple[Cache, ...]:
+    """One entry per layer with causal attention; empty for models that do not generate token by token."""
+    at = Workload(batch=1, tensor=tensor)
+    return tuple(cache for block in model.blocks if (cache := _cache(model, block, at)) is not None)
+
+
+def _cache(model: Model, block: Block, at: Workload) -> Cache | None:
+    core = next((operator for operator in block.operators if isinstance(operator, AttentionCore)), None)
+    if core is None or not core.causal:
+        return None
+    if model.facts.get("latent"):
+        down = next(operator for operator in block.operators if isinstance(operator, Linear) and operator.name == "key_value_down")
+        return Cache(down.parameters()[0].shape[0], core.window)
+    return Cache(shard(core.kv_heads, at) * (core.head_dim + (core.value_dim or core.head_dim)), core.window)
+
+
+def forward_peak(block: Block, at: Workload) -> int:
+    """Most bytes that live at once while a layer runs forward and keeps nothing, its input (as wide as its output) included."""
+    taped = tape(block, at)
+    size = {name: row.bytes for name, row in taped.tensors.items()}
+    given = size["output"]
+    live = most = given
+    for index, step in enumerate(taped.forward_unsaved):
+        live += sum(size[name] for name in step.allocates)
+        most = max(most, live)
+        live -= sum(size[name] for name in step.frees)
+        if index == taped.input_last_forward:
+            live -= given
+    return most
+
+
+class ForwardPass(NamedTuple):
+    """Activations of one forward pass without gradients [B]."""
+
+    peak: int
+    """most that live at once, the batch included"""
+    batch: int
+    """the model's input, which the caller holds"""
+    outputs: int
+    """what the model returns"""
+
+
+def forward_pass(model: Model, at: Workload, batch: int) -> ForwardPass:
+    """Every block in turn under `torch.no_grad()`, without the loss; `batch` = bytes of the model's input."""
+    at = replace(at, backward=False)
+    live = peak = batch
+    for number, block in enumerate(model.blocks):
+        taped, held = tape(block, at), tape(block, replace(at, backward=True)).held
+        size = {name: row.bytes for name, row in taped.tensors.items()}
+        returned = number == 0 or "input" in held
+        for index, step in enumerate(taped.forward_unsaved):
+            if not isinstance(step.operator, Loss | LossSum):
+                live += sum(size[name] for name in step.allocates)
+                peak = max(peak, live)
+                live -= sum(size[name] for name in step.frees)
+            if index == taped.input_last_forward and not returned:
+                live -= size["input"]
+    return ForwardPass(peak, batch, live - batch)

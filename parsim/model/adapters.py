@@ -10,21 +10,26 @@ Tensor parallelism (as S-LoRA, Sheng et al. 2023, 2311.03285, joins the adapter 
 replicated and B split by outputs, beside a row-parallel one A is split by inputs and B replicated. The partial sums join those
 of the base before its collective, so activations cost no communication of their own; the replicated half sees a part of its
 gradient on each rank and is summed at the step.
+
+Frozen weights in four bits: what they occupy and what it costs to read them (QLoRA, Dettmers et al. 2023, 2305.14314).
+
+nf4: 4 bits per element and an fp32 scale (absmax) per block of 64: 0.5 + 4/64 = 0.5625 B = 4.5 bit per element.
+nf4-dq: the scales themselves in 8 bits, with an fp32 scale per 256 of them: 0.5 + 1/64 + 4/(64 x 256) B = 4.126953125 bit.
+The 16 values of the code and the scales' mean (some 1.3 KiB per tensor) are left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.linear import Linear
-from parsim.model.local import kept, rows, shard
-from parsim.model.model import Parameter, Save, Work, Workload
-from parsim.model.quantised import dequantisation
+from parsim.model.model import Model, Parameter, Save, Work, Workload, kept, rows, shard
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
+class Adapter(NamedTuple):
     """A B pair beside one weight, or beside a slice of a fused one."""
 
     name: str
@@ -60,14 +65,14 @@ class FrozenLinear(Linear):
         )
         return (*base, *(parameter for pair in pairs for parameter in pair))
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """The base's two products, reading dequantised weights where they are quantised, and the adapters' six."""
-        work = Linear.work(self, at)
+        work = kept(at, Linear.training_work(self, at), (*self.inputs, self.output))
         if self.storage:
             work = self._dequantised(work, at)
         for adapter in self.adapters:
             work = self._adapted(work, adapter, at)
-        return kept(at, work, (*self.inputs, self.output))
+        return work
 
     def _entering(self, at: Workload) -> int:
         """Elements of the input as this rank keeps it."""
@@ -80,8 +85,7 @@ class FrozenLinear(Linear):
         element = max(2, at.element)
         counts = [p.local_count(at.tensor) for p in Linear.parameters(self) if len(p.shape) == 2]
         kernels: tuple[Kernel, ...] = tuple(dequantisation(count, self.storage, element) for count in counts)
-        return replace(
-            work,
+        return work._replace(
             forward=(*kernels, *work.forward),
             backward_input=(*kernels, *work.backward_input) if work.backward_input else (),
             saves=(*work.saves, Save(self.inputs[0], self._entering(at) * at.element)),
@@ -110,8 +114,7 @@ class FrozenLinear(Linear):
             Gemm(n, r, m, dtype=dtype, element=e, weight_gradient=True),
             Gemm(r, k, m, dtype=dtype, element=e, weight_gradient=True),
         )
-        return replace(
-            work,
+        return work._replace(
             forward=(*work.forward, *forward),
             backward_input=(*work.backward_input, *backward),
             backward_weight=(*work.backward_weight, *weight),
@@ -120,3 +123,111 @@ class FrozenLinear(Linear):
             forward_temporary=max(work.forward_temporary, (1 if at.fused else 2) * m * n * e),
             backward_temporary=max(work.backward_temporary, m * max(n, k) * e),
         )
+
+
+# frozen weights in four bits
+
+
+BLOCK = 64
+"""elements per scale (bitsandbytes, ``functional.quantize_4bit``)"""
+SCALE_BLOCK = 256
+"""scales per scale of scales"""
+FORMATS = ("nf4", "nf4-dq")
+DEQUANTISATION_TRAFFIC = 3.0
+"""bitsandbytes' dequantisation takes about 3 times as long as its bytes at the streaming rate: Lightning-AI/litgpt,
+tutorials/resource-tables.md, LoRA of Llama 2 on an A100 40 GB, bf16 against nf4, per 1000 iterations of forward and backward:
+7B 141.6 -> 220.8 s = 6.0 ps per element, 13B 191.4 -> 382.8 s = 7.4 ps; 2.5 B at 0.82 x 1555 GB/s are 2.0 ps."""
+
+
+def stored_bytes(count: int, storage: str) -> int:
+    """Bytes of `count` quantised elements with their scales [B].
+
+    >>> stored_bytes(64 * 256, "nf4") * 8 / (64 * 256)
+    4.5
+    >>> stored_bytes(64 * 256, "nf4-dq") * 8 / (64 * 256)
+    4.126953125
+    """
+    scales = -(-count // BLOCK)
+    packed = -(-count // 2)
+    return packed + (4 * scales if storage == "nf4" else scales + 4 * -(-scales // SCALE_BLOCK))
+
+
+def dequantisation(count: int, storage: str, element: int) -> Memory:
+    """The kernels that write `count` elements of `element` bytes from their quantised form; the product reads those."""
+    traffic = stored_bytes(count, storage) + element * count
+    return Memory(DEQUANTISATION_TRAFFIC * traffic, launches=1 if storage == "nf4" else 2)
+
+
+# what adapters may stand beside, under the names that people write: parsim's, Hugging Face's, PEFT's, torchtune's, litgpt's
+
+
+ALL_LINEAR = "all-linear"
+"""every linear layer except the language-model head (PEFT's word)"""
+_QUERY = ("query", "q", "q_proj", "wq")
+_KEY = ("key", "k", "k_proj", "wk")
+_VALUE = ("value", "v", "v_proj", "wv")
+_FUSED = ("query_key_value", "qkv", "qkv_proj", "c_attn", "Wqkv", "in_proj")
+_OUTPUT = ("attention_output", "o", "o_proj", "out_proj", "output_proj", "projection", "c_proj", "wo")
+_GATE = ("gate", "gate_proj", "w1", "mlp")
+_UP = ("up", "up_proj", "w3", "mlp")
+_SINGLE_UP = ("mlp_up", "up", "up_proj", "gate_up_proj", "fc1", "c_fc", "dense_h_to_4h", "mlp")
+_DOWN = ("mlp_down", "down", "down_proj", "w2", "fc2", "c_proj", "dense_4h_to_h", "mlp")
+_HEAD = ("lm_head", "head", "output")
+
+
+class Target(NamedTuple):
+    """A weight, or a slice of a fused one, that can have an adapter."""
+
+    name: str
+    """the weight's parameter name, or NAME.query for a slice"""
+    words: tuple[str, ...]
+    """what it may be called; the first two are shown in messages"""
+    out_features: int
+    whole: bool = True
+    """not a slice of a fused weight"""
+    linear: bool = True
+    """all-linear means it too"""
+
+
+def targets_of(linear: Linear, model: Model) -> tuple[Target, ...]:
+    """Everything in one operator that an adapter can stand beside.
+
+    A fused query-key-value weight is one target, or (as in loralib's MergedLinear and litgpt) three slices.
+    """
+    outputs = linear.out_features
+    names = linear.parameter_names or ((linear.name,) if len(outputs) == 1 else tuple(f"{linear.name}.{i}" for i in range(len(outputs))))
+    words = _words(linear)
+    whole = tuple(
+        Target(name, tuple(dict.fromkeys((*word, name))), out, linear=linear.split != "vocab")
+        for name, word, out in zip(names, words, outputs, strict=True)
+    )
+    if linear.name != "query_key_value" or len(outputs) > 1:
+        return whole
+    widths = (model.heads * model.head_dim, *(model.kv_heads * model.head_dim,) * 2)
+    slices = (
+        Target(f"{linear.name}.{word[0]}", word, width, whole=False) for word, width in zip((_QUERY, _KEY, _VALUE), widths, strict=True)
+    )
+    return (*whole, *slices)
+
+
+def _words(linear: Linear) -> tuple[tuple[str, ...], ...]:
+    """Other names of each weight of an operator."""
+    several = len(linear.out_features) > 1
+    if linear.name == "query_key_value":
+        return tuple((*word, *_FUSED[:2]) for word in (_QUERY, _KEY, _VALUE)) if several else (_FUSED,)
+    if linear.name == "mlp_up":
+        return ((*_GATE, "mlp_up"), (*_UP, "mlp_up")) if several else (_SINGLE_UP,)
+    known = {"attention_output": _OUTPUT, "mlp_down": _DOWN, "lm_head": _HEAD}
+    return (known.get(linear.name, ()),) if not several else ((linear.name,),) * len(linear.out_features)
+
+
+def matching(word: str, targets: Sequence[Target]) -> list[Target]:
+    """The targets that `word` names."""
+    if word == ALL_LINEAR:
+        return [target for target in targets if target.whole and target.linear]
+    return [target for target in targets if word in target.words]
+
+
+def known_names(targets: Sequence[Target]) -> list[str]:
+    """What may be written, each target once."""
+    return list(dict.fromkeys((ALL_LINEAR, *(target.words[0] for target in targets))))

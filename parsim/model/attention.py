@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.context import Sizes, Spread, spread
-from parsim.model.local import kept, shard
-from parsim.model.model import Parameter, Save, Split, Work, Workload
+from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, shard
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionCore:
+class AttentionCore(Layer):
     """softmax(Q K^T) V for `heads` query heads; `inputs` is one fused tensor, or query and key-value, or query, key, value.
 
     Eager attention keeps the softmax's output (with dropout also the dropped one and a mask) of b a s^2 elements;
@@ -23,9 +22,6 @@ class AttentionCore:
     with copies of its operands and output in that layout (Jacobs et al., 2309.14509).
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     heads: int
     kv_heads: int
     head_dim: int
@@ -48,16 +44,12 @@ class AttentionCore:
     split: Split = "heads"
     selective: str = "attention"
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
     def widths(self, at: Workload) -> tuple[int, int, int]:
         """Features of query, key and value on one rank."""
         heads, kv_heads = shard(self.heads, at), shard(self.kv_heads, at)
         return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * (self.value_dim or self.head_dim)
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Two products of s x s per head forward, four backward; fused kernels recompute the first."""
         if at.context > 1 and at.context_method == "ulysses":
             return self._by_heads(at)
@@ -82,16 +74,15 @@ class AttentionCore:
                 operands = (Save(self.inputs[0], query * token), Save(f"{self.name}.expanded", expanded))
         kernels = self._eager if eager else self._fused
         work = kernels(at, operands, (query + key + value) * token, context)
-        work = replace(work, output=context, input_gradients=tuple(size * token for size in sizes))
+        work = work._replace(output=context, input_gradients=tuple(size * token for size in sizes))
         if expanded:
             copies = Memory(expanded + (key + value) * token, launches=2)
-            work = replace(
-                work,
+            work = work._replace(
                 forward=(copies, *work.forward),
                 backward_input=(*work.backward_input, copies),
                 backward_temporary=work.backward_temporary + expanded,
             )
-        return kept(at, work, (*self.inputs, self.output))
+        return work
 
     def _kernel(self, at: Workload, queries: int, keys: int, causal: bool, backward: bool) -> Kernel:
         heads, kv_heads = shard(self.heads, at), shard(self.kv_heads, at)
@@ -149,10 +140,10 @@ class AttentionCore:
         work = self.work(whole)
         operands, output = sum(work.input_gradients), work.output
         if not at.backward:
-            return replace(work, forward_temporary=work.forward_temporary + operands + output)
+            return work._replace(forward_temporary=work.forward_temporary + operands + output)
         exchanged = (*self.inputs, self.output)
-        saves = [replace(save, tensor=f"{self.name}.{save.tensor} by heads") if save.tensor in exchanged else save for save in work.saves]
-        return replace(work, saves=tuple(saves), backward_temporary=work.backward_temporary + operands + output)
+        saves = [save._replace(tensor=f"{self.name}.{save.tensor} by heads") if save.tensor in exchanged else save for save in work.saves]
+        return work._replace(saves=tuple(saves), backward_temporary=work.backward_temporary + operands + output)
 
     def _eager(self, at: Workload, operands: tuple[Save, ...], qkv: int, context: int) -> Work:
         heads, s, e = at.batch * shard(self.heads, at), at.sequence, at.element
@@ -209,7 +200,7 @@ class AttentionCore:
 
 
 @dataclass(frozen=True, slots=True)
-class Rotary:
+class Rotary(Layer):
     """Rotary position embedding (2104.09864) of queries and keys inside the fused query-key-value tensor.
 
     New queries and keys replace the old ones, so the tensor keeps its name and size; nothing but the tables is saved.
@@ -217,9 +208,6 @@ class Rotary:
     fused attention kernel keeps the values as a slice of that product's whole result (GPT-NeoX, Phi-3 in Hugging Face).
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     heads: int
     kv_heads: int
     rotary_dim: int
@@ -229,11 +217,7 @@ class Rotary:
     split: Split = "heads"
     selective: str = ""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """One pass if fused; otherwise two products, a rotation by half and a sum."""
         size = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.rotary_dim * at.element
         kernel = Memory(2 * size) if at.fused else Memory(10 * size, launches=10)
@@ -241,42 +225,30 @@ class Rotary:
         if self.sliced_dim and not at.library and at.attention != "eager":
             saves = (Save(f"{self.name}.unrotated", size // self.rotary_dim * self.sliced_dim),)
         gradients = (0,) * len(self.inputs)
-        work = Work((kernel,), (kernel,), input_gradients=gradients, saves=saves, forward_temporary=size, backward_temporary=size)
-        return kept(at, work, (*self.inputs, self.output))
+        return Work((kernel,), (kernel,), input_gradients=gradients, saves=saves, forward_temporary=size, backward_temporary=size)
 
 
 @dataclass(frozen=True, slots=True)
-class RotaryTables:
+class RotaryTables(Layer):
     """Cosines and sines [s, rotary_dim] that all layers share; stands once, behind the embedding."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     rotary_dim: int
     split: Split = "replicated"
     selective: str = ""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Two small tables, kept until this operator's place in backward (torch.compile makes them again)."""
         size = 2 * at.sequence * self.rotary_dim * at.element
         saves = () if at.compiled else (Save(f"{self.name}.tables", size),)
-        work = Work((Memory(2 * size, launches=2),), input_gradients=(0,), saves=saves)
-        return kept(at, work, (*self.inputs, self.output))
+        return Work((Memory(2 * size, launches=2),), input_gradients=(0,), saves=saves)
 
 
 @dataclass(frozen=True, slots=True)
-class QKNorm:
+class QKNorm(Layer):
     """RMSNorm over each head of queries and keys inside the fused query-key-value tensor (2302.05442), which keeps its
     name and size; saves as `RMSNorm` does.
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     heads: int
     kv_heads: int
     head_dim: int
@@ -289,7 +261,7 @@ class QKNorm:
         """One weight [head_dim] for queries, one for keys."""
         return tuple(Parameter(f"{name}.weight", (self.head_dim,), trainable=self.trainable) for name in self.parameter_names)
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
         heads = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at))
         count = heads * self.head_dim
@@ -303,5 +275,4 @@ class QKNorm:
             saves.append(Save(f"{self.name}.fp32", 4 * count))
             if self.trainable:  # only the weights' gradients need the normalised tensor
                 saves.append(Save(f"{self.name}.normalised", size))
-        work = Work((forward,), (backward,), input_gradients=(0,), saves=tuple(saves), forward_temporary=size, backward_temporary=size)
-        return kept(at, work, (*self.inputs, self.output))
+        return Work((forward,), (backward,), input_gradients=(0,), saves=tuple(saves), forward_temporary=size, backward_temporary=size)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from parsim.kernel import Kernel, Memory
 from parsim.model.model import Workload
@@ -35,8 +35,7 @@ CoreKernel = Callable[[int, int, bool, bool], Kernel]
 """(queries, keys, causal, backward) -> the fused kernel of this rank's heads"""
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Tensors of one rank [B]."""
 
     query: int
@@ -52,16 +51,14 @@ class Sizes:
         return self.key + self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Kernels between two messages, and those that need the second one to have arrived."""
 
     kernels: tuple[Kernel, ...]
     then: tuple[Kernel, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """The attention core of one rank."""
 
     forward: tuple[Block, ...]
@@ -77,7 +74,7 @@ class Spread:
         *before, last = self.forward
         first, *after = self.backward
         forward = (*before, Block((*last.kernels, *last.then, *copy)))
-        return replace(self, forward=forward, backward=(Block((*copy, *first.kernels), first.then), *after))
+        return self._replace(forward=forward, backward=(Block((*copy, *first.kernels), first.then), *after))
 
     def kernels(self, *, backward: bool) -> tuple[Kernel, ...]:
         """All of one direction, in order."""

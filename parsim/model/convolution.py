@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parsim.kernel import Gemm, Kernel, Memory
-from parsim.model.local import kept
-from parsim.model.model import Parameter, Save, Split, Work, Workload
+from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload
 
 
 def window_count(size: int, kernel: int, stride: int, padding: int, dilation: int = 1, ceil: bool = False) -> int:
@@ -17,12 +16,9 @@ def window_count(size: int, kernel: int, stride: int, padding: int, dilation: in
 
 
 @dataclass(frozen=True, slots=True)
-class Conv2d:
+class Conv2d(Layer):
     """A convolution as its implicit matrix product; keeps its input. `size` is the input's (height, width)."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     in_channels: int
     out_channels: int
     kernel: tuple[int, int]
@@ -49,7 +45,7 @@ class Conv2d:
         )
         return (weight, Parameter(f"{self.name}.bias", (self.out_channels,), trainable=self.trainable)) if self.bias else (weight,)
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """2 b Cout Ho Wo (Cin/g) K^2 operations forward and for each gradient."""
         height, width = self.output_size
         positions = at.batch * height * width
@@ -60,7 +56,7 @@ class Conv2d:
         if self.trainable:
             weight = (Gemm(out, reduced, positions, self.groups, at.dtype, at.element, weight_gradient=True, layout="NT"),)
             weight += (Memory(output),) if self.bias else ()
-        work = Work(
+        return Work(
             (Gemm(positions, out, reduced, self.groups, at.dtype, at.element),),
             (Gemm(positions, reduced, out, self.groups, at.dtype, at.element, layout="NN"),),
             weight,
@@ -68,16 +64,12 @@ class Conv2d:
             (source,),
             (Save(self.inputs[0], source, "weight"),) if self.trainable else (),
         )
-        return kept(at, work, (*self.inputs, self.output))
 
 
 @dataclass(frozen=True, slots=True)
-class BatchNorm:
+class BatchNorm(Layer):
     """Per-channel norm over batch and image; keeps its input and two fp32 statistics per channel."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     channels: int
     size: tuple[int, int] = (1, 1)
     split: Split = "replicated"
@@ -95,10 +87,10 @@ class BatchNorm:
             Parameter(f"{self.name}.num_batches_tracked", (), trainable=False, buffer=True, element=8),
         )
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Two readings of the input forward (statistics, result), two of input and gradient backward."""
         size = at.batch * self.channels * self.size[0] * self.size[1] * at.element
-        work = Work(
+        return Work(
             (Memory(3 * size, launches=2),),
             (Memory(5 * size, launches=2),),
             output=size,
@@ -109,16 +101,12 @@ class BatchNorm:
                 Save(f"{self.name}.inverse_deviation", 4 * self.channels),
             ),
         )
-        return kept(at, work, (*self.inputs, self.output))
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Layer):
     """max | average pooling over windows. Max keeps its input and the int64 indices of its output, average its input."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     channels: int
     size: tuple[int, int]
     output_size: tuple[int, int]
@@ -127,11 +115,7 @@ class Pool:
     split: Split = "replicated"
     selective: str = ""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
         source = at.batch * self.channels * self.size[0] * self.size[1] * at.element
         count = at.batch * self.channels * self.output_size[0] * self.output_size[1]
@@ -140,4 +124,4 @@ class Pool:
         if indices:
             saves += (Save(f"{self.name}.indices", indices),)
         kernel = Memory(source + output + indices)
-        return kept(at, Work((kernel,), (kernel,), (), output, (source,), saves), (*self.inputs, self.output))
+        return Work((kernel,), (kernel,), (), output, (source,), saves)

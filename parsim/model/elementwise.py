@@ -1,19 +1,19 @@
-"""Operators without matrix products: activations, dropout, sums, copies and views.
+"""Operators without matrix products: activations, dropout, sums, copies, views and norms.
 
-Traffic of memory-bound kernels counts each operand read once and each result written once.
+Traffic of memory-bound kernels counts each operand read once and each result written once. Norms are wholly part
+of the backward-input pass.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from parsim.kernel import Memory
-from parsim.model.local import elements, kept, rows
-from parsim.model.model import Parameter, Save, Split, Work, Workload
+from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, elements, rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Cost:
+class _Cost(NamedTuple):
     """An activation: private saves and traffic, in tensors of its width."""
 
     forward: int = 2
@@ -42,14 +42,11 @@ ACTIVATIONS = tuple(_ACTIVATIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class Activation:
+class Activation(Layer):
     """An elementwise function. ReLU, tanh and sigmoid keep their output, the others their input (and, where Python spells
     the formula out and kernels are not fused, intermediate tensors).
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     features: int
     kind: str = "gelu"
     """relu | tanh | sigmoid | gelu | gelu-tanh | silu | gelu-new | quick-gelu"""
@@ -60,37 +57,29 @@ class Activation:
     copies: int = 0
     """behind a router: experts each token visits (`mixture_of_experts`)"""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
         cost = _ACTIVATIONS[self.kind]
         if at.fused and cost.extra:
             cost = _FUSED_KERNEL
         size = elements(at, self.features, self.split, self.per_sample, self.copies) * at.element
         saved = self.output if cost.saves_output else self.inputs[0]
-        work = Work(
+        return Work(
             forward=(Memory(cost.forward * size, launches=cost.launches[0]),),
             backward_input=(Memory(cost.backward * size, launches=cost.launches[1]),),
             output=0 if self.inplace else size,
             input_gradients=(size,),
             saves=(Save(saved, size), *(Save(f"{self.name}.{extra}", size) for extra in cost.extra)),
         )
-        return kept(at, work, (*self.inputs, self.output))
 
 
 @dataclass(frozen=True, slots=True)
-class GatedActivation:
+class GatedActivation(Layer):
     """activation(gate) * up, from one tensor holding both or from two (SwiGLU, GeGLU: 2002.05202).
 
     PyTorch keeps gate, up and activation(gate); a fused kernel keeps gate and up.
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     features: int
     """width of the product"""
     kind: str = "silu"
@@ -99,11 +88,7 @@ class GatedActivation:
     copies: int = 0
     """behind a router: experts each token visits (`mixture_of_experts`)"""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
         cost = _ACTIVATIONS[self.kind]
         size = elements(at, self.features, self.split, copies=self.copies) * at.element
@@ -114,103 +99,76 @@ class GatedActivation:
             saves += (Save(f"{self.name}.activated", size), *(Save(f"{self.name}.{extra}", size) for extra in cost.extra))
             forward = Memory((cost.forward + 3) * size, launches=cost.launches[0] + 1)
             backward = Memory((cost.backward + 6) * size, launches=cost.launches[1] + 2)
-        work = Work((forward,), (backward,), output=size, input_gradients=(each,) * len(self.inputs), saves=saves)
-        return kept(at, work, (*self.inputs, self.output))
+        return Work((forward,), (backward,), output=size, input_gradients=(each,) * len(self.inputs), saves=saves)
 
 
 @dataclass(frozen=True, slots=True)
-class Dropout:
+class Dropout(Layer):
     """Keeps a mask of 1 B per element. Does nothing where the workload's probability is 0; fused kernels write over
     their input (bias-dropout-add of Megatron-LM).
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     features: int
     split: Split = "replicated"
     selective: str = ""
     per_sample: bool = False
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
         if not at.dropout:
             return Work(input_gradients=(0,))
         count = elements(at, self.features, self.split, self.per_sample)
         size = count * at.element
-        work = Work(
+        return Work(
             forward=(Memory(count if at.fused else 2 * size + count, launches=0 if at.fused else 1),),
             backward_input=(Memory(2 * size + count),),
             output=0 if at.fused else size,
             input_gradients=(size,),
             saves=(Save(f"{self.name}.mask", count),),
         )
-        return kept(at, work, (*self.inputs, self.output))
 
 
 @dataclass(frozen=True, slots=True)
-class ResidualAdd:
+class ResidualAdd(Layer):
     """The sum of two or more tensors of equal shape; its gradient is passed on to all of them without a copy."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     features: int
     split: Split = "replicated"
     selective: str = ""
     inplace: bool = False
     """adds into the first input"""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Memory-bound forward, nothing backward."""
         size = elements(at, self.features, self.split) * at.element
         adds = len(self.inputs) - 1
-        work = Work(
+        return Work(
             forward=(Memory(3 * adds * size, launches=0 if at.compiled else adds),),
             output=0 if self.inplace else size,
             input_gradients=(0,) * len(self.inputs),
         )
-        return kept(at, work, (*self.inputs, self.output))
 
 
 @dataclass(frozen=True, slots=True)
-class Concatenate:
+class Concatenate(Layer):
     """Tensors joined along the features into a new one (the two key parts of multi-head latent attention)."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     features: tuple[int, ...]
     """width of each input as it appears in the output"""
     split: Split = "replicated"
     selective: str = ""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """A copy both ways."""
         sizes = tuple(elements(at, width, self.split) * at.element for width in self.features)
         copy = Memory(2 * sum(sizes))
-        return kept(at, Work((copy,), (copy,), output=sum(sizes), input_gradients=sizes), (*self.inputs, self.output))
+        return Work((copy,), (copy,), output=sum(sizes), input_gradients=sizes)
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(Layer):
     """Image patches [b, s-tokens, h] become a sequence [b, s, h]: class tokens before them, learned positions added."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     width: int
     positions: int
     """rows of the position table (the sequence length)"""
@@ -226,61 +184,43 @@ class Prefix:
         shapes["position_embeddings"] = (1, self.positions, self.width)
         return tuple(Parameter(f"{self.name}.{name}", shape, trainable=self.trainable) for name, shape in shapes.items())
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """A copy and an add."""
         size = at.tokens * self.width * at.element
         patches = at.batch * (at.sequence - self.tokens) * self.width * at.element
-        work = Work((Memory(5 * size, launches=2),), (Memory(3 * size, launches=2),), (), size, (patches,), forward_temporary=size)
-        return kept(at, work, (*self.inputs, self.output))
+        return Work((Memory(5 * size, launches=2),), (Memory(3 * size, launches=2),), (), size, (patches,), forward_temporary=size)
 
 
 @dataclass(frozen=True, slots=True)
-class SelectToken:
+class SelectToken(Layer):
     """A view of each sample's first token; its gradient is a zeroed tensor of full size."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     features: int
     split: Split = "replicated"
     selective: str = ""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Nothing forward."""
         size = elements(at, self.features) * at.element
-        return kept(at, Work(backward_input=(Memory(size),), input_gradients=(size,)), (*self.inputs, self.output))
+        return Work(backward_input=(Memory(size),), input_gradients=(size,))
 
 
 @dataclass(frozen=True, slots=True)
-class Flatten:
+class Flatten(Layer):
     """Another shape of the same memory."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     split: Split = "replicated"
     selective: str = ""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Nothing."""
         return Work(input_gradients=(0,))
 
 
 @dataclass(frozen=True, slots=True)
-class SharedGate:
+class SharedGate(Layer):
     """sigmoid(x w) * y with one weight vector: the gate of Qwen2-MoE's shared expert; `inputs` is (x, y)."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     features: int
     parameter_name: str = ""
     split: Split = "replicated"
@@ -291,14 +231,96 @@ class SharedGate:
         """Weight [1, features]."""
         return (Parameter(f"{self.parameter_name or self.name}.weight", (1, self.features), trainable=self.trainable),)
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways: the product with one column reads its operand once."""
         size, row = elements(at, self.features) * at.element, rows(at) * at.element
-        work = Work(
+        return Work(
             (Memory(4 * size + 4 * row, flop=2 * size / at.element, launches=3),),
             (Memory(7 * size + 6 * row, flop=4 * size / at.element, launches=5),),
             output=size,
             input_gradients=(size, size),
             saves=(Save(self.inputs[0], size), Save(self.inputs[1], size), Save(f"{self.name}.sigmoid", row)),
         )
-        return kept(at, work, (*self.inputs, self.output))
+
+
+# norms over the hidden dimension
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm(Layer):
+    """Keeps its input and two fp32 statistics per row (8 B)."""
+
+    hidden: int
+    bias: bool = True
+    split: Split = "replicated"
+    selective: str = "norm"
+    per_sample: bool = False
+    trainable: bool = True
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Weight and bias [hidden]."""
+        weight = Parameter(f"{self.name}.weight", (self.hidden,), trainable=self.trainable)
+        return (weight, Parameter(f"{self.name}.bias", (self.hidden,), trainable=self.trainable)) if self.bias else (weight,)
+
+    def training_work(self, at: Workload) -> Work:
+        """One kernel forward; backward reads input and gradient a second time for the parameters unless fused or frozen."""
+        size = elements(at, self.hidden, self.split, self.per_sample) * at.element
+        return Work(
+            forward=(Memory(2 * size),),
+            backward_input=(Memory(3 * size) if at.fused or not self.trainable else Memory(5 * size, launches=2),),
+            output=size,
+            input_gradients=(size,),
+            saves=(Save(self.inputs[0], size), Save(f"{self.name}.statistics", 8 * rows(at, self.split, self.per_sample))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RMSNorm(Layer):
+    """Root-mean-square norm (1910.07467).
+
+    A fused kernel keeps its input and one fp32 statistic per row. The Python formula of Hugging Face's Llama keeps the fp32
+    copy of the input, the normalised tensor and the statistic (in fp32 the copy is the input itself). Gemma's (`offset`)
+    multiplies by 1 + weight before it casts back: the normalised tensor is kept in fp32, and so is that sum (transformers
+    ``models/gemma/modeling_gemma.py``; both equal what autograd saves, to the byte).
+    """
+
+    hidden: int
+    offset: bool = False
+    split: Split = "replicated"
+    selective: str = "norm"
+    trainable: bool = True
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Weight [hidden]."""
+        return (Parameter(f"{self.name}.weight", (self.hidden,), trainable=self.trainable),)
+
+    def training_work(self, at: Workload) -> Work:
+        """Memory-bound both ways; unfused, about nine passes forward and nineteen backward in fp32."""
+        count = elements(at, self.hidden, self.split)
+        size = count * at.element
+        if at.fused:
+            forward, backward = Memory(2 * size), Memory(3 * size)
+            saves: tuple[Save, ...] = (Save(self.inputs[0], size),)
+            temporary = 0
+        else:
+            temporary = 4 * count
+            forward, backward = Memory(28 * count + 4 * size, launches=6), Memory(60 * count + 8 * size, launches=12)
+            copy = Save(self.inputs[0], size) if at.element == 4 else Save(f"{self.name}.fp32", 4 * count)
+            saves = (copy,)
+            if self.offset:
+                forward, backward = Memory(36 * count + 2 * size, launches=8), Memory(84 * count + 2 * size, launches=14)
+                saves = (copy, Save(f"{self.name}.factor", 4 * self.hidden))
+            if self.trainable:  # only the weight's gradient needs the normalised tensor
+                saves += (Save(f"{self.name}.normalised", 4 * count if self.offset else size),)
+            else:  # no product with it, no sum over rows
+                backward = Memory(backward.bytes - 4 * size, launches=backward.launches - 2)
+        saves += (Save(f"{self.name}.statistics", 4 * rows(at, self.split)),)
+        return Work(
+            (forward,),
+            (backward,),
+            output=size,
+            input_gradients=(size,),
+            saves=saves,
+            forward_temporary=temporary,
+            backward_temporary=2 * temporary,
+        )

@@ -1,7 +1,7 @@
 """Fine-tuning as a change of the model: which parameters are trained, and what stands beside the frozen ones.
 
 lora and qlora freeze everything and put adapters beside linear layers (`parsim.model.adapters`), qlora with the linear layers
-in four bits (`parsim.model.quantised`); freeze trains a part of the model as it is.
+in four bits (`parsim.model.adapters`); freeze trains a part of the model as it is.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
 
 from parsim.errors import Finding, ModelError
-from parsim.model.adapters import Adapter, FrozenLinear
+from parsim.model.adapters import ALL_LINEAR, Adapter, FrozenLinear, known_names, matching, targets_of
 from parsim.model.linear import Embedding, Linear
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Block, Model, Operator
-from parsim.model.targets import ALL_LINEAR, known_names, matching, targets_of
 
 PATH = "training.finetune"
 BACKBONE = "backbone"
@@ -112,8 +111,7 @@ def _active(model: Model, blocks: tuple[Block, ...]) -> dict[int, float]:
 
 
 def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
-    distinct = {id(block): block for block in model.blocks}.values()
-    linears = [operator for block in distinct for operator in block.operators if isinstance(operator, Linear)]
+    linears = [operator for block in dict.fromkeys(model.blocks) for operator in block.operators if isinstance(operator, Linear)]
     everything = [target for operator in linears for target in targets_of(operator, model)]
     missing = [name for name in recipe.targets if name != ALL_LINEAR and not matching(name, everything)]
     if missing:
@@ -124,8 +122,8 @@ def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
                 for name in missing
             ]
         )
-    made = {id(block): _adapted_block(model, block, recipe) for block in model.blocks}
-    return tuple(made[id(block)] for block in model.blocks)
+    adapted = {block: _adapted_block(model, block, recipe) for block in dict.fromkeys(model.blocks)}
+    return tuple(adapted[block] for block in model.blocks)
 
 
 def _adapted_block(model: Model, block: Block, recipe: Finetune) -> Block:
@@ -176,14 +174,14 @@ def _freeze(model: Model, recipe: Finetune) -> tuple[Block, ...]:
     else:
         return _by_name(model, recipe, cold)
     last = layers[below - 1] if below else -1
-    made: dict[tuple[int, bool], Block] = {}
-    result = []
+    cooled: dict[Block, Block] = {}
+    blocks = []
     for index, block in enumerate(model.blocks):
         cools = index <= last or block.kind == "embedding"
-        if (id(block), cools) not in made:
-            made[id(block), cools] = _cooled(block, recipe, {operator.name for operator in block.operators}) if cools else block
-        result.append(made[id(block), cools])
-    return tuple(result)
+        if cools and block not in cooled:
+            cooled[block] = _cooled(block, recipe, {operator.name for operator in block.operators})
+        blocks.append(cooled[block] if cools else block)
+    return tuple(blocks)
 
 
 def _cooled(block: Block, recipe: Finetune, cold: set[str]) -> Block:
@@ -206,12 +204,11 @@ def _by_name(model: Model, recipe: Finetune, names: tuple[str, ...]) -> tuple[Bl
         ]
         raise ModelError(findings)
     chosen = set(names)
-    made: dict[int, Block] = {}
-    for block in model.blocks:
-        if id(block) not in made:
-            cold = {operator.name for operator in block.operators if chosen.intersection(_words(block, operator))}
-            made[id(block)] = _cooled(block, recipe, cold)
-    return tuple(made[id(block)] for block in model.blocks)
+    cooled: dict[Block, Block] = {}
+    for block in dict.fromkeys(model.blocks):
+        cold = {operator.name for operator in block.operators if chosen.intersection(_words(block, operator))}
+        cooled[block] = _cooled(block, recipe, cold)
+    return tuple(cooled[block] for block in model.blocks)
 
 
 def _words(block: Block, operator: Operator) -> tuple[str, ...]:

@@ -12,20 +12,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Attention, Gemm, Kernel
-from parsim.model.counts import active_parameter_count, layer_parameter_count
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Block, Model, Operator, Workload
+from parsim.model.model import Block, Model, Operator, Parameter, Workload, active_parameter_count, layer_parameter_count
 
 Recompute = Literal["none", "selective", "full"]
 
 
-@dataclass(frozen=True, slots=True)
-class Convention:
+class Convention(NamedTuple):
     """One way to count, and what it counts."""
 
     name: str
@@ -35,8 +32,7 @@ class Convention:
     applies: Callable[[Model], bool] = lambda model: model.sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(NamedTuple):
     """Forward work that recomputation executes a second time [FLOP]."""
 
     products: float
@@ -49,8 +45,7 @@ class Again:
     """what all layers execute in one forward: recomputation of everything would be products + core = layers"""
 
 
-@dataclass(frozen=True, slots=True)
-class PassFlop:
+class PassFlop(NamedTuple):
     """FLOP of one block for one sample, per pass."""
 
     forward: float
@@ -160,9 +155,8 @@ def _useful(kernel: Attention, *, causal: bool = True) -> float:
 
 
 def _distinct(model: Model) -> list[tuple[Block, int]]:
-    """Blocks that are not the same object, and how often each stands in the model."""
-    counts = Counter(map(id, model.blocks))
-    return [(block, counts[number]) for number, block in {id(block): block for block in model.blocks}.items()]
+    """Different blocks, and how often each stands in the model."""
+    return list(Counter(model.blocks).items())
 
 
 def _core(block: Block, sequence: int, *, causal: bool = True) -> float:
@@ -259,3 +253,51 @@ MODEL_CONVENTIONS = tuple(name for name in CONVENTIONS if name not in HARDWARE_C
 """those of model FLOP, which MFU may use"""
 _SQUARE = ("megatron", "exact-full")
 _WITHOUT_ATTENTION = ("6n", "6n-non-embedding")
+
+
+# What a partly frozen model saves. A frozen parameter has no weight gradient (2 per token); before the first trained parameter there is no
+# backward pass at all (another 2, and the backward of attention). LoRA therefore counts about 4 N instead of 6 N.
+
+COUNTED = ("palm", "exact", "exact-full", "llm-foundry", "6n", "6n-non-embedding")
+"""conventions that tell parameters apart; Megatron's closed forms describe full training"""
+
+
+def untrained_flop(model: Model, sequence: int, convention: str) -> float:
+    """FLOP of one sample that training `model` saves against training all of it; `convention` is one of `COUNTED`."""
+    trains = False
+    total = 0.0
+    for index, block in enumerate(model.blocks):
+        trains = trains or any(p.trainable and not p.buffer for p in block.parameters())
+        if convention.startswith("exact"):
+            total += _untrained_products(block, sequence, differentiated=trains, full=convention == "exact-full")
+        else:
+            total += _by_parameters(model, index, sequence, convention, differentiated=trains)
+    return total
+
+
+def _by_parameters(model: Model, index: int, sequence: int, convention: str, *, differentiated: bool) -> float:
+    block = model.blocks[index]
+    own = [p for p in _counted(block, convention) if not p.buffer and not p.tied]
+    share = model.active_fraction_blocks.get(index, 1.0)
+    frozen = share * sum(p.count for p in own if not p.trainable)
+    if differentiated:
+        return 2.0 * frozen * sequence
+    layer = block.kind not in ("embedding", "head") and convention not in _WITHOUT_ATTENTION
+    attention = 8.0 * attention_width(model) * sequence if layer else 0.0
+    return (4.0 * frozen + attention) * sequence
+
+
+def _counted(block: Block, convention: str) -> tuple[Parameter, ...]:
+    """The parameters of a block that the convention counts (as `parsim.model.model.layer_parameter_count` does)."""
+    if convention != "6n-non-embedding":
+        return tuple(block.parameters())
+    if block.kind == "embedding":
+        return ()
+    return tuple(p for o in block.operators if block.kind != "head" or o.split != "vocab" for p in o.parameters())
+
+
+def _untrained_products(block: Block, sequence: int, *, differentiated: bool, full: bool) -> float:
+    flop = block_flop(block, sequence)
+    spent = flop.forward + flop.backward_weight + (flop.backward_input if differentiated else 0.0)
+    masked = 2.0 * masked_flop(block, sequence) if full and not differentiated else 0.0
+    return 3.0 * flop.forward - spent + masked

@@ -12,10 +12,11 @@ from typing import Literal, cast
 
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Memory
-from parsim.model.model import Block, Parameter, Split, Work, Workload
-from parsim.model.operators import Activation, Dropout, LayerNorm, Linear, Loss, SelectToken, Softcap
-from parsim.model.row import Row, norm
-from parsim.model.transformer import TransformerConfig
+from parsim.model.elementwise import Activation, Dropout, LayerNorm, SelectToken
+from parsim.model.linear import Linear
+from parsim.model.loss import Loss, Softcap
+from parsim.model.model import Block, Layer, Split, Work, Workload
+from parsim.model.transformer import Row, TransformerConfig, norm
 
 Kind = Literal["cross_entropy", "mse", "sum"]
 WORD_TABLE = "embedding.word_embeddings.weight"
@@ -23,20 +24,13 @@ WORD_TABLE = "embedding.word_embeddings.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class LossSum:
+class LossSum(Layer):
     """The sum of several scalar losses."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     split: Split = "replicated"
     selective: str = ""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """A launch per addition; the gradient is passed on."""
         adds = len(self.inputs) - 1
         return Work((Memory(12.0 * adds, launches=adds),), output=4, input_gradients=(0,) * len(self.inputs))

@@ -5,26 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parsim.kernel import Gemm, Kernel, Memory
-from parsim.model.chunked import chunked, head_work, parts
-from parsim.model.local import kept, rows, shard
-from parsim.model.model import Parameter, Save, Split, Work, Workload
+from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, rows, shard
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Layer):
     """Matrix products of one input with one or several weights, executed as one fused product.
 
     `out_features` with several entries (query, key, value; gate, up) gives one output tensor of their sum and
     separate parameters. Column and vocab split the outputs over tensor ranks, row splits the inputs. Under sequence
     parallelism column and vocab gather their input, row scatters its output. Of a vocabulary's logits only one of the
-    workload's `loss_chunks` parts exists at a time (`parsim.model.chunked`). `per_sample`: works on one row per
+    workload's `loss_chunks` parts exists at a time (`parsim.model.linear`). `per_sample`: works on one row per
     sample (pooler, classifier). `tied`: full name of the parameter the weight is tied to. An fp8 product keeps a
     one-byte copy of its input instead of the input (Transformer Engine).
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     in_features: int
     out_features: tuple[int, ...]
     bias: bool | tuple[bool, ...] = True
@@ -50,7 +45,7 @@ class Linear:
                 found.append(Parameter(f"{name}.bias", (out,), bias_split, trainable=self.trainable))
         return tuple(found)
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """2 T n k operations forward, and again for each gradient."""
         sharded = self.split not in ("replicated", "row")
         m = rows(at, self.split, self.per_sample)
@@ -75,7 +70,7 @@ class Linear:
                 weight += (Memory(rows_out * bias * at.element),)
         gathered = (m * k if rows_in != m else 0) * at.element
         scattered = (m * n if rows_out != m else 0) * at.element
-        work = Work(
+        return Work(
             forward=(Gemm(m, n, k, dtype=at.dtype, element=operand),),
             backward_input=(Gemm(m, k, n, dtype=at.dtype, element=operand, layout="NN"),),
             backward_weight=weight,
@@ -86,16 +81,12 @@ class Linear:
             # the gathered input for the weight's gradient and the input's gradient before it is scattered
             backward_temporary=2 * gathered + scattered,
         )
-        return kept(at, work, (*self.inputs, self.output))
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(Layer):
     """Rows of one table per token, plus learned positions and token types where given; saves the ids (8 B each)."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     vocabulary: int
     width: int
     split: Split = "vocab"
@@ -128,7 +119,7 @@ class Embedding:
             for index, (name, (_, size)) in enumerate(zip(names, tables, strict=True))
         )
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """A gather forward; backward zeroes the gradients of the tables and scatters into them."""
         tables = 1 + bool(self.positions) + bool(self.types)
         full, output = at.tokens * self.width * at.element, at.local_tokens * self.width * at.element
@@ -141,7 +132,7 @@ class Embedding:
             if tables > 1:
                 saves += (Save(f"{self.name}.positions", 8 * (at.tokens if self.positions_per_sample else at.sequence), "weight"),)
             weight = (Memory(table + 2 * full * tables, launches=2 * tables),)
-        work = Work(
+        return Work(
             forward=(Memory(full * (2 * tables + 3 * (tables - 1)), launches=2 * tables - 1),),
             backward_weight=weight,
             output=output,
@@ -149,4 +140,47 @@ class Embedding:
             saves=saves,
             forward_temporary=(full if tables > 1 else 0) + (full if output != full else 0),
         )
-        return kept(at, work, (*self.inputs, self.output))
+
+
+# the head under a chunked loss
+#
+# Fused linear cross-entropy (Liger Kernel, 2410.10989, section 3.2; Cut Cross-Entropy, 2411.09009): for each part the
+# logits are made, turned into their gradient, and multiplied at once into the gradients of the hidden states and of the
+# weight. All three products so run in the forward pass; between forward and backward stay the gradient of the hidden states
+# (T h e) and of the weight (V h e), no logits. Backward has nothing left to do but to hand them on.
+
+
+def parts(at: Workload) -> int:
+    """Parts in which the tokens of a micro-batch pass through head and loss."""
+    return min(at.loss_chunks, at.tokens)
+
+
+def chunked(at: Workload) -> bool:
+    """Whether head and loss work in parts that make their own gradients; without backward only the logits are split."""
+    return at.loss_chunks > 1 and at.backward
+
+
+def head_work(name: str, at: Workload, classes: int, width: int, bias: int, *, trainable: bool) -> Work:
+    """The product of a language model's head under a chunked loss, with both its gradients, on `classes` outputs per token."""
+    count = parts(at)
+    rows, operand = -(-at.tokens // count), 1 if at.dtype == "fp8" else at.element
+    hidden, weight = at.tokens * width * at.element, classes * width * at.element
+    kernels: tuple[Kernel, ...] = (
+        Gemm(rows, classes, width, dtype=at.dtype, element=operand),
+        Gemm(rows, width, classes, dtype=at.dtype, element=operand, layout="NN"),
+    )
+    saves: tuple[Save, ...] = (Save(f"{name}.hidden_gradient", hidden),)
+    if trainable:
+        # the product adds to what the parts before have made: one more read of it
+        product = Gemm(classes, width, rows, dtype=at.dtype, element=operand, weight_gradient=True, layout="NT")
+        kernels += (product, Memory(weight, launches=0))
+        saves += (Save(f"{name}.weight_gradient", weight),)
+        if bias:
+            kernels += (Memory(rows * bias * at.element),)
+    return Work(
+        forward=kernels * count,
+        output=rows * classes * at.element,
+        input_gradients=(0,),
+        saves=saves,
+        ready_gradient=saves[0].tensor,
+    )

@@ -1,4 +1,4 @@
-"""When a block's tensors come and go: the analysis behind `parsim.model.tape.tape`.
+"""When a block's tensors come and go: the analysis behind `parsim.model.liveness.tape`.
 
 A storage is the memory behind one or several named tensors (views and in-place results share it). Backward uses of a
 storage are pairs (operator index, phase). Since weight steps may run right after their input steps or be postponed past
@@ -9,6 +9,7 @@ comes last under either order (it may hold no kernel at all).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 from parsim.errors import Finding, ModelError
@@ -20,7 +21,29 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 _KEPT_OUTPUT = "attention"
 
 
-@dataclass
+def tape(block: Block, at: Workload, drop: tuple[str, ...] = (), input_gradient: bool = True) -> Tape:
+    """The tape of `block` under `at`.
+
+    `drop` names what selective recomputation does not keep (`Operator.selective`): by-products and outputs of these
+    operators, except an attention core's output, which the projection behind it needs for its weight (2205.05198 §5).
+    `input_gradient=False`: nothing before the block is trained.
+
+    Gradients follow the chain rule over named tensors: residual adds and views pass their gradient on without a copy,
+    a tensor with several consumers sums into the newest contribution. Tensors of one storage (`Work.output` = 0) live
+    and die together. Tapes are kept per block.
+
+    Errors: ModelError when an operator reads a tensor that no operator before it wrote, or when the block's output is
+    a view of its input.
+    """
+    return _kept_tape(block, at, tuple(sorted(drop)), input_gradient)
+
+
+@lru_cache(maxsize=4096)
+def _kept_tape(block: Block, at: Workload, drop: tuple[str, ...], input_gradient: bool) -> Tape:
+    return Liveness(block, at, drop, input_gradient).tape()
+
+
+@dataclass(eq=False)
 class _Draft:
     """A step under construction."""
 
@@ -354,8 +377,8 @@ class Liveness:
             backward += self.recompute_steps.get(index, [])
             backward += [steps[index] for steps in (self.input_steps, self.weight_steps) if index in steps]
         backward = [draft for draft in backward if draft.kernels or draft.allocates or draft.frees or draft.needed]
-        places = {id(draft): place for place, draft in enumerate(backward)}
-        last = {name: -1 if draft is None else places[id(draft)] for name, draft in boundary.items()}
+        places = {draft: place for place, draft in enumerate(backward)}
+        last = {name: -1 if draft is None else places[draft] for name, draft in boundary.items()}
         return Tape(
             tensors=self.tensors,
             forward=tuple(draft.step() for draft in forward),

@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from parsim.kernel import Kernel, Memory
-from parsim.model.chunked import chunked, parts
-from parsim.model.local import elements, kept, rows
-from parsim.model.model import Parameter, Save, Split, Work, Workload
+from parsim.model.linear import chunked, parts
+from parsim.model.model import Layer, Save, Split, Work, Workload, elements, rows
 
 
 @dataclass(frozen=True, slots=True)
-class Softcap:
+class Softcap(Layer):
     """cap * tanh(logits / cap), spelled out in Python (Gemma 2, 2408.00118): three kernels each way, the tanh is kept."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     classes: int
     split: Split = "vocab"
     selective: str = ""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways; one of the workload's `loss_chunks` parts exists at a time."""
         count = elements(at, self.classes, self.split)
         part, traffic = -(-count // parts(at)) * at.element, count * at.element
         if chunked(at):
             return Work((Memory(13 * traffic, launches=6 * parts(at)),), output=part, input_gradients=(0,), forward_temporary=part)
         if at.fused:
-            return kept(at, Work((), (Memory(traffic),), output=0, input_gradients=(part,)), (*self.inputs, self.output))
-        work = Work(
+            return Work((), (Memory(traffic),), output=0, input_gradients=(part,))
+        return Work(
             (Memory(6 * traffic, launches=3),),
             (Memory(7 * traffic, launches=3),),
             output=part,
             input_gradients=(part,),
             saves=(Save(f"{self.name}.tanh", part),),
         )
-        return kept(at, work, (*self.inputs, self.output))
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Layer):
     """cross_entropy | mse | sum over `classes` outputs per token (or per sample).
 
     The kernel of cross-entropy is the workload's `loss_kernel`:
@@ -53,12 +44,9 @@ class Loss:
     fused: one kernel that keeps the logits and the fp32 log-sum-exp of each row (flash-attention's cross entropy);
     vocab-parallel: Megatron-LM's, which turns the logits into fp32 exponentials in place and keeps them, 1/t per rank.
     Compiled, PyTorch's keeps the logits and two fp32 numbers per row. With `loss_chunks` the gradient of each part of the
-    logits is made before the next part (`parsim.model.chunked`): all kernels run in forward, nothing is kept or returned.
+    logits is made before the next part (`parsim.model.linear`): all kernels run in forward, nothing is kept or returned.
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     classes: int
     """outputs per token or sample (V)"""
     kind: Literal["cross_entropy", "mse", "sum"] = "cross_entropy"
@@ -73,11 +61,7 @@ class Loss:
     """the training script holds the model's output until the micro-batch is done (eager kernel only)"""
     selective: str = ""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
         if self.kind == "cross_entropy":
             kernels = {"eager": self._eager, "fused": self._fused, "vocab-parallel": self._vocab_parallel}
@@ -88,7 +72,7 @@ class Loss:
                 work = self._in_parts(at, work)
         else:
             work = self._simple(at)
-        return kept(at, work, (*self.inputs, self.output))
+        return work
 
     def _count(self, at: Workload) -> int:
         return elements(at, self.classes, self.split, self.per_sample)
@@ -151,7 +135,7 @@ class Loss:
         fused = self._fused(at)
         size = self._part(at) * at.element
         extra = (Save(f"{self.name}.maximum", 4 * self._rows(at)), *self._held(size, at))
-        return replace(fused, forward=(Memory(2 * self._count(at) * at.element, launches=2),), saves=(*fused.saves[:-1], *extra))
+        return fused._replace(forward=(Memory(2 * self._count(at) * at.element, launches=2),), saves=(*fused.saves[:-1], *extra))
 
     def _fused(self, at: Workload) -> Work:
         size, traffic = self._part(at) * at.element, self._count(at) * at.element

@@ -12,21 +12,17 @@ from dataclasses import dataclass
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.elementwise import Activation, GatedActivation, ResidualAdd, SharedGate
 from parsim.model.linear import Linear
-from parsim.model.local import dispatched, kept, shard
-from parsim.model.model import Operator, Parameter, Save, Split, Work, Workload
+from parsim.model.model import Layer, Operator, Parameter, Save, Split, Work, Workload, dispatched, shard
 
 
 @dataclass(frozen=True, slots=True)
-class Router:
+class Router(Layer):
     """Scores every token for every expert in fp32 and picks `top_k`; output: the chosen weights (fp32) and experts (int64).
 
     Unfused with `fp32`, the product keeps fp32 copies of the tokens and of its weights (transformers'
     ``DeepseekV3TopkRouter``); `renormalise` keeps the sum of each token's chosen weights.
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     hidden: int
     experts: int
     top_k: int
@@ -46,7 +42,7 @@ class Router:
         bias = Parameter(f"{name}.e_score_correction_bias", (self.experts,), trainable=False, buffer=True, element=4)
         return (weight, bias) if self.bias_buffer else (weight,)
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """2 T h E operations each way and the softmax."""
         upcast = self.fp32 and not at.library and at.element < 4
         m, e = at.local_tokens, 4 if upcast else at.element
@@ -63,7 +59,7 @@ class Router:
             saves += (Save(f"{self.name}.weight_fp32", 4 * self.experts * self.hidden),)
         if self.renormalise and not at.library:
             saves += (Save(f"{self.name}.sum", 4 * m),)
-        work = Work(
+        return Work(
             (*copies, Gemm(m, self.experts, self.hidden, dtype=dtype, element=operand), Memory((e + 12) * scores, launches=3)),
             (
                 Memory((e + 12) * scores, launches=3),
@@ -76,45 +72,34 @@ class Router:
             saves=saves,
             backward_temporary=4 * scores,
         )
-        return kept(at, work, (*self.inputs, self.output))
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(Layer):
     """Copies tokens into the order of their experts; `inputs` is (tokens, router's output).
 
     A fused kernel keeps the order (8 B per copy); transformers' ``grouped_mm_experts_forward`` three index tensors: of
     the tokens, of their weights, and of the way back.
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     hidden: int
     top_k: int
     split: Split = "replicated"
     selective: str = ""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """A gather forward, a sum of the copies backward."""
         copies, source = dispatched(at, self.top_k), at.local_tokens * self.hidden * at.element
         output = copies * self.hidden * at.element
         kernel = Memory(2 * output)
         saves = (Save(f"{self.name}.order", (8 if at.library else 24) * copies),)
-        return kept(at, Work((kernel,), (kernel,), (), output, (source, -1), saves), (*self.inputs, self.output))
+        return Work((kernel,), (kernel,), (), output, (source, -1), saves)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedLinear:
+class GroupedLinear(Layer):
     """One product per expert, with weights [experts, out, in]; tokens spread evenly over a rank's experts."""
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     in_features: int
     out_features: int
     experts: int
@@ -142,7 +127,7 @@ class GroupedLinear:
         copies = dispatched(at, self.top_k)
         return copies / (-(-copies // local) * local) if copies else 1.0
 
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """As `Linear`, on top_k copies of each token."""
         local = -(-self.experts // at.expert)
         copies = dispatched(at, self.top_k)
@@ -158,7 +143,7 @@ class GroupedLinear:
             weight += (Memory(copies * n * at.element),) if self.bias else ()
         if self.split == "column" and not at.library:
             saves += (Save(f"{self.name}.offsets", 4 * local),)
-        work = Work(
+        return Work(
             (Gemm(m, n, k, local, at.dtype, operand),),
             (Gemm(m, k, n, local, at.dtype, operand, layout="NN"),),
             weight,
@@ -166,37 +151,28 @@ class GroupedLinear:
             (copies * k * at.element,),
             saves,
         )
-        return kept(at, work, (*self.inputs, self.output))
 
 
 @dataclass(frozen=True, slots=True)
-class Combine:
+class Combine(Layer):
     """The weighted sum of each token's expert outputs; `inputs` is (expert outputs, router's output), both kept.
 
     Unfused, the weights are kept a second time, in the order of the experts (transformers' ``grouped_mm_experts_forward``).
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    output: str
     hidden: int
     top_k: int
     split: Split = "replicated"
     selective: str = ""
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None."""
-        return ()
-
-    def work(self, at: Workload) -> Work:
+    def training_work(self, at: Workload) -> Work:
         """A scatter with weights both ways."""
         source = dispatched(at, self.top_k) * self.hidden * at.element
         output, choice = at.local_tokens * self.hidden * at.element, at.local_tokens * self.top_k
         saves: tuple[Save, ...] = (Save(self.inputs[0], source), Save(self.inputs[1], 12 * choice))
         if not at.library:
             saves += (Save(f"{self.name}.weights", 4 * dispatched(at, self.top_k)),)
-        work = Work((Memory(source + output),), (Memory(2 * source + output),), (), output, (source, 4 * choice), saves)
-        return kept(at, work, (*self.inputs, self.output))
+        return Work((Memory(source + output),), (Memory(2 * source + output),), (), output, (source, 4 * choice), saves)
 
 
 def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer

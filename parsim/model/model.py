@@ -6,15 +6,17 @@ embedding, the head with its loss). Equal layers share one `Block` object, so th
 
 Symbols: b micro-batch, s sequence, T = b*s tokens, h hidden, f MLP width, a heads, k KV heads, d head dim,
 V vocabulary, t tensor-parallel size, e bytes per activation element.
+
+The arithmetic that all operators share, and how many parameters a model has, stand here as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from parsim.kernel import Kernel
 
@@ -113,7 +115,7 @@ class Parameter:
     element: int = 0
     """bytes per element where the precision does not decide (buffers); 0 = the precision's"""
     storage: str = ""
-    """nf4 | nf4-dq: frozen and quantised (`parsim.model.quantised`); '' = the precision's bytes"""
+    """nf4 | nf4-dq: frozen and quantised (`parsim.model.adapters`); '' = the precision's bytes"""
     partial: bool = False
     """replicated over tensor ranks, each of which computes a part of the gradient (an adapter's half): summed at the step"""
 
@@ -129,8 +131,7 @@ class Parameter:
         return self.count // self.shape[self.split] * -(-self.shape[self.split] // tensor)
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(NamedTuple):
     """A tensor kept for backward. `tensor` is a name in the block (shared, counted once) or a private extra."""
 
     tensor: str
@@ -140,8 +141,7 @@ class Save:
     until the micro-batch's backward has ended (a Python variable such as the model's output)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One operator's work for one micro-batch on one rank."""
 
     forward: tuple[Kernel, ...] = ()
@@ -162,7 +162,13 @@ class Work:
 
 
 class Operator(Protocol):
-    """What every operator offers. Implementations are small frozen dataclasses in `operators.py`."""
+    """What every operator offers. Implementations are small frozen dataclasses, a file per kind of layer.
+
+    Rules of backward shared by all (Zero Bubble, 2401.10241): linear operators split into a gradient of the input and a
+    gradient of the weight; norms, activations and attention cores work wholly with the input gradient; an embedding has
+    only a weight gradient. Saved tensors are those of PyTorch's autograd (``tools/autograd/derivatives.yaml``);
+    `Workload.fused` selects what the fused kernels of Megatron-LM and Transformer Engine keep instead.
+    """
 
     @property
     def name(self) -> str: ...
@@ -181,9 +187,33 @@ class Operator(Protocol):
     def work(self, at: Workload) -> Work: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What the operators of networks have in common; each says what it does in training."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """None, unless the operator says otherwise."""
+        return ()
+
+    def work(self, at: Workload) -> Work:
+        """As in training where there is a backward pass; without one nothing is kept."""
+        return kept(at, self.training_work(at), (*self.inputs, self.output))
+
+    def training_work(self, at: Workload) -> Work:
+        """The work of a micro-batch whose backward pass follows."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
 class Block:
-    """Operators in execution order, from the tensor named ``input`` to the one named ``output``."""
+    """Operators in execution order, from the tensor named ``input`` to the one named ``output``.
+
+    Equal layers share one block, so blocks are compared and hashed by identity.
+    """
 
     kind: str
     """embedding | layer | head | ... (what a schedule or a wrap unit may call it)"""
@@ -229,3 +259,119 @@ class Model:
     active_fraction_blocks: Mapping[int, float] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
     """family-specific facts for reports and FLOP conventions (mlp width, experts, top-k, ...)"""
+
+    @cached_property
+    def ties(self) -> tuple[tuple[int, int, str], ...]:
+        """Parameters that two blocks share: number of the block that has it, of the one that is tied to it, its whole name."""
+        named = [(name, number) for number, name in enumerate(self.block_names)]
+        tied = [(number, p.tied) for _, number in named for p in self.blocks[number].parameters() if p.tied]
+        homes = {f"{name}.{p.name}": number for name, number in named for p in self.blocks[number].parameters()} if tied else {}
+        return tuple((homes[name], number, name) for number, name in tied if name in homes)
+
+
+# sizes on one tensor-parallel rank, and what evaluation does to saved tensors
+
+
+def shard(width: int, at: Workload) -> int:
+    """A sharded dimension on one rank, rounded up."""
+    return -(-width // at.tensor)
+
+
+def rows(at: Workload, split: Split = "replicated", per_sample: bool = False, copies: int = 0) -> int:
+    """Rows of a tensor: tokens, of which a replicated operator holds 1/t under sequence parallelism; samples for
+    pooled tensors; `copies` per token behind a mixture-of-experts router, the busiest expert rank counted.
+    """
+    if per_sample:
+        return at.batch
+    if copies:
+        return dispatched(at, copies)
+    return at.local_tokens if split == "replicated" else at.tokens
+
+
+def dispatched(at: Workload, top_k: int) -> int:
+    """Token copies that the experts of one rank receive; dispatch evens out over expert ranks up to the imbalance."""
+    return round(at.tokens * top_k * at.expert_imbalance)
+
+
+def elements(at: Workload, width: int, split: Split = "replicated", per_sample: bool = False, copies: int = 0) -> int:
+    """Elements of an activation tensor of `width` features on one rank."""
+    return rows(at, split, per_sample, copies) * (width if split == "replicated" else shard(width, at))
+
+
+def kept(at: Workload, work: Work, named: tuple[str, ...]) -> Work:
+    """`work` as it is when nothing is kept for backward: by-products that are no tensors of the block become temporaries."""
+    if at.backward:
+        return work
+    by_products = sum(save.bytes for save in work.saves if save.tensor not in named)
+    return work._replace(
+        backward_input=(),
+        backward_weight=(),
+        saves=(),
+        forward_temporary=work.forward_temporary + by_products,
+        backward_temporary=0,
+    )
+
+
+# how many parameters a model has: tied ones once, buffers never; all in elements
+
+
+def parameter_count(model: Model) -> int:
+    """Parameters of the model as published, without vocabulary padding (PyTorch's ``sum(p.numel() for p in parameters())``)."""
+    return sum(_block_count(model, block, padded=False) for block in model.blocks)
+
+
+def padded_parameter_count(model: Model) -> int:
+    """Parameters as built: with the rows that vocabulary padding adds under tensor parallelism."""
+    return sum(_block_count(model, block, padded=True) for block in model.blocks)
+
+
+def trainable_parameter_count(model: Model) -> int:
+    """Parameters that get gradients, without vocabulary padding."""
+    found = 0
+    for block in model.blocks:
+        for operator in block.operators:
+            found += sum(_counted_size(model, operator, p, padded=False) for p in _counted(operator) if p.trainable)
+    return found
+
+
+def active_parameter_count(model: Model) -> int:
+    """Parameters that take part in one token's forward pass: of the experts only those a token visits."""
+    total = 0
+    for index, block in enumerate(model.blocks):
+        count = _block_count(model, block, padded=False)
+        total += round(count * model.active_fraction_blocks.get(index, 1.0))
+    return total
+
+
+def layer_parameter_count(model: Model) -> int:
+    """Parameters outside embedding, head and positions, final norm included (Kaplan et al. 2001.08361's N)."""
+    total = 0
+    for block in model.blocks:
+        if block.kind == "embedding":
+            continue
+        for operator in block.operators:
+            if block.kind != "head" or operator.split != "vocab":
+                total += sum(p.count for p in _counted(operator))
+    return total
+
+
+def operator_parameter_count(model: Model, operator: Operator) -> int:
+    """Parameters of one operator, without vocabulary padding."""
+    return sum(_counted_size(model, operator, p, padded=False) for p in _counted(operator))
+
+
+def _block_count(model: Model, block: Block, *, padded: bool) -> int:
+    return sum(_counted_size(model, operator, p, padded=padded) for operator in block.operators for p in _counted(operator))
+
+
+def _counted(operator: Operator) -> Iterator[Parameter]:
+    return (p for p in operator.parameters() if not p.buffer and not p.tied)
+
+
+def _counted_size(model: Model, operator: Operator, parameter: Parameter, *, padded: bool) -> int:
+    if padded or operator.split != "vocab" or parameter.split is None:
+        return parameter.count
+    rows = parameter.shape[parameter.split]
+    if rows != model.vocabulary_padded:
+        return parameter.count
+    return parameter.count // rows * model.vocabulary

@@ -10,22 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parsim.kernel import Fixed, Kernel
-from parsim.model.counts import operator_parameter_count
+from parsim.model.attention import AttentionCore, QKNorm
+from parsim.model.convolution import BatchNorm, Conv2d
+from parsim.model.elementwise import LayerNorm, RMSNorm
 from parsim.model.flops import operator_flop
+from parsim.model.linear import Embedding, Linear
 from parsim.model.loss import Loss
-from parsim.model.model import Block, Model, Operator, Workload
-from parsim.model.operators import (
-    AttentionCore,
-    BatchNorm,
-    Conv2d,
-    Embedding,
-    GroupedLinear,
-    LayerNorm,
-    Linear,
-    QKNorm,
-    RMSNorm,
-    Router,
-)
+from parsim.model.mixture import GroupedLinear, Router
+from parsim.model.model import Block, Model, Operator, Workload, operator_parameter_count
 
 PASSES = ("forward", "backward_input", "backward_weight")
 ELEMENTWISE = "elementwise"
@@ -73,11 +65,11 @@ def parts(model: Model, at: Workload) -> tuple[Part, ...]:
 
 def blocks_by_group(model: Model) -> Iterator[tuple[str, int, Block]]:
     """Name, size and block of each group of equal blocks."""
-    members: dict[int, list[int]] = {}
+    members: dict[Block, list[int]] = {}
     for index, block in enumerate(model.blocks):
-        members.setdefault(id(block), []).append(index)
-    for indices in members.values():
-        yield _group([model.block_names[index] for index in indices]), len(indices), model.blocks[indices[0]]
+        members.setdefault(block, []).append(index)
+    for block, indices in members.items():
+        yield _group([model.block_names[index] for index in indices]), len(indices), block
 
 
 def operators_by_part(block: Block) -> dict[str, list[Operator]]:

@@ -12,16 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import prod
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from parsim.errors import Finding, ModelError
 from parsim.limits import MOST_LAYERS, beyond
 from parsim.model.convolution import BatchNorm, Conv2d, Pool, window_count
-from parsim.model.elementwise import ACTIVATIONS, Activation, Dropout, Flatten, ResidualAdd
+from parsim.model.elementwise import ACTIVATIONS, Activation, Dropout, Flatten, LayerNorm, ResidualAdd
 from parsim.model.linear import Linear
 from parsim.model.loss import Loss
 from parsim.model.model import Block, Model, Operator
-from parsim.model.norms import LayerNorm
 from parsim.model.transformer import LARGEST
 
 Shape = tuple[int, ...]
@@ -55,8 +54,8 @@ def plain_model(tree: Mapping[str, Any], name: str, loss: str = "auto") -> Model
             shape = _add_layer(groups, word, settings, shape, path)
     kind = loss if loss != "auto" else "cross_entropy" if len(_input_shape(tree["input"])) == 3 else "sum"
     groups[-1].finish(shape, cast(Literal["sum", "mse", "cross_entropy"], kind))
-    shared: dict[Block, Block] = {}
-    blocks = tuple(shared.setdefault(block, block) for block in (group.block() for group in groups))
+    shared: dict[tuple[Operator, ...], Block] = {}
+    blocks = tuple(shared.setdefault(block.operators, block) for block in (group.block() for group in groups))
     facts = {
         "input_shape": _input_shape(tree["input"]),
         "input_elements": prod(_input_shape(tree["input"])),
@@ -376,8 +375,7 @@ def _resnet(expansion: int) -> Callable[[_Builder, Settings, Shape, str], Shape]
     return build
 
 
-@dataclass(frozen=True)
-class _LayerWord:
+class _LayerWord(NamedTuple):
     """What a layer word means: its builder, its settings, and whether it begins a block."""
 
     build: Callable[[_Builder, Settings, Shape, str], Shape]

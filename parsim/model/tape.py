@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from parsim.kernel import Kernel
-from parsim.model.model import Block, Operator, Workload
+from parsim.model.model import Operator
 
 
-@dataclass(frozen=True, slots=True)
-class TapeTensor:
+class TapeTensor(NamedTuple):
     """A tensor that lives inside one block for one micro-batch."""
 
     name: str
@@ -63,42 +61,3 @@ class Tape:
     the model returns it (then `input_last_backward` is -1 although it is saved); the block's ``output`` is not listed"""
     saved: tuple[str, ...] = ()
     """tensors (not boundary) that `forward` keeps for backward; of `held` only those that backward needs too"""
-
-
-def tape(block: Block, at: Workload, drop: tuple[str, ...] = (), input_gradient: bool = True) -> Tape:
-    """The tape of `block` under `at`.
-
-    `drop` names what selective recomputation does not keep (`Operator.selective`): by-products and outputs of these
-    operators, except an attention core's output, which the projection behind it needs for its weight (2205.05198 §5).
-    `input_gradient=False`: nothing before the block is trained.
-
-    Gradients follow the chain rule over named tensors: residual adds and views pass their gradient on without a copy,
-    a tensor with several consumers sums into the newest contribution. Tensors of one storage (`Work.output` = 0) live
-    and die together. Tapes are cached by block identity.
-
-    Errors: ModelError when an operator reads a tensor that no operator before it wrote, or when the block's output is
-    a view of its input.
-    """
-    return _cached(_Identity(block), at, tuple(sorted(drop)), input_gradient)
-
-
-class _Identity:
-    """A block as a cache key: equal only to itself, so that no key hashes a whole model."""
-
-    __slots__ = ("block",)
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-
-    def __hash__(self) -> int:
-        return id(self.block)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.block is other.block
-
-
-@lru_cache(maxsize=4096)
-def _cached(identity: _Identity, at: Workload, drop: tuple[str, ...], input_gradient: bool) -> Tape:
-    from parsim.model.liveness import Liveness
-
-    return Liveness(identity.block, at, drop, input_gradient).tape()

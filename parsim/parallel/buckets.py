@@ -27,6 +27,32 @@ class Bucket:
         return sum(weight.count for weight in self.weights)
 
 
+class BucketArrivals:
+    """Which buckets have all their gradients. They are reduced in their order: one that is complete early waits for those before it."""
+
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        self._buckets = buckets
+        self._bucket_of = {weight.name: bucket.index for bucket in buckets for weight in bucket.weights}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._missing = [len(bucket.weights) for bucket in self._buckets]
+        self._next = 0
+
+    def complete(self, weights: Sequence[Weight]) -> list[Bucket]:
+        """The buckets that can be reduced once the gradients of these weights are there, too; behind the last one all begins anew."""
+        for weight in weights:
+            if (index := self._bucket_of.get(weight.name)) is not None:
+                self._missing[index] -= 1
+        first = self._next
+        while self._next < len(self._buckets) and self._missing[self._next] == 0:
+            self._next += 1
+        ready = list(self._buckets[first : self._next])
+        if self._next == len(self._buckets):
+            self._begin()
+        return ready
+
+
 def ddp_buckets(weights: Sequence[Weight], element: int, cap: float = DDP_BUCKET, first: float = DDP_FIRST_BUCKET) -> list[Bucket]:
     """PyTorch's `compute_bucket_assignment_by_size` over the gradients' arrival order (reverse registration).
 

@@ -26,23 +26,23 @@ from parsim.kernel import Kernel
 from parsim.model.attention import AttentionCore
 from parsim.model.model import Model, Operator, Workload
 from parsim.model.tape import Step
-from parsim.parallel.hooks import Emitter
+from parsim.parallel.groups import CONTEXT
+from parsim.parallel.hooks import Emitter, SilentHooks
 from parsim.parallel.settings import Parallelism, Training
 
-AXIS = "context"
 METHODS = ("ring", "all-gather", "ulysses")
 _SIZE, _METHOD = "parallel.context.size", "parallel.context.method"
 _TOKENWISE = ("causal-lm", "masked-lm")
 """tasks whose heads look at one token at a time"""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextParallelHooks:
+@dataclass
+class ContextParallelHooks(SilentHooks):
     """Runs the attention cores of one rank, with the messages that they need."""
 
     workload: Workload
 
-    def splits(self, operator: Operator) -> bool:
+    def runs(self, operator: Operator) -> bool:
         """Whether the operator needs tokens of other ranks."""
         return isinstance(operator, AttentionCore)
 
@@ -75,7 +75,7 @@ class ContextParallelHooks:
         for step, block in enumerate(blocks):
             last = step == len(blocks) - 1
             passed = (not last) + (backward and step > 0)
-            arrival = [at.collective("sendrecv", AXIS, passed * size, f"{core.name} ring")] if passed else []
+            arrival = [at.collective("sendrecv", CONTEXT, passed * size, f"{core.name} ring")] if passed else []
             at.compute("", kind, block.kernels)
             at.wait(*arrival)
             at.compute("", kind, block.then)
@@ -99,7 +99,7 @@ class ContextParallelHooks:
 
     def _blocking(self, kind: str, core: AttentionCore, at: Emitter, tensors: Sequence[tuple[str, int]]) -> None:
         for name, size in tensors:
-            at.collective(kind, AXIS, size, f"{core.name} {name}", blocking=True)
+            at.collective(kind, CONTEXT, size, f"{core.name} {name}", blocking=True)
 
 
 def context_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
@@ -114,12 +114,12 @@ def context_findings(model: Model, training: Training, parallelism: Parallelism)
     if task not in _TOKENWISE:
         text = f"not supported yet: context parallelism with the task {task}, whose head needs one token of the whole sample"
         return [Finding(text, _SIZE, size, f"use context.size 1, or a model with one of the tasks {', '.join(_TOKENWISE)}")]
-    found = _length_findings(model, training.sequence_length, "sequence_length", parallelism)
+    findings = _length_findings(model, training.sequence_length, "sequence_length", parallelism)
     if training.mean_sequence_length:
-        found += _length_findings(model, training.mean_sequence_length, "mean_sequence_length", parallelism)
+        findings += _length_findings(model, training.mean_sequence_length, "mean_sequence_length", parallelism)
     if method == "ulysses":
-        return found + _head_findings(model, parallelism)
-    return found + _core_findings(model, training, method)
+        return findings + _head_findings(model, parallelism)
+    return findings + _core_findings(model, training, method)
 
 
 def _length_findings(model: Model, tokens: int, key: str, parallelism: Parallelism) -> list[Finding]:
@@ -143,14 +143,14 @@ def _length_findings(model: Model, tokens: int, key: str, parallelism: Paralleli
 
 def _head_findings(model: Model, parallelism: Parallelism) -> list[Finding]:
     size, tensor = parallelism.context.size, parallelism.tensor.size
-    found = []
+    findings = []
     for name, heads in (("heads", model.heads), ("key-value heads", model.kv_heads)):
         if heads % (size * tensor):
             parts = f"{heads} {name} / (context {size} x tensor {tensor}) = {heads} / {size * tensor} = {heads / (size * tensor):.4g}"
             legal = [str(c) for c in range(1, heads // tensor + 1) if heads % (c * tensor) == 0] if heads % tensor == 0 else []
             hint = f"use context.size {' or '.join(legal)}, or method ring or all-gather" if legal else "use method ring or all-gather"
-            found.append(Finding(f"{parts} is not whole: ulysses gives every rank whole heads", _SIZE, size, hint))
-    return found[:1] if len(found) == 2 and model.heads == model.kv_heads else found
+            findings.append(Finding(f"{parts} is not whole: ulysses gives every rank whole heads", _SIZE, size, hint))
+    return findings[:1] if len(findings) == 2 and model.heads == model.kv_heads else findings
 
 
 def _core_findings(model: Model, training: Training, method: str) -> list[Finding]:

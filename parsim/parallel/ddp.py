@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from parsim.kernel import Memory
-from parsim.parallel.buckets import DDP_BUCKET, DDP_FIRST_BUCKET, Bucket, ddp_buckets, megatron_buckets
+from parsim.parallel.buckets import DDP_BUCKET, DDP_FIRST_BUCKET, Bucket, BucketArrivals, ddp_buckets, megatron_buckets
+from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
-from parsim.parallel.replicated import AXIS, LANE, Replicated
+from parsim.parallel.replicated import LANE, Replicated
 
 
 @dataclass
@@ -32,15 +33,12 @@ class DistributedDataParallel(Replicated):
     """See the module's table."""
 
     buckets: tuple[Bucket, ...] = field(init=False)
-    _missing: dict[int, int] = field(init=False, default_factory=dict)
-    _bucket_of: dict[str, int] = field(init=False, default_factory=dict)
-    _next: int = field(init=False, default=0)
+    _arrivals: BucketArrivals = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.buckets = tuple(self._assign())
-        self._bucket_of = {w.name: bucket.index for bucket in self.buckets for w in bucket.weights}
-        self._begin()
+        self._arrivals = BucketArrivals(self.buckets)
 
     def _assign(self) -> list[Bucket]:
         if self.runtime.megatron and self.data.bucket is None:
@@ -55,10 +53,6 @@ class DistributedDataParallel(Replicated):
         if self.training.iteration == "first" and not self.runtime.megatron:
             cap = first = float("inf")
         return ddp_buckets(self._trainable, precision.gradients, cap, min(first, cap))
-
-    def _begin(self) -> None:
-        self._missing = {bucket.index: len(bucket.weights) for bucket in self.buckets}
-        self._next = 0
 
     def resident(self, at: Emitter) -> list[str]:
         """The replica plus the flat bucket buffers."""
@@ -77,7 +71,7 @@ class DistributedDataParallel(Replicated):
         """Buffers follow rank 0, all in one broadcast; not inside no_sync."""
         size = sum(w.count * (w.parameter.element or 4) for w in self.weights if w.parameter.buffer)
         if size and self.size > 1 and not backward and (at.first or self.data.accumulate == "every"):
-            at.collective("broadcast", AXIS, size, "buffers", lane=LANE, blocking=True)
+            at.collective("broadcast", DATA, size, "buffers", lane=LANE, blocking=True)
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:
         if self._view:
@@ -89,15 +83,9 @@ class DistributedDataParallel(Replicated):
         super().gradient(unit, weights, at)
         if self.size == 1 or not self._synchronises(at):
             return
-        for weight in weights:
-            if weight.name in self._bucket_of:
-                self._missing[self._bucket_of[weight.name]] -= 1
-        while self._next < len(self.buckets) and self._missing[self._next] == 0:
+        for bucket in self._arrivals.complete(weights):
             if self.data.overlap_reduce:
-                self._reduce(self.buckets[self._next], at)
-            self._next += 1
-        if self._next == len(self.buckets) and self.data.overlap_reduce:
-            self._begin()
+                self._reduce(bucket, at)
 
     def _synchronises(self, at: Emitter) -> bool:
         return at.last or self.data.accumulate == "every"
@@ -106,7 +94,7 @@ class DistributedDataParallel(Replicated):
         precision = self.training.precision
         if not self._view:
             at.compute("", "compute", (Memory(2.0 * bucket.count * precision.gradients),))
-        return at.collective("all_reduce", AXIS, bucket.count * precision.reduce, f"bucket {bucket.index}", lane=LANE)
+        return at.collective("all_reduce", DATA, bucket.count * precision.reduce, f"bucket {bucket.index}", lane=LANE)
 
     def finish_gradients(self, at: Emitter) -> None:
         """Without overlap all buckets go now; the step waits for the last."""
@@ -114,5 +102,4 @@ class DistributedDataParallel(Replicated):
             if not self.data.overlap_reduce:
                 for bucket in self.buckets:
                     self._reduce(bucket, at)
-                self._begin()
             at.wait_for_lane(LANE)

@@ -33,15 +33,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from parsim.kernel import Memory
+from parsim.parallel.groups import REPLICA, SHARD
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, place, wait_for_gradients
-from parsim.parallel.optimizer import State, flat_states
+from parsim.parallel.optimizer import State, flat_states, split_bytes
 from parsim.parallel.replicated import LANE, Replicated
-from parsim.parallel.storage import split_bytes, trains
 
 ROOT = "root"
-SHARD, REPLICA = "shard", "replica"
-"""groups inside data x context: the ranks that share one copy of the states, and those that hold the same share"""
 
 
 @dataclass
@@ -60,7 +58,7 @@ class FullyShardedDataParallel(Replicated):
     _place: dict[str, int] = field(init=False, default_factory=dict)
     """unit -> its place in `_order`"""
     _splits: dict[str, tuple[int, int]] = field(init=False, default_factory=dict)
-    """unit -> what `_split` found"""
+    """unit -> the result of `_split`"""
     _counts: dict[str, int] = field(init=False, default_factory=dict)
     """unit -> elements with a gradient"""
     _done: list[int] = field(init=False, default_factory=list)
@@ -90,7 +88,7 @@ class FullyShardedDataParallel(Replicated):
 
     def resident(self, at: Emitter) -> list[str]:
         """Every unit's flat shard and its optimizer state; buffers whole."""
-        names = [self._weight(w, at) for w in self.weights if w.parameter.buffer or (self._whole_base and not trains(w))]
+        names = [self._weight(w, at) for w in self.weights if w.parameter.buffer or (self._whole_base and not w.trains)]
         category = place(self.training.offload.parameters, "parameters")
         names += [at.tensor(f"{u.name}.shard", self._shard_bytes(u), category) for u in self.units]
         names += self._host(at, sum(self._share(self._trained(u)) for u in self.units), sum(u.count for u in self.units))
@@ -99,9 +97,9 @@ class FullyShardedDataParallel(Replicated):
         return names
 
     def _state_list(self) -> list[tuple[Weight, State]]:
-        found = []
+        states = []
         for unit in self.units:
-            weights = [w for w in unit.weights if trains(w)]
+            weights = [w for w in unit.weights if w.trains]
             count = sum(w.count for w in weights)
             if not count:
                 continue
@@ -110,8 +108,8 @@ class FullyShardedDataParallel(Replicated):
                 sum(w.parameter.shape[-1] for w in weights) // self.size + 1,
             )
             flat = Weight(unit.name, weights[0].parameter, self._share(count), unit.blocks[0])
-            found += [(flat, s) for s in flat_states(self.training.optimizer, self.training.precision, self._share(count), matrix)]
-        return found
+            states += [(flat, s) for s in flat_states(self.training.optimizer, self.training.precision, self._share(count), matrix)]
+        return states
 
     @property
     def _gathered_element(self) -> int:
@@ -127,7 +125,7 @@ class FullyShardedDataParallel(Replicated):
     def _split(self, unit: Unit) -> tuple[int, int]:
         """(elements stored as trained weights are, bytes of those stored otherwise) of what the unit shards."""
         if unit.name not in self._splits:
-            weights = [w for w in unit.weights if trains(w)] if self._whole_base else unit.weights
+            weights = [w for w in unit.weights if w.trains] if self._whole_base else unit.weights
             self._splits[unit.name] = split_bytes(weights, self.training)
         return self._splits[unit.name]
 
@@ -143,14 +141,14 @@ class FullyShardedDataParallel(Replicated):
         """Elements with a gradient."""
         if unit.name not in self._counts:
             recipe = self.training.finetune
-            trained = sum(w.count for w in unit.weights if trains(w))
+            trained = sum(w.count for w in unit.weights if w.trains)
             whole = recipe is None or (recipe.flat_gradients and trained > 0)
             self._counts[unit.name] = unit.count if whole else trained
         return self._counts[unit.name]
 
     def _stepped(self, unit: Unit) -> int:
         """Elements of the rank's share that the optimizer updates."""
-        trained = sum(w.count for w in unit.weights if trains(w))
+        trained = sum(w.count for w in unit.weights if w.trains)
         return self._share(unit.count if self.training.finetune is None else trained)
 
     def _whole(self, unit: Unit, at: Emitter) -> str:
@@ -172,7 +170,7 @@ class FullyShardedDataParallel(Replicated):
         return frozenset(self._live)
 
     def restore(self, state: Hashable) -> None:
-        """Make them so."""
+        """Take these units as the gathered ones."""
         if isinstance(state, frozenset):
             self._live = set(state)
 

@@ -7,12 +7,13 @@ allocate or free a tensor. It knows bytes and order, never seconds; the lowering
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 from parsim.kernel import Kernel
 from parsim.model.model import Operator, Parameter
+from parsim.model.tape import Step
 
 START = -1
 """Handle of the moment a pass begins: the end of whatever the compute lane did before."""
@@ -33,6 +34,13 @@ class Weight:
     """operator of a layer that it belongs to; empty for embedding and head"""
     part: str = ""
     """embedding | head | router: parts whose products may stay bf16 under fp8; empty elsewhere"""
+    table: bool = False
+    """its rows are looked up by token"""
+
+    @property
+    def trains(self) -> bool:
+        """Whether it gets a gradient."""
+        return self.parameter.trainable and not self.parameter.buffer
 
 
 @dataclass(frozen=True)
@@ -121,20 +129,47 @@ class Emitter(Protocol):
 
 
 class Sharding(Protocol):
-    """How a data-parallel strategy stores model states and when it communicates. `N` is the data-parallel size.
+    """How a data-parallel strategy stores model states and when it communicates.
 
-    The lowering calls the hooks in this order; `units` cover a stage's blocks.
+    The hooks are called in this order; `units` cover a stage's blocks. `parsim.parallel.replicated.Replicated` answers all of them for
+    plain replicas, and the other strategies override what differs.
     """
+
+    shares_gradients: ClassVar[bool]
+    """a rank has only its share of the reduced gradients when it steps: their norm is that of all ranks"""
 
     def resident(self, at: Emitter) -> list[str]:
         """Declare what stays on the rank between steps (parameters, optimizer state, buffers); return the names."""
         ...
 
-    def step_begins(self, at: Emitter) -> None: ...
-    def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None: ...
-    def before_forward(self, unit: Unit, at: Emitter) -> None: ...
-    def after_forward(self, unit: Unit, at: Emitter) -> None: ...
-    def before_backward(self, unit: Unit, at: Emitter) -> None: ...
+    def state(self) -> Hashable:
+        """What the next pass depends on besides its place in the step (units that are still gathered)."""
+        ...
+
+    def restore(self, state: Hashable) -> None:
+        """Go to the state that a repeated pass would have left."""
+        ...
+
+    def step_begins(self, at: Emitter) -> None:
+        """Before the first forward: gather what the last step left behind."""
+        ...
+
+    def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None:
+        """A forward or backward over `units` (in the order they will run) begins."""
+        ...
+
+    def before_forward(self, unit: Unit, at: Emitter) -> None:
+        """Before a unit's forward: gather weights."""
+        ...
+
+    def after_forward(self, unit: Unit, at: Emitter) -> None:
+        """After it: free weights."""
+        ...
+
+    def before_backward(self, unit: Unit, at: Emitter) -> None:
+        """Before a unit's backward: gather weights."""
+        ...
+
     def before_gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
         """The gradients of these (trainable) weights are about to be computed."""
         ...
@@ -143,8 +178,14 @@ class Sharding(Protocol):
         """They have just been computed."""
         ...
 
-    def after_backward(self, unit: Unit, at: Emitter) -> None: ...
-    def pass_ends(self, at: Emitter, *, backward: bool) -> None: ...
+    def after_backward(self, unit: Unit, at: Emitter) -> None:
+        """After a unit's backward: reduce gradients, free weights."""
+        ...
+
+    def pass_ends(self, at: Emitter, *, backward: bool) -> None:
+        """The pass has ended on this rank."""
+        ...
+
     def finish_gradients(self, at: Emitter) -> None:
         """All micro-batches are done: whatever reduction is left."""
         ...
@@ -159,12 +200,69 @@ class Sharding(Protocol):
 
 
 class OperatorHooks(Protocol):
-    """Tensor parallelism: communication between operators."""
+    """What one axis does between the operators of a pass.
+
+    There is one object for every pass and axis; the axes are asked in the order of `Plan.operator_hooks`.
+    """
+
+    pending: list[int]
+    """handles of transfers that an operator has started and a later one of the same pass waits for"""
+
+    def runs(self, operator: Operator) -> bool:
+        """Whether `run` runs the kernels of this operator, because messages stand between them."""
+        ...
+
+    def run(self, step: Step, kind: str, at: Emitter, allocates: Sequence[str], frees: Sequence[str]) -> None:
+        """The kernels of a forward, recompute or input step, as compute of this `kind`; `allocates` first, `frees` last."""
+        ...
 
     def before_forward(self, operator: Operator, at: Emitter) -> None: ...
     def after_forward(self, operator: Operator, at: Emitter) -> None: ...
-    def before_input(self, operator: Operator, at: Emitter) -> None: ...
+    def before_input(self, operator: Operator, at: Emitter) -> None:
+        """Before the gradient of the operator's input."""
+        ...
+
     def after_input(self, operator: Operator, at: Emitter) -> None: ...
-    def before_weight(self, operator: Operator, at: Emitter) -> None: ...
+    def before_weight(self, operator: Operator, at: Emitter) -> None:
+        """Before the gradient of the operator's weights."""
+        ...
+
     def after_weight(self, operator: Operator, at: Emitter) -> None: ...
-    def at_step(self, at: Emitter) -> None: ...
+    def at_step(self, weights: Sequence[Weight], at: Emitter) -> None:
+        """All micro-batches are done: sum the gradients of a stage's `weights` of which each rank of the axis has a part."""
+        ...
+
+
+@dataclass
+class SilentHooks(OperatorHooks):
+    """Says nothing between operators: an axis derives its hooks from this and overrides where it has something to say."""
+
+    pending: list[int] = field(default_factory=list, kw_only=True)
+
+    def runs(self, operator: Operator) -> bool:
+        """The operator's kernels run undisturbed."""
+        return False
+
+    def run(self, step: Step, kind: str, at: Emitter, allocates: Sequence[str], frees: Sequence[str]) -> None:
+        """Never asked."""
+
+    def before_forward(self, operator: Operator, at: Emitter) -> None:
+        """Nothing."""
+
+    def after_forward(self, operator: Operator, at: Emitter) -> None:
+        """Nothing."""
+
+    def before_input(self, operator: Operator, at: Emitter) -> None:
+        """Nothing."""
+
+    def after_input(self, operator: Operator, at: Emitter) -> None:
+        """Nothing."""
+
+    def before_weight(self, operator: Operator, at: Emitter) -> None:
+        """Nothing."""
+
+    def after_weight(self, operator: Operator, at: Emitter) -> None:
+        """Nothing."""
+
+    def at_step(self, weights: Sequence[Weight], at: Emitter) -> None:
+        """Nothing."""

@@ -135,7 +135,7 @@ def offload_findings(training: Training, parallelism: Parallelism, runtime: Runt
         text = f"the optimizer of {runtime.profile} stays on the device"
         return [*findings, Finding(text, where, value, "use software.profile deepspeed or pytorch-2")]
     alone = parallelism.data.size == parallelism.context.size == parallelism.tensor.size == parallelism.pipeline.size == 1
-    if parallelism.data.own is not None:
+    if parallelism.data.custom is not None:
         return [*findings, Finding(f"{strategy} is your own strategy, which keeps states on the device", where, value, "leave it out")]
     if strategy not in (*DEEPSPEED, *FSDP) and not (alone and strategy in ("none", "ddp")):
         text = f"{strategy} keeps whole model states on every device"
@@ -194,9 +194,9 @@ def _fsdp(training: Training, parallelism: Parallelism) -> list[Finding]:
         findings.append(Finding("CPUOffload knows host memory only", "training.offload.optimizer", "nvme", "use cpu, or parallel.zero 3"))
     elif (offload.parameters, offload.gradients, offload.optimizer) != ("cpu", "cpu", "cpu"):
         text = "CPUOffload(offload_params=True) moves parameters, gradients and the optimizer together"
-        key = "parameters" if offload.parameters == "none" else "optimizer"
+        key, value = ("parameters", "none") if offload.parameters == "none" else ("optimizer", offload.optimizer)
         hint = "write offload: {parameters: cpu, gradients: cpu, optimizer: cpu}, or use parallel.zero"
-        findings.append(Finding(text, f"training.offload.{key}", getattr(offload, key), hint))
+        findings.append(Finding(text, f"training.offload.{key}", value, hint))
     if training.optimizer.name == "adam-8bit":
         findings.append(Finding("bitsandbytes steps on the GPU only", "training.optimizer", "adam-8bit", "use adamw"))
     if parallelism.data.accumulate == "every" and training.micro_batches > 1:

@@ -1,4 +1,4 @@
-"""Optimizers: what they keep per parameter and how many bytes a step moves.
+"""Bytes of model states: weights as they are stored, what an optimizer keeps per parameter, and what its step moves.
 
 State sizes: Adam keeps two moments, momentum and Lion one, SGD none; Adafactor (Shazeer & Stern 2018, beta1 = 0)
 keeps a row and a column vector per matrix; 8-bit Adam (Dettmers et al. 2022, bitsandbytes) keeps two bytes per
@@ -7,12 +7,15 @@ element plus one fp32 scale per block of 256 for each moment, and fp32 moments f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
 from parsim.errors import Finding, PlanError
 from parsim.kernel import AdamStep, Memory
-from parsim.parallel.settings import Optimizer, Precision
+from parsim.model.adapters import stored_bytes
+from parsim.parallel.hooks import Weight
+from parsim.parallel.settings import Optimizer, Precision, Training
 
 MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adam": 2, "adamw": 2}
 FOREACH_TRAFFIC = 20 / 7
@@ -47,7 +50,7 @@ class StateBytes:
 
     @property
     def total(self) -> int:
-        """All of them together."""
+        """Weight, gradient, master and optimizer states together [B]."""
         return self.weight + self.gradient + self.master + self.optimizer
 
 
@@ -124,3 +127,34 @@ def step_temporary(optimizer: Optimizer, precision: Precision, count: int, large
         return 0
     element = precision.master or precision.parameters
     return element * (count if optimizer.implementation == "foreach" else largest)
+
+
+# -- weights as they are stored ---------------------------------------------------------------------------------------
+
+
+def weight_bytes(weight: Weight, training: Training) -> int:
+    """Bytes of one weight or buffer in memory [B]."""
+    parameter = weight.parameter
+    if parameter.storage:
+        return stored_bytes(weight.count, parameter.storage)
+    if parameter.element or parameter.buffer:
+        return weight.count * (parameter.element or 4)
+    return weight.count * (frozen_element(training) if not parameter.trainable else training.precision.parameters)
+
+
+def frozen_element(training: Training) -> int:
+    """Bytes per element of a frozen weight that is not quantised."""
+    recipe = training.finetune
+    return 2 if recipe is not None and recipe.base else training.precision.parameters
+
+
+def split_bytes(weights: Iterable[Weight], training: Training) -> tuple[int, int]:
+    """(elements of trained weights and of frozen ones stored like them, bytes of all others [B])."""
+    plain = other = 0
+    for weight in weights:
+        frozen = not weight.trains
+        if not frozen or (not weight.parameter.storage and frozen_element(training) == training.precision.parameters):
+            plain += weight.count
+        else:
+            other += weight_bytes(weight, training)
+    return plain, other

@@ -16,17 +16,18 @@ from parsim.kernel import Kernel
 from parsim.model.linear import Embedding
 from parsim.model.mixture import Router
 from parsim.model.model import Block, Model, Parameter, Workload
+from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
-from parsim.parallel.hooks import Unit, Weight
-from parsim.parallel.mesh import Mesh
-from parsim.parallel.own import OwnStrategy
+from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
+from parsim.parallel.hooks import OperatorHooks, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.schedules import Schedule, homes, schedule
-from parsim.parallel.settings import Parallelism, Runtime, Training
+from parsim.parallel.schedules import Schedule, SlotKind, homes, schedule
+from parsim.parallel.settings import CustomStrategy, Parallelism, Runtime, Training
 from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.stages import split_blocks
+from parsim.parallel.tensor import TensorParallelHooks
 from parsim.parallel.zero import ZeroOptimizer
 
 SHARDED = ("zero3", "fsdp", "hsdp")
@@ -70,12 +71,17 @@ class Plan:
     @property
     def replicas(self) -> int:
         """Ranks with the same parameters, over which gradients are reduced and model states are sharded: data x context."""
-        return self.mesh.size("data") * self.mesh.size("context")
+        return self.mesh.replicas
 
     @property
     def shard_size(self) -> int:
         """Ranks that share one copy of the model states under a sharded strategy."""
         return self.parallelism.data.shard_size or self.replicas
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Who meets in collectives."""
+        return Groups(self.mesh, min(self.shard_size, self.replicas))
 
     @property
     def asynchronous(self) -> bool:
@@ -86,12 +92,30 @@ class Plan:
     def sharded(self) -> bool:
         """Parameters are sharded over the replicas and gathered unit by unit."""
         data = self.parallelism.data
-        return data.strategy in SHARDED or (data.own is not None and issubclass(data.own.kind, FullyShardedDataParallel))
+        return data.strategy in SHARDED or (data.custom is not None and issubclass(data.custom.kind, FullyShardedDataParallel))
+
+    @property
+    def shares_gradients(self) -> bool:
+        """See `Sharding.shares_gradients`."""
+        data = self.parallelism.data
+        return data.custom.kind.shares_gradients if data.custom else data.strategy in ("zero1", "zero2", *SHARDED)
+
+    def operator_hooks(self, *, partial: bool = False, split: bool = False) -> list[OperatorHooks]:
+        """What the axes do between the operators of one pass, of a smaller micro-batch (`partial`), or of one that runs the gradients of
+        inputs and weights in different passes (`split`).
+        """
+        made: list[OperatorHooks] = []
+        if self.mesh.size(TENSOR) > 1:
+            gradient = self.training.precision.gradients
+            made.append(TensorParallelHooks(self.timed(partial), self.parallelism.tensor.overlap, gradient, split=split))
+        if self.mesh.size(CONTEXT) > 1:
+            made.append(ContextParallelHooks(self.timed(partial)))
+        return made
 
     def role(self, rank: int) -> str:
         """Ranks of one stage and role do the same work. Only the central strategies know a difference."""
-        if self.parallelism.data.strategy in CENTRAL and self.mesh.size("data") > 1:
-            return "server" if self.mesh.coordinate(rank, "data") == 0 else "worker"
+        if self.parallelism.data.strategy in CENTRAL and self.mesh.size(DATA) > 1:
+            return "server" if self.mesh.coordinate(rank, DATA) == 0 else "worker"
         return ""
 
     def stays(self, stage: int) -> bool:
@@ -111,10 +135,7 @@ class Plan:
 
     def speeds(self) -> list[float]:
         """The relative speed of every rank's compute."""
-        found = [1.0] * self.mesh.ranks
-        for rank, speed in self.slow.items():
-            found[rank] = speed
-        return found
+        return [self.slow.get(rank, 1.0) for rank in range(self.mesh.ranks)]
 
     def of_rank(self, pipeline_rank: int) -> list[Chunk]:
         """The chunks of one pipeline rank, in forward order."""
@@ -137,7 +158,7 @@ class Plan:
         """
         if chunk.stage in self._known_weights:
             return self._known_weights[chunk.stage]
-        found = []
+        held_here = []
         shared = self._shared(chunk.pipeline_rank)
         held: Block | None = None
         for block in chunk.blocks:
@@ -148,12 +169,12 @@ class Plan:
                 if parameter.tied and self._home.get(parameter.tied) == chunk.pipeline_rank:
                     continue
                 name = f"{self.model.block_names[block]}.{parameter.name}"
-                found.append(Weight(name, parameter, count, block, not table or name in shared, operator, part))
-        self._known_weights[chunk.stage] = tuple(found)
+                held_here.append(Weight(name, parameter, count, block, not table or name in shared, operator, part, table))
+        self._known_weights[chunk.stage] = tuple(held_here)
         return self._known_weights[chunk.stage]
 
     def _rows(self, block: Block) -> list[tuple[Parameter, int, bool, str, str]]:
-        """Of every parameter of a block: its elements on one rank, whether it is a table, its operator and its part (see `Weight`)."""
+        """Of every parameter of a block: its elements on one rank, whether it is a table, its operator and its part; see `Weight`."""
         layer = block.kind not in ("embedding", "head")
         owners = {p.name: operator for operator in block.operators for p in block.by_operator[operator.name]}
         rows = []
@@ -163,8 +184,12 @@ class Plan:
             part = "head" if table else "" if layer else block.kind
             if layer and isinstance(operator, Router):
                 part = "router"
-            rows.append((parameter, parameter.local_count(self.mesh.size("tensor")), table, operator.name if layer else "", part))
+            rows.append((parameter, self.local_count(parameter), table, operator.name if layer else "", part))
         return rows
+
+    def local_count(self, parameter: Parameter) -> int:
+        """Elements of a parameter on each of the ranks that it is split over."""
+        return parameter.local_count(self.mesh.size(TENSOR))
 
     def _shared(self, pipeline_rank: int) -> set[str]:
         """Parameters that another block of the same pipeline rank uses too."""
@@ -178,7 +203,7 @@ class Plan:
     @cached_property
     def _tied(self) -> list[tuple[int, int, int]]:
         return [
-            (self._home[parameter.tied], chunk.pipeline_rank, parameter.local_count(self.mesh.size("tensor")))
+            (self._home[parameter.tied], chunk.pipeline_rank, self.local_count(parameter))
             for chunk in self.chunks
             for block in chunk.blocks
             for parameter in self.model.blocks[block].parameters()
@@ -206,8 +231,8 @@ class Plan:
         common = (self.weights(chunk), self.training, self.parallelism.data, self.runtime, size)
         strategy = self.parallelism.data.strategy
         alone = size == 1 or strategy == "none"
-        if self.parallelism.data.own is not None and not alone:
-            return self._own(self.parallelism.data.own, chunk)
+        if self.parallelism.data.custom is not None and not alone:
+            return self._custom(self.parallelism.data.custom, chunk)
         if alone and self.training.offload.states:  # the optimizer's host side is a shard of one
             if strategy in SHARDED:
                 return FullyShardedDataParallel(*common, units=tuple(u for u in self.units(chunk) if u.weights))
@@ -225,14 +250,16 @@ class Plan:
         outputs, inputs = self._boundary_bytes()
         return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
 
-    def _own(self, own: OwnStrategy, chunk: Chunk) -> Replicated:
+    def _custom(self, strategy: CustomStrategy, chunk: Chunk) -> Replicated:
         """The user's strategy; `data.shard_size` says how large a shard group is."""
         data = replace(self.parallelism.data, shard_size=self.shard_size)
         common = (self.weights(chunk), self.training, data, self.runtime)
-        if issubclass(own.kind, FullyShardedDataParallel):
+        if issubclass(strategy.kind, FullyShardedDataParallel):
             units = tuple(u for u in self.units(chunk) if u.weights)
-            return own.kind(*common, self.shard_size, units=units, copies=self.replicas // self.shard_size)
-        return own.kind(*common, self.replicas)
+            return strategy.kind(*common, self.shard_size, units=units, copies=self.replicas // self.shard_size)
+        if issubclass(strategy.kind, Replicated):
+            return strategy.kind(*common, self.replicas)
+        raise TypeError(f"{strategy.kind.__name__} is not derived from Replicated")
 
     def partial(self, micro_batch: int) -> bool:
         """This micro-batch is the smaller last one."""
@@ -245,7 +272,7 @@ class Plan:
     def timed(self, partial: bool = False) -> Workload:
         """The workload that takes the time of an average micro-batch."""
         sized = self.sized(partial)
-        mean = self.training.mean_length // self.mesh.size("context")
+        mean = self.training.mean_length // self.mesh.size(CONTEXT)
         return replace(sized, sequence=mean) if self.training.mean_sequence_length else sized
 
     def _boundary_bytes(self, partial: bool = False) -> tuple[int, int]:
@@ -277,8 +304,7 @@ def plan(
     `clock` gives a kernel's seconds, for `pipeline.split: balanced`. Raises `PlanError` with every finding.
     """
     model = _repeat_profiled(model, parallelism)
-    sizes = {axis: getattr(parallelism, axis).size for axis in parallelism.order}
-    mesh = Mesh(parallelism.order, tuple(sizes[axis] for axis in parallelism.order))
+    mesh = Mesh.of(parallelism.order, parallelism.sizes)
     findings = findings_of(model, machine, training, parallelism, runtime, mesh, gpus, slow or {})
     if findings:
         raise PlanError(findings)
@@ -307,7 +333,7 @@ def plan(
     slots = pipeline.slots or schedule(pipeline.schedule, pipeline.size, training.micro_batches, virtual)
     held_by = homes(slots)
     if not training.backward:
-        slots = tuple(tuple(slot for slot in row if slot.kind == "F") for row in slots)
+        slots = tuple(tuple(slot for slot in row if slot.kind == SlotKind.FORWARD) for row in slots)
     mean = replace(workload, sequence=training.mean_length // parallelism.context.size) if model.sequence else workload
     blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock)
     chunks = tuple(Chunk(stage, held_by[stage], blocks[stage]) for stage in range(len(blocks)))
@@ -317,19 +343,16 @@ def plan(
     return made
 
 
-def _tied_chunks(found: Plan) -> list[Finding]:
+def _tied_chunks(plan: Plan) -> list[Finding]:
     """Parameters that two chunks of one rank share: one gradient that is written in two places of the schedule."""
-    name_of = found.model.block_names
-    for chunk in found.chunks:
-        others = {b for other in found.of_rank(chunk.pipeline_rank) if other is not chunk for b in other.blocks}
-        owned = {f"{name_of[b]}.{p.name}" for b in others for p in found.model.blocks[b].parameters()}
-        for block in chunk.blocks:
-            for parameter in found.model.blocks[block].parameters():
-                if parameter.tied in owned:
-                    where = f"in another chunk of pipeline rank {chunk.pipeline_rank}"
-                    text = f"not supported yet: {name_of[block]} is tied to {parameter.tied}, {where}"
-                    hint = "untie them (model.tied_embeddings: false), or use schedule zb-h1"
-                    return [Finding(text, "parallel.pipeline.schedule", found.parallelism.pipeline.schedule, hint)]
+    chunk_of = {block: chunk for chunk in plan.chunks for block in chunk.blocks} if plan.model.ties else {}
+    for owner, block, name in plan.model.ties:
+        one, other = chunk_of[owner], chunk_of[block]
+        if one is not other and one.pipeline_rank == other.pipeline_rank:
+            where = f"in another chunk of pipeline rank {other.pipeline_rank}"
+            text = f"not supported yet: {plan.model.block_names[block]} is tied to {name}, {where}"
+            hint = "untie them (model.tied_embeddings: false), or use schedule zb-h1"
+            return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, hint)]
     return []
 
 

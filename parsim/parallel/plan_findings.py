@@ -8,9 +8,10 @@ from typing import Protocol
 from parsim.errors import Finding
 from parsim.model.model import Model
 from parsim.parallel.context import context_findings
-from parsim.parallel.mesh import Mesh
+from parsim.parallel.groups import Mesh
 from parsim.parallel.offload import offload_findings
 from parsim.parallel.settings import Parallelism, Runtime, Training
+from parsim.parallel.tensor import tensor_findings
 
 CENTRAL = ("torch-data-parallel", "parameter-server")
 
@@ -39,7 +40,7 @@ def findings_of(
         product = " x ".join(str(size) for size in mesh.sizes)
         text = f"{' x '.join(mesh.order)} = {product} = {mesh.ranks} ranks, but {len(gpus)} GPUs are used"
         findings.append(Finding(text, "parallel", mesh.ranks, "change a size, cluster.nodes or cluster.gpus"))
-    findings += _tensor_findings(model, training, parallelism)
+    findings += tensor_findings(model, training, parallelism)
     findings += context_findings(model, training, parallelism)
     findings += _uneven_findings(model, training, parallelism)
     findings += offload_findings(training, parallelism, runtime)
@@ -47,7 +48,7 @@ def findings_of(
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))
     strategy = parallelism.data.strategy
-    replicas = parallelism.data.size * parallelism.context.size
+    replicas = mesh.replicas
     if strategy == "none" and replicas > 1:
         split = f" (data {parallelism.data.size} x context {parallelism.context.size})" if parallelism.context.size > 1 else ""
         text = f"{replicas} replicas of the parameters{split} need a strategy" if split else f"{replicas} replicas need a strategy"
@@ -104,9 +105,9 @@ def _shard_findings(parallelism: Parallelism, replicas: int) -> list[Finding]:
     shard, strategy, path = parallelism.data.shard_size, parallelism.data.strategy, "parallel.data.shard_size"
     if not shard or replicas == 1:
         return []
-    if parallelism.data.own is not None and replicas % shard == 0:
+    if parallelism.data.custom is not None and replicas % shard == 0:
         return []
-    if strategy != "hsdp" and parallelism.data.own is None:
+    if strategy != "hsdp" and parallelism.data.custom is None:
         return [Finding(f"{strategy} has no shard groups", path, shard, "leave it out, or use strategy hsdp")]
     legal = [str(n) for n in range(2, replicas + 1) if replicas % n == 0]
     if replicas % shard:
@@ -115,25 +116,3 @@ def _shard_findings(parallelism: Parallelism, replicas: int) -> list[Finding]:
     if shard == 1:
         return [Finding("a shard group of 1 rank shards nothing", path, shard, f"use strategy ddp, or shard_size {' or '.join(legal)}")]
     return []
-
-
-def _tensor_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
-    size = parallelism.tensor.size
-    if size == 1:
-        return []
-    path = "parallel.tensor.size"
-    if not model.heads:
-        return [Finding(f"{model.name} has no attention heads to split", path, size, "use data or pipeline parallelism")]
-    findings = []
-    rules = [("heads", model.heads), ("key-value heads", model.kv_heads), ("MLP width", int(str(model.facts.get("mlp", 0) or 0)))]
-    for name, count in rules:
-        if count % size:
-            legal = [d for d in range(1, count + 1) if count % d == 0 and d <= 64]
-            nearest = sorted(legal, key=lambda d: abs(d - size))[:2]
-            text = f"{count} {name} / tensor size {size} = {count / size:g} is not whole"
-            findings.append(Finding(text, path, size, f"use {' or '.join(map(str, sorted(nearest)))}"))
-    if parallelism.tensor.sequence_parallel and parallelism.context.size == 1 and training.sequence_length % size:
-        tokens = training.sequence_length
-        text = f"sequence parallelism shards {tokens} tokens over {size} ranks = {tokens / size:g} is not whole"
-        findings.append(Finding(text, "parallel.tensor.sequence_parallel", True, "pad the sequence length"))
-    return findings

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from parsim.kernel import Memory
-from parsim.parallel.hooks import Emitter, Unit, Weight
+from parsim.parallel.groups import DATA
+from parsim.parallel.hooks import Emitter, Sharding, Unit, Weight
 from parsim.parallel.offload import host_buffers, host_gradient, place, step_on_host
-from parsim.parallel.optimizer import State, states, step_kernels, step_temporary
+from parsim.parallel.optimizer import State, states, step_kernels, step_temporary, weight_bytes
 from parsim.parallel.settings import DataParallel, Runtime, Training
-from parsim.parallel.storage import trains, weight_bytes
 
-AXIS = "data"
-LANE = "data"
+LANE = DATA
+"""queue of the collectives that gradients and weights travel in"""
 
 
 @dataclass
-class Replicated:
+class Replicated(Sharding):
     """One rank's whole copy of weights, gradients and optimizer state; no communication by itself.
 
     Gradients appear tensor by tensor as backward reaches them (set_to_none) and vanish after the step. With
@@ -27,7 +27,6 @@ class Replicated:
     """
 
     shares_gradients: ClassVar[bool] = False
-    """a rank has only its share of the reduced gradients when it steps: their norm is that of all ranks"""
 
     weights: tuple[Weight, ...]
     training: Training
@@ -41,7 +40,7 @@ class Replicated:
     _kept: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._trainable = tuple(w for w in self.weights if trains(w))
+        self._trainable = tuple(w for w in self.weights if w.trains)
 
     @property
     def trainable(self) -> tuple[Weight, ...]:

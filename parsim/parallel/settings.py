@@ -6,14 +6,12 @@ These are the scenario's `training` and `parallel` sections as domain objects: f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from parsim.model.finetune import Finetune
+from parsim.parallel.groups import AXES, CONTEXT, DATA, PIPELINE, TENSOR
+from parsim.parallel.hooks import Sharding
 from parsim.parallel.schedules.slot import Schedule
-
-if TYPE_CHECKING:
-    from parsim.parallel.own import OwnStrategy
-
 
 KEPT = ("embedding", "head", "router", "norm", "attention")
 """parts of a model that no known stack runs in fp8 unless told to; attention is scores and values, not the projections"""
@@ -150,16 +148,24 @@ class PipelineParallel:
 
 
 @dataclass(frozen=True, slots=True)
+class CustomStrategy:
+    """A data-parallel strategy that the user wrote."""
+
+    kind: type[Sharding]
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
 class DataParallel:
     """The `parallel.data` section."""
 
     size: int = 1
     strategy: str = "ddp"
     """none | torch-data-parallel | parameter-server | ddp | zero1 | zero2 | zero3 | fsdp | hsdp | FILE.py:CLASS"""
-    own: OwnStrategy | None = None
+    custom: CustomStrategy | None = None
     """that class"""
     shard_size: int = 0
-    """hsdp and the user's own: ranks of a shard group; 0: all replicas"""
+    """hsdp and a custom strategy: ranks of a shard group; 0: all replicas"""
     bucket: tuple[float, Literal["bytes", "elements"]] | None = None
     """None: the strategy's own rule (DDP 25 MiB; DeepSpeed 5e8 elements)"""
     first_bucket: int | None = None
@@ -180,11 +186,16 @@ class DataParallel:
 class Parallelism:
     """The `parallel` section. `order` is fastest varying first and decides which ranks share a node."""
 
-    order: tuple[str, ...] = ("tensor", "context", "data", "pipeline")
+    order: tuple[str, ...] = AXES
     tensor: TensorParallel = field(default_factory=TensorParallel)
     context: ContextParallel = field(default_factory=ContextParallel)
     pipeline: PipelineParallel = field(default_factory=PipelineParallel)
     data: DataParallel = field(default_factory=DataParallel)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Axis -> ranks along it."""
+        return {TENSOR: self.tensor.size, CONTEXT: self.context.size, DATA: self.data.size, PIPELINE: self.pipeline.size}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parsim.kernel import Memory
+from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
-from parsim.parallel.replicated import AXIS, LANE, Replicated
-from parsim.parallel.storage import trains, weight_bytes
+from parsim.parallel.optimizer import weight_bytes
+from parsim.parallel.replicated import LANE, Replicated
 
 
 @dataclass
@@ -36,14 +37,14 @@ class _Central(Replicated):
     def _push(self, at: Emitter) -> None:
         size = self.size * self.count * self.training.precision.gradients
         inbox = at.tensor("gathered gradients", self.count * self.training.precision.gradients if self.steps else 0, "buffers")
-        at.collective("gather", AXIS, size, "gradients to rank 0", lane=LANE, blocking=True, allocates=[inbox], frees=[inbox])
+        at.collective("gather", DATA, size, "gradients to rank 0", lane=LANE, blocking=True, allocates=[inbox], frees=[inbox])
         if self.steps:
             add = Memory(3.0 * (self.size - 1) * self.count * self.training.precision.gradients)
             at.compute("sum gradients", "compute", (add,))
 
     def _pull(self, at: Emitter) -> None:
         size = self.size * self.count * self.training.precision.parameters
-        at.collective("scatter", AXIS, size, "weights from rank 0", lane=LANE, blocking=True)
+        at.collective("scatter", DATA, size, "weights from rank 0", lane=LANE, blocking=True)
 
 
 @dataclass
@@ -58,21 +59,21 @@ class DataParallelModule(_Central):
         """Forward: scatter the input, broadcast the weights. Backward: scatter the outputs' gradients."""
         if backward:
             size = self.size * self.output_bytes
-            at.collective("scatter", AXIS, size, "scatter output gradients", lane=LANE, blocking=True, frees=self._inbox(at))
+            at.collective("scatter", DATA, size, "scatter output gradients", lane=LANE, blocking=True, frees=self._inbox(at))
             return
         replica = [] if self.steps else [self._weight(w, at) for w in self.weights]
-        at.collective("scatter", AXIS, self.size * self.input_bytes, "scatter inputs", lane=LANE, blocking=True)
-        frozen = sum(weight_bytes(w, self.training) for w in self.weights if not (trains(w) or w.parameter.buffer))
+        at.collective("scatter", DATA, self.size * self.input_bytes, "scatter inputs", lane=LANE, blocking=True)
+        frozen = sum(weight_bytes(w, self.training) for w in self.weights if not (w.trains or w.parameter.buffer))
         weights = self.size * (
-            sum(w.count for w in self.weights if trains(w) or w.parameter.buffer) * self.training.precision.parameters + frozen
+            sum(w.count for w in self.weights if w.trains or w.parameter.buffer) * self.training.precision.parameters + frozen
         )
-        at.collective("scatter", AXIS, weights, "replicate weights", lane=LANE, blocking=True, allocates=replica)
+        at.collective("scatter", DATA, weights, "replicate weights", lane=LANE, blocking=True, allocates=replica)
 
     def pass_ends(self, at: Emitter, *, backward: bool) -> None:
         """Forward: gather all outputs on GPU 0. Backward: sum the gradients there and drop the replicas."""
         if not backward:
             size = self.size * self.output_bytes
-            at.collective("gather", AXIS, size, "gather outputs", lane=LANE, blocking=True, allocates=self._inbox(at))
+            at.collective("gather", DATA, size, "gather outputs", lane=LANE, blocking=True, allocates=self._inbox(at))
             if self.training.backward:
                 return
             at.compute("", "compute", (), frees=self._inbox(at))

@@ -1,15 +1,18 @@
-"""Cutting a model's blocks into pipeline stages: by count, by an explicit list, or balanced by time."""
+"""Cutting a model's blocks into pipeline stages (by count, by an explicit list, or balanced by time), and a stage's into checkpoints."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Literal
 
 from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
-from parsim.model.model import Model, Workload
+from parsim.model.loss import Loss
+from parsim.model.model import Block, Model, Workload
+from parsim.parallel.settings import Recompute
 
 
 def split_blocks(
@@ -63,14 +66,11 @@ def _check_list(counts: list[int], stages: int, layers: int) -> None:
 
 def block_seconds(model: Model, workload: Workload, clock: Callable[[Kernel], float]) -> list[float]:
     """Forward plus backward time of every block [s], communication left out."""
-    known: dict[int, float] = {}
-    seconds = []
-    for block in model.blocks:
-        if id(block) not in known:
-            works = [operator.work(workload.inside(block.kind)) for operator in block.operators]
-            known[id(block)] = math.fsum(clock(k) for w in works for k in (*w.forward, *w.backward_input, *w.backward_weight))
-        seconds.append(known[id(block)])
-    return seconds
+    seconds: dict[Block, float] = {}
+    for block in dict.fromkeys(model.blocks):
+        works = [operator.work(workload.inside(block.kind)) for operator in block.operators]
+        seconds[block] = math.fsum(clock(k) for w in works for k in (*w.forward, *w.backward_input, *w.backward_weight))
+    return [seconds[block] for block in model.blocks]
 
 
 def _balanced(model: Model, workload: Workload, stages: int, clock: Callable[[Kernel], float]) -> list[tuple[int, ...]]:
@@ -106,3 +106,44 @@ def _balanced(model: Model, workload: Workload, stages: int, clock: Callable[[Ke
     parts[0] = tuple(range(layers[0])) + parts[0]
     parts[-1] = parts[-1] + tuple(range(layers[-1] + 1, len(model.blocks)))
     return parts
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Consecutive blocks of a stage that are checkpointed together, or a single block that keeps its activations."""
+
+    blocks: tuple[int, ...]
+    checkpoint: bool
+
+
+def _repeatable(block: Block) -> bool:
+    return block.kind not in ("embedding", "head") and not isinstance(block.operators[-1], Loss)
+
+
+def checkpoint_groups(recompute: Recompute, model: Model, blocks: Sequence[int]) -> tuple[Group, ...]:
+    """The blocks of a stage, grouped by what is checkpointed (Chen et al. 2016, Korthikanti et al. 2022).
+
+    none keeps everything; full checkpoints every layer; every k checkpoints the input of each group of k layers;
+    blocks n checkpoints the first n layers of a stage one by one and keeps the rest (Megatron's `block` method);
+    selective keeps layers but drops and recomputes the parts it names, inside the tape.
+    Embedding, head and a block that ends in the loss are never checkpointed.
+    """
+    layers = [b for b in blocks if _repeatable(model.blocks[b])]
+    size = {"none": 0, "selective": 0, "full": 1, "every": recompute.every, "blocks": 1}[recompute.mode]
+    covered = layers if recompute.mode != "blocks" else layers[: recompute.blocks]
+    groups: list[Group] = []
+    taken: set[int] = set()
+    for block in blocks:
+        if block in taken:
+            continue
+        if size and block in covered:
+            start = covered.index(block)
+            members = tuple(covered[start : start + size])
+            groups.append(Group(members, checkpoint=True))
+            taken.update(members)
+        else:
+            groups.append(Group((block,), checkpoint=False))
+    return tuple(groups)

@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from parsim.kernel import Memory
-from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, element_buckets, megatron_buckets
+from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, BucketArrivals, element_buckets, megatron_buckets
+from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, wait_for_gradients
 from parsim.parallel.optimizer import State, flat_states
-from parsim.parallel.replicated import AXIS, LANE, Replicated
+from parsim.parallel.replicated import LANE, Replicated
 
 
 @dataclass
@@ -35,16 +36,13 @@ class ZeroOptimizer(Replicated):
 
     stage: int = 1
     buckets: tuple[Bucket, ...] = field(init=False)
-    _missing: dict[int, int] = field(init=False, default_factory=dict)
-    _bucket_of: dict[str, int] = field(init=False, default_factory=dict)
-    _next: int = field(init=False, default=0)
+    _arrivals: BucketArrivals = field(init=False)
     _gathers: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.buckets = tuple(self._assign())
-        self._bucket_of = {w.name: bucket.index for bucket in self.buckets for w in bucket.weights}
-        self._begin()
+        self._arrivals = BucketArrivals(self.buckets)
 
     def _assign(self) -> list[Bucket]:
         if self.data.bucket is not None:
@@ -53,10 +51,6 @@ class ZeroOptimizer(Replicated):
         if self.runtime.megatron:
             return megatron_buckets(self._trainable, self.size)
         return element_buckets(self._trainable, DEEPSPEED_BUCKET)
-
-    def _begin(self) -> None:
-        self._missing = {bucket.index: len(bucket.weights) for bucket in self.buckets}
-        self._next = 0
 
     @property
     def count(self) -> int:
@@ -142,7 +136,6 @@ class ZeroOptimizer(Replicated):
 
     def gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
         """Stage 1 accumulates whole gradients; stage 2 copies each into the bucket and lets it go."""
-        trainable = [w for w in weights if w.name in self._bucket_of]
         if self.stage == 1:
             super().gradient(unit, weights, at)
         else:
@@ -150,14 +143,9 @@ class ZeroOptimizer(Replicated):
             at.compute("", "compute", (Memory(2.0 * moved),), frees=[self._gradient(w, at) for w in weights])
         if not (self.stage == 2 or at.last or self.data.accumulate == "every"):
             return
-        for weight in trainable:
-            self._missing[self._bucket_of[weight.name]] -= 1
-        while self._next < len(self.buckets) and self._missing[self._next] == 0:
+        for bucket in self._arrivals.complete(weights):
             if self.data.overlap_reduce or self.stage == 2:
-                self._reduce(self.buckets[self._next], at)
-            self._next += 1
-        if self._next == len(self.buckets):
-            self._begin()
+                self._reduce(bucket, at)
 
     def _reduce(self, bucket: Bucket, at: Emitter) -> int:
         share = -(-bucket.count // self.size)
@@ -168,7 +156,7 @@ class ZeroOptimizer(Replicated):
             allocates = [self._gradient_shard(at)] if self.stage == 2 and at.first and bucket.index == 0 else []
         handle = at.collective(
             "reduce_scatter",
-            AXIS,
+            DATA,
             bucket.count * self.training.precision.reduce,
             f"bucket {bucket.index}",
             lane=LANE,
@@ -210,4 +198,4 @@ class ZeroOptimizer(Replicated):
 
     def _gather(self, bucket: Bucket, at: Emitter, after: Sequence[int] | None = None) -> int:
         size = bucket.count * self.training.precision.parameters
-        return at.collective("all_gather", AXIS, size, f"weights bucket {bucket.index}", lane=LANE, after=after)
+        return at.collective("all_gather", DATA, size, f"weights bucket {bucket.index}", lane=LANE, after=after)

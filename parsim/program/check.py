@@ -1,21 +1,30 @@
-"""Is a program legal? Rules that every lowering must keep, checked without running it."""
+"""Is a program legal, and small enough? Rules that every lowering must keep, checked without running it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import inf, isfinite
+from typing import NamedTuple
 
-from parsim.errors import Finding
-from parsim.program.idle import idle, lanes
-from parsim.program.program import OFFLOAD, Effect, Op, Program
+from parsim.errors import Finding, PlanError
+from parsim.parallel.custom_strategy import PATH as STRATEGY
+from parsim.parallel.groups import CONTEXT, OFFLOAD
+from parsim.parallel.plan import Plan
+from parsim.program.program import Effect, Lane, Op, Program
 
 COLLECTIVES = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter", "gather", "all_to_all", "sendrecv", "send", "barrier",
 )  # fmt: skip
 COPIES = ("d2h", "h2d", "nvme_read", "nvme_write", "cpu_step")
 """transfers of one rank with its own host"""
+_OPS_PER_LAYER = 5
+MOST_OPS = 15_000_000
+"""programs are refused beyond; an op takes about 300 B"""
+_MOST_SHOWN = 8
+"""findings about one program that are shown"""
 
 
 def check(program: Program) -> list[Finding]:
@@ -143,3 +152,64 @@ def _lives(program: Program) -> Iterator[Finding]:
             live.add(key)
         else:
             live.remove(key)
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def refuse_too_large(plan: Plan, lowered: Sequence[int]) -> None:
+    """Raise `PlanError` for a program of more than `MOST_OPS`; `lowered`: simulated ranks of each pipeline rank."""
+    layers = {p: max(len(chunk.blocks) for chunk in plan.of_rank(p)) for p in range(len(plan.slots))}
+    each = _OPS_PER_LAYER + 2 * plan.mesh.size(CONTEXT) * (plan.mesh.size(CONTEXT) > 1)
+    ops = sum(each * len(row) * layers[p] * lowered[p] for p, row in enumerate(plan.slots))
+    if ops > MOST_OPS:
+        size = f"{plan.training.micro_batches:,} micro-batches, {sum(lowered):,} ranks simulated"
+        text = f"about {ops:,.0f} ops ({size}); at most {MOST_OPS:,}"
+        hint = "simulate fewer micro-batches: beyond a few times the pipeline's depth the step grows in proportion"
+        raise PlanError(Finding(text, "training.global_batch", plan.training.global_batch, hint))
+
+
+def refuse_illegal(plan: Plan, program: Program) -> None:
+    """Raise `PlanError` if a custom strategy made a program that cannot be."""
+    custom = plan.parallelism.data.custom
+    if custom is None:
+        return
+    findings = [replace(finding, path=STRATEGY, value=custom.kind.__name__) for finding in check(program)[:_MOST_SHOWN]]
+    if findings and not all("wait for each other" in finding.message for finding in findings):  # a deadlock is shown when it happens
+        raise PlanError(findings)
+
+
+# -- on an idle machine -----------------------------------------------------------------------------------------------
+
+
+class Idle(NamedTuple):
+    """What `idle` found."""
+
+    order: list[Op]
+    """every op behind all its blockers; ops that wait for themselves are missing"""
+    start: list[float]
+    """by op index [s], if every op took its duration alone (a collective: the time before its latency)"""
+
+
+def idle(program: Program) -> Idle:
+    """Run a program without wires and without contention."""
+    left = list(program.blockers)
+    start = [0.0] * len(left)
+    order = [op for op in program.ops if not left[op.index]]
+    for op in order:
+        end = start[op.index] + op.duration
+        for other in op.after:
+            start[other.index] = max(start[other.index], end)
+            left[other.index] -= 1
+            if not left[other.index]:
+                order.append(other)
+    return Idle(order, start)
+
+
+def lanes(program: Program) -> dict[Lane, list[Op]]:
+    """Every lane with its ops in order, lanes in order of rank and first use."""
+    rows: dict[Lane, list[Op]] = {}
+    for op in program.ops:
+        for lane in op.lanes:
+            rows.setdefault(lane, []).append(op)
+    return dict(sorted(rows.items(), key=lambda row: row[0].rank))

@@ -20,11 +20,12 @@ from functools import cached_property
 import numpy as np
 
 from parsim.hardware.flows import CollectiveCost, Flow
-from parsim.hardware.interconnect import Numbers
+from parsim.hardware.interconnect import Interconnect, Numbers
 from parsim.hardware.transfers import Background
 from parsim.kernel import Kernel
+from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.program.incidence import Colours, Incidence, Interconnect, Ranks
+from parsim.program.link_incidence import Colours, LinkIncidence, Ranks
 from parsim.program.lowering import Lowering
 from parsim.program.program import Collective
 from parsim.program.script import Scripts, families, write
@@ -143,9 +144,9 @@ def lower(plan: Plan, clock: Callable[[Kernel], float], scripts: Scripts, classe
 def classes_of(plan: Plan, interconnect: Interconnect, scripts: Scripts, background: Sequence[Background] = ()) -> Classes:
     """The coarsest equitable partition at least as fine as "one class per stage, role and speed"."""
     first: dict[tuple[int, str, float], int] = {}
-    kinds = zip(plan.mesh.coordinates("pipeline"), plan.roles(), plan.speeds(), strict=True)
+    kinds = zip(plan.mesh.coordinates(PIPELINE), plan.roles(), plan.speeds(), strict=True)
     seed = np.array([first.setdefault(kind, rank) for rank, kind in enumerate(kinds)], dtype=np.uint64)
-    incidence = Incidence(plan, interconnect, families(scripts), background)
+    incidence = LinkIncidence(plan, interconnect, families(scripts), background)
     ranks, links, groups = incidence.colour(seed)
     representative_of = _first_of_each(ranks)
     representatives = np.unique(representative_of).tolist()

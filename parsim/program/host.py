@@ -8,21 +8,19 @@ block; what follows the block waits for it. Blocks whose kernels alone take long
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
-from parsim.model.model import Block
-from parsim.parallel.fsdp import REPLICA, SHARD
+from parsim.model.tape import Tape
+from parsim.parallel.groups import OPERATOR_AXES
 from parsim.parallel.hooks import START
 from parsim.parallel.settings import Host
-from parsim.program.passes import Item, PassBuilder
-from parsim.program.program import COMPUTE, OFFLOAD
+from parsim.program.pass_builder import Item, PassBuilder
+from parsim.program.program import COMPUTE
 
 LANE = "launch"
 """lane of the thread that launches kernels"""
-_BETWEEN_BLOCKS = ("data", SHARD, REPLICA, OFFLOAD)
-"""axes of transfers of weights and gradients, which are issued around a block and not between its operators"""
 _NAME = "launch kernels"
 _MOST_COLLECTIVES = 8
 """collectives of one block's pass, at most"""
@@ -52,22 +50,34 @@ class Floor:
 class LaunchFloor:
     """Puts floors under the blocks of one pass."""
 
-    def __init__(self, host: Host, clock: Callable[[Kernel], float], at: PassBuilder) -> None:
+    def __init__(self, host: Host, clock: Callable[[Kernel], float], at: PassBuilder, floors: dict[Hashable, Floor]) -> None:
+        """`floors`: those found so far."""
         self.host = host
+        self._floors = floors
         self.clock = clock
         self.at = at
         self.active = replace(host, blocking=False) != Host()
         self._begun: tuple[int, int] = (START, 0)
         self._floor: Floor | None = None
 
-    def floor(self, block: Block, kernels: Iterable[Kernel], *, backward: bool, share: float = 1.0) -> Floor:
-        """The floor of one block; layers are the blocks between embedding and head. `share` of the layer's floor is this pass's."""
-        chosen = list(kernels)
-        host = self.host
-        layer = block.kind not in ("embedding", "head")
-        seconds = share * (host.per_layer_backward if backward else host.per_layer_forward) if layer else 0.0
-        seconds += launches(chosen) * (host.per_kernel_backward if backward else host.per_kernel_forward)
-        return Floor(seconds, math.fsum(map(self.clock, chosen)))
+    def floor(self, kind: str, tape: Tape, *, backward: bool, inputs: bool, weights: bool) -> Floor | None:
+        """The floor of a block of this `kind` in a forward, or in a backward of its `inputs`, its `weights` or both.
+
+        Layers are the blocks between embedding and head. None where the host is never seen.
+        """
+        if not self.active:
+            return None
+        key = (tape, kind, backward, inputs, weights)
+        if key not in self._floors:
+            host, steps = self.host, tape.forward
+            if backward:
+                steps = tuple(step for step in tape.backward if (weights if step.phase == "weight" else inputs))
+            kernels = [kernel for step in steps for kernel in step.kernels]
+            share = (1.0 if inputs and weights else 0.5) * (kind not in ("embedding", "head"))
+            seconds = share * (host.per_layer_backward if backward else host.per_layer_forward)
+            seconds += launches(kernels) * (host.per_kernel_backward if backward else host.per_kernel_forward)
+            self._floors[key] = Floor(seconds, math.fsum(map(self.clock, kernels)))
+        return self._floors[key]
 
     def may_bind(self, floor: Floor) -> bool:
         """Whether the host could be the later one, whatever collectives there are."""
@@ -85,7 +95,7 @@ class LaunchFloor:
             return
         handle, first = self._begun
         self.at.mark()
-        collectives = sum(item.collective is not None and item.collective[1] not in _BETWEEN_BLOCKS for item in self.at.items[first:])
+        collectives = sum(item.collective is not None and item.collective[1] in OPERATOR_AXES for item in self.at.items[first:])
         seconds = self._floor.seconds + collectives * self.host.per_collective
         if self.host.blocking:
             self.at.idle(_NAME, "launch", seconds)

@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from parsim.kernel import Kernel
+from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.program.groups import breakdown_axis
-from parsim.program.groups import group as members_of
-from parsim.program.passes import Item
-from parsim.program.program import Collective, Lane, Program, StampBuilder
-from parsim.program.script import Script, Scripts, write
-from parsim.program.size import refuse_too_large
-from parsim.program.slots import Slots
-from parsim.program.stage import StagePasses
+from parsim.program.check import refuse_too_large
+from parsim.program.lowered_ranks import LoweredRanks
+from parsim.program.pass_builder import Item
+from parsim.program.program import Program, StampBuilder
+from parsim.program.script import Scripts, script_of, write
+from parsim.program.slots import ScheduleLowering
+from parsim.program.stage_passes import StagePasses
 from parsim.program.stamping import Stamping
-
-Ranks = tuple[int, ...]
 
 
 class Lowering:
@@ -42,38 +40,19 @@ class Lowering:
         self.plan = plan
         self.clock = clock
         self.program = Program()
-        ranks = list(range(plan.mesh.ranks)) if representatives is None else sorted(representatives)
-        self._represents = represents
-        self._ranks = tuple(ranks)
-        self.stage_ranks: list[list[int]] = [[] for _ in range(plan.mesh.size("pipeline"))]
-        for rank in ranks:
-            self.stage_ranks[plan.mesh.coordinate(rank, "pipeline")].append(rank)
-        self._scripts = scripts
-        self._groups: dict[tuple[str, int], tuple[tuple[Ranks, Ranks], ...]] = {}
-        self._meetings: dict[tuple[str, int], tuple[Ranks, Ranks]] = {}
-        self._collectives: dict[tuple[str, str, Ranks, int], Collective] = {}
-        self._lanes: dict[tuple[Ranks, tuple[str, ...]], tuple[Lane, ...]] = {}
+        self.scripts = write(plan, clock) if scripts is None else scripts
+        """what every pipeline rank does"""
+        self._ranks = LoweredRanks(plan, representatives, represents)
 
     def run(self) -> Program:
         """The program. Raises `PlanError` for one that would not fit in memory."""
-        refuse_too_large(self.plan, [len(ranks) for ranks in self.stage_ranks])
+        refuse_too_large(self.plan, [len(ranks) for ranks in self._ranks.of_stage])
         self._declare()
-        self._stamp({rank: self.script(rank).begin for rank in self._ranks}, 0)
-        Slots(self).run()
-        self._stamp({rank: self.script(rank).end for rank in self._ranks}, -1)
+        self._stamp({rank: script_of(self.scripts, self.plan, rank).begin for rank in self._ranks.all}, 0)
+        ScheduleLowering(self._ranks, self.program, self.scripts, self.clock).run()
+        self._stamp({rank: script_of(self.scripts, self.plan, rank).end for rank in self._ranks.all}, -1)
         self._describe()
         return self.program
-
-    @property
-    def scripts(self) -> Scripts:
-        """What every pipeline rank does; written on first use."""
-        if self._scripts is None:
-            self._scripts = write(self.plan, self.clock)
-        return self._scripts
-
-    def script(self, rank: int) -> Script:
-        """What a rank does."""
-        return self.scripts[self.plan.mesh.coordinate(rank, "pipeline")][self.plan.role(rank)]
 
     def passes_of(self, pipeline_rank: int) -> StagePasses:
         """The passes of one pipeline rank (of any role)."""
@@ -85,11 +64,11 @@ class Lowering:
 
     def _declare(self) -> None:
         """What the program knows about ranks before it has ops."""
-        for rank in self._ranks:
-            passes = self.script(rank).passes
+        for rank in self._ranks.all:
+            passes = script_of(self.scripts, self.plan, rank).passes
             self.program.tensors[rank] = passes.table.rows
             self.program.resident[rank] = passes.resident
-            self.program.slots[rank] = slots = self.plan.slots[self.plan.mesh.coordinate(rank, "pipeline")]
+            self.program.slots[rank] = slots = self.plan.slots[self.plan.mesh.coordinate(rank, PIPELINE)]
             self.program.begins[rank] = [-1] * len(slots)
 
     def _describe(self) -> None:
@@ -103,63 +82,5 @@ class Lowering:
 
     def _stamp(self, items: Mapping[int, Sequence[Item]], instance: int) -> None:
         stamp = StampBuilder(self.program)
-        Stamping(self, stamp, items).run()
+        Stamping(self._ranks, stamp, items).run()
         self.program.stamp(stamp.finish(), instance)
-
-    # -- shared objects -------------------------------------------------------------------------------------------
-
-    def standing_for(self, rank: int) -> int:
-        """The lowered rank that does what `rank` does."""
-        return rank if self._represents is None else self._represents[rank]
-
-    def lane_tuple(self, ranks: Ranks, names: tuple[str, ...]) -> tuple[Lane, ...]:
-        """The named lanes of some ranks, one shared tuple."""
-        key = (ranks, names)
-        if (lanes := self._lanes.get(key)) is None:
-            lanes = self._lanes[key] = tuple(Lane(rank, name) for rank in ranks for name in names)
-        return lanes
-
-    def transfer(self, kind: str, axis: str, group: Ranks, size: int) -> Collective:
-        """The one object for such a transfer."""
-        key = (kind, axis, group, size)
-        if (collective := self._collectives.get(key)) is None:
-            collective = self._collectives[key] = Collective(kind, axis, group, size)
-        return collective
-
-    # -- groups ---------------------------------------------------------------------------------------------------
-
-    def breakdown_axis(self, axis: str) -> str:
-        """See `parsim.program.groups`."""
-        return breakdown_axis(self.plan, axis)
-
-    def meeting(self, axis: str, rank: int) -> tuple[Ranks, Ranks]:
-        """Who meets a lowered rank along `axis`: the true members, and the lowered ranks that stand for them."""
-        key = (axis, rank)
-        if (found := self._meetings.get(key)) is None:
-            found = self._meetings[key] = next(pair for pair in self._groups_of(axis, rank) if rank in pair[1])
-        return found
-
-    def _groups_of(self, axis: str, rank: int) -> tuple[tuple[Ranks, Ranks], ...]:
-        """Groups along `axis` that touch the lowered ranks of `rank`'s stage."""
-        stage = self.plan.mesh.coordinate(rank, "pipeline")
-        key = (axis, stage)
-        if (found := self._groups.get(key)) is None:
-            groups: dict[Ranks, Ranks] = {}
-            covered: set[int] = set()
-            for member in self.stage_ranks[stage]:
-                if member in covered:
-                    continue
-                group = members_of(self.plan, axis, member)
-                lowered = self._lowered(group)
-                covered.update(lowered)
-                groups[group] = lowered
-            found = self._groups[key] = tuple(groups.items())
-        return found
-
-    def _lowered(self, group: Ranks) -> Ranks:
-        """The lowered ranks that stand for a group."""
-        if self._represents is None:
-            return group
-        if len(group) == self.plan.mesh.ranks:
-            return self._ranks
-        return tuple(sorted(set(map(self._represents.__getitem__, group))))

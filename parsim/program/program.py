@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 COMPUTE = "compute"
 """name of the lane that runs kernels"""
-OFFLOAD = "offload"
-"""axis of the transfers of one rank with its own host: copies over the host's links, and the optimizer step in host memory"""
 
 
 class Lane(NamedTuple):

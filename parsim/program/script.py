@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from parsim.kernel import Kernel
+from parsim.parallel.groups import OFFLOAD, PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.program.groups import group
-from parsim.program.passes import Item, Stretches
-from parsim.program.program import OFFLOAD, Effect
-from parsim.program.stage import StagePasses
+from parsim.parallel.schedules.slot import SlotKind
+from parsim.program.block_templates import BlockTemplates
+from parsim.program.pass_builder import Item
+from parsim.program.program import Effect
+from parsim.program.stage_passes import StagePasses
 
 Family = tuple[str, str, int, int]
 """kind, axis, pipeline rank, pipeline rank of the receiver or -1"""
@@ -39,8 +41,8 @@ class SlotPass:
 class Script:
     """The passes of one pipeline rank and role for a whole step, written in the order of its schedule."""
 
-    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], stretches: Stretches) -> None:
-        self.passes = StagePasses(plan, pipeline_rank, role, clock, stretches)
+    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], templates: BlockTemplates) -> None:
+        self.passes = StagePasses(plan, pipeline_rank, role, clock, templates)
         self.begin: Sequence[Item] = self.passes.begin()
         self.slots: list[SlotPass] = []
         self.versions: list[Sequence[tuple[int, tuple[Effect, ...]]]] = []
@@ -59,12 +61,12 @@ class Script:
         taken: dict[tuple[str, int], int] = {}
         for kind, stage, micro_batch in plan.slots[self._pipeline_rank]:
             # B and W count together: a table may mix them, and either writes the first gradient or completes the last
-            counted = ("W" if kind == "B" else kind, stage)
+            counted = (SlotKind.BACKWARD_WEIGHT if kind == SlotKind.FULL_BACKWARD else kind, stage)
             count = taken[counted] = taken.get(counted, 0) + 1
             key = (kind, stage, count == 1 or asynchronous, count == micro_batches or asynchronous, micro_batch == smaller)
-            if not fixed or (found := self._known.get(key)) is None:
-                found = self._known[key] = self._slot(*key)
-            self.slots.append(found)
+            if not fixed or (slot_pass := self._known.get(key)) is None:
+                slot_pass = self._known[key] = self._slot(*key)
+            self.slots.append(slot_pass)
             if asynchronous:
                 self.versions.append(passes.stash(kind, micro_batch))
 
@@ -85,24 +87,29 @@ class Script:
         members: dict[str, tuple[int, ...]] = {}
         for kind, axis, size in dict.fromkeys(item.collective for items in passes for item in items if item.collective is not None):
             if axis not in members:
-                members[axis] = group(plan, axis, rank)
+                members[axis] = plan.groups.members(axis, rank)
             if len(members[axis]) > 1 or axis == OFFLOAD:
-                yield (kind, axis, plan.mesh.coordinate(members[axis][0], "pipeline"), -1), size
+                yield (kind, axis, plan.mesh.coordinate(members[axis][0], PIPELINE), -1), size
         for one, slot in slots.items():
             target = receiver(plan, slot.kind, slot.stage)
             if one.message is not None and target is not None:
-                yield ("send", "pipeline", self._pipeline_rank, target), one.message.size
+                yield ("send", PIPELINE, self._pipeline_rank, target), one.message.size
 
 
 Scripts = Sequence[dict[str, Script]]
 """by pipeline rank: role -> script"""
 
 
+def script_of(scripts: Scripts, plan: Plan, rank: int) -> Script:
+    """What a rank does."""
+    return scripts[plan.mesh.coordinate(rank, PIPELINE)][plan.role(rank)]
+
+
 def receiver(plan: Plan, kind: str, stage: int) -> int | None:
     """The pipeline rank that needs what such a slot makes, if it is another one."""
-    step = 1 if kind == "F" else -1
-    boundary = stage if kind == "F" else stage - 1
-    if kind == "W" or not 0 <= stage + step < plan.stages or plan.stays(boundary):
+    step = 1 if kind == SlotKind.FORWARD else -1
+    boundary = stage if kind == SlotKind.FORWARD else stage - 1
+    if kind == SlotKind.BACKWARD_WEIGHT or not 0 <= stage + step < plan.stages or plan.stays(boundary):
         return None
     return plan.chunks[stage + step].pipeline_rank
 
@@ -110,17 +117,17 @@ def receiver(plan: Plan, kind: str, stage: int) -> int | None:
 def write(plan: Plan, clock: Callable[[Kernel], float]) -> Scripts:
     """The scripts of all pipeline ranks and roles. `clock` turns a kernel into seconds."""
     roles: list[dict[str, None]] = [{} for _ in plan.slots]
-    for p, role in zip(plan.mesh.coordinates("pipeline"), plan.roles(), strict=True):
+    for p, role in zip(plan.mesh.coordinates(PIPELINE), plan.roles(), strict=True):
         roles[p][role] = None
-    stretches: Stretches = {}
-    return [{role: Script(plan, p, role, clock, stretches) for role in mine} for p, mine in enumerate(roles)]
+    templates: BlockTemplates = {}
+    return [{role: Script(plan, p, role, clock, templates) for role in mine} for p, mine in enumerate(roles)]
 
 
 def families(scripts: Scripts) -> dict[Family, dict[int | None, None]]:
     """Every kind of transfer in a step -> sizes [B]."""
-    found: dict[Family, dict[int | None, None]] = {}
+    sizes: dict[Family, dict[int | None, None]] = {}
     for by_role in scripts:
         for script in by_role.values():
             for family, size in script.families():
-                found.setdefault(family, {})[size] = None
-    return found
+                sizes.setdefault(family, {})[size] = None
+    return sizes

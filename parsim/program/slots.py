@@ -7,18 +7,18 @@ same, and deadlocks when it runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from parsim.kernel import Kernel
+from parsim.parallel.groups import PIPELINE
 from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
-from parsim.parallel.schedules.slot import Slot
-from parsim.program.program import COMPUTE, Collective, Effects, Lane, OpSpec, Stamp, StampBuilder
-from parsim.program.script import Message, SlotPass, receiver
-from parsim.program.stage import StagePasses
+from parsim.parallel.schedules.slot import Slot, SlotKind
+from parsim.program.lowered_ranks import LoweredRanks
+from parsim.program.program import COMPUTE, Collective, Effects, Lane, OpSpec, Program, Stamp, StampBuilder
+from parsim.program.script import Message, Scripts, SlotPass, receiver, script_of
+from parsim.program.stage_passes import StagePasses
 from parsim.program.stamping import Stamping
-
-if TYPE_CHECKING:
-    from parsim.program.lowering import Lowering
 
 
 class _Arrivals:
@@ -52,16 +52,18 @@ class _Prepared(NamedTuple):
     """(receiver, row of the message)"""
 
 
-class Slots:
-    """Walks the schedule of a plan once, for one lowering."""
+class ScheduleLowering:
+    """Walks the schedule of a plan once, and stamps the slots' passes into `program`."""
 
-    def __init__(self, lowering: Lowering) -> None:
-        self._lowering = lowering
-        self._plan = plan = lowering.plan
-        self._program = lowering.program
+    def __init__(self, ranks: LoweredRanks, program: Program, scripts: Scripts, clock: Callable[[Kernel], float]) -> None:
+        self._ranks = ranks
+        self._plan = plan = ranks.plan
+        self._program = program
+        self._by_role = scripts
+        self._clock = clock
         self._arrivals: dict[tuple[str, int], _Arrivals] = {}
         self._ways = {key: self._way(*key) for key in dict.fromkeys((slot.kind, slot.stage) for row in plan.slots for slot in row)}
-        self._scripts = [list(by_role.values()) for by_role in lowering.scripts]
+        self._scripts = [list(by_role.values()) for by_role in scripts]
         self._prepared: dict[tuple[SlotPass, ...], _Prepared] = {}
         self._holds: dict[int, list[int]] = {}
         """rank -> blocking messages that its next compute waits for"""
@@ -83,10 +85,10 @@ class Slots:
 
     def _way(self, kind: str, stage: int) -> _Way:
         source = to = None
-        step = 1 if kind == "F" else -1
-        way = "F" if kind == "F" else "B"
+        step = 1 if kind == SlotKind.FORWARD else -1
+        way = SlotKind.FORWARD if kind == SlotKind.FORWARD else SlotKind.FULL_BACKWARD
         producer = stage - step
-        if kind != "W" and 0 <= producer < self._plan.stages and receiver(self._plan, kind, producer) is not None:
+        if kind != SlotKind.BACKWARD_WEIGHT and 0 <= producer < self._plan.stages and receiver(self._plan, kind, producer) is not None:
             source = self._arrivals.setdefault((way, stage), _Arrivals())
         if (target := receiver(self._plan, kind, stage)) is not None:
             to = self._arrivals.setdefault((way, stage + step), _Arrivals())
@@ -123,8 +125,8 @@ class Slots:
     def _blocking_order(self) -> Sequence[Step]:
         """Where blocking sends stand between slots depends on who is free first, hence on how long passes take."""
         seconds: dict[tuple[str, int], float] = {}
-        for p, ranks in enumerate(self._lowering.stage_ranks):
-            probe = StagePasses(self._plan, p, self._plan.role(ranks[0]), self._lowering.clock)
+        for p, ranks in enumerate(self._ranks.of_stage):
+            probe = StagePasses(self._plan, p, self._plan.role(ranks[0]), self._clock)
             for stage in probe.chunks:
                 for kind in {slot.kind: None for slot in self._plan.slots[p]}:
                     seconds[kind, stage] = math.fsum(item.duration for item in probe.template(kind, stage, False, False))
@@ -140,7 +142,7 @@ class Slots:
         prepared = self._prepared.get(passes) or self._prepare(p, slot, passes)
         origin = program.stamp(prepared.stamp, slot.micro_batch)
         first = prepared.stamp.first
-        for rank in self._lowering.stage_ranks[p]:
+        for rank in self._ranks.of_stage[p]:
             program.begins[rank][at] = origin + first[rank] if rank in first else -1
         for rank, row in first.items() if self._holds else ():
             for op in self._holds.pop(rank, ()):
@@ -165,11 +167,11 @@ class Slots:
 
     def _prepare(self, p: int, slot: Slot, passes: tuple[SlotPass, ...]) -> _Prepared:
         """The stamp of a pass; where sends do not block, its messages leave behind it."""
-        lowering, stamp = self._lowering, StampBuilder(self._program)
-        by_role = dict(zip(lowering.scripts[p], passes, strict=True))
-        Stamping(lowering, stamp, {rank: by_role[self._plan.role(rank)].items for rank in lowering.stage_ranks[p]}).run()
+        stamp = StampBuilder(self._program)
+        by_role = dict(zip(self._by_role[p], passes, strict=True))
+        Stamping(self._ranks, stamp, {rank: by_role[self._plan.role(rank)].items for rank in self._ranks.of_stage[p]}).run()
         messages = []
-        for rank in lowering.stage_ranks[p] if not self._blocking else ():
+        for rank in self._ranks.of_stage[p] if not self._blocking else ():
             if (message := by_role[self._plan.role(rank)].message) is not None:
                 target, spec = self._message(rank, slot, message)
                 messages.append((target, stamp.add(spec, behind=(Lane(rank, COMPUTE),))))
@@ -180,13 +182,13 @@ class Slots:
 
     def _message(self, rank: int, slot: Slot, message: Message) -> tuple[int, OpSpec]:
         """(lowered receiver, message) of a rank behind such a slot."""
-        lowering, mesh, target = self._lowering, self._plan.mesh, self._ways[slot.kind, slot.stage].target
-        here, other = mesh.coordinate(rank, "pipeline"), mesh.move(rank, "pipeline", target)
-        to = lowering.standing_for(other)
+        mesh, target = self._plan.mesh, self._ways[slot.kind, slot.stage].target
+        here, other = mesh.coordinate(rank, PIPELINE), mesh.move(rank, PIPELINE, target)
+        to = self._ranks.representative_of(other)
         collective: Collective | None = None
         if message.size is not None:
-            collective = lowering.transfer("send", "pipeline", (rank, other), message.size)
-        way = "forward" if slot.kind == "F" else "backward"
+            collective = self._ranks.transfer("send", PIPELINE, (rank, other), message.size)
+        way = "forward" if slot.kind == SlotKind.FORWARD else "backward"
         # where messages of one way go to two neighbours, or come from two, they need not wait for each other
         whither, whence = (f" to {target}", f" from {here}") if self._plan.branches else ("", "")
         lanes = (Lane(rank, f"send {way}{whither}"), Lane(to, f"receive {way}{whence}"))
@@ -200,8 +202,8 @@ class Slots:
         for slot, origin in zip(exchange.slots, ends, strict=False):
             arrivals: list[tuple[int, int]] = []
             at = self._places[origin][slot]
-            for rank in self._lowering.stage_ranks[origin]:
-                message = self._lowering.script(rank).slots[at].message
+            for rank in self._ranks.of_stage[origin]:
+                message = script_of(self._by_role, self._plan, rank).slots[at].message
                 if message is None:
                     continue
                 target, spec = self._message(rank, slot, message)
@@ -218,10 +220,9 @@ class Slots:
 
     def _versions(self, p: int, at: int) -> None:
         """PipeDream's weight stash: zero-length ops that allocate and free weight versions."""
-        lowering = self._lowering
-        for rank in lowering.stage_ranks[p]:
+        for rank in self._ranks.of_stage[p]:
             last = self._program.last(Lane(rank, COMPUTE))
-            lanes = lowering.lane_tuple((rank,), ("versions",))
-            for version, effects in lowering.script(rank).versions[at]:
+            lanes = self._ranks.lane_tuple((rank,), ("versions",))
+            for version, effects in script_of(self._by_role, self._plan, rank).versions[at]:
                 needs = [] if last is None else [last]
                 self._program.add("weight version", "compute", lanes, needs, 0.0, None, ((rank, effects),), -2 - version)

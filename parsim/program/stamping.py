@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from parsim.errors import Finding, PlanError
-from parsim.program.passes import Item
-from parsim.program.program import COMPUTE, OFFLOAD, Effect, Effects, Lane, OpSpec, StampBuilder
-
-if TYPE_CHECKING:
-    from parsim.program.lowering import Lowering, Ranks
+from parsim.parallel.groups import OFFLOAD
+from parsim.program.lowered_ranks import LoweredRanks, Ranks
+from parsim.program.pass_builder import Item
+from parsim.program.program import COMPUTE, Effect, Effects, Lane, OpSpec, StampBuilder
 
 _BEFORE = -1
 """stands for what the compute lane did before the pass, among the rows that a rank has made"""
@@ -49,8 +47,8 @@ class _Cursor:
 class Stamping:
     """Writes the passes of some ranks, which may meet, into a stamp."""
 
-    def __init__(self, lowering: Lowering, stamp: StampBuilder, items: Mapping[int, Sequence[Item]]) -> None:
-        self._lowering = lowering
+    def __init__(self, lowered: LoweredRanks, stamp: StampBuilder, items: Mapping[int, Sequence[Item]]) -> None:
+        self._lowered = lowered
         self._stamp = stamp
         self._items = items
 
@@ -60,7 +58,7 @@ class Stamping:
         Raises `PlanError` if a rank waits in a collective that another member never comes to.
         """
         for ranks in self._companies():
-            cursors = [_Cursor(rank, self._items[rank], self._lowering.plan.slow.get(rank, 1.0)) for rank in ranks]
+            cursors = [_Cursor(rank, self._items[rank], self._lowered.plan.slow.get(rank, 1.0)) for rank in ranks]
             while waiting := self._advance(cursors):
                 complete = [(key, arrived) for key, arrived in waiting.items() if len(arrived) == len(key[2])]
                 if not complete:
@@ -79,7 +77,7 @@ class Stamping:
             del left[company[0]]
             for rank in company:  # grows while it is walked
                 for axis in dict.fromkeys(item.collective[1] for item in self._items[rank] if item.collective is not None):
-                    for other in self._lowering.meeting(axis, rank)[1]:
+                    for other in self._lowered.meeting(axis, rank)[1]:
                         if other in left:
                             del left[other]
                             company.append(other)
@@ -94,7 +92,7 @@ class Stamping:
                 if item.collective is None:
                     self._compute(cursor)
                     continue
-                group, members = self._lowering.meeting(item.collective[1], cursor.rank)
+                group, members = self._lowered.meeting(item.collective[1], cursor.rank)
                 if len(group) == 1 and item.collective[1] != OFFLOAD:
                     self._skip(cursor)
                     continue
@@ -107,7 +105,7 @@ class Stamping:
         effects: Effects = ()
         if item.effects:
             effects = item.on(cursor.rank) if speed == 1.0 else ((cursor.rank, _stretched(item.effects, speed)),)
-        lanes = self._lowering.lane_tuple((cursor.rank,), item.lanes)
+        lanes = self._lowered.lane_tuple((cursor.rank,), item.lanes)
         cursor.record(self._stamp.add(OpSpec(item.name, item.kind, lanes, item.duration / speed, None, effects), *cursor.waits()))
 
     def _skip(self, cursor: _Cursor) -> None:
@@ -120,23 +118,23 @@ class Stamping:
             cursor.record((_BEFORE if last is None else last) if item.lanes[0] == COMPUTE else None)
             return
         now = tuple(Effect(0.0, effect.tensor, effect.allocate) for effect in item.effects)  # what it frees at its end is free at once
-        lanes = self._lowering.lane_tuple((rank,), item.lanes)
+        lanes = self._lowered.lane_tuple((rank,), item.lanes)
         spec = OpSpec(item.name, COMPUTE, lanes, 0.0, None, ((rank, now),) if now else ())
         cursor.record(self._stamp.add(spec, rows, behind, before))
 
     def _meet(self, arrived: Sequence[_Cursor], group: Ranks) -> None:
         """One op in the lanes of all who stand at a collective."""
-        lowering, item = self._lowering, arrived[0].item
+        lowered, item = self._lowered, arrived[0].item
         assert item.collective is not None
         kind, axis, size = item.collective
-        lanes = lowering.lane_tuple(tuple(cursor.rank for cursor in arrived), item.lanes)
+        lanes = lowered.lane_tuple(tuple(cursor.rank for cursor in arrived), item.lanes)
         effects = tuple(pair for cursor in arrived if cursor.item.effects for pair in cursor.item.on(cursor.rank))
         rows, behind, before = (
             [one for cursor_waits in column for one in cursor_waits] for column in zip(*(c.waits() for c in arrived), strict=True)
         )
-        whole = lowering.breakdown_axis(axis)
+        whole = lowered.plan.groups.timed(axis)
         whose = item.kind if axis == OFFLOAD else f"{whole}_comm"
-        collective = lowering.transfer(kind, whole, group, size)
+        collective = lowered.transfer(kind, whole, group, size)
         row = self._stamp.add(OpSpec(item.name, whose, lanes, item.duration, collective, effects), rows, behind, before)
         for cursor in arrived:
             cursor.record(row)

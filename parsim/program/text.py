@@ -18,7 +18,7 @@ from typing import Protocol
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules.slot import Slot
-from parsim.program.idle import lanes
+from parsim.program.check import lanes
 from parsim.program.program import Collective, Effect, Lane, Op, Program, Tensor
 
 HEADER = "parsim program 1"
@@ -44,7 +44,7 @@ def to_text(program: Program) -> str:
         lines.append(f"tensors {rank} {len(table)}")
         lines += [f"tensor {rank}.{row} {_tensor(tensor)}" for row, tensor in enumerate(table)]
     lines += [f"resident {rank} {ranges(rows)}".rstrip() for rank, rows in program.resident.items()]
-    lines += [f"slots {rank} {' '.join(str(Slot(*slot)) for slot in slots)}".rstrip() for rank, slots in program.slots.items()]
+    lines += [f"slots {rank} {' '.join(map(_slot, slots))}".rstrip() for rank, slots in program.slots.items()]
     tail: dict[Lane, int] = {}
     after = _After(len(program.ops))
     for op in program.ops:
@@ -104,6 +104,11 @@ def _op(op: Op, needs: str) -> str:
     if op.effects:
         parts.append(f"memory={';'.join(_memory(rank, effects) for rank, effects in op.effects)}")
     return " ".join(parts)
+
+
+def _slot(slot: tuple[str, int, int]) -> str:
+    kind, stage, micro_batch = slot
+    return f"{kind}{stage}.{micro_batch}"
 
 
 def _lane(lane: Lane) -> str:

@@ -11,8 +11,7 @@ from itertools import groupby
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules.blocking import Exchange, blocking_order
-from parsim.parallel.schedules.order import Precedence
-from parsim.parallel.schedules.slot import APART, Overlapped, Schedule, Slot
+from parsim.parallel.schedules.slot import APART, Overlapped, Precedence, Schedule, Slot, SlotKind
 from parsim.program.program import Effect, Lane, Op, Program, Tensor
 
 PerStage = float | Sequence[float]
@@ -78,7 +77,7 @@ class _Laboratory:
         self.schedule = schedule
         self.precedence = Precedence(schedule, overlapped)
         stages = self.precedence.last_stage + 1
-        split = next((slot for slot in self.precedence.rank if slot.kind == "W"), None)
+        split = next((slot for slot in self.precedence.rank if slot.kind == SlotKind.BACKWARD_WEIGHT), None)
         if weight is None and split is not None:
             message = f"the schedule splits its backwards ({split}), so the time of a weight gradient is needed"
             raise PlanError(Finding(message, path="weight", suggestion="give weight, a part of backward"))
@@ -98,17 +97,17 @@ class _Laboratory:
     def duration(self, slot: Slot) -> float:
         kind, stage, _ = slot
         match kind:
-            case "F":
+            case SlotKind.FORWARD:
                 return self.forward[stage]
-            case "B":
+            case SlotKind.FULL_BACKWARD:
                 return self.backward[stage]
-            case "W":
+            case SlotKind.BACKWARD_WEIGHT:
                 return self.weight[stage]
         return self.backward[stage] - self.weight[stage]
 
     def delay(self, slot: Slot) -> float:
         """Seconds that the result of `slot` travels."""
-        return self.latency[slot.stage if slot.kind == "F" else slot.stage - 1]
+        return self.latency[slot.stage if slot.kind == SlotKind.FORWARD else slot.stage - 1]
 
     def with_overlapped_sends(self) -> Program:
         for row in self.schedule:
@@ -116,7 +115,9 @@ class _Laboratory:
                 self._add(slot)
         # the messages of a micro-batch in the order in which they come to be: up the stages with F, down with B or I
         travelling = [slot for slot in self.precedence.rank if self.precedence.travels(slot)]
-        for slot in sorted(travelling, key=lambda s: (s.micro_batch, s.kind != "F", s.stage if s.kind == "F" else -s.stage)):
+        for slot in sorted(
+            travelling, key=lambda s: (s.micro_batch, s.kind != SlotKind.FORWARD, s.stage if s.kind == SlotKind.FORWARD else -s.stage)
+        ):
             self._send(slot)
         self._local(sends=False)
         return self.program
@@ -181,9 +182,9 @@ class _Laboratory:
             for row, (stage, _) in enumerate(stages):
                 table = self.program.tensors.setdefault(rank, [])
                 table.append(Tensor(f"activations of stage {stage}", int(activation[stage]), "activations", per_micro_batch=True))
-                effects[stage, "F"] = (Effect(0.0, row, allocate=True),)
-                effects[stage, "B"] = (Effect(self.backward[stage], row, allocate=False),)
-                effects[stage, "W"] = (Effect(self.weight[stage], row, allocate=False),)
+                effects[stage, SlotKind.FORWARD] = (Effect(0.0, row, allocate=True),)
+                effects[stage, SlotKind.FULL_BACKWARD] = (Effect(self.backward[stage], row, allocate=False),)
+                effects[stage, SlotKind.BACKWARD_WEIGHT] = (Effect(self.weight[stage], row, allocate=False),)
         return effects
 
 

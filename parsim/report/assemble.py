@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from parsim.kernel import Kernel, Memory
-from parsim.model.counts import active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
-from parsim.model.flops import CONVENTIONS, Again, flop_per_step, repeated_flop
-from parsim.model.untrained import untrained_flop
+from parsim.model.flops import CONVENTIONS, Again, flop_per_step, repeated_flop, untrained_flop
+from parsim.model.model import active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
+from parsim.parallel.groups import AXES, OPERATOR_AXES
 from parsim.report.communication import LinkClass
 from parsim.report.measured import (
     Gpu,
@@ -33,10 +33,7 @@ def ranks_of(run: Run, hardware: Hardware) -> Ranks:
     used = {hardware.node_of(gpu) for gpu in run.plan.gpus}
     return Ranks(
         total=mesh.ranks,
-        tensor=mesh.size("tensor"),
-        context=mesh.size("context"),
-        data=mesh.size("data"),
-        pipeline=mesh.size("pipeline"),
+        **{axis: mesh.size(axis) for axis in AXES},
         micro_batches=run.micro_batches,
         nodes=len(used),
         idle_gpus=hardware.installed_gpus - mesh.ranks,
@@ -104,13 +101,13 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float], con
 
 def _recomputed(run: Run) -> Again:
     """What one micro-batch recomputes over all stages, of the whole model (all tensor and context ranks)."""
-    found = [passes.recomputed() for passes in run.lowering.all_passes()]
-    ranks = run.plan.mesh.size("tensor") * run.plan.mesh.size("context")
+    repeated = [passes.recomputed() for passes in run.lowering.all_passes()]
+    ranks = math.prod(map(run.plan.mesh.size, OPERATOR_AXES))
     return Again(
-        products=math.fsum(again.products for again in found) * ranks,
-        core=math.fsum(again.core for again in found) * ranks,
-        square=math.fsum(again.square for again in found) * ranks,
-        layers=math.fsum(again.layers for again in found) * ranks,
+        products=math.fsum(again.products for again in repeated) * ranks,
+        core=math.fsum(again.core for again in repeated) * ranks,
+        square=math.fsum(again.square for again in repeated) * ranks,
+        layers=math.fsum(again.layers for again in repeated) * ranks,
     )
 
 

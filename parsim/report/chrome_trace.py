@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from parsim.report.link_use import link_curves
+from parsim.report.communication import link_curves
 from parsim.report.measured import Gpu, MemoryCurve
-from parsim.report.profiled import COMPUTE_STREAM, HOST_THREAD, SORT_STEP, group_name, streams, thread_name
 from parsim.report.quantities import GIB
 from parsim.report.timeline import COMPUTE_LANE, Floats, Indices
-from parsim.report.trace_slices import Place, Slices, Track, micro
+from parsim.report.trace_slices import COMPUTE_STREAM, HOST_THREAD, SORT_STEP, SlicePlace, Slices, Track, micro, streams, thread_name
 from parsim.report.verdict import rank_class
 from parsim.version import __version__
 
@@ -124,7 +123,7 @@ def _tracks(report: Metrics, ranks: Sequence[int]) -> list[Track]:
     timeline = report.timeline
     numbers = streams(name for lanes in timeline.lanes.values() for name in lanes)
     taken = np.zeros(len(timeline.start), dtype=bool)
-    found: list[Track] = []
+    tracks: list[Track] = []
     for rank in ranks:
         own: dict[str, Indices] = {}
         for name, column in sorted(timeline.lanes[rank].items(), key=lambda item: (item[0] == COMPUTE_LANE, item[0])):
@@ -133,8 +132,8 @@ def _tracks(report: Metrics, ranks: Sequence[int]) -> list[Track]:
         for column in own.values():
             taken[column] = False
         order = sorted(own, key=lambda name: (name != COMPUTE_LANE, name))
-        found += [Track(rank, numbers[name], name, own[name]) for name in order if len(own[name])]
-    return found
+        tracks += [Track(rank, numbers[name], name, own[name]) for name in order if len(own[name])]
+    return tracks
 
 
 def _horizon(report: Metrics, tracks: Sequence[Track], most: int | None) -> float:
@@ -172,7 +171,7 @@ def _step(report: Metrics, rank: int) -> Iterator[str]:
         yield f'{{"ph":"X","cat":"user_annotation","name":"ProfilerStep#0",{place},"args":{{}}}}'
 
 
-def _flows(report: Metrics, sends: dict[int, list[Place]]) -> Iterator[str]:
+def _flows(report: Metrics, sends: dict[int, list[SlicePlace]]) -> Iterator[str]:
     """An arrow per send that is on two written ranks, from inside its slice on the sender to inside that on the receiver."""
     columns = report.timeline.columns
     for index, places in sorted(sends.items()):
@@ -237,9 +236,8 @@ def _links(report: Metrics) -> Iterator[str]:
 
 def _distributed(report: Metrics, ranks: Sequence[int], slices: Slices) -> dict[str, object]:
     """What torch.distributed says of the job; the first written rank speaks."""
-    groups = {group_name(found): (found.axis, found.group) for found in slices.collectives}
     world = report.measured.ranks.total
-    listed = [("default_pg", "default_pg", range(world)), *((name, axis, group) for name, (axis, group) in sorted(groups.items()))]
+    listed = [("default_pg", "default_pg", range(world)), *((name, one.axis, one.group) for name, one in sorted(slices.groups.items()))]
     return {
         "backend": "nccl",
         "rank": ranks[0] if ranks else 0,

@@ -1,4 +1,4 @@
-"""What moved: one row per kind of collective and per class of link."""
+"""What moved: one row per kind of collective and per class of link, and how much of each kind of link is in use over time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parsim.hardware.flows import CollectiveCost
+from parsim.parallel.groups import TIMED
 from parsim.program.program import Collective
 from parsim.report.timeline import COMPUTE_LANE, Floats, Indices, Timeline
 from parsim.simulation.trace import LinkUse
 from parsim.units import snapped
-
-AXES = ("tensor", "context", "expert", "pipeline", "data")
-"""The order of rows in the report; an axis not named here comes last."""
 
 
 @dataclass(frozen=True)
@@ -114,17 +112,17 @@ def collective_rows(
 
 
 def by_transfer(timeline: Timeline, ops: Indices) -> list[Indices]:
-    """Ops of one transfer object, then those of the next, as they first come."""
+    """Ops of one transfer, then those of the next, as they first come."""
     if not len(ops):
         return []
-    number = timeline.columns.grouped(lambda op: id(op.collective))[ops]
+    number = timeline.columns.grouped(lambda op: op.collective)[ops]
     order = np.argsort(number, kind="stable")
     groups = np.split(ops[order], np.flatnonzero(np.diff(number[order])) + 1)
     return sorted(groups, key=lambda group: int(group[0]))
 
 
 def _axis_order(axis: str) -> int:
-    return AXES.index(axis) if axis in AXES else len(AXES)
+    return TIMED.index(axis) if axis in TIMED else len(TIMED)
 
 
 def _row(
@@ -225,13 +223,13 @@ def link_rows(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass], ste
 
 def busiest(rows: Sequence[LinkRow]) -> list[LinkRow]:
     """One row per name, kind and capacity: the busiest class of them, with the links of all; the busiest first."""
-    found: dict[tuple[str, str, float], LinkRow] = {}
+    rows_of: dict[tuple[str, str, float], LinkRow] = {}
     for row in rows:
         key = (row.link, row.kind, row.capacity_Bps)
-        before = found.get(key, row)
+        before = rows_of.get(key, row)
         count = row.count if before is row else before.count + row.count
-        found[key] = replace(max(before, row, key=lambda candidate: snapped(candidate.utilisation)), count=count)
-    return sorted(found.values(), key=lambda row: -snapped(row.utilisation))
+        rows_of[key] = replace(max(before, row, key=lambda candidate: snapped(candidate.utilisation)), count=count)
+    return sorted(rows_of.values(), key=lambda row: -snapped(row.utilisation))
 
 
 def unused_links(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass]) -> int:
@@ -242,3 +240,88 @@ def unused_links(uses: Mapping[int, LinkUse], classes: Mapping[int, LinkClass]) 
         if link not in uses or uses[link].bytes == 0:
             idle[link_class] += 1
     return sum(round(link_class.count * idle[link_class] / simulated[link_class]) for link_class in simulated)
+
+
+STEPS = 1000
+"""values per curve at most"""
+
+
+@dataclass(frozen=True)
+class LinkCurve:
+    """Mean use of all links of one name and kind."""
+
+    name: str
+    """``gpu->nvswitch (nvlink3)``"""
+    capacity: float
+    """of all of them together [B/s]"""
+    edges: Floats
+    """[s]"""
+    share: Floats
+    """of the capacity, one value between two edges"""
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that the links carried over all of `edges` [B]."""
+        return float((self.share * np.diff(self.edges)).sum()) * self.capacity
+
+
+def link_curves(
+    timeline: Timeline, loads: Callable[[Collective], CollectiveCost], classes: Mapping[int, LinkClass], end: float, steps: int = STEPS
+) -> list[LinkCurve]:
+    """A curve per name and kind of link from 0 to `end` [s]; links that carry nothing are left out."""
+    if end <= 0.0:
+        return []
+    copies: dict[LinkClass, int] = {}
+    for link_class in classes.values():
+        copies[link_class] = copies.get(link_class, 0) + 1
+    pieces: dict[tuple[str, str], list[tuple[Floats, Floats, Floats]]] = {}
+    transfers = np.flatnonzero(timeline.columns.flags(lambda op: op.collective is not None))
+    for column in by_transfer(timeline, transfers):
+        if (collective := timeline.program.ops[column[0]].collective) is None:
+            continue
+        cost = loads(collective)
+        for sort, volume in _carried(cost, classes, copies).items():
+            begins = np.minimum(timeline.start[column] + cost.latency, timeline.end[column])
+            pieces.setdefault(sort, []).append((begins, timeline.end[column], np.full(len(column), volume)))
+    edges = np.linspace(0.0, end, steps + 1)
+    totals: dict[tuple[str, str], float] = {}
+    for link_class in copies:
+        key = link_class.name, link_class.kind
+        totals[key] = totals.get(key, 0.0) + link_class.count * link_class.capacity
+    curves = []
+    for (name, kind), parts in sorted(pieces.items()):
+        begins, ends, volumes = (np.concatenate(column) for column in zip(*parts, strict=True))
+        share = np.diff(_moved(begins, ends, volumes, edges)) / (totals[name, kind] * np.diff(edges))
+        curves.append(LinkCurve(f"{name} ({kind})", totals[name, kind], edges, share))
+    return curves
+
+
+def _carried(cost: CollectiveCost, classes: Mapping[int, LinkClass], copies: Mapping[LinkClass, int]) -> dict[tuple[str, str], float]:
+    """Bytes of one transfer on all links of each name and kind; a simulated link stands for several."""
+    carried: dict[tuple[str, str], float] = {}
+    for flow in cost.flows:
+        for link, coefficient in flow.path:
+            if (link_class := classes.get(link)) is not None:
+                stands_for = link_class.count / copies[link_class]
+                kind = link_class.name, link_class.kind
+                carried[kind] = carried.get(kind, 0.0) + flow.volume * coefficient * stands_for
+    return carried
+
+
+def _moved(begins: Floats, ends: Floats, volumes: Floats, at: Floats) -> Floats:
+    """Bytes moved up to each time, if each volume moves evenly from its begin to its end."""
+    length = ends - begins
+    at_once = length <= 0.0
+    safe = np.where(at_once, 1.0, length)
+    rate = np.where(at_once, 0.0, volumes / safe)
+    times = np.concatenate((begins, ends))
+    order = np.argsort(times, kind="stable")
+    rates = np.cumsum(np.concatenate((rate, -rate))[order])
+    times = times[order]
+    knots = np.concatenate(([0.0], np.cumsum(rates[:-1] * np.diff(times))))
+    moved = np.interp(at, times, knots)
+    if at_once.any():
+        sudden = np.argsort(ends[at_once], kind="stable")
+        totals = np.concatenate(([0.0], np.cumsum(volumes[at_once][sudden])))
+        moved = moved + totals[np.searchsorted(ends[at_once][sudden], at, side="right")]
+    return np.asarray(moved)

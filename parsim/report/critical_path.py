@@ -1,7 +1,10 @@
-"""The chain of ops that decides how long the step takes."""
+"""The chain of ops that decides how long the step takes, op by op and by cause: which kind of pass, collective or wait."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,6 +12,9 @@ import numpy as np
 
 from parsim.program.program import Op
 from parsim.report.timeline import COMPUTE_LANE, KEYS, Floats, Indices, Timeline
+from parsim.units import snapped
+
+LAUNCH = "host launch time"
 
 
 @dataclass(frozen=True)
@@ -142,5 +148,66 @@ class _Distances(dict[tuple[int, int], int]):
 
     def __missing__(self, pair: tuple[int, int]) -> int:
         shared = set(self._examples[pair[0]].lanes).intersection(self._examples[pair[1]].lanes)
-        found = self[pair] = 2 if not shared else int(all(lane.name != COMPUTE_LANE for lane in shared))
-        return found
+        distance = self[pair] = 2 if not shared else int(all(lane.name != COMPUTE_LANE for lane in shared))
+        return distance
+
+
+_PASSES = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights", "R": "recomputation"}
+_COLLECTIVES = {
+    "all_reduce": "AllReduce",
+    "all_gather": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "all_to_all": "AllToAll",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "send": "send",
+    "sendrecv": "ring exchange",
+    "h2d": "copy to the device",
+    "d2h": "copy to the host",
+    "nvme_read": "read of the drives",
+    "nvme_write": "write to the drives",
+    "cpu_step": "optimizer step on the CPU",
+}
+_PASS = re.compile(r"([FBIWR])\d+\s+(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause of time on the critical path."""
+
+    kind: str
+    """class of the breakdown"""
+    name: str
+    seconds: float
+    """per step"""
+    count: int
+    """ops"""
+
+
+def causes(timeline: Timeline, path: CriticalPath, stretch: float, step_time: float) -> list[Cause]:
+    """The critical path by cause, the longest first; the seconds sum to `step_time` [s], of which the path covers `stretch` [s]."""
+    factor = step_time / stretch if stretch > 0 else 1.0
+    spent: dict[tuple[str, str], float] = defaultdict(float)
+    count: dict[tuple[str, str], int] = defaultdict(int)
+    for kind, length, ops in path.by_kind(timeline):
+        key = timeline.class_of(kind), cause_of(timeline.columns.examples[kind])
+        spent[key] += length * factor
+        count[key] += ops
+    waits = step_time - math.fsum(spent.values())
+    if waits > 1e-9 * step_time:
+        spent["launch", LAUNCH] += waits
+        count["launch", LAUNCH] += 1
+    rows = [Cause(kind, name, seconds, count[kind, name]) for (kind, name), seconds in spent.items() if seconds > 0]
+    return sorted(rows, key=lambda row: (-snapped(row.seconds), row.name))
+
+
+def cause_of(op: Op) -> str:
+    """What an op is, without its number: ``backward of the layers``, ``AllGather among 8 data ranks``."""
+    transfer = op.collective
+    if transfer is not None:
+        what = _COLLECTIVES.get(transfer.kind, transfer.kind)
+        return what if transfer.axis == "offload" else f"{what} among {len(transfer.group)} {transfer.axis} ranks"
+    if match := _PASS.fullmatch(op.name):
+        part = re.sub(r"\s*\d+$", "s", match[2]) if re.search(r"\d+$", match[2]) else match[2]
+        return f"{_PASSES[match[1]]} of the {part}"
+    return {"optimizer": "optimizer step", "pipeline_comm": "send between stages"}.get(op.kind, op.name)

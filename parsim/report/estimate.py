@@ -35,7 +35,7 @@ class Confidence:
         return None if self.memory is None else (round(used * self.memory[0]), round(used * self.memory[1]))
 
     def document(self, seconds: float, used: int | None) -> dict[str, Any]:
-        """As the report has it."""
+        """The mapping that stands in the report's JSON document."""
         step, peak = self.step_band(seconds), None if used is None else self.memory_band(used)
         return {
             "status": self.status,
@@ -64,5 +64,5 @@ class Estimate:
     """simulation: too few published runs are like this one, so r = 1"""
 
     def document(self) -> dict[str, Any]:
-        """As the report has it."""
+        """The mapping that stands in the report's JSON document."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}

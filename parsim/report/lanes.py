@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from parsim.report import representatives
+from parsim.parallel.groups import OFFLOAD, TIMED
 from parsim.report.communication import covered
 from parsim.report.measured import DeviceMemory, MemoryCurve
-from parsim.report.representatives import Representative
+from parsim.report.selection import Representative, Window, choose, named, window_of
 from parsim.report.timeline import KEYS, Floats, Indices, Timeline, idle_stretches, sweep
-from parsim.report.window import Window, window_of
 
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 MOST_RANKS = 60
 """lanes that a figure can show; beyond it some ranks stand for the others"""
 
-ROWS = ("tensor_comm", "expert_comm", "context_comm", "pipeline_comm", "data_comm", "offload", "optimizer")
+ROWS = (*(f"{axis}_comm" for axis in TIMED), OFFLOAD, "optimizer")
 """Rows under a rank's compute, in this order where a rank has them."""
 
 
@@ -49,7 +48,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Box:
+class PassBox:
     """One pass of a micro-batch through a stage, as wide as it lasts; recomputation belongs to its backward."""
 
     begin: float
@@ -67,8 +66,8 @@ class Box:
     """it goes on outside the figure"""
 
 
-class Boxes(Sequence[Box]):
-    """The boxes of a rank as columns, in the order of `Box`'s fields; a box is made when it is asked for."""
+class Boxes(Sequence[PassBox]):
+    """The boxes of a rank as columns, in the order of `PassBox`'s fields; a box is made when it is asked for."""
 
     def __init__(self, *columns: Sequence[Any]) -> None:
         self._columns = columns
@@ -77,12 +76,12 @@ class Boxes(Sequence[Box]):
         return len(self._columns[0])
 
     @overload
-    def __getitem__(self, index: int) -> Box: ...
+    def __getitem__(self, index: int) -> PassBox: ...
     @overload
     def __getitem__(self, index: slice) -> Boxes: ...
-    def __getitem__(self, index: int | slice) -> Box | Boxes:
+    def __getitem__(self, index: int | slice) -> PassBox | Boxes:
         row: list[Any] = [column[index] for column in self._columns]
-        return Boxes(*row) if isinstance(index, slice) else Box(*row)
+        return Boxes(*row) if isinstance(index, slice) else PassBox(*row)
 
     def moved(self, by: float) -> Boxes:
         """The same boxes `by` seconds earlier."""
@@ -91,13 +90,13 @@ class Boxes(Sequence[Box]):
 
     @property
     def whole(self) -> int:
-        """How many do not go on outside the figure."""
+        """How many boxes lie wholly within the figure."""
         return self._columns[-1].count(False)
 
 
 @dataclass(frozen=True)
 class RankLanes:
-    """The rows of one rank."""
+    """Everything that is drawn of one rank: its compute row, and the rows beneath it."""
 
     who: Representative
     compute: Mapping[str, Bars]
@@ -112,7 +111,7 @@ class RankLanes:
 
     @property
     def rank(self) -> int:
-        """As the user knows it."""
+        """The rank's number in the job, whichever rank was simulated in its place."""
         return self.who.rank
 
 
@@ -143,13 +142,13 @@ class TimelineData:
 
     @property
     def densest(self) -> int:
-        """Intervals in the fullest row."""
+        """Number of intervals in the fullest row."""
         rows = [sum(map(len, lane.compute.values())) for lane in self.lanes]
         rows += [len(lane.beside[key]) + len(lane.exposed[key]) for lane in self.lanes for key in lane.beside]
         return max(rows, default=0)
 
 
-NO_BOXES = Boxes(*([[]] * len(fields(Box))))
+NO_BOXES = Boxes(*([[]] * len(fields(PassBox))))
 
 
 def timeline_data(
@@ -162,7 +161,7 @@ def timeline_data(
     """
     timeline, measured = report.timeline, report.measured
     begin, end = window_of(report, window)
-    chosen = representatives.named(report, representatives.choose(report, most) if ranks is None else ranks)
+    chosen = named(report, choose(report, most) if ranks is None else ranks)
     chunks = measured.schedule.virtual_stages
     lanes = tuple(rank_lanes(timeline, who, begin, end, measured.schedule.stages if chunks > 1 else 0) for who in chosen)
     shown = {who.simulated for who in chosen}
@@ -258,7 +257,7 @@ def _compute(timeline: Timeline, ops: Indices, begin: float, end: float, stages:
 
 def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], Indices, Indices]:
     """The roles as they come, the number of each op's role, and a number that changes where the box does."""
-    columns, known = timeline.columns, timeline.slots
+    columns, known = timeline.columns, timeline.pass_kinds
     kind, instance = columns.kind[ops], columns.instance[ops]
     slot, backward, unnamed = known.of[kind], known.backward[kind], known.unnamed[kind]
     # Recomputation within a block does not say which stage it is of: it belongs to the backward before it.
@@ -274,7 +273,7 @@ def _labels(timeline: Timeline, ops: Indices) -> tuple[list[str], Indices, Indic
 
 def _boxes(timeline: Timeline, ops: Indices, merged: Bars, roles: Sequence[str], keys: Indices, places: Indices, stages: int) -> Boxes:
     """Group neighbouring bars of one pass."""
-    columns, known = timeline.columns, timeline.slots
+    columns, known = timeline.columns, timeline.pass_kinds
     starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
     stops = np.append(starts[1:], len(keys))
     head, tail = ops[places[starts]], ops[np.append(places, len(ops))[stops] - 1]

@@ -176,11 +176,11 @@ class MemoryCurve:
         edges = np.searchsorted(times, np.linspace(times[0], times[-1], max(2, most // 3 + 1))[1:-1])
         begins = np.unique(np.append(0, edges[edges < len(times)]))
         bin_of = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(times)))
-        found = [begins[1:] - 1, np.array([0, len(times) - 1])]
+        places = [begins[1:] - 1, np.array([0, len(times) - 1])]
         for extreme in (np.maximum, np.minimum):
             reached = np.flatnonzero(total == extreme.reduceat(total, begins)[bin_of])
-            found.append(reached[np.unique(bin_of[reached], return_index=True)[1]])
-        chosen = np.unique(np.concatenate(found))
+            places.append(reached[np.unique(bin_of[reached], return_index=True)[1]])
+        chosen = np.unique(np.concatenate(places))
         return times[chosen], {name: volume[chosen] for name, volume in levels.items()}
 
 
@@ -216,7 +216,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """The fullest node."""
+    """Host memory of the node that has least of it left."""
 
     node: int
     bytes: int
@@ -235,18 +235,18 @@ class HostMemory:
 
     @property
     def lacks(self) -> int:
-        """Bytes too few; 0 if it fits or nobody knows."""
+        """Bytes by which the need exceeds the node's memory; 0 if it fits or the capacity is unknown."""
         return 0 if self.headroom is None else max(0, -self.headroom)
 
     def document(self) -> dict[str, Any]:
-        """As the report's JSON has it."""
+        """The mapping that stands in the report's JSON document."""
         fits = None if self.headroom is None else self.headroom >= 0
         return {**asdict(self), "fits": fits, "headroom_bytes": self.headroom}
 
 
 @dataclass(frozen=True)
 class MemoryFacts:
-    """The ledger's answer."""
+    """Memory of the job: device peaks by class of ranks, and what the strategy keeps on hosts."""
 
     capacity_bytes: int
     """what the driver reports"""
@@ -293,7 +293,7 @@ class Gpu:
     sms: int
 
     def properties(self, number: int) -> dict[str, Any]:
-        """An entry of deviceProperties."""
+        """The device's entry among the `deviceProperties` of a trace."""
         return {"id": number, "name": self.name, "totalGlobalMem": self.memory, "numSms": self.sms}
 
 

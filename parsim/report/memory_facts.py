@@ -15,11 +15,10 @@ from functools import partial
 import numpy as np
 
 from parsim.parallel.fsdp import ROOT
+from parsim.parallel.groups import OFFLOAD
 from parsim.parallel.hooks import Weight
-from parsim.parallel.optimizer import state_bytes
+from parsim.parallel.optimizer import state_bytes, weight_bytes
 from parsim.parallel.plan import Chunk, Plan
-from parsim.parallel.storage import trains, weight_bytes
-from parsim.program.program import OFFLOAD
 from parsim.report.measured import AT_PEAK, DeviceMemory, HostMemory, MemoryCurve, MemoryFacts
 from parsim.report.simulated import Hardware, Run
 from parsim.simulation.ledger import Ledger, MemoryTimeline
@@ -114,11 +113,11 @@ class _Classes:
 
 def _decisive(devices: Collection[DeviceMemory], usable: int, close: float) -> set[int]:
     """Ranks of classes that the peaks of the report are taken from, or whose peak is within `close` bytes of what they may use."""
-    found = {device.rank for device in devices if abs(usable - device.device_used_bytes) <= close}
+    ranks = {device.rank for device in devices if abs(usable - device.device_used_bytes) <= close}
     for name in ("device_used_bytes", "reserved_bytes", "allocated_bytes"):
         most = max(getattr(device, name) for device in devices)
-        found |= {device.rank for device in devices if getattr(device, name) == most}
-    return found - {device.rank for device in devices if device.method == "replayed"}
+        ranks |= {device.rank for device in devices if getattr(device, name) == most}
+    return ranks - {device.rank for device in devices if device.method == "replayed"}
 
 
 def _with_curves(devices: Sequence[DeviceMemory]) -> tuple[DeviceMemory, ...]:
@@ -165,7 +164,7 @@ def _at_once(plan: Plan, chunk: Chunk, strategy: str) -> int:
 def _gathered(weight: Weight, plan: Plan) -> int:
     """Bytes of a weight when it is whole, 0 if it is whole already."""
     recipe = plan.training.finetune
-    kept = recipe is not None and not recipe.base_sharded and not trains(weight)
+    kept = recipe is not None and not recipe.base_sharded and not weight.trains
     return 0 if kept or weight.parameter.buffer else weight_bytes(weight, plan.training)
 
 
@@ -178,7 +177,7 @@ def communicators(run: Run) -> dict[int, int]:
             continue
         for lane in op.lanes:
             groups.setdefault(lane.rank, set()).add(() if collective.kind == "send" else collective.group)
-    return {rank: len(found) for rank, found in groups.items()}
+    return {rank: len(joined) for rank, joined in groups.items()}
 
 
 def _device(run: Run, curve: MemoryTimeline, fixed: tuple[int, int], drawn: Callable[[], MemoryCurve] | None) -> DeviceMemory:

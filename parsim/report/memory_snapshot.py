@@ -61,10 +61,10 @@ def memory_snapshot(report: Metrics, rank: int) -> dict[str, Any]:
         events.append((key, curve.tensors[tensor].bytes * (1 if curve.delta[row] > 0 else -1)))
     mode = report.measured.profiled.allocator
     done = history(events, mode)
-    told = _Told(report, curve, rows, events)
-    entries = _entries(done, told, _room(report, rank))
+    facts = _EventFacts(report, curve, rows, events)
+    entries = _entries(done, facts, _room(report, rank))
     return {
-        "segments": _segments(done, told, expandable=mode == "expandable"),
+        "segments": _segments(done, facts, expandable=mode == "expandable"),
         "device_traces": [entries],
         "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": _setting(mode), "expandable_segments": mode == "expandable"},
         "external_annotations": [],
@@ -83,7 +83,7 @@ def _room(report: Metrics, rank: int) -> int | None:
     return None
 
 
-class _Told:
+class _EventFacts:
     """What an entry says beside addresses: when, which tensor, in which op."""
 
     def __init__(self, report: Metrics, curve: MemoryTimeline, rows: list[int], events: list[tuple[int, int]]) -> None:
@@ -98,20 +98,20 @@ class _Told:
         """key -> event that allocated it last"""
 
     def time(self, event: int) -> int:
-        """[us]"""
+        """When the event happens, from the start of the step [us]."""
         return round(float(self.curve.times[self.rows[event]]) * 1e6)
 
     def category(self, event: int) -> str:
         return self.curve.tensors[int(self.curve.tensor[self.rows[event]])].category
 
     def requested(self, event: int) -> int:
-        """[B]"""
+        """Size of the tensor before the allocator rounds it up [B]."""
         return abs(self.events[event][1])
 
     def frames(self, event: int) -> list[dict[str, Any]]:
         """The tensor, and the op that allocates it, in place of a stack; shared by what repeats it."""
         born = self.born.get(self.events[event][0], event)
-        if (found := self._frames.get(born)) is None:
+        if (stack := self._frames.get(born)) is None:
             row = self.rows[born]
             number, instance, index = int(self.curve.tensor[row]), int(self.curve.instance[row]), int(self.curve.op[row])
             tensor = self.curve.tensors[number]
@@ -122,57 +122,57 @@ class _Told:
             micro_batch = -1 if index < 0 else self._ops[index].instance
             place = {"name": name, "filename": "micro-batch", "line": micro_batch} if micro_batch >= 0 else None
             where = self._places.setdefault((name, micro_batch), place or {"name": name, "filename": "step", "line": 0})
-            found = self._frames[born] = [what, where]
-        return found
+            stack = self._frames[born] = [what, where]
+        return stack
 
 
-def _entries(done: History, told: _Told, room: int | None) -> list[dict[str, Any]]:
+def _entries(done: History, facts: _EventFacts, room: int | None) -> list[dict[str, Any]]:
     """The device trace: what PyTorch records with `_record_memory_history`."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     reserved = 0
     for step in done.steps:
         event = step.event
-        time, category = told.time(event), told.category(event)
+        time, category = facts.time(event), facts.category(event)
         entry: dict[str, Any] = {"addr": BASE + step.address, "size": step.size, "stream": STREAM, "time_us": time}
         if step.action in ("segment_alloc", "segment_map"):
             if room is not None and reserved <= room < reserved + step.size:
                 oom = {"action": "oom", "device_free": room - reserved, "size": step.size, "stream": STREAM, "time_us": time}
-                found.append(oom | {"frames": told.frames(event)})
+                entries.append(oom | {"frames": facts.frames(event)})
             reserved += step.size
         elif step.action == "segment_free":
             reserved -= step.size
         if step.action == "alloc":
-            told.born[told.events[event][0]] = event
+            facts.born[facts.events[event][0]] = event
         if step.action in ("alloc", "free"):
-            entry |= {"size": told.requested(event), "block_size": step.size, "category": category, "frames": told.frames(event)}
+            entry |= {"size": facts.requested(event), "block_size": step.size, "category": category, "frames": facts.frames(event)}
         else:
             entry |= {"frames": _NO_FRAMES}
         actions = ("free_requested", "free_completed") if step.action == "free" else (step.action,)
-        found += [{"action": action, **entry} for action in actions]
-    last = found[-1]["time_us"] if found else 0
+        entries += [{"action": action, **entry} for action in actions]
+    last = entries[-1]["time_us"] if entries else 0
     end = {"action": "snapshot", "addr": 0, "size": 0, "stream": STREAM, "time_us": last, "frames": _NO_FRAMES, "category": "unknown"}
-    return [*found, end]
+    return [*entries, end]
 
 
-def _segments(done: History, told: _Told, *, expandable: bool) -> list[dict[str, Any]]:
+def _segments(done: History, facts: _EventFacts, *, expandable: bool) -> list[dict[str, Any]]:
     """What is reserved after the step, with its blocks without a gap."""
     blocks = iter(done.blocks)
     block = next(blocks, None)
-    found: list[dict[str, Any]] = []
+    segments: list[dict[str, Any]] = []
     for segment in done.segments:
         address, end = segment.address, segment.address + segment.size
         listed: list[dict[str, Any]] = []
         while block is not None and block.address < end:
             if block.address > address:
                 listed.append(_block(address, block.address - address))
-            event = told.born[block.key]
-            listed.append(_block(block.address, block.size, told.requested(event), told.frames(event)))
+            event = facts.born[block.key]
+            listed.append(_block(block.address, block.size, facts.requested(event), facts.frames(event)))
             address, block = block.address + block.size, next(blocks, None)
         if address < end:
             listed.append(_block(address, end - address))
         live = [part for part in listed if part["state"] == "active_allocated"]
         allocated = sum(int(part["size"]) for part in live)
-        found.append(
+        segments.append(
             {
                 "device": 0,
                 "address": BASE + segment.address,
@@ -188,7 +188,7 @@ def _segments(done: History, told: _Told, *, expandable: bool) -> list[dict[str,
                 "blocks": listed,
             }
         )
-    return found
+    return segments
 
 
 def _block(address: int, size: int, requested: int = 0, frames: list[dict[str, Any]] = _NO_FRAMES) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from parsim.errors import Finding
 from parsim.report import verdict as words
 from parsim.report.communication import CollectiveRow, LinkRow, collective_rows, link_rows
-from parsim.report.critical_path import CriticalPath, critical_path
+from parsim.report.critical_path import Cause, CriticalPath, causes, critical_path
 from parsim.report.economics import Bill, Busy, bill
 from parsim.report.estimate import Estimate
 from parsim.report.measured import DeviceMemory, Measured
@@ -91,6 +91,11 @@ class Metrics:
         factor = self.step_time / stretch if stretch > 0 else 1.0
         return {key: value * factor for key, value in self.path.seconds.items()}
 
+    @property
+    def causes(self) -> list[Cause]:
+        """The critical path by cause, the longest first; the seconds sum to `step_time`."""
+        return causes(self.timeline, self.path, self.end - self.begin, self.step_time)
+
     @cached_property
     def collectives(self) -> list[CollectiveRow]:
         """The collectives of `breakdown_rank` per step."""
@@ -109,7 +114,7 @@ class Metrics:
         return amount / self.step_time if amount is not None and self.step_time > 0 else None
 
     def per_gpu(self, amount: float | None) -> float | None:
-        """The same per second and used GPU."""
+        """An amount per step as one per second and used GPU."""
         rate = self.per_second(amount)
         return None if rate is None else rate / self.measured.ranks.total
 
@@ -268,14 +273,14 @@ class Metrics:
     @cached_property
     def warnings(self) -> tuple[Finding, ...]:
         """What the user should know: the run's findings, and what the report itself noticed."""
-        found = list(self.measured.warnings)
+        findings = list(self.measured.warnings)
         if self.timeline.unknown_kinds:
             kinds = ", ".join(self.timeline.unknown_kinds)
-            found.append(Finding(f"time of the op classes {kinds} is reported under 'other'", "report"))
+            findings.append(Finding(f"time of the op classes {kinds} is reported under 'other'", "report"))
         if self.measured.window is not None and not self.measured.window.exact:
-            found.append(Finding("the run did not repeat itself; the period is a mean over its middle", "report"))
+            findings.append(Finding("the run did not repeat itself; the period is a mean over its middle", "report"))
         for device in self.measured.memory.devices:
             if (total := sum(device.at_peak.values())) != device.device_used_bytes:
                 message = f"the composition at the peak of rank {device.rank} sums to {total} B, the peak is {device.device_used_bytes} B"
-                found.append(Finding(message, "memory"))
-        return tuple(found)
+                findings.append(Finding(message, "memory"))
+        return tuple(findings)

@@ -150,7 +150,7 @@ def _money(report: Metrics) -> dict[str, Any]:
 
 
 def memory_document(report: Metrics) -> dict[str, Any]:
-    """Its memory section."""
+    """The `memory` section of the JSON document."""
     memory = report.measured.memory
     devices = memory.devices
     return {

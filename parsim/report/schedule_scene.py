@@ -54,7 +54,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Panel:
-    """One schedule."""
+    """The drawing of one schedule."""
 
     caption: str
     rows: tuple[str, ...]
@@ -83,7 +83,7 @@ class Rect:
 
 
 @dataclass(frozen=True)
-class Text:
+class Lettering:
     """A line of text around (x, y) [inch]."""
 
     x: float
@@ -97,7 +97,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Line:
+class Stroke:
     """A straight line [inch]."""
 
     x0: float
@@ -119,8 +119,8 @@ class Scene:
     scale: float
     """inches per unit of time"""
     rects: tuple[Rect, ...]
-    lines: tuple[Line, ...]
-    texts: tuple[Text, ...]
+    lines: tuple[Stroke, ...]
+    texts: tuple[Lettering, ...]
 
 
 @dataclass
@@ -133,8 +133,8 @@ class _Pen:
     scale: float
     y: float = 0.0
     rects: list[Rect] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
-    texts: list[Text] = field(default_factory=list)
+    lines: list[Stroke] = field(default_factory=list)
+    texts: list[Lettering] = field(default_factory=list)
 
     def at(self, time: float) -> float:
         return self.left + time * self.scale
@@ -169,7 +169,7 @@ def shaded(colour: str, factor: float) -> str:
 
 
 def label(box: SlotBox, labels: Labels) -> str:
-    """What is written in a box."""
+    """The text in a box: nothing, the micro-batch, or the letter of the pass and the micro-batch."""
     return "" if labels == "none" else str(box.number) if labels == "number" else f"{box.kind}{box.number}"
 
 
@@ -190,9 +190,9 @@ def _tick_text(value: float) -> str:
 
 
 def _text(pen: _Pen, x: float, text: str, size: float, *, bold: bool = False) -> None:
-    """A line of its own."""
+    """Add a line of text below what is drawn."""
     height = 1.35 * size * POINT
-    pen.texts.append(Text(x, pen.y - height / 2, text, size, "left", bold=bold))
+    pen.texts.append(Lettering(x, pen.y - height / 2, text, size, "left", bold=bold))
     pen.y -= height
 
 
@@ -217,7 +217,7 @@ def _panel(pen: _Pen, panel: Panel, labels: Labels) -> None:
     pitch = _ROW + _ROW_GAP
     tops = [pen.y - number * pitch for number in range(len(panel.rows))]
     for name, top in zip(panel.rows, tops, strict=True):
-        pen.texts.append(Text(pen.left - 3 * POINT, top - _ROW / 2, name, pen.font, "right"))
+        pen.texts.append(Lettering(pen.left - 3 * POINT, top - _ROW / 2, name, pen.font, "right"))
         pen.rects.append(Rect(pen.left, top - _ROW, panel.end * pen.scale, _ROW, style.BUBBLE, style.BUBBLE_HATCH, hatch=True))
     for box in panel.boxes:
         look = style.ROLES[style.role("compute", box.name)]
@@ -225,7 +225,7 @@ def _panel(pen: _Pen, panel: Panel, labels: Labels) -> None:
         left, width, top = pen.at(box.start), (box.end - box.start) * pen.scale, tops[box.row]
         pen.rects.append(Rect(left, top - _ROW, width, _ROW, colour, shaded(look.colour, 0.6 if box.chunks < 2 else 0.45), name=box.name))
         if box.kind in fitting and (text := label(box, labels)):
-            pen.texts.append(Text(left + width / 2, top - _ROW / 2, text, size, colour=look.text))
+            pen.texts.append(Lettering(left + width / 2, top - _ROW / 2, text, size, colour=look.text))
     for row, start, end in panel.overlapped:
         _frame(pen, pen.at(start), pen.at(end), tops[row])
     _arrows(pen, panel, tops)
@@ -234,7 +234,7 @@ def _panel(pen: _Pen, panel: Panel, labels: Labels) -> None:
 
 def _frame(pen: _Pen, left: float, right: float, top: float) -> None:
     corners = [(left, top), (right, top), (right, top - _ROW), (left, top - _ROW), (left, top)]
-    pen.lines += [Line(*one, *other, style.INK, 1.0) for one, other in pairwise(corners)]
+    pen.lines += [Stroke(*one, *other, style.INK, 1.0) for one, other in pairwise(corners)]
 
 
 def _arrows(pen: _Pen, panel: Panel, tops: Sequence[float]) -> None:
@@ -248,20 +248,20 @@ def _arrows(pen: _Pen, panel: Panel, tops: Sequence[float]) -> None:
         down = arrow.receiver > arrow.sender
         begin = tops[arrow.sender] - (_ROW if down else 0.0)
         finish = tops[arrow.receiver] - (0.0 if down else _ROW)
-        pen.lines.append(Line(pen.at(arrow.start), begin, pen.at(arrow.end), finish, look.colour))
+        pen.lines.append(Stroke(pen.at(arrow.start), begin, pen.at(arrow.end), finish, look.colour))
 
 
 def _axis(pen: _Pen, end: float, unit: str) -> None:
     y = pen.y + 0.02
-    pen.lines.append(Line(pen.left, y, pen.at(end), y, style.INK))
+    pen.lines.append(Stroke(pen.left, y, pen.at(end), y, style.INK))
     room = end * pen.scale / (_DIGIT * pen.font * POINT * (len(_tick_text(end)) + 2))
     for value in ticks(end, min(12, max(1, int(room)))):
         x = pen.at(value)
-        pen.lines.append(Line(x, y, x, y - 0.03, style.INK))
-        pen.texts.append(Text(x, y - 0.035 - 0.6 * pen.font * POINT, _tick_text(value), pen.font - 0.5))
+        pen.lines.append(Stroke(x, y, x, y - 0.03, style.INK))
+        pen.texts.append(Lettering(x, y - 0.035 - 0.6 * pen.font * POINT, _tick_text(value), pen.font - 0.5))
     pen.y = y - 0.035 - 1.25 * pen.font * POINT
     height = 1.3 * pen.font * POINT
-    pen.texts.append(Text(pen.at(end / 2), pen.y - height / 2, f"time [{unit}]", pen.font))
+    pen.texts.append(Lettering(pen.at(end / 2), pen.y - height / 2, f"time [{unit}]", pen.font))
     pen.y -= height + 0.03
 
 
@@ -299,7 +299,7 @@ def _legend(pen: _Pen, panels: Sequence[Panel]) -> None:
             edge = style.BUBBLE_HATCH if hatch else shaded(colour, 0.6)
             pen.rects.append(Rect(x, pen.y - height / 2 - 0.35 * size * POINT, swatch, 0.7 * size * POINT, colour, edge, hatch=hatch))
         offset = swatch + 3 * POINT if colour else 0.0
-        pen.texts.append(Text(x + offset, pen.y - height / 2, name, size, "left"))
+        pen.texts.append(Lettering(x + offset, pen.y - height / 2, name, size, "left"))
         x += width
     pen.y -= height
 
@@ -308,6 +308,6 @@ def _upright(pen: _Pen) -> Scene:
     """The drawing with its lower left corner at (0, 0)."""
     height = -pen.y + 0.02
     rects = tuple(Rect(r.x, r.y + height, r.width, r.height, r.fill, r.edge, r.hatch, r.name) for r in pen.rects)
-    lines = tuple(Line(one.x0, one.y0 + height, one.x1, one.y1 + height, one.colour, one.width) for one in pen.lines)
-    texts = tuple(Text(t.x, t.y + height, t.text, t.size, t.align, t.colour, t.bold) for t in pen.texts)
+    lines = tuple(Stroke(one.x0, one.y0 + height, one.x1, one.y1 + height, one.colour, one.width) for one in pen.lines)
+    texts = tuple(Lettering(t.x, t.y + height, t.text, t.size, t.align, t.colour, t.bold) for t in pen.texts)
     return Scene(pen.width, height, pen.left, pen.scale, rects, lines, texts)

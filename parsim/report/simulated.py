@@ -41,7 +41,7 @@ class Machine(Protocol):
 
 
 class WireKind(Protocol):
-    """A link, as far as its kind goes."""
+    """What a report asks of a link."""
 
     @property
     def kind(self) -> str: ...

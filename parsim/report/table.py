@@ -59,7 +59,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """What stands in a column."""
+    """Heading, unit and alignment of a column, and how its numbers are written."""
 
     heading: str
     """a line break in it is one in the terminal and a blank elsewhere"""
@@ -152,7 +152,7 @@ class Table:
 
     @cached_property
     def _widths(self) -> list[int]:
-        """Of every column, margins and indents included."""
+        """Width of every column in letters, margins and indents included."""
         widths = []
         for place, column in enumerate(self.columns):
             widest = max((width(row[place].text) for row in self.cells), default=0) + (0 if place else self._indent)

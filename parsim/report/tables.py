@@ -235,8 +235,8 @@ def _volume(volume: int) -> str:
 
 
 def _collectives(report: Metrics) -> RenderableType:
-    found = sorted(report.collectives, key=lambda row: (-snapped(row.exposed_s), -snapped(row.busy_s)))
-    unit = time_unit(max(row.busy_s for row in found))
+    transfers = sorted(report.collectives, key=lambda row: (-snapped(row.exposed_s), -snapped(row.busy_s)))
+    unit = time_unit(max(row.busy_s for row in transfers))
     columns = (
         Column("Axis", align="left"),
         Column("Collective", align="left"),
@@ -248,14 +248,14 @@ def _collectives(report: Metrics) -> RenderableType:
     )
     rows = [
         (row.axis, row.kind, str(row.group_size), row.count, row.bytes, row.busy_s, row.exposed_s, row.wait_s, row.busbw_Bps)
-        for row in found[:_ROWS]
+        for row in transfers[:_ROWS]
     ]
-    caption = f"{_ROWS} of {len(found)} rows, the most exposed first; all in report.json." if len(found) > _ROWS else ""
+    caption = f"{_ROWS} of {len(transfers)} rows, the most exposed first; all in report.json." if len(transfers) > _ROWS else ""
     return _shown(Table(columns, rows, f"Communication of rank {report.breakdown_rank} per step", caption))
 
 
 def _links(report: Metrics) -> RenderableType:
-    found = busiest(report.links)
+    classes = busiest(report.links)
     unit = time_unit(report.step_time)
     columns = (
         Column("Link", align="left"),
@@ -266,8 +266,8 @@ def _links(report: Metrics) -> RenderableType:
         Column("Used\n", "%", write=points),
         Column("Full\n", unit.name, write=unit.cell),
     )
-    rows = [(row.link, row.kind, row.count, row.capacity_Bps, row.bytes, row.utilisation, row.saturated_s) for row in found[:_ROWS]]
-    caption = f"{_ROWS} of {len(found)} kinds, the busiest first; all in report.json." if len(found) > _ROWS else ""
+    rows = [(row.link, row.kind, row.count, row.capacity_Bps, row.bytes, row.utilisation, row.saturated_s) for row in classes[:_ROWS]]
+    caption = f"{_ROWS} of {len(classes)} kinds, the busiest first; all in report.json." if len(classes) > _ROWS else ""
     return _shown(Table(columns, rows, "Links, the busiest of each class", caption))
 
 

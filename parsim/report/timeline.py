@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.report.slots import Slots
+from parsim.report.pass_kinds import PassKinds
 from parsim.simulation.op_columns import OpColumns
 from parsim.simulation.trace import Trace
 
@@ -90,9 +90,9 @@ class Timeline:
         return tuple(self.lanes)
 
     @cached_property
-    def slots(self) -> Slots:
+    def pass_kinds(self) -> PassKinds:
         """The passes that kinds of ops belong to."""
-        return Slots(self.columns.examples)
+        return PassKinds(self.columns.examples)
 
     @cached_property
     def makespan(self) -> float:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from parsim.report.critical_path import CriticalPath
+from parsim.report.critical_path import LAUNCH, CriticalPath
 from parsim.report.estimate import Estimate
 from parsim.report.measured import DeviceMemory, Measured, RankClass, compress_ranges
 from parsim.report.quantities import gib, percent, seconds
@@ -26,7 +26,7 @@ WORDS = {
     "expert_comm": "expert-parallel communication",
     "optimizer": "the optimizer step",
     "offload": "offload copies",
-    "launch": "host launch time",
+    "launch": LAUNCH,
     "bubble": "bubble",
     "other": "other work",
 }
@@ -242,9 +242,9 @@ def rank_class(measured: Measured, rank: int) -> RankClass:
 
 
 def _where(measured: Measured, rank: int) -> str:
-    found = rank_class(measured, rank)
-    name = f"{'rank' if found.count == 1 else 'ranks'} {shortened(found.ranks)}"
-    return f"{name} (stage {found.stage})" if measured.schedule.stages > 1 and found.stage is not None else name
+    group = rank_class(measured, rank)
+    name = f"{'rank' if group.count == 1 else 'ranks'} {shortened(group.ranks)}"
+    return f"{name} (stage {group.stage})" if measured.schedule.stages > 1 and group.stage is not None else name
 
 
 def shortened(ranges: str, most: int = 24) -> str:

@@ -44,22 +44,16 @@ def wiring_of(cluster: Cluster) -> Wiring:
     node, fabric = cluster.blocks[0].node, cluster.fabric
     inside = Counter((name, link.kind, link.capacity) for name, link in zip(node.classes, node.links, strict=True))
     between: Counter[tuple[str, str, float]] = Counter()
-    switches: dict[str, set[str]] = {}
     if fabric is not None:
-        for local in range(fabric.link_count):
-            name = fabric.link_class(local)
-            between[name, fabric.link(local).kind, fabric.capacity(local)] += 1
-            kinds = name.partition(" (")[0].replace("<->", "->").split("->")
-            for kind, end in zip(kinds, fabric.ends(local), strict=False):
-                if len(kinds) == 2 and kind != "nic":
-                    switches.setdefault(kind, set()).add(end)
+        for local, count in fabric.classes_of_links():
+            between[fabric.link_class(local), fabric.link(local).kind, fabric.capacity(local)] += count
     alike = sum(block.count for block in cluster.blocks if block.node is node)
     return Wiring(
         machines=cluster.nodes,
         parts=dict(Counter(node.finder.kind.values())),
         inside=tuple(Wires(name, kind, count, capacity) for (name, kind, capacity), count in inside.items()),
         between=tuple(Wires(name, kind, count, capacity) for (name, kind, capacity), count in between.items()),
-        switches={kind: len(ends) for kind, ends in switches.items()},
+        switches={} if fabric is None else fabric.switches(),
         fabric="" if fabric is None else fabric.kind,
         other_machines=cluster.nodes - alike,
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 from parsim.errors import Finding, InputError, OutputError
 
 if TYPE_CHECKING:
+    from parsim.report.metrics import Metrics
     from parsim.report.report import Report
 
 FORMATS = ("json", "svg", "png", "trace", "html")
@@ -169,13 +170,29 @@ def _files(report: Report, name: str) -> dict[str, Content]:
         from parsim.report.page.page import page
 
         return {"report.html": lambda out: out.write(page([(report.measured.name, report)]).encode())}
-    from parsim.report.plots import pictures
-
     kind: Literal["svg", "png"] = "svg" if name == "svg" else "png"
-    files: dict[str, Content] = {f"timeline.{kind}": lambda out: out.write(pictures.timeline(report, kind))}
+    files: dict[str, Content] = {f"timeline.{kind}": lambda out: out.write(timeline_picture(report, kind))}
     if report.measured.memory.devices:
-        files[f"memory.{kind}"] = lambda out: out.write(pictures.memory(report, kind))
+        files[f"memory.{kind}"] = lambda out: out.write(memory_picture(report, kind))
     return files
+
+
+def timeline_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:
+    """The step by rank, and the memory of the fullest rank."""
+    from parsim.report.lanes import timeline_data
+    from parsim.report.plots.figure import save
+    from parsim.report.plots.sheet import timeline_figure
+
+    return save(timeline_figure(timeline_data(report)), kind)
+
+
+def memory_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:
+    """Memory at the peak on every class of ranks, and over time on the fullest."""
+    from parsim.report.plots.figure import save
+    from parsim.report.plots.memory import peaks_figure
+
+    worst = report.worst_device
+    return save(peaks_figure(report, None if worst is None else worst.rank, title=report.measured.name), kind)
 
 
 def _trace(report: Report, out: BinaryIO) -> None:

@@ -16,7 +16,7 @@ from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from parsim.model.counts import parameter_count
+from parsim.model.model import parameter_count
 from parsim.scenario.files import home, read_text
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def features(built: Built) -> Features:
     family = "data"
     if split.data.strategy in ("zero3", "fsdp", "hsdp"):
         family = "sharded"
-    if split.data.own is not None:
+    if split.data.custom is not None:
         family = "own"
     elif split.tensor.size > 1 or split.pipeline.size > 1:
         family = "both" if family == "sharded" else "model"

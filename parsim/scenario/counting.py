@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 def counting_findings(settings: ScenarioSchema, model: Model) -> list[Finding]:
     """What the report is to count must be there to be counted, and once."""
-    from parsim.model.flops import CONVENTIONS
-    from parsim.model.untrained import COUNTED
+    from parsim.model.flops import CONVENTIONS, COUNTED
 
     found = []
     convention, training = settings.report.flop_convention, settings.training

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, cast
 
 from parsim.errors import Finding, PlanError
+from parsim.model.adapters import ALL_LINEAR
 from parsim.model.finetune import BACKBONE, Finetune
 from parsim.model.model import Model
-from parsim.model.targets import ALL_LINEAR
 from parsim.parallel.offload import FSDP
 from parsim.parallel.plan import SHARDED
 from parsim.parallel.settings import Precision

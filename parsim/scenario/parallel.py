@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from parsim import units
+from parsim.parallel.groups import AXES
 from parsim.scenario.section import Section
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Text, Whole, shown
 
-AXES = ("tensor", "context", "data", "pipeline")
 STRATEGIES = ("none", "torch-data-parallel", "parameter-server", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 OWN_STRATEGY = r".+\.py:[A-Za-z_][A-Za-z0-9_]*"
 LARGEST = 10**6
@@ -65,7 +65,7 @@ class OrderKind(Kind):
         return tuple(value)
 
     def json_schema(self) -> JsonSchema:
-        return {"type": "array", "items": {"enum": list(AXES)}, "minItems": 4, "maxItems": 4, "uniqueItems": True}
+        return {"type": "array", "items": {"enum": list(AXES)}, "minItems": len(AXES), "maxItems": len(AXES), "uniqueItems": True}
 
 
 @dataclass(frozen=True)

@@ -269,13 +269,13 @@ def checkpoint_bytes(model: Model, training: Training) -> int:
 
     BLOOM's were 2.3 TB for 176.2e9 parameters (bigscience/bloom model card): 2,298 GiB.
     """
-    from parsim.model.counts import trainable_parameter_count
+    from parsim.model.model import trainable_parameter_count
 
     return trainable_parameter_count(model) * stored_bytes(training.precision, training.optimizer)
 
 
 def _checked(section: EconomicsSection, mtbf: float, writing: float, restart: float, gpus: int, result: Pricing) -> dict[str, float] | None:
-    """The facts of `parsim.report.goodput.Failures`; interval 0 means the best."""
+    """The facts of `parsim.report.economics.Failures`; interval 0 means the best."""
     interval = 0.0 if section.checkpoint_interval == "auto" else float(section.checkpoint_interval)
     if (interval + writing + restart) / mtbf > _HOPELESS:
         text = (

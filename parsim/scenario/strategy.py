@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from parsim.errors import Finding, PlanError
-from parsim.parallel.mesh import Mesh
-from parsim.parallel.own import OwnStrategy, load_strategy
+from parsim.parallel.custom_strategy import load_strategy
+from parsim.parallel.groups import DATA, Groups, Mesh
 from parsim.parallel.schedules import ALIASES, NAMES, Schedule, check, chunks, homes, schedule
 from parsim.parallel.schedules.custom import from_function, from_text, load_function
-from parsim.parallel.settings import ContextParallel, DataParallel, Offload, Parallelism, PipelineParallel, TensorParallel
+from parsim.parallel.settings import ContextParallel, CustomStrategy, DataParallel, Offload, Parallelism, PipelineParallel, TensorParallel
 from parsim.scenario import files
 from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection
 from parsim.scenario.references import folder, is_table, python_file, schedule_file
@@ -38,15 +38,17 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
     """
     section = scenario.settings.parallel
     size = data_size(section, cluster, len(gpus))
-    return Parallelism(
+    split = Parallelism(
         order=section.order,
         tensor=TensorParallel(
             section.tensor.size, section.tensor.sequence_parallel, cast(Literal["none", "backward", "full"], section.tensor.overlap)
         ),
         context=ContextParallel(section.context.size, cast(Literal["ring", "all-gather", "ulysses"], section.context.method)),
         pipeline=_pipeline(section.pipeline, scenario),
-        data=replace(_data(section.data, size), shard_size=_shard_size(section, size, cluster, gpus), own=_own(section, scenario)),
+        data=_data(section.data, size),
     )
+    shard_size = _shard_size(section, Mesh.of(split.order, split.sizes), cluster, gpus)
+    return replace(split, data=replace(split.data, shard_size=shard_size, custom=_custom(section, scenario)))
 
 
 def accumulation(
@@ -54,7 +56,7 @@ def accumulation(
 ) -> tuple[Literal["no_sync", "every"], Assumption | None]:
     """When gradients are reduced where the scenario leaves it to the stack; and the record of it where it matters."""
     data = split.data
-    strategy = "ddp" if data.own is not None else data.strategy
+    strategy = "ddp" if data.custom is not None else data.strategy
     if strategy not in profile.accumulate or data.size * split.context.size == 1 or micro_batches == 1:
         return "no_sync", None
     if strategy in ("fsdp", "hsdp") and offload.parameters != "none":
@@ -83,7 +85,7 @@ def overlap_warnings(split: Parallelism, devices: Iterable[Device]) -> list[Find
     return [Finding(message, "parallel.tensor.overlap", tensor.overlap, "none shows the step without it")]
 
 
-def _own(section: ParallelSection, scenario: Scenario) -> OwnStrategy | None:
+def _custom(section: ParallelSection, scenario: Scenario) -> CustomStrategy | None:
     """The class that ``FILE.py:CLASS`` names. Raises `PlanError`."""
     name = section.data.strategy
     if ".py:" not in name:
@@ -96,7 +98,7 @@ def _own(section: ParallelSection, scenario: Scenario) -> OwnStrategy | None:
     return load_strategy(found[0], found[1][1:])
 
 
-def _shard_size(section: ParallelSection, data: int, cluster: Cluster, gpus: tuple[int, ...]) -> int:
+def _shard_size(section: ParallelSection, mesh: Mesh, cluster: Cluster, gpus: tuple[int, ...]) -> int:
     """Ranks of a shard group; auto: those replicas of rank 0's parameters that sit on its node.
 
     For a strategy of the user's own all replicas (0) where that is no equal part of them.
@@ -106,8 +108,7 @@ def _shard_size(section: ParallelSection, data: int, cluster: Cluster, gpus: tup
     own = ".py:" in section.data.strategy
     if section.data.strategy != "hsdp" and not own:
         return 0
-    sizes = {"tensor": section.tensor.size, "context": section.context.size, "data": data, "pipeline": section.pipeline.size}
-    replicas = Mesh(section.order, tuple(sizes[axis] for axis in section.order)).group(0, "data", "context")
+    replicas = Groups(mesh, mesh.replicas).members(DATA, 0)
     on_node = sum(cluster.node_of(gpus[rank]) == cluster.node_of(gpus[0]) for rank in replicas)
     return 0 if own and len(replicas) % on_node else on_node
 

@@ -11,15 +11,15 @@ from math import fsum, inf
 
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective
+from parsim.simulation.contention_free import Uncontended, uncontended
 from parsim.simulation.devices import Device
-from parsim.simulation.serial import Serial, alone
 from parsim.simulation.sharing import SATURATED, Bundle
 
 Sides = tuple[tuple[Device, int, int], ...]
 """devices that a transfer loads: (device, number of the load, the private link that kernels there slow, 0: none)"""
 
 
-class Crossing(dict[int, "Transfer"]):
+class LinkContention(dict[int, "Transfer"]):
     """The transfers under way that cross a link, by op index; those that the network carries are only added up."""
 
     __slots__ = ("carried", "given", "link", "most", "nearly")
@@ -56,9 +56,9 @@ class Crossing(dict[int, "Transfer"]):
 class Transfer:
     """What ops of one spec do: a collective in its lanes."""
 
-    __slots__ = ("collective", "crossings", "demand", "flows", "free", "latency", "runs", "seconds", "sides", "waits")
+    __slots__ = ("collective", "contentions", "demand", "flows", "free", "latency", "runs", "seconds", "sides", "waits")
 
-    def __init__(self, collective: Collective, waits: float, latency: float, free: Serial | None, sides: Sides) -> None:
+    def __init__(self, collective: Collective, waits: float, latency: float, free: Uncontended | None, sides: Sides) -> None:
         self.collective = collective
         self.waits = waits
         """time before the latency [s]"""
@@ -70,7 +70,7 @@ class Transfer:
         self.sides = sides
         self.demand: dict[int, float] = {}
         """link that others may cross, too -> what the transfer asks of it [B/s]"""
-        self.crossings: tuple[Crossing, ...] = ()
+        self.contentions: tuple[LinkContention, ...] = ()
         """the same links"""
         self.flows: tuple[tuple[Bundle, float, int], ...] | None = None
         """(bundle, bytes, equal flows) as the network carries them; made on first use"""
@@ -81,52 +81,52 @@ class Transfer:
 class Transfers:
     """The transfers of a run.
 
-    `apart` are links that carry other traffic, or change; with `lazy` off the network carries every transfer but those in `serial`.
+    `apart` are links that carry other traffic, or change; with `lazy` off the network carries all but the `contention_free`.
     """
 
     def __init__(
         self,
         cost: Callable[[Collective], CollectiveCost],
         capacity: Callable[[int], float],
-        serial: dict[Collective, Serial],
+        contention_free: dict[Collective, Uncontended],
         apart: frozenset[int],
         *,
         lazy: bool,
     ) -> None:
         self._cost = cost
         self._capacity = capacity
-        self._serial = serial
+        self._contention_free = contention_free
         self._apart = apart
         self._lazy = lazy
         self._made: list[Transfer] = []
-        self._crossings: dict[int, Crossing] = {}
+        self._contentions: dict[int, LinkContention] = {}
 
     def of(self, collective: Collective, waits: float, sides: Sides) -> Transfer:
         """The transfer of ops of one spec, which `waits` before its latency [s]; `sides` says which devices it loads."""
         cost = self._cost(collective)
         demand: dict[int, float] = {}
-        free = self._serial.get(collective)
+        free = self._contention_free.get(collective)
         if free is None:
             for flow in cost.flows:
                 for link, coefficient in flow.path if flow.volume else ():
                     demand[link] = demand.get(link, 0.0) + coefficient * flow.cap
             if self._lazy and self._apart.isdisjoint(demand):
-                free = alone(cost, self._capacity)
+                free = uncontended(cost, self._capacity)
         elif not self._lazy and sides:
             free = None  # kernels slow it
         made = Transfer(collective, waits, cost.latency, free, sides)
         if self._lazy:
             made.demand = demand
-            made.crossings = tuple(self._crossing(link, asked) for link, asked in demand.items())
+            made.contentions = tuple(self._contention(link, asked) for link, asked in demand.items())
         self._made.append(made)
         return made
 
-    def _crossing(self, link: int, asked: float) -> Crossing:
-        if (found := self._crossings.get(link)) is None:
-            found = self._crossings[link] = Crossing(link, self._capacity(link))
+    def _contention(self, link: int, asked: float) -> LinkContention:
+        if (found := self._contentions.get(link)) is None:
+            found = self._contentions[link] = LinkContention(link, self._capacity(link))
         found.most = max(found.most, asked)
         return found
 
-    def ran(self) -> Iterator[tuple[Serial, int]]:
+    def ran(self) -> Iterator[tuple[Uncontended, int]]:
         """What transfers did to their links without the network, and how often."""
         return ((made.free, made.runs) for made in self._made if made.free is not None and made.runs)

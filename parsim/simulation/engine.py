@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from math import inf, isnan, nan
@@ -19,19 +18,18 @@ from typing import Any, Protocol
 from parsim.errors import DeadlockError, ParsimError
 from parsim.hardware.flows import CollectiveCost
 from parsim.hardware.transfers import Background
-from parsim.program.program import COMPUTE, OFFLOAD, Collective, OpSpec, Program
+from parsim.parallel.groups import OFFLOAD
+from parsim.program.program import COMPUTE, Collective, OpSpec, Program
+from parsim.simulation.background import BackgroundTraffic
+from parsim.simulation.carried import CarriedTransfers
 from parsim.simulation.clock import NUMBER, Clock
 from parsim.simulation.contention import Sides, Transfer, Transfers
+from parsim.simulation.contention_free import add_uses, contention_free
 from parsim.simulation.deadlock import explain
 from parsim.simulation.devices import Device, Interference, Kernel, LoadSets, Rates
 from parsim.simulation.network import Network
-from parsim.simulation.others import OtherTraffic
-from parsim.simulation.serial import add_uses, serial_collectives
-from parsim.simulation.sharing import TOLERANCE, Bundle
 from parsim.simulation.trace import LinkUse, Trace
 
-_CARRIED, _ARRIVED, _GONE = range(3)
-"""what has become of a transfer that the network was given"""
 _PRIVATE = 10**9
 """private links, of one rank's lane of collectives, have negative ids: -1 - rank, this much lower for each lane"""
 
@@ -133,7 +131,7 @@ class Run:
         self.start = array("d", [nan]) * count
         self.end = array("d", [nan]) * count
         self._costs: dict[Collective, CollectiveCost] = {}
-        self._others = OtherTraffic(engine.background, self.network, self.env)
+        self._background = BackgroundTraffic(engine.background, self.network, self.env)
         self._slows_wires = engine.interference is not None and engine.interference.communication_rate(1.0) < 1
         self._elastic = bool(engine.interference is not None or self._processes)
         """kernels may take longer than their durations"""
@@ -141,15 +139,10 @@ class Run:
         self._devices: dict[int, Device] = {}
         self._paced: list[Device] = []
         """devices whose kernel, loads or speed have changed now"""
-        self._given: dict[int, int] = {}
-        """op index of a transfer that the network was given -> what has become of it"""
-        self._flows_left: dict[int, int] = {}
-        """op index of such a transfer -> flows still under way"""
-        self._before: dict[int, tuple[float, float]] = {}
-        """link -> bytes [B] and saturated time [s] of such transfers from before"""
         self._lanes: dict[str, int] = {}
         self._works: list[Any] = []
         """by spec: the seconds that nothing changes, a kernel or a transfer"""
+        self._carried = CarriedTransfers(self.env, self.network, self._cost, self._transfer, self.start, self._end_transfer)
 
     # -- what processes may do ------------------------------------------------------------------------------------
 
@@ -169,10 +162,10 @@ class Run:
 
     def _prepare(self) -> None:
         specs = self.program.specs
-        apart = self._others.links.union(link for _, link, _ in self._changes)
+        apart = self._background.links.union(link for _, link, _ in self._changes)
         lazy = not (self._slows_wires or self._processes)
-        serial = {} if self._processes else serial_collectives(self.program, self._cost, self._interconnect.capacity, shared=apart)
-        self._transfers = Transfers(self._cost, self._interconnect.capacity, serial, apart, lazy=lazy)
+        free = {} if self._processes else contention_free(self.program, self._cost, self._interconnect.capacity, shared=apart)
+        self._transfers = Transfers(self._cost, self._interconnect.capacity, free, apart, lazy=lazy)
         bounds: dict[float, Rates] = {}
         for spec in specs:
             if not 0 <= spec.duration < inf:
@@ -234,7 +227,7 @@ class Run:
             if not 0 <= time < inf:
                 raise ParsimError(f"time of the change of link {link} (={time}) must be finite and >= 0 [s]")
             self.env.timeout(time, (link, capacity)).callbacks.append(self._change)
-        self._others.begin()
+        self._background.begin()
         for process in self._processes:
             self.env.process(process(self))
         events = self._loop()
@@ -278,7 +271,7 @@ class Run:
             if type(number := queue[0][3]) is not int:
                 env.step()
                 now = env.now
-                if not under_way or (self._others.due() and self._over()):
+                if not under_way or (self._background.due() and self._over()):
                     return events
                 continue
             now, number = env.pop()
@@ -332,27 +325,23 @@ class Run:
             if wire:
                 device.wires[index] = wire
                 self._slow_wires(device)
-        met = transfer.free is None
-        for crossing in transfer.crossings:
-            if crossing or crossing.given:
-                met = True
-            crossing[index] = transfer
-        if met and self._contends(index, transfer, now):
-            return
-        transfer.runs += 1
-        self.env.push((now + transfer.seconds, NUMBER, index - len(self.end), len(self.end) + index))
+        if not self._carried.begin(index, transfer, now):
+            transfer.runs += 1
+            self.env.push((now + transfer.seconds, NUMBER, index - len(self.end), len(self.end) + index))
+
+    def _end_transfer(self, index: int) -> None:
+        """The network has carried it: it ends now."""
+        self.env.push((self.env.now, NUMBER, index - len(self.end), len(self.end) + index))
+
+    def _transfer(self, index: int) -> Transfer:
+        """What an op transfers."""
+        transfer: Transfer = self._works[self.program.spec[index]]
+        return transfer
 
     def _ends(self, index: int, transfer: Transfer) -> bool:
-        """Whether a transfer ends now; no if the network has been given it since, and has not carried it yet."""
-        if (state := self._given.get(index)) is None:
-            for crossing in transfer.crossings:
-                del crossing[index]
-        elif state != _ARRIVED:
+        """Whether a transfer ends now; if so, it loads its devices no longer."""
+        if not self._carried.end(index, transfer):
             return False
-        else:
-            self._given[index] = _GONE
-            for crossing in transfer.crossings:
-                crossing.leave(transfer)
         for device, load, wire in transfer.sides:
             device.loads = device.loads.less[load]
             if device.op >= 0:
@@ -368,80 +357,6 @@ class Run:
             rate = self._interference.communication_rate(device.rates.memory_bound)
         for wire in device.wires.values():
             self.network.set_capacity(wire, rate)
-
-    def _contends(self, index: int, transfer: Transfer, now: float) -> bool:
-        """Whether the network carries a transfer that begins; others on links that may be full are given to it, too."""
-        full = [crossing for crossing in transfer.crossings if crossing.full()]
-        if over := {i for crossing in full for i in crossing if self._over_by(i, now * (1 + TOLERANCE))}:
-            full = [crossing for crossing in full if crossing.full(over)]  # these only have not been asked yet
-        if not full and transfer.free is not None:
-            return False
-        for i in dict.fromkeys(i for crossing in full for i in crossing if i not in over):
-            if i != index:
-                other: Transfer = self._works[self.program.spec[i]]
-                self._give(i, other, now)
-                other.runs -= 1
-        self._give(index, transfer, now)
-        return True
-
-    def _over_by(self, index: int, time: float) -> bool:
-        """Whether a transfer ends until then without the network."""
-        return bool(self.start[index] + self._works[self.program.spec[index]].seconds <= time)
-
-    def _give(self, index: int, transfer: Transfer, now: float) -> None:
-        """Have the network carry what is left of a transfer."""
-        self._given[index] = _CARRIED
-        for crossing in transfer.crossings:
-            crossing.give(index)
-        moving = now - (self.start[index] + transfer.waits + transfer.latency)
-        if moving <= 0:
-            self.env.timeout(-moving, (index, transfer)).callbacks.append(self._send)
-            return
-        flows = self._flows(transfer)
-        self._flows_left[index] = len(flows)
-        for link, _, full in transfer.free.loads if transfer.free is not None else ():
-            self._carried(link, 0.0, min(full, moving))
-        for bundle, volume, members in flows:
-            done = min(volume, moving * bundle.cap)
-            for crossed, coefficient in bundle.path:
-                self._carried(crossed.identity, coefficient * done * members, 0.0)
-            self.network.start(bundle, volume - done, self._flow_ended, index, members=members)
-
-    def _carried(self, link: int, size: float, saturated: float) -> None:
-        before = self._before.get(link, (0.0, 0.0))
-        self._before[link] = before[0] + size, before[1] + saturated
-
-    def _send(self, event: Any) -> None:
-        """Its latency is over."""
-        index, transfer = event.value
-        flows = self._flows(transfer)
-        self._flows_left[index] = len(flows) or 1
-        for bundle, volume, members in flows:
-            self.network.start(bundle, volume, self._flow_ended, index, members=members)
-        if not flows:
-            self._flow_ended(index)
-
-    def _flows(self, transfer: Transfer) -> tuple[tuple[Bundle, float, int], ...]:
-        """The flows of a transfer, equal ones counted; flows without bytes are left out.
-
-        A transfer that kernels slow crosses one private link per device, which all its flows together fill at their caps.
-        """
-        if transfer.flows is None:
-            moving = [flow for flow in self._cost(transfer.collective).flows if flow.volume]
-            equal: Counter[tuple[Bundle, float]] = Counter()
-            for flow in moving:
-                wires = [(wire, 1.0 / (flow.cap * len(moving))) for _, _, wire in transfer.sides if wire]
-                equal[self.network.bundle((*flow.path, *wires), flow.cap, flow.weight), flow.volume] += 1
-            transfer.flows = tuple((bundle, volume, members) for (bundle, volume), members in equal.items())
-        return transfer.flows
-
-    def _flow_ended(self, index: int) -> None:
-        """One of the flows of a transfer has ended; with the last, the transfer."""
-        self._flows_left[index] -= 1
-        if not self._flows_left[index]:
-            del self._flows_left[index]
-            self._given[index] = _ARRIVED
-            self.env.push((self.env.now, NUMBER, index - len(self.end), len(self.end) + index))
 
     # -- what happens beside the ops ------------------------------------------------------------------------------
 
@@ -469,7 +384,7 @@ class Run:
         """What each link carried: in the network, and without it."""
         uses = {link: use for link, use in self.network.use(until=makespan).items() if link >= 0}
         add_uses(uses, self._transfers.ran())
-        for link, (size, saturated) in self._before.items():
+        for link, (size, saturated) in self._carried.before.items():
             if link >= 0:
                 use = uses.get(link, LinkUse(0.0, 0.0))
                 uses[link] = LinkUse(use.bytes + size, use.saturated + saturated)

@@ -12,7 +12,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Settings, bus_factor
-from parsim.scenario.importers.nccl_tests import Log
+from parsim.interop.nccl_logs import Log
 from parsim.units import parse
 
 MOST_SIZES = 10_000
@@ -47,7 +47,7 @@ class SizeTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparedTime:
     """A measured time beside the prediction for its size."""
 
     measured: float
@@ -133,7 +133,7 @@ def sweep(
     return tuple(rows)
 
 
-def compare(cluster: Cluster, group: tuple[int, ...], kind: str, log: Log, settings: Settings = AUTOMATIC) -> tuple[Comparison, ...]:
+def compare(cluster: Cluster, group: tuple[int, ...], kind: str, log: Log, settings: Settings = AUTOMATIC) -> tuple[ComparedTime, ...]:
     """Every measurement of a log beside its prediction, in the order of the log.
 
     Raises:
@@ -142,7 +142,7 @@ def compare(cluster: Cluster, group: tuple[int, ...], kind: str, log: Log, setti
     """
     _same(kind, len(group), log)
     rows = {row.bytes: row for row in sweep(cluster, group, kind, dict.fromkeys(s.bytes for s in log.samples), settings)}
-    return tuple(Comparison(sample.time, sample.in_place, rows[sample.bytes]) for sample in log.samples)
+    return tuple(ComparedTime(sample.time, sample.in_place, rows[sample.bytes]) for sample in log.samples)
 
 
 def _same(kind: str, ranks: int, log: Log) -> None:
@@ -157,7 +157,7 @@ def _same(kind: str, ranks: int, log: Log) -> None:
         raise ScenarioError(Finding(message, "--compare", printed, "give --gpus as in the measurement"))
 
 
-def document(rows: Sequence[SizeTime], compared: Sequence[Comparison], about: dict[str, Any]) -> dict[str, Any]:
+def document(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], about: dict[str, Any]) -> dict[str, Any]:
     """The answer as one JSON document; `about` says what was asked."""
     result: dict[str, Any] = {"parsim": 1, **about, "rows": [row.document() for row in rows]}
     if compared:
@@ -167,17 +167,17 @@ def document(rows: Sequence[SizeTime], compared: Sequence[Comparison], about: di
     return result
 
 
-def picture(rows: Sequence[SizeTime], compared: Sequence[Comparison], title: str, kind: Literal["svg", "png"] = "svg") -> bytes:
+def picture(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], title: str, kind: Literal["svg", "png"] = "svg") -> bytes:
     """Time and bus bandwidth over size, with the measurements."""
-    from parsim.report.plots.collective import Dot, Mark, collective_figure
+    from parsim.report.plots.collective import MeasuredSize, PredictedSize, collective_figure
     from parsim.report.plots.figure import save
 
-    dots = [Dot(row.bytes, row.time, row.busbw, row.algorithm, row.protocol) for row in rows]
-    marks = [Mark(one.row.bytes, one.measured, one.row.busbw * one.row.time / one.measured, one.in_place) for one in compared]
+    dots = [PredictedSize(row.bytes, row.time, row.busbw, row.algorithm, row.protocol) for row in rows]
+    marks = [MeasuredSize(one.row.bytes, one.measured, one.row.busbw * one.row.time / one.measured, one.in_place) for one in compared]
     return save(collective_figure(dots, marks, title=title), kind)
 
 
-def text(rows: Sequence[SizeTime], compared: Sequence[Comparison], title: str) -> str:
+def text(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], title: str) -> str:
     """The answer as nccl-tests prints it; with a comparison, measured times and errors beside."""
     lines = [f"# {title}", f"# {'size':>14}  {'algorithm':>14}  {'protocol':>8}  {'time':>12}  {'algbw':>8}  {'busbw':>8}"]
     lines.append(f"# {'(B)':>14}  {'':>14}  {'':>8}  {'(us)':>12}  {'(GB/s)':>8}  {'(GB/s)':>8}")

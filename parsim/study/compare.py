@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from parsim.errors import DeadlockError, Finding, ParsimError, ScenarioError
 from parsim.report.lanes import TimelineData, timeline_data
 from parsim.report.report import Report
-from parsim.report.representatives import choose
+from parsim.report.selection import choose
 from parsim.scenario import files
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.values import did_you_mean

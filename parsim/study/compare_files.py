@@ -12,10 +12,10 @@ from typing import BinaryIO, Literal, cast
 
 from parsim.errors import Finding, InputError
 from parsim.report.notebook import on_paper
-from parsim.report.plots.comparison import Entry, breakdown_figure, collectives_figure, memory_figure
+from parsim.report.plots.comparison import ComparedRun, breakdown_figure, collectives_figure, memory_figure
 from parsim.report.plots.comparison_timelines import timelines_figure
 from parsim.report.plots.figure import Drawing, save
-from parsim.report.plots.pareto import Place, pareto_figure
+from parsim.report.plots.tradeoff import RunPoint, pareto_figure
 from parsim.report.write import Content, write_together
 from parsim.study.compare_text import csv_text, markdown, notes, table
 from parsim.study.comparison import ComparisonData
@@ -25,9 +25,9 @@ MANY = 1000
 """tokens or samples that a time is drawn for where steps do unequal work"""
 
 
-def entries(comparison: ComparisonData) -> list[Entry]:
+def entries(comparison: ComparisonData) -> list[ComparedRun]:
     """All runs, those that failed too."""
-    return [Entry(run.label, run.document, run.reason) for run in comparison.runs]
+    return [ComparedRun(run.label, run.document, run.reason) for run in comparison.runs]
 
 
 def _timelines(comparison: ComparisonData, width: float) -> Drawing:
@@ -44,7 +44,7 @@ def _pareto(comparison: ComparisonData, width: float) -> Drawing:
         memory = document["memory"]
         time = document["estimate"]["step_time_s"] * (MANY / (work(document)[0] or 1.0) if unit else 1.0)
         capacity = memory["capacity_bytes"] - memory["reserve_bytes"]
-        places.append(Place(run.label, time, memory["peak_bytes"], bool(memory["fits"]), capacity))
+        places.append(RunPoint(run.label, time, memory["peak_bytes"], bool(memory["fits"]), capacity))
     return pareto_figure(
         places,
         name=f"time per {MANY:,} {unit}s" if unit else "estimated step time" if any(map(has_band, comparison.documents)) else "step time",

@@ -11,7 +11,6 @@ from parsim.columns import left as at_left
 from parsim.columns import right, width
 from parsim.errors import Finding, InputError, ModelError, ScenarioError, TopologyError
 from parsim.model.catalogue import build_model
-from parsim.model.counts import active_parameter_count, layer_parameter_count, parameter_count
 from parsim.model.flops import (
     CONVENTIONS,
     MODEL_CONVENTIONS,
@@ -22,7 +21,7 @@ from parsim.model.flops import (
     repeated_flop,
     repeated_work,
 )
-from parsim.model.model import Model
+from parsim.model.model import Model, active_parameter_count, layer_parameter_count, parameter_count
 from parsim.scenario.files import find, is_shipped, read
 from parsim.scenario.references import lookup, model_tree
 from parsim.scenario.yaml_tree import nearest

@@ -17,7 +17,7 @@ from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.scenario import Scenario
-from parsim.study.diagnose_causes import LONGEST, Cause, Parameter, Setting, parameters, plausible, settings
+from parsim.study.diagnose_causes import LONGEST, Cause, Setting, UncertainParameter, parameters, plausible, settings
 
 CLOSE = 1e-4
 """a value explains the step if it leaves no more than this part of it"""
@@ -26,7 +26,7 @@ _MOST_STEPS = 40
 
 
 @dataclass(frozen=True)
-class Explanation:
+class TriedCause:
     """What one cause alone would make of the step."""
 
     cause: Cause
@@ -63,7 +63,7 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Question:
+class MeasuredStep:
     """What was measured."""
 
     scenario: Scenario
@@ -77,12 +77,12 @@ class Question:
 class Diagnosis:
     """The causes that were tried, the most plausible first."""
 
-    question: Question
+    question: MeasuredStep
     built: Built
     report: Report
     """what was predicted"""
-    explanations: list[Explanation] = field(default_factory=list)
-    memory: list[Explanation] = field(default_factory=list)
+    explanations: list[TriedCause] = field(default_factory=list)
+    memory: list[TriedCause] = field(default_factory=list)
     """what the peak would be otherwise, the nearest first; empty where it was not measured"""
     overhead: int | None = None
     """`software.memory.overhead` that alone would explain the peak [B]; None: it would have to be negative"""
@@ -119,7 +119,7 @@ class Simulator:
         return self.report(arguments).step_time
 
 
-def explain_step(question: Question, progress: Callable[[str, list[Cause], int], Iterable[Cause]]) -> Diagnosis:
+def explain_step(question: MeasuredStep, progress: Callable[[str, list[Cause], int], Iterable[Cause]]) -> Diagnosis:
     """Everything that could explain what was measured.
 
     Raises:
@@ -142,14 +142,14 @@ def explain_step(question: Question, progress: Callable[[str, list[Cause], int],
     return found
 
 
-def explained(cause: Cause, simulator: Simulator, report: Report, question: Question) -> Explanation | None:
+def explained(cause: Cause, simulator: Simulator, report: Report, question: MeasuredStep) -> TriedCause | None:
     """What one cause does; None for a setting that is not possible here, or changes neither time nor memory."""
     target = question.step_time if question.step_time is not None else report.step_time
-    if isinstance(cause, Parameter):
+    if isinstance(cause, UncertainParameter):
         value, reached = solve(cause, simulator.step, report.step_time, target)
         explains = abs(reached - target) <= CLOSE * target
         peak = simulator.report(cause.arguments(value)).peak_memory if value != cause.now else report.peak_memory
-        return Explanation(cause, value, reached, peak, explains, cause.range.beyond(value), _memory_beyond(peak, question.peak_memory))
+        return TriedCause(cause, value, reached, peak, explains, cause.range.beyond(value), _memory_beyond(peak, question.peak_memory))
     try:
         other = simulator.report(cause.overrides())
     except InputError:
@@ -160,7 +160,7 @@ def explained(cause: Cause, simulator: Simulator, report: Report, question: Ques
     beyond = band.beyond(other.step_time)
     towards = abs(other.step_time - target) < abs(report.step_time - target)
     beside = _memory_beyond(other.peak_memory, question.peak_memory)
-    return Explanation(cause, None, other.step_time, other.peak_memory, towards and beyond == 0.0, beyond, beside)
+    return TriedCause(cause, None, other.step_time, other.peak_memory, towards and beyond == 0.0, beyond, beside)
 
 
 def _memory_beyond(peak: int, measured: int | None) -> float:
@@ -168,7 +168,7 @@ def _memory_beyond(peak: int, measured: int | None) -> float:
     return 0.0 if measured is None else max(0.0, abs(math.log(peak / measured)) / math.log(1.1) - 1.0)
 
 
-def solve(cause: Parameter, step: Callable[[tuple[str, ...]], float], now: float, target: float) -> tuple[float, float]:
+def solve(cause: UncertainParameter, step: Callable[[tuple[str, ...]], float], now: float, target: float) -> tuple[float, float]:
     """The value of a parameter at which the step takes `target`, and what it takes there [s]; the bound where none does.
 
     Brackets from today's value outwards, then the Illinois variant of the false position: time is piecewise linear in the
@@ -219,7 +219,7 @@ def _explain_memory(found: Diagnosis, measured: int) -> None:
         found.overhead = lacking
 
 
-def question(scenario: Scenario, step_time: str | None, peak_memory: str | None) -> Question:
+def question(scenario: Scenario, step_time: str | None, peak_memory: str | None) -> MeasuredStep:
     """What a user measured, from texts with units.
 
     Raises:
@@ -245,4 +245,4 @@ def question(scenario: Scenario, step_time: str | None, peak_memory: str | None)
     peak = read("--peak-memory", peak_memory, "bytes", "61GiB")
     if findings:
         raise ScenarioError(findings)
-    return Question(scenario, seconds, None if peak is None else int(peak))
+    return MeasuredStep(scenario, seconds, None if peak is None else int(peak))

@@ -1,6 +1,6 @@
 """What may be other than the scenario says: one-dimensional families of changes, and settings with other values.
 
-A `Parameter` turns a number into overrides of a scenario; a `Setting` is another value of a key. Each knows the command that
+A `UncertainParameter` turns a number into overrides of a scenario; a `Setting` is another value of a key. Each knows the command that
 would decide whether it is the cause.
 """
 
@@ -77,7 +77,7 @@ def plausible(name: str, now: float, device: str = "", unit: float = 1.0) -> Pla
 
 
 @dataclass(frozen=True)
-class Parameter:
+class UncertainParameter:
     """One number of the run."""
 
     name: str
@@ -125,10 +125,10 @@ class Setting:
         return (f"{self.key}={flow(self.value)}",)
 
 
-Cause = Parameter | Setting
+Cause = UncertainParameter | Setting
 
 
-def parameters(scenario: Scenario, built: Built, report: Report, slow_ranks: Iterable[int] = ()) -> list[Parameter]:
+def parameters(scenario: Scenario, built: Built, report: Report, slow_ranks: Iterable[int] = ()) -> list[UncertainParameter]:
     """The parameters that the scenario has; `slow_ranks` are those that may be slow (default: the one with the most work)."""
     device = built.cluster.device(built.gpus[0])
     found = [
@@ -146,7 +146,7 @@ def _share(key: str) -> Callable[[float], tuple[str, ...]]:
     return lambda value: (f"cluster.set.device.{key}={value!r}",)
 
 
-def _device_parameters(built: Built, device: Device) -> Iterator[Parameter]:
+def _device_parameters(built: Built, device: Device) -> Iterator[UncertainParameter]:
     """Efficiencies of the GPU; times that were measured on it stand as they are."""
     tables = device.measured
     calibrate = "parsim calibrate: times products, copies and attention on your GPU and writes its device file"
@@ -161,18 +161,18 @@ def _device_parameters(built: Built, device: Device) -> Iterator[Parameter]:
             known = {"default": gemm.efficiency, **gemm.by_dtype}
             return tuple(f"cluster.set.device.gemm.efficiency.{key}={min(1.0, old * value / now)!r}" for key, old in known.items())
 
-        yield Parameter(
+        yield UncertainParameter(
             "gemm", "GEMM efficiency", now, "", True, max(0.01, now / SLOWEST), 1.0,
             plausible("gemm", now, device.name), scaled, calibrate,
         )  # fmt: skip
         throttled = "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE while it trains: is the clock below its maximum, and why?"
-        yield Parameter(
+        yield UncertainParameter(
             "clock", "sustained clock", clock, "", True, max(0.1, clock / SLOWEST), 1.0,
             plausible("clock", clock, device.name), _share("compute.clock_derate"), throttled,
         )  # fmt: skip
     if tables is None or tables.copy is None:
         now = device.memory_efficiency
-        yield Parameter(
+        yield UncertainParameter(
             "memory", "HBM efficiency", now, "", True, max(0.01, now / SLOWEST), 1.0,
             plausible("memory", now, device.name), _share("memory.efficiency"), calibrate,
         )  # fmt: skip
@@ -184,13 +184,13 @@ def _device_parameters(built: Built, device: Device) -> Iterator[Parameter]:
             place = f"cluster.set.device.attention.{name}"
             return (f"{place}.forward={value!r}", f"{place}.backward={value * ratio!r}")
 
-        yield Parameter(
+        yield UncertainParameter(
             "attention", f"attention efficiency ({name}, forward)", kernel.forward, "", True,
             0.01 * max(1.0, 1 / ratio), min(1.0, 1.0 / ratio), plausible("attention", kernel.forward, device.name), both, calibrate,
         )  # fmt: skip
 
 
-def _wires(scenario: Scenario, built: Built, report: Report) -> Iterator[Parameter]:
+def _wires(scenario: Scenario, built: Built, report: Report) -> Iterator[UncertainParameter]:
     """Links inside a machine and between machines, as far as the job crosses them."""
     used = [row for row in report.links if row.bytes > 0]
     nodes = len({built.cluster.node_of(gpu) for gpu in built.gpus})
@@ -209,7 +209,7 @@ def _wires(scenario: Scenario, built: Built, report: Report) -> Iterator[Paramet
             continue
         rows = [row for row in used if row.kind in kinds]
         now = max(rows, key=lambda row: row.utilisation).capacity_Bps if rows else fabric.link_kind.capacity if fabric else 0.0
-        yield Parameter(
+        yield UncertainParameter(
             name, f"{title} ({', '.join(sorted(kinds))})", now, "B/s", True, now / SLOWEST, now * FASTEST_LINK, plausible(name, now),
             _linked(scenario, sorted(kinds), now), compare,
         )  # fmt: skip
@@ -236,7 +236,7 @@ def _linked(scenario: Scenario, kinds: list[str], now: float) -> Callable[[float
     return arguments
 
 
-def _host_parameters(built: Built, report: Report) -> Iterator[Parameter]:
+def _host_parameters(built: Built, report: Report) -> Iterator[UncertainParameter]:
     """The launching thread, data loading, and what happens between steps."""
     host, step = built.runtime.host, report.step_time
     keys = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
@@ -251,30 +251,30 @@ def _host_parameters(built: Built, report: Report) -> Iterator[Parameter]:
                 return tuple(f"software.host.{key}={value!r} s" for key in ("per_kernel_forward", "per_kernel_backward"))
             return tuple(f"software.host.{key}={old * value / now!r} s" for key, old in times.items() if old)
 
-        yield Parameter(
+        yield UncertainParameter(
             "launch", f"host launch time ({leading.removeprefix('per_').replace('_', ', ')})", now, "s", False,
             LONGEST * step, 0.0, plausible("launch", now or 12e-6), launched, profile,
         )  # fmt: skip
     per_micro = step / max(1, built.training.micro_batches)
-    yield Parameter(
+    yield UncertainParameter(
         "data_loading", "data loading per micro-batch", built.training.data_loading, "s", False, LONGEST * per_micro, 0.0,
         plausible("data_loading", built.training.data_loading, unit=per_micro), lambda value: (f"training.data_loading={value!r} s",),
         "train 20 steps on one batch that stays on the GPU: is it faster then? Or --trace",
     )  # fmt: skip
-    yield Parameter(
+    yield UncertainParameter(
         "step_constant", "time between steps", built.runtime.step_constant, "s", False, LONGEST * step, 0.0,
         plausible("step_constant", built.runtime.step_constant), lambda value: (f"software.step_constant={value!r} s",),
         "py-spy record on one rank, or a PyTorch trace and --trace",
     )  # fmt: skip
     local = report.measured.model.parameters / max(1, built.parallelism.tensor.size * built.parallelism.pipeline.size) / 1e9
-    yield Parameter(
+    yield UncertainParameter(
         "boundary", "optimizer per 1e9 local parameters", built.runtime.boundary, "s", False,
         LONGEST * step / max(local, 1e-9), 0.0, plausible("boundary", built.runtime.boundary),
         lambda value: (f"software.boundary={value!r} s",), profile,
     )  # fmt: skip
 
 
-def _slow(built: Built, rank: int, report: Report) -> Parameter:
+def _slow(built: Built, rank: int, report: Report) -> UncertainParameter:
     """One rank that computes slower than the others."""
     others = {known: speed for known, speed in built.slow.items() if known != rank}
 
@@ -283,7 +283,7 @@ def _slow(built: Built, rank: int, report: Report) -> Parameter:
         return (f"variability.slow={flow(rows)}",)
 
     now = built.slow.get(rank, 1.0)
-    return Parameter(
+    return UncertainParameter(
         f"slow_rank_{rank}", f"slow rank ({rank} or one like it)" if report.measured.ranks.total > 1 else "a slow GPU",
         now, "", True, now / SLOWEST, 1.0, plausible("slow_rank", now), arguments,
         "nvidia-smi -q -d CLOCK,PERFORMANCE,ECC on every machine; or traces of two ranks and --trace twice",

@@ -82,7 +82,7 @@ def timed(clock: Callable[[Kernel], float]) -> Callable[[Kernel], float]:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class GpuSlice:
     """Work of one class on a GPU; all times in seconds."""
 
     kind: str
@@ -111,7 +111,7 @@ class Window:
     """[s]"""
     end: float
     """[s]"""
-    stretches: Sequence[Stretch]
+    stretches: Sequence[GpuSlice]
     steps: int = 1
 
 
@@ -234,7 +234,7 @@ def representatives(run: Run) -> Mapping[int, int]:
     return dict(run.classes.represents)
 
 
-def _stretches(timeline: Timeline, rank: int) -> Iterator[Stretch]:
+def _stretches(timeline: Timeline, rank: int) -> Iterator[GpuSlice]:
     ops = timeline.program.ops
     lane = set(timeline.lane(rank).tolist())
     indices = timeline.of_rank(rank)
@@ -246,15 +246,15 @@ def _stretches(timeline: Timeline, rank: int) -> Iterator[Stretch]:
             one = op.collective
             arrived = min(start, arrivals[index])
             kind = f"comm {one.kind} x{len(one.group)}"
-            yield Stretch(kind, op.name, arrived, end - arrived, start - arrived, 1.0, one.bytes)
+            yield GpuSlice(kind, op.name, arrived, end - arrived, start - arrived, 1.0, one.bytes)
         elif index in lane and op.kind != "launch" and end > start and any(known.name == LANE for known in op.lanes):
             yield from _kernels(op.name, op.kind, op.duration, start, end)
 
 
-def _kernels(name: str, kind: str, nominal: float, start: float, end: float) -> Iterator[Stretch]:
+def _kernels(name: str, kind: str, nominal: float, start: float, end: float) -> Iterator[GpuSlice]:
     """The classes of one op one after the other; what slows the op slows all of them."""
     if kind == "optimizer":
-        yield Stretch(OPTIMIZER, name, start, end - start)
+        yield GpuSlice(OPTIMIZER, name, start, end - start)
         return
     parts = nominal.parts if isinstance(nominal, Timed) else (0.0, 0.0, float(nominal), 0.0, 0.0, 1.0)
     total = math.fsum(parts[: len(PARTS)])
@@ -262,14 +262,14 @@ def _kernels(name: str, kind: str, nominal: float, start: float, end: float) -> 
     for index, (part, seconds) in enumerate(zip(PARTS, parts[: len(PARTS)], strict=True)):
         if seconds > 0:
             length = (end - start) * seconds / total
-            yield Stretch(part, name, place, length, 0.0, parts[index + len(PARTS)])
+            yield GpuSlice(part, name, place, length, 0.0, parts[index + len(PARTS)])
             place += length
 
 
 def without_waits(recorded: Recorded) -> Recorded:
     """Collectives from their last member's arrival on, as parsim's own traces show them."""
 
-    def moved(stretch: Stretch) -> Stretch:
+    def moved(stretch: GpuSlice) -> GpuSlice:
         return replace(stretch, start=stretch.start + stretch.waited, duration=stretch.duration - stretch.waited, waited=0.0)
 
     ranks = {
@@ -292,7 +292,7 @@ def told_apart(recorded: Recorded, like: Recorded) -> Recorded:
     names = [name for name in lengths if name in shares]
     factors = _factors([shares[name] for name in names], [math.fsum(lengths[name]) / len(lengths[name]) for name in names])
 
-    def divided(stretch: Stretch) -> Iterator[Stretch]:
+    def divided(stretch: GpuSlice) -> Iterator[GpuSlice]:
         if stretch.kind != OP:
             yield stretch
             return

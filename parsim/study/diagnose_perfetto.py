@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from parsim.report.trace_files import trace_text
-from parsim.study.diagnose_classes import COMPUTE, Recorded, Stretch, Window
+from parsim.study.diagnose_classes import COMPUTE, GpuSlice, Recorded, Window
 
 MOST = 200_000
 """slices per rank and side"""
@@ -40,7 +40,7 @@ def _write(out: TextIO, sides: Sequence[tuple[str, Recorded]]) -> int:
 def _process(name: str, process: int, window: Window) -> Iterator[dict[str, object]]:
     yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
     yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
-    lanes: dict[str, list[Stretch]] = {"compute": [], "communication": []}
+    lanes: dict[str, list[GpuSlice]] = {"compute": [], "communication": []}
     for stretch in window.stretches[:MOST]:
         lanes["compute" if stretch.kind in COMPUTE else "communication"].append(stretch)
     thread = 0
@@ -58,9 +58,9 @@ def _process(name: str, process: int, window: Window) -> Iterator[dict[str, obje
             thread += 1
 
 
-def _rows(stretches: Sequence[Stretch]) -> list[list[tuple[Stretch, int, int]]]:
+def _rows(stretches: Sequence[GpuSlice]) -> list[list[tuple[GpuSlice, int, int]]]:
     """Slices [ns] on as few tracks as keep them from overlapping: streams run side by side."""
-    rows: list[list[tuple[Stretch, int, int]]] = []
+    rows: list[list[tuple[GpuSlice, int, int]]] = []
     ends: list[int] = []
     for stretch in sorted(stretches, key=lambda one: one.start):
         begin, end = round(stretch.start * 1e9), round(stretch.end * 1e9)

@@ -6,15 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
+from parsim.report.quantities import seconds
+from parsim.report.table import Column, Content, Table
 from parsim.scenario.files import parse_value
+from parsim.scenario.merge import put
 from parsim.scenario.scenario import flow
-from parsim.study.diagnose import Diagnosis, Explanation
-from parsim.study.diagnose_causes import Cause, Parameter, Setting
+from parsim.study.diagnose import Diagnosis, TriedCause
+from parsim.study.diagnose_causes import Cause, Setting, UncertainParameter
 from parsim.study.diagnose_trace import Attribution, Evidence
-from parsim.study.diagnose_wires import Wires
+from parsim.study.diagnose_wires import NcclEvidence
 from parsim.units import format_bytes, format_rate, format_time
 
 WIDTH = 118
+_NO_SETTING = "No other setting changes it."
 NOTHING = 1e-6
 """classes of less than this part of the step are not shown"""
 MEMORY = (
@@ -27,7 +31,7 @@ UNDECIDED = (
 )
 
 
-def text(found: Diagnosis, evidence: Evidence | None = None, wires: Wires | None = None) -> str:
+def text(found: Diagnosis, evidence: Evidence | None = None, wires: NcclEvidence | None = None) -> str:
     """What `parsim diagnose` prints."""
     lines = [found.question.scenario.name, *_gap(found, evidence), ""]
     if evidence is not None:
@@ -65,17 +69,16 @@ def _alone(found: Diagnosis) -> list[str]:
     failing = [one for one in found.explanations if not one.explains]
     lines = []
     if explaining:
-        rows = [("", "cause", "now", "would have to be", "plausible", "step")]
-        rows += [(str(number), *_row(one), seconds(one.step)) for number, one in enumerate(explaining, 1)]
-        lines += ["What would explain it, each alone, the most plausible first", *table(rows)]
+        tried = [(str(number), *_row(one), one.step) for number, one in enumerate(explaining, 1)]
+        title = "What would explain it, each alone, the most plausible first"
+        lines.append(_table(("", "cause", "now", "would have to be", "plausible", "step"), tried, title))
     else:
         lines.append("Nothing that was tried explains it alone.")
     if failing:
-        rows = [("", "cause", "now", "at its bound", "plausible", "step")]
-        rows += [("", *_row(one), seconds(one.step)) for one in failing]
-        lines += ["", "What cannot explain it alone", *table(rows)]
+        tried = [("", *_row(one), one.step) for one in failing]
+        lines += ["", _table(("", "cause", "now", "at its bound", "plausible", "step"), tried, "What cannot explain it alone")]
     lines += ["", *wrapped(UNDECIDED), *_commands([one.cause for one in explaining], "To decide")]
-    ranges = [(number, one.cause.range) for number, one in enumerate(explaining, 1) if isinstance(one.cause, Parameter)]
+    ranges = [(number, one.cause.range) for number, one in enumerate(explaining, 1) if isinstance(one.cause, UncertainParameter)]
     if ranges:
         lines += ["", "Where the plausible values come from"]
         lines += [line for number, span in ranges for line in wrapped(f"{number} {span.basis}: {span.source}", hang="   ")]
@@ -91,7 +94,7 @@ def _commands(causes: Sequence[Cause], heading: str) -> list[str]:
     return lines + [line for command, those in numbers.items() for line in wrapped(f"{', '.join(those)}: {command}", hang="   ")]
 
 
-def _row(one: Explanation) -> tuple[str, str, str, str]:
+def _row(one: TriedCause) -> tuple[str, str, str, str]:
     cause = one.cause
     if isinstance(cause, Setting):
         return _title(cause), flow(cause.now), flow(cause.value), "another setting"
@@ -104,12 +107,12 @@ def _title(cause: Cause) -> str:
     return cause.key if isinstance(cause, Setting) else cause.title
 
 
-def between(cause: Parameter) -> str:
+def between(cause: UncertainParameter) -> str:
     """The plausible range of a parameter with its basis."""
     return f"{shown(cause, cause.range.low)} to {shown(cause, cause.range.high)}, {cause.range.basis}"
 
 
-def shown(cause: Parameter, value: float) -> str:
+def shown(cause: UncertainParameter, value: float) -> str:
     """A value with its unit."""
     if cause.unit == "s":
         return format_time(value, digits=3)
@@ -123,14 +126,13 @@ def shown(cause: Parameter, value: float) -> str:
 
 def _memory(found: Diagnosis) -> list[str]:
     measured = found.question.peak_memory or 0
-    lines = [f"What the peak would be otherwise (measured {format_bytes(measured)})"]
-    rows = [("setting", "instead of", "peak", "of the measured", "step")]
-    for one in found.memory[:8]:
-        cause = one.cause
-        if isinstance(cause, Setting):
-            share = f"{one.peak / measured:.0%}"
-            rows.append((f"{cause.key}={flow(cause.value)}", flow(cause.now), format_bytes(one.peak), share, seconds(one.step)))
-    lines += table(rows) if len(rows) > 1 else ["No other setting changes it."]
+    title = f"What the peak would be otherwise (measured {format_bytes(measured)})"
+    rows: list[tuple[Content, ...]] = [
+        (*cause.overrides(), flow(cause.now), format_bytes(one.peak), f"{one.peak / measured:.0%}", one.step)
+        for one in found.memory[:8]
+        if isinstance(cause := one.cause, Setting)
+    ]
+    lines = [_table(("setting", "instead of", "peak", "of the measured", "step"), rows, title)] if rows else [title, _NO_SETTING]
     if found.overhead is not None:
         text_ = (
             f"software.memory.overhead={format_bytes(found.overhead)} alone would explain it: buffers that are no tensor of the model, "
@@ -149,7 +151,7 @@ def _memory(found: Diagnosis) -> list[str]:
 
 
 def _classes(evidence: Evidence) -> list[str]:
-    rows = [("rank", "class", "recorded", "predicted", "ratio", "with the causes")]
+    rows = []
     for rank, name, seen, expected, explained in evidence.rows():
         if max(seen, expected, explained) < NOTHING * evidence.predicted.step_time:
             continue
@@ -157,7 +159,9 @@ def _classes(evidence: Evidence) -> list[str]:
         values = [f"{value:,.0f}" if number else seconds(value) for value in (seen, expected, explained)]
         ratio = f"{seen / expected:.2f}" if expected > NOTHING * evidence.predicted.step_time else "-"
         rows.append((str(rank), f"kernels: {name[1:]}" if number else name, values[0], values[1], ratio, values[2]))
-    return [f"Time by class and step, {evidence.recorded.source}", *table(rows), *(f"note: {note}" for note in evidence.recorded.notes)]
+    headings = ("rank", "class", "recorded", "predicted", "ratio", "with the causes")
+    table = _table(headings, rows, f"Time by class and step, {evidence.recorded.source}")
+    return [table, *(f"note: {note}" for note in evidence.recorded.notes)]
 
 
 def _attributed(evidence: Evidence) -> list[str]:
@@ -165,18 +169,17 @@ def _attributed(evidence: Evidence) -> list[str]:
         return wrapped(
             f"No class stands out: all are within what predictions are off (chi2 {evidence.before:.1f}). Nothing asks for a cause."
         )
-    rows = [("", "cause", "now", "fitted", "plausible", "step with it alone")]
-    for number, one in enumerate(evidence.ranking[:6], 1):
-        rows.append((str(number), *_fitted(one), seconds(one.step) if one.step else "-"))
+    rows = [(str(number), *_fitted(one), one.step or "-") for number, one in enumerate(evidence.ranking[:6], 1)]
+    table = _table(("", "cause", "now", "fitted", "plausible", "step with it alone"), rows, "Causes by how well they explain the classes")
     both = " and ".join(_named(evidence, name) for name in evidence.best)
     left = f"It leaves chi2 {evidence.after:.1f} of {evidence.before:.1f}."
-    lines = ["Causes by how well they explain the classes", *table(rows), *wrapped(f"Best: {both}. {left}")]
+    lines = [table, *wrapped(f"Best: {both}. {left}")]
     if not evidence.described:
         lines += wrapped(
             "! Much is left over: the scenario may not be that of this run. Compare ranks of collectives, numbers of kernels, the batch."
         )
     lines += _commands([one.cause for one in evidence.ranking[:3]], "To confirm")
-    unseen = [cause for cause in evidence.unseen if isinstance(cause, Parameter)]
+    unseen = [cause for cause in evidence.unseen if isinstance(cause, UncertainParameter)]
     if unseen:
         names = ", ".join(dict.fromkeys(cause.title for cause in unseen))
         lines += wrapped(f"Leave no mark on these ranks, so nothing is said about them: {names}.")
@@ -200,7 +203,7 @@ def _fitted(one: Attribution) -> tuple[str, str, str, str]:
 # -- wires -------------------------------------------------------------------------------------------------------------
 
 
-def _wires(found: Diagnosis, wires: Wires) -> list[str]:
+def _wires(found: Diagnosis, wires: NcclEvidence) -> list[str]:
     lines = [f"What {wires.file} says"]
     if (one := wires.wire) is not None:
         verdict = "as assumed: the wires are not the cause" if one.as_assumed else f"{one.factor:.2f} of what is assumed"
@@ -220,7 +223,7 @@ def _wires(found: Diagnosis, wires: Wires) -> list[str]:
 # -- document and file -------------------------------------------------------------------------------------------------
 
 
-def document(found: Diagnosis, evidence: Evidence | None = None, wires: Wires | None = None) -> dict[str, Any]:
+def document(found: Diagnosis, evidence: Evidence | None = None, wires: NcclEvidence | None = None) -> dict[str, Any]:
     """The JSON document."""
     question, report = found.question, found.report
     return {
@@ -238,10 +241,10 @@ def document(found: Diagnosis, evidence: Evidence | None = None, wires: Wires | 
     }
 
 
-def _cause_document(one: Explanation) -> dict[str, Any]:
+def _cause_document(one: TriedCause) -> dict[str, Any]:
     return {
         **_common(one.cause),
-        "value": one.value if isinstance(one.cause, Parameter) else one.cause.value,
+        "value": _value(one),
         "step_time_s": one.step,
         "peak_bytes": one.peak,
         "explains_alone": one.explains,
@@ -250,9 +253,14 @@ def _cause_document(one: Explanation) -> dict[str, Any]:
     }
 
 
+def _value(one: TriedCause | Attribution) -> Any:
+    """The value that explains: a parameter's fitted one, a setting's other one."""
+    return one.value if isinstance(one.cause, UncertainParameter) else one.cause.value
+
+
 def _common(cause: Cause) -> dict[str, Any]:
     row: dict[str, Any] = {"cause": cause.name, "title": cause.title, "now": cause.now, "decide": cause.command}
-    if isinstance(cause, Parameter):
+    if isinstance(cause, UncertainParameter):
         span = cause.range
         row |= {"unit": cause.unit or "1", "plausible": {"low": span.low, "high": span.high, "basis": span.basis, "source": span.source}}
     return row
@@ -276,8 +284,8 @@ def _evidence_document(evidence: Evidence) -> dict[str, Any]:
         for rank, name, seen, expected, explained in evidence.rows()
     ]
     ranking = [
-        {**_common(one.cause), "value": one.value if isinstance(one.cause, Parameter) else one.cause.value, "standard_error": one.error,
-         "score": one.score, "beside": list(one.beside), "step_time_s": one.step or None, "overrides": list(one.arguments)}
+        {**_common(one.cause), "value": _value(one), "standard_error": one.error, "score": one.score, "beside": list(one.beside),
+         "step_time_s": one.step or None, "overrides": list(one.arguments)}
         for one in evidence.ranking
     ]  # fmt: skip
     return {
@@ -287,7 +295,7 @@ def _evidence_document(evidence: Evidence) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _wires_document(found: Diagnosis, wires: Wires) -> dict[str, Any]:
+def _wires_document(found: Diagnosis, wires: NcclEvidence) -> dict[str, Any]:
     one, paths = wires.wire, wires.paths
     return {
         "file": wires.file,
@@ -327,11 +335,7 @@ def _tree(arguments: Iterable[str]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for argument in arguments:
         path, _, value = argument.partition("=")
-        *above, last = path.split(".")
-        at = tree
-        for key in above:
-            at = at.setdefault(key, {})
-        at[last] = parse_value(value)
+        put(tree, path, parse_value(value))
     return tree
 
 
@@ -342,21 +346,14 @@ def _block(tree: Mapping[str, Any], margin: str) -> list[str]:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def seconds(value: float) -> str:
-    """A time, three digits."""
-    return format_time(value, digits=3)
-
-
 def signed(value: float) -> str:
     """A difference of times."""
     return f"{'+' if value >= 0 else '-'}{format_time(abs(value), digits=3)}"
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of text, the first row a heading; long words of a cause are cut by nobody."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [lines[0], "─" * max(map(len, lines)), *lines[1:]]
+def _table(headings: Sequence[str], rows: Sequence[Sequence[Content]], title: str) -> str:
+    """A table of words under a line."""
+    return Table([Column(heading, align="left", write=seconds) for heading in headings], rows, title).text(rule=True)
 
 
 def wrapped(words: str, hang: str = "") -> list[str]:

@@ -25,7 +25,7 @@ from parsim.report import Report
 from parsim.scenario.built import Built
 from parsim.scenario.scenario import Scenario
 from parsim.study.diagnose import Simulator, solve
-from parsim.study.diagnose_causes import Cause, Parameter, Setting, parameters, settings
+from parsim.study.diagnose_causes import Cause, Setting, UncertainParameter, parameters, settings
 from parsim.study.diagnose_classes import COMPUTE, OP, Recorded, features, predicted, refuse, told_apart, without_waits
 
 Vector = NDArray[np.float64]
@@ -111,7 +111,7 @@ class _Column:
 
     @property
     def here(self) -> float:
-        return self.cause.slowness(self.cause.now) if isinstance(self.cause, Parameter) else 0.0
+        return self.cause.slowness(self.cause.now) if isinstance(self.cause, UncertainParameter) else 0.0
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -187,7 +187,7 @@ class Attributor:
             change = self._change(cause, probe) if probe != here else {}
         return _Column(cause, probe, change)
 
-    def _change(self, cause: Parameter, probe: float) -> dict[Key, float]:
+    def _change(self, cause: UncertainParameter, probe: float) -> dict[Key, float]:
         bound = cause.slowness(cause.slowest)
         return _difference(features(self.recorded(cause.arguments(cause.at(min(probe, bound))))), features(self.base))
 
@@ -326,7 +326,7 @@ class Attributor:
     def _attribution(self, column: _Column, amplitude: float, error: float, score: float, others: tuple[str, ...]) -> Attribution:
         value = column.value(amplitude)
         spread = None
-        if value is not None and isinstance(column.cause, Parameter):
+        if value is not None and isinstance(column.cause, UncertainParameter):
             moved = column.cause.slowness(value) + error * abs(column.probe - column.here)
             spread = abs(column.cause.at(moved) - value)
         return Attribution(column.cause, value, spread, score, others)

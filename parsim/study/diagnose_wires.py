@@ -10,12 +10,11 @@ from statistics import median
 from parsim.errors import Finding, ScenarioError
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.inputs import AUTOMATIC
+from parsim.interop.nccl_logs import Log, Paths, parse_debug, parse_log
 from parsim.scenario import files
 from parsim.scenario.built import Built
-from parsim.scenario.importers.nccl_debug import Paths, parse_debug
-from parsim.scenario.importers.nccl_tests import Log, parse_log
-from parsim.study.diagnose import Diagnosis, Explanation, Simulator
-from parsim.study.diagnose_causes import Parameter
+from parsim.study.diagnose import Diagnosis, Simulator, TriedCause
+from parsim.study.diagnose_causes import UncertainParameter
 
 LARGE = 64 * 2**20
 """sizes from which on a collective is bandwidth and not latency [B]"""
@@ -24,7 +23,7 @@ TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
-class Wire:
+class MeasuredWire:
     """A measured collective beside its prediction."""
 
     kind: str
@@ -44,17 +43,17 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class Wires:
+class NcclEvidence:
     """What a log says."""
 
     file: str
-    wire: Wire | None = None
+    wire: MeasuredWire | None = None
     paths: Paths | None = None
     remarks: tuple[tuple[str, str], ...] = ()
     """(name of the cause that it speaks for, sentence)"""
 
 
-def read_wires(path: str | Path, built: Built, causes: Sequence[Parameter]) -> Wires:
+def read_wires(path: str | Path, built: Built, causes: Sequence[UncertainParameter]) -> NcclEvidence:
     """What the log at `path` says about the scenario's wires.
 
     Raises:
@@ -72,10 +71,10 @@ def read_wires(path: str | Path, built: Built, causes: Sequence[Parameter]) -> W
             raise ScenarioError(Finding("says nothing about how collectives ran", suggestion=repair, file=name)) from None
         log = None
     wire = _measured(log, name, built, causes) if log is not None else None
-    return Wires(name, wire, paths, tuple(_remarks(paths, built)) if paths is not None else ())
+    return NcclEvidence(name, wire, paths, tuple(_remarks(paths, built)) if paths is not None else ())
 
 
-def with_wires(found: Diagnosis, wires: Wires, causes: Sequence[Parameter], simulator: Simulator) -> None:
+def with_wires(found: Diagnosis, wires: NcclEvidence, causes: Sequence[UncertainParameter], simulator: Simulator) -> None:
     """Put what a log says into a diagnosis: the step with the measured wires, and the order of the causes.
 
     A wire that is as assumed is ruled out. One that is not comes first if the step asks for about the same, and so does one that
@@ -86,18 +85,18 @@ def with_wires(found: Diagnosis, wires: Wires, causes: Sequence[Parameter], simu
     if one is not None and cause is not None:
         found.wire_step = simulator.step(cause.arguments(cause.now * one.factor))
 
-    def order(entry: Explanation) -> int:
+    def order(entry: TriedCause) -> int:
         if one is not None and entry.cause.name == one.cause:
             if one.as_assumed:
                 return 2
-            asked = (entry.value or 0.0) / entry.cause.now if isinstance(entry.cause, Parameter) and entry.explains else 0.0
+            asked = (entry.value or 0.0) / entry.cause.now if isinstance(entry.cause, UncertainParameter) and entry.explains else 0.0
             return 0 if abs(asked / one.factor - 1.0) <= 2 * TOLERANCE else 1
         return 0 if entry.cause.name in spoken and entry.explains else 1
 
     found.explanations.sort(key=order)
 
 
-def _measured(log: Log, name: str, built: Built, causes: Sequence[Parameter]) -> Wire:
+def _measured(log: Log, name: str, built: Built, causes: Sequence[UncertainParameter]) -> MeasuredWire:
     findings = []
     if log.kind is None:
         findings.append(
@@ -120,7 +119,7 @@ def _measured(log: Log, name: str, built: Built, causes: Sequence[Parameter]) ->
     known = [cause.name for cause in causes if cause.name in ("nvlink", "pcie", "network")]
     wanted = ("network",) if nodes > 1 else ("nvlink", "pcie")
     cause = next((word for word in wanted if word in known), wanted[0])
-    return Wire(log.kind, ranks, nodes, cause, median(ratios), len(samples))
+    return MeasuredWire(log.kind, ranks, nodes, cause, median(ratios), len(samples))
 
 
 def _group(built: Built, ranks: int, nodes: int | None) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from textwrap import fill
 from typing import Any, Literal
 
 from parsim.report import Report
-from parsim.report.causes import Cause, causes
+from parsim.report.critical_path import Cause
 from parsim.report.measured import Assumption
 from parsim.report.quantities import gib, percent, points, seconds, time_unit
 from parsim.report.table import Column, Table
@@ -59,7 +59,7 @@ def explain(scenario: Scenario, *, jobs: int | None = None, watch: Watch | None 
     return Explanation(
         scenario=scenario,
         report=with_effects(scenario, report, jobs=jobs, watch=watch),
-        causes=causes(report),
+        causes=report.causes,
         what_ifs=what_ifs(scenario, report, jobs=jobs, watch=watch),
         roofline=None if profiled else roofline(built),
     )
@@ -254,21 +254,20 @@ def _name(assumption: Assumption) -> str:
 
 def pictures(explanation: Explanation, kind: Literal["svg", "png"] = "svg") -> dict[str, bytes]:
     """File name -> picture: what-if, assumptions, roofline."""
+    from parsim.report.plots.explanation import ChangeBar, RooflinePart, roofline_figure, tornado_figure
     from parsim.report.plots.figure import save
-    from parsim.report.plots.roofline import Dot, roofline_figure
-    from parsim.report.plots.tornado import Bar, tornado_figure
 
     name, step = explanation.report.measured.name, explanation.report.step_time
     files = {}
     changes = [
-        Bar(one.change.name + ("" if one.fits else " (does not fit)"), min(0.0, one.effect), max(0.0, one.effect))
+        ChangeBar(one.change.name + ("" if one.fits else " (does not fit)"), min(0.0, one.effect), max(0.0, one.effect))
         for one in explanation.what_ifs
         if not one.refused and abs(one.effect) >= _NOTHING
     ]
     if changes:
         files[f"what-if.{kind}"] = save(tornado_figure(f"{name}: what if", changes, "time of the same samples"), kind)
     guesses = [
-        Bar(
+        ChangeBar(
             f"{one.name.removeprefix('cluster.set.')} = {one.value[:20]}",
             one.effect.step_time_s[0] / step - 1.0,
             one.effect.step_time_s[1] / step - 1.0,
@@ -282,6 +281,7 @@ def pictures(explanation: Explanation, kind: Literal["svg", "png"] = "svg") -> d
     if explanation.roofline is not None and explanation.roofline.points:
         roof = explanation.roofline
         total = math.fsum(point.seconds for point in roof.points)
-        dots = [Dot(f"{point.group}: {point.name}", point.intensity, point.rate, point.seconds / total) for point in roof.points[:_MOST]]
+        parts = roof.points[:_MOST]
+        dots = [RooflinePart(f"{part.group}: {part.name}", part.intensity, part.rate, part.seconds / total) for part in parts]
         files[f"roofline.{kind}"] = save(roofline_figure(f"{name} on {roof.device}", dots, roof.peak, roof.bandwidth), kind)
     return files

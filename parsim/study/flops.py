@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.model.model import Workload
 from parsim.model.parts import PASSES, Part, parts
+from parsim.report.table import Column, Content, Table
 from parsim.study.counting import (
     Counted,
     Subject,
@@ -25,7 +27,6 @@ from parsim.study.counting import (
     quantity,
     stop,
     subject,
-    table,
     usual,
 )
 from parsim.units import format_flop, format_flops, format_rate, format_time
@@ -38,7 +39,7 @@ MFU = 0.4
 
 
 @dataclass(frozen=True)
-class Question:
+class FlopsQuestion:
     """What the user asks; fields are the command line's options."""
 
     model: str
@@ -88,10 +89,10 @@ class TrainingTime:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FlopsAnswer:
     """Everything the command prints."""
 
-    question: Question
+    question: FlopsQuestion
     of: Subject
     dtype: str
     parts: tuple[Part, ...]
@@ -147,7 +148,7 @@ class Answer:
         return math.fsum(map(self.flop, self.parts))
 
 
-def flops(question: Question) -> Answer:
+def flops(question: FlopsQuestion) -> FlopsAnswer:
     """Count. Raises `InputError` with everything that is wrong in the question."""
     findings: list[Finding] = []
     of = attempt(lambda: subject(question.model, question.sequence_length), findings)
@@ -188,10 +189,10 @@ def flops(question: Question) -> Answer:
         convention = question.convention or usual(of)
         flop = next(one.flop for one in counted if one.name == convention)
         time = TrainingTime(convention, flop, tokens, question.gpus or 1, device.peak[dtype], mfu, question.mfu is not None)
-    return Answer(question, of, dtype, parts(of.model, at), counted, again, device, time)
+    return FlopsAnswer(question, of, dtype, parts(of.model, at), counted, again, device, time)
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: FlopsAnswer) -> dict[str, Any]:
     """The answer as JSON: FLOP, B, s; one entry of `parts` is all equal blocks and one micro-batch."""
     question, of, device, time = answer.question, answer.of, answer.device, answer.time
     units = question.batch * of.sequence
@@ -225,7 +226,7 @@ def document(answer: Answer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _part_document(answer: Answer, part: Part) -> dict[str, Any]:
+def _part_document(answer: FlopsAnswer, part: Part) -> dict[str, Any]:
     return {
         "group": part.group,
         "count": part.count,
@@ -242,7 +243,7 @@ def _part_document(answer: Answer, part: Part) -> dict[str, Any]:
     }
 
 
-def text(answer: Answer) -> str:
+def text(answer: FlopsAnswer) -> str:
     """The answer as tables."""
     lines = [*_head(answer), "", *_parts(answer), "", *_conventions(answer)]
     if answer.time is not None:
@@ -250,7 +251,7 @@ def text(answer: Answer) -> str:
     return "\n".join(lines)
 
 
-def _head(answer: Answer) -> Iterator[str]:
+def _head(answer: FlopsAnswer) -> Iterator[str]:
     question, of = answer.question, answer.of
     size = f"{question.batch} x {of.sequence:,} tokens" if of.model.sequence else f"{question.batch} sample{'s' * (question.batch > 1)}"
     kind = "forward and backward" if question.training else "forward only"
@@ -260,35 +261,32 @@ def _head(answer: Answer) -> Iterator[str]:
         yield f"{answer.device.name}: dense {answer.dtype} peak {peak}, memory {rate}; ridge point {answer.ridge:.4g} FLOP/B"
 
 
-def _parts(answer: Answer) -> Iterator[str]:
+def _parts(answer: FlopsAnswer) -> Iterator[str]:
     largest = max((flop for part in answer.parts for flop in part.flop.values()), default=0.0)
     scale, prefix = next(((factor, name) for factor, name in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if largest >= factor), (1.0, ""))
-    words = {"forward": "forward", "backward_input": "backward-input", "backward_weight": "backward-weight"}
-    header = ["", "part", "parameters", *(f"{words[key]} [{prefix}FLOP]" for key in answer.passes), "moved [GB]", "FLOP/B", "share [%]"]
-    if answer.device is not None:
-        header += ["at least [ms]", "  bound by"]
-    rows = []
-    for part in answer.parts:
-        group = part.group if part.count == 1 else f"{part.group} ({part.count} x)"
-        share = 100 * answer.flop(part) / answer.total if answer.total else 0.0
-        row = [group, part.name, f"{part.parameters:,}", *(_cell(part.flop[key] / scale) for key in answer.passes)]
-        row += [_cell(answer.bytes(part) / 1e9), _cell(answer.intensity(part)), f"{share:.2f}"]
-        if answer.device is not None:
-            row += [_cell(1e3 * (answer.roofline(part) or 0.0)), f"  {answer.bound(part) or '-'}"]
-        rows.append(row)
-    for before, row in zip([row[0] for row in rows][-2::-1], rows[:0:-1], strict=True):
-        row[0] = "" if row[0] == before else row[0]
-    total = [
-        "all",
-        "",
-        f"{answer.of.parameters:,}",
-        *(_cell(math.fsum(part.flop[key] for part in answer.parts) / scale) for key in answer.passes),
-    ]
+    scaled, milli = partial(_cell, per=scale), partial(_cell, per=1e-3)
+    columns = [
+        Column("", align="left"), Column("part", align="left"), Column("parameters", write=lambda count: f"{count:,}"),
+        *(Column(key.replace("_", "-"), unit=f"{prefix}FLOP", write=scaled) for key in answer.passes),
+        Column("moved", unit="GB", write=partial(_cell, per=1e9)), Column("FLOP/B", write=_cell),
+        Column("share", unit="%", write=lambda share: f"{100 * share:.2f}"),
+    ]  # fmt: skip
+    groups = [part.group if part.count == 1 else f"{part.group} ({part.count} x)" for part in answer.parts]
+    shares = [answer.flop(part) / answer.total if answer.total else 0.0 for part in answer.parts]
     moved = math.fsum(map(answer.bytes, answer.parts))
-    total += [_cell(moved / 1e9), _cell(answer.total / moved if moved else 0.0), "100.00"]
+    rows: list[tuple[Content, ...]] = [
+        ("" if number and groups[number - 1] == group else group, part.name, part.parameters, *(part.flop[key] for key in answer.passes),
+         answer.bytes(part), answer.intensity(part), share)
+        for number, (group, part, share) in enumerate(zip(groups, answer.parts, shares, strict=True))
+    ]  # fmt: skip
+    passes = (math.fsum(part.flop[key] for part in answer.parts) for key in answer.passes)
+    rows.append(("all", "", answer.of.parameters, *passes, moved, answer.total / moved if moved else 0.0, 1.0))
     if answer.device is not None:
-        total += [_cell(1e3 * math.fsum(answer.roofline(part) or 0.0 for part in answer.parts)), ""]
-    yield from table(header, [*rows, total], left=2)
+        columns += [Column("at least", unit="ms", write=milli), Column("bound by", align="left", margin=2)]
+        least = [answer.roofline(part) or 0.0 for part in answer.parts]
+        bounds = [answer.bound(part) or "-" for part in answer.parts]
+        rows = [(*row, *more) for row, more in zip(rows, zip([*least, math.fsum(least)], [*bounds, ""], strict=True), strict=True)]
+    yield Table(columns, rows).text()
     per_unit = answer.total / (answer.question.batch * answer.of.sequence)
     yield f"All together {format_flop(answer.total)}, {per_unit:,.15g} FLOP per {answer.of.unit}."
     yield (
@@ -298,21 +296,25 @@ def _parts(answer: Answer) -> Iterator[str]:
     )
 
 
-def _cell(value: float) -> str:
-    """Four significant digits."""
+def _cell(value: float, per: float = 1.0) -> str:
+    """Four significant digits, in units of `per`."""
+    value /= per
     if not value:
         return "0"
     return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}".rstrip(".")
 
 
-def _conventions(answer: Answer) -> Iterator[str]:
+def _conventions(answer: FlopsAnswer) -> Iterator[str]:
     unit = answer.of.unit
     what = "forward and backward" if answer.question.training else "forward"
     yield f"The same by convention, FLOP per {unit}, {what}"
     exact = next(one.flop for one in answer.conventions if one.name == "exact")
     everything = [*answer.conventions, *(replace(one, formula=f"{one.formula}; every layer recomputed") for one in answer.hardware)]
-    rows = [(one.name, f"{one.flop:,.15g}", f"{one.flop / exact:.4f}", f"  {one.formula}") for one in everything]
-    yield from table(("convention", "FLOP", "/ exact", "  formula"), rows)
+    columns = [
+        Column("convention", align="left"), Column("FLOP", write=lambda flop: f"{flop:,.15g}"),
+        Column("/ exact", write=lambda ratio: f"{ratio:.4f}"), Column("formula", align="left", margin=2),
+    ]  # fmt: skip
+    yield Table(columns, [(one.name, one.flop, one.flop / exact, one.formula) for one in everything]).text()
     yield "in numbers"
     for one in everything:
         yield f"  {one.name}: {one.arithmetic} = {one.flop:,.15g}"

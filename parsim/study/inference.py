@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.model.cache import ForwardPass, caches, forward_pass, forward_peak
+from parsim.model.activations import ForwardPass, caches, forward_pass, forward_peak
 from parsim.model.model import Workload
 from parsim.scenario import load
 from parsim.scenario.build import build
@@ -34,7 +34,7 @@ _LARGEST = {"batch": 1_048_576, "context-length": 134_217_728}
 
 
 @dataclass(frozen=True)
-class Question:
+class InferenceQuestion:
     """What the user asks; fields are the command line's options."""
 
     model: str
@@ -55,7 +55,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Memory:
+class InferenceMemory:
     """Bytes on one GPU."""
 
     weights: int
@@ -97,7 +97,7 @@ class Decode:
 
 
 @dataclass(frozen=True)
-class Maximum:
+class LargestThatFits:
     """The largest value that fits; one more does not, or the model allows no more."""
 
     what: str
@@ -108,12 +108,12 @@ class Maximum:
 
 
 @dataclass(frozen=True)
-class Answer:
+class InferenceAnswer:
     """The verdict on one question."""
 
-    question: Question
+    question: InferenceQuestion
     """with every None resolved"""
-    memory: Memory
+    memory: InferenceMemory
     decode: Decode | None
     """None for models that do not generate token by token"""
     capacity: int
@@ -122,7 +122,7 @@ class Answer:
     """cache of one token on one GPU [B]"""
     replicas: int
     parameters: int
-    maximum: Maximum | None = None
+    maximum: LargestThatFits | None = None
     alternatives: tuple[tuple[str, int], ...] = field(default=())
     """(change, bytes per GPU) of changes that fit"""
 
@@ -137,7 +137,7 @@ class Answer:
         return None if self.decode is None else self.question.batch / self.decode.seconds
 
 
-def fit(question: Question, *, maximum: str | None = None) -> Answer:
+def fit(question: InferenceQuestion, *, maximum: str | None = None) -> InferenceAnswer:
     """The answer, by closed forms.
 
     `maximum` (batch or context-length) also solves the inverse. Raises `InputError`, with every finding about the options at once.
@@ -148,7 +148,7 @@ def fit(question: Question, *, maximum: str | None = None) -> Answer:
     found = None if maximum is None else decoder.maximum(maximum)
     fits = memory.total <= decoder.capacity
     others = () if fits else tuple(decoder.alternatives())
-    return Answer(
+    return InferenceAnswer(
         asked,
         memory,
         decoder.decode(asked) if decoder.generates else None,
@@ -161,7 +161,7 @@ def fit(question: Question, *, maximum: str | None = None) -> Answer:
     )
 
 
-def built_for(question: Question) -> Built:
+def built_for(question: InferenceQuestion) -> Built:
     """The scenario of a forward pass on one replica."""
     training: dict[str, Any] = {"micro_batch": question.batch, "gradient_accumulation": 1, "backward": False}
     if question.precision is not None:
@@ -179,7 +179,7 @@ def built_for(question: Question) -> Built:
 class Replica:
     """One copy of a model on one kind of GPU; what a question's numbers come to."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: InferenceQuestion) -> None:
         _check(question)
         self.built = built_for(question)
         model = self.built.model
@@ -227,20 +227,20 @@ class Replica:
             return f"{length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         return ""
 
-    def memory(self, question: Question) -> Memory:
+    def memory(self, question: InferenceQuestion) -> InferenceMemory:
         """Bytes on one GPU."""
         training, runtime, model = self.built.training, self.built.runtime, self.built.model
         weights = sum(p.local_count(question.tensor) * self._element(p) for p in _parameters(self.built))
         fixed = (runtime.workspace, runtime.context + runtime.overhead, COMMUNICATOR if question.tensor > 1 else 0)
         if not self.generates:
             found = self._pass(question)
-            return Memory(weights, 0, found.peak, 0, *fixed, found.outputs)
+            return InferenceMemory(weights, 0, found.peak, 0, *fixed, found.outputs)
         sequences, length = question.batch * question.beams, question.context_length or 1
         kv = KV_BYTES[question.kv_dtype or "bf16"]
         kept = sum(cache.elements * cache.tokens(length, question.paged_block) for cache in self._caches)
         logits = sequences * model.vocabulary_padded * (training.precision.activations + LOGIT_BYTES)
         layer = max(self._layer(1, question.prefill_tokens or length), self._layer(sequences, 1))
-        return Memory(weights, sequences * kept * kv, layer, logits, *fixed)
+        return InferenceMemory(weights, sequences * kept * kv, layer, logits, *fixed)
 
     def _element(self, parameter: Parameter) -> int:
         return parameter.element or (4 if parameter.buffer else self.built.training.precision.parameters)
@@ -265,7 +265,7 @@ class Replica:
             backward=False,
         )
 
-    def _pass(self, question: Question) -> ForwardPass:
+    def _pass(self, question: InferenceQuestion) -> ForwardPass:
         """One forward pass of a model without a cache."""
         model, length = self.built.model, question.context_length or 1
         at = self._workload(question.batch, length)
@@ -273,7 +273,7 @@ class Replica:
         given = 8 * question.batch * length if model.vocabulary else question.batch * inputs * at.element
         return forward_pass(model, at, given)
 
-    def decode(self, question: Question) -> Decode:
+    def decode(self, question: InferenceQuestion) -> Decode:
         """The floor of one decode step with full contexts, on the GPU that has most to read."""
         memory = self.memory(question)
         facts = self.built.model.facts
@@ -285,7 +285,7 @@ class Replica:
 
     # -- the inverse ----------------------------------------------------------------------------------------------
 
-    def maximum(self, what: str) -> Maximum:
+    def maximum(self, what: str) -> LargestThatFits:
         """The largest batch or context length that fits: memory grows with both, so bisection is exact."""
         if what not in MAXIMA:
             raise ScenarioError(Finding(f"cannot maximise {what!r} of inference", "--max", what, f"one of {', '.join(MAXIMA)}"))
@@ -303,21 +303,21 @@ class Replica:
             middle = (low + high) // 2
             low, high = (middle, high) if self._need(of(middle)) <= self.capacity else (low, middle)
         if low == most:
-            return Maximum(what, low, self._need(of(low)), None, self._too_long(low + 1) or f"more than {most} is not looked at")
-        return Maximum(what, low, self._need(of(low)), self._need(of(low + 1)))
+            return LargestThatFits(what, low, self._need(of(low)), None, self._too_long(low + 1) or f"more than {most} is not looked at")
+        return LargestThatFits(what, low, self._need(of(low)), self._need(of(low + 1)))
 
-    def _of(self, what: str) -> Callable[[int], Question]:
+    def _of(self, what: str) -> Callable[[int], InferenceQuestion]:
         if what == "batch":
             return lambda value: replace(self.question, batch=value)
         return lambda value: replace(self.question, context_length=value)
 
-    def _need(self, question: Question) -> int:
+    def _need(self, question: InferenceQuestion) -> int:
         return self.memory(question).total
 
     def alternatives(self) -> Iterator[tuple[str, int]]:
         """Changes that fit: smaller types, fewer tokens, more GPUs."""
         asked = self.question
-        changes: list[tuple[str, Question]] = []
+        changes: list[tuple[str, InferenceQuestion]] = []
         if self.generates and self._kv > 1:
             changes.append(("--kv-dtype fp8", replace(asked, kv_dtype="fp8")))
         for what in MAXIMA if self.built.model.sequence else MAXIMA[:1]:
@@ -342,7 +342,7 @@ def _shape(value: object) -> tuple[int, ...]:
     return value if isinstance(value, tuple) else (0,)
 
 
-def _only_decoders(question: Question, name: str, *, sequence: bool) -> list[Finding]:
+def _only_decoders(question: InferenceQuestion, name: str, *, sequence: bool) -> list[Finding]:
     """Options that mean nothing for a model without a cache."""
     length = question.context_length
     stated: list[tuple[str, bool, int | str | None]] = [
@@ -361,7 +361,7 @@ def _parameters(built: Built) -> Iterator[Parameter]:
     return (p for block in built.model.blocks for p in block.parameters() if not p.tied)
 
 
-def _check(question: Question) -> None:
+def _check(question: InferenceQuestion) -> None:
     """Every option that cannot be."""
     findings = []
     for name in ("batch", "context_length", "paged_block", "beams", "tensor", "prefill_tokens"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from parsim.study.inference import Answer, Maximum, Memory
+from parsim.study.inference import InferenceAnswer, InferenceMemory, LargestThatFits
 from parsim.units import format_bytes, format_time
 
 _WIDTH = 48
@@ -21,7 +21,7 @@ _PARTS = (
 """field, letter in the bar, name"""
 
 
-def text(answer: Answer, *, explain: bool = False) -> str:
+def text(answer: InferenceAnswer, *, explain: bool = False) -> str:
     """The whole answer."""
     lines = [*_verdict(answer), "", *_bar(answer), "", *_facts(answer)]
     if answer.maximum is not None:
@@ -33,7 +33,7 @@ def text(answer: Answer, *, explain: bool = False) -> str:
     return "\n".join(lines)
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: InferenceAnswer) -> dict[str, Any]:
     """The answer as one JSON document; bytes are per GPU."""
     decode, maximum = answer.decode, answer.maximum
     return {
@@ -58,7 +58,7 @@ def document(answer: Answer) -> dict[str, Any]:
     }
 
 
-def formulas(answer: Answer) -> Iterator[tuple[str, str]]:
+def formulas(answer: InferenceAnswer) -> Iterator[tuple[str, str]]:
     """(name, formula with this question's numbers) of every part."""
     asked, memory = answer.question, answer.memory
     yield "weights", f"{answer.parameters:,} parameters over {asked.tensor} tensor-parallel GPUs = {format_bytes(memory.weights)}"
@@ -76,7 +76,7 @@ def formulas(answer: Answer) -> Iterator[tuple[str, str]]:
     yield "fits", f"the sum, {format_bytes(memory.total)} <= {format_bytes(answer.capacity)}, what the driver reports"
 
 
-def _verdict(answer: Answer) -> Iterator[str]:
+def _verdict(answer: InferenceAnswer) -> Iterator[str]:
     asked = answer.question
     word = "yes" if answer.fits else "no"
     what = f"{asked.batch} {'sequence' if answer.decode else 'sample'}{'s' * (asked.batch != 1)}"
@@ -87,7 +87,7 @@ def _verdict(answer: Answer) -> Iterator[str]:
     yield f"{asked.precision} weights, {split}; {answer.replicas} cop{'ies' if answer.replicas != 1 else 'y'} on this machine"
 
 
-def _bar(answer: Answer) -> Iterator[str]:
+def _bar(answer: InferenceAnswer) -> Iterator[str]:
     sizes = _sizes(answer.memory)
     scale = max(answer.capacity, answer.memory.total) / _WIDTH
     bar, passed = "", 0.0
@@ -101,11 +101,11 @@ def _bar(answer: Answer) -> Iterator[str]:
     yield f"  {shown}; ] = capacity {format_bytes(answer.capacity)}"
 
 
-def _sizes(memory: Memory) -> dict[str, int]:
+def _sizes(memory: InferenceMemory) -> dict[str, int]:
     return {**asdict(memory), "working_set": memory.working_set}
 
 
-def _facts(answer: Answer) -> Iterator[str]:
+def _facts(answer: InferenceAnswer) -> Iterator[str]:
     sizes = _sizes(answer.memory)
     for name, _, words in _PARTS:
         if sizes[name]:
@@ -117,7 +117,7 @@ def _facts(answer: Answer) -> Iterator[str]:
     yield f"{'decode floor':<17} {format_time(answer.decode.seconds)} per token and sequence: {rate}"
 
 
-def _maximum(maximum: Maximum) -> Iterator[str]:
+def _maximum(maximum: LargestThatFits) -> Iterator[str]:
     yield f"largest {maximum.what}: {maximum.value:,} ({format_bytes(maximum.bytes)})"
     if maximum.next_bytes is not None:
         yield f"  {maximum.value + 1:,} does not fit ({format_bytes(maximum.next_bytes)})"
@@ -125,7 +125,7 @@ def _maximum(maximum: Maximum) -> Iterator[str]:
         yield f"  {maximum.value + 1:,}: {maximum.limit}"
 
 
-def _alternatives(answer: Answer) -> Iterator[str]:
+def _alternatives(answer: InferenceAnswer) -> Iterator[str]:
     if not answer.alternatives:
         yield "none of the changes tried fits; larger or more tensor-parallel GPUs are needed"
         return

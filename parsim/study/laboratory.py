@@ -9,11 +9,11 @@ from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from parsim.errors import Finding, PlanError
-from parsim.report.length import inches
 from parsim.report.schedule_scene import Labels, Scene
+from parsim.report.selection import inches
 from parsim.study import schedule_text as words
-from parsim.study.schedule import Result, simulate
-from parsim.study.schedule_inputs import Times, entries
+from parsim.study.schedule import LabResult, simulate
+from parsim.study.schedule_inputs import PassTimes, entries
 from parsim.study.schedule_inputs import times as read_times
 
 if TYPE_CHECKING:
@@ -22,23 +22,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Passes = str | Mapping[str, float | str | Sequence[float | str]]
 """``"F=1,B=2"``, or {"F": 1, "B": 2}, values with units as texts, one value or one per rank"""
-_CELL = "text-align:right;padding:1px 14px 1px 0"
 
 
 class Schedules:
-    """Pipeline schedules side by side; a sequence of `Result`, whose times are in `unit`. Shows itself in a notebook."""
+    """Pipeline schedules side by side; a sequence of `LabResult`, whose times are in `unit`. Shows itself in a notebook."""
 
-    def __init__(self, results: Sequence[Result], times: Times) -> None:
+    def __init__(self, results: Sequence[LabResult], times: PassTimes) -> None:
         self.results = tuple(results)
         self.times = times
 
     def __len__(self) -> int:
         return len(self.results)
 
-    def __iter__(self) -> Iterator[Result]:
+    def __iter__(self) -> Iterator[LabResult]:
         return iter(self.results)
 
-    def __getitem__(self, which: str | int) -> Result:
+    def __getitem__(self, which: str | int) -> LabResult:
         """By place or by label ("1f1b", "interleaved v=2"). Raises `KeyError` for a label that none has."""
         if isinstance(which, int):
             return self.results[which]
@@ -81,10 +80,7 @@ class Schedules:
 
     def _repr_html_(self) -> str:
         unit = words.unit_of(self.results, self.times)
-        first, second, *rows = words.table_rows(self.results, unit)
-        heads = "".join(f"<th style='{_CELL}'>{escape(one)}<br>{escape(two)}</th>" for one, two in zip(first, second, strict=True))
-        cells = ("".join(f"<td style='{_CELL}'>{escape(cell)}</td>" for cell in row) for row in rows)
-        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody></table>"
+        table = words.table(self.results, unit).notebook()
         return f"<div><p>{escape(words.asked(self.results, self.times, unit))}</p>{table}{self._svg()}</div>"
 
     def _svg(self) -> str:

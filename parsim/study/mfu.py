@@ -33,7 +33,7 @@ _RATES = ("--tokens-per-s", "--samples-per-s", "--step-time", "--tflops")
 
 
 @dataclass(frozen=True)
-class Question:
+class MfuQuestion:
     """What the user asks; fields are the command line's options."""
 
     model: str
@@ -91,10 +91,10 @@ class Utilised:
 
 
 @dataclass(frozen=True)
-class Answer:
+class MfuAnswer:
     """Everything the command prints."""
 
-    question: Question
+    question: MfuQuestion
     of: Subject
     device: Device
     dtype: str
@@ -171,7 +171,7 @@ class Answer:
         return tuple(found)
 
 
-def mfu(question: Question) -> Answer:
+def mfu(question: MfuQuestion) -> MfuAnswer:
     """Count. Raises `InputError` with everything that is wrong in the question."""
     findings: list[Finding] = []
     of = attempt(lambda: subject(question.model, question.sequence_length), findings)
@@ -203,10 +203,10 @@ def mfu(question: Question) -> Answer:
     if of.model.sequence:
         beside = nearest(_stem(question.gpu), of.parameters, question.gpus, of.sequence, dtype)
     sparse = 2 * peak if "tf32" in device.peak and dtype != "fp32" else None
-    return Answer(question, of, device, dtype, arithmetic, tuple(rows), sparse, beside, tokens, claimed, paper)
+    return MfuAnswer(question, of, device, dtype, arithmetic, tuple(rows), sparse, beside, tokens, claimed, paper)
 
 
-def _recompute(question: Question) -> Recompute:
+def _recompute(question: MfuQuestion) -> Recompute:
     return {"full": "full", "selective": "selective"}.get(question.recompute, "none")  # type: ignore[return-value]
 
 
@@ -216,7 +216,7 @@ def _stem(gpu: str) -> str:
     return find("devices", gpu).stem
 
 
-def _given(question: Question, of: Subject | None, findings: list[Finding]) -> tuple[float, str] | None:
+def _given(question: MfuQuestion, of: Subject | None, findings: list[Finding]) -> tuple[float, str] | None:
     """Tokens (samples) per second of the whole job, and how they follow; (0, "") under --tflops."""
     values = (question.tokens_per_s, question.samples_per_s, question.step_time, question.tflops)
     stated = [option for option, value in zip(_RATES, values, strict=True) if value is not None]
@@ -249,7 +249,7 @@ def _given(question: Question, of: Subject | None, findings: list[Finding]) -> t
     return 0.0, f"{question.tflops or 0:,.10g} TFLOP/s per GPU, as printed"
 
 
-def _batch(question: Question, of: Subject | None, findings: list[Finding]) -> float | None:
+def _batch(question: MfuQuestion, of: Subject | None, findings: list[Finding]) -> float | None:
     """Samples per step, also where written in tokens."""
     if question.global_batch is None:
         return None
@@ -268,7 +268,7 @@ def _batch(question: Question, of: Subject | None, findings: list[Finding]) -> f
     return count / of.sequence if noun == "token" and of is not None else float(count)
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: MfuAnswer) -> dict[str, Any]:
     """The answer as JSON: FLOP, FLOP/s, s, fractions of the dense peak."""
     question, of, row = answer.question, answer.of, answer.usual
     best = answer.explanations()
@@ -305,7 +305,7 @@ def document(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _row_document(row: Utilised, answer: Answer) -> dict[str, Any]:
+def _row_document(row: Utilised, answer: MfuAnswer) -> dict[str, Any]:
     dense = row.peak / answer.sparse_peak if answer.sparse_peak is not None else None
     share = answer.share_of_paper
     return {
@@ -320,7 +320,7 @@ def _row_document(row: Utilised, answer: Answer) -> dict[str, Any]:
     }
 
 
-def _published_document(answer: Answer, row: PublishedUtilisation) -> dict[str, Any]:
+def _published_document(answer: MfuAnswer, row: PublishedUtilisation) -> dict[str, Any]:
     value, how = row.utilisation
     return {
         "source": row.source, "table": row.table, "model": row.model, "parameters": row.parameters, "device": row.device,

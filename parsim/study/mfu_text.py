@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parsim.study.counting import table
-from parsim.study.mfu import CLOSE, Answer
+from parsim.report.table import Column, Content, Table
+from parsim.study.mfu import CLOSE, MfuAnswer
 from parsim.units import format_flops, format_time
 
 
-def text(answer: Answer) -> str:
+def text(answer: MfuAnswer) -> str:
     """The whole answer."""
     lines = [*_head(answer), "", *_conventions(answer), "", *_sparse(answer)]
     if answer.time_to_train is not None:
@@ -23,7 +23,7 @@ def text(answer: Answer) -> str:
     return "\n".join(lines)
 
 
-def _head(answer: Answer) -> Iterator[str]:
+def _head(answer: MfuAnswer) -> Iterator[str]:
     question, of, row = answer.question, answer.of, answer.usual
     length = f", {of.sequence:,} tokens per sample" if of.model.sequence else ""
     yield f"{of.model.name}: {of.parameters:,} parameters{length}, recomputation {question.recompute}"
@@ -41,22 +41,23 @@ def _head(answer: Answer) -> Iterator[str]:
     yield f"MFU ({name}) = {of.unit}s/s x FLOP/{of.unit} / (GPUs x peak) = {product} = {_percent(row.mfu)}"
 
 
-def _conventions(answer: Answer) -> Iterator[str]:
+def _conventions(answer: MfuAnswer) -> Iterator[str]:
     unit, rated = answer.of.unit, answer.question.tflops is not None
-    header = ["convention", f"FLOP/{unit}", "TFLOP/s per GPU", "MFU", "HFU"]
-    header += [f"{unit}s/s per GPU"] * rated + ["  formula"]
-    rows = []
-    for row in answer.rows:
-        counted = row.counted
-        cells = [counted.name, f"{counted.flop:,.15g}", f"{row.model_flops / 1e12:.1f}", _percent(row.mfu), _percent(row.hfu)]
-        cells += [f"{row.units_per_s / row.gpus:,.1f}"] * rated
-        rows.append([*cells, f"  {counted.formula}"])
-    yield from table(header, rows)
+    columns = [
+        Column("convention", align="left"), Column(f"FLOP/{unit}", write=lambda flop: f"{flop:,.15g}"),
+        Column("TFLOP/s per GPU", write=lambda flops: f"{flops / 1e12:.1f}"), Column("MFU", write=_percent), Column("HFU", write=_percent),
+    ]  # fmt: skip
+    rows: list[tuple[Content, ...]] = [(row.counted.name, row.counted.flop, row.model_flops, row.mfu, row.hfu) for row in answer.rows]
+    if rated:
+        columns.append(Column(f"{unit}s/s per GPU", write=lambda rate: f"{rate:,.1f}"))
+        rows = [(*cells, row.units_per_s / row.gpus) for cells, row in zip(rows, answer.rows, strict=True)]
+    columns.append(Column("formula", align="left", margin=2))
+    yield Table(columns, [(*cells, row.counted.formula) for cells, row in zip(rows, answer.rows, strict=True)]).text()
     if answer.question.recompute == "none":
         yield "HFU = MFU without recomputation; say --recompute full or selective if the run repeats forward work."
 
 
-def _sparse(answer: Answer) -> Iterator[str]:
+def _sparse(answer: MfuAnswer) -> Iterator[str]:
     row, sparse = answer.usual, answer.sparse_peak
     if sparse is None:
         yield f"The {answer.device.name} has no peak with sparsity in {answer.dtype}: nothing to confuse."
@@ -68,14 +69,14 @@ def _sparse(answer: Answer) -> Iterator[str]:
     )
 
 
-def _time(answer: Answer) -> Iterator[str]:
+def _time(answer: MfuAnswer) -> Iterator[str]:
     seconds, gpus = answer.time_to_train or 0.0, answer.question.gpus
     rate = answer.usual.units_per_s
     yield f"Time to train: {answer.tokens:,.15g} tokens / {rate:,.10g} tokens/s = {seconds:,.6g} s = {format_time(seconds)}"
     yield f"  {gpus:,} GPUs x {seconds / 3600:,.6g} h = {seconds * gpus / 3600:,.6g} GPU-hours"
 
 
-def _claimed(answer: Answer) -> Iterator[str]:
+def _claimed(answer: MfuAnswer) -> Iterator[str]:
     found = answer.explanations()
     near = [way for way in found if way[0] <= CLOSE]
     claimed = _percent(answer.claimed or 0.0)
@@ -87,7 +88,7 @@ def _claimed(answer: Answer) -> Iterator[str]:
     yield f"Claimed {claimed} is nothing of the above; the closest is {what} over {peak} ({100 * error:.1f} % off)"
 
 
-def _methods(answer: Answer) -> Iterator[str]:
+def _methods(answer: MfuAnswer) -> Iterator[str]:
     share, paper = answer.share_of_paper or 0.0, answer.question.paper_tokens_per_s
     own = answer.usual.units_per_s / answer.question.gpus
     yield f"Share of a published speed: {own:,.6g} / {paper:,.6g} tokens/s per GPU = {100 * share:.3f} %"
@@ -99,19 +100,23 @@ def _methods(answer: Answer) -> Iterator[str]:
         yield f"  {100 * share:.3f} % x {_percent(theirs)} ({row.counted.name}, same model and GPU) = {_percent(share * theirs)}"
 
 
-def _published(answer: Answer) -> Iterator[str]:
-    header = ["published run", "GPUs", "", "tokens", "type", "recompute", "reached", "yours", "  counted as", "  how known"]
+def _published(answer: MfuAnswer) -> Iterator[str]:
+    columns = [
+        Column("published run", align="left"), Column("GPUs", write=lambda count: f"{count:,}"), Column(""),
+        Column("tokens", write=lambda count: f"{count:,}"), Column("type"), Column("recompute"), Column("reached", write=_percent),
+        Column("yours", write=_percent), Column("  counted as"), Column("how known", align="left", margin=2),
+    ]  # fmt: skip
     rows = []
     for row in answer.published:
         value, how = row.utilisation
+        counted = f"  {row.compared or 'not said'}".ljust(len("  megatron-hardware"))
         yours = answer.yours(row)
-        counted = f"  {row.compared or 'not said'}"
         rows.append(
-            [row.model, f"{row.gpus:,}", row.device, f"{row.sequence:,}", row.precision, row.recompute or "not said", _percent(value),
-             "-" if yours is None else _percent(yours), counted.ljust(len("  megatron-hardware")), f"  {how}; {row.source}"]
+            (row.model, row.gpus, row.device, row.sequence, row.precision, row.recompute or "not said", value,
+             "-" if yours is None else yours, counted, f"{how}; {row.source}")
         )  # fmt: skip
-    yield "Published runs of similar size, GPU and scale; `yours` is this run counted as they count"
-    yield from table(header, rows)
+    title = "Published runs of similar size, GPU and scale; `yours` is this run counted as they count"
+    yield Table(columns, rows, title).text()
 
 
 def _percent(value: float) -> str:

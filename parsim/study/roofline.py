@@ -17,7 +17,7 @@ from parsim.scenario.job import clock_of, plan_of
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RooflinePoint:
     """One kind of work in one group of equal blocks, forward and backward of one micro-batch on one rank."""
 
     group: str
@@ -54,18 +54,18 @@ class Roofline:
     """dense datasheet peak of the matmul type [FLOP/s]"""
     bandwidth: float
     """datasheet memory bandwidth [B/s]"""
-    points: tuple[Point, ...]
+    points: tuple[RooflinePoint, ...]
 
     @property
     def ridge(self) -> float:
         """FLOP per byte from which the peak, not the memory, is the limit."""
         return self.peak / self.bandwidth
 
-    def limit(self, point: Point) -> float:
+    def limit(self, point: RooflinePoint) -> float:
         """What a part could reach [FLOP/s]."""
         return min(self.peak, point.intensity * self.bandwidth)
 
-    def bound(self, point: Point) -> str:
+    def bound(self, point: RooflinePoint) -> str:
         """compute | memory."""
         return "compute" if point.intensity >= self.ridge else "memory"
 
@@ -83,7 +83,7 @@ def roofline(built: Built) -> Roofline:
             kernels = [kernel for work in works for kernel in _kernels(work, passes)]
             flop = count * math.fsum(kernel.flop for kernel in kernels)
             moved = count * math.fsum(kernel.bytes for kernel in kernels if not isinstance(kernel, Fixed))
-            points.append(Point(group, name, flop, moved, count * math.fsum(map(clock, kernels))))
+            points.append(RooflinePoint(group, name, flop, moved, count * math.fsum(map(clock, kernels))))
     points.sort(key=lambda point: -point.seconds)
     return Roofline(device.name, at.dtype, device.peak[at.dtype], device.bandwidth, tuple(point for point in points if point.seconds))
 

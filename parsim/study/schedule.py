@@ -14,21 +14,20 @@ from parsim.errors import DeadlockError, Finding, PlanError
 from parsim.hardware.flows import CollectiveCost
 from parsim.parallel.schedules import peak_in_flight, schedule
 from parsim.parallel.schedules.check import circle, deadlock
-from parsim.parallel.schedules.order import Precedence
-from parsim.parallel.schedules.pipedream import staleness, weight_versions
-from parsim.parallel.schedules.slot import APART, Slot
+from parsim.parallel.schedules.classic import staleness, weight_versions
+from parsim.parallel.schedules.slot import APART, Precedence, Slot, SlotKind
 from parsim.program.program import COMPUTE, Collective, Program
 from parsim.program.unit_times import unit_program
 from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
 from parsim.simulation.engine import Engine
 from parsim.study.period import period
-from parsim.study.schedule_inputs import Entry, Times, located
+from parsim.study.schedule_inputs import LabSchedule, PassTimes, located
 from parsim.study.schedule_theory import ClosedForm, closed_form
 
 
 @dataclass(frozen=True)
-class Box:
+class PassBox:
     """One pass on one rank; `start` and `end` of its slot in the unit of the times."""
 
     rank: int
@@ -44,7 +43,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Message:
+class LabMessage:
     """One message between ranks."""
 
     sender: int
@@ -76,12 +75,12 @@ class RankFigures:
 
 
 @dataclass(frozen=True)
-class Result:
+class LabResult:
     """One schedule and its times."""
 
-    entry: Entry
-    boxes: tuple[Box, ...]
-    messages: tuple[Message, ...]
+    entry: LabSchedule
+    boxes: tuple[PassBox, ...]
+    messages: tuple[LabMessage, ...]
     ranks: tuple[RankFigures, ...]
     period: float
     """from one step to the next when every rank goes on as soon as its own list is done"""
@@ -136,7 +135,7 @@ class _Nobody:
 
 
 @dataclass(frozen=True)
-class StageTimes:
+class LabStageTimes:
     """Times per global stage of one schedule, in the unit of the times."""
 
     forward: list[float]
@@ -145,7 +144,7 @@ class StageTimes:
     communication: list[float]
     overlap: bool = True
 
-    def program(self, entry: Entry) -> Program:
+    def program(self, entry: LabSchedule) -> Program:
         """The slots of `entry` with these times."""
         return unit_program(
             entry.rows,
@@ -158,7 +157,7 @@ class StageTimes:
         )
 
 
-def stage_times(entry: Entry, times: Times) -> StageTimes:
+def stage_times(entry: LabSchedule, times: PassTimes) -> LabStageTimes:
     """`times` as one value per global stage of `entry`. Raises `PlanError` where they do not fit."""
     if entry.split and times.whole:
         message = f"{entry.label} splits its backwards, so B alone does not say how long I and W take"
@@ -172,17 +171,17 @@ def stage_times(entry: Entry, times: Times) -> StageTimes:
         for values in (times.forward, times.inputs, times.weights)
     )
     backward = [i + w for i, w in zip(inputs, weight, strict=True)]
-    return StageTimes(forward, backward, weight, times.messages(entry), times.overlap)
+    return LabStageTimes(forward, backward, weight, times.messages(entry), times.overlap)
 
 
-def simulate(entries: Iterable[Entry], times: Times, activation: int | None = None) -> list[Result]:
+def simulate(entries: Iterable[LabSchedule], times: PassTimes, activation: int | None = None) -> list[LabResult]:
     """Run all schedules. `activation`: bytes that a micro-batch keeps on a rank, all its chunks together.
 
     Raises:
         PlanError: times do not fit a schedule; with all that do not.
         DeadlockError: schedules wait for themselves; names the slots, with their places in the user's files.
     """
-    prepared: list[tuple[Entry, StageTimes]] = []
+    prepared: list[tuple[LabSchedule, LabStageTimes]] = []
     findings: list[Finding] = []
     for entry in entries:
         try:
@@ -199,14 +198,14 @@ def simulate(entries: Iterable[Entry], times: Times, activation: int | None = No
 class ScheduleDeadlockError(DeadlockError):
     """Schedules that wait for themselves; `findings` names every rank that stops, `circles` who waits for whom."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[LabSchedule]) -> None:
         self.findings = [located(entry, finding) for entry in entries for finding in deadlock(entry.rows, entry.overlapped)]
         self.circles = {entry.label: circle_text(entry) for entry in entries}
         blocks = [f"circle of waiting in {label}:\n  " + "\n  ".join(lines) for label, lines in self.circles.items() if lines]
         super().__init__("\n".join([*map(str, self.findings), *blocks]))
 
 
-def circle_text(entry: Entry) -> list[str]:
+def circle_text(entry: LabSchedule) -> list[str]:
     """Who waits for whom: one line per rank of the circle."""
     ring = circle(entry.rows, entry.overlapped)
     precedence = Precedence(entry.rows, entry.overlapped)
@@ -228,7 +227,7 @@ def circle_text(entry: Entry) -> list[str]:
     return lines
 
 
-def _result(entry: Entry, seconds: StageTimes, times: Times, activation: int | None) -> Result:
+def _result(entry: LabSchedule, seconds: LabStageTimes, times: PassTimes, activation: int | None) -> LabResult:
     program = seconds.program(entry)
     trace = Engine(program, _Nobody()).run()
     homes = entry.homes
@@ -243,16 +242,16 @@ def _result(entry: Entry, seconds: StageTimes, times: Times, activation: int | N
         elif end > start:
             sender, receiver = (lane.rank for lane in op.lanes)
             first, *back = map(Slot.parse, op.name.removeprefix("send ").split())
-            messages.append(Message(sender, receiver, first, start, end))
-            messages += [Message(receiver, sender, slot, start, end) for slot in back]
+            messages.append(LabMessage(sender, receiver, first, start, end))
+            messages += [LabMessage(receiver, sender, slot, start, end) for slot in back]
     boxes = []
     for slot, share in shares.items():
         pair = precedence.pair(slot)
         other = next((part for part in pair if part != slot), None)
         start, end = shares[pair[0]][0], shares[pair[-1]][1]
-        boxes.append(Box(precedence.rank[slot], slot, start, end, chunk[slot.stage], other, share))
+        boxes.append(PassBox(precedence.rank[slot], slot, start, end, chunk[slot.stage], other, share))
     asynchronous = entry.name == "pipedream"
-    return Result(
+    return LabResult(
         entry,
         tuple(boxes),
         tuple(messages),
@@ -268,18 +267,25 @@ def _result(entry: Entry, seconds: StageTimes, times: Times, activation: int | N
     )
 
 
-def _makespan_one_by_one(entry: Entry, seconds: StageTimes) -> float | None:
+def _makespan_one_by_one(entry: LabSchedule, seconds: LabStageTimes) -> float | None:
     """The makespan if every pass had a slot of its own, in the order of the rows."""
     apart = replace(entry, overlapped=APART)
     return None if deadlock(apart.rows) else Engine(seconds.program(apart), _Nobody()).run().makespan
 
 
-def _rank_figures(entry: Entry, boxes: Iterable[Box], activation: int | None) -> Iterable[RankFigures]:
-    own: list[list[Box]] = [[] for _ in entry.rows]
+def _rank_figures(entry: LabSchedule, boxes: Iterable[PassBox], activation: int | None) -> Iterable[RankFigures]:
+    own: list[list[PassBox]] = [[] for _ in entry.rows]
     for box in boxes:
         own[box.rank].append(box)
     until_input = peak_in_flight(
-        tuple(tuple(Slot("W" if slot.kind == "I" else slot.kind, *slot[1:]) for slot in row if slot.kind != "W") for row in entry.rows)
+        tuple(
+            tuple(
+                Slot(SlotKind.BACKWARD_WEIGHT if slot.kind == SlotKind.BACKWARD_INPUT else slot.kind, *slot[1:])
+                for slot in row
+                if slot.kind != "W"
+            )
+            for row in entry.rows
+        )
     )
     for rank, (row, peak, shorter) in enumerate(zip(own, peak_in_flight(entry.rows), until_input, strict=True)):
         chunks = max(1, entry.homes.count(rank))
@@ -294,7 +300,7 @@ def _rank_figures(entry: Entry, boxes: Iterable[Box], activation: int | None) ->
         )
 
 
-def _endless_period(entry: Entry, seconds: StageTimes) -> float:
+def _endless_period(entry: LabSchedule, seconds: LabStageTimes) -> float:
     """`micro_batches` times the steady time per micro-batch of a schedule that never flushes."""
     longer = replace(entry, rows=schedule(entry.name, entry.ranks, max(entry.micro_batches, 12 * entry.ranks + 16)))
     trace = Engine(seconds.program(longer), _Nobody()).run()

@@ -24,7 +24,7 @@ LONGEST = 1e30
 
 
 @dataclass(frozen=True)
-class Entry:
+class LabSchedule:
     """One schedule of the laboratory."""
 
     name: str
@@ -60,7 +60,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Times:
+class PassTimes:
     """Times of the passes of one micro-batch on one rank, all its chunks together; numbers, or seconds where `unit` is "s".
 
     A list has one value for all ranks, one per rank, or one per global stage (then of that stage alone).
@@ -93,7 +93,7 @@ class Times:
         inputs, weights = (value * length if len(value) == 1 else value for value in (self.inputs, self.weights))
         return tuple(i + w for i, w in zip(inputs, weights, strict=True))
 
-    def per_stage(self, key: str, values: Sequence[float], entry: Entry) -> list[float]:
+    def per_stage(self, key: str, values: Sequence[float], entry: LabSchedule) -> list[float]:
         """One value per global stage of `entry`. Raises `PlanError` where there are too few or too many."""
         homes = entry.homes
         shares = [1 / homes.count(home) for home in homes]
@@ -105,7 +105,7 @@ class Times:
             return list(values)
         raise PlanError(_count(key, len(values), entry, entry.ranks, len(homes)))
 
-    def factor(self, entry: Entry) -> list[float]:
+    def factor(self, entry: LabSchedule) -> list[float]:
         """How much longer each global stage takes."""
         homes = entry.homes
         if len(self.factors) == 1:
@@ -116,7 +116,7 @@ class Times:
             return list(self.factors)
         raise PlanError(_count("--stage-times", len(self.factors), entry, entry.ranks, len(homes)))
 
-    def messages(self, entry: Entry) -> list[float]:
+    def messages(self, entry: LabSchedule) -> list[float]:
         """Seconds of a message per boundary of global stages."""
         boundaries = len(entry.homes) - 1
         if len(self.communication) == 1:
@@ -126,7 +126,7 @@ class Times:
         raise PlanError(_count("--comm", len(self.communication), entry, 1, boundaries))
 
 
-def _count(key: str, count: int, entry: Entry, *possible: int) -> Finding:
+def _count(key: str, count: int, entry: LabSchedule, *possible: int) -> Finding:
     wanted = " or ".join(str(number) for number in dict.fromkeys((1, *possible)))
     stages = len(entry.homes)
     message = f"{count} values, but {entry.label} has {entry.ranks} ranks, {stages} global stages and {stages - 1} boundaries"
@@ -139,13 +139,13 @@ def times(
     communication: str | None = None,
     stage_times: str | None = None,
     overlap: bool = True,
-) -> Times:
+) -> PassTimes:
     """Read ``F=1,I=1,W=1`` (or ``F=1.2ms,B=2.4ms``; lists with colons), a message's time, and factors ``1,1,2,1``.
 
     B = I + W: two of the three say the third. Raises `PlanError` with everything that is wrong.
     """
     findings: list[Finding] = []
-    reader = _Reader(findings)
+    reader = _TimesReader(findings)
     given = reader.passes(passes) if passes is not None else {"F": (1.0,), "I": (1.0,), "W": (1.0,)}
     message = (0.0,) if communication is None else reader.list("--comm", communication, (",", ":"))
     factors = (1.0,) if stage_times is None else reader.factors(stage_times)
@@ -162,10 +162,10 @@ def times(
     if findings:
         raise PlanError(findings)
     unit = next(iter(reader.units), "")
-    return Times(given["F"], inputs, weights, message, factors, unit, whole=whole, overlap=overlap)
+    return PassTimes(given["F"], inputs, weights, message, factors, unit, whole=whole, overlap=overlap)
 
 
-class _Reader:
+class _TimesReader:
     """Values as they are written, the units they were written in, and what is wrong with them."""
 
     def __init__(self, findings: list[Finding]) -> None:
@@ -255,13 +255,13 @@ def _backward(given: Mapping[str, tuple[float, ...]], findings: list[Finding]) -
 
 def entries(
     names: Iterable[str], ranks: int | None, micro_batches: int | None, virtual: Sequence[int] = (1,), *, trust_code: bool = False
-) -> list[Entry]:
+) -> list[LabSchedule]:
     """The schedules of `names`, in order; tables of the user's own say themselves how many ranks and micro-batches they have.
 
     Python files run only with `trust_code`.
     Raises `PlanError` with everything that is wrong with all of them. That they do not deadlock is not checked here.
     """
-    files: dict[str, Entry] = {}
+    files: dict[str, LabSchedule] = {}
     wanted = list(names)
     findings = [] if is_trusted(trust_code) else [refusal(name, "") for name in wanted if ":" in name and code_file(name)]
     for name in wanted:
@@ -281,7 +281,7 @@ def entries(
         ]
     if findings or p is None or m is None:
         raise PlanError(findings)
-    found: list[Entry] = []
+    found: list[LabSchedule] = []
     for name in wanted:
         try:
             found += [files[name]] if name in files else _named(name, p, m, virtual)
@@ -299,16 +299,16 @@ def _option(finding: Finding) -> Finding:
     return Finding(finding.message, option, finding.value, suggestion, finding.file, finding.line, finding.column)
 
 
-def _named(name: str, p: int, m: int, virtual: Sequence[int]) -> list[Entry]:
+def _named(name: str, p: int, m: int, virtual: Sequence[int]) -> list[LabSchedule]:
     if ":" in name:
         path = name.rpartition(":")[0]
         table = from_function(load_function(name), p, m, virtual[0])
-        return [_checked(Entry("custom", name, table.rows, m, file=path, overlapped=table.overlapped), m)]
+        return [_checked(LabSchedule("custom", name, table.rows, m, file=path, overlapped=table.overlapped), m)]
     word = name.strip().lower().replace("_", "-")
     word = ALIASES.get(word, word)
     if word != "interleaved":
-        return [Entry(word, word, _schedule(word, p, m, chunks(word)), m)]
-    return [Entry(word, f"{word} v={v}", _schedule(word, p, m, v), m, v) for v in virtual]
+        return [LabSchedule(word, word, _schedule(word, p, m, chunks(word)), m)]
+    return [LabSchedule(word, f"{word} v={v}", _schedule(word, p, m, v), m, v) for v in virtual]
 
 
 def _schedule(word: str, p: int, m: int, v: int) -> Schedule:
@@ -321,7 +321,7 @@ def _schedule(word: str, p: int, m: int, v: int) -> Schedule:
         ) from None
 
 
-def _table(name: str, ranks: int | None, micro_batches: int | None) -> Entry:
+def _table(name: str, ranks: int | None, micro_batches: int | None) -> LabSchedule:
     path = Path(name)
     if path.suffix.lower() == ".py":
         raise PlanError(Finding("is Python: which function?", "", name, f"write {name}:NAME", file=name))
@@ -336,16 +336,18 @@ def _table(name: str, ranks: int | None, micro_batches: int | None) -> Entry:
     return _legal(name, table, ranks, micro_batches)
 
 
-def _legal(name: str, table: Table, ranks: int | None, micro_batches: int | None) -> Entry:
+def _legal(name: str, table: Table, ranks: int | None, micro_batches: int | None) -> LabSchedule:
     if ranks is not None and len(table.rows) != ranks:
         raise PlanError(Finding(f"has {len(table.rows)} rows, but -p is {ranks}", "-p", ranks, "leave -p out", file=name))
     count = 1 + max(slot.micro_batch for row in table.rows for slot in row)
     if micro_batches is not None and count != micro_batches:
         raise PlanError(Finding(f"has {count} micro-batches, but -m is {micro_batches}", "-m", micro_batches, "leave -m out", file=name))
-    return _checked(Entry("custom", name, table.rows, count, file=name, places=table.places, overlapped=table.overlapped), micro_batches)
+    return _checked(
+        LabSchedule("custom", name, table.rows, count, file=name, places=table.places, overlapped=table.overlapped), micro_batches
+    )
 
 
-def _checked(entry: Entry, micro_batches: int | None) -> Entry:
+def _checked(entry: LabSchedule, micro_batches: int | None) -> LabSchedule:
     """`entry`, if it is legal; deadlocks are left to be found later."""
     problems = [finding for finding in check(entry.rows, None, micro_batches, entry.overlapped) if "deadlock" not in finding.message]
     if problems:
@@ -353,7 +355,7 @@ def _checked(entry: Entry, micro_batches: int | None) -> Entry:
     return entry
 
 
-def located(entry: Entry, finding: Finding) -> Finding:
+def located(entry: LabSchedule, finding: Finding) -> Finding:
     """A finding about a slot with its place in the user's file."""
     line, column = entry.place(finding.rank, finding.position) if isinstance(finding, SlotFinding) else (None, None)
     return Finding(finding.message, "", finding.value, finding.suggestion, entry.file, line, column)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from fractions import Fraction
+from functools import partial
 from math import gcd
 from typing import Any
 
 from parsim.errors import Finding, PlanError
-from parsim.parallel.schedules.order import Precedence
-from parsim.report.quantities import TimeUnit, percent, time_unit
+from parsim.parallel.schedules.slot import Precedence
+from parsim.report.quantities import TimeUnit, time_unit
 from parsim.report.schedule_scene import Arrow, Labels, Panel, Scene, SlotBox, scene
-from parsim.study.schedule import Result
-from parsim.study.schedule_inputs import Entry, Times
+from parsim.report.table import Column, Content, Table
+from parsim.study.schedule import LabResult
+from parsim.study.schedule_inputs import LabSchedule, PassTimes
 from parsim.study.schedule_theory import ClosedForm
 from parsim.units import format_bytes
 
@@ -24,15 +26,15 @@ WIDEST = 1000
 _UNITS = TimeUnit(1.0, "units of time")
 
 
-def unit_of(results: Iterable[Result], times: Times) -> TimeUnit:
+def unit_of(results: Iterable[LabResult], times: PassTimes) -> TimeUnit:
     """The unit of all times that are shown."""
     return time_unit(max(result.makespan for result in results)) if times.unit else _UNITS
 
 
-def text(results: Sequence[Result], times: Times) -> str:
+def text(results: Sequence[LabResult], times: PassTimes) -> str:
     """The table, and below it what the literature says."""
     unit = unit_of(results, times)
-    lines = [asked(results, times, unit), "", *_aligned(table_rows(results, unit), right=range(1, 8))]
+    lines = [asked(results, times, unit), "", table(results, unit).text()]
     if formulas := [line for result in results for line in _formulas(result, unit)]:
         lines += ["", "Closed forms", *formulas]
     if any(result.versions for result in results):
@@ -53,7 +55,7 @@ def show(value: float, unit: TimeUnit) -> str:
     return f"{value / unit.factor:.6g}"
 
 
-def asked(results: Sequence[Result], times: Times, unit: TimeUnit) -> str:
+def asked(results: Sequence[LabResult], times: PassTimes, unit: TimeUnit) -> str:
     """What was given: sizes, times of the passes, messages."""
     sizes = list(dict.fromkeys((result.entry.ranks, result.entry.micro_batches) for result in results))
     counts = "; ".join(f"p = {p} ranks, m = {m} micro-batches" for p, m in sizes)
@@ -73,37 +75,36 @@ def _values(values: Sequence[float], unit: TimeUnit) -> str:
     return ":".join(show(value, unit) for value in values)
 
 
-def table_rows(results: Sequence[Result], unit: TimeUnit) -> list[list[str]]:
-    """The table: two rows of headings, and one of each schedule."""
-    memory = any(rank.activation is not None for result in results for rank in result.ranks)
-    header = ["schedule", "makespan", "period", "per", "bubble", "closed", "over", "steady", "in flight"]
-    second = ["", f"[{unit.name}]", f"[{unit.name}]", "micro-batch", "", "form", "ideal", "bubble", "by rank [micro-batches]"]
-    rows = []
-    for result in results:
-        closed = result.closed
-        form = None if closed is None or closed.makespan is None else closed.bubble
-        row = [
-            result.entry.label,
-            show(result.makespan, unit),
-            show(result.period, unit),
-            show(result.period / result.entry.micro_batches, unit),
-            _percent(result.bubble_fraction),
-            _percent(form),
-            _percent(result.bubble_over_ideal),
-            _percent(result.steady_bubble),
-            _by_rank([f"{rank.in_flight:.6g}" for rank in result.ranks]),
+def table(results: Sequence[LabResult], unit: TimeUnit) -> Table:
+    """A row per schedule."""
+    time = partial(Column, unit=unit.name, write=partial(show, unit=unit))
+    share = partial(Column, write=_percent)
+    columns = [
+        Column("schedule", align="left"), time("makespan\n", key="makespan"), time("period\n", key="period"),
+        Column("per\nmicro-batch", write=partial(show, unit=unit), key="period_per_micro_batch"), share("bubble", key="bubble_fraction"),
+        share("closed\nform", key="closed_form"), share("over\nideal", key="bubble_over_ideal"),
+        share("steady\nbubble", key="steady_bubble_fraction"), Column("in flight\nby rank [micro-batches]", align="left"),
+    ]  # fmt: skip
+    rows = [_cells(result) for result in results]
+    if any(rank.activation is not None for result in results for rank in result.ranks):
+        columns.append(Column("activations\nby rank", align="left"))
+        rows = [
+            (*row, _by_rank([format_bytes(rank.activation or 0, digits=3) for rank in result.ranks]))
+            for row, result in zip(rows, results, strict=True)
         ]
-        if memory:
-            row.append(_by_rank([format_bytes(rank.activation or 0, digits=3) for rank in result.ranks]))
-        rows.append(row)
-    if memory:
-        header.append("activations")
-        second.append("by rank")
-    return [header, second, *rows]
+    return Table(columns, rows)
 
 
-def _percent(value: float | None) -> str:
-    return percent(value) if value is None else f"{100 * value:.2f}".rstrip("0").rstrip(".") + " %"
+def _cells(result: LabResult) -> tuple[Content, ...]:
+    closed = None if result.closed is None or result.closed.makespan is None else result.closed.bubble
+    return (
+        result.entry.label, result.makespan, result.period, result.period / result.entry.micro_batches, result.bubble_fraction, closed,
+        result.bubble_over_ideal, result.steady_bubble, _by_rank([f"{rank.in_flight:.6g}" for rank in result.ranks]),
+    )  # fmt: skip
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f}".rstrip("0").rstrip(".") + " %"
 
 
 def _by_rank(values: Sequence[str]) -> str:
@@ -112,17 +113,7 @@ def _by_rank(values: Sequence[str]) -> str:
     return " ".join(values) if len(values) <= _RANKS else f"{values[0]} (rank 0) ... {values[-1]} (rank {len(values) - 1})"
 
 
-def _aligned(rows: Sequence[Sequence[str]], right: Iterable[int]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    to_right = set(right)
-    lines = []
-    for row in rows:
-        cells = enumerate(zip(row, widths, strict=True))
-        lines.append("  ".join(cell.rjust(width) if number in to_right else cell.ljust(width) for number, (cell, width) in cells).rstrip())
-    return lines
-
-
-def _formulas(result: Result, unit: TimeUnit) -> list[str]:
+def _formulas(result: LabResult, unit: TimeUnit) -> list[str]:
     closed = result.closed
     if closed is None:
         return []
@@ -138,7 +129,7 @@ def _formulas(result: Result, unit: TimeUnit) -> list[str]:
     return [f"  {result.entry.label}: {'; '.join(parts)} ({closed.citation})"]
 
 
-def _convention(result: Result, unit: TimeUnit) -> list[str]:
+def _convention(result: LabResult, unit: TimeUnit) -> list[str]:
     """How the slots of a table of the user's own were run."""
     count = len(result.entry.overlapped)
     if result.entry.name != "custom":
@@ -153,14 +144,14 @@ def _convention(result: Result, unit: TimeUnit) -> list[str]:
     ]
 
 
-def _versions(result: Result) -> list[str]:
+def _versions(result: LabResult) -> list[str]:
     versions, stale = (_by_rank([str(value) for value in values]) for values in (result.versions, result.staleness))
     return [
         f"{result.entry.label}: weight versions by rank {versions}; steady staleness {stale} (updates between a micro-batch's F and its B)"
     ]
 
 
-def document(results: Sequence[Result], times: Times) -> dict[str, Any]:
+def document(results: Sequence[LabResult], times: PassTimes) -> dict[str, Any]:
     """The same as one JSON document, with every slot; times in `unit`."""
     return {
         "parsim": 1,
@@ -178,7 +169,7 @@ def document(results: Sequence[Result], times: Times) -> dict[str, Any]:
     }
 
 
-def _entry(result: Result) -> dict[str, Any]:
+def _entry(result: LabResult) -> dict[str, Any]:
     entry = result.entry
     return {
         "schedule": entry.name,
@@ -226,7 +217,7 @@ def _closed(closed: ClosedForm | None) -> dict[str, Any] | None:
     return None if closed is None else {**asdict(closed)}
 
 
-def drawing(result: Result, first: int = 0) -> str:
+def drawing(result: LabResult, first: int = 0) -> str:
     """The schedule in letters: a row per rank, a column per greatest common step of time, ``F3`` where F of micro-batch 3 runs.
 
     A dot is idle, ``--`` a message that holds up compute; chunks of a rank are a, b, ... Raises `PlanError` beyond `WIDEST` columns.
@@ -267,7 +258,7 @@ def _common(edges: Iterable[Fraction]) -> Fraction:
     return common
 
 
-def table_text(entry: Entry) -> str:
+def table_text(entry: LabSchedule) -> str:
     """A schedule as the table that `parsim schedule` and scenarios read."""
     head = [
         f"# {entry.label}: {entry.ranks} ranks, {entry.micro_batches} micro-batches, {len(entry.homes)} stages",
@@ -280,8 +271,8 @@ def table_text(entry: Entry) -> str:
 
 
 def figure(
-    results: Sequence[Result],
-    times: Times,
+    results: Sequence[LabResult],
+    times: PassTimes,
     *,
     width: float,
     title: str = "",
@@ -295,7 +286,7 @@ def figure(
     return scene(panels, width=width, unit=unit.name, title=title, labels=labels)
 
 
-def _panel_of(result: Result, unit: TimeUnit, first: int, *, captions: bool) -> Panel:
+def _panel_of(result: LabResult, unit: TimeUnit, first: int, *, captions: bool) -> Panel:
     entry = result.entry
     homes = entry.homes
     name = f" {unit.name}" if unit is not _UNITS else ""

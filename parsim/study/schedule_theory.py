@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from parsim import theory
-from parsim.study.schedule_inputs import Entry, Times
+from parsim.study.schedule_inputs import LabSchedule, PassTimes
 
 _GPIPE = "Huang et al. 2019, arXiv 1811.06965"
 _MEGATRON = "Narayanan et al. 2021, arXiv 2104.04473"
@@ -30,7 +30,7 @@ class ClosedForm:
     over_ideal: float | None = None
 
 
-def closed_form(entry: Entry, times: Times) -> ClosedForm | None:
+def closed_form(entry: LabSchedule, times: PassTimes) -> ClosedForm | None:
     """The formula for this schedule; None where the literature has none or its conditions do not hold.
 
     All hold for equal stages with messages that hold up no compute; those of interleaved and of the zero-bubble schedules for

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from parsim.columns import left, width
-from parsim.columns import right as at_right
 from parsim.errors import TopologyError
 from parsim.hardware.fabric.bisection import Bisection, fabric_bisection, machine_bisections
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.direct import GraphFabric
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import TIER_HOST, TIER_NETWORK, TIER_SOCKET, TIER_SWITCH, Route
+from parsim.report.table import Column, Table
 from parsim.scenario.machines import machines
 from parsim.units import format_rate, format_time
 
@@ -22,7 +21,7 @@ _RELATIONS = {TIER_HOST: "PHB", TIER_SOCKET: "SYS", TIER_NETWORK: "own"}
 
 
 @dataclass(frozen=True, slots=True)
-class LinkClass:
+class EqualLinks:
     """Equal links."""
 
     name: str
@@ -37,7 +36,7 @@ class LinkClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class NicPath:
     """A GPU's path to one of its NICs."""
 
     gpu: str
@@ -54,7 +53,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedLink:
     """A link inside a machine that several GPUs need for the same purpose."""
 
     link: str
@@ -71,10 +70,10 @@ class Survey:
     """All of it; machines of a kind are described once."""
 
     cluster: Cluster
-    links: tuple[LinkClass, ...]
+    links: tuple[EqualLinks, ...]
     bisections: tuple[Bisection, ...]
-    ways: tuple[Way, ...]
-    shared: tuple[Shared, ...]
+    ways: tuple[NicPath, ...]
+    shared: tuple[SharedLink, ...]
     half_duplex: tuple[str, ...]
     """links whose two directions share one capacity"""
 
@@ -118,7 +117,7 @@ def _cables(cluster: Cluster, topology: str) -> tuple[float, ...]:
     return (fabric.link_kind.capacity,) * len(ports)
 
 
-def _classes(cluster: Cluster) -> tuple[LinkClass, ...]:
+def _classes(cluster: Cluster) -> tuple[EqualLinks, ...]:
     """Links of every machine times how many there are, then the fabric's."""
     found: dict[tuple[str, str, float, float, str], int] = {}
     for block in cluster.blocks:
@@ -130,7 +129,7 @@ def _classes(cluster: Cluster) -> tuple[LinkClass, ...]:
         key = (cluster.link_class_name(number), link.kind, link.capacity, link.latency, link.duplex)
         found[key] = found.get(key, 0) + 1
     return tuple(
-        LinkClass(name, kind, count, capacity, latency, duplex) for (name, kind, capacity, latency, duplex), count in found.items()
+        EqualLinks(name, kind, count, capacity, latency, duplex) for (name, kind, capacity, latency, duplex), count in found.items()
     )
 
 
@@ -149,7 +148,7 @@ def _host_routes(machine: Node) -> dict[str, list[Route]]:
     return found
 
 
-def _ways(machine: Node, cables: Sequence[float]) -> tuple[Way, ...]:
+def _ways(machine: Node, cables: Sequence[float]) -> tuple[NicPath, ...]:
     load: dict[int, float] = {}
     senders: dict[int, int] = {}
     routes = _nic_routes(machine)
@@ -163,7 +162,7 @@ def _ways(machine: Node, cables: Sequence[float]) -> tuple[Way, ...]:
         for port, route in zip(machine.owned_ports[gpu], routes[name], strict=True):
             capacities = [machine.capacities[link] / load[link] for link in route.links]
             ways.append(
-                Way(
+                NicPath(
                     name,
                     machine.ports[port],
                     _relation(machine, gpu, port),
@@ -183,7 +182,7 @@ def _relation(machine: Node, gpu: int, port: int) -> str:
     return _RELATIONS.get(tier, "own")
 
 
-def _shared(machine: Node, routes: dict[str, list[Route]], towards: str) -> Iterable[Shared]:
+def _shared(machine: Node, routes: dict[str, list[Route]], towards: str) -> Iterable[SharedLink]:
     """Links that are on the routes of more than one GPU."""
     users: dict[int, dict[str, None]] = {}
     for name, ones in routes.items():
@@ -193,7 +192,7 @@ def _shared(machine: Node, routes: dict[str, list[Route]], towards: str) -> Iter
     for number, names in sorted(users.items()):
         if len(names) > 1:
             shared = machine.links[number]
-            yield Shared(shared.name, shared.kind, shared.capacity, tuple(names), towards)
+            yield SharedLink(shared.name, shared.kind, shared.capacity, tuple(names), towards)
 
 
 def picture(topology: str, nodes: int = 1, kind: Literal["svg", "png"] = "svg") -> bytes:
@@ -246,29 +245,24 @@ def text(found: Survey) -> str:
     fabric = f", {cluster.fabric.kind} fabric" if cluster.fabric is not None else ""
     machines_ = f"{cluster.nodes} machines, " if cluster.nodes > 1 else ""
     lines = [f"{cluster.name}: {machines_}{cluster.installed_gpus} GPUs ({devices}){fabric}", ""]
-    lines += _table(
-        ("link", "kind", "count", "capacity", "latency", "duplex"),
-        [
-            (one.name, one.kind, f"{one.count:,}", format_rate(one.capacity), format_time(one.latency), one.duplex)
-            for one in found.links
-        ],
-        right=(2, 3, 4),
-    )  # fmt: skip
+    columns = [
+        Column("link", align="left", margin=2), Column("kind", align="left"), Column("count", write=lambda count: f"{count:,}"),
+        Column("capacity", write=format_rate), Column("latency", write=format_time), Column("duplex", align="left"),
+    ]  # fmt: skip
+    rows = [(one.name, one.kind, one.count, one.capacity, one.latency, one.duplex) for one in found.links]
+    lines.append(Table(columns, rows).text())
     lines += ["", "bisection bandwidth, one way, for the worst halves"]
     lines += [f"  {_halves(one)}" for one in found.bisections] or ["  there is one GPU"]
     if not machine.p2p:
         lines.append("  GPUs do not reach each other over PCIe directly: the bytes pass through host memory")
     if found.ways:
-        lines += ["", "GPUs and their NICs"]
-        lines += _table(
-            ("GPU", "NIC", "path", "alone", "all at once", "latency", "links"),
-            [
-                (way.gpu, way.nic, way.relation, format_rate(way.alone), format_rate(way.together), format_time(way.latency),
-                 " ".join(way.links))
-                for way in found.ways
-            ],
-            right=(3, 4, 5),
-        )  # fmt: skip
+        columns = [
+            Column("GPU", align="left", margin=2), Column("NIC", align="left"), Column("path", align="left"),
+            Column("alone", write=format_rate), Column("all at once", write=format_rate), Column("latency", write=format_time),
+            Column("links", align="left"),
+        ]  # fmt: skip
+        ways = [(way.gpu, way.nic, way.relation, way.alone, way.together, way.latency, " ".join(way.links)) for way in found.ways]
+        lines += ["", Table(columns, ways, "GPUs and their NICs").text()]
     for towards in ("NICs", "host"):
         ones = [one for one in found.shared if one.towards == towards]
         lines += ["", f"links that GPUs share on the way to {'their NICs' if towards == 'NICs' else 'the host'}"]
@@ -299,12 +293,3 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number, number])
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
-
-
-def _table(heading: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
-    widths = [max(width(row[column]) for row in (heading, *rows)) for column in range(len(heading))]
-
-    def aligned(column: int, cell: str) -> str:
-        return at_right(cell, widths[column]) if column in right else left(cell, widths[column])
-
-    return ["  " + "  ".join(aligned(column, cell) for column, cell in enumerate(row)) for row in (heading, *rows)]

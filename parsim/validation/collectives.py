@@ -84,7 +84,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class BenchmarkSystem:
     """The machines that a set of points was measured on."""
 
     name: str
@@ -116,7 +116,7 @@ class Measurements:
     """Everything that is measured."""
 
     points: tuple[PublishedCollective, ...]
-    systems: Mapping[str, System]
+    systems: Mapping[str, BenchmarkSystem]
     bands: Mapping[str, Band]
     edges: tuple[int, int, int]
     """of the size classes [0, a), [a, b], (b, c), [c, ...) [B]"""
@@ -172,7 +172,7 @@ def _band(_: str, tree: Mapping[str, Any]) -> Band:
     return Band(str(tree["what"]), *sides)
 
 
-def _system(name: str, tree: Mapping[str, Any]) -> System:
+def _system(name: str, tree: Mapping[str, Any]) -> BenchmarkSystem:
     only_known(tree, _SYSTEM_KEYS)
     if not isinstance(tree["topology"], str | Mapping):
         raise ValueError(f"topology is a name or a mapping, not {tree['topology']!r}")
@@ -190,7 +190,7 @@ def _system(name: str, tree: Mapping[str, Any]) -> System:
         )
         for entry in tree.get("misses", ())
     )
-    return System(
+    return BenchmarkSystem(
         name=name,
         title=str(tree["title"]),
         band=str(tree["class"]),

@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from parsim.report.table import Column, Table
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.files import read
@@ -130,11 +132,16 @@ def predictions(chosen: Iterable[PublishedPeak] | None = None) -> list[Predicted
     return [predict(row, settings) for row in (rows() if chosen is None else chosen)]
 
 
-def table(found: Iterable[PredictedPeak]) -> str:
-    """One line per row: measured, predicted, error, and why it is left out of the score."""
-    lines = [f"{'row':<52} {'measured':>10} {'predicted':>10} {'error':>8}"]
+def table(found: Iterable[PredictedPeak]) -> Table:
+    """A row per published peak: measured, predicted, error, and why it is left out of the score."""
+    memory = partial(Column, write=lambda size: f"{size / 1e9:.2f} GB")
+    columns = [
+        Column("row", align="left"), memory("measured", key="measured_bytes"), memory("predicted", key="predicted_bytes"),
+        Column("error", write=lambda error: f"{100 * error:+.1f} %"), Column("", align="left", key="left_out"),
+    ]  # fmt: skip
+    rows = []
     for p in found:
-        measured, what = ("OOM", "out of memory") if p.row.peak is None else (f"{p.row.peak / 1e9:.2f} GB", "")
-        error = ("fits" if p.fits else "does not fit") if p.error is None else f"{100 * p.error:+.1f} %"
-        lines.append(f"{p.row.name:<52} {measured:>10} {p.allocated / 1e9:>7.2f} GB {error:>8}  {p.row.left_out or what}".rstrip())
-    return "\n".join(lines)
+        measured, what = ("OOM", "out of memory") if p.row.peak is None else (p.row.peak, "")
+        error = ("fits" if p.fits else "does not fit") if p.error is None else p.error
+        rows.append((p.row.name, measured, p.allocated, error, p.row.left_out or what))
+    return Table(columns, rows)

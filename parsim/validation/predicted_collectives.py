@@ -11,9 +11,10 @@ from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.estimate import PROFILES
 from parsim.hardware.nccl.inputs import Settings
+from parsim.report.table import Column, Content, Table
 from parsim.units import format_bytes
 from parsim.validation.bandwidth_bound import least_time
-from parsim.validation.collectives import HOST, Measurements, PublishedCollective, System
+from parsim.validation.collectives import HOST, BenchmarkSystem, Measurements, PublishedCollective
 from parsim.validation.score import Errors, errors, relative_error
 
 SIZES = ("< 1 MiB", "1-128 MiB", "128-512 MiB", ">= 512 MiB")
@@ -159,7 +160,7 @@ def _summaries(validation: CollectiveValidation, number: int, *, system: str | N
     return {profile: one for profile, one in found.items() if one is not None}
 
 
-def _by_system(validation: CollectiveValidation) -> Iterator[tuple[System, int, dict[str, Summary]]]:
+def _by_system(validation: CollectiveValidation) -> Iterator[tuple[BenchmarkSystem, int, dict[str, Summary]]]:
     """(system, class of sizes, summary by profile), where there are points."""
     for system in validation.measured.systems.values():
         for number in range(len(SIZES)):
@@ -214,32 +215,46 @@ def _row(one: PredictedCollective) -> dict[str, Any]:
 def text(validation: CollectiveValidation) -> str:
     """The whole comparison as text."""
     measured = validation.measured
-    profiles = validation.profiles
     lines = [
         f"{len(measured.points)} published measurements of {len(measured.systems)} systems. Error: predicted over measured time, less one,",
         "in percent, as mean / median of the size / 90th percentile of the size.",
         "",
-        f"{'system':<58} {'size':<12} {'points':>6}" + "".join(f"  {profile:>22}" for profile in profiles),
+        _system_table(validation).text(),
+        "",
+        _band_table(validation).text(),
     ]
-    seen: dict[str, None] = {}
-    for system, number, summaries in _by_system(validation):
-        title = "" if system.name in seen else system.title
-        seen[system.name] = None
-        first = next(iter(summaries.values())).errors
-        cells = "".join(f"  {_percentages(summaries[profile].errors):>22}" for profile in profiles)
-        lines.append(f"{title:<58.58} {SIZES[number]:<12} {first.rows:>6}{cells}")
-    lines += ["", f"{'inside the band':<36}{'band':<14}" + "".join(f"{profile:>16}" for profile in profiles)]
-    for band, number, summaries in _by_band(validation):
-        limits = _limits(measured, band, number)
-        written = "none claimed" if limits is None else f"±{100 * limits[1]:.0f} %" if -limits[0] == limits[1] else "factor 2"
-        cells = "".join(f"{_share(summaries[profile]):>16}" for profile in profiles)
-        lines.append(f"  {measured.bands[band].what + ', ' + SIZES[number]:<34}{written:<14}{cells}")
     lines += ["", *_misses(validation)]
     beaten = len(validation.impossible)
     lines += ["", f"{beaten} of {len(validation.predictions)} predictions are faster than the wires allow."]
     lines += [f"  {_words(one)}: at least {one.least * 1e6:.1f} us" for one in validation.impossible]
     inferred = [f"  {system.title}: {system.inferred}" for system in measured.systems.values() if system.inferred]
     return "\n".join([*lines, "", "inferred, because not printed", *inferred])
+
+
+def _system_table(validation: CollectiveValidation) -> Table:
+    """Errors by system and class of sizes."""
+    columns = [Column("system", align="left"), Column("size", align="left"), Column("points")]
+    columns += map(Column, validation.profiles)
+    rows: list[tuple[Content, ...]] = []
+    before = ""
+    for system, number, summaries in _by_system(validation):
+        points = next(iter(summaries.values())).errors.rows
+        title = "" if system.name == before else system.title[:58]
+        rows.append((title, SIZES[number], points, *(_percentages(summaries[profile].errors) for profile in validation.profiles)))
+        before = system.name
+    return Table(columns, rows)
+
+
+def _band_table(validation: CollectiveValidation) -> Table:
+    """How many points are inside the band that is claimed for them."""
+    columns = [Column("inside the band", align="left"), Column("band", align="left"), *map(Column, validation.profiles)]
+    rows: list[tuple[Content, ...]] = []
+    for band, number, summaries in _by_band(validation):
+        limits = _limits(validation.measured, band, number)
+        claimed = "none claimed" if limits is None else f"±{100 * limits[1]:.0f} %" if -limits[0] == limits[1] else "factor 2"
+        what = f"  {validation.measured.bands[band].what}, {SIZES[number]}"
+        rows.append((what, claimed, *(_share(summaries[profile]) for profile in validation.profiles)))
+    return Table(columns, rows)
 
 
 def _misses(validation: CollectiveValidation) -> list[str]:

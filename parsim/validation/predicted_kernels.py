@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Attention, Gemm
+from parsim.report.table import Column, Content, Table
 from parsim.validation.kernels import KernelMeasurements, PublishedAttention, PublishedProduct
-from parsim.validation.score import Errors, errors, relative_error
+from parsim.validation.score import FIGURES, Errors, cells, errors, relative_error
 
 WHAT = {"gemm": "product", "grouped": "grouped product", "best": "best of a sweep"}
 
@@ -54,6 +55,8 @@ _KEYS = {
     "rows": "rows", "median_absolute_error": "median", "p90_absolute_error": "p90", "worst_absolute_error": "worst", "mean_error": "bias",
 }  # fmt: skip
 """key of the JSON document -> field of `Errors`"""
+_SHOWN = ("rows", "median", "p90", "worst", "bias")
+"""figures that the text shows"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,24 +155,17 @@ def _row(one: PredictedKernel) -> dict[str, Any]:
     return {"device": row.device, **shape, "measured_s": row.time, "predicted_s": one.time, "error": one.error, "source": row.source}
 
 
-_HEAD = f"{'rows':>5}{'median':>9}{'p90':>8}{'worst':>8}{'bias':>8}   fitted on these rows"
-
-
 def text(validation: KernelValidation) -> str:
     """The whole comparison as text."""
-    measured = validation.measured
     predicted = (*validation.products, *validation.attention)
     lines = [
         f"{len(predicted)} published kernel times of {len({one.row.device for one in predicted})} devices, launch included.",
         "Predicted at the clock of a kernel benchmark; a training step runs at the device's clock_derate of it.",
-        "Error: predicted over measured time, less one, in percent: median, 90th percentile and largest of its size; bias is its mean.",
+        "Error: predicted over measured time, less one, in percent: median and 90th percentile of its size, the largest; bias is its mean.",
         "",
-        f"{'device':<18}{'type':<6}{'what':<17}{'shapes':<25}{_HEAD}",
-    ]
-    lines += _lines(measured, validation.products, tuple(SHAPES), attention=False)
-    lines += ["", f"{'device':<18}{'attention':<15}{'what':<25}{'':<8}{_HEAD}"]
-    lines += _lines(measured, validation.attention, ("all",), attention=True)
-    lines += [
+        _table(validation, attention=False).text(),
+        "",
+        _table(validation, attention=True).text(),
         "",
         "Grouped products were timed as one library call per group from the host, which parsim counts apart (software.host): large errors",
         "there are launch time. On the B200 one product in seven ran near 1400 TFLOP/s, the rest near 1090: nearly half of the kernels",
@@ -179,33 +175,34 @@ def text(validation: KernelValidation) -> str:
     return "\n".join(lines)
 
 
-def _lines(
-    measured: KernelMeasurements, predictions: Sequence[PredictedKernel], shapes: Sequence[str], *, attention: bool
-) -> Iterable[str]:
-    seen: set[str] = set()
-    before = None
+def _table(validation: KernelValidation, *, attention: bool) -> Table:
+    """A row per group of kernels and class of shapes; a device and a group are named where they begin."""
+    measured = validation.measured
+    predictions, shapes = (validation.attention, ("all",)) if attention else (validation.products, tuple(SHAPES))
+    words = [Column(name, align="left") for name in ("device", "attention" if attention else "type", "what", "shapes")]
+    columns = [*words, *(FIGURES[name] for name in _SHOWN), Column("fitted on these rows", align="left", margin=1)]
+    rows: list[tuple[Content, ...]] = []
+    before = ("", "", "")
     for group, name, one in _tables(predictions, shapes):
-        title = "" if group[0] in seen else measured.entries[group[0]].title
-        seen.add(group[0])
+        title = "" if group[0] == before[0] else measured.entries[group[0]].title[:18]
         dtype, what = ("", "") if group == before else group[1:]
-        before = group
-        label = f"{title:<18.18}{dtype:<15}{what:<33}" if attention else f"{title:<18.18}{dtype:<6}{what:<17}{name:<25}"
-        figures = f"{one.rows:>5}{100 * one.median:>9.1f}{100 * one.p90:>8.1f}{100 * abs(one.worst):>8.1f}{100 * one.bias:>+8.1f}"
         fitted = (_fitted(measured, group, attention=attention) or "no") if dtype else ""
-        yield f"{label}{figures}   {fitted}".rstrip()
+        rows.append((title, dtype, what, name, *cells(one, _SHOWN), fitted))
+        before = group
+    return Table(columns, rows)
 
 
 def picture(validation: KernelValidation, kind: Literal["svg", "png"] = "svg") -> bytes:
     """Predicted over measured rate of every kernel, a panel for each device with more than a handful."""
+    from parsim.report.plots.explanation import PredictedValue, scatter_figure
     from parsim.report.plots.figure import save
-    from parsim.report.plots.scatter import Point, scatter_figure
 
-    panels: dict[str, list[Point]] = {}
+    panels: dict[str, list[PredictedValue]] = {}
     for one in (*validation.products, *validation.attention):
         device, dtype, what = one.group
         series = "attention" if isinstance(one.row, PublishedAttention) else dtype if what == WHAT["gemm"] else f"{dtype}, {what}"
         flop = one.kernel.flop
         panels.setdefault(validation.measured.entries[device].title, []).append(
-            Point(series, flop / one.row.time / 1e12, flop / one.time / 1e12)
+            PredictedValue(series, flop / one.row.time / 1e12, flop / one.time / 1e12)
         )
     return save(scatter_figure({title: points for title, points in panels.items() if len(points) > 4}, "TFLOP/s", 0.2), kind)

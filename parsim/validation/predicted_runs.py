@@ -12,15 +12,17 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from os import cpu_count
 from typing import Any, Literal
 
 from parsim.errors import InputError
-from parsim.run import execute, simulate
+from parsim.report.table import Column, Content, Table
+from parsim.run import simulate, step_of
 from parsim.scenario.build import build
 from parsim.scenario.load import load
-from parsim.validation.runs import Fits, PublishedRun, Source
-from parsim.validation.score import Errors, errors, relative_error
+from parsim.validation.runs import Fits, PublishedRun, RunSource
+from parsim.validation.score import FIGURES, Errors, cells, errors, relative_error, signed_percent
 
 GRADES = ("a-priori", "calibrated", "held-out")
 MEMORY = {"allocated_gib": "peak_allocated_bytes", "reserved_gib": "peak_reserved_bytes", "device_used_gib": "peak_device_used_bytes"}
@@ -30,9 +32,6 @@ _KEYS = {
     "bias": "bias",
 }  # fmt: skip
 """key of the JSON document -> field of `Errors`"""
-_HEADINGS = f"{'rows':>5} {'mean':>6} {'median':>6} {'p90':>6} {'worst':>7} {'bias':>6}"
-_WARM = 2
-"""a step grows by the same time per micro-batch once this many times the pipeline's depth are under way"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class PredictedRun:
 class RunValidation:
     """All predictions."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[RunSource, ...]
     predictions: tuple[PredictedRun, ...]
     fits: Fits
 
@@ -85,9 +84,9 @@ class RunValidation:
         """Errors of the step times that count."""
         return errors(one.error for one in self.of(source, grade) if not one.row.left_out)
 
-    def memories(self, source: str, grade: str) -> Errors | None:
-        """Errors of the peak memories that count."""
-        return errors(one.memory_error for one in self.of(source, grade) if not one.row.memory_left_out)
+    def memories(self, source: str) -> Errors | None:
+        """Errors of the peak memories that count; they are predicted a priori only."""
+        return errors(one.memory_error for one in self.of(source, self.grades[0]) if not one.row.memory_left_out)
 
 
 Watch = Callable[[Iterable[PredictedRun], int], Iterable[PredictedRun]]
@@ -98,51 +97,36 @@ def _unwatched(predictions: Iterable[PredictedRun], _total: int) -> Iterable[Pre
 
 
 def step_time(tree: Mapping[str, Any], *, trust_code: bool = False) -> float:
-    """Seconds of one optimizer step of a scenario.
-
-    From 2p micro-batches on every further p add the same time; long steps are simulated with 2p and 3p micro-batches and
-    continued from there (p: pipeline size; equal to the whole simulation within 0.03 % on the published runs). `trust_code` as in `load`.
+    """Seconds of one optimizer step of a scenario; `trust_code` as in `load`.
 
     Raises:
         InputError: the scenario cannot be simulated.
     """
-    built = build(load(tree, trust_code=trust_code))
-    training, depth = built.training, built.parallelism.pipeline.size
-    few, more = _WARM * depth, (_WARM + 1) * depth
-    if training.micro_batches <= few + more:
-        return _makespan(tree, trust_code=trust_code)
-    each = training.global_batch // training.micro_batches
-    short, long = (_makespan(_with_batch(tree, each * count), trust_code=trust_code) for count in (few, more))
-    return short + (long - short) * (training.micro_batches - few) / (more - few)
+    return step_of(build(load(tree, trust_code=trust_code))).step_time
 
 
 def short_step(tree: Mapping[str, Any]) -> float:
     """Seconds of a step with no more micro-batches than stages: it changes with parameters as the whole step does."""
-    built = build(load(tree))
-    each = built.training.global_batch // built.training.micro_batches
-    return _makespan(_with_batch(tree, each * min(built.training.micro_batches, built.parallelism.pipeline.size)))
+    return step_time(_shortened(tree, 1))
 
 
 def peak_gib(tree: Mapping[str, Any], column: str) -> float:
-    """Peak memory of a scenario [GiB], of the kind that a column measured; 2p micro-batches reach it.
+    """Peak memory of a scenario [GiB], of the kind that a column measured; twice as many micro-batches as stages reach it.
 
     Raises:
         InputError: the scenario cannot be simulated.
     """
-    built = build(load(tree))
-    count = min(built.training.micro_batches, _WARM * built.parallelism.pipeline.size)
-    each = built.training.global_batch // built.training.micro_batches
-    document = simulate(_with_batch(tree, each * count)).document()
+    document = simulate(_shortened(tree, 2)).document()
     return float(document["memory"][MEMORY[column]]) / 2**30
 
 
-def _makespan(tree: Mapping[str, Any], *, trust_code: bool = False) -> float:
-    return max(execute(build(load(tree, trust_code=trust_code))).trace.end)
-
-
-def _with_batch(tree: Mapping[str, Any], size: int) -> dict[str, Any]:
+def _shortened(tree: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+    """A scenario with at most `rounds` micro-batches per stage of the pipeline."""
+    built = build(load(tree))
+    training = built.training
+    each = training.global_batch // training.micro_batches
     shorter = copy.deepcopy(dict(tree))
-    shorter["training"]["global_batch"] = size
+    shorter["training"]["global_batch"] = each * min(training.micro_batches, rounds * built.parallelism.pipeline.size)
     shorter["training"].pop("gradient_accumulation", None)
     return shorter
 
@@ -163,7 +147,7 @@ def predict(row: PublishedRun, grade: str, changes: Mapping[str, Any]) -> Predic
 
 
 def validate(
-    sources: Sequence[Source], fits: Fits, grades: Sequence[str] = GRADES, *, jobs: int | None = None, watch: Watch = _unwatched
+    sources: Sequence[RunSource], fits: Fits, grades: Sequence[str] = GRADES, *, jobs: int | None = None, watch: Watch = _unwatched
 ) -> RunValidation:
     """Predict every row in every grade, in `jobs` processes (None: one per CPU).
 
@@ -184,7 +168,7 @@ def document(validation: RunValidation) -> dict[str, Any]:
     sources: dict[str, Any] = {}
     for source in validation.sources:
         times = {grade: validation.times(source.name, grade) for grade in validation.grades}
-        memories = validation.memories(source.name, validation.grades[0])
+        memories = validation.memories(source.name)
         overall = times[main]
         sources[source.name] = {
             "title": source.title, "source": source.reference, "gpu": source.gpu, "inferred": source.inferred,
@@ -213,48 +197,51 @@ def text(validation: RunValidation, *, rows: bool = True) -> str:
     lines = []
     if rows:
         for source in validation.sources:
-            lines += [*_rows(validation, source), ""]
-    lines += ["Error of the step time: predicted over measured, less one [%]", f"{'source':<20} {'grade':<11} {_HEADINGS}"]
-    for source in validation.sources:
-        name = source.name
-        for grade in validation.grades:
-            lines.append(f"{name:<20} {grade:<11} {_summary(validation.times(source.name, grade))}")
-            name = ""
-    memories = [(source, found) for source in validation.sources if (found := validation.memories(source.name, validation.grades[0]))]
+            lines += [_rows(validation, source).text(), ""]
+    summaries = [
+        (source.name if grade == validation.grades[0] else "", grade, *cells(validation.times(source.name, grade)))
+        for source in validation.sources
+        for grade in validation.grades
+    ]
+    columns = [Column("source", align="left"), Column("grade", align="left"), *FIGURES.values()]
+    lines.append(Table(columns, summaries, "Error of the step time: predicted over measured, less one [%]").text())
+    memories = [(source.name, *cells(found)) for source in validation.sources if (found := validation.memories(source.name))]
     if memories:
-        lines += ["", "Error of the peak memory [%]", f"{'source':<32} {_HEADINGS}"]
-        lines += [f"{source.name:<32} {_summary(found)}" for source, found in memories]
+        lines += ["", Table([Column("source", align="left"), *FIGURES.values()], memories, "Error of the peak memory [%]").text()]
     lines += ["", *_left_out(validation), "", *_from_training(validation), "", *_fitted(validation), "", "inferred, because not printed"]
     lines += [f"  {source.name}: {source.inferred}" for source in validation.sources if source.inferred]
     return "\n".join(lines)
 
 
-def _rows(validation: RunValidation, source: Source) -> list[str]:
-    columns = {grade: {one.row.id: one for one in validation.of(source.name, grade)} for grade in validation.grades}
-    head = "".join(f" {grade + ' [s]':>15} {'[%]':>7}" for grade in validation.grades)
-    lines = [source.title, f"  {source.reference}", f"  {'row':<24} {'measured [s]':>12}{head}"]
+def _rows(validation: RunValidation, source: RunSource) -> Table:
+    """A row per published run, with its prediction in every grade."""
+    time = partial(Column, write=lambda seconds: f"{seconds:.5g}")
+    columns = [Column("row", align="left", margin=2), time("measured", unit="s", key="measured_s")]
+    for grade in validation.grades:
+        columns += [time(grade, unit="s", key=f"{grade}_s"), Column("", unit="%", write=signed_percent, key=f"{grade}_error")]
+    columns.append(Column("", align="left", key="note"))
+    predictions = {grade: {one.row.id: one for one in validation.of(source.name, grade)} for grade in validation.grades}
+    rows = []
     for row in source.rows:
-        cells = "".join(_cell(columns[grade][row.id]) for grade in validation.grades)
-        memory = columns[validation.grades[0]][row.id]
-        note = "  left out" if row.left_out else ""
-        if memory.gib is not None and memory.memory is not None and memory.memory_error is not None:
-            note = f"  memory {memory.memory:.4g} GiB, {memory.gib:.4g} GiB, {100 * memory.memory_error:+.1f} %{note}"
+        figures = (cell for grade in validation.grades for cell in _figures(predictions[grade][row.id]))
         measured = row.measured.get("step_time_s")
-        lines.append(f"  {row.id:<24} {'' if measured is None else f'{measured:.5g}':>12}{cells}{note}")
-    return lines
+        rows.append((row.id, "" if measured is None else measured, *figures, _note(predictions[validation.grades[0]][row.id])))
+    return Table(columns, rows, f"{source.title}\n  {source.reference}")
 
 
-def _cell(one: PredictedRun) -> str:
+def _figures(one: PredictedRun) -> tuple[Content, Content]:
+    """Predicted step time [s] and its error."""
     if one.seconds is None or one.error is None:
-        return f" {'refused' if one.refused else '':>15} {'':>7}"
-    return f" {one.seconds:>15.5g} {100 * one.error:>+7.1f}"
+        return "refused" if one.refused else "", ""
+    return one.seconds, one.error
 
 
-def _summary(found: Errors | None) -> str:
-    if found is None:
-        return f"{0:>5}"
-    shares = [f"{100 * value:>6.1f}" for value in (found.mean, found.median, found.p90)]
-    return f"{found.rows:>5} {' '.join(shares)} {100 * found.worst:>+7.1f} {100 * found.bias:>+6.1f}"
+def _note(one: PredictedRun) -> str:
+    """The peak memory, where it was measured, and that a row is left out."""
+    left_out = "left out" if one.row.left_out else ""
+    if one.gib is None or one.memory is None or one.memory_error is None:
+        return left_out
+    return f"memory {one.memory:.4g} GiB, {one.gib:.4g} GiB, {100 * one.memory_error:+.1f} %  {left_out}".rstrip()
 
 
 def _left_out(validation: RunValidation) -> list[str]:
@@ -290,10 +277,10 @@ def _fitted(validation: RunValidation) -> list[str]:
 
 def picture(validation: RunValidation, kind: Literal["svg", "png"]) -> bytes:
     """Predicted over measured step times, one panel per grade; the shade is 10 % to either side."""
+    from parsim.report.plots.explanation import PredictedValue, scatter_figure
     from parsim.report.plots.figure import save
-    from parsim.report.plots.scatter import Point, scatter_figure
 
-    panels: dict[str, list[Point]] = {}
+    panels: dict[str, list[PredictedValue]] = {}
     for grade in validation.grades:
         panels[grade] = []
         for source in validation.sources:
@@ -301,5 +288,7 @@ def picture(validation: RunValidation, kind: Literal["svg", "png"]) -> bytes:
             found = validation.times(source.name, grade)
             if found is not None:
                 label = f"{source.name} {100 * found.mean:.1f} %"
-                panels[grade] += [Point(label, one.row.measured["step_time_s"], one.seconds) for one in chosen if one.seconds is not None]
+                panels[grade] += [
+                    PredictedValue(label, one.row.measured["step_time_s"], one.seconds) for one in chosen if one.seconds is not None
+                ]
     return save(scatter_figure({grade: points for grade, points in panels.items() if points}, "s per step", 0.1), kind)

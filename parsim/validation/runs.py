@@ -83,7 +83,7 @@ class PublishedRun(Published):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RunSource:
     """A publication."""
 
     name: str
@@ -119,7 +119,7 @@ class Fits:
         return {}
 
 
-def published(directory: str | Path | None = None, names: Sequence[str] = ()) -> tuple[Source, ...]:
+def published(directory: str | Path | None = None, names: Sequence[str] = ()) -> tuple[RunSource, ...]:
     """The sources of a directory (None: those that come with parsim), all or the ones called `names`.
 
     Raises:
@@ -148,7 +148,7 @@ def fitted(directory: str | Path | None = None) -> Fits:
     return Fits(document.section("calibrated"), document.section("constants"), document.section("held_out"))
 
 
-def _source(name: str, home: Path, about: Document, findings: list[Finding]) -> Source | None:
+def _source(name: str, home: Path, about: Document, findings: list[Finding]) -> RunSource | None:
     tree = about.tree[name]
     if not isinstance(tree, Mapping):
         findings.append(Finding("expected a mapping", name).at(*about.locate(name)))
@@ -183,7 +183,7 @@ def _source(name: str, home: Path, about: Document, findings: list[Finding]) -> 
         for one in {**left_out, **no_memory}
         if one not in known and ".." not in one
     ]
-    return Source(
+    return RunSource(
         name, str(tree["title"]), str(tree["source"]), str(tree["gpu"]), str(tree.get("inferred", "")), constants, tuple(rows),
         {str(of): str(words) for of, words in (tree.get("from_training") or {}).items()},
     )  # fmt: skip

@@ -12,10 +12,10 @@ from parsim.calibration.tables import (
     CollectiveTime,
     Copy,
     Core,
-    Facts,
+    DeviceFacts,
+    MeasuredTables,
+    OptimizerStep,
     Product,
-    Step,
-    Tables,
     Timing,
     best_rate,
     catalogue_name,
@@ -50,7 +50,7 @@ def test_fit_finds_the_device_that_made_the_times():
     truth = device_from_tree(
         START | {"gemm": {"efficiency": 0.7, "k_half": 300, "wave_quantisation": 0.4, "tile_128": 0.6, "weight_gradient": 0.9}}
     )
-    found = fit(device_from_tree(START), Tables(gemm=products(truth)))
+    found = fit(device_from_tree(START), MeasuredTables(gemm=products(truth)))
     gemm = found.device.gemm
     assert gemm.efficiency == pytest.approx(0.7, rel=0.01)
     assert gemm.k_half == pytest.approx(300, rel=0.05)
@@ -65,7 +65,7 @@ def test_each_type_has_its_own_efficiency_and_what_was_not_measured_stays():
     rows = [Product(replace(shape, dtype="fp32", element=4), "forward", Timing(0.0)) for shape in SHAPES[:12]]
     truth = replace(start, gemm=replace(start.gemm, efficiency=0.5))
     rows = [Product(row.shape, "forward", Timing(gemm_time(truth, row.shape))) for row in rows]
-    found = fit(start, Tables(gemm=rows)).device
+    found = fit(start, MeasuredTables(gemm=rows)).device
     assert found.gemm.of("fp32") == pytest.approx(0.5, rel=0.02)
     assert found.gemm.weight_gradient == start.gemm.weight_gradient  # no weight gradient was measured
     assert found.attention == start.attention
@@ -75,17 +75,17 @@ def test_each_type_has_its_own_efficiency_and_what_was_not_measured_stays():
 def test_efficiencies_stay_physical_and_say_so():
     start = device_from_tree(START)
     rows = [Product(row.shape, row.step, Timing(row.time.seconds / 3)) for row in products(start)]  # faster than the peak
-    found = fit(start, Tables(gemm=rows))
+    found = fit(start, MeasuredTables(gemm=rows))
     assert found.device.gemm.efficiency <= 1.0
     assert "gemm.efficiency bf16" in found.at_bounds
-    assert "On the edge of what is physical" in "\n".join(summary(found, Tables(gemm=rows)))
+    assert "On the edge of what is physical" in "\n".join(summary(found, MeasuredTables(gemm=rows)))
 
 
 def test_one_strange_row_does_not_bend_the_rest():
     start = device_from_tree(START)
     rows = products(start)
     rows[7] = Product(rows[7].shape, rows[7].step, Timing(30 * rows[7].time.seconds))
-    found = fit(start, Tables(gemm=rows))
+    found = fit(start, MeasuredTables(gemm=rows))
     assert found.device.gemm.efficiency == pytest.approx(0.8, rel=0.02)
     assert found.gemm.median < 0.02
 
@@ -99,7 +99,7 @@ def test_attention_fit():
         for back in (False, True)
     ]
     rows = [Core(shape, Timing(attention_time(truth, shape))) for shape in shapes]
-    found = fit(device_from_tree(START), Tables(attention=rows))
+    found = fit(device_from_tree(START), MeasuredTables(attention=rows))
     table = found.device.attention["flash2"]
     assert (table.forward, table.backward, table.d64) == (
         pytest.approx(0.45, rel=0.02),
@@ -116,7 +116,7 @@ def test_timing_is_the_median_and_the_distance_of_the_quartiles():
     assert timing([2.0, 4.0]) == Timing(3.0, 2.0 / 3.0)
 
 
-TABLES = Tables(
+TABLES = MeasuredTables(
     gemm=[
         Product(Gemm(256, 512, 1024, 1, "fp32", 4), "forward", Timing(3e-3, 0.01)),
         Product(Gemm(256, 1024, 512, 1, "fp32", 4), "backward_input", Timing(3.1e-3, 0.02)),
@@ -124,7 +124,7 @@ TABLES = Tables(
     ],
     attention=[Core(Attention(1, 4, 4, 256, 256, 64, causal=True, implementation="mem-efficient", dtype="fp32"), Timing(2e-3))],
     copy=[Copy(2**20, Timing(50e-6)), Copy(2**24, Timing(1e-3))],
-    optimizer=[Step("fused", 10**6, Timing(2e-3)), Step("foreach", 10**6, Timing(8e-3))],
+    optimizer=[OptimizerStep("fused", 10**6, Timing(2e-3)), OptimizerStep("foreach", 10**6, Timing(8e-3))],
     kernel=Timing(2e-6),
     issue=Timing(2.5e-6),
     collectives=[CollectiveTime("all_reduce", 2, 65536, Timing(4e-4, 0.1), "Gloo through PyTorch")],
@@ -132,7 +132,7 @@ TABLES = Tables(
     versions={"torch": "2.13.0+cpu"},
     source="parsim calibrate --device cpu",
 )
-CPU = Facts("CPU Example 9000", 16 * 2**30, 2, 32 * 2**20, 0.0, "", ("fp32",))
+CPU = DeviceFacts("CPU Example 9000", 16 * 2**30, 2, 32 * 2**20, 0.0, "", ("fp32",))
 
 
 def test_rates_by_hand():
@@ -157,8 +157,8 @@ def test_the_written_device_loads_and_answers_with_the_measured_times():
 
 
 def test_a_gpu_of_the_catalogue_keeps_its_datasheet():
-    gpu = Facts("NVIDIA A100-SXM4-80GB", 85094039552, 108, 40 * 2**20, 8.0, "NVIDIA", ("bf16",))
-    tables = Tables(gemm=[Product(Gemm(8192, 8192, 8192), "forward", Timing(4.4e-3))], date="2026-01-02", source="here")
+    gpu = DeviceFacts("NVIDIA A100-SXM4-80GB", 85094039552, 108, 40 * 2**20, 8.0, "NVIDIA", ("bf16",))
+    tables = MeasuredTables(gemm=[Product(Gemm(8192, 8192, 8192), "forward", Timing(4.4e-3))], date="2026-01-02", source="here")
     device = checked(described(gpu, tables, "A100, rack 7").yaml, "x.yaml")
     assert (device.peak["bf16"], device.bandwidth, device.tdp, device.nvlink) == (312e12, 2039e9, 400.0, "nvlink3")
     assert kernel_time(device, Gemm(8192, 8192, 8192)) == pytest.approx(4.4e-3)
@@ -166,10 +166,10 @@ def test_a_gpu_of_the_catalogue_keeps_its_datasheet():
 
 
 def test_rows_that_cannot_be_true_are_left_out_and_said():
-    gpu = Facts("NVIDIA A100-SXM4-80GB", 85094039552, 108, 40 * 2**20, 8.0, "NVIDIA", ("bf16",))
+    gpu = DeviceFacts("NVIDIA A100-SXM4-80GB", 85094039552, 108, 40 * 2**20, 8.0, "NVIDIA", ("bf16",))
     right = Product(Gemm(8192, 8192, 8192), "forward", Timing(4.4e-3))
     fast = Product(Gemm(4096, 8192, 8192), "forward", Timing(1.0e-3))
-    tables = Tables(gemm=[fast, right], copy=[Copy(2**30, Timing(1e-6))], date="2026-01-02", source="here")
+    tables = MeasuredTables(gemm=[fast, right], copy=[Copy(2**30, Timing(1e-6))], date="2026-01-02", source="here")
     result = described(gpu, tables, "A100")
     assert result.tables.gemm == [right]
     assert result.tables.copy == []

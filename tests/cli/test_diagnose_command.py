@@ -7,8 +7,8 @@ import pytest
 from parsim import load, simulate
 from parsim.cli import execute
 from parsim.hardware.nccl.cost import collective_cost
+from parsim.interop.nccl_logs import parse_debug
 from parsim.scenario.build import build
-from parsim.scenario.importers.nccl_debug import parse_debug
 from parsim.study.diagnose_text import saved
 
 SCENARIO = """\

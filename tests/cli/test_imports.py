@@ -19,7 +19,17 @@ UNUSED = {
     "check gpt3-175b-64x-a100": (*PICTURES, *SIMULATION, *TABLES, "parsim.report", "parsim.theory", "parsim.commands"),
     "show gpt3-175b-64x-a100": (*PICTURES, *SIMULATION, *TABLES, "parsim.report", "parsim.theory", "parsim.commands"),
     "explain mfu": (*PICTURES, *SIMULATION, *DESCRIPTION, *TABLES),
-    "flops gpt2": (*PICTURES, "simpy", "networkx", "numpy", "parsim.run", "parsim.hardware", "parsim.report", *TABLES),
+    "flops gpt2": (
+        *PICTURES,
+        "simpy",
+        "networkx",
+        "numpy",
+        "parsim.run",
+        "parsim.hardware",
+        "parsim.report.measured",
+        "parsim.report.metrics",
+        *TABLES,
+    ),
     "run mlp-1x-a100 --json": (*PICTURES, "networkx", "parsim.study", *TABLES),
     "fit gpt2 --on '1x a100-80gb'": (*PICTURES, "networkx", *TABLES),
 }

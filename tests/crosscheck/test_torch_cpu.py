@@ -14,8 +14,9 @@ from small_models import small
 from torch_side import BITS, counterpart, module, saved_bytes, torch
 
 from parsim.model.activations import saved_bytes as predicted_bytes
+from parsim.model.attention import AttentionCore
+from parsim.model.elementwise import Dropout, LayerNorm
 from parsim.model.model import Model, Workload
-from parsim.model.operators import AttentionCore, Dropout, LayerNorm
 
 BATCH, SEQUENCE, HIDDEN = 3, 32, 64
 TOKENS = BATCH * SEQUENCE

@@ -13,8 +13,9 @@ from small_models import SMALL, small
 from torch_side import counterpart, flop, gpu_kernels, ids, module, torch, transformers
 
 from parsim.model.catalogue import build_model
+from parsim.model.liveness import tape
 from parsim.model.model import Model, Workload
-from parsim.model.tape import Step, tape
+from parsim.model.tape import Step
 
 BATCH, SEQUENCE = 3, 32
 EAGER_ONLY = ("bloom", "mpt", "gemma2")

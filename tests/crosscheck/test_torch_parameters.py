@@ -13,8 +13,8 @@ from small_models import SMALL, SPECIAL, small
 from torch_side import class_of, counterpart, module, parameters, transformers
 
 from parsim.model.catalogue import build_model
-from parsim.model.counts import parameter_count
 from parsim.model.families import MODEL_TYPES
+from parsim.model.model import parameter_count
 
 CONFIGS = Path(__file__).parent.parent / "data" / "hf"
 

@@ -8,7 +8,7 @@ HEAD = """\
 # Glossary
 
 `parsim explain NAME` prints the definition of a number, `parsim explain` all of them.
-The first part is written from `parsim/report/definitions.py`, where the program has it from; names are keys of `report.json`.
+The first part is written from `parsim/report/definitions.toml`, where the program has it from; names are keys of `report.json`.
 
 ## Numbers of the report
 """

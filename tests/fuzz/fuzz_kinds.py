@@ -56,7 +56,7 @@ def shipped(*patterns: str) -> tuple[str, ...]:
     return tuple(path.read_text(encoding="utf-8") for pattern in patterns for path in sorted(ROOT.glob(pattern)))
 
 
-IMPORT = "parsim.scenario.importers.training.config:import_config"
+IMPORT = "parsim.interop.formats:import_config"
 TRAINING = {path.name: path.read_text(encoding="utf-8") for path in sorted((DATA / "training").iterdir())}
 ON = "--on dgx-a100-80gb"
 
@@ -252,7 +252,7 @@ KINDS = (
         "lines",
         lambda: shipped("tests/data/topo-m/0[1-9]*.txt"),
         ("import topo {}", "import topo {} --json"),
-        "parsim.scenario.importers.topo_m:import_topo",
+        "parsim.interop.topo_m:import_topo",
     ),
     Kind(
         "NCCL topology XML",
@@ -260,7 +260,7 @@ KINDS = (
         "xml",
         (seeds.XML,),
         ("import topo {}", "import topo {} --device a100-sxm-80gb --json"),
-        "parsim.scenario.importers.nccl_xml:import_nccl_xml",
+        "parsim.interop.nccl_xml:import_nccl_xml",
     ),
     Kind(
         "log of nccl-tests",
@@ -271,7 +271,7 @@ KINDS = (
             "collective all-reduce --topology dgx-a100-80gb --gpus 2 --compare {}",
             "collective all-reduce --topology dgx-a100-80gb --compare {} --json",
         ),
-        "parsim.scenario.importers.nccl_tests:parse_log",
+        "parsim.interop.nccl_logs:parse_log",
     ),
     Kind(
         "NCCL_DEBUG log",

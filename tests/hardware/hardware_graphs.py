@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -153,7 +153,7 @@ class Quiet(Interconnect):
     def cost(self, collective: Any) -> CollectiveCost:
         found = super().cost(collective)
         weight = self.weights.get(collective.kind, 1.0)
-        return replace(found, latency=0.0, flows=tuple(replace(flow, weight=weight) for flow in found.flows))
+        return found._replace(latency=0.0, flows=tuple(flow._replace(weight=weight) for flow in found.flows))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 
 from parsim.errors import TopologyError
 from parsim.hardware.collectives import collective_cost
+from parsim.hardware.fabric.direct import FullMesh, Torus
+from parsim.hardware.fabric.links import LinkKind
+from parsim.hardware.fabric.switches import Fabric, FatTree, RailOptimised
 
 
 def names(cluster, route):
@@ -209,3 +213,28 @@ def test_routes_back_are_as_long_and_share_no_link(a, b, kind):
 clusters = {
     kind: shipped("dgx-a100-80gb", nodes=4, fabric={"kind": kind}) for kind in ("rail-optimised", "fat-tree", "single-switch", "full-mesh")
 }
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["full", "half"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda link: Fabric(link, [(3, 2)]),
+        lambda link: FatTree(link, [(5, 4)], 8, 2.0),
+        lambda link: FatTree(link, [(5, 3), (2, 2)], 4, 2.0, hashed=True),
+        lambda link: RailOptimised(link, [(10, 4)], 8, 1.0),
+        lambda link: FullMesh(link, [(4, 2)]),
+        lambda link: Torus(link, [(12, 1)], (3, 4)),
+    ],
+    ids=["switch", "fat-tree", "hashed", "rails", "mesh", "torus"],
+)
+def test_classes_of_links_are_those_of_every_link(make, half):
+    link = LinkKind("net", "network", 50e9, 0.0, duplex="half" if half else "full")
+    fabric = make(link)
+    every = Counter((fabric.link_class(local), fabric.link(local).kind, fabric.capacity(local)) for local in range(fabric.link_count))
+    counted = Counter()
+    for local, count in fabric.classes_of_links():
+        counted[fabric.link_class(local), fabric.link(local).kind, fabric.capacity(local)] += count
+    assert counted == every
+    ends = {end for local in range(fabric.link_count) for end in fabric.ends(local) if not end.startswith("node")}
+    assert sum(fabric.switches().values()) == len(ends)

@@ -335,7 +335,7 @@ class Given:
         self.capacity = capacity
 
     def cost(self, collective):
-        return replace(collective_cost(switched(2, 1), (0,), "barrier", 0), flows=(self.flows[collective.bytes],))
+        return collective_cost(switched(2, 1), (0,), "barrier", 0)._replace(flows=(self.flows[collective.bytes],))
 
 
 def test_oracle_29_a_folded_class_takes_as_long():
@@ -345,7 +345,7 @@ def test_oracle_29_a_folded_class_takes_as_long():
     (one,) = collective_cost(cluster, RAILS[0].group, "all_reduce", GB, RING).flows
     trunks = {link for link, _ in one.path if "spine" in cluster.link_class_name(link)}
     assert len(trunks) == 4
-    folded = replace(one, path=tuple((link, 8 * crossings if link in trunks else crossings) for link, crossings in one.path))
+    folded = one._replace(path=tuple((link, 8 * crossings if link in trunks else crossings) for link, crossings in one.path))
     assert set(ends(Given([folded], cluster.capacity), [Job("all_reduce", (0, 1), 0)])) == set(apart)
 
 

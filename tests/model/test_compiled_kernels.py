@@ -9,10 +9,12 @@ import pytest
 
 from parsim.kernel import Memory
 from parsim.model.activations import block_saved_bytes
+from parsim.model.attention import AttentionCore
 from parsim.model.catalogue import build_model
+from parsim.model.elementwise import RMSNorm
+from parsim.model.liveness import tape
+from parsim.model.loss import Loss
 from parsim.model.model import Model, Workload
-from parsim.model.operators import AttentionCore, Loss, RMSNorm
-from parsim.model.tape import tape
 
 H, F, A, V = 512, 1376, 8, 32000
 EAGER = Workload(2, 256)

@@ -9,9 +9,9 @@ from structures import STRUCTURES, look_up, shipped
 
 from parsim.errors import ModelError
 from parsim.model.catalogue import build_model
+from parsim.model.liveness import tape
+from parsim.model.loss import Loss
 from parsim.model.model import Model, Workload
-from parsim.model.operators import Loss
-from parsim.model.tape import tape
 
 
 def built(name: str, loss: str = "auto", **changes: Any) -> Model:

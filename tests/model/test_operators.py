@@ -9,26 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim.kernel import Attention, Gemm, Kernel
+from parsim.model.attention import AttentionCore, QKNorm, Rotary
+from parsim.model.convolution import BatchNorm, Conv2d, Pool
+from parsim.model.elementwise import ACTIVATIONS, Activation, Dropout, GatedActivation, LayerNorm, RMSNorm
+from parsim.model.linear import Embedding, Linear
+from parsim.model.loss import Loss
+from parsim.model.mixture import GroupedLinear, mixture_of_experts
 from parsim.model.model import Operator, Work, Workload
-from parsim.model.operators import (
-    ACTIVATIONS,
-    Activation,
-    AttentionCore,
-    BatchNorm,
-    Conv2d,
-    Dropout,
-    Embedding,
-    GatedActivation,
-    GroupedLinear,
-    LayerNorm,
-    Linear,
-    Loss,
-    Pool,
-    QKNorm,
-    RMSNorm,
-    Rotary,
-    mixture_of_experts,
-)
 
 SIXTEEN: dict[str, Any] = {"element": 2, "dtype": "bf16"}
 SINGLE: dict[str, Any] = {"element": 4, "dtype": "fp32"}

@@ -8,9 +8,11 @@ import pytest
 
 from parsim.kernel import Memory
 from parsim.model.activations import block_saved_bytes
+from parsim.model.attention import AttentionCore
+from parsim.model.elementwise import Activation, Dropout, LayerNorm, ResidualAdd
+from parsim.model.linear import Linear
+from parsim.model.liveness import tape
 from parsim.model.model import Block, Workload
-from parsim.model.operators import Activation, AttentionCore, Dropout, LayerNorm, Linear, ResidualAdd
-from parsim.model.tape import tape
 
 MIB = 2**20
 

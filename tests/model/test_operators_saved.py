@@ -8,25 +8,14 @@ from functools import cache
 import pytest
 
 from parsim.model.activations import block_saved_bytes, saved_bytes
+from parsim.model.attention import AttentionCore, Rotary, RotaryTables
 from parsim.model.catalogue import build_model
+from parsim.model.convolution import Conv2d
+from parsim.model.elementwise import Activation, Flatten, GatedActivation, LayerNorm, Prefix, ResidualAdd, RMSNorm, SelectToken
+from parsim.model.linear import Linear
+from parsim.model.liveness import tape
+from parsim.model.loss import Loss
 from parsim.model.model import Block, Model, Workload
-from parsim.model.operators import (
-    Activation,
-    AttentionCore,
-    Conv2d,
-    Flatten,
-    GatedActivation,
-    LayerNorm,
-    Linear,
-    Loss,
-    Prefix,
-    ResidualAdd,
-    RMSNorm,
-    Rotary,
-    RotaryTables,
-    SelectToken,
-)
-from parsim.model.tape import tape
 
 MIB = 2**20
 

@@ -9,9 +9,8 @@ from structures import STRUCTURES
 from structures import shipped as model
 
 from parsim.kernel import Attention
-from parsim.model.counts import parameter_count
 from parsim.model.flops import forward_flop
-from parsim.model.model import Model, Workload
+from parsim.model.model import Model, Workload, parameter_count
 from parsim.model.parts import PASSES, Part, parts
 
 

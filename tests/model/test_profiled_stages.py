@@ -9,9 +9,8 @@ import pytest
 from parsim.errors import ModelError
 from parsim.kernel import Fixed
 from parsim.model.catalogue import build_model
-from parsim.model.counts import parameter_count
-from parsim.model.model import Model, Workload
-from parsim.model.tape import tape
+from parsim.model.liveness import tape
+from parsim.model.model import Model, Workload, parameter_count
 
 STAGE = {"forward": "18.5 ms", "backward_input": "18.1 ms", "backward_weight": "9.3 ms", "send": "0.6 ms", "activation": "1.2 GiB"}
 

@@ -10,22 +10,14 @@ from hypothesis import strategies as st
 
 from parsim.errors import ModelError
 from parsim.kernel import Gemm, Memory
+from parsim.model.attention import AttentionCore, Rotary
+from parsim.model.elementwise import Activation, Dropout, Flatten, GatedActivation, LayerNorm, ResidualAdd, RMSNorm
+from parsim.model.linear import Linear
+from parsim.model.liveness import tape
+from parsim.model.loss import Loss
+from parsim.model.mixture import mixture_of_experts
 from parsim.model.model import Block, Operator, Workload
-from parsim.model.operators import (
-    Activation,
-    AttentionCore,
-    Dropout,
-    Flatten,
-    GatedActivation,
-    LayerNorm,
-    Linear,
-    Loss,
-    ResidualAdd,
-    RMSNorm,
-    Rotary,
-    mixture_of_experts,
-)
-from parsim.model.tape import Step, Tape, tape
+from parsim.model.tape import Step, Tape
 
 WIDTH = 8
 BOUNDARY = {"input", "output", "grad_output", "grad_input"}

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from jobs import job, model_of, tree
 
+from parsim.model.adapters import stored_bytes
 from parsim.model.catalogue import build_model
 from parsim.model.finetune import Finetune, finetuned
-from parsim.model.quantised import stored_bytes
+from parsim.parallel.optimizer import weight_bytes
 from parsim.parallel.settings import Optimizer, Recompute
-from parsim.parallel.storage import trains, weight_bytes
 
 SMALL = {"family": "llama", "hidden": 256, "layers": 4, "heads": 4, "vocabulary": 1024, "mlp": 512, "maximum_sequence": 512}
 ADAPTERS = 4 * 8 * (4 * (256 + 256) + 3 * (256 + 512))
@@ -42,7 +42,7 @@ def test_states_of_llama_7b(recipe, states):
     run = job(finetuned(model_of("llama-7b"), recipe), finetune=recipe)
     plan = run.plan
     weights = [w for chunk in plan.chunks for w in plan.weights(chunk)]
-    trained = sum(w.count for w in weights if trains(w))
+    trained = sum(w.count for w in weights if w.trains)
     precision = plan.training.precision
     stored = sum(weight_bytes(w, plan.training) for w in weights)
     assert stored + trained * (precision.gradients + precision.master + 8) == states
@@ -57,7 +57,7 @@ def test_the_rest_in_sixteen_bits_beside_fp32_adapters():
     run = tuned(recipe, precision=PRESETS["amp-bf16"])
     plan = run.plan
     weights = [w for chunk in plan.chunks for w in plan.weights(chunk)]
-    base = sum(w.count for w in weights if not trains(w))
+    base = sum(w.count for w in weights if not w.trains)
     assert sum(weight_bytes(w, plan.training) for w in weights) == 2 * base + 4 * ADAPTERS
 
 
@@ -98,7 +98,7 @@ def test_a_whole_base_is_resident_and_not_gathered():
     sharded = tuned(QLORA, data=4, data_settings={"strategy": "fsdp"})
     resident = [sum(run_.program.tensors[0][i].bytes for i in run_.program.resident[0]) for run_ in (run, sharded)]
     plan = run.plan
-    base = sum(weight_bytes(w, plan.training) for chunk in plan.chunks for w in plan.weights(chunk) if not trains(w))
+    base = sum(weight_bytes(w, plan.training) for chunk in plan.chunks for w in plan.weights(chunk) if not w.trains)
     assert resident[0] - resident[1] == pytest.approx(base * 3 / 4, abs=100)
 
 

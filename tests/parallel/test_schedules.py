@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from parsim.errors import PlanError
 from parsim.parallel.schedules import NAMES, Slot, check, chunks, homes, peak_in_flight, schedule, to_text
-from parsim.parallel.schedules.pipedream import endless, pipedream, staleness, weight_versions
+from parsim.parallel.schedules.classic import endless, pipedream, staleness, weight_versions
 from parsim.theory import in_flight, pipedream_staleness, pipedream_versions
 
 sizes = st.tuples(st.integers(1, 7), st.integers(1, 4), st.integers(1, 4))

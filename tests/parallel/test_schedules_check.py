@@ -10,7 +10,7 @@ from parsim.parallel.schedules import Slot, check, deadlock, schedule
 from parsim.parallel.schedules.blocking import Exchange, blocking_order
 from parsim.parallel.schedules.check import circle
 from parsim.parallel.schedules.custom import from_text
-from parsim.parallel.schedules.order import run_in_order
+from parsim.parallel.schedules.slot import run_in_order
 
 GOOD = "F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0 F1.1 B1.1"
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from parsim import theory
 from parsim.errors import DeadlockError, PlanError
 from parsim.parallel.schedules import NAMES, peak_in_flight, schedule
+from parsim.parallel.schedules.classic import staleness, weight_versions
 from parsim.parallel.schedules.custom import from_text
-from parsim.parallel.schedules.pipedream import staleness, weight_versions
 from parsim.program.check import check
 from parsim.program.program import Lane, Program
 from parsim.program.unit_times import as_run, unit_program

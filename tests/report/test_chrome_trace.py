@@ -17,9 +17,9 @@ from parsim.calibration.kineto import parse_trace
 from parsim.program.program import Collective
 from parsim.report import Report
 from parsim.report.chrome_trace import write_chrome_trace
-from parsim.report.link_use import link_curves
-from parsim.report.profiled import collective_args, element, kernel_name, listed, streams
+from parsim.report.communication import link_curves
 from parsim.report.timeline import COMMUNICATION, COMPUTE_LANE, KEYS, sweep
+from parsim.report.trace_slices import collective_args, element, kernel_name, listed, streams
 from parsim.run import simulate
 
 SCENARIOS = (

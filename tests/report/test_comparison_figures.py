@@ -13,10 +13,10 @@ from matplotlib.patches import Rectangle
 
 from parsim.report.lanes import timeline_data
 from parsim.report.plots import style
-from parsim.report.plots.comparison import COLUMN, Entry, breakdown_figure, collectives_figure, memory_figure
+from parsim.report.plots.comparison import COLUMN, ComparedRun, breakdown_figure, collectives_figure, memory_figure
 from parsim.report.plots.comparison_timelines import timelines_figure
 from parsim.report.plots.figure import save
-from parsim.report.plots.pareto import Place, front, pareto_figure
+from parsim.report.plots.tradeoff import RunPoint, front, pareto_figure
 from parsim.report.report import Report
 from parsim.report.timeline import COMMUNICATION, KEYS
 from parsim.report.verdict import WORDS
@@ -31,15 +31,19 @@ def reports() -> dict[str, Report]:
 
 
 @pytest.fixture(scope="module")
-def zero() -> list[Entry]:
+def zero() -> list[ComparedRun]:
     tree = {
         "model": "gpt2", "cluster": {"topology": "dgx-a100-80gb", "gpus": 2},
         "training": {"sequence_length": 128, "global_batch": 8, "micro_batch": 4},
     }  # fmt: skip
-    kept = [Entry(name, simulate(tree, f"parallel.data.strategy={name}").document()) for name in ("ddp", "zero3")]
+    kept = [ComparedRun(name, simulate(tree, f"parallel.data.strategy={name}").document()) for name in ("ddp", "zero3")]
     tight = simulate(tree, "cluster.set.device.memory=1 GiB").document()
     assert tight["memory"]["fits"] is False
-    return [*kept, Entry("1 GiB", tight, "memory: too little"), Entry("broken", None, "parallel.tensor.size: 3 does not divide 2")]
+    return [
+        *kept,
+        ComparedRun("1 GiB", tight, "memory: too little"),
+        ComparedRun("broken", None, "parallel.tensor.size: 3 does not divide 2"),
+    ]
 
 
 def bars(figure: Figure) -> list[Rectangle]:
@@ -59,7 +63,7 @@ def entries(figure: Figure) -> list[str]:
     return [text.get_text() for text in legend.get_texts()]
 
 
-def test_the_bars_of_a_step_are_its_breakdown(zero: list[Entry]) -> None:
+def test_the_bars_of_a_step_are_its_breakdown(zero: list[ComparedRun]) -> None:
     figure = breakdown_figure(zero)
     assert figure.axes[0].get_xlabel() == "step time [ms]"
     for place, entry in enumerate(zero[:3]):
@@ -81,13 +85,13 @@ def test_classes_of_one_colour_differ_in_hatch() -> None:
     assert {style.KEYS[key] for key in COMMUNICATION} == {style.VERMILION, style.PURPLE}
 
 
-def test_the_legend_names_what_is_there_once(zero: list[Entry]) -> None:
+def test_the_legend_names_what_is_there_once(zero: list[ComparedRun]) -> None:
     known = [WORDS[key] for key in KEYS if any(one.document and one.document["breakdown_s"][key] > 0 for one in zero)]
     assert entries(breakdown_figure(zero)) == known
     assert sorted(entries(collectives_figure(zero))) == ["communication, exposed", "communication, hidden"]
 
 
-def test_the_bars_of_memory_are_the_peak_and_the_line_is_the_capacity(zero: list[Entry]) -> None:
+def test_the_bars_of_memory_are_the_peak_and_the_line_is_the_capacity(zero: list[ComparedRun]) -> None:
     figure = memory_figure(zero[:2])
     assert figure.axes[0].get_xlabel() == "memory at the peak of a device [GiB]"
     for place, entry in enumerate(zero[:2]):
@@ -100,14 +104,14 @@ def test_the_bars_of_memory_are_the_peak_and_the_line_is_the_capacity(zero: list
 
 
 def test_every_device_of_a_pipeline_has_a_bar(reports: dict[str, Report]) -> None:
-    figure = memory_figure([Entry(name, report.document()) for name, report in reports.items()])
+    figure = memory_figure([ComparedRun(name, report.document()) for name, report in reports.items()])
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels[:5] == ["gpipe · stage 0", "gpipe · stage 1", "gpipe · stage 2", "gpipe · stage 3", "1f1b · stage 0"]
     places = figure.axes[0].get_yticks()
     assert places[4] - places[3] > places[3] - places[2], "runs stand apart"
 
 
-def test_collectives_are_grouped_by_kind_and_split_by_what_is_seen(zero: list[Entry]) -> None:
+def test_collectives_are_grouped_by_kind_and_split_by_what_is_seen(zero: list[ComparedRun]) -> None:
     figure = collectives_figure(zero)
     for kind in ("AllGather, data", "ReduceScatter, data", "AllReduce, data"):
         assert kind in words(figure)
@@ -135,8 +139,11 @@ def test_timelines_stand_on_one_axis_and_end_where_they_end(reports: dict[str, R
 
 
 @pytest.mark.parametrize("width", [COLUMN, 7.0])
-def test_nothing_is_cut_off_in_print(zero: list[Entry], reports: dict[str, Report], width: float) -> None:
-    places = [Place("a long name of a variant", 1.0, 30 * GIB, fits=True, capacity=80 * GIB), Place("other", 1.01, 31 * GIB, fits=False)]
+def test_nothing_is_cut_off_in_print(zero: list[ComparedRun], reports: dict[str, Report], width: float) -> None:
+    places = [
+        RunPoint("a long name of a variant", 1.0, 30 * GIB, fits=True, capacity=80 * GIB),
+        RunPoint("other", 1.01, 31 * GIB, fits=False),
+    ]
     figures: list[Figure] = [
         breakdown_figure(zero, width=width), memory_figure(zero, width=width), collectives_figure(zero, width=width),
         pareto_figure(places, width=width),
@@ -163,7 +170,8 @@ def test_nothing_is_cut_off_in_print(zero: list[Entry], reports: dict[str, Repor
 
 def test_the_front_of_four() -> None:
     places = [
-        Place(*one, fits=fits) for *one, fits in [("a", 1.0, 40, True), ("b", 2.0, 30, True), ("c", 2.5, 35, True), ("d", 0.5, 90, False)]
+        RunPoint(*one, fits=fits)
+        for *one, fits in [("a", 1.0, 40, True), ("b", 2.0, 30, True), ("c", 2.5, 35, True), ("d", 0.5, 90, False)]
     ]
     assert [place.label for place in front(places)] == ["a", "b"]
     figure = pareto_figure(places)
@@ -174,10 +182,10 @@ def test_the_front_of_four() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.booleans()), min_size=1, max_size=12))
 def test_nobody_beats_the_front(points: list[tuple[int, int, bool]]) -> None:
-    places = [Place(str(number), time, peak, fits) for number, (time, peak, fits) in enumerate(points)]
+    places = [RunPoint(str(number), time, peak, fits) for number, (time, peak, fits) in enumerate(points)]
     best = front(places)
 
-    def beats(one: Place, other: Place) -> bool:
+    def beats(one: RunPoint, other: RunPoint) -> bool:
         return one.time <= other.time and one.peak <= other.peak and (one.time, one.peak) != (other.time, other.peak)
 
     fitting = [place for place in places if place.fits]
@@ -187,7 +195,7 @@ def test_nobody_beats_the_front(points: list[tuple[int, int, bool]]) -> None:
 
 
 def test_labels_do_not_cover_each_other() -> None:
-    places = [Place(f"variant {number}", 1.0 + number / 500, (20 + number % 2) * GIB, fits=True) for number in range(5)]
+    places = [RunPoint(f"variant {number}", 1.0 + number / 500, (20 + number % 2) * GIB, fits=True) for number in range(5)]
     figure = pareto_figure(places)
     figure.draw_without_rendering()
     boxes: list[Any] = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text()]
@@ -199,7 +207,7 @@ def test_only_the_stages_that_do_not_fit_are_said_not_to(reports: dict[str, Repo
     document = reports["gpipe"].document()
     devices = [{**device, "peak_bytes": (number + 1) * GIB} for number, device in enumerate(document["memory"]["devices"])]
     memory = {**document["memory"], "devices": devices, "capacity_bytes": 3 * GIB, "reserve_bytes": 0, "fits": False}
-    figure = memory_figure([Entry("gpipe", {**document, "memory": memory})])
+    figure = memory_figure([ComparedRun("gpipe", {**document, "memory": memory})])
     assert [text.get_text() for text in figure.axes[0].texts] == ["1.00 GiB", "2.00 GiB", "3.00 GiB", "4.00 GiB, does not fit"]
     marks = [label.get_text().startswith("gpipe ✗") for label in figure.axes[0].get_yticklabels()]
     assert marks == [False, False, False, True]

@@ -5,12 +5,11 @@ import itertools
 import pytest
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from parsim.report.plots.collective import Dot, Mark, collective_figure
-from parsim.report.plots.fabric import blocks
+from parsim.report.plots.collective import MeasuredSize, PredictedSize, collective_figure
 from parsim.report.plots.figure import save
 from parsim.report.plots.machine import lay_out
 from parsim.report.plots.style import BLUE
-from parsim.report.plots.topology import topology_figure
+from parsim.report.plots.topology import blocks, topology_figure
 from parsim.scenario.files import names
 from parsim.scenario.machines import machines
 
@@ -109,13 +108,13 @@ def test_every_kind_of_fabric_is_drawn(topology, nodes, fabric):
 
 
 DOTS = [
-    Dot(2**power, 1e-5 + 2**power / 1e11, 1.0 + 2**power, "ring" if power > 20 else "tree", "simple" if power > 22 else "ll")
+    PredictedSize(2**power, 1e-5 + 2**power / 1e11, 1.0 + 2**power, "ring" if power > 20 else "tree", "simple" if power > 22 else "ll")
     for power in range(10, 30)
 ]
 
 
 def test_a_collective_names_its_algorithms():
-    figure = collective_figure(DOTS, [Mark(2**20, 2e-5, 1e9), Mark(2**20, 2e-5, 1e9, in_place=True)], title="all-reduce")
+    figure = collective_figure(DOTS, [MeasuredSize(2**20, 2e-5, 1e9), MeasuredSize(2**20, 2e-5, 1e9, in_place=True)], title="all-reduce")
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [
         "tree ll",
@@ -133,5 +132,5 @@ def test_a_collective_names_its_algorithms():
 
 
 def test_odd_cases_of_a_collective():
-    for dots in ([], DOTS[:1], [Dot(0, 1e-5, 0.0, "ring", "ll"), Dot(8, 1e-5, 8e5, "unheard-of", "x")]):
+    for dots in ([], DOTS[:1], [PredictedSize(0, 1e-5, 0.0, "ring", "ll"), PredictedSize(8, 1e-5, 8e5, "unheard-of", "x")]):
         assert save(collective_figure(dots, title="全归约"))

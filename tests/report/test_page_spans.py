@@ -13,10 +13,9 @@ from parsim.report import Report
 from parsim.report.critical_path import binding, critical_path
 from parsim.report.page import payload as payloads
 from parsim.report.page.columns import unpack
-from parsim.report.page.dependencies import visible
 from parsim.report.page.merged import merged
 from parsim.report.page.payload import payload
-from parsim.report.page.spans import spans_of, ticks_per_second
+from parsim.report.page.spans import spans_of, ticks_per_second, visible
 
 
 @pytest.fixture(name="report")

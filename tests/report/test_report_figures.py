@@ -11,13 +11,14 @@ from parsim.errors import InputError
 from parsim.program.program import Lane, Program
 from parsim.report import Report
 from parsim.report.lanes import MOST_RANKS, Bars, rank_lanes, timeline_data
-from parsim.report.plots import pictures, style
+from parsim.report.plots import style
 from parsim.report.plots.figure import save
 from parsim.report.plots.memory import plot_memory, plot_peaks
 from parsim.report.plots.sheet import timeline_figure
 from parsim.report.plots.timeline import RASTERISE, plot_timeline
-from parsim.report.representatives import Representative, choose
+from parsim.report.selection import Representative, choose
 from parsim.report.timeline import Timeline, breakdown
+from parsim.report.write import memory_picture, timeline_picture
 
 GIB = 2**30
 
@@ -166,7 +167,7 @@ def test_equal_reports_give_equal_bytes(run, make_pipeline, make_measured):
     files = []
     for _ in range(2):
         report = Report(make_measured(run(make_pipeline(4, 8, send=0.3)), 4, name="对比 demo"))
-        files.append((pictures.timeline(report), pictures.memory(report)))
+        files.append((timeline_picture(report), memory_picture(report)))
     assert files[0] == files[1]
     assert files[0][0].startswith(b"<?xml")
     assert b"<dc:date>" not in files[0][0]

@@ -11,8 +11,7 @@ from matplotlib.patches import Rectangle
 
 from parsim.cli import execute
 from parsim.report.plots import style
-from parsim.report.plots.schedule import save_schedule, schedule_figure
-from parsim.report.schedule_pgf import pgf
+from parsim.report.plots.schedule import pgf, save_schedule, schedule_figure
 from parsim.report.schedule_scene import Panel, SlotBox, brightness, label, legend_entries, scene, shaded, ticks
 from parsim.study.schedule import simulate
 from parsim.study.schedule_inputs import entries, times

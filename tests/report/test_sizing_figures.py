@@ -6,7 +6,7 @@ import numpy as np
 
 from parsim.report.plots import style
 from parsim.report.plots.figure import save
-from parsim.report.plots.sizing import Limits, Option, gpus_time_figure, time_cost_figure
+from parsim.report.plots.tradeoff import Limits, Option, gpus_time_figure, time_cost_figure
 
 OPTIONS = [
     Option("dgx-a100-80gb", 1024, 57.3, 2.82, (0.97, 1.07), True, False),

@@ -18,14 +18,12 @@ from parsim import simulate
 from parsim.errors import InputError
 from parsim.report import Report
 from parsim.report.lanes import timeline_data
-from parsim.report.length import inches
 from parsim.report.plots import style
 from parsim.report.plots.figure import save
 from parsim.report.plots.sheet import timeline_figure
 from parsim.report.plots.timeline import COMPUTE, draw_timeline, hidden_style, idle_style, lane_pitch, legend_handles
 from parsim.report.quantities import time_unit
-from parsim.report.representatives import choose, named, read_ranks, stages
-from parsim.report.window import window_of
+from parsim.report.selection import choose, first_of_stages, inches, named, read_ranks, window_of
 
 SCENARIOS = (
     "pipeline-unit-1f1b", "pipeline-unit-interleaved", "pipeline-unit-pipedream", "custom-schedule", "gpt2-xl-gpipe-4x-v100",
@@ -322,7 +320,7 @@ def test_representatives_say_what_they_stand_for():
     with pytest.raises(InputError, match=r"the job has no rank 8.*its ranks are 0-7(.|\n)*no rank 9"):
         named(straggler, [8, 1, 9])
     gpipe = report_of("gpt2-xl-gpipe-4x-v100")
-    assert stages(gpipe) == [0, 1, 2, 3]
+    assert first_of_stages(gpipe) == [0, 1, 2, 3]
     assert [who.notes for who in named(gpipe, [0, 1, 3])] == [("ends last",), (), ("computes most", "least memory left")]
 
 

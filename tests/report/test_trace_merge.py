@@ -15,8 +15,7 @@ from trace_checker import import_errors
 
 from parsim.calibration.kineto import parse_trace, read_trace
 from parsim.report.chrome_trace import write_chrome_trace
-from parsim.report.trace_files import rank_of, write_merged, write_per_rank, write_trace
-from parsim.report.trace_merge import merge
+from parsim.report.trace_files import merge, rank_of, write_merged, write_per_rank, write_trace
 from parsim.run import simulate
 
 SAMPLE = Path(__file__).parent.parent / "data" / "kineto" / "gpu-step.json"

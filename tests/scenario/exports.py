@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from parsim.interop.formats import Exported, export
 from parsim.scenario import load
-from parsim.scenario.exporters import Exported, export
 
 GPT: dict[str, Any] = {
     "name": "a GPT",

@@ -132,8 +132,8 @@ def test_fp8_is_transformer_engines() -> None:
 
 
 def test_every_family_has_the_class_of_its_layers() -> None:
+    from parsim.interop.fsdp import LAYER_CLASSES
     from parsim.model.families import FAMILIES
-    from parsim.scenario.exporters.fsdp import LAYER_CLASSES
 
     assert set(FAMILIES) - set(LAYER_CLASSES) == {"megatron-gpt"}
     assert set(LAYER_CLASSES) <= set(FAMILIES)

@@ -8,9 +8,9 @@ import pytest
 from exports import GPT, LLAMA, exported
 
 from parsim.errors import InputError
+from parsim.interop.export_draft import leaves
+from parsim.interop.formats import TARGETS, export
 from parsim.scenario import load
-from parsim.scenario.exporters import TARGETS, export
-from parsim.scenario.exporters.draft import leaves
 from parsim.scenario.files import names
 
 SHARDED: dict[str, Any] = {**LLAMA, "parallel": {"data": {"strategy": "zero3"}}}

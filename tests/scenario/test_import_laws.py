@@ -12,19 +12,17 @@ from hypothesis import strategies as st
 from training_samples import DATA, from_text, leaves, taken
 
 from parsim.errors import ScenarioError
+from parsim.interop.formats import TOOLS
+from parsim.interop.tables import key_table
 from parsim.scenario.files import parse_text
-from parsim.scenario.importers.training.accelerate import TABLES as ACCELERATE_TABLES
-from parsim.scenario.importers.training.config import TOOLS
-from parsim.scenario.importers.training.deepspeed_tables import TABLES as DEEPSPEED_TABLES
-from parsim.scenario.importers.training.megatron_tables import TABLES as MEGATRON_TABLES
-from parsim.scenario.importers.training.trainer_tables import TABLES as TRAINER_TABLES
 
 
 @cache
 def known_names(tool: str) -> list[str]:
     """Every key that the importer of `tool` knows: those of its tables and those it asks for."""
-    tables = {"megatron": MEGATRON_TABLES, "deepspeed": DEEPSPEED_TABLES, "accelerate": ACCELERATE_TABLES}.get(tool, TRAINER_TABLES)
-    seen: dict[str, None] = dict.fromkeys(name.removesuffix("*").rstrip("._") for name in tables.names())
+    table = key_table(tool if tool in ("megatron", "deepspeed", "accelerate") else "huggingface")
+    seen: dict[str, None] = dict.fromkeys(name.removesuffix("*").rstrip("._") for name in table.names())
+    seen |= dict.fromkeys(name for row in table.rows.values() for name in row.names)
     for path in DATA.iterdir():
         if TOOLS[tool] == taken(path.name).tool:
             seen |= dict.fromkeys(fate.key.name for fate in taken(path.name).fates)
@@ -66,7 +64,7 @@ ASKED = {
         "expert_model_parallel_size neat_packing pure_bf16 fp8"
     ),
 }
-"""keys that code asks for, beside those of the tables"""
+"""keys that code asks for, beside those of the tables and of their rows"""
 ANY = st.one_of(
     st.booleans(), st.integers(0, 64), st.sampled_from(["auto", "none", "full", "fp32", "bf16", "selective", "block", "", "x", "4"]),
     st.none(), st.floats(0, 2), st.lists(st.sampled_from(["core_attn", "mlp", "full_shard", "all"]), max_size=2),

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim.errors import InputError
-from parsim.scenario.importers.training.command import invocation
-from parsim.scenario.importers.training.config import import_config
-from parsim.scenario.importers.training.draft import Given
-from parsim.scenario.importers.training.keys import Key
-from parsim.scenario.importers.training.shell import Script
+from parsim.interop.command import invocation
+from parsim.interop.formats import import_config
+from parsim.interop.import_draft import Given
+from parsim.interop.keys import Key
+from parsim.interop.shell import Script
 
 
 def words(text: str, **variables: str) -> list[list[str]]:

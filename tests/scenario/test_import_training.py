@@ -16,12 +16,12 @@ import pytest
 from training_samples import DATA, GIVEN, from_text, keys_of, of_kind, taken, values
 
 from parsim.errors import ScenarioError
-from parsim.model.counts import parameter_count
+from parsim.interop.formats import TOOLS, import_config
+from parsim.interop.import_draft import Given
+from parsim.model.model import parameter_count
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.build import build
-from parsim.scenario.importers.training.config import TOOLS, import_config
-from parsim.scenario.importers.training.draft import Given
 
 MEGATRON = {
     "training.optimizer.name": "adam", "model.family": "megatron-gpt", "software.profile": "megatron-core",
@@ -47,6 +47,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "cluster.topology": "hgx-h100", "cluster.nodes": 1, "cluster.gpus": 8, "training.sequence_length": 8192,
         "training.micro_batch": 1, "training.global_batch": 128, "training.tokens": 1953125000 * 8192,
         "training.precision": {"preset": "fp8", "gradients": "bf16"}, "training.dropout": 0.0, "training.attention": "cudnn",
+        "training.loss.kernel": "fused",
         "parallel.tensor.size": 2, "parallel.tensor.sequence_parallel": True, "parallel.context.size": 1, "parallel.data.strategy": "zero1",
         "parallel.data.overlap_reduce": True, "parallel.data.overlap_gather": True,
     },
@@ -156,7 +157,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 """sample -> every value of the scenario"""
 UNMODELLED = {
     "megatron-gpt3-175b.sh": ["--rampup-batch-size"],
-    "megatron-llama3-8b-fp8.sh": ["--cross-entropy-loss-fusion", "--fp8-amax-history-len"],
+    "megatron-llama3-8b-fp8.sh": ["--fp8-amax-history-len"],
     "megatron-sc21.sh": [],
     "megatron-mixtral.txt": ["--moe-grouped-gemm", "--expert-model-parallel-size", "--moe-token-dispatcher-type", "--tp-comm-overlap"],
     "ds_z2.json": ["zero_optimization.round_robin_gradients"],

@@ -3,7 +3,7 @@
 import pytest
 
 from parsim.errors import ScenarioError
-from parsim.scenario.importers.nccl_tests import parse_log, read_log
+from parsim.interop.nccl_logs import parse_log, read_log
 
 LOG = """\
 # nThread 1 nGpus 8 minBytes 1048576 maxBytes 4194304 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0

@@ -17,10 +17,9 @@ from parsim.errors import TopologyError
 from parsim.hardware.fabric.builder import build_cluster
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.node import Node
+from parsim.interop.description import Imported, device_lookup
+from parsim.interop.nccl_xml import import_nccl_xml
 from parsim.scenario import files
-from parsim.scenario.importers.choices import device_lookup
-from parsim.scenario.importers.imported import Imported
-from parsim.scenario.importers.nccl_xml import import_nccl_xml
 
 GEN4, GEN5 = "16.0 GT/s PCIe", "32.0 GT/s PCIe"
 AMD = {"arch": "x86_64", "vendor": "AuthenticAMD", "familyid": 143, "modelid": 49}

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
+from parsim.interop.formats import export, import_config
+from parsim.interop.import_draft import Given
 from parsim.run import simulate
 from parsim.scenario import load
-from parsim.scenario.exporters import export
-from parsim.scenario.importers.training.config import import_config
-from parsim.scenario.importers.training.draft import Given
 
 
 @pytest.mark.parametrize(

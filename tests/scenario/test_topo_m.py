@@ -18,12 +18,11 @@ from parsim.errors import ScenarioError, TopologyError
 from parsim.hardware.fabric.builder import build_cluster
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.links import standard_kind
+from parsim.interop.description import Facts, Imported, device_lookup
+from parsim.interop.topo_graph import complete, pcie_tree
+from parsim.interop.topo_m import import_topo
+from parsim.interop.topo_matrix import Distance, read_matrix
 from parsim.scenario import files
-from parsim.scenario.importers.choices import device_lookup
-from parsim.scenario.importers.imported import Facts, Imported
-from parsim.scenario.importers.topo_graph import complete, pcie_tree
-from parsim.scenario.importers.topo_m import import_topo
-from parsim.scenario.importers.topo_matrix import Distance, read_matrix
 
 DATA = Path(__file__).parent.parent / "data" / "topo-m"
 SAMPLES = {path.name[:2]: path for path in sorted(DATA.glob("*.txt"))}

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from parsim.scenario.importers.training.config import import_config
-from parsim.scenario.importers.training.draft import Given
-from parsim.scenario.importers.training.scenario_text import ImportedScenario
+from parsim.interop.formats import import_config
+from parsim.interop.import_draft import Given, ImportedScenario
 
 DATA = Path(__file__).parent.parent / "data" / "training"
 A100 = {"on": "dgx-a100-80gb"}

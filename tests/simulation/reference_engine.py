@@ -11,7 +11,8 @@ from math import fsum, inf, nan
 
 import simpy
 
-from parsim.program.program import COMPUTE, OFFLOAD
+from parsim.parallel.groups import OFFLOAD
+from parsim.program.program import COMPUTE
 
 
 class Job:

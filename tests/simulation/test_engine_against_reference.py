@@ -11,7 +11,8 @@ from reference_engine import Reference
 from parsim.errors import DeadlockError
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.hardware.transfers import Background
-from parsim.program.program import OFFLOAD, Collective, Lane, Program
+from parsim.parallel.groups import OFFLOAD
+from parsim.program.program import Collective, Lane, Program
 from parsim.simulation.engine import Engine
 from parsim.simulation.trace import LinkUse
 

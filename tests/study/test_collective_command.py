@@ -8,7 +8,7 @@ import pytest
 from parsim.cli import execute
 from parsim.errors import ScenarioError, TopologyError
 from parsim.hardware.nccl.inputs import KINDS, Settings
-from parsim.scenario.importers.nccl_tests import parse_log
+from parsim.interop.nccl_logs import parse_log
 from parsim.scenario.machines import group
 from parsim.study import collective
 

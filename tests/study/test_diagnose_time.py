@@ -12,7 +12,7 @@ from parsim.errors import ScenarioError
 from parsim.scenario import files
 from parsim.scenario.build import build
 from parsim.study.diagnose import explain_step, question, solve
-from parsim.study.diagnose_causes import Parameter, Plausible, parameters, plausible
+from parsim.study.diagnose_causes import Plausible, UncertainParameter, parameters, plausible
 
 SMALL = {
     "model": {"base": "gpt2", "layers": 1},
@@ -34,7 +34,7 @@ def scenario():
 
 def parameter(now=1.0, *, rate=True, slowest=0.02, fastest=1.0):
     span = Plausible(0.9, 1.1, "assumption", "a test")
-    return Parameter("x", "x", now, "", rate, slowest, fastest, span, lambda value: (f"{value!r}",), "")
+    return UncertainParameter("x", "x", now, "", rate, slowest, fastest, span, lambda value: (f"{value!r}",), "")
 
 
 class TestSolve:

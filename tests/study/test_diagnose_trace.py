@@ -20,8 +20,8 @@ from parsim.study.diagnose_classes import (
     GEMM,
     MEMORY,
     OPTIMIZER,
+    GpuSlice,
     Recorded,
-    Stretch,
     Timed,
     Window,
     features,
@@ -61,7 +61,7 @@ def one(*stretches, begin=0.0, end=10.0, steps=1):
 class TestFeatures:
     def test_a_step_by_hand(self):
         """Compute 1-5; all-reduce 4-7, of which 5-7 is exposed; idle before 1, idle after 3."""
-        run = one(Stretch(GEMM, "g", 1.0, 3.0), Stretch(MEMORY, "m", 4.0, 1.0), Stretch("comm all_reduce x4", "c", 4.0, 3.0))
+        run = one(GpuSlice(GEMM, "g", 1.0, 3.0), GpuSlice(MEMORY, "m", 4.0, 1.0), GpuSlice("comm all_reduce x4", "c", 4.0, 3.0))
         assert {key[1]: value for key, value in features(run).items()} == {
             GEMM: 3.0, MEMORY: 1.0, "#gemm": 1.0, "comm all_reduce x4": 3.0, "waiting for others": 0.0,
             "exposed communication": 2.0, "idle before": 1.0, "idle within": 0.0, "idle after": 3.0,
@@ -69,23 +69,23 @@ class TestFeatures:
 
     def test_what_is_longer_than_the_others_of_its_kind_waited(self):
         """Lengths 1, 1, 1 and 4 of the same bytes: the last waited 3, and moves data in its last second."""
-        comm = [Stretch("comm all_reduce x4", "c", place, 1.0, bytes=8) for place in (1.0, 2.0, 3.0)]
-        found = features(one(*comm, Stretch("comm all_reduce x4", "c", 5.0, 4.0, bytes=8)))
+        comm = [GpuSlice("comm all_reduce x4", "c", place, 1.0, bytes=8) for place in (1.0, 2.0, 3.0)]
+        found = features(one(*comm, GpuSlice("comm all_reduce x4", "c", 5.0, 4.0, bytes=8)))
         assert (found[0, "comm all_reduce x4"], found[0, "waiting for others"], found[0, "idle within"]) == (4.0, 3.0, 1.0)
 
     def test_who_came_last_did_not_wait(self):
         """The same collective is 5 s long on the rank that came first and 1 s on the last: moving the data takes 1 s."""
 
         def window(length):
-            return (Window(0.0, 6.0, (Stretch("comm all_reduce x2", "c", 6.0 - length, length, bytes=8),)),)
+            return (Window(0.0, 6.0, (GpuSlice("comm all_reduce x2", "c", 6.0 - length, length, bytes=8),)),)
 
         found = features(Recorded({0: window(5.0), 1: window(1.0)}))
         assert (found[0, "comm all_reduce x2"], found[0, "waiting for others"]) == (1.0, 4.0)
         assert (found[1, "comm all_reduce x2"], found[1, "waiting for others"]) == (1.0, 0.0)
 
     def test_per_step(self):
-        assert features(one(Stretch(GEMM, "g", 0.0, 6.0, count=4), steps=2))[0, GEMM] == 3.0
-        two = Recorded({0: (Window(0.0, 2.0, (Stretch(GEMM, "g", 0.0, 1.0),)), Window(2.0, 4.0, (Stretch(GEMM, "g", 2.0, 2.0),)))})
+        assert features(one(GpuSlice(GEMM, "g", 0.0, 6.0, count=4), steps=2))[0, GEMM] == 3.0
+        two = Recorded({0: (Window(0.0, 2.0, (GpuSlice(GEMM, "g", 0.0, 1.0),)), Window(2.0, 4.0, (GpuSlice(GEMM, "g", 2.0, 2.0),)))})
         assert features(two)[0, GEMM] == 1.5
         assert two.step_time == 2.0
 

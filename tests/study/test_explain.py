@@ -6,8 +6,7 @@ import pytest
 
 from parsim import load, simulate
 from parsim.cli import execute
-from parsim.report.causes import causes
-from parsim.report.plots.tornado import Bar, tornado_figure
+from parsim.report.plots.explanation import ChangeBar, tornado_figure
 from parsim.report.verdict import exposed_communication
 from parsim.scenario.build import build
 from parsim.scenario.files import names
@@ -27,7 +26,7 @@ def over_pcie():
 @pytest.mark.parametrize("name", QUICK)
 def test_the_causes_sum_to_the_step(name):
     report = simulate(name)
-    rows = causes(report)
+    rows = report.causes
     assert sum(row.seconds for row in rows) == pytest.approx(report.step_time, rel=1e-9)
     by_kind = {key: sum(row.seconds for row in rows if row.kind == key) for key in report.critical}
     assert by_kind == pytest.approx(dict(report.critical), rel=1e-9, abs=1e-12 * report.step_time)
@@ -157,7 +156,7 @@ def test_the_text_names_units_and_the_command(over_pcie):
 
 
 def test_the_tornado_draws_what_it_is_given():
-    figure = tornado_figure("t", [Bar("a", -0.1, 0.0), Bar("b", -0.02, 0.3)], "step time")
+    figure = tornado_figure("t", [ChangeBar("a", -0.1, 0.0), ChangeBar("b", -0.02, 0.3)], "step time")
     ax = figure.axes[0]
     assert sorted(patch.get_width() for patch in ax.patches) == pytest.approx([-10.0, -2.0, 30.0])
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]  # the longest on top

@@ -15,7 +15,7 @@ from parsim.cli import execute
 from parsim.errors import InputError
 from parsim.model.flops import CONVENTIONS
 from parsim.study.counting import arithmetic, conventions, hardware, subject
-from parsim.study.flops import Question, document, flops, text
+from parsim.study.flops import FlopsQuestion, document, flops, text
 
 
 def counted(*arguments: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ FORWARD = [
 @pytest.mark.parametrize(("name", "sequence", "flop"), FORWARD)
 def test_forward_flop_per_token(name: str, sequence: int, flop: int) -> None:
     for training, factor in ((False, 1), (True, 3)):
-        found = document(flops(Question(name, sequence, training=training)))
+        found = document(flops(FlopsQuestion(name, sequence, training=training)))
         assert found["total"]["flop_per_unit"] == factor * flop
         assert {one["name"]: one["flop"] for one in found["conventions"]}["exact"] == factor * flop
         assert sum(part["share"] for part in found["parts"]) == pytest.approx(1.0, rel=1e-12)
@@ -61,9 +61,9 @@ def test_forward_flop_per_token(name: str, sequence: int, flop: int) -> None:
     [("gpt2", 1024, 859_885_056), ("llama-2-7b", 2048, 43_651_719_168), ("llama-3-8b", 8192, 61_066_469_376)],
 )
 def test_palm_beside_it(name: str, sequence: int, flop: int) -> None:
-    found = {one["name"]: one["flop"] for one in document(flops(Question(name, sequence)))["conventions"]}
+    found = {one["name"]: one["flop"] for one in document(flops(FlopsQuestion(name, sequence)))["conventions"]}
     assert found["palm"] == found["llm-foundry"] == flop
-    assert round(flops(Question(name, sequence, training=False)).conventions[2].flop * 3) == flop
+    assert round(flops(FlopsQuestion(name, sequence, training=False)).conventions[2].flop * 3) == flop
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_palm_beside_it(name: str, sequence: int, flop: int) -> None:
     ],
 )
 def test_megatron_steps(name: str, batch: int, step: str) -> None:
-    found = {one["name"]: one["flop"] for one in document(flops(Question(name, 2048)))["conventions"]}
+    found = {one["name"]: one["flop"] for one in document(flops(FlopsQuestion(name, 2048)))["conventions"]}
     assert f"{found['megatron-hardware'] * 2048 * batch:.4e}" == step
     of = subject(name, 2048).model
     closed = theory.megatron_step_flops(1, 2048, of.layers, of.hidden, 51200, recompute=False) / 2048
@@ -85,7 +85,7 @@ def test_megatron_steps(name: str, batch: int, step: str) -> None:
 
 
 def test_bert_attends_to_all_keys() -> None:
-    found = document(flops(Question("bert-base", 512, training=False)))
+    found = document(flops(FlopsQuestion("bert-base", 512, training=False)))
     layers = sum(part["flop"] for part in found["parts"] if part["group"] == "layers 0-11")
     assert layers / 512 == 188_743_680
 
@@ -105,14 +105,14 @@ def test_ridge_point_and_what_is_bound_by_what(capsys: pytest.CaptureFixture[str
 
 def test_a_core_of_flash_attention_does_half_a_flop_per_byte_and_key() -> None:
     # forward: 2 s^2 a d FLOP (causal) over 8 s a d bytes = s / 4; forward and backward 3 x over 3 x the same
-    (core,) = (part for part in document(flops(Question("llama-2-7b", 2048)))["parts"] if part["part"] == "attention core")
+    (core,) = (part for part in document(flops(FlopsQuestion("llama-2-7b", 2048)))["parts"] if part["part"] == "attention core")
     assert core["flop_per_B"] == 2048 / 4
 
 
 def test_weights_are_read_once_per_micro_batch() -> None:
     # [b s, h] x [h, 3h]: 2 b s h 3h FLOP over 2 (b s h + 3 h^2 + 3 b s h) bytes
     def intensity(batch: int) -> float:
-        rows = document(flops(Question("gpt2", 128, batch, training=False)))["parts"]
+        rows = document(flops(FlopsQuestion("gpt2", 128, batch, training=False)))["parts"]
         return float(next(part["flop_per_B"] for part in rows if part["part"] == "head"))
 
     for batch in (1, 8):
@@ -121,12 +121,12 @@ def test_weights_are_read_once_per_micro_batch() -> None:
 
 
 def test_fused_kernels_move_less() -> None:
-    eager, fused = (sum(part["bytes"] for part in document(flops(Question("gpt2", fused=fused)))["parts"]) for fused in (False, True))
+    eager, fused = (sum(part["bytes"] for part in document(flops(FlopsQuestion("gpt2", fused=fused)))["parts"]) for fused in (False, True))
     assert fused < eager
 
 
 def test_forward_counts_one_pass() -> None:
-    found = document(flops(Question("gpt2", 1024, training=False)))
+    found = document(flops(FlopsQuestion("gpt2", 1024, training=False)))
     assert found["passes"] == ["forward"]
     assert all("backward_input_flop" not in part for part in found["parts"])
     assert {one["name"] for one in found["conventions"]}.isdisjoint({"hfu", "megatron-hardware"})
@@ -152,7 +152,7 @@ def test_gpu_hours(name: str, gpu: str, tokens: str, share: str, hours: float, c
 def test_days_of_gpt_3() -> None:
     # 2104.04473, section 5.1: 8 T P / (n X), X = 140 TFLOP/s of hardware FLOP; of 8 = 6 + 2 an MFU by 6 N counts 6
     share = 140 / 312 * 6 / 8
-    answer = flops(Question("gpt3-175b", gpu="a100", gpus=1024, tokens="300G", mfu=str(share), convention="6n"))
+    answer = flops(FlopsQuestion("gpt3-175b", gpu="a100", gpus=1024, tokens="300G", mfu=str(share), convention="6n"))
     assert answer.time is not None
     days = answer.time.seconds / theory.DAY
     assert days * 175e9 / 174_604_259_328 == pytest.approx(theory.time_to_train(175e9, 300e9, 1024, 140e12) / theory.DAY, rel=1e-12)
@@ -160,7 +160,7 @@ def test_days_of_gpt_3() -> None:
 
 
 def test_the_time_is_printed_with_its_arithmetic() -> None:
-    lines = text(flops(Question("llama-2-7b", 2048, gpu="a100", gpus=1024, tokens="2T"))).splitlines()
+    lines = text(flops(FlopsQuestion("llama-2-7b", 2048, gpu="a100", gpus=1024, tokens="2T"))).splitlines()
     (head,) = (line for line in lines if line.startswith("Time of"))
     assert head == "Time of 2,000,000,000,000 tokens at an MFU of 40 % (assumed; give yours with --mfu)"
     (work,) = (line for line in lines if line.startswith("  work"))
@@ -201,22 +201,22 @@ def test_a_file_is_wrong_at_a_line(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("question", "paths"),
     [
-        (Question("gpt2", 2048), ["--sequence-length"]),
-        (Question("resnet50", 5), ["--sequence-length"]),
-        (Question("vit-base", 196), ["--sequence-length"]),
-        (Question("resnet50", gpu="a100", tokens="2T"), ["--tokens"]),
-        (Question("gpt2", mfu="40%", gpus=4, convention="6n"), ["--convention", "--gpus", "--mfu"]),
-        (Question("gpt2", tokens="2T"), ["--tokens"]),
-        (Question("gpt2", gpu="a100", tokens="2 GB", mfu="40"), ["--mfu", "--tokens"]),
-        (Question("gpt2", gpu="a100", tokens="-1", mfu="half"), ["--mfu", "--tokens"]),
-        (Question("gpt2", gpu="a100", tokens="0"), ["--tokens"]),
-        (Question("gpt2", gpu="v100", dtype="bf16"), ["--dtype"]),
-        (Question("gpt2", dtype="bf17"), ["--dtype"]),
-        (Question("llama-2-7b", gpu="a100", tokens="2T", convention="megatron"), ["--convention"]),
-        (Question("llama-2-7b", gpu="a100", tokens="2T", convention="hfu"), ["--convention"]),
+        (FlopsQuestion("gpt2", 2048), ["--sequence-length"]),
+        (FlopsQuestion("resnet50", 5), ["--sequence-length"]),
+        (FlopsQuestion("vit-base", 196), ["--sequence-length"]),
+        (FlopsQuestion("resnet50", gpu="a100", tokens="2T"), ["--tokens"]),
+        (FlopsQuestion("gpt2", mfu="40%", gpus=4, convention="6n"), ["--convention", "--gpus", "--mfu"]),
+        (FlopsQuestion("gpt2", tokens="2T"), ["--tokens"]),
+        (FlopsQuestion("gpt2", gpu="a100", tokens="2 GB", mfu="40"), ["--mfu", "--tokens"]),
+        (FlopsQuestion("gpt2", gpu="a100", tokens="-1", mfu="half"), ["--mfu", "--tokens"]),
+        (FlopsQuestion("gpt2", gpu="a100", tokens="0"), ["--tokens"]),
+        (FlopsQuestion("gpt2", gpu="v100", dtype="bf16"), ["--dtype"]),
+        (FlopsQuestion("gpt2", dtype="bf17"), ["--dtype"]),
+        (FlopsQuestion("llama-2-7b", gpu="a100", tokens="2T", convention="megatron"), ["--convention"]),
+        (FlopsQuestion("llama-2-7b", gpu="a100", tokens="2T", convention="hfu"), ["--convention"]),
     ],
 )
-def test_everything_wrong_is_said_at_once(question: Question, paths: list[str]) -> None:
+def test_everything_wrong_is_said_at_once(question: FlopsQuestion, paths: list[str]) -> None:
     with pytest.raises(InputError) as caught:
         flops(question)
     assert sorted(finding.path for finding in caught.value.findings) == paths
@@ -226,4 +226,4 @@ def test_stage_times_have_no_flop(tmp_path: Path) -> None:
     path = tmp_path / "stages.yaml"
     path.write_text("stages: [{forward: 1 ms, backward: 2 ms}]\n", encoding="utf-8")
     with pytest.raises(InputError, match="no FLOP to count"):
-        flops(Question(str(path)))
+        flops(FlopsQuestion(str(path)))

@@ -14,7 +14,7 @@ from parsim.errors import InputError
 from parsim.model.flops import CONVENTIONS
 from parsim.scenario import files
 from parsim.study.counting import conventions, subject
-from parsim.study.mfu import Question, document, mfu
+from parsim.study.mfu import MfuQuestion, document, mfu
 from parsim.study.mfu_text import text
 from parsim.validation.utilisation import nearest, published
 
@@ -29,14 +29,14 @@ def percent(value: float, digits: int = 2) -> float:
 
 @pytest.mark.parametrize(("rate", "expected"), [(3300, 42.76), (1536, 19.90)])
 def test_tokens_per_second_of_llama_7b(rate: float, expected: float) -> None:
-    found = document(mfu(Question("llama-7b", "a100", tokens_per_s=rate, sequence_length=2048)))
+    found = document(mfu(MfuQuestion("llama-7b", "a100", tokens_per_s=rate, sequence_length=2048)))
     assert percent(row(found, "6n")["mfu"]) == expected
     assert row(found, "6n")["mfu"] == pytest.approx(theory.mfu(rate, 6 * 6_738_415_616, 312e12), rel=1e-12)
 
 
 def test_a_share_of_a_published_speed_is_no_utilisation() -> None:
     # 3 examples/s of 2048 tokens on 4 GPUs against 3300 tokens/s and GPU
-    answer = mfu(Question("llama-7b", "a100", gpus=4, samples_per_s=3, sequence_length=2048, paper_tokens_per_s=3300))
+    answer = mfu(MfuQuestion("llama-7b", "a100", gpus=4, samples_per_s=3, sequence_length=2048, paper_tokens_per_s=3300))
     found = document(answer)
     assert percent(found["share_of_paper"], 3) == 46.545
     six = row(found, "6n")
@@ -46,12 +46,12 @@ def test_a_share_of_a_published_speed_is_no_utilisation() -> None:
 
 
 def test_the_published_runs_own_mfu() -> None:
-    question = Question("llama-7b", "a100", tokens_per_s=1536, sequence_length=2048, paper_tokens_per_s=3300, paper_mfu="43%")
+    question = MfuQuestion("llama-7b", "a100", tokens_per_s=1536, sequence_length=2048, paper_tokens_per_s=3300, paper_mfu="43%")
     assert "46.545 % x 43.00 % (stated) = 20.01 %" in text(mfu(question))
 
 
 def test_what_a_log_prints() -> None:
-    answer = mfu(Question("llama-7b", "a100", tflops=100, sequence_length=2048))
+    answer = mfu(MfuQuestion("llama-7b", "a100", tflops=100, sequence_length=2048))
     found = document(answer)
     assert percent(found["mfu"]) == 32.05
     assert "share of peak = 100 / 312 = 32.05 %" in text(answer)
@@ -61,7 +61,7 @@ def test_what_a_log_prints() -> None:
 
 def test_mpt_7b_on_h100() -> None:
     # llm-foundry's README: 10,643 tokens/s and GPU, 458 TFLOP/s, 46.44 %
-    found = document(mfu(Question("mpt-7b", "h100", gpus=8, tokens_per_s=8 * 10_643, sequence_length=2048)))
+    found = document(mfu(MfuQuestion("mpt-7b", "h100", gpus=8, tokens_per_s=8 * 10_643, sequence_length=2048)))
     foundry = row(found, "llm-foundry")
     assert foundry["flop"] == 43_116_945_408
     assert round(foundry["model_tflops_per_gpu"], 1) == 458.9
@@ -70,7 +70,7 @@ def test_mpt_7b_on_h100() -> None:
 
 def test_llama_65b() -> None:
     # 2302.13971: 380 tokens/s and GPU on 2048 A100, 1.4T tokens "in approximately 21 days"
-    found = document(mfu(Question("llama-65b", "a100", gpus=2048, tokens_per_s=2048 * 380, sequence_length=2048, tokens="1.4T")))
+    found = document(mfu(MfuQuestion("llama-65b", "a100", gpus=2048, tokens_per_s=2048 * 380, sequence_length=2048, tokens="1.4T")))
     assert percent(row(found, "6n")["mfu"]) == 47.71
     assert round(found["time_to_train_s"] / theory.DAY, 2) == 20.82
     assert found["gpu_hours"] == pytest.approx(found["time_to_train_s"] * 2048 / 3600, rel=1e-12)
@@ -86,7 +86,7 @@ def test_llama_65b() -> None:
     ],
 )
 def test_gpu_hours_are_a_rate(name: str, gpu: str, hours: float, tokens: float, expected: float) -> None:
-    found = document(mfu(Question(name, gpu, tokens_per_s=tokens / (hours * 3600))))
+    found = document(mfu(MfuQuestion(name, gpu, tokens_per_s=tokens / (hours * 3600))))
     assert percent(row(found, "6n")["mfu"]) == expected
 
 
@@ -99,7 +99,7 @@ def test_gpu_hours_are_a_rate(name: str, gpu: str, hours: float, tokens: float, 
     ],
 )
 def test_hardware_flop_of_megatron(name: str, gpus: int, batch: int, seconds: str, expected: float) -> None:
-    question = Question(name, "a100", gpus, step_time=seconds, global_batch=str(batch), recompute="full", sequence_length=2048)
+    question = MfuQuestion(name, "a100", gpus, step_time=seconds, global_batch=str(batch), recompute="full", sequence_length=2048)
     found = document(mfu(question))
     assert round(row(found, "megatron")["hardware_tflops_per_gpu"]) == expected
     exact = CONVENTIONS["megatron-hardware"]
@@ -115,29 +115,29 @@ def test_hardware_flop_of_megatron(name: str, gpus: int, batch: int, seconds: st
 )  # fmt: skip
 def test_korthikanti_table_5(name: str, gpus: int, batch: int, seconds: float, printed: float) -> None:
     # times are printed to two decimals: 1.10 s is known to 0.5 %
-    found = document(mfu(Question(name, "a100", gpus, step_time=f"{seconds}s", global_batch=str(batch), sequence_length=2048)))
+    found = document(mfu(MfuQuestion(name, "a100", gpus, step_time=f"{seconds}s", global_batch=str(batch), sequence_length=2048)))
     assert 100 * row(found, "megatron")["mfu"] == pytest.approx(printed, rel=0.005 / seconds + 0.05 / printed)
 
 
 def test_llm_foundry_multiplies_by_four_thirds() -> None:
-    found = document(mfu(Question("mpt-30b", "h100", tokens_per_s=2000, recompute="full")))
+    found = document(mfu(MfuQuestion("mpt-30b", "h100", tokens_per_s=2000, recompute="full")))
     assert row(found, "llm-foundry")["hfu"] / row(found, "llm-foundry")["mfu"] == pytest.approx(4 / 3, rel=1e-12)
     assert row(found, "6n")["hfu"] < 4 / 3 * row(found, "6n")["mfu"]  # embedding and head are not repeated
 
 
 def test_ways_to_say_how_fast() -> None:
-    first = document(mfu(Question("gpt2", "a100", 4, tokens_per_s=409_600, sequence_length=1024)))
+    first = document(mfu(MfuQuestion("gpt2", "a100", 4, tokens_per_s=409_600, sequence_length=1024)))
     for other in (
-        Question("gpt2", "a100", 4, samples_per_s=400, sequence_length=1024),
-        Question("gpt2", "a100", 4, step_time="20 ms", global_batch="8", sequence_length=1024),
-        Question("gpt2", "a100", 4, step_time="20 ms", global_batch="8192 tokens", sequence_length=1024),
+        MfuQuestion("gpt2", "a100", 4, samples_per_s=400, sequence_length=1024),
+        MfuQuestion("gpt2", "a100", 4, step_time="20 ms", global_batch="8", sequence_length=1024),
+        MfuQuestion("gpt2", "a100", 4, step_time="20 ms", global_batch="8192 tokens", sequence_length=1024),
     ):
         assert document(mfu(other))["mfu"] == pytest.approx(first["mfu"], rel=1e-12)
     assert first["mfu"] == pytest.approx(409_600 * 859_885_056 / (4 * 312e12), rel=1e-12)
 
 
 def test_a_peak_with_sparsity_explains_a_claim() -> None:
-    question = Question("llama-7b", "a100", tokens_per_s=3300, sequence_length=2048, claimed="21.4%")
+    question = MfuQuestion("llama-7b", "a100", tokens_per_s=3300, sequence_length=2048, claimed="21.4%")
     found = document(mfu(question))
     assert found["sparse_peak_flops"] == 624e12
     assert found["claimed"]["explained"]
@@ -146,18 +146,18 @@ def test_a_peak_with_sparsity_explains_a_claim() -> None:
 
 
 def test_a_claim_may_count_recomputation() -> None:
-    found = document(mfu(Question("mpt-30b", "h100", tokens_per_s=2000, recompute="full", claimed="0.5069")))
+    found = document(mfu(MfuQuestion("mpt-30b", "h100", tokens_per_s=2000, recompute="full", claimed="0.5069")))
     assert found["claimed"]["ways"][0]["counted"].startswith("HFU by ")
 
 
 def test_a_claim_that_nothing_explains() -> None:
-    answer = mfu(Question("llama-7b", "a100", tokens_per_s=3300, sequence_length=2048, claimed="0.9"))
+    answer = mfu(MfuQuestion("llama-7b", "a100", tokens_per_s=3300, sequence_length=2048, claimed="0.9"))
     assert not document(answer)["claimed"]["explained"]
     assert "is nothing of the above; the closest is" in text(answer)
 
 
 def test_v100_has_no_sparse_peak() -> None:
-    answer = mfu(Question("resnet50", "v100", samples_per_s=1400))
+    answer = mfu(MfuQuestion("resnet50", "v100", samples_per_s=1400))
     found = document(answer)
     assert (found["dtype"], found["sparse_peak_flops"], found["sequence_length"]) == ("fp16", None, None)
     assert found["mfu"] == pytest.approx(1400 * 6 * 4_089_184_256 / 125e12, rel=1e-12)
@@ -165,38 +165,38 @@ def test_v100_has_no_sparse_peak() -> None:
 
 
 def test_more_than_the_peak_is_impossible() -> None:
-    (warning,) = mfu(Question("llama-7b", "a100", tokens_per_s=9000)).warnings
+    (warning,) = mfu(MfuQuestion("llama-7b", "a100", tokens_per_s=9000)).warnings
     assert "125.9 % of the dense peak is impossible" in warning
 
 
 def test_a_rate_per_gpu_is_noticed() -> None:
-    (warning,) = mfu(Question("llama-7b", "a100", gpus=64, tokens_per_s=3300)).warnings
+    (warning,) = mfu(MfuQuestion("llama-7b", "a100", gpus=64, tokens_per_s=3300)).warnings
     assert warning == "--tokens-per-s is of the whole job; if it is per GPU, the MFU is 46.17 %"
 
 
 @pytest.mark.parametrize(
     ("question", "paths"),
     [
-        (Question("gpt2", "a100"), [""]),
-        (Question("gpt2", "a100", tokens_per_s=1, tflops=2), [""]),
-        (Question("gpt2", "a100", step_time="1 s"), ["--step-time"]),
-        (Question("gpt2", "a100", tokens_per_s=1, global_batch="3"), ["--global-batch"]),
-        (Question("gpt2", "a100", step_time="3", global_batch="three"), ["--global-batch", "--step-time"]),
-        (Question("gpt2", "a100", step_time="3 s", global_batch="3 ranks"), ["--global-batch"]),
-        (Question("gpt2", "a100", tokens_per_s=-1), ["--tokens-per-s"]),
-        (Question("gpt2", "a100", tokens_per_s=float("nan")), ["--tokens-per-s"]),
-        (Question("resnet50", "a100", tokens_per_s=1), ["--tokens-per-s"]),
-        (Question("resnet50", "a100", samples_per_s=1, tokens="2T"), ["--tokens"]),
+        (MfuQuestion("gpt2", "a100"), [""]),
+        (MfuQuestion("gpt2", "a100", tokens_per_s=1, tflops=2), [""]),
+        (MfuQuestion("gpt2", "a100", step_time="1 s"), ["--step-time"]),
+        (MfuQuestion("gpt2", "a100", tokens_per_s=1, global_batch="3"), ["--global-batch"]),
+        (MfuQuestion("gpt2", "a100", step_time="3", global_batch="three"), ["--global-batch", "--step-time"]),
+        (MfuQuestion("gpt2", "a100", step_time="3 s", global_batch="3 ranks"), ["--global-batch"]),
+        (MfuQuestion("gpt2", "a100", tokens_per_s=-1), ["--tokens-per-s"]),
+        (MfuQuestion("gpt2", "a100", tokens_per_s=float("nan")), ["--tokens-per-s"]),
+        (MfuQuestion("resnet50", "a100", tokens_per_s=1), ["--tokens-per-s"]),
+        (MfuQuestion("resnet50", "a100", samples_per_s=1, tokens="2T"), ["--tokens"]),
         (
-            Question("gpt2", "a100", tokens_per_s=1, recompute="half", claimed="45", paper_mfu="0.4"),
+            MfuQuestion("gpt2", "a100", tokens_per_s=1, recompute="half", claimed="45", paper_mfu="0.4"),
             ["--claimed", "--paper-mfu", "--recompute"],
         ),
-        (Question("gpt2", "a100", tokens_per_s=1, paper_tokens_per_s=0), ["--paper-tokens-per-s"]),
-        (Question("gpt2", "a100", tokens_per_s=1, dtype="fp8"), ["--dtype"]),
-        (Question("gtp2", "b100", tokens_per_s=1), ["", ""]),
+        (MfuQuestion("gpt2", "a100", tokens_per_s=1, paper_tokens_per_s=0), ["--paper-tokens-per-s"]),
+        (MfuQuestion("gpt2", "a100", tokens_per_s=1, dtype="fp8"), ["--dtype"]),
+        (MfuQuestion("gtp2", "b100", tokens_per_s=1), ["", ""]),
     ],
 )  # fmt: skip
-def test_everything_wrong_is_said_at_once(question: Question, paths: list[str]) -> None:
+def test_everything_wrong_is_said_at_once(question: MfuQuestion, paths: list[str]) -> None:
     with pytest.raises(InputError) as caught:
         mfu(question)
     assert sorted(finding.path for finding in caught.value.findings) == paths
@@ -249,7 +249,7 @@ def test_llm_foundrys_tokens_are_their_mfu(name: str, label: str) -> None:
     for run in rows:
         assert run.tokens_per_s_per_gpu is not None
         assert run.mfu is not None
-        found = document(mfu(Question(name, run.device, tokens_per_s=run.tokens_per_s_per_gpu, sequence_length=2048)))
+        found = document(mfu(MfuQuestion(name, run.device, tokens_per_s=run.tokens_per_s_per_gpu, sequence_length=2048)))
         assert row(found, "llm-foundry")["mfu"] == pytest.approx(run.mfu, rel=2.5e-3)
 
 
@@ -260,7 +260,7 @@ def test_nearest_knows_size_gpu_and_scale() -> None:
 
 
 def test_yours_is_counted_as_theirs() -> None:
-    question = Question("megatron-gpt-22b", "a100", 8, step_time="1.1s", global_batch="4", recompute="selective", sequence_length=2048)
+    question = MfuQuestion("megatron-gpt-22b", "a100", 8, step_time="1.1s", global_batch="4", recompute="selective", sequence_length=2048)
     found = document(mfu(question))
     first = found["published"][0]
     assert (first["model"], first["utilisation"], first["from"]) == ("GPT-22B", pytest.approx(0.415), "printed MFU")

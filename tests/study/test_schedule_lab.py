@@ -20,7 +20,7 @@ from parsim.parallel.schedules.custom import read_table
 from parsim.simulation.engine import Engine
 from parsim.study.period import largest_cycle_mean, period, step_matrix
 from parsim.study.schedule import ScheduleDeadlockError, _Nobody, simulate, stage_times
-from parsim.study.schedule_inputs import Entry, entries, times
+from parsim.study.schedule_inputs import LabSchedule, entries, times
 from parsim.study.schedule_text import drawing, show, table_text, text, unit_of
 
 UNITS = times()
@@ -226,7 +226,7 @@ def repeated(entry, count):
     rows = tuple(
         tuple(Slot(kind, stage, i + step * entry.micro_batches) for step in range(count) for kind, stage, i in row) for row in entry.rows
     )
-    return Entry("custom", "", rows, entry.micro_batches * count)
+    return LabSchedule("custom", "", rows, entry.micro_batches * count)
 
 
 @pytest.mark.slow
@@ -358,7 +358,7 @@ def test_the_figure_of_pipedream_box_for_box():
 def test_the_figure_of_huang_box_for_box():
     """parsim's GPipe runs backwards in ascending order, as torch does; with the paper's order the numbers are the paper's too."""
     paper = "\n".join(" ".join([*(f"F{s}.{i}" for i in range(4)), *(f"B{s}.{i}" for i in reversed(range(4)))]) for s in range(4))
-    entry = Entry("custom", "figure 2c", read_table(paper).rows, 4)
+    entry = LabSchedule("custom", "figure 2c", read_table(paper).rows, 4)
     (result,) = simulate([entry], times("F=1,B=1"))
     assert boxes(result, 0) == spans(grid(HUANG), 1.0)
     ours = lab("gpipe", 4, 4, passes="F=1,B=1")
@@ -374,7 +374,7 @@ def test_a_written_table_gives_the_same_times(name, p, rounds, v, c):
     (entry,) = entries([name], p, p * rounds, [v])
     table = read_table(table_text(entry), "own.csv")
     assert table.rows == entry.rows
-    own = Entry("custom", "own.csv", table.rows, entry.micro_batches, file="own.csv", places=table.places)
+    own = LabSchedule("custom", "own.csv", table.rows, entry.micro_batches, file="own.csv", places=table.places)
     asked = times(communication=c)
     (first,), (second,) = simulate([entry], asked), simulate([own], asked)
     assert (second.makespan, second.boxes, second.ranks) == (first.makespan, first.boxes, first.ranks)
@@ -459,7 +459,7 @@ def test_simulated_or_named(first, second):
     slots = [[Slot(kind, stage, i) for i in range(3) for kind in "FB"] for stage in range(2)]
     text_ = "\n".join(",".join(str(row[i]) for i in order) for row, order in zip(slots, (first, second), strict=True))
     table = read_table(text_, "own.csv")
-    entry = Entry("custom", "own.csv", table.rows, 3, file="own.csv", places=table.places)
+    entry = LabSchedule("custom", "own.csv", table.rows, 3, file="own.csv", places=table.places)
     try:
         (result,) = simulate([entry], UNITS)
     except ScheduleDeadlockError as error:

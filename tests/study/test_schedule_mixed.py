@@ -17,8 +17,8 @@ from parsim.cli import execute
 from parsim.parallel.schedules import Schedule, Slot, check
 from parsim.parallel.schedules.custom import Table, read_table
 from parsim.parallel.schedules.slot import APART, Overlapped
-from parsim.study.schedule import Result, ScheduleDeadlockError, simulate
-from parsim.study.schedule_inputs import Entry, times
+from parsim.study.schedule import LabResult, ScheduleDeadlockError, simulate
+from parsim.study.schedule_inputs import LabSchedule, times
 from parsim.study.schedule_text import table_text
 
 # -- DualPipeV, as torch.distributed.pipelining orders it ---------------------------------------------------------------
@@ -81,9 +81,9 @@ DUALPIPEV = """
 """
 
 
-def entry(table: Table, *, overlap: bool = True) -> Entry:
+def entry(table: Table, *, overlap: bool = True) -> LabSchedule:
     count = 1 + max(slot.micro_batch for row in table.rows for slot in row)
-    return Entry("custom", "own", table.rows, count, overlapped=table.overlapped if overlap else APART)
+    return LabSchedule("custom", "own", table.rows, count, overlapped=table.overlapped if overlap else APART)
 
 
 def split_all(rows: Schedule) -> Schedule:
@@ -98,7 +98,7 @@ def split_all(rows: Schedule) -> Schedule:
     )  # fmt: skip
 
 
-def run(own: Entry, passes: str | None = None, **options: object) -> Result:
+def run(own: LabSchedule, passes: str | None = None, **options: object) -> LabResult:
     (result,) = simulate([own], times(passes, **options))
     return result
 

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from parsim.errors import InputError, ParsimError
-from parsim.program.passes import Item
+from parsim.program.pass_builder import Item
 from parsim.program.program import Effect, Tensor
 from parsim.run import step_of
 from parsim.scenario.build import build

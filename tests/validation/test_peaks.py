@@ -18,7 +18,7 @@ def gated():
 def test_lora_and_qlora_rows_of_known_length(gated):
     measured = [p for p in gated if p.error is not None]
     assert len(measured) == 21
-    assert table(gated)
+    assert "does not fit" in table(gated).text()
     assert errors(p.error for p in measured).mean < 0.06
     tables = [p for p in measured if p.row.group == "litgpt-tables"]
     assert errors(p.error for p in tables).mean < 0.04

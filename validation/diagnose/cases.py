@@ -23,9 +23,9 @@ from parsim.calibration.recorded import read_recorded
 from parsim.run import simulate
 from parsim.scenario import Scenario, files, load
 from parsim.scenario.build import build
-from parsim.study.diagnose import Question, Simulator, explained
+from parsim.study.diagnose import MeasuredStep, Simulator, explained
 from parsim.study.diagnose_causes import Cause, Setting, parameters, settings
-from parsim.study.diagnose_classes import ATTENTION, COMPUTE, GEMM, MEMORY, OPTIMIZER, Recorded, Stretch, Window, features, predicted
+from parsim.study.diagnose_classes import ATTENTION, COMPUTE, GEMM, MEMORY, OPTIMIZER, GpuSlice, Recorded, Window, features, predicted
 from parsim.study.diagnose_trace import Attributor
 from parsim.terminal import progress
 
@@ -179,7 +179,7 @@ def kineto(windows: Sequence[Window], rank: int) -> dict[str, Any]:
     return {"schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": rank}, "traceEvents": events}
 
 
-def _events(one: Stretch, origin: float) -> Iterator[dict[str, Any]]:
+def _events(one: GpuSlice, origin: float) -> Iterator[dict[str, Any]]:
     start, length = origin + one.start * 1e6, one.duration * 1e6
     if one.kind in COMPUTE:
         pieces = max(1, round(one.count))
@@ -257,7 +257,7 @@ def case(one: Bench, changes: tuple[Change, ...], draw: random.Random) -> Result
 def time_only(one: Bench, change: Change, step: float) -> bool:
     """Whether the changed cause is among those that explain the step time; a step that did not change asks for none."""
     simulator = Simulator(one.scenario)
-    found = explained(change.cause, simulator, simulator.report(), Question(one.scenario, step))
+    found = explained(change.cause, simulator, simulator.report(), MeasuredStep(one.scenario, step))
     if abs(step / simulator.report().step_time - 1.0) <= 1e-4:
         return True
     return found is not None and found.explains

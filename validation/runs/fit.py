@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parsim.validation.predicted_runs import short_step, step_time
-from parsim.validation.runs import Constant, PublishedRun, Source, published
+from parsim.validation.runs import Constant, PublishedRun, RunSource, published
 
 HERE = Path(__file__).parent
 DEVICE: dict[str, tuple[Constant, ...]] = {
@@ -54,7 +54,7 @@ _ONCE = ("software.step_constant", "software.boundary")
 class Problem:
     """The rows that judge one GPU, its parameters, and the linear model of their errors."""
 
-    sources: Sequence[Source]
+    sources: Sequence[RunSource]
     device: tuple[Constant, ...]
     pool: ProcessPoolExecutor
 
@@ -126,7 +126,7 @@ class Problem:
         return values
 
 
-def sample(source: Source) -> list[PublishedRun]:
+def sample(source: RunSource) -> list[PublishedRun]:
     """The rows of a source that the fit looks at: at most `MOST_ROWS`, evenly spread, without the deepest pipelines."""
     rows = [row for row in source.rows if not row.left_out and "step_time_s" in row.measured]
     depths = [row.settings.get("parallel", {}).get("pipeline", {}).get("size", 1) for row in rows]
@@ -154,7 +154,7 @@ def report(problem: Problem, errors: NDArray[Any], title: str) -> None:
     sys.stderr.flush()
 
 
-def fit(gpu: str, sources: Sequence[Source], pool: ProcessPoolExecutor) -> dict[str, Any]:
+def fit(gpu: str, sources: Sequence[RunSource], pool: ProcessPoolExecutor) -> dict[str, Any]:
     """The three fits of one GPU's sources."""
     problem = Problem(sources, DEVICE.get(gpu, ()), pool)
     free = list(range(len(problem.parameters)))
@@ -182,7 +182,7 @@ def fit(gpu: str, sources: Sequence[Source], pool: ProcessPoolExecutor) -> dict[
     return {"calibrated": {gpu: calibrated} if calibrated else {}, "constants": constants, "held_out": held_out}
 
 
-def refined(source: Source, fixed: Mapping[str, Any], fold: str, pool: ProcessPoolExecutor) -> dict[str, Any]:
+def refined(source: RunSource, fixed: Mapping[str, Any], fold: str, pool: ProcessPoolExecutor) -> dict[str, Any]:
     """A source's constants on all rows but those of a fold, with the GPU's parameters fixed."""
     if not source.constants:
         return {}

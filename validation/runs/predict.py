@@ -22,7 +22,7 @@ from parsim.scenario.build import build
 from parsim.scenario.confidence import features
 from parsim.scenario.load import load
 from parsim.validation.predicted_runs import GRADES, MEMORY, PredictedRun, validate
-from parsim.validation.runs import PublishedRun, Source, fitted, published
+from parsim.validation.runs import PublishedRun, RunSource, fitted, published
 from parsim.validation.score import errors
 
 HERE = Path(__file__).parent
@@ -72,7 +72,7 @@ def memory_error(row: PublishedRun, results: Results) -> float | None:
     return float(text) / measured - 1 if text and measured and not row.memory_left_out else None
 
 
-def table(sources: Sequence[Source], results: Results) -> str:
+def table(sources: Sequence[RunSource], results: Results) -> str:
     """Mean absolute errors by source and grade, in Markdown; a star where a priori holds a parameter from training runs."""
     lines = [
         "| source | rows scored / left out | a priori | calibrated | held out | worst, calibrated | peak memory |",
@@ -95,7 +95,7 @@ def table(sources: Sequence[Source], results: Results) -> str:
     return "\n".join([*lines, "", f"\\* not free of training runs. {'; '.join(notes)}."]) + "\n"
 
 
-def _known(sources: Iterable[Source], results: Results) -> Iterator[Sequence[object]]:
+def _known(sources: Iterable[RunSource], results: Results) -> Iterator[Sequence[object]]:
     """Errors of the rows that count; profiled stages have no model whose size could be near another's."""
     for source, row in ((one, row) for one in sources for row in one.rows):
         step, memory = step_error(row, results, GRADES[0]), memory_error(row, results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from parsim.errors import Finding, TopologyError
@@ -47,6 +47,12 @@ class FullMesh(Fabric):
 
     def link_class(self, local: int) -> str:
         return "nic->nic"
+
+    def classes_of_links(self) -> Iterator[tuple[int, int]]:
+        yield 0, self.link_count
+
+    def switches(self) -> dict[str, int]:
+        return {}
 
     def ends(self, local: int) -> tuple[str, str]:
         pair, rail = divmod(local, self.rails)
@@ -108,6 +114,12 @@ class Torus(Fabric):
         axis, way = divmod(local % (2 * len(self.dims)), 2)
         return f"torus {'xyzuvw'[axis]}{'+-'[way]}"
 
+    def classes_of_links(self) -> Iterator[tuple[int, int]]:
+        return ((direction, self.nodes) for direction in range(2 * len(self.dims)))
+
+    def switches(self) -> dict[str, int]:
+        return {}
+
     def ends(self, local: int) -> tuple[str, str]:
         node, rest = divmod(local, 2 * len(self.dims))
         axis, way = divmod(rest, 2)
@@ -166,3 +178,15 @@ class GraphFabric(Fabric):
 
     def link_class(self, local: int) -> str:
         return self.classes[local]
+
+    def classes_of_links(self) -> Iterator[tuple[int, int]]:
+        return ((local, 1) for local in range(len(self.links)))
+
+    def switches(self) -> dict[str, int]:
+        names: dict[str, set[str]] = {}
+        for local, name in enumerate(self.classes):
+            kinds = name.partition(" (")[0].replace("<->", "->").split("->")
+            for kind, end in zip(kinds, self.ends(local), strict=False):
+                if len(kinds) == 2 and kind != "nic":
+                    names.setdefault(kind, set()).add(end)
+        return {kind: len(switches) for kind, switches in names.items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from parsim.hardware.tree import Tree
 
@@ -19,8 +19,7 @@ Medium = Literal["nvlink", "pcie", "socket", "memory", "storage", "network"]
 MEDIA: tuple[Medium, ...] = ("nvlink", "pcie", "socket", "memory", "storage", "network")
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """One directed link of a cluster (or one shared resource, if `duplex` is half: both directions are this link)."""
 
     kind: str

@@ -9,10 +9,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.links import Link, LinkKind
@@ -31,8 +30,7 @@ SHARED_MEMORY_RATE = 10e9
 """one GPU to GPU stream staged in host memory [B/s]; NVIDIA/nccl-tests issue 74: 19-21 GB/s both ways together, PCIe 4.0, P2P disabled"""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """The directed links a transfer occupies.
 
     `coefficients[i]` is the number of bytes on `links[i]` per byte transferred; a link appears once.

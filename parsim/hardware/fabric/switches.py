@@ -9,7 +9,7 @@ ports keeps to one of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from parsim.hardware.fabric.links import Link, LinkKind
@@ -136,6 +136,18 @@ class Fabric:
         """What the link connects."""
         return "nic<->leaf" if self._half else "nic->leaf" if local % 2 == 0 else "leaf->nic"
 
+    def classes_of_links(self) -> Iterator[tuple[int, int]]:
+        """One link of every class by local id, and how many links the class has."""
+        if self._half:
+            yield 0, 2 * self.ports
+        else:
+            yield 0, self.ports
+            yield 1, self.ports
+
+    def switches(self) -> dict[str, int]:
+        """Kind of switch -> how many there are."""
+        return {"leaf": 1}
+
     def ends(self, local: int) -> tuple[str, str]:
         """Vertex names at both ends of a link, for the graph; ports are ``node<k>.port<p>``."""
         port = self._owner(local // 2)
@@ -249,6 +261,14 @@ class FatTree(Fabric):
             return super().link_class(local)
         name = "leaf->spine" if local % 2 == 0 else "spine->leaf"
         return f"{name} (one cable)" if self.hashed else name
+
+    def classes_of_links(self) -> Iterator[tuple[int, int]]:
+        yield from super().classes_of_links()
+        for way in (0, 1):
+            yield 2 * self.ports + way, self.leaves * self.uplinks
+
+    def switches(self) -> dict[str, int]:
+        return {"leaf": self.leaves, "spine": self.uplinks}
 
     def ends(self, local: int) -> tuple[str, str]:
         trunk = local - 2 * self.ports

@@ -11,7 +11,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
@@ -31,8 +31,7 @@ _LARGEST_MACHINE = 10_000
 _RANGE = re.compile(r"(.*?)([0-9]+)\.\.([0-9]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(NamedTuple):
     """What one GPU costs per hour, when and where it was asked."""
 
     gpu_hour: float
@@ -65,8 +64,7 @@ DeviceOf = Callable[[str], Device]
 Host = Literal["", "memory", "nvme"]
 
 
-@dataclass(frozen=True, slots=True)
-class HostSide:
+class HostSide(NamedTuple):
     """A machine beyond its GPUs, as far as its file says."""
 
     cpu: str = ""

@@ -19,8 +19,8 @@ galvatron/profile_hardware (all_to_all on a node of A100).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.nccl.inputs import AUTOMATIC, Inputs, Settings
@@ -36,8 +36,7 @@ _SLOW_RING = 12e9
 """a ring this slow runs with 256 threads [B/s]"""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """One algorithm and protocol for one size."""
 
     algorithm: Algorithm
@@ -142,8 +141,7 @@ def ctas(inputs: Inputs, choice: Choice, settings: Settings = AUTOMATIC) -> int:
 # what is measured
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     """Corrections of one kind of wire."""
 
     rate: float = 1.0
@@ -154,7 +152,7 @@ class Pace:
     """time that a large message loses to filling the pipeline [s]"""
     half: float = 1.0
     """size at which half of it is lost [B]"""
-    by_generation: Mapping[Generation, float] = field(default_factory=dict)
+    by_generation: Mapping[Generation, float] = {}
     """`rate` where it differs by GPU"""
     source: str = ""
 
@@ -163,8 +161,7 @@ class Pace:
         return self.by_generation.get(inputs.generation, self.rate)
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(NamedTuple):
     """Point-to-point operations over one kind of wire."""
 
     send: float = 1.0
@@ -183,8 +180,7 @@ class Pairs:
 NEUTRAL = Pace(source="the library's own prediction")
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """Everything that is added to the library's own prediction."""
 
     name: Literal["nccl", "measured"]
@@ -194,14 +190,14 @@ class Profile:
     """NVLS heads move their share of the NVLinks; on Blackwell the library's choice counts on it, too"""
     real_rate: bool = False
     """rings carry what the links do, not what the search planned"""
-    local: Mapping[str, Pace] = field(default_factory=dict)
-    network: Mapping[str, Pace] = field(default_factory=dict)
-    local_nvls: Mapping[str, Pace] = field(default_factory=dict)
-    network_nvls: Mapping[str, Pace] = field(default_factory=dict)
+    local: Mapping[str, Pace] = {}
+    network: Mapping[str, Pace] = {}
+    local_nvls: Mapping[str, Pace] = {}
+    network_nvls: Mapping[str, Pace] = {}
 
-    pairs: Mapping[str, Pairs] = field(default_factory=dict)
+    pairs: Mapping[str, Pairs] = {}
     """point-to-point operations by wire inside a node"""
-    network_latency: Mapping[str, float] = field(default_factory=dict)
+    network_latency: Mapping[str, float] = {}
     """of a message, where the topology does not say [s]"""
 
     def pace(self, inputs: Inputs, algorithm: str) -> Pace:
@@ -266,8 +262,7 @@ def profile(name: str) -> Profile:
     return PROFILES[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """What one collective takes on an idle fabric."""
 
     choice: Choice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.nccl.tables import ALGORITHMS, DEFAULT_VERSION, PROTOCOLS, Generation
@@ -22,8 +22,7 @@ Network = Literal["", "ib", "efa", "roce", "tcp", "ethernet"]
 Path = Literal["nvlink", "pcie"]
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(NamedTuple):
     """Result of a channel search: `channels` rings, trees or heads of one speed.
 
     The count is the search's own, before the library runs every channel twice.

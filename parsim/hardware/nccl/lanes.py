@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,8 +147,7 @@ def _add(load: dict[int, float], route: Route, amount: float) -> float:
 Capacities = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """One channel, or several that cross the same links."""
 
     path: LinkPath
@@ -158,8 +157,7 @@ class Lane:
     """rate limit besides the links [B/s]"""
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes:
+class Lanes(NamedTuple):
     """The channels of a group for one algorithm; their shares add up to one."""
 
     lanes: tuple[Lane, ...]

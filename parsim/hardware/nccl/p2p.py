@@ -8,7 +8,7 @@ a peer gets all channels; over the network `CONCURRENT_PEERS` at a time.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from parsim.hardware.nccl.estimate import Pairs, Profile
 
@@ -39,8 +39,7 @@ def channels_per_peer(*, nvlinks: int = 0, nics: int = 0, network: float = 0.0) 
     return min(1 << (count - 1).bit_length(), _MOST_CHANNELS)
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(NamedTuple):
     """How a message gets from one GPU to another."""
 
     bandwidth: float
@@ -83,8 +82,7 @@ def pairs(used: Profile, local: str) -> Pairs:
     return used.pairs.get(local, Pairs())
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """A group whose members all send to each other, with equal nodes."""
 
     ranks: int

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
 
@@ -30,8 +29,7 @@ Rows = tuple[Triple, Triple, Triple, Triple]
 _NONE: Triple = (0.0, 0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Constants:
+class Constants(NamedTuple):
     """The numbers of one version."""
 
     version: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import NOWHERE, TIER_HOST, TIER_NEIGHBOUR, TIER_NVLINK, TIER_SWITCH, Route
@@ -22,8 +22,7 @@ _shared: OrderedDict[str, Wiring] = OrderedDict()
 """by fingerprint of the machine"""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A route that the hop between two members of a group may take; members are positions in the group."""
 
     source: int

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Fields = dict[str, Any]
 """values of `TransformerConfig` fields; nested records as mappings"""
@@ -15,8 +14,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """The facts that a family's catalogue files and Hugging Face configs need not repeat."""
 
     name: str
@@ -26,10 +24,10 @@ class Family:
     """layer operators in the order in which Hugging Face registers their parameters; () = order of execution"""
     model_type: str = ""
     """the config's ``model_type``; empty where Hugging Face has no such model"""
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = {}
     """config key -> field (``experts.count`` for nested ones; several separated by a space). A null value, like an
     absent key, leaves the family's default"""
-    stated: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    stated: Mapping[str, tuple[Any, ...]] = {}
     """config key -> values that say what `structure` already says; any other value cannot be used"""
     harmless: frozenset[str] = frozenset()
     """further config keys that change neither parameters, work nor memory"""

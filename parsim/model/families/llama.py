@@ -1,16 +1,16 @@
-"""Decoders with RMSNorm and a gated MLP: Llama, Mistral, Qwen, Gemma, Phi-3.
+"""Decoders with RMSNorm and a gated MLP: Llama, Mistral, Qwen, Gemma, Phi-3; with experts Mixtral, Qwen-MoE, DeepSeek-V2 and -V3.
 
 Structure and key names follow the modelling and configuration files of huggingface/transformers
-(``src/transformers/models/<model_type>``).
+(``src/transformers/models/<model_type>``); DeepSeek also 2405.04434 and 2412.19437.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from parsim.errors import Finding, ModelError
-from parsim.model.families.family import GROUPED, Family, Fields
+from parsim.model.families.family import GROUPED, Family, Fields, words
 
 STRUCTURE: dict[str, Any] = {
     "normalisation": "rmsnorm",
@@ -52,38 +52,31 @@ def _full_every(types: list[str]) -> int:
     return every
 
 
-LLAMA = Family(
-    name="llama",
-    model_type="llama",
-    structure={**STRUCTURE, "maximum_sequence": 2048},
-    registration=REGISTRATION,
-    keys={**GROUPED, "attention_bias": "query_key_value_bias output_bias", "mlp_bias": "mlp_bias"},
-    harmless=HARMLESS,
-)
+_BIASES = {"attention_bias": "query_key_value_bias output_bias"}
+Adjust = Callable[[Fields, Mapping[str, Any]], set[str]]
 
-MISTRAL = Family(
-    name="mistral", model_type="mistral", structure=STRUCTURE, registration=REGISTRATION, keys=GROUPED, harmless=HARMLESS, adjust=windows
-)
 
-QWEN2 = Family(
-    name="qwen2",
-    model_type="qwen2",
-    structure={**STRUCTURE, "query_key_value_bias": True},
-    registration=REGISTRATION,
-    keys=GROUPED,
-    harmless=HARMLESS | {"use_mrope"},
-    adjust=windows,
-)
-
-QWEN3 = Family(
-    name="qwen3",
-    model_type="qwen3",
-    structure={**STRUCTURE, "query_key_norm": True, "head_dim": 128},
-    registration=REGISTRATION,
-    keys={**GROUPED, "attention_bias": "query_key_value_bias output_bias"},
-    harmless=HARMLESS,
-    adjust=windows,
-)
+def _family(
+    name: str,
+    structure: Fields,
+    keys: Mapping[str, str] | None = None,
+    registration: tuple[str, ...] = REGISTRATION,
+    *,
+    stated: Mapping[str, tuple[Any, ...]] | None = None,
+    harmless: frozenset[str] = frozenset(),
+    adjust: Adjust | None = None,
+) -> Family:
+    """A family of the Llama line: what it says beyond the line's structure and the line's keys."""
+    return Family(
+        name=name,
+        model_type=name.replace("-", "_"),
+        structure={**STRUCTURE, **structure},
+        registration=registration,
+        keys={**GROUPED, **(keys or {})},
+        stated=stated or {},
+        harmless=HARMLESS | harmless,
+        adjust=adjust,
+    )
 
 
 def _gemma(fields: Fields, _: Mapping[str, Any]) -> set[str]:
@@ -99,60 +92,113 @@ def _gemma2(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     return _gemma(fields, tree) | windows(fields, tree)
 
 
-_GEMMA = {**STRUCTURE, "activation": "gelu-tanh", "tied_embeddings": True, "head_dim": 256, "norm_offset": True}
+_GEMMA = {"activation": "gelu-tanh", "tied_embeddings": True, "head_dim": 256, "norm_offset": True}
 _CAUSAL = {"use_bidirectional_attention": (False,)}
 
-GEMMA = Family(
-    name="gemma",
-    model_type="gemma",
-    structure=_GEMMA,
-    registration=REGISTRATION,
-    keys={**GROUPED, "attention_bias": "query_key_value_bias output_bias"},
-    stated=_CAUSAL,
-    harmless=HARMLESS,
-    adjust=_gemma,
-)
-
-GEMMA2 = Family(
-    name="gemma2",
-    model_type="gemma2",
-    structure={
-        **_GEMMA,
-        "norm_placement": "sandwich",
-        "attention_window": 4096,
-        "full_attention_every": 2,
-        "softcap_attention": True,
+LLAMA = _family("llama", {"maximum_sequence": 2048}, {**_BIASES, "mlp_bias": "mlp_bias"})
+MISTRAL = _family("mistral", {}, adjust=windows)
+QWEN2 = _family("qwen2", {"query_key_value_bias": True}, harmless=frozenset({"use_mrope"}), adjust=windows)
+QWEN3 = _family("qwen3", {"query_key_norm": True, "head_dim": 128}, _BIASES, adjust=windows)
+GEMMA = _family("gemma", _GEMMA, _BIASES, stated=_CAUSAL, adjust=_gemma)
+GEMMA2 = _family(
+    "gemma2",
+    {
+        **_GEMMA, "norm_placement": "sandwich", "attention_window": 4096, "full_attention_every": 2, "softcap_attention": True,
         "softcap_logits": True,
     },
-    registration=(
-        "query_key_value",
-        "attention_output",
-        "mlp_up",
-        "mlp_down",
-        "attention_norm",
-        "attention_output_norm",
-        "mlp_norm",
-        "mlp_output_norm",
-    ),
-    keys={**GROUPED, "attention_bias": "query_key_value_bias output_bias"},
+    _BIASES,
+    ("query_key_value", "attention_output", "mlp_up", "mlp_down", "attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm"),
     stated=_CAUSAL,
-    harmless=HARMLESS | {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "cache_implementation"},
+    harmless=words("query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping cache_implementation"),
     adjust=_gemma2,
-)
-
-PHI3 = Family(
-    name="phi3",
-    model_type="phi3",
-    structure={**STRUCTURE, "fused_query_key_value": True, "fused_gate_up": True, "rotary_concatenates": True},
-    registration=("attention_output", "query_key_value", "mlp_up", "mlp_down", "attention_norm", "mlp_norm"),
-    keys={
-        **GROUPED,
-        "attention_bias": "query_key_value_bias output_bias",
-        "resid_pdrop": "dropout",
-        "partial_rotary_factor": "rotary_fraction",
-    },
-    harmless=HARMLESS | {"embd_pdrop", "original_max_position_embeddings"},
+)  # fmt: skip
+PHI3 = _family(
+    "phi3",
+    {"fused_query_key_value": True, "fused_gate_up": True, "rotary_concatenates": True},
+    {**_BIASES, "resid_pdrop": "dropout", "partial_rotary_factor": "rotary_fraction"},
+    ("attention_output", "query_key_value", "mlp_up", "mlp_down", "attention_norm", "mlp_norm"),
+    harmless=words("embd_pdrop original_max_position_embeddings"),
     adjust=windows,
 )
 
-FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, PHI3)
+# experts
+
+_ROUTER = words("router_aux_loss_coef output_router_logits router_jitter_noise num_experts_per_token")
+_REGISTRATION = (*REGISTRATION[:5], "mixture.router", "mixture.experts", "mixture.shared", *REGISTRATION[-2:])
+_QWEN_EXPERTS = {
+    "num_experts": "experts.count", "num_local_experts": "experts.count", "norm_topk_prob": "experts.renormalise",
+    "num_experts_per_tok": "experts.top_k", "moe_intermediate_size": "experts.mlp", "decoder_sparse_step": "experts.every",
+}  # fmt: skip
+
+MIXTRAL = _family(
+    "mixtral",
+    {"experts": {"renormalise": True}},
+    {"num_local_experts": "experts.count", "num_experts_per_tok": "experts.top_k"},
+    _REGISTRATION,
+    harmless=_ROUTER,
+    adjust=windows,
+)
+QWEN2_MOE = _family(
+    "qwen2-moe",
+    {"query_key_value_bias": True, "experts": {"shared_gate": True}},
+    {**_QWEN_EXPERTS, "shared_expert_intermediate_size": "experts.shared", "qkv_bias": "query_key_value_bias"},
+    _REGISTRATION,
+    stated={"mlp_only_layers": ([],)},
+    harmless=_ROUTER,
+    adjust=windows,
+)
+QWEN3_MOE = _family(
+    "qwen3-moe",
+    {"query_key_norm": True},
+    {**_QWEN_EXPERTS, **_BIASES},
+    (*REGISTRATION[:5], "mixture.experts", "mixture.router", *REGISTRATION[-2:]),
+    stated={"mlp_only_layers": ([],)},
+    harmless=_ROUTER,
+    adjust=windows,
+)
+
+
+def _deepseek(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    size = tree.get("moe_intermediate_size")
+    if size is None:
+        raise ModelError(Finding("moe_intermediate_size is required", "moe_intermediate_size"))
+    fields.setdefault("experts", {})["shared"] = (tree.get("n_shared_experts") or 0) * size
+    fields["kv_heads"] = 0  # latent attention decompresses keys and values for every head
+    return {"n_shared_experts", "num_key_value_heads"}
+
+
+DEEPSEEK_V2 = Family(
+    name="deepseek-v2",
+    model_type="deepseek_v2",
+    structure={**STRUCTURE, "experts": {"router_fp32": True}},
+    registration=(
+        "query_down", "query_norm", "query_up", "key_value_down", "key_value_norm", "key_value_up", "attention_output", "mlp_up",
+        "mlp_down", "mixture.experts", "mixture.router", "mixture.shared", "attention_norm", "mlp_norm",
+    ),
+    keys={
+        **{key: name for key, name in GROUPED.items() if key != "num_key_value_heads"},
+        "q_lora_rank": "latent.query_rank", "kv_lora_rank": "latent.key_rank", "qk_nope_head_dim": "latent.plain_dim",
+        "qk_rope_head_dim": "latent.rotary_dim", "v_head_dim": "latent.value_dim",
+        "n_routed_experts": "experts.count", "num_experts_per_tok": "experts.top_k", "moe_intermediate_size": "experts.mlp",
+        "first_k_dense_replace": "experts.dense_layers", "moe_layer_freq": "experts.every",
+        **_BIASES,
+    },
+    stated={"mlp_bias": (False,)},
+    harmless=HARMLESS | _ROUTER | words(
+        "n_group topk_group topk_method scoring_func routed_scaling_factor aux_loss_alpha seq_aux ep_size norm_topk_prob "
+        "num_nextn_predict_layers qk_head_dim rope_interleave"
+    ),
+    adjust=_deepseek,
+)  # fmt: skip
+DEEPSEEK_V3 = DEEPSEEK_V2._replace(
+    name="deepseek-v3",
+    model_type="deepseek_v3",
+    structure={**STRUCTURE, "experts": {"router_bias": True, "router_fp32": True}},
+    keys={**DEEPSEEK_V2.keys, "norm_topk_prob": "experts.renormalise"},
+    stated={},
+    harmless=DEEPSEEK_V2.harmless - {"norm_topk_prob"},
+)
+
+FAMILIES = (
+    LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, PHI3, MIXTRAL, QWEN2_MOE, QWEN3_MOE, DEEPSEEK_V2, DEEPSEEK_V3,
+)  # fmt: skip

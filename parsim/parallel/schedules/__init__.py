@@ -12,17 +12,13 @@ from itertools import pairwise
 from parsim.errors import Finding, PlanError
 from parsim.limits import MOST_PASSES, beyond
 from parsim.parallel.schedules.check import check, deadlock
-from parsim.parallel.schedules.gpipe import gpipe
-from parsim.parallel.schedules.interleaved import interleaved
-from parsim.parallel.schedules.naive import naive
-from parsim.parallel.schedules.one_f_one_b import one_f_one_b
-from parsim.parallel.schedules.pipedream import pipedream
-from parsim.parallel.schedules.slot import Schedule, Slot, to_text
+from parsim.parallel.schedules.classic import gpipe, interleaved, naive, one_f_one_b, pipedream
+from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS, Schedule, Slot, SlotKind, to_text
 from parsim.parallel.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
 __all__ = [
-    "ALIASES", "CUSTOM", "LATER", "NAMES", "Schedule", "Slot", "check", "chunks", "deadlock", "homes", "peak_in_flight", "schedule",
-    "stays", "to_text",
+    "ALIASES", "CUSTOM", "LATER", "NAMES", "Schedule", "Slot", "SlotKind", "check", "chunks", "deadlock", "homes", "peak_in_flight",
+    "schedule", "stays", "to_text",
 ]  # fmt: skip
 
 _PATH = "parallel.pipeline.schedule"
@@ -123,9 +119,9 @@ def peak_in_flight(rows: Schedule) -> list[int]:
     for row in rows:
         live = peak = 0
         for slot in row:
-            live += slot.kind == "F"
+            live += slot.kind == SlotKind.FORWARD
             peak = max(peak, live)
-            live -= slot.kind in "BW"
+            live -= slot.kind in GRADIENTS_OF_WEIGHTS
         peaks.append(peak)
     return peaks
 

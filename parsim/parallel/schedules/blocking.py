@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from parsim.parallel.schedules.order import Precedence
-from parsim.parallel.schedules.slot import Schedule, Slot
+from parsim.parallel.schedules.slot import Precedence, Schedule, Slot, SlotKind
 
 
 class Exchange(NamedTuple):
@@ -25,7 +24,7 @@ class Exchange(NamedTuple):
 
 Step: TypeAlias = Slot | Exchange
 
-_UNITS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+_UNITS = {SlotKind.FORWARD: 1.0, SlotKind.FULL_BACKWARD: 2.0, SlotKind.BACKWARD_INPUT: 1.0, SlotKind.BACKWARD_WEIGHT: 1.0}
 
 
 def blocking_order(

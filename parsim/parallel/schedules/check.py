@@ -8,8 +8,7 @@ from typing import Any
 
 from parsim.errors import Finding
 from parsim.limits import MOST_PASSES, beyond
-from parsim.parallel.schedules.order import Precedence, run_in_order
-from parsim.parallel.schedules.slot import APART, KINDS, Overlapped, Schedule, Slot
+from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_INPUTS, Overlapped, Precedence, Schedule, Slot, SlotKind, run_in_order
 
 PATH = "parallel.pipeline.schedule"
 MOST_MISSING = 10_000
@@ -95,8 +94,8 @@ def _counted(schedule: Schedule, placement: Sequence[int] | None, micro_batches:
     first: dict[Slot, tuple[int, int]] = {}
     for rank, row in enumerate(schedule):
         for position, slot in enumerate(row):
-            if slot.kind not in KINDS:
-                findings.append(_at(rank, position, slot, f"{slot.kind!r} is not a kind of slot", "use F, B, I or W"))
+            if slot.kind not in list(SlotKind):  # of a table that a function made
+                findings.append(_at(rank, position, slot, f"{str(slot.kind)!r} is not a kind of slot", "use F, B, I or W"))
             elif slot.stage < 0 or slot.micro_batch < 0:
                 findings.append(_at(rank, position, slot, "stages and micro-batches are numbered from 0"))
             elif slot in first:
@@ -122,26 +121,27 @@ def _counted(schedule: Schedule, placement: Sequence[int] | None, micro_batches:
             findings.append(_at(rank, position, slot, f"there are {count} micro-batches, numbered from 0"))
     for stage in range(stages):
         for i in range(count):
-            findings += _complete(stage, i, {kind: first[slot] for kind in KINDS if (slot := Slot(kind, stage, i)) in first})
+            findings += _complete(stage, i, {kind: first[slot] for kind in SlotKind if (slot := Slot(kind, stage, i)) in first})
     return findings
 
 
-def _complete(stage: int, micro_batch: int, present: dict[str, tuple[int, int]]) -> list[Finding]:
-    def missing(kind: str, why: str = "") -> Finding:
+def _complete(stage: int, micro_batch: int, present: dict[SlotKind, tuple[int, int]]) -> list[Finding]:
+    forward, whole, halves = SlotKind.FORWARD, SlotKind.FULL_BACKWARD, (SlotKind.BACKWARD_INPUT, SlotKind.BACKWARD_WEIGHT)
+
+    def missing(kind: SlotKind, why: str = "") -> Finding:
         slot = Slot(kind, stage, micro_batch)
         return Finding(f"{slot} is missing{why}", path=PATH, value=str(slot))
 
-    findings = [] if "F" in present else [missing("F")]
-    if "B" in present:
-        for kind in "IW":
-            if kind in present:
-                slot = Slot(kind, stage, micro_batch)
-                message = "stands beside B{}.{} at rank {} position {}".format(stage, micro_batch, *present["B"])
-                findings.append(_at(*present[kind], slot, message, "a backward is either B, or I and W"))
-    elif "I" not in present and "W" not in present:
-        findings.append(missing("B", " (or I and W)"))
+    findings = [] if forward in present else [missing(forward)]
+    if whole in present:
+        message = "stands beside B{}.{} at rank {} position {}".format(stage, micro_batch, *present[whole])
+        slots = [Slot(kind, stage, micro_batch) for kind in halves if kind in present]
+        findings += [_at(*present[slot.kind], slot, message, "a backward is either B, or I and W") for slot in slots]
+    elif not any(kind in present for kind in halves):
+        findings.append(missing(whole, " (or I and W)"))
     else:
-        findings += [missing(kind, f" beside {other}{stage}.{micro_batch}") for kind, other in ("IW", "WI") if kind not in present]
+        pairs = zip(halves, reversed(halves), strict=True)
+        findings += [missing(kind, f" beside {other}{stage}.{micro_batch}") for kind, other in pairs if kind not in present]
     return findings
 
 
@@ -172,7 +172,7 @@ def _overlapping(schedule: Schedule, overlapped: Overlapped) -> list[Finding]:
     where = {slot: (rank, position) for rank, row in enumerate(schedule) for position, slot in enumerate(row)}
     for forward, backward in sorted(overlapped, key=lambda pair: where[pair[0]]):
         name = f"{forward}&{backward}"
-        if (forward.kind, backward.kind) not in (("F", "B"), ("F", "I")):
+        if forward.kind != SlotKind.FORWARD or backward.kind not in GRADIENTS_OF_INPUTS:
             text, suggestion = (
                 "an overlapped slot is one forward and one backward",
                 "write F0.3&B1.2 (or I), other passes in slots of their own",

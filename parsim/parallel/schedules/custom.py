@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from parsim.errors import MOST_PROBLEMS, Finding, PlanError
 from parsim.limits import MOST_TABLE
-from parsim.parallel.schedules.slot import APART, Overlapped, Schedule, Slot
+from parsim.parallel.schedules.slot import APART, Overlapped, Schedule, Slot, SlotKind
 
 PATH = "parallel.pipeline.schedule"
 
@@ -48,7 +48,7 @@ def from_text(text: str, file: str = "") -> Schedule:
     """The rows of `read_table`, of a table without overlapped slots.
 
     >>> from_text("rank 0: F0.0, F0.1,, B0.0, B0.1")[0][2]
-    Slot(kind='B', stage=0, micro_batch=0)
+    Slot(kind=<SlotKind.FULL_BACKWARD: 'B'>, stage=0, micro_batch=0)
     """
     return read_table(text, file).one_by_one(file)
 
@@ -160,7 +160,7 @@ def _passes(cell: object, overlapped: set[tuple[Slot, Slot]]) -> tuple[Slot, ...
     if len(parts) > 2 or (torch and len(parts) == 1):
         message = f"{cell!r} overlaps {len(parts)} passes: an overlapped slot is one forward and one backward"
         raise PlanError(Finding(message, path=PATH, value=cell, suggestion="write F0.3&B1.2"))
-    passes = tuple(sorted((_slot(part.strip()) for part in parts), key=lambda slot: slot.kind != "F"))
+    passes = tuple(sorted((_slot(part.strip()) for part in parts), key=lambda slot: slot.kind != SlotKind.FORWARD))
     if len(passes) == 2:
         overlapped.add((passes[0], passes[1]))
     return passes
@@ -177,7 +177,8 @@ def _slot(cell: object) -> Slot:
             raise PlanError([Finding(f.message, PATH, f.value, f.suggestion) for f in error.findings]) from error
     match cell:
         case (str(kind), int(stage), int(micro_batch)):
-            return Slot(kind, stage, micro_batch)
+            known = SlotKind(kind) if kind in list(SlotKind) else kind  # others are reported by `check`, with their place
+            return Slot._make((known, stage, micro_batch))
     raise PlanError(Finding(f"{cell!r} is not a slot", path=PATH, value=repr(cell), suggestion="give F0.3 or (kind, stage, micro_batch)"))
 
 

@@ -1,18 +1,33 @@
-"""One slot of a pipeline schedule, and its text form.
+"""One slot of a pipeline schedule, its text form, and the order that the slots impose on each other, whatever they cost.
 
 A schedule is pure order: it knows neither bytes nor seconds. Stages are *global* virtual stages: with v chunks per
-rank there are p*v of them, and `parsim.parallel.schedules.placement` says which rank holds which.
+rank there are p*v of them, and `parsim.parallel.schedules.homes` says which rank holds which.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from parsim.errors import Finding, PlanError
 
-KINDS = ("F", "B", "I", "W")
-"""forward, whole backward, backward-input, backward-weight"""
+
+class SlotKind(StrEnum):
+    """What a slot computes, in the letters of torch.distributed.pipelining."""
+
+    FORWARD = "F"
+    FULL_BACKWARD = "B"
+    """gradients of inputs and weights in one pass"""
+    BACKWARD_INPUT = "I"
+    BACKWARD_WEIGHT = "W"
+
+
+GRADIENTS_OF_INPUTS = (SlotKind.FULL_BACKWARD, SlotKind.BACKWARD_INPUT)
+"""what the stage before waits for"""
+GRADIENTS_OF_WEIGHTS = (SlotKind.FULL_BACKWARD, SlotKind.BACKWARD_WEIGHT)
+"""what ends a micro-batch on its stage"""
 
 _OURS = re.compile(r"([FBIW])([0-9]{1,9})\.([0-9]{1,9})")
 _TORCH = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
@@ -21,8 +36,7 @@ _TORCH = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
 class Slot(NamedTuple):
     """One pass of one micro-batch through one stage: ``F0.3`` is the forward of micro-batch 3 on stage 0."""
 
-    kind: str
-    """F forward | B whole backward | I backward-input | W backward-weight"""
+    kind: SlotKind
     stage: int
     """global virtual stage"""
     micro_batch: int
@@ -37,7 +51,7 @@ class Slot(NamedTuple):
         Raises `PlanError` for anything else.
 
         >>> Slot.parse("B2.7")
-        Slot(kind='B', stage=2, micro_batch=7)
+        Slot(kind=<SlotKind.FULL_BACKWARD: 'B'>, stage=2, micro_batch=7)
         >>> str(Slot.parse("2B7"))
         'B2.7'
         """
@@ -50,7 +64,7 @@ class Slot(NamedTuple):
             raise PlanError(
                 Finding(message, value=text[:40], suggestion="write F0.3 (kind, stage, micro-batch), kind one of F B I W, or 0F3")
             )
-        return cls(kind, int(stage), int(micro_batch))
+        return cls(SlotKind(kind), int(stage), int(micro_batch))
 
 
 Schedule: TypeAlias = tuple[tuple[Slot, ...], ...]
@@ -66,7 +80,84 @@ APART: Overlapped = frozenset()
 def to_text(schedule: Schedule) -> str:
     """A schedule as text: one line per rank, slots separated by spaces (`custom.from_text` reads it back).
 
-    >>> to_text(((Slot("F", 0, 0), Slot("B", 0, 0)),))
+    >>> to_text(((Slot(SlotKind.FORWARD, 0, 0), Slot(SlotKind.FULL_BACKWARD, 0, 0)),))
     'F0.0 B0.0'
     """
     return "\n".join(" ".join(map(str, row)) for row in schedule)
+
+
+class Precedence:
+    """The slots that each slot of a schedule needs, besides its predecessor on its own rank.
+
+    F(s) needs F(s - 1). B(s), or I(s), needs F(s) and the B or I of s + 1. W(s) needs I(s). Two passes that overlap in one slot
+    need what either needs: the slot begins when the inputs of both are there, and ends both.
+    """
+
+    def __init__(self, schedule: Schedule, overlapped: Overlapped = APART) -> None:
+        self.rank = {slot: rank for rank, row in enumerate(schedule) for slot in row}
+        """which rank runs a slot"""
+        self.last_stage = max((slot.stage for slot in self.rank), default=-1)
+        self._pairs = {slot: pair for pair in overlapped for slot in pair}
+
+    def source(self, slot: Slot) -> Slot | None:
+        """The slot of the neighbouring stage whose result arrives here; None at the ends of the pipeline and for W."""
+        kind, stage, micro_batch = slot
+        if kind == SlotKind.FORWARD:
+            return Slot(SlotKind.FORWARD, stage - 1, micro_batch) if stage else None
+        if kind == SlotKind.BACKWARD_WEIGHT or stage == self.last_stage:
+            return None
+        split = Slot(SlotKind.BACKWARD_INPUT, stage + 1, micro_batch)
+        return split if split in self.rank else Slot(SlotKind.FULL_BACKWARD, stage + 1, micro_batch)
+
+    def own(self, slot: Slot) -> Slot | None:
+        """The earlier slot of the same stage and micro-batch: F for B and I, I for W."""
+        if slot.kind == SlotKind.FORWARD:
+            return None
+        before = SlotKind.BACKWARD_INPUT if slot.kind == SlotKind.BACKWARD_WEIGHT else SlotKind.FORWARD
+        return Slot(before, slot.stage, slot.micro_batch)
+
+    def pair(self, slot: Slot) -> tuple[Slot, ...]:
+        """The passes that begin and end together with `slot`, in the order of the row; usually itself alone."""
+        return self._pairs.get(slot, (slot,))
+
+    def needs(self, slot: Slot) -> list[Slot]:
+        """The slots that must have ended before `slot` begins."""
+        if slot not in self._pairs:
+            return [other for other in (self.source(slot), self.own(slot)) if other is not None]
+        return [other for part in self._pairs[slot] for other in (self.source(part), self.own(part)) if other is not None]
+
+    def name(self, slot: Slot) -> str:
+        """``F0.3``, or ``F0.3&B7.1`` in an overlapped slot."""
+        return "&".join(map(str, self.pair(slot)))
+
+    def travels(self, slot: Slot) -> bool:
+        """Whether the slot waits for a message from another rank."""
+        source = self.source(slot)
+        return source is not None and self.rank.get(source) != self.rank[slot]
+
+
+def run_in_order(schedule: Schedule, overlapped: Overlapped = APART) -> tuple[list[Slot], list[int]]:
+    """Run each rank's list as far as it goes: (slots in an order that respects all needs, position reached per rank).
+
+    A schedule deadlocks exactly if some rank does not reach the end of its list.
+    """
+    precedence = Precedence(schedule, overlapped)
+    reached = [0] * len(schedule)
+    done: dict[Slot, None] = {}
+    waiting: dict[Slot, list[int]] = {}
+    ready: Iterable[int] = range(len(schedule))
+    while ready:
+        awake: list[int] = []
+        for rank in ready:
+            row = schedule[rank]
+            while reached[rank] < len(row):
+                slot = row[reached[rank]]
+                missing = next((need for need in precedence.needs(slot) if need not in done), None)
+                if missing is not None:
+                    waiting.setdefault(missing, []).append(rank)
+                    break
+                done[slot] = None
+                reached[rank] += 1
+                awake += waiting.pop(slot, ())
+        ready = awake
+    return list(done), reached

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parsim.parallel.schedules.one_f_one_b import alternate
-from parsim.parallel.schedules.slot import Schedule, Slot
+from parsim.parallel.schedules.classic import alternate
+from parsim.parallel.schedules.slot import Schedule, Slot, SlotKind
 
 
 def zb_h1(stages: int, micro_batches: int) -> Schedule:
@@ -36,13 +36,13 @@ def zb_h2(stages: int, micro_batches: int) -> Schedule:
 
 def _handcrafted(rank: int, micro_batches: int, warm_up: int, delay: int) -> tuple[Slot, ...]:
     def order() -> Iterator[Slot]:
-        forwards, inputs = ([Slot(kind, rank, i) for i in range(micro_batches)] for kind in "FI")
+        forwards, inputs = ([Slot(kind, rank, i) for i in range(micro_batches)] for kind in (SlotKind.FORWARD, SlotKind.BACKWARD_INPUT))
         for slot in alternate(forwards, inputs, warm_up):
             yield slot
-            if slot.kind == "I" and slot.micro_batch >= delay:
-                yield Slot("W", rank, slot.micro_batch - delay)
-        for i in range(max(0, micro_batches - delay), micro_batches):
-            yield Slot("W", rank, i)
+            if slot.kind == SlotKind.BACKWARD_INPUT and slot.micro_batch >= delay:
+                yield Slot(SlotKind.BACKWARD_WEIGHT, rank, slot.micro_batch - delay)
+        for i in range(max(0, micro_batches - delay), micro_batches):  # the weight gradients that are left
+            yield Slot(SlotKind.BACKWARD_WEIGHT, rank, i)
 
     return tuple(order())
 
@@ -62,27 +62,30 @@ def zb_v(stages: int, micro_batches: int) -> Schedule:
 
 def _folded(rank: int, stages: int, micro_batches: int) -> Iterator[Slot]:
     first, second = rank, 2 * stages - 1 - rank
-    done: dict[tuple[str, int], int] = {}
+    done: dict[tuple[SlotKind, int], int] = {}
 
-    def run(kinds: str, stage: int) -> Iterator[Slot]:
-        for kind in kinds:
+    def run(letters: str, stage: int) -> Iterator[Slot]:
+        for kind in map(SlotKind, letters):
             done[kind, stage] = done.get((kind, stage), 0) + 1
             yield Slot(kind, stage, done[kind, stage] - 1)
 
-    def left(kind: str, stage: int) -> int:
-        return micro_batches - done.get((kind, stage), 0)
+    def left(letter: str, stage: int) -> int:
+        return micro_batches - done.get((SlotKind(letter), stage), 0)
 
+    # warm-up: forwards through both chunks
     yield from run("F" * (2 * (stages - rank) - 1), first)
     for _ in range(rank):
         yield from run("F", second)
         yield from run("F", first)
     for _ in range(stages - rank):
         yield from run("FIW", second)
+    # steady state: a forward, an input gradient and a weight gradient of either chunk in turn
     while left("F", first) or left("F", second):
         if left("F", first):
             yield from run("F", first)
         yield from run("IW", first)
         yield from run("FIW", second)
+    # drain: input gradients first, because others wait for them
     for _ in range(rank):
         yield from run("I", first)
         yield from run("I", second)

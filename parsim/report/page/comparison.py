@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ShownRun:
     """A run of the comparison."""
 
     name: str
@@ -33,7 +33,7 @@ class Entry:
 Rows = list[list[Content]]
 
 
-def metrics(entries: Sequence[Entry]) -> str:
+def metrics(entries: Sequence[ShownRun]) -> str:
     """The figures of merit, with what changed against the first run."""
     rows: Rows = []
     estimated = any(entry.report.estimate.of == "bands" for entry in entries)
@@ -51,14 +51,14 @@ def metrics(entries: Sequence[Entry]) -> str:
     return Table(_columns("", entries), rows).html("metrics", sortable=False)
 
 
-def _columns(first: str, entries: Sequence[Entry], unit: str = "") -> list[Column]:
+def _columns(first: str, entries: Sequence[ShownRun], unit: str = "") -> list[Column]:
     columns = [Column(first, align="left")]
     for place, entry in enumerate(entries):
         columns += [Column(entry.name, unit)] + [Column("change")] * bool(place)
     return columns
 
 
-def breakdowns(entries: Sequence[Entry]) -> str:
+def breakdowns(entries: Sequence[ShownRun]) -> str:
     """Bars to one scale, and the classes of time side by side."""
     longest = max(entry.report.step_time for entry in entries)
     bars = "".join(
@@ -99,7 +99,7 @@ def _change(change: float, text: Callable[[float], str]) -> str:
     return "≈" if words in ("<0.01", "0", "0.0", "0.00") else f"{'+' if change > 0 else '-'}{words}"
 
 
-def memory(entries: Sequence[Entry]) -> str:
+def memory(entries: Sequence[ShownRun]) -> str:
     """What fills the fullest device of each run."""
     worst = [entry.report.worst_device for entry in entries]
     columns = [{} if device is None else {**device.at_peak, "total": device.device_used_bytes} for device in worst]
@@ -109,20 +109,20 @@ def memory(entries: Sequence[Entry]) -> str:
     return Table(_columns("Fullest device at its peak", entries, "GiB"), _side_by_side(keys, columns, gib)).html("memory-table")
 
 
-def collectives(entries: Sequence[Entry]) -> str:
+def collectives(entries: Sequence[ShownRun]) -> str:
     """Exposed and busy time of every kind of collective."""
-    found: dict[tuple[str, str, int, int], list[Any]] = {}
+    by_collective: dict[tuple[str, str, int, int], list[Any]] = {}
     for place, entry in enumerate(entries):
         for row in entry.report.collectives:
             key = (row.axis, row.kind, row.group_size, row.bytes)
-            found.setdefault(key, [None] * len(entries))[place] = row
-    unit = time_unit(max((row.busy_s for rows in found.values() for row in rows if row is not None), default=0.0))
+            by_collective.setdefault(key, [None] * len(entries))[place] = row
+    unit = time_unit(max((row.busy_s for rows in by_collective.values() for row in rows if row is not None), default=0.0))
     columns = [Column("Axis", align="left"), Column("Collective", align="left"), Column("Ranks", write=str), Column("Size", write=size)]
     for place, entry in enumerate(entries):
         columns += [Column(f"{entry.name}: count"), Column("busy", unit.name), Column("exposed", unit.name)]
         columns += [Column("change of exposed")] * bool(place)
     rows: Rows = []
-    for (axis, kind, members, volume), runs in found.items():
+    for (axis, kind, members, volume), runs in by_collective.items():
         line: list[Content] = [axis, kind, members, volume]
         for place, run in enumerate(runs):
             line.append(Cell(NONE if run is None else f"{run.count:,}", 0 if run is None else run.count))
@@ -137,7 +137,7 @@ def collectives(entries: Sequence[Entry]) -> str:
     return Table(columns, rows).html("collectives")
 
 
-def links(entries: Sequence[Entry]) -> str:
+def links(entries: Sequence[ShownRun]) -> str:
     """The busiest link of every class in each run."""
     columns: list[dict[str, float]] = []
     for entry in entries:
@@ -151,7 +151,7 @@ def links(entries: Sequence[Entry]) -> str:
     return Table(_columns("Busiest link of a class", entries, "% used"), rows).html("links")
 
 
-def scenarios(entries: Sequence[Entry]) -> str:
+def scenarios(entries: Sequence[ShownRun]) -> str:
     """The keys that differ."""
     trees = [dict(leaves(entry.report.measured.scenario)) for entry in entries]
     rows: Rows = []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parsim.report.page.columns import Integers
-from parsim.report.page.spans import FULL, Row, Spans, What
+from parsim.report.page.spans import FULL, SpanKind, SpanRow, Spans
 from parsim.report.timeline import Indices
 
 _KEPT = ("pipeline_comm",)
@@ -28,7 +28,7 @@ def merged(spans: Spans) -> Spans:
     critical = group[spans.critical]
     fresh = np.ones(len(critical), dtype=bool)
     fresh[1:] = critical[1:] != critical[:-1]
-    whats = _Whats(spans, heads, tails)
+    whats = _MergedKinds(spans, heads, tails)
     return replace(
         spans,
         rows=tuple(_row(row, heads) for row in spans.rows),
@@ -48,7 +48,7 @@ def _sums(values: np.ndarray[tuple[int], np.dtype[np.float64]], heads: Indices) 
     return np.add.reduceat(values, heads) if len(heads) else np.empty(0)
 
 
-def _row(row: Row, heads: Indices) -> Row:
+def _row(row: SpanRow, heads: Indices) -> SpanRow:
     first, last = np.searchsorted(heads, (row.first, row.first + row.count))
     return replace(row, first=int(first), count=int(last - first))
 
@@ -57,7 +57,7 @@ def _heads(spans: Spans) -> list[Integers]:
     """Per row the spans with which a new group begins."""
     slots = {slot: number for number, slot in enumerate(dict.fromkeys(what.slot for what in spans.whats), 1) if slot}
     slot_of = np.array([slots.get(what.slot, 0) for what in spans.whats], dtype=np.int64)
-    found: list[Integers] = []
+    heads: list[Integers] = []
     passes = np.empty(0, dtype=np.int64)
     for row in spans.rows:
         place = np.arange(row.first, row.first + row.count)
@@ -70,20 +70,20 @@ def _heads(spans: Spans) -> list[Integers]:
         own = place[np.concatenate(([True], new))] if len(place) else place
         if row.kind == "compute":
             passes = spans.start[own]
-        found.append(own)
-    return found
+        heads.append(own)
+    return heads
 
 
 @dataclass
-class _Whats:
-    """What the groups are, each kind once."""
+class _MergedKinds:
+    """The kinds of the merged spans, each once, and the kind of every span."""
 
     spans: Spans
     heads: Integers
     tails: Integers
 
     def __post_init__(self) -> None:
-        self.known: dict[What, int] = {}
+        self.known: dict[SpanKind, int] = {}
         spans, heads = self.spans, self.heads
         numbers = spans.what
         flop = np.array([what.flop or 0.0 for what in spans.whats], dtype=np.float64)[numbers]
@@ -100,11 +100,11 @@ class _Whats:
         of_first = [self._number(spans.whats[row[0]], *row[1:]) for row in zip(*(fact[first].tolist() for fact in facts), strict=True)]
         self.column = np.array(of_first, dtype=np.int64)[self.column]
 
-    def _number(self, what: What, count: float, flop: float, moved: float, size: float, again: float) -> int:
+    def _number(self, what: SpanKind, count: float, flop: float, moved: float, size: float, again: float) -> int:
         if count > 1:
             kind = "backward" if what.slot.startswith("B") else what.role
             name = what.slot or f"{what.kind.removesuffix('_comm')} communication"
-            what = What(
+            what = SpanKind(
                 name, what.kind, kind, what.slot, flop=flop or None, moved=moved or None, bytes=round(size) or None, members=what.members,
                 merged=int(count), again=again,
             )  # fmt: skip

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Metric:
+class PageMetric:
     """A number of the JSON document."""
 
     key: str
@@ -44,51 +44,51 @@ def _energy(value: float | None) -> str:
     return NONE if value is None else energy(value)
 
 
-EXPOSED = Metric("exposed_communication", "Exposed communication", percent, share=True)
+EXPOSED = PageMetric("exposed_communication", "Exposed communication", percent, share=True)
 ESTIMATES = (
-    Metric("estimate.step_time_s", "Step time, estimated", seconds, definition="estimate"),
-    Metric("estimate.mfu", "MFU, estimated", percent, share=True, definition="estimate"),
-    Metric("estimate.tokens_per_s", "Tokens/s, estimated", number, definition="estimate"),
+    PageMetric("estimate.step_time_s", "Step time, estimated", seconds, definition="estimate"),
+    PageMetric("estimate.mfu", "MFU, estimated", percent, share=True, definition="estimate"),
+    PageMetric("estimate.tokens_per_s", "Tokens/s, estimated", number, definition="estimate"),
 )
 """shown where a run has a band of published runs"""
 METRICS = (
-    Metric("step_time_s", "Step time", seconds),
-    Metric("mfu", "MFU", percent, share=True),
-    Metric("hfu", "HFU", percent, share=True),
-    Metric("memory.peak_bytes", "Peak memory", _gib),
-    Metric("memory.headroom_bytes", "Headroom", _gib),
-    Metric("bubble_fraction", "Bubble", percent, share=True),
+    PageMetric("step_time_s", "Step time", seconds),
+    PageMetric("mfu", "MFU", percent, share=True),
+    PageMetric("hfu", "HFU", percent, share=True),
+    PageMetric("memory.peak_bytes", "Peak memory", _gib),
+    PageMetric("memory.headroom_bytes", "Headroom", _gib),
+    PageMetric("bubble_fraction", "Bubble", percent, share=True),
     EXPOSED,
-    Metric("tokens_per_s_per_gpu", "Tokens/s per GPU", number),
-    Metric("tokens_per_s", "Tokens/s", number),
-    Metric("samples_per_s", "Samples/s", number),
-    Metric("model_tflops_per_gpu", "Model FLOP/s per GPU", _tera),
-    Metric("hardware_tflops_per_gpu", "Hardware FLOP/s per GPU", _tera),
-    Metric("time_to_train_s", "Time to train", seconds),
-    Metric("gpu_hours", "GPU hours", number),
-    Metric("goodput", "Goodput", percent, share=True),
-    Metric("energy_J", "Energy to train", _energy),
+    PageMetric("tokens_per_s_per_gpu", "Tokens/s per GPU", number),
+    PageMetric("tokens_per_s", "Tokens/s", number),
+    PageMetric("samples_per_s", "Samples/s", number),
+    PageMetric("model_tflops_per_gpu", "Model FLOP/s per GPU", _tera),
+    PageMetric("hardware_tflops_per_gpu", "Hardware FLOP/s per GPU", _tera),
+    PageMetric("time_to_train_s", "Time to train", seconds),
+    PageMetric("gpu_hours", "GPU hours", number),
+    PageMetric("goodput", "Goodput", percent, share=True),
+    PageMetric("energy_J", "Energy to train", _energy),
 )
 
 
-def costs(documents: Iterable[Mapping[str, Any]]) -> tuple[Metric, ...]:
+def costs(documents: Iterable[Mapping[str, Any]]) -> tuple[PageMetric, ...]:
     """The costs of runs that have any, in their one currency; none where currencies differ."""
     currencies = {document["cost"]["currency"] for document in documents if document["cost"] is not None}
     if len(currencies) != 1:
         return ()
     (currency,) = currencies
     keys = {"cost_to_train": "Cost to train", "cost_per_million_tokens": "Cost per million tokens"}
-    return tuple(Metric(key, f"{title} [{currency}]", number) for key, title in keys.items())
+    return tuple(PageMetric(key, f"{title} [{currency}]", number) for key, title in keys.items())
 
 
-def value_of(report: Metrics, document: Mapping[str, Any], metric: Metric) -> Any:
+def value_of(report: Metrics, document: Mapping[str, Any], metric: PageMetric) -> Any:
     """The number behind a metric, as the document has it."""
     if metric is EXPOSED:
         return exposed_share(report)
-    found: Any = document
+    value: Any = document
     for part in metric.key.split("."):
-        found = found[part]
-    return found
+        value = value[part]
+    return value
 
 
 def exposed_share(report: Metrics) -> float | None:
@@ -98,7 +98,7 @@ def exposed_share(report: Metrics) -> float | None:
     return exposed_communication(report.breakdown) / report.step_time if report.step_time > 0 else None
 
 
-def difference(metric: Metric, before: float | None, after: float | None) -> str:
+def difference(metric: PageMetric, before: float | None, after: float | None) -> str:
     """``-12.3 %``, or percentage points for shares; a dash where there is nothing to compare."""
     if before is None or after is None:
         return NONE

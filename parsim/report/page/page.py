@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from parsim.columns import visible
 from parsim.report.page import comparison, sections
-from parsim.report.page.comparison import Entry
+from parsim.report.page.comparison import ShownRun
 from parsim.report.page.markup import details, section
-from parsim.report.page.money import money
 from parsim.report.page.payload import Payload, payload, text
+from parsim.report.page.sections import money
 from parsim.report.page.topology import topology
 from parsim.report.verdict import recipe
 
@@ -32,20 +32,20 @@ def page(entries: Sequence[tuple[str, Report]], missing: Sequence[tuple[str, str
     """
     if not entries:
         raise ValueError("a page needs at least one report")
-    found = [Entry(name, report, report.document()) for name, report in entries]
-    payloads = [payload(entry.report, parts=len(found)) for entry in found]
-    for entry, data in zip(found, payloads, strict=True):
+    runs = [ShownRun(name, report, report.document()) for name, report in entries]
+    payloads = [payload(entry.report, parts=len(runs)) for entry in runs]
+    for entry, data in zip(runs, payloads, strict=True):
         data.facts["name"] = entry.name
-    title = name or " · ".join(dict.fromkeys(entry.name for entry in found))
-    alone = len(found) == 1 and not missing
-    body = _one(found[0], payloads[0]) if alone else _several(found, payloads, missing)
+    title = name or " · ".join(dict.fromkeys(entry.name for entry in runs))
+    alone = len(runs) == 1 and not missing
+    body = _one(runs[0], payloads[0]) if alone else _several(runs, payloads, missing)
     parts = {
         "title": escape(visible(title)),
         "style": _read("assets/uplot.min.css") + _read("page/page.css"),
         "version": json.loads(_read("assets/VENDOR.json"))["version"],
         "licence": _read("assets/uplot.LICENSE").replace("--", "- -"),
         "heading": escape(visible(title if alone or name else f"Comparison of {title}")),
-        "recipe": "" if not alone else escape(visible(recipe(found[0].report.measured))),
+        "recipe": "" if not alone else escape(visible(recipe(runs[0].report.measured))),
         "body": visible(body),
         "data": text(payloads),
         "library": _read("assets/uplot.min.js"),
@@ -59,7 +59,7 @@ def _read(path: str) -> str:
     return files("parsim.report").joinpath(path).read_text("utf-8")
 
 
-def _one(entry: Entry, data: Payload) -> str:
+def _one(entry: ShownRun, data: Payload) -> str:
     report = entry.report
     return "\n".join(
         (
@@ -80,7 +80,7 @@ def _one(entry: Entry, data: Payload) -> str:
     )
 
 
-def _several(entries: Sequence[Entry], payloads: Sequence[Payload], missing: Sequence[tuple[str, str]]) -> str:
+def _several(entries: Sequence[ShownRun], payloads: Sequence[Payload], missing: Sequence[tuple[str, str]]) -> str:
     verdicts = "".join(sections.verdict(entry.report, entry.name) for entry in entries)
     each = "".join(
         details(
@@ -120,7 +120,7 @@ def _timeline(payloads: Sequence[Payload]) -> str:
     return Template(_read("page/timeline.html")).substitute(notes=notes, legend=sections.legend())
 
 
-def _memory(entries: Sequence[Entry]) -> str:
+def _memory(entries: Sequence[ShownRun]) -> str:
     if not any(device.drawn is not None for entry in entries for device in entry.report.measured.memory.devices):
         return ""
     return '<div id="memory" class="needs-script"></div>'
@@ -129,5 +129,5 @@ def _memory(entries: Sequence[Entry]) -> str:
 def data_of(html: str) -> dict[str, object]:
     """The data element of a page, for tests and for whoever wants it back."""
     begin = html.index('<script type="application/json" id="data">') + len('<script type="application/json" id="data">')
-    found: dict[str, object] = json.loads(html[begin : html.index("</script>", begin)])
-    return found
+    data: dict[str, object] = json.loads(html[begin : html.index("</script>", begin)])
+    return data

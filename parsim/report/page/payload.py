@@ -19,7 +19,7 @@ import numpy as np
 from parsim.columns import visible
 from parsim.report.page.columns import Integers, pack
 from parsim.report.page.merged import merged
-from parsim.report.page.spans import Spans, What, spans_of
+from parsim.report.page.spans import SpanKind, Spans, spans_of
 from parsim.report.plots import style
 from parsim.report.verdict import rank_class, shortened
 
@@ -70,7 +70,7 @@ def payload(report: Metrics, *, parts: int = 1) -> Payload:
     memory, curves = _memory(report, chosen, spans.ticks_per_second, parts)
     packed = pack(_columns(spans) | curves)
     place = {rank: number for number, rank in enumerate(chosen)}
-    names = [field.name for field in fields(What)]
+    names = [field.name for field in fields(SpanKind)]
     facts = {
         "name": report.measured.name,
         "ticks_per_second": spans.ticks_per_second,

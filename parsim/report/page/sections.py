@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from parsim.report.causes import causes
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.measured import AT_PEAK, DeviceMemory, Effect
 from parsim.report.page.markup import bar, figure, swatch
-from parsim.report.page.metrics import ESTIMATES, EXPOSED, METRICS, Metric, value_of
+from parsim.report.page.metrics import ESTIMATES, EXPOSED, METRICS, PageMetric, value_of
 from parsim.report.plots import style
 from parsim.report.quantities import GIB, NONE, cell, gib, gigabytes, number, percent, points, seconds, size, time_unit
+from parsim.report.statement import statement
 from parsim.report.table import Cell, Column, Content, Table, attributes
 from parsim.report.verdict import rank_class, shortened
 from parsim.units import snapped
@@ -69,7 +69,7 @@ def tiles(report: Metrics, document: Document) -> str:
     return "".join(_tile(report, document, named[key], notes.get(key, "")) for key in chosen)
 
 
-def _tile(report: Metrics, document: Document, metric: Metric, note: str) -> str:
+def _tile(report: Metrics, document: Document, metric: PageMetric, note: str) -> str:
     value = value_of(report, document, metric)
     defined = DEFINITIONS[metric.defined]
     return (
@@ -208,17 +208,17 @@ def links(report: Metrics) -> str:
 
 def _equally_busy(report: Metrics) -> list[list[int]]:
     """Places of link rows with the same name, kind and capacity, at most a point of utilisation apart; the busiest first."""
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for place, row in sorted(enumerate(report.links), key=lambda item: -snapped(item[1].utilisation)):
-        for places in found:
+        for places in groups:
             first = report.links[places[0]]
             alike = (first.link, first.kind, first.capacity_Bps) == (row.link, row.kind, row.capacity_Bps)
             if alike and snapped(first.utilisation - row.utilisation) <= _EQUAL:
                 places.append(place)
                 break
         else:
-            found.append([place])
-    return found
+            groups.append([place])
+    return groups
 
 
 def critical_path(report: Metrics) -> str:
@@ -232,7 +232,7 @@ def critical_path(report: Metrics) -> str:
             row.seconds,
             row.seconds,
         ]
-        for row in causes(report)
+        for row in report.causes
     ]
     words = (
         f"The chain of {len(report.path):,} ops that decides how long the step takes, walked back from its last op to the blocker"
@@ -255,10 +255,10 @@ def warnings(report: Metrics) -> str:
 
 def assumptions(report: Metrics) -> str:
     """Numbers that nobody stated."""
-    found = report.measured.assumptions
-    known = any(item.effect is not None for item in found)
+    stated = report.measured.assumptions
+    known = any(item.effect is not None for item in stated)
     heads = ["Name", "Value", *(("Tried instead", "Step then", "Peak then [GiB]") if known else ()), "Source", "Where"]
-    rows = [[item.name, item.value, *(_effect(item.effect) if known else ()), item.source, item.origin] for item in found]
+    rows = [[item.name, item.value, *(_effect(item.effect) if known else ()), item.source, item.origin] for item in stated]
     return _words(heads, rows).html("assumptions")
 
 
@@ -358,3 +358,20 @@ def legend() -> str:
     ]
     looks.append(("bubble", "bubble", "var(--bubble)", "hatched"))
     return "".join(f'<span class="{name}">{swatch(colour, kind)}{label}</span>' for name, label, colour, kind in looks)
+
+
+def money(report: Metrics) -> str:
+    """Steps, hours, money and energy, and why a number is missing; empty where nobody asked."""
+    if report.bill is None:
+        return ""
+    values = report.bill.metrics() | {f"estimate.{key}": value for key, value in report.estimate.document().items()}
+    rows: list[list[Content]] = []
+    for line in statement(report.bill, report.estimate):
+        defined = DEFINITIONS[line.key.partition(".")[0]]
+        head = f'<a href="#def-{defined.name}" title="{escape(defined.text)}">{escape(line.title)}</a>'
+        rows.append([Cell(line.title, html=head), line.note, Cell(line.text, values[line.key], line.key)])
+    missing = "".join(
+        f"<p>No {escape(metric.replace('_', ' '))}: {escape(reason)}.</p>" for metric, reason in report.bill.economics.reasons.items()
+    )
+    columns = (Column("", align="left"), Column("rests on", align="left"), Column(""))
+    return (Table(columns, rows).html("bill", sortable=False) if rows else "") + missing

@@ -17,11 +17,28 @@ from parsim.report.communication import exposed
 from parsim.report.critical_path import binding
 from parsim.report.lanes import ROWS
 from parsim.report.page.columns import Integers
-from parsim.report.page.dependencies import visible
-from parsim.report.timeline import KEYS, Floats, Indices, sweep
+from parsim.report.timeline import KEYS, Flags, Floats, Indices, sweep
 
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
+
+
+def visible(causes: Indices, shown: Flags) -> Indices:
+    """For each op the nearest op on its chain of causes that is shown, -1 for none.
+
+    Chains lead through ops that are not shown: of no length, or of ranks that are left out.
+    """
+    nowhere = len(causes)
+    step = np.append(np.where(causes < 0, nowhere, causes), nowhere)
+    jump = np.where(np.append(shown, True), np.arange(nowhere + 1), step)
+    while True:
+        further = jump[jump]
+        if (further == jump).all():
+            break
+        jump = further
+    nearest = jump[step[:-1]]
+    return np.where(nearest == nowhere, -1, nearest)
+
 
 FULL = 255
 """a share of one"""
@@ -30,7 +47,7 @@ _COMPUTE = frozenset(KEYS.index(key) for key in ("compute", "recompute", "optimi
 
 
 @dataclass(frozen=True)
-class What:
+class SpanKind:
     """A kind of span: everything that its repetitions share."""
 
     name: str
@@ -57,7 +74,7 @@ class What:
 
 
 @dataclass(frozen=True)
-class Row:
+class SpanRow:
     """Where the spans of a row are: `count` of them from `first` on."""
 
     rank: int
@@ -74,8 +91,8 @@ class Row:
 class Spans:
     """All spans of a page, sorted by row and start, as columns."""
 
-    rows: tuple[Row, ...]
-    whats: tuple[What, ...]
+    rows: tuple[SpanRow, ...]
+    whats: tuple[SpanKind, ...]
     what: Integers
     start: Integers
     end: Integers
@@ -106,7 +123,7 @@ def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
     """Every op of `ranks` that takes at least a tick within the measured stretch."""
     timeline = report.timeline
     per_second = ticks_per_second(report.end - report.begin)
-    collected = _Collected(report, per_second)
+    collected = _SpanRows(report, per_second)
     for rank in ranks:
         collected.add_rank(rank)
     columns = collected.columns()
@@ -136,39 +153,39 @@ def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
 
 def _own_first(wanted: Indices, op: Indices, rank: Indices, first: Indices) -> Integers:
     """For each span the span of the wanted op on the same rank, else that on the first rank that has one."""
-    found = np.where(wanted < 0, -1, first[wanted])
+    spans = np.where(wanted < 0, -1, first[wanted])
     here = np.full(len(first), -1, dtype=np.int64)
     heads = np.flatnonzero(np.diff(rank, prepend=-1))
     for head, tail in zip(heads.tolist(), [*heads[1:].tolist(), len(op)], strict=True):  # the spans of one rank
         here[op[head:tail]] = np.arange(head, tail)
         own = here[wanted[head:tail]]
-        found[head:tail] = np.where((wanted[head:tail] >= 0) & (own >= 0), own, found[head:tail])
+        spans[head:tail] = np.where((wanted[head:tail] >= 0) & (own >= 0), own, spans[head:tail])
         here[op[head:tail]] = -1
-    return found.astype(np.int64)
+    return spans.astype(np.int64)
 
 
-class _Collected:
-    """Rows while they are being found."""
+class _SpanRows:
+    """Rows of spans, rank by rank as they are added."""
 
     def __init__(self, report: Metrics, per_second: int) -> None:
         self.report = report
         self.timeline = report.timeline
         self.per_second = per_second
-        self.rows: list[Row] = []
-        self._whats: dict[What, int] = {}
+        self.rows: list[SpanRow] = []
+        self._whats: dict[SpanKind, int] = {}
         self._parts: dict[str, list[Integers]] = {name: [] for name in ("op", "rank", "what", "start", "end", "instance", "share")}
         self._bare: dict[str, list[Integers]] = {"start": [], "end": []}
         self._count = self._bare_count = 0
         examples = self.timeline.columns.examples
         kernels = [op.collective is None and op.kind in ("compute", "recompute") for op in examples]
-        self._nameless = np.array(kernels, dtype=bool) & ~self.timeline.slots.staged
+        self._nameless = np.array(kernels, dtype=bool) & ~self.timeline.pass_kinds.staged
         """by kind of op: it belongs to a pass that its name does not tell"""
         self._of_kind = np.full(len(examples), -1, dtype=np.int64)
         """by kind of op: its number in `whats`, unless that depends on the pass"""
         self._marked = np.zeros(len(self.timeline.start), dtype=bool)
 
     @property
-    def whats(self) -> tuple[What, ...]:
+    def whats(self) -> tuple[SpanKind, ...]:
         return tuple(self._whats)
 
     def columns(self) -> dict[str, Integers]:
@@ -231,7 +248,7 @@ class _Collected:
             part = exposed(self.timeline, rank, ops) / np.maximum(length, 1e-300)
             share = np.clip(np.rint(part * FULL), 0, FULL).astype(np.int64)
             self._add_bare(rank, ops[(share > 0) & (share < FULL)])
-        self.rows.append(Row(rank, kind, self._count, len(ops), first, self._bare_count - first))
+        self.rows.append(SpanRow(rank, kind, self._count, len(ops), first, self._bare_count - first))
         self._count += len(ops)
         for name, column in (("op", ops), ("start", start), ("end", end), ("share", share), ("rank", np.full(len(ops), rank))):
             self._parts[name].append(column)
@@ -261,7 +278,7 @@ class _Collected:
         """The number of what each op of a row is; one without a name of its own belongs to the pass before it."""
         if not len(ops):
             return ops
-        columns, slots = self.timeline.columns, self.timeline.slots
+        columns, slots = self.timeline.columns, self.timeline.pass_kinds
         kind, instance = columns.kind[ops], columns.instance[ops]
         fresh = slots.staged[kind] | (np.diff(instance, prepend=-1) != 0)
         begun = np.maximum.accumulate(np.where(fresh, np.arange(len(ops)), -1))
@@ -282,13 +299,13 @@ class _Collected:
         whats[unknown] = numbers[which]
         return whats
 
-    def _describe(self, number: int, passes: int) -> What:
+    def _describe(self, number: int, passes: int) -> SpanKind:
         """An op of this kind in the pass that the kind of op `passes` names (-1: its own, if it names one)."""
-        op, slots = self.timeline.columns.examples[number], self.timeline.slots
+        op, slots = self.timeline.columns.examples[number], self.timeline.pass_kinds
         kind, duration = self.timeline.class_of(number), op.duration
         name, drawn = op.name, slots.roles[number]
         if (transfer := op.collective) is not None:
-            return What(name, kind, drawn, "", bytes=transfer.bytes, transfer=transfer.kind, members=len(transfer.group))
+            return SpanKind(name, kind, drawn, "", bytes=transfer.bytes, transfer=transfer.kind, members=len(transfer.group))
         slot = ""
         if passes >= 0 or slots.staged[number]:
             named = number if passes < 0 else passes
@@ -298,4 +315,4 @@ class _Collected:
             name = f"{slot} {name}"
         slot = slot if kind in ("compute", "recompute") else ""
         flop, moved = self.timeline.program.work.get((op.name, duration), (None, None))
-        return What(name, kind, drawn, slot, round(duration * self.per_second), flop, moved)
+        return SpanKind(name, kind, drawn, slot, round(duration * self.per_second), flop, moved)

@@ -86,14 +86,14 @@ def _ends(name: str) -> tuple[str, str]:
 
 def _lines(wiring: Wiring, rows: Sequence[LinkRow]) -> list[_Line]:
     """One line per pair of kinds, and more where some members were much busier than others; both directions together."""
-    found: dict[tuple[str, str, str], dict[str, list[LinkRow]]] = {}
+    by_ends: dict[tuple[str, str, str], dict[str, list[LinkRow]]] = {}
     for wires in (*wiring.between, *wiring.inside):
-        found.setdefault(_pair(wires), {}).setdefault(wires.name, [])
+        by_ends.setdefault(_pair(wires), {}).setdefault(wires.name, [])
     for row in rows:
-        found.setdefault(_pair(row), {}).setdefault(row.link, []).append(row)
+        by_ends.setdefault(_pair(row), {}).setdefault(row.link, []).append(row)
     wired = {(known.name, known.kind): known for known in (*wiring.between, *wiring.inside)}
     lines: list[_Line] = []
-    for (a, b, kind), by_name in found.items():
+    for (a, b, kind), by_name in by_ends.items():
         buckets: list[_Line] = []
         for name, members in by_name.items():
             idle = wired.get((name, kind))

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from parsim.report.plots import style
-from parsim.report.plots.figure import dress, fonts, new_figure
-from parsim.report.quantities import number, seconds
+from parsim.report.plots.figure import dress, fonts, grid, legend_below, log_ticks, new_figure
+from parsim.report.quantities import seconds
 from parsim.report.quantities import size as size_text
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ _TICKS = 12
 """labels of the size axis"""
 
 
-class Dot(NamedTuple):
-    """One predicted size."""
+class PredictedSize(NamedTuple):
+    """Predicted time and bandwidth of one message size."""
 
     bytes: int
     time: float
@@ -47,8 +47,8 @@ class Dot(NamedTuple):
     protocol: str
 
 
-class Mark(NamedTuple):
-    """One measured size."""
+class MeasuredSize(NamedTuple):
+    """Measured time and bandwidth of one message size."""
 
     bytes: int
     time: float
@@ -58,7 +58,7 @@ class Mark(NamedTuple):
     in_place: bool = False
 
 
-def collective_figure(dots: Sequence[Dot], marks: Sequence[Mark] = (), *, title: str = "") -> Figure:
+def collective_figure(dots: Sequence[PredictedSize], marks: Sequence[MeasuredSize] = (), *, title: str = "") -> Figure:
     """Time above bus bandwidth over size. The line's colour is the algorithm, its dashes are the protocol; rings are measured.
 
     Sizes of 0 B are not drawn: the axis is logarithmic.
@@ -75,14 +75,17 @@ def collective_figure(dots: Sequence[Dot], marks: Sequence[Mark] = (), *, title:
         above.tick_params(labelbottom=False)
         above.set_title(title, loc="left", color=style.INK)
         handles, labels = below.get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=min(5, max(1, len(handles))), frameon=False, fontsize="small",
-            labelcolor=style.INK,
-        )  # fmt: skip
+        legend_below(figure, handles, labels, columns=min(5, max(1, len(handles))))
     return figure
 
 
-def _panel(ax: Axes, dots: Sequence[Dot], marks: Sequence[Mark], value: Callable[[Dot | Mark], float], label: str) -> None:
+def _panel(
+    ax: Axes,
+    dots: Sequence[PredictedSize],
+    marks: Sequence[MeasuredSize],
+    value: Callable[[PredictedSize | MeasuredSize], float],
+    label: str,
+) -> None:
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     for first, last in _runs(dots):
@@ -109,11 +112,10 @@ def _panel(ax: Axes, dots: Sequence[Dot], marks: Sequence[Mark], value: Callable
     _decades(ax, values)
     ax.set_ylabel(label)
     dress(ax)
-    ax.grid(color=style.GRID, linewidth=0.5)
-    ax.set_axisbelow(True)
+    grid(ax)
 
 
-def _runs(dots: Sequence[Dot]) -> list[tuple[int, int]]:
+def _runs(dots: Sequence[PredictedSize]) -> list[tuple[int, int]]:
     """First and last of neighbours that use the same algorithm and protocol."""
     runs: list[tuple[int, int]] = []
     for number_, dot in enumerate(dots):
@@ -129,9 +131,7 @@ def _decades(ax: Axes, values: Sequence[float]) -> None:
     if not values:
         return
     span = math.log10(max(values) / min(values)) if min(values) > 0 else 1.0
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if span <= 3.0 else (1.0,), numticks=20))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    log_ticks(ax.yaxis, few=span <= 3.0, most=20)
 
 
 def _sizes(ax: Axes, sizes: Sequence[int]) -> None:

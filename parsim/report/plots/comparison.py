@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
 from parsim.report.measured import AT_PEAK
 from parsim.report.plots import style
-from parsim.report.plots.figure import dress, fonts, new_figure
+from parsim.report.plots.figure import dress, fonts, grid, new_figure, round_ticks
 from parsim.report.quantities import GIB, gib, seconds, time_unit
 from parsim.report.timeline import KEYS
 from parsim.report.verdict import WORDS, shortened
@@ -50,7 +49,7 @@ _COMPARABLE = 0.25
 
 
 @dataclass(frozen=True)
-class Entry:
+class ComparedRun:
     """One run: its report as JSON has it, or the reason why there is none."""
 
     label: str
@@ -71,13 +70,13 @@ class Entry:
 
     @property
     def mark(self) -> str:
-        """The label, and whether it cannot be had."""
+        """The label, with a cross where the run does not fit or could not be simulated."""
         return self.label if self.fits else f"{self.label} ✗"
 
 
 @contextmanager
 def printed(text: str) -> Iterator[None]:
-    """Letters of the size that journals print."""
+    """Draw with letters of the size that journals print."""
     with fonts(text), mpl.rc_context({"font.size": _FONT, "hatch.linewidth": 0.4}):
         yield
 
@@ -92,13 +91,13 @@ def wrapped(label: str, width: float) -> str:
     return fill(label, 16 if is_narrow(width) else 28, break_on_hyphens=False)
 
 
-def legend(figure: Figure, found: Mapping[str, Any], width: float, above: float) -> None:
+def legend(figure: Figure, handles: Mapping[str, Any], width: float, above: float) -> None:
     """One legend, label -> handle, under `above` inches of figure, which becomes as high as both need."""
-    lines = -(-len(found) // legend_columns(list(found), width)) if found else 0
+    lines = -(-len(handles) // legend_columns(list(handles), width)) if handles else 0
     figure.set_figheight(above + _LEGEND_ROW * lines)
-    if found:
+    if handles:
         figure.legend(
-            found.values(), found.keys(), loc="outside lower left", ncols=legend_columns(list(found), width), frameon=False,
+            handles.values(), handles.keys(), loc="outside lower left", ncols=legend_columns(list(handles), width), frameon=False,
             fontsize="small", labelcolor=style.INK, handlelength=1.6, columnspacing=1.2,
         )  # fmt: skip
 
@@ -111,10 +110,10 @@ def legend_columns(labels: Sequence[str], width: float) -> int:
 
 def entries_of(ax: Axes) -> dict[str, Any]:
     """Label -> handle, each once."""
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-        found.setdefault(label, handle)
-    return found
+        handles.setdefault(label, handle)
+    return handles
 
 
 def height(rows: float) -> float:
@@ -122,7 +121,7 @@ def height(rows: float) -> float:
     return _FRAME + _ROW * rows
 
 
-def breakdown_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
+def breakdown_figure(entries: Sequence[ComparedRun], *, width: float = 7.0) -> Figure:
     """Stacked: where the step of each run goes, on one time axis. Pale and crossed out: does not fit."""
     known = [entry.document["breakdown_s"] for entry in entries if entry.document is not None]
     keys = [key for key in KEYS if any(one[key] > 0 for one in known)]
@@ -156,7 +155,7 @@ def breakdown_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
     return figure
 
 
-def memory_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
+def memory_figure(entries: Sequence[ComparedRun], *, width: float = 7.0) -> Figure:
     """Stacked: what the peak of each device class of each run is made of, with what a device has."""
     rows = _devices(entries)
     categories = [key for key in AT_PEAK if any(device is not None and device["at_peak"][key] for _, _, device in rows)]
@@ -185,7 +184,7 @@ def memory_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
     return figure
 
 
-def collectives_figure(entries: Sequence[Entry], *, width: float = 7.0) -> Figure:
+def collectives_figure(entries: Sequence[ComparedRun], *, width: float = 7.0) -> Figure:
     """By kind and axis of parallelism, a bar for each run: solid is exposed, pale and hatched runs under compute."""
     groups, cut = _collectives(entries)
     unit = time_unit(max((busy for group in groups.values() for _, busy, _ in group), default=1.0))
@@ -253,7 +252,7 @@ def _total(ax: Axes, place: float, end: float, text: str, *, fits: bool) -> None
     )  # fmt: skip
 
 
-def _refused(ax: Axes, place: float, entry: Entry, width: float) -> None:
+def _refused(ax: Axes, place: float, entry: ComparedRun, width: float) -> None:
     lines = wrap(f"not simulated: {entry.reason}", 44 if is_narrow(width) else 96, max_lines=2, placeholder=" …")
     ax.annotate(
         "\n".join(lines), (0.0, place), xytext=(3, 0), textcoords="offset points", va="center", color=style.CAPACITY,
@@ -268,20 +267,19 @@ def _axis(ax: Axes, labels: Sequence[str], fits: Sequence[bool], name: str, end:
         text.set_color(style.INK if good else style.CAPACITY)
     ax.set_ylim(max(places, default=0) + 0.6, -0.6)
     ax.set_xlim(0.0, 1.02 * end or 1.0)
-    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    round_ticks(ax.xaxis, 6)
     ax.set_xlabel(name)
     dress(ax)
     for text, good in zip(ax.get_yticklabels(), fits, strict=True):
         text.set_color(style.INK if good else style.CAPACITY)
     ax.tick_params(axis="y", length=0)
-    ax.grid(axis="x", color=style.GRID, linewidth=0.5)
-    ax.set_axisbelow(True)
+    grid(ax, "x")
 
 
-def _devices(entries: Sequence[Entry]) -> list[tuple[str, Entry, Mapping[str, Any] | None]]:
+def _devices(entries: Sequence[ComparedRun]) -> list[tuple[str, ComparedRun, Mapping[str, Any] | None]]:
     """Rows of the memory figure: every device class, or of too many the fullest of each run."""
     count = sum(1 if entry.document is None else len(entry.document["memory"]["devices"]) for entry in entries)
-    rows: list[tuple[str, Entry, Mapping[str, Any] | None]] = []
+    rows: list[tuple[str, ComparedRun, Mapping[str, Any] | None]] = []
     for entry in entries:
         devices = [] if entry.document is None else list(entry.document["memory"]["devices"])
         if len(devices) > 1 and count > _DEVICES:
@@ -297,7 +295,7 @@ def _devices(entries: Sequence[Entry]) -> list[tuple[str, Entry, Mapping[str, An
     return rows
 
 
-def _apart(owners: Sequence[Entry]) -> Floats:
+def _apart(owners: Sequence[ComparedRun]) -> Floats:
     """Where the bars stand: the devices of a run together, a gap before the next run that has several."""
     several = {entry.label for number, entry in enumerate(owners) if entry in owners[:number]}
     places = [0.0]
@@ -307,7 +305,7 @@ def _apart(owners: Sequence[Entry]) -> Floats:
     return np.array(places)
 
 
-def _capacities(ax: Axes, places: Floats, owners: Sequence[Entry], highest: float) -> float:
+def _capacities(ax: Axes, places: Floats, owners: Sequence[ComparedRun], highest: float) -> float:
     """One line where all devices have as much, else a mark on each bar; returns where the axis should end [GiB]."""
     levels = [
         None if entry.document is None else (entry.document["memory"]["capacity_bytes"] - entry.document["memory"]["reserve_bytes"]) / GIB
@@ -328,9 +326,9 @@ def _capacities(ax: Axes, places: Floats, owners: Sequence[Entry], highest: floa
     return max(highest, *near) if near else highest
 
 
-def _collectives(entries: Sequence[Entry]) -> tuple[dict[tuple[str, str], list[tuple[Entry, float, float]]], bool]:
+def _collectives(entries: Sequence[ComparedRun]) -> tuple[dict[tuple[str, str], list[tuple[ComparedRun, float, float]]], bool]:
     """(Kind, axis) -> runs with the seconds they are busy and exposed, the longest kinds first; whether short ones are left out."""
-    found: dict[tuple[str, str], list[tuple[Entry, float, float]]] = {}
+    runs: dict[tuple[str, str], list[tuple[ComparedRun, float, float]]] = {}
     for entry in entries:
         sums: dict[tuple[str, str], list[float]] = {}
         for row in () if entry.document is None else entry.document["collectives"]:
@@ -339,11 +337,11 @@ def _collectives(entries: Sequence[Entry]) -> tuple[dict[tuple[str, str], list[t
             total[1] += row["exposed_s"]
         for key, (busy, shown) in sums.items():
             if busy > 0:
-                found.setdefault(key, []).append((entry, busy, shown))
-    least = _SHORTEST * max((busy for rows in found.values() for _, busy, _ in rows), default=0.0)
-    kept = {key: long for key, rows in found.items() if (long := [row for row in rows if row[1] >= least])}
+                runs.setdefault(key, []).append((entry, busy, shown))
+    least = _SHORTEST * max((busy for rows in runs.values() for _, busy, _ in rows), default=0.0)
+    kept = {key: long for key, rows in runs.items() if (long := [row for row in rows if row[1] >= least])}
     longest = sorted(kept, key=lambda key: -max(busy for _, busy, _ in kept[key]))[:_COLLECTIVES]
-    return {key: kept[key] for key in longest}, sum(map(len, kept.values())) < sum(map(len, found.values()))
+    return {key: kept[key] for key in longest}, sum(map(len, kept.values())) < sum(map(len, runs.values()))
 
 
 def _spoken(kind: str) -> str:

@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
 
 from parsim.report.lanes import Bars, RankLanes, TimelineData
 from parsim.report.plots import style
 from parsim.report.plots.comparison import is_narrow, legend, printed
-from parsim.report.plots.figure import font_size, new_figure
+from parsim.report.plots.figure import font_size, new_figure, round_ticks
 from parsim.report.plots.timeline import plot_timeline
 from parsim.report.quantities import seconds, time_unit
 
@@ -42,16 +41,16 @@ def timelines_figure(entries: Sequence[tuple[str, TimelineData, bool]], *, width
         # numbers are placed by sizes on paper, so there must be room for a legend before it is known
         figure = new_figure(width, math.fsum(heights) + _FOOT + _LEGEND)
         axes = list(figure.subplots(len(data), 1, height_ratios=heights, squeeze=False).flat)
-        found: dict[str, Any] = {}
+        handles: dict[str, Any] = {}
         for ax, one, (label, _, fits) in zip(axes, data, entries, strict=True):
             # all panels get the longest one's end: the same unit, ticks and room for numbers; what is too much is covered
             names = [lane.who.name for lane in one.lanes]  # what each rank stands for would take the width of the bars
             plot_timeline(replace(one, title="", note="", end=longest), ax, size=font_size(width), labels=names)
-            found |= _legend_of(ax, figure)
+            handles |= _legend_of(ax, figure)
             _cover(ax, one.end, longest)
             _title(ax, label, one.end - one.begin, fits=fits)
             _small(ax, last=ax is axes[-1], narrow=is_narrow(width))
-        legend(figure, found, width, math.fsum(heights) + _FOOT)
+        legend(figure, handles, width, math.fsum(heights) + _FOOT)
     return figure
 
 
@@ -81,13 +80,13 @@ def _moved(lane: RankLanes, by: float) -> RankLanes:
 
 
 def _legend_of(ax: Axes, figure: Figure) -> dict[str, Any]:
-    """Take the panel's legend away; its entries."""
+    """Remove the legend of a panel and return its entries, label -> handle."""
     own = ax.get_legend()
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for one in [*figure.legends, *([] if own is None else [own])]:
-        found |= {text.get_text(): handle for text, handle in zip(one.get_texts(), one.legend_handles, strict=True)}
+        handles |= {text.get_text(): handle for text, handle in zip(one.get_texts(), one.legend_handles, strict=True)}
         one.remove()
-    return found
+    return handles
 
 
 def _cover(ax: Axes, end: float, longest: float) -> None:
@@ -109,7 +108,7 @@ def _title(ax: Axes, label: str, duration: float, *, fits: bool) -> None:
 
 
 def _small(ax: Axes, *, last: bool, narrow: bool) -> None:
-    ax.xaxis.set_major_locator(MaxNLocator(5 if narrow else 10, steps=[1, 2, 2.5, 5, 10]))
+    round_ticks(ax.xaxis, 5 if narrow else 10)
     ax.tick_params(axis="y", labelsize="x-small" if narrow else "small")
     if not last:
         ax.set_xlabel("")

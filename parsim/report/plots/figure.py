@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from io import BytesIO
@@ -18,13 +18,16 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.textpath import text_to_path
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from parsim.columns import visible
 from parsim.report.plots import style
-from parsim.report.schedule_pgf import latex
+from parsim.report.quantities import number
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 _WIDE_FONTS = (
     "Noto Sans CJK SC",
@@ -62,6 +65,26 @@ _METADATA: dict[str, dict[str, str | None]] = {
     "pgf": {},
 }
 """No dates, no versions."""
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "–": "--",
+    "µ": r"\ensuremath{\mu}",
+    "\N{MINUS SIGN}": r"\ensuremath{-}",
+    **{character: f"\\{character}" for character in "{}%&#_$"},
+}
+
+
+def latex(text: str) -> str:
+    r"""`text` as LaTeX prints it: a name is no command.
+
+    >>> print(latex(r"100 % \input{x} $a_1$"))
+    100 \% \textbackslash{}input\{x\} \$a\_1\$
+    """
+    return "".join(_LATEX.get(character, character) for character in visible(text))
 
 
 class Picture(Figure):
@@ -132,6 +155,42 @@ def dress(ax: Axes, size: float = 10.0) -> None:
     ax.tick_params(colors=style.INK, labelsize=0.833 * size)
     for text in (ax.xaxis.label, ax.yaxis.label):
         text.set_color(style.INK)
+
+
+def grid(ax: Axes, axis: Literal["both", "x", "y"] = "both", width: float = 0.5) -> None:
+    """Lines behind what is drawn; `width` [pt]."""
+    ax.grid(axis=axis, color=style.GRID, linewidth=width)
+    ax.set_axisbelow(True)
+
+
+def plane(ax: Axes, across: str, up: str) -> None:
+    """Dress axes on which two numbers stand against each other, named so."""
+    ax.set_xlabel(across)
+    ax.set_ylabel(up)
+    dress(ax)
+    ax.spines["left"].set_visible(True)
+    ax.spines["left"].set_color(style.INK)
+    grid(ax)
+
+
+def round_ticks(axis: Axis, most: int) -> None:
+    """At most `most` ticks at round numbers."""
+    axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
+
+
+def log_ticks(axis: Axis, *, few: bool, most: int | None = None) -> None:
+    """Plain numbers at powers of ten, where `few` decades are shown also at 2 and 5."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), **({} if most is None else {"numticks": most})))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str] | None = None, *, columns: int) -> None:
+    """One legend under the whole figure, if there is anything to say; without `labels` the handles have their own."""
+    if handles:
+        names = [str(handle.get_label()) for handle in handles] if labels is None else labels
+        look: dict[str, Any] = {"frameon": False, "fontsize": "small", "labelcolor": style.INK}
+        figure.legend(handles, names, loc="outside lower center", ncols=columns, **look)
 
 
 @contextmanager

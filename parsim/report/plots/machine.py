@@ -44,7 +44,7 @@ _WIRES = {
 
 
 @dataclass
-class Layout:
+class MachineLayout:
     """Where the vertices of a machine are drawn."""
 
     place: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -54,9 +54,9 @@ class Layout:
     """where equal parts are left out, and how many"""
 
 
-def lay_out(machine: Node) -> Layout:
+def lay_out(machine: Node) -> MachineLayout:
     """Parts that PCIe and sockets hold together stand side by side; of many equal ones some are left out."""
-    layout = Layout()
+    layout = MachineLayout()
     parts = _parts(machine)
     shapes = [tuple(machine.finder.kind[vertex] for vertex in part) for part in parts]
     alike = len(parts) > MOST_ALIKE and len(set(shapes)) == 1
@@ -77,7 +77,7 @@ def lay_out(machine: Node) -> Layout:
 
 def _parts(machine: Node) -> list[list[str]]:
     """Vertices by what PCIe, sockets and host memory hold together, in the order of the file."""
-    found: list[list[str]] = []
+    parts: list[list[str]] = []
     seen: set[str] = set()
     for start, kind in machine.finder.kind.items():
         if start in seen or kind in ("nvswitch", "switch"):
@@ -92,11 +92,11 @@ def _parts(machine: Node) -> list[list[str]]:
                     seen.add(other)
                     todo.append(other)
         order = {vertex: number for number, vertex in enumerate(machine.graph.nodes)}
-        found.append(sorted(part, key=lambda vertex: order[vertex]))
-    return found
+        parts.append(sorted(part, key=lambda vertex: order[vertex]))
+    return parts
 
 
-def _place(machine: Node, part: Sequence[str], layout: Layout) -> None:
+def _place(machine: Node, part: Sequence[str], layout: MachineLayout) -> None:
     """CPUs side by side, under each its switches, under each of those GPUs and NICs; loose vertices at the end."""
     kinds = machine.finder.kind
     for cpu in [vertex for vertex in part if kinds[vertex] == "cpu"]:
@@ -114,7 +114,7 @@ def _place(machine: Node, part: Sequence[str], layout: Layout) -> None:
             layout.place[vertex] = (above[0], 3.0)
 
 
-def _below(machine: Node, vertex: str, level: float, layout: Layout) -> None:
+def _below(machine: Node, vertex: str, level: float, layout: MachineLayout) -> None:
     """Lay out what hangs under a CPU or a switch."""
     kinds = machine.finder.kind
     children = [
@@ -155,7 +155,7 @@ def draw_machine(ax: Axes, machine: Node, title: str = "") -> dict[str, tuple[st
     return labels
 
 
-def _letters(layout: Layout, ax: Axes) -> float:
+def _letters(layout: MachineLayout, ax: Axes) -> float:
     """Size at which a name of eight letters fits into a box [pt]."""
     return max(4.5, min(9.0, 72.0 * _inches(ax) * _BOX / max(layout.width, 1.0) / 4.6))
 
@@ -175,7 +175,7 @@ def _box(ax: Axes, at: tuple[float, float], width: float, kind: str, name: str, 
     ax.text(*at, name, ha="center", va="center", fontsize=size, color=look.text, zorder=4, clip_on=True)
 
 
-def _wires(ax: Axes, machine: Node, layout: Layout) -> dict[str, tuple[str, float]]:
+def _wires(ax: Axes, machine: Node, layout: MachineLayout) -> dict[str, tuple[str, float]]:
     """One line per edge; NVLink between GPUs as an arc below them."""
     labels: dict[str, tuple[str, float]] = {}
     drawn: set[frozenset[str]] = set()
@@ -195,7 +195,7 @@ def _wires(ax: Axes, machine: Node, layout: Layout) -> dict[str, tuple[str, floa
     return labels
 
 
-def _wire(ax: Axes, machine: Node, layout: Layout, ends: tuple[str, str], colour: str, width: float) -> None:
+def _wire(ax: Axes, machine: Node, layout: MachineLayout, ends: tuple[str, str], colour: str, width: float) -> None:
     kinds = [machine.finder.kind[end] for end in ends]
     (x, y), (u, v) = (layout.place[end] for end in ends)
     if "nvswitch" in kinds or "switch" in kinds:
@@ -220,7 +220,7 @@ def _drop(distance: float) -> float:
     return 0.35 + 0.16 * distance
 
 
-def _bottom(machine: Node, layout: Layout) -> float:
+def _bottom(machine: Node, layout: MachineLayout) -> float:
     """Lowest thing drawn."""
     lowest = min(y for _, y in layout.place.values()) - _HEIGHT / 2
     arcs = [

@@ -10,15 +10,20 @@ from matplotlib.ticker import MaxNLocator
 
 from parsim.report.measured import CATEGORIES, DeviceMemory, MemoryCurve
 from parsim.report.plots import style
-from parsim.report.plots.figure import dress, font_size, fonts, heading, new_figure
+from parsim.report.plots.figure import dress, font_size, fonts, heading, legend_below, new_figure
 from parsim.report.quantities import GIB, TimeUnit, gib, time_unit
+from parsim.report.verdict import rank_class, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from parsim.report.measured import DeviceMemory
+    from parsim.report.metrics import Metrics
     from parsim.report.timeline import Floats
 
+MOST_DEVICES = 24
+"""bars of peaks in one figure"""
 MOST_POINTS = 1_200
 """time points drawn; the peak survives"""
 _NEAR = 0.25
@@ -26,7 +31,7 @@ _NEAR = 0.25
 
 
 class Look(NamedTuple):
-    """How much room there is."""
+    """How large and how detailed a memory plot is drawn."""
 
     size: float = 10.0
     """of the text [pt]"""
@@ -175,7 +180,7 @@ def memory_figure(
         plot_peaks(devices, labels, below, capacity=capacity, size=size)
         handles, names = below.get_legend_handles_labels()
         columns = 2 if width < 5.0 else 4 if width < 9.0 else 6
-        figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize="small", labelcolor=style.INK)
+        legend_below(figure, handles, names, columns=columns)
         below.set_title(note, loc="right", fontsize="small", color=style.INK)
         heading(figure, title, size)
     return figure
@@ -216,3 +221,26 @@ def _mark_peak(ax: Axes, times: Floats, total: Floats, text: str) -> None:
         text, (x, y), xytext=(-6 if right else 6, 4), textcoords="offset points",
         ha="right" if right else "left", va="bottom", fontsize="small", color=style.INK,
     )  # fmt: skip
+
+
+def peaks_figure(report: Metrics, curve_of: int | None, *, title: str, width: float = 12.0) -> Figure:
+    """Memory at the peak on every class of ranks, and over time on `curve_of`."""
+    fullest = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
+    chosen = [*fullest[:MOST_DEVICES], *(device for device in fullest[MOST_DEVICES:] if device.rank == curve_of)]
+    devices = sorted(chosen, key=lambda device: device.rank)
+    return memory_figure(
+        devices,
+        [_label(report, device) for device in devices],
+        capacity=report.measured.memory.capacity_bytes - report.measured.memory.reserve_bytes,
+        curve_of=curve_of,
+        until=report.end,
+        title=title,
+        note=f"the fullest {len(devices)} of {len(fullest)} classes of ranks" if len(devices) < len(fullest) else "",
+        width=width,
+    )
+
+
+def _label(report: Metrics, device: DeviceMemory) -> str:
+    group = rank_class(report.measured, device.rank)
+    name = f"rank{'s' * (group.count > 1)} {shortened(group.ranks, 16)}"
+    return f"stage {group.stage} · {name}" if report.measured.schedule.stages > 1 and group.stage is not None else name

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from parsim.report import representatives
 from parsim.report.communication import busiest
 from parsim.report.lanes import MOST_RANKS, timeline_data
-from parsim.report.length import inches
-from parsim.report.representatives import named, read_ranks
-from parsim.report.window import Window
+from parsim.report.selection import Window, choose, first_of_stages, inches, named, read_ranks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,12 +72,12 @@ class Plot:
         most = _READABLE if inches(width) < 9.0 else MOST_RANKS
         chosen = read_ranks(ranks) if isinstance(ranks, str) else ranks
         if chosen is None and stages:
-            chosen = representatives.stages(report)
+            chosen = first_of_stages(report)
         return timeline_data(report, chosen, window, most=most, memory=memory)
 
     def memory(self, *, width: str | float = PAGE, rank: int | None = None, title: str | None = None) -> Figure:
         """Memory over the step on `rank` (default: the one with the least left), and at its peak on every class of ranks."""
-        from parsim.report.plots.pictures import peaks_figure
+        from parsim.report.plots.memory import peaks_figure
 
         report = self._report
         worst = report.worst_device
@@ -91,13 +88,13 @@ class Plot:
 
     def breakdown(self, *, width: str | float = PAGE, ranks: Sequence[int] | str | None = None, title: str | None = None) -> Figure:
         """Where the step goes on ranks that stand for the others: seconds per class of time."""
-        from parsim.report.plots.breakdown import breakdown_figure
+        from parsim.report.plots.communication import breakdown_figure
 
         report, inch = self._report, inches(width)
         chosen = read_ranks(ranks) if isinstance(ranks, str) else ranks
         members = {member: group.rank for group in report.measured.classes for member in group.members}
-        found = named(report, representatives.choose(report, _READABLE) if chosen is None else chosen)
-        rows = [(who.name if inch < 5.0 else who.label, report.breakdowns[members[who.rank]]) for who in found if who.rank in members]
+        shown = named(report, choose(report, _READABLE) if chosen is None else chosen)
+        rows = [(who.name if inch < 5.0 else who.label, report.breakdowns[members[who.rank]]) for who in shown if who.rank in members]
         return breakdown_figure(rows, inch, title=report.measured.name if title is None else title)
 
     def collectives(self, *, width: str | float = PAGE, title: str | None = None) -> Figure:

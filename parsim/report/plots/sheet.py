@@ -108,12 +108,12 @@ def _heading(data: TimelineData, size: float, width: float, *, dense: bool) -> l
     many = [lane.who.label for lane in data.lanes if lane.who.notes] if len(data.lanes) > FEW else []
     notes = [data.note, *many, "spans too thin to draw are averaged" if dense else ""]
     note = "; ".join(filter(None, notes))
-    found = []
+    lines = []
     for text, points in ((data.title, 1.1 * size if width > 5.0 else size), (note, _SMALL * size)):
         if text:
             mean = extent(text, points) / len(text)
-            found += [(line, points) for line in wrap(text, max(20, int(0.96 * width / mean)))]
-    return found
+            lines += [(line, points) for line in wrap(text, max(20, int(0.96 * width / mean)))]
+    return lines
 
 
 def _legend(handles: Sequence[Artist], size: float, width: float) -> _Legend:

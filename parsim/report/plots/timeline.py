@@ -23,10 +23,10 @@ from parsim.report.quantities import TimeUnit, time_unit
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from parsim.report.lanes import Bars, Box, RankLanes, TimelineData
+    from parsim.report.lanes import Bars, PassBox, RankLanes, TimelineData
     from parsim.report.metrics import Metrics
+    from parsim.report.selection import Window
     from parsim.report.timeline import Floats
-    from parsim.report.window import Window
 
 RASTERISE = 20_000
 """bars above which a figure holds averages instead of bars"""
@@ -36,6 +36,8 @@ COMPUTE, BESIDE, GAP = 1.0, 0.42, 0.45
 """Heights of a row of compute, of one of communication, and of the space between ranks, in units of the first."""
 
 _COLUMNS_PER_POINT = 2.0
+_STEPS = 16
+"""heights of communication in a thin row that are told apart"""
 _EDGES = 3_000
 _TEXTS = 2_000
 _SMALLEST = 4.5
@@ -221,7 +223,7 @@ def _bars(pen: _Pen, bars: Bars, top: float, height: float, look: style.Style, *
         drawn.set_hatch(look.hatch)
 
 
-def _shade(pen: _Pen, boxes: Sequence[Box], top: float, share: float) -> None:
+def _shade(pen: _Pen, boxes: Sequence[PassBox], top: float, share: float) -> None:
     """The lower part of boxes of a later model chunk, lighter."""
     if boxes:
         spans = [(box.begin / pen.unit.factor, (box.end - box.begin) / pen.unit.factor) for box in boxes]
@@ -237,6 +239,7 @@ def _draw_averages(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -
     Bars thinner than a pixel would otherwise hide the bubbles between them.
     """
     edges = np.linspace(data.begin, data.end, pen.columns + 1)
+    coarse = np.linspace(data.begin, data.end, round(pen.columns / _COLUMNS_PER_POINT) + 1)  # outlines cost more than pixels
     shares = [(bars.coverage(edges), to_rgb(style.ROLES[role].colour)) for role, bars in lane.compute.items()]
     shares += [(bars.coverage(edges), to_rgb(idle_style(key).colour)) for key, bars in lane.idle.items() if len(bars)]
     image = np.sum([np.outer(share, colour) for share, colour in shares], axis=0)[None, :, :] if shares else np.ones((1, pen.columns, 3))
@@ -245,15 +248,15 @@ def _draw_averages(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -
     for number, key in enumerate(data.rows):
         if key in lane.beside:
             at, look = top + COMPUTE + BESIDE * number, style.beside(key)
-            exposed = np.clip(lane.exposed[key].coverage(edges), 0.0, 1.0)
-            both = np.clip(np.maximum(lane.beside[key].coverage(edges), exposed), 0.0, 1.0)
-            _shares(pen, edges, at, np.zeros_like(exposed), exposed, look)
-            _shares(pen, edges, at, exposed, both, hidden_style(look))
+            exposed = np.clip(lane.exposed[key].coverage(coarse), 0.0, 1.0)
+            both = np.clip(np.maximum(lane.beside[key].coverage(coarse), exposed), 0.0, 1.0)
+            _shares(pen, coarse, at, np.zeros_like(exposed), exposed, look)
+            _shares(pen, coarse, at, exposed, both, hidden_style(look))
 
 
 def _shares(pen: _Pen, edges: Floats, top: float, low: Floats, high: Floats, look: style.Style) -> None:
     """The area from `low` to `high` (shares of a row, a value between two edges), downwards from `top`; nothing where it is empty."""
-    low, high = np.round(low, 2), np.round(high, 2)  # a hundredth of a row cannot be seen
+    low, high = np.round(_STEPS * low) / _STEPS, np.round(_STEPS * high) / _STEPS  # a smaller part of a thin row cannot be seen
     if not (high > low).any():
         return
     times = edges / pen.unit.factor
@@ -342,7 +345,7 @@ def _numbers(pen: _Pen, data: TimelineData) -> None:
                 _number(pen, box, number * pen.pitch + COMPUTE / 2, size)
 
 
-def _number(pen: _Pen, box: Box, middle: float, size: float) -> None:
+def _number(pen: _Pen, box: PassBox, middle: float, size: float) -> None:
     look = style.ROLES[box.role]
     pen.ax.text(
         (box.begin + box.end) / 2 / pen.unit.factor,

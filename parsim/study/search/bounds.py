@@ -20,7 +20,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from math import fsum, inf
 
+from parsim.parallel.groups import OPERATOR_AXES
 from parsim.parallel.plan_findings import CENTRAL
+from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
 from parsim.report.memory_facts import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
 from parsim.scenario.built import Built
 from parsim.study.search.chains import Walked, ends, fullest, walk, walked
@@ -110,7 +112,8 @@ def closed(costs: CandidateCosts) -> float:
         own = fsum(_passes(costs, kind, stage) for kind, stage in {(slot.kind, slot.stage): None for slot in row})
         done = own + (fill[first.stage] if first.kind == "F" else 0.0)
         compute.append(done)
-        drained = max(drained, done + (rest[last.stage] if last.kind == "F" else drain[last.stage] if last.kind in "BI" else 0.0))
+        behind = rest[last.stage] if last.kind == "F" else drain[last.stage] if last.kind in GRADIENTS_OF_INPUTS else 0.0
+        drained = max(drained, done + behind)
         queues.append(-inf if last.kind == "F" else _queue(costs, p, last.stage, last.kind, done))
     queued = max(fsum(r.each for r in stage.reductions.values()) for stage in costs.times) * plan.training.micro_batches
     return max(_finished(costs, compute, queues), drained + _least_ending(costs), queued) * (1 - ROUNDING_ERRORS)
@@ -269,7 +272,7 @@ def _buffers(costs: CandidateCosts, p: int, *, sends: bool) -> int:
     if plan.runtime.communicators is not None:
         return plan.runtime.communicators
     groups = set(costs.stages[p].groups)
-    for axis in ("tensor", "context"):
+    for axis in OPERATOR_AXES:
         if plan.mesh.size(axis) > 1:
             groups.add(plan.mesh.group(costs.prices.ranks[p], axis))
     count = len(groups) + sends

@@ -16,8 +16,9 @@ from functools import lru_cache
 from math import inf
 
 from parsim.parallel.schedules import Schedule, Slot, schedule
+from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS, GRADIENTS_OF_WEIGHTS
 from parsim.program.host import LANE as LAUNCH
-from parsim.program.passes import Item
+from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE, Tensor
 from parsim.simulation.allocator import ROUNDING
 from parsim.simulation.ledger import held_in
@@ -201,7 +202,7 @@ def walk(rows: Schedule, stages: int) -> Walked:
                 source = -1
                 if kind == "F" and stage:
                     source = ready.get(("F", stage - 1, micro_batch), -2)
-                elif kind in "BI" and stage < stages - 1:
+                elif kind in GRADIENTS_OF_INPUTS and stage < stages - 1:
                     source = ready.get(("B", stage + 1, micro_batch), -2)
                 if source == -2:
                     break
@@ -209,7 +210,7 @@ def walk(rows: Schedule, stages: int) -> Walked:
                 key = numbers.setdefault((kind, stage, first), len(numbers))
                 if kind != "W":
                     ready["F" if kind == "F" else "B", stage, micro_batch] = len(ranks)
-                if kind in "BW":
+                if kind in GRADIENTS_OF_WEIGHTS:
                     last[stage] = len(ranks)
                 ranks.append(p)
                 keys.append(key)

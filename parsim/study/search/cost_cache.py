@@ -14,10 +14,11 @@ from typing import Any, TypeVar, cast
 from parsim.hardware.interconnect import Interconnect
 from parsim.kernel import Kernel
 from parsim.model.model import Block, Model
+from parsim.parallel.groups import OPERATOR_AXES, PIPELINE, REPLICATING, TENSOR
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.plan_findings import CENTRAL
-from parsim.parallel.recompute import checkpoint_groups
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
+from parsim.parallel.stages import checkpoint_groups
 from parsim.scenario.built import Built
 from parsim.scenario.job import clock_of, plan_of
 from parsim.study.search.chains import short
@@ -97,12 +98,11 @@ class CandidateCosts:
         self.cache, self.prices, self.clock = cache, prices, clock
         self.plan = plan
         """with fewer micro-batches in its `slots`: rows that begin as the whole schedule's do"""
-        self.machine = machine
         self.kinds = tuple(sorted({slot.kind for row in plan.slots for slot in row}))
         split, recipe = plan.parallelism, plan.training
         pipeline, recompute = split.pipeline, recipe.recompute
         plain = replace(recipe, micro_batches=1, global_batch=1, last_micro_batch=0, recompute=Recompute())
-        groups = tuple(tuple(prices.groups(axis)) for axis in ("tensor", "context"))
+        groups = tuple(tuple(prices.groups(axis)) for axis in OPERATOR_AXES)
         alike = replace(
             split, pipeline=PipelineParallel(scatter_sends=pipeline.scatter_sends), data=DataParallel(strategy=split.data.strategy)
         )
@@ -110,13 +110,13 @@ class CandidateCosts:
         self.recompute = cache.number(recompute)
         self.selective = self.recompute if recompute.mode == "selective" else -1
         alike = replace(split, pipeline=PipelineParallel(size=pipeline.size, virtual_stages=pipeline.virtual_stages))
-        if split.data.own is None and split.data.strategy not in CENTRAL:  # those hold parts of the batch
+        if split.data.custom is None and split.data.strategy not in CENTRAL:  # those hold parts of the batch
             plain = replace(plain, micro_batch=1)
         self.states = cache.number((machine, plain, alike, plan.runtime, plan.asynchronous, plan.shard_size))
         self.places = cache.known(("places", machine, plain.finetune is None), self._places)
         self.chunks = tuple(map(self._chunk_cost, plan.chunks))
         """by global stage; equal ones are one object"""
-        self.stages = tuple(map(self._stage_memory, range(plan.mesh.size("pipeline"))))
+        self.stages = tuple(map(self._stage_memory, range(plan.mesh.size(PIPELINE))))
         """by pipeline rank; equal ones are one object"""
 
     @cached_property
@@ -240,26 +240,17 @@ class CandidateCosts:
 
     def _links(self, p: int) -> tuple[Hashable, ...]:
         mesh, rank, along = self.plan.mesh, self.prices.ranks[p], self.prices.prices.along
-        return tuple([along(mesh, rank, *axes) for axes in (("tensor",), ("data", "context"), ("tensor", "pipeline"))])
+        return tuple([along(mesh, rank, *axes) for axes in ((TENSOR,), REPLICATING, (TENSOR, PIPELINE))])
 
     def _tied(self, p: int) -> tuple[tuple[int, int], ...]:
         """Pipeline ranks that share a parameter with this one."""
-        pairs = self.cache.known(("tied", self.machine), self._ties)
-        if not pairs:
-            return ()
-        home = {block: chunk.pipeline_rank for chunk in self.plan.chunks for block in chunk.blocks}
-        return tuple((home[one], home[other]) for one, other in pairs if home[one] != home[other] and p in (home[one], home[other]))
+        pairs = [(self._home[one], self._home[other]) for one, other, _ in self.plan.model.ties]
+        return tuple(pair for pair in pairs if pair[0] != pair[1] and p in pair)
 
-    def _ties(self) -> list[tuple[int, int]]:
-        """Blocks that share a parameter."""
-        model = self.plan.model
-        named = [
-            (name, number, p)
-            for number, (name, block) in enumerate(zip(model.block_names, model.blocks, strict=True))
-            for p in block.parameters()
-        ]
-        homes = {f"{name}.{parameter.name}": number for name, number, parameter in named}
-        return [(homes[parameter.tied], number) for _, number, parameter in named if parameter.tied in homes]
+    @cached_property
+    def _home(self) -> dict[int, int]:
+        """Block -> the pipeline rank that holds it."""
+        return {block: chunk.pipeline_rank for chunk in self.plan.chunks for block in chunk.blocks}
 
 
 def _one_after_another(costs: Sequence[BlockCost], kind: str) -> float:

@@ -13,15 +13,16 @@ from math import fsum, inf
 
 from parsim.kernel import Kernel
 from parsim.parallel.ddp import DistributedDataParallel
-from parsim.parallel.fsdp import ROOT, SHARD, FullyShardedDataParallel
+from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
+from parsim.parallel.groups import DATA, MODEL, OFFLOAD, SHARD, TENSOR, WORLD
 from parsim.parallel.plan import Chunk, Plan
-from parsim.parallel.replicated import AXIS, LANE, Replicated
+from parsim.parallel.replicated import LANE, Replicated
+from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
 from parsim.parallel.settings import DataParallel, Recompute
-from parsim.parallel.storage import trains
 from parsim.parallel.zero import ZeroOptimizer
-from parsim.program.passes import Item
-from parsim.program.program import COMPUTE, OFFLOAD
-from parsim.program.stage import StagePasses
+from parsim.program.pass_builder import Item
+from parsim.program.program import COMPUTE
+from parsim.program.stage_passes import StagePasses
 from parsim.simulation.ledger import held_in
 from parsim.study.search.chains import Levels, Price, levels, longest, rounded
 from parsim.study.search.prices import ChainPrices
@@ -82,7 +83,7 @@ def block_cost(
             items = passes.template(kind, block, first, False)
             whole = longest(items, on_links, {}, speed=speed, arrival=0.0).compute
             bare = longest(items, on_links, {}, speed=speed, arrival=0.0, host=False)
-            received = gathers.get("F" if kind == "F" else "B" if kind in "BI" else "", 0.0)
+            received = gathers.get("F" if kind == "F" else "B" if kind in GRADIENTS_OF_INPUTS else "", 0.0)
             idle |= whole < 0.0
             seconds[name], computing[name] = max(0.0, whole) - received, max(0.0, bare.compute) - received
             waits[name] = max(0.0, bare.compute - bare.busy) if bare.busy >= 0.0 else 0.0
@@ -133,11 +134,11 @@ def _gathers(passes: StagePasses, block: int, *, last: bool, price: Price) -> di
     for way, boundary, there in (("F", block - 1, block > 0), ("B", block, not last)):
         if there:
             size = passes.tape(boundary).tensors["output"].bytes
-            seconds[way] = 0.0 if passes.message(size) == size else price("all_gather", "tensor", passes.moved(size))
+            seconds[way] = 0.0 if passes.message(size) == size else price("all_gather", TENSOR, passes.moved(size))
     return seconds
 
 
-JOINS = ("world", "model")
+JOINS = (WORLD, MODEL)
 """axes of the collective in which all stages meet before the optimizer steps"""
 
 
@@ -197,7 +198,7 @@ def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float
     groups = {members(plan, item.collective[1], rank) for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
     reductions = [_reduction(sharding, lambda *_: 1.0, plan.training.backward) for sharding in passes.sharding.values()]
     if plan.replicas > 1 and any(reduction.total > 0 for reduction in reductions):
-        groups.add(members(plan, SHARD if plan.sharded else AXIS, rank))
+        groups.add(members(plan, SHARD if plan.sharded else DATA, rank))
     return StageMemory(
         resident,
         gradients,
@@ -303,7 +304,7 @@ def _reduction(sharding: Replicated, price: Callable[[str, str, int], float], ba
         return nothing
     kind = "reduce_scatter" if isinstance(sharding, ZeroOptimizer) else "all_reduce"
     buckets = getattr(sharding, "buckets", ())
-    seconds = [price(kind, AXIS, bucket.count * sharding.training.precision.reduce) for bucket in buckets]
+    seconds = [price(kind, DATA, bucket.count * sharding.training.precision.reduce) for bucket in buckets]
     if not seconds:
         return nothing
     always = sharding.data.accumulate == "every" or getattr(sharding, "stage", 0) == 2
@@ -318,7 +319,7 @@ def _sharded(sharding: FullyShardedDataParallel, price: Callable[[str, str, int]
     shared = sharding.data.queues == "shared"
     always = sharding.data.accumulate == "every" or sharding.data.strategy == "zero3"
     for unit in sharding.units:
-        if unit.name == ROOT or not all(map(trains, unit.weights)):
+        if unit.name == ROOT or not all(weight.trains for weight in unit.weights):
             continue
         size = unit.count
         one = price("all_gather", SHARD, size * _gathered_element(sharding)) if sharding.data.reshard_after_forward else 0.0

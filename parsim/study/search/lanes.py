@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from math import inf
 
 from parsim.parallel.fsdp import FullyShardedDataParallel
-from parsim.program.passes import Item
+from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE
-from parsim.program.stage import StagePasses
+from parsim.program.stage_passes import StagePasses
 from parsim.study.search.chains import Price, Walked, longest
 from parsim.study.search.cost_cache import CandidateCosts
 from parsim.study.search.costs import JOINS, up_to

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.interconnect import Interconnect
-from parsim.parallel.mesh import Mesh
+from parsim.parallel.groups import OFFLOAD, PIPELINE, Mesh
 from parsim.parallel.plan import Plan
-from parsim.program.groups import group as members_of
-from parsim.program.program import OFFLOAD, Collective
+from parsim.program.program import Collective
 
 Pattern = int
 """stands for groups that cost the same"""
@@ -32,10 +31,10 @@ class Prices:
         return pattern
 
     def members(self, plan: Plan, axis: str, rank: int) -> tuple[int, ...]:
-        """See `parsim.program.groups.group`."""
-        key = (plan.mesh.order, plan.mesh.sizes, plan.shard_size, axis, rank)
+        """See `Groups.members`."""
+        key = (plan.groups, axis, rank)
         if (members := self._members.get(key)) is None:
-            members = self._members[key] = members_of(plan, axis, rank)
+            members = self._members[key] = plan.groups.members(axis, rank)
         return members
 
     def along(self, mesh: Mesh, rank: int, *axes: str) -> Pattern:
@@ -73,7 +72,7 @@ class ChainPrices:
         self.prices = prices
         slowest = min(plan.slow, key=lambda rank: (plan.slow[rank], rank)) if plan.slow else 0
         mesh = plan.mesh
-        self.ranks = tuple(mesh.move(slowest, "pipeline", stage) for stage in range(mesh.size("pipeline")))
+        self.ranks = tuple(mesh.move(slowest, PIPELINE, stage) for stage in range(mesh.size(PIPELINE)))
         self._groups: dict[str, dict[Pattern, tuple[int, ...]]] = {}
         self._at: dict[tuple[int, str], tuple[int, ...]] = {}
 

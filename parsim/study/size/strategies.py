@@ -13,8 +13,7 @@ from math import ceil
 from typing import Any
 
 from parsim.errors import Finding
-from parsim.report.economics import Bill, Busy, Economics, bill
-from parsim.report.goodput import best_interval
+from parsim.report.economics import Bill, Busy, Economics, best_interval, bill
 
 MOST_STAGES = 16
 """pipeline stages (ranks) that are looked at"""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parsim.report.plots.figure import Kind, save
-from parsim.report.plots.sizing import Limits, Option, gpus_time_figure, time_cost_figure
+from parsim.report.plots.tradeoff import Limits, Option, gpus_time_figure, time_cost_figure
 from parsim.report.quantities import NONE, gib, number, percent
 from parsim.report.table import Column, Table
 from parsim.report.verdict import WORDS

@@ -202,7 +202,7 @@ def _bounded(settings: Settings, neighbours: Neighbours, bounder: Bounder) -> Le
     try:
         built = neighbours.built(settings)
         pipeline = built.parallelism.pipeline
-        if built.parallelism.data.own is not None:
+        if built.parallelism.data.custom is not None:
             return None  # code of the user's, of which nothing is proved
         if pipeline.schedule == "zb-v" or stays(pipeline.slots):
             return None  # bounds take every boundary between stages for a message

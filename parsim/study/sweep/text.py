@@ -230,13 +230,13 @@ def reports(study: StudyData, directory: Path, formats: Sequence[str] = ("json",
 def picture(study: StudyData, width: float = 7.0) -> bytes:
     """The rows in the plane of the two objectives, and their front, as SVG."""
     from parsim.report.plots.figure import save
-    from parsim.report.plots.tradeoff import Axis, Spot, tradeoff_figure
+    from parsim.report.plots.tradeoff import PlaneAxis, PlanePoint, tradeoff_figure
 
-    across, up = (Axis(one.metric.title, _unit(study, one.metric.unit), one.most) for one in study.objectives)
+    across, up = (PlaneAxis(one.metric.title, _unit(study, one.metric.unit), one.most) for one in study.objectives)
     spots = []
     for place, entry in enumerate(study.entries[:_MOST_POINTS], 1):
         x, y = (entry.mean(one.metric.name) or 0.0 for one in study.objectives)
-        spots.append(Spot(f"{place}: {study.label(entry.place.settings)}", x, y, entry.layer == 1, entry.rows[0]["status"] == "fits"))
+        spots.append(PlanePoint(f"{place}: {study.label(entry.place.settings)}", x, y, entry.layer == 1, entry.rows[0]["status"] == "fits"))
     return save(tradeoff_figure(spots, across, up, width=width), "svg")
 
 

@@ -1,0 +1,266 @@
+"""What one exporter has decided so far, key by key: said, said approximately, not sayable, refused; and the job that it says."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from parsim.errors import Finding, InputError, PlanError
+from parsim.hardware.kernels import kernel_time
+from parsim.interop.tables import KeyTable
+from parsim.model.catalogue import read_architecture
+from parsim.model.families import FAMILIES
+from parsim.model.transformer import TransformerConfig
+from parsim.parallel.plan import plan
+from parsim.parallel.settings import KEPT, Precision
+from parsim.scenario.build import build
+from parsim.scenario.built import Built
+from parsim.scenario.precision import PRESETS
+from parsim.scenario.problems import sections
+from parsim.scenario.references import folder, lookup, model_tree
+from parsim.scenario.scenario import flow
+from parsim.scenario.schema import ScenarioSchema
+
+if TYPE_CHECKING:
+    from parsim.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What became of one key of the scenario."""
+
+    kind: Literal["exported", "in the script", "no counterpart"]
+    text: str
+    """where it went (``--tensor-model-parallel-size 8``), or why nowhere"""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A scenario as a configuration of another tool."""
+
+    target: str
+    """megatron | deepspeed | fsdp"""
+    text: str
+    """the file"""
+    notes: tuple[Finding, ...]
+    """what the target says only approximately, and what it cannot say here, by key"""
+    keys: Mapping[str, Destination]
+    """every key of the scenario that has been decided on"""
+    launch: str
+    """the command that starts the job"""
+    script: tuple[str, ...]
+    """calls of the training script that say what the file cannot"""
+
+
+def comments(text: str, width: int = 120) -> list[str]:
+    """`text` as comment lines; whatever it holds, nothing of it gets out of the comment."""
+    plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return [f"# {line}" for line in textwrap.wrap(plain, width - 2)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training job as another tool's launcher sees it."""
+
+    scenario: Scenario
+    built: Built
+    architecture: TransformerConfig | None
+    """None: not a transformer"""
+    layers: tuple[int, ...]
+    """transformer layers of every stage (p x v of them), in forward order"""
+    gpus_per_node: tuple[int, ...]
+    """GPUs in use on each node"""
+    elements_per_layer: int
+    """parameters of the largest transformer layer on one tensor-parallel rank"""
+    elements: int
+    """parameters of the model"""
+
+    @property
+    def settings(self) -> ScenarioSchema:
+        """The sections as written, autos unresolved."""
+        return self.scenario.settings
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same parameters, or share them: data x context."""
+        return self.built.parallelism.data.size * self.built.parallelism.context.size
+
+    @property
+    def precision(self) -> str:
+        """The preset with these bytes and types; an empty text where there is none."""
+        return preset_name(self.built.training.precision)
+
+    @property
+    def stored(self) -> str:
+        """Bytes per parameter in words, and what runs in fp8 beyond what stacks do by themselves."""
+        precision = self.built.training.precision
+        beyond = [part for part in KEPT if precision.matmul == "fp8" and part not in precision.keep]
+        return self.built.bytes_per_parameter + (f" with {' and '.join(beyond)} in fp8" if beyond else "")
+
+    @property
+    def family(self) -> str:
+        """The model's family; an empty text for models layer by layer."""
+        return self.architecture.family if self.architecture is not None else ""
+
+
+def preset_name(precision: Precision) -> str:
+    """The preset that `precision` is, whatever it is called."""
+    return next((name for name, preset in PRESETS.items() if replace(precision, name=name) == preset), "")
+
+
+def job_of(scenario: Scenario) -> Job:
+    """The job that `scenario` describes. Raises an `InputError` with every finding where it cannot be planned."""
+    built = build(scenario)
+    clock = partial(kernel_time, built.cluster.device(built.gpus[0]))
+    try:
+        planned = plan(built.model, built.cluster, built.training, built.parallelism, built.runtime, clock, built.gpus, dict(built.slow))
+    except InputError as error:
+        raise type(error)(scenario.findings_at(error.findings)) from None
+    blocks = planned.model.blocks  # a profiled stage stands for all of them in built.model
+    layers = [[block for block in chunk.blocks if blocks[block].kind not in ("embedding", "head")] for chunk in planned.chunks]
+    nodes = Counter(built.cluster.node_of(gpu) for gpu in built.gpus)
+    tensor = built.parallelism.tensor.size
+    return Job(
+        scenario=scenario,
+        built=built,
+        architecture=_architecture(scenario) if built.model.facts.get("family") in FAMILIES else None,
+        layers=tuple(map(len, layers)),
+        gpus_per_node=tuple(nodes[node] for node in sorted(nodes)),
+        elements_per_layer=max(
+            sum(p.local_count(tensor) for p in blocks[block].parameters() if not p.buffer) for chunk in layers for block in chunk
+        ),
+        elements=sum(p.count for block in blocks for p in block.parameters() if not p.buffer and not p.tied),
+    )
+
+
+def _architecture(scenario: Scenario) -> TransformerConfig:
+    relative = folder(scenario.origins, "model", scenario.source)
+    tree, _, beside = model_tree(scenario.settings.model, relative)
+    return read_architecture(tree, base_lookup=lookup("models", beside)).resolved()
+
+
+SECTIONS = ("training", "parallel")
+"""sections whose every key ends somewhere"""
+
+
+class ExportDraft:
+    """Collects the fates of keys; nothing that the user changed may be left without one."""
+
+    def __init__(self, job: Job, tool: str, table: KeyTable) -> None:
+        self.job = job
+        self.tool = tool
+        """the target as its users call it"""
+        self.table = table
+        self.keys: dict[str, Destination] = {}
+        self.notes: list[Finding] = []
+        self.refused: list[Finding] = []
+        self.script: list[str] = []
+        """calls of the training script that say what the target's file cannot"""
+        self._changed = dict(changed(job))
+
+    def says(self, path: str, text: str) -> str:
+        """The target says `path` as `text`, which is handed back."""
+        self.keys[path] = Destination("exported", text)
+        return text
+
+    def remarks(self, path: str, message: str) -> None:
+        """The target says it only approximately: `message` says what differs."""
+        self.notes.append(Finding(message, path, self.value(path)))
+
+    def lacks(self, path: str, why: str) -> None:
+        """The target's configuration has no such key; worth a note where the user changed it."""
+        self.keys[path] = Destination("no counterpart", why)
+        if path in self._changed:
+            self.notes.append(Finding(f"no counterpart in {self.tool}: {why}", path, self._changed[path]))
+
+    def lacks_below(self, prefix: str, *but: str) -> None:
+        """What the table says to have no counterpart below `prefix`, without the keys `but`."""
+        for path, why in self.table.lacks.items():
+            if path.startswith(prefix) and path not in but:
+                self.lacks(path, why)
+
+    def option(self, path: str, value: Any = True) -> str:
+        """The option of a command line that says `path`, as `written`; the fate of `path`."""
+        return self.says(path, self.written(path, value))
+
+    def written(self, path: str, value: Any = True) -> str:
+        """The option of a row, which may be one of several that say a key: ``--clip-grad 1.0``, or a bare flag."""
+        row = self.table.rows[path]
+        name, word = f"--{row.name.replace('_', '-')}", row.theirs(value)
+        return name if row.kind in ("flag", "inverted") or word is True else f"{name} {word}"
+
+    def entry(self, document: dict[str, Any], path: str, value: Any) -> None:
+        """Put what says `path` into `document`; that is its fate."""
+        name = self.put(document, path, value)
+        word = self.table.rows[path].theirs(value)
+        self.says(path, f"{name}: {word if isinstance(word, str) else flow(word)}")
+
+    def put(self, document: dict[str, Any], path: str, value: Any) -> str:
+        """Put the value of a row, which may be one of several that say a key, into its section of `document`; the name of its key."""
+        row = self.table.rows[path]
+        *sections, name = row.name.split(".")
+        for section in sections:
+            document = document.setdefault(section, {})
+        document[name] = row.theirs(value)
+        return row.name
+
+    def pair(self, path: str, value: Any) -> dict[str, Any]:
+        """The key of a row without its section, and its value."""
+        row = self.table.rows[path]
+        return {row.name.rpartition(".")[2]: row.theirs(value)}
+
+    def scripted(self, path: str, text: str) -> str:
+        """The training script says `path`, as `text` beside the target's file; `text` is handed back."""
+        self.keys[path] = Destination("in the script", text)
+        return text
+
+    def refuses(self, path: str, why: str, suggestion: str) -> None:
+        """The job cannot be run by this tool as it was simulated."""
+        self.keys[path] = Destination("no counterpart", why)
+        self.refused.append(Finding(f"{flow(self.value(path))}: {why}", path, self.value(path), suggestion))
+
+    def value(self, path: str) -> Any:
+        """The value of a key as the scenario spells it; None where there is none."""
+        holder: Any = self.job.scenario.tree
+        for key in path.split("."):
+            if not isinstance(holder, dict) or key not in holder:
+                return None
+            holder = holder[key]
+        return holder
+
+    def exported(self, target: str, text: str, launch: str) -> Exported:
+        """The result. Raises `PlanError` with everything that was refused."""
+        if self.refused:
+            raise PlanError(self.job.scenario.findings_at(self.refused))
+        for path, value in self._changed.items():
+            if path not in self.keys:  # a key of a later version: said, never dropped
+                self.keys[path] = Destination("no counterpart", "not known to this exporter")
+                self.notes.append(Finding(f"no counterpart in {self.tool}: not known to this exporter", path, value))
+        return Exported(target, text, tuple(self.job.scenario.findings_at(self.notes)), self.keys, launch, tuple(self.script))
+
+
+def leaves(*names: str) -> Iterator[str]:
+    """Every key of these sections that holds a value, in the schema's order."""
+    known = dict(sections(ScenarioSchema, ""))
+    for section, kind in known.items():
+        if section.partition(".")[0] in names:
+            yield from (f"{section}.{key}" for key in kind.model_fields if f"{section}.{key}" not in known)
+
+
+def changed(job: Job) -> Iterator[tuple[str, Any]]:
+    """The keys of `SECTIONS` that are not at their defaults, with their values as the scenario spells them."""
+    kinds = dict(sections(ScenarioSchema, ""))
+    for path in leaves(*SECTIONS):
+        section, _, key = path.rpartition(".")
+        holder: Any = job.settings
+        tree: Any = job.scenario.tree
+        for part in section.split("."):
+            holder, tree = getattr(holder, part), (tree or {}).get(part)
+            if holder is None:
+                break
+        if holder is not None and (path == "training.finetune.method" or getattr(holder, key) != getattr(kinds[section](), key)):
+            yield path, tree.get(key, getattr(holder, key))

@@ -1,0 +1,239 @@
+"""PyTorch's FullyShardedDataParallel as accelerate and transformers configure it: what is sharded, wrapped, checkpointed and offloaded.
+
+The strategies: torch.distributed.fsdp.ShardingStrategy. SHARD_GRAD_OP keeps gathered parameters until the backward is done with them, which
+is ``reshard_after_forward: false``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parsim.interop.export_draft import ExportDraft
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.keys import Key, Source
+
+LAYER_CLASSES = {
+    "bert": "BertLayer", "roberta": "RobertaLayer", "vit": "ViTLayer", "gpt2": "GPT2Block", "opt": "OPTDecoderLayer", "bloom": "BloomBlock",
+    "gpt-neox": "GPTNeoXLayer", "phi": "PhiDecoderLayer", "phi3": "Phi3DecoderLayer", "mpt": "MptBlock", "llama": "LlamaDecoderLayer",
+    "mistral": "MistralDecoderLayer", "qwen2": "Qwen2DecoderLayer", "qwen3": "Qwen3DecoderLayer", "gemma": "GemmaDecoderLayer",
+    "gemma2": "Gemma2DecoderLayer", "mixtral": "MixtralDecoderLayer", "qwen2-moe": "Qwen2MoeDecoderLayer",
+    "qwen3-moe": "Qwen3MoeDecoderLayer",    "deepseek-v2": "DeepseekV2DecoderLayer", "deepseek-v3": "DeepseekV3DecoderLayer",
+}  # fmt: skip
+"""family -> class of a layer in huggingface/transformers"""
+
+
+def write_fsdp(draft: ImportDraft, source: Source, switch: Key | None) -> None:
+    """Write strategy, units and prefetching. `switch` is transformers' ``fsdp``."""
+    _read_strategy(draft, source, switch)
+    _read_units(draft, source, switch)
+    offload = source.of("training.offload.parameters")
+    words = _words(switch)
+    if draft.flag(offload) or "offload" in words:
+        for path in ("parameters", "gradients", "optimizer"):
+            draft.write(f"training.offload.{path}", "cpu", offload, switch if "offload" in words else None)
+    else:
+        draft.harmless(offload, "nothing is offloaded")
+    again = source.of("training.recompute.fsdp")
+    if draft.switch(source, "training.recompute.fsdp"):
+        draft.write("training.recompute", "full", again)
+    backward, limit = source.of("parallel.data.prefetch"), source.of("parallel.data.limit_gathers")
+    if backward is not None:
+        late = str(backward.value).upper() in ("NO_PREFETCH", "NONE", "3")
+        after = str(backward.value).upper() in ("BACKWARD_POST", "2")
+        if after:
+            draft.unmodelled(backward, "parsim gathers the next unit beside the current one (BACKWARD_PRE), or not ahead at all")
+        else:
+            draft.write("parallel.data.prefetch", 0 if late else 1, backward)
+    if draft.switch(source, "parallel.data.limit_gathers", "what is gathered ahead is limited by prefetching"):
+        draft.write("parallel.data.limit_gathers", 2, limit)
+    draft.only_some(source, *(name for name in source.table.only if name.startswith("fsdp_")))
+    for name in source.table.names():
+        if name.startswith("fsdp_") and not name.endswith("*") and (key := source.get(name)) is not None:
+            draft.harmless(key, source.table.reason(source.table.harmless, name))
+
+
+def _words(switch: Key | None) -> list[str]:
+    if switch is None or isinstance(switch.value, bool):
+        return []
+    value = switch.value
+    return [str(word) for word in value] if isinstance(value, list) else str(value).replace(",", " ").split()
+
+
+def _read_strategy(draft: ImportDraft, source: Source, switch: Key | None) -> None:
+    row, path = source.table.rows["parallel.data.strategy"], "parallel.data.reshard_after_forward"
+    key, reshard = source.of("parallel.data.strategy"), source.of(path)
+    words = [word.upper() for word in _words(switch) if row.ours(word.upper()) is not None]
+    name = words[0] if words else "FULL_SHARD" if key is None else str(key.value).rpartition(".")[2].upper()
+    meant, asked = row.ours(name), key if key is not None else switch
+    if meant is None and asked is not None:
+        draft.errors.append(asked.finding(f"{name} is no sharding strategy", f"one of {', '.join(row.words.values())}"))
+        return
+    strategy, _, keeps = str(meant).partition(" ")
+    note = "" if key is not None or words or switch is not None else "FULL_SHARD if not given"
+    draft.write("parallel.data.strategy", strategy, key, switch, note=note)
+    if reshard is not None and strategy != "ddp":
+        if (other := row.ours(str(reshard.value).upper())) is not None:
+            strategy, _, keeps = other.partition(" ")
+            draft.write("parallel.data.strategy", strategy, key, switch, reshard)
+            draft.write(path, keeps == "resharded", reshard)
+        else:
+            draft.write(path, draft.flag(reshard, default=True), reshard)
+    elif reshard is not None:
+        draft.harmless(reshard, "nothing is sharded")
+    elif keeps == "kept":
+        draft.write(path, False, key or switch)
+
+
+def _read_units(draft: ImportDraft, source: Source, switch: Key | None) -> None:
+    """What is wrapped: every layer, or the model as one unit."""
+    policy, names, size = (source.of(f"parallel.data.unit{side}") for side in ("", ".class", ".size"))
+    word = str(policy.value).upper() if policy is not None else ""
+    if word == "NO_WRAP":
+        draft.write("parallel.data.unit", "model", policy)
+        draft.harmless(names, "nothing is wrapped")
+        draft.harmless(size, "nothing is wrapped")
+        return
+    if word == "SIZE_BASED_WRAP" or (names is None and size is not None and str(size.value) not in ("0", "auto")):
+        for key in (policy, size):
+            draft.unmodelled(key, "parsim wraps layers, not everything above a size")
+        draft.harmless(names, "units are wrapped by size")
+        return
+    if policy is not None or names is not None:
+        draft.write("parallel.data.unit", "layer", policy, names)
+    elif switch is not None and _words(switch) and "auto_wrap" not in _words(switch):
+        draft.write("parallel.data.unit", "model", switch, note="without auto_wrap")
+    draft.harmless(size, "layers are wrapped by their class")
+
+
+def as_text(said: dict[str, Any]) -> str:
+    """Keys as a line of a fate: ``fsdp_version: 2, fsdp_reshard_after_forward: true``."""
+    return ", ".join(f"{key}: {str(value).lower() if isinstance(value, bool) else value}" for key, value in said.items())
+
+
+def fsdp(draft: ExportDraft, version: int) -> dict[str, Any]:
+    """The strategy as FSDP's options, of version 1 or 2."""
+    data = draft.job.built.parallelism.data
+    path = "parallel.data.strategy"
+    if data.strategy == "zero1":
+        text = "FSDP shards gradients wherever it shards optimizer states"
+        draft.refuses(path, text, "use --to deepspeed or --to megatron, or zero2, zero3 or fsdp")
+    resharded = data.reshard_after_forward and data.strategy != "zero2"
+    said: dict[str, Any] = {"fsdp_version": version}
+    if version == 2:
+        said |= draft.pair("parallel.data.reshard_after_forward", resharded)
+    else:
+        _check_groups(draft)
+        said |= draft.pair(path, f"{'hsdp' if data.strategy == 'hsdp' else 'fsdp'} {'resharded' if resharded else 'kept'}")
+    draft.says(path, as_text(said))
+    draft.says("parallel.data.reshard_after_forward", draft.keys[path].text)
+    if data.strategy == "zero2":
+        draft.remarks(path, "FSDP shards parameters too, and keeps them gathered from the forward to the end of the backward pass")
+    elif data.strategy == "zero3":
+        draft.remarks(path, "FSDP reduces gradients at the last micro-batch (ZeRO-3 at every one) and keeps whole ones until then")
+    said |= _wrapping(draft) | _prefetching(draft, version)
+    draft.says("parallel.data.shard_size", f"shard groups of {data.shard_size}" if data.strategy == "hsdp" else "all replicas")
+    draft.lacks_below("parallel.data.")
+    if not data.overlap_reduce:
+        draft.lacks("parallel.data.overlap_reduce", "FSDP always reduces under the backward pass")
+    draft.says("parallel.data.overlap_reduce", "always")
+    return {**said, "fsdp_cpu_ram_efficient_loading": True, "fsdp_state_dict_type": "SHARDED_STATE_DICT"}
+
+
+def _check_groups(draft: ExportDraft) -> None:
+    """FSDP1's hybrid sharding: its groups are the nodes."""
+    data, nodes = draft.job.built.parallelism.data, draft.job.gpus_per_node
+    if data.strategy == "hsdp" and data.shard_size != nodes[0]:
+        text = f"FSDP1 shards inside nodes of {nodes[0]} GPUs, not in groups of {data.shard_size}"
+        draft.refuses("parallel.data.shard_size", text, "leave --fsdp-version 1 out")
+
+
+def _wrapping(draft: ExportDraft) -> dict[str, Any]:
+    unit, path = draft.job.built.parallelism.data.unit, "parallel.data.unit"
+    policy = draft.pair(path, unit)
+    draft.says(path, str(draft.table.rows[path].theirs(unit)))
+    if unit == "model":
+        return policy
+    if unit == "block":
+        draft.remarks(path, "embedding and head are no units of their own under TRANSFORMER_BASED_WRAP")
+    layer = LAYER_CLASSES.get(draft.job.family)
+    if layer is None:
+        draft.remarks(path, "fsdp_transformer_layer_cls_to_wrap is not known for this model: Hugging Face's models say it themselves")
+        return policy
+    return policy | draft.pair("parallel.data.unit.class", layer)
+
+
+def _prefetching(draft: ExportDraft, version: int) -> dict[str, Any]:
+    data = draft.job.built.parallelism.data
+    prefetch = "parallel.data.prefetch"
+    draft.lacks("parallel.data.limit_gathers", "two gathered units at most (limit_all_gathers)")
+    draft.lacks("parallel.data.queues", "PyTorch decides it")
+    if data.accumulate == "every":
+        draft.lacks("parallel.data.accumulate", "the script's GradientAccumulationPlugin(sync_each_batch=True)")
+    else:
+        draft.says("parallel.data.accumulate", "the default, gradients are reduced at the last micro-batch")
+    if version == 2:
+        draft.lacks(prefetch, "FSDP2 gathers one unit ahead; set_modules_to_forward_prefetch in the script for more")
+        return {}
+    said = draft.pair(prefetch, min(data.prefetch, 1))
+    draft.says(prefetch, as_text(said))
+    said["fsdp_forward_prefetch"] = False
+    if data.prefetch > 1:
+        draft.lacks(prefetch, "FSDP1 gathers one unit ahead")
+    return {**said, "fsdp_use_orig_params": True, "fsdp_sync_module_states": True}
+
+
+def data_parallel(draft: ExportDraft) -> dict[str, Any]:
+    """DistributedDataParallel: its options are the script's (``DistributedDataParallelKwargs``, ``TrainingArguments``)."""
+    draft.says("parallel.data.strategy", "distributed_type: MULTI_GPU")
+    draft.lacks("parallel.data.bucket_view", "the script's DistributedDataParallelKwargs(gradient_as_bucket_view=...)")
+    draft.lacks("parallel.data.accumulate", "the script's GradientAccumulationPlugin(sync_each_batch=True)")
+    draft.lacks("parallel.data.overlap_reduce", "DDP always reduces under the backward pass")
+    for key in (
+        "bucket",
+        "first_bucket",
+        "overlap_gather",
+        "queues",
+        "shard_size",
+        "unit",
+        "prefetch",
+        "limit_gathers",
+        "reshard_after_forward",
+    ):
+        draft.lacks(f"parallel.data.{key}", "DDP has no such option")
+    return {}
+
+
+def recompute(draft: ExportDraft, document: dict[str, Any]) -> None:
+    """Activation checkpointing: FSDP's own, or the model's where nothing is sharded."""
+    path, mode = "training.recompute", draft.job.built.training.recompute.mode
+    if mode not in ("none", "full"):
+        what = {"every": "groups of layers", "blocks": "the first layers only", "selective": "parts of a layer"}[mode]
+        draft.refuses(path, f"every layer is checkpointed, or none; not {what}", "use --to megatron, or recompute: full")
+    if "fsdp_config" not in document:
+        return
+    said = draft.pair("training.recompute.fsdp", mode == "full")
+    document["fsdp_config"] |= said
+    draft.says(path, as_text(said))
+
+
+def offload(draft: ExportDraft, document: dict[str, Any]) -> None:
+    """CPU offload: parameters, gradients and optimizer states together, or nothing."""
+    wanted = draft.job.built.training.offload
+    states = {key: getattr(wanted, key) for key in ("parameters", "gradients", "optimizer")}
+    for key, where in states.items():
+        path = f"training.offload.{key}"
+        draft.says(path, as_text(draft.pair("training.offload.parameters", where != "none")))
+        if where == "nvme":
+            draft.refuses(path, "FSDP offloads to host memory, not to drives", "use --to deepspeed, or cpu")
+    path = "training.offload.optimizer" if wanted.optimizer != "none" else "training.offload.parameters"
+    if len(set(states.values())) > 1:
+        text = f"FSDP offloads parameters, gradients and optimizer together, not {', '.join(f'{k} {v}' for k, v in states.items())}"
+        draft.refuses(path, text, "use --to deepspeed, or offload both parameters and optimizer")
+    if "fsdp_config" in document:
+        document["fsdp_config"] |= draft.pair("training.offload.parameters", wanted.parameters == "cpu")
+    elif wanted.states:
+        draft.refuses(path, "DDP keeps all states on the device", "use strategy fsdp, or --to deepspeed")
+    draft.says("training.offload.activations", "the default, none")
+    if wanted.activations != "none":
+        text = "accelerate has no key for activations in host memory"
+        draft.refuses("training.offload.activations", text, "use --to deepspeed")

@@ -1,0 +1,212 @@
+"""What every importer writes: the cluster that the user or the launcher says, the model, sequence length and batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from parsim.errors import Finding, InputError, ScenarioError
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.keys import Key, Source
+from parsim.scenario import files
+from parsim.scenario.placeholder import EXAMPLES
+from parsim.scenario.references import lookup, model_tree
+from parsim.scenario.shortforms import box
+from parsim.scenario.sold import oversold
+from parsim.units import is_digits
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number and the key that says it."""
+
+    value: int
+    key: Key
+
+
+def counted(draft: ImportDraft, key: Key | None, *, replaced: bool = False) -> Count | None:
+    """The key's value as a number from 1; None where it says none. ``1:4`` (torchrun's elastic form) counts as the larger one.
+
+    Where the user has `replaced` it, it need not be a number.
+    """
+    if key is None:
+        return None
+    if replaced and not is_digits(str(key.value)):
+        draft.harmless(key, f"replaced by --nodes {draft.given.nodes}")
+        return None
+    if isinstance(key.value, str) and ":" in key.value:
+        key_value = key.value.rpartition(":")[2]
+        return Count(int(key_value), key) if is_digits(key_value) else None
+    if key.value is True or key.value == "":
+        draft.unmodelled(key, f"it has no value here: the machine is taken as --on and --nodes say{'; ' + key.hint if key.hint else ''}")
+        return None
+    if str(key.value) in ("auto", "gpu"):
+        draft.harmless(key, "as many as the machine has")
+        return None
+    value = draft.whole(key, 1)
+    return None if value is None else Count(value, key)
+
+
+def write_launched(draft: ImportDraft, launch: Source) -> None:
+    """The cluster section from the options of torchrun, ``deepspeed`` or srun."""
+    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"), replaced=draft.given.nodes is not None)
+    per_node = counted(draft, launch.get("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"))
+    taken = [count.key for count in (nodes, per_node) if count is not None]
+    why = "the launcher says how many processes there are" if per_node else "machines are given with --on and --nodes"
+    for key in launch.all("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus"):
+        if key not in taken:
+            draft.harmless(key, why)
+    write_cluster(draft, nodes=nodes, per_node=per_node)
+
+
+def write_cluster(draft: ImportDraft, *, nodes: Count | None = None, per_node: Count | None = None, total: Count | None = None) -> None:
+    """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs together; the user's ``--nodes`` wins."""
+    given = draft.given
+    machine = box(given.on) if given.on is not None else None
+    if machine is not None and (found := oversold(machine, None)) is not None:
+        raise ScenarioError(replace(found, path="--on"))
+    if given.on is not None:
+        draft.write("cluster.topology", given.on, note="--on")
+    else:
+        draft.fill("cluster.topology", f"{EXAMPLES['cluster.topology']} (--on)")
+    share = per_node.value if per_node else total.value // nodes.value if total and nodes and total.value % nodes.value == 0 else None
+    count = given.nodes or (nodes.value if nodes else 1)
+    if given.nodes is not None:
+        why = f"replaced by --nodes {given.nodes}"
+        draft.write("cluster.nodes", given.nodes, note="--nodes")
+        if nodes is not None:
+            draft.harmless(nodes.key, why)
+        if total is not None and share is None:
+            draft.harmless(total.key, why)
+    elif nodes is not None:
+        draft.write("cluster.nodes", nodes.value, nodes.key)
+    _gpus(draft, count, share, per_node, total)
+    if machine is None or count == 1:
+        return
+    draft.fill("cluster.fabric.link", f"{EXAMPLES['cluster.fabric.link']}; a named topology brings its own")
+    wanted = share and share != machine["count"]
+    if wanted:
+        draft.remark(f"{share} GPUs per machine are used, and --on says machines of {machine['count']}", "cluster.topology")
+
+
+def _gpus(draft: ImportDraft, count: int, share: int | None, per_node: Count | None, total: Count | None) -> None:
+    """How many GPUs are used, where the configuration says it."""
+    given = draft.given.nodes is not None
+    if share is not None:
+        sources = [item.key for item in (per_node, total) if item is not None]
+        note = f"{count} x {share}" if count > 1 else ""
+        draft.write("cluster.gpus", count * share, *sources, note=note)
+    elif total is not None and not given:
+        draft.write("cluster.gpus", total.value, total.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What translations need to know of a transformer."""
+
+    hidden: int
+    layers: int
+    vocabulary: int
+    layer_parameters: int
+    """of its largest layer"""
+
+
+def write_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
+    """The model that the user names, else the one of `key`; its sizes where they are known."""
+    given = draft.given.model
+    if given is not None:
+        draft.write("model", given, note="--model")
+        draft.harmless(key, f"replaced by --model {given}")
+        return sizes(given, None)
+    if key is None:
+        draft.fill("model", f"{EXAMPLES['model']} (--model)")
+        return None
+    name = str(key.value)
+    try:
+        path = files.find("models", name, draft.file if draft.file != "-" else None)
+    except InputError as error:
+        hint = error.findings[0].suggestion
+        hint = f"; {hint}" if hint.startswith("did you mean") else ""
+        draft.fill("model", f"not in the catalogue{hint}: {EXAMPLES['model']} (--model)", key)
+        return None
+    draft.write("model", name if files.is_shipped(path) else str(path.resolve()), key)
+    return sizes(str(path), None)
+
+
+def sizes(name: str, relative_to: str | None) -> Sizes | None:
+    """Sizes of a model; None where it is unknown or no transformer (loading the scenario says so)."""
+    from parsim.model.catalogue import build_model, read_architecture
+
+    try:
+        tree, called, beside = model_tree(name, relative_to)
+        config = read_architecture(tree, base_lookup=lookup("models", beside)).resolved()
+        model = build_model(tree, name=called, base_lookup=lookup("models", beside))
+    except InputError:
+        return None
+    layers = [block for block in model.blocks if block.kind not in ("embedding", "head")]
+    largest = max(sum(parameter.count for parameter in block.parameters()) for block in layers)
+    return Sizes(config.hidden, config.layers, config.vocabulary, largest)
+
+
+def write_sequence_length(draft: ImportDraft, key: Key | None, note: str = "") -> int | None:
+    """Tokens per sample: what the user says, else what `key` says."""
+    if draft.given.sequence_length is not None:
+        draft.write("training.sequence_length", draft.given.sequence_length, note="--sequence-length")
+        draft.harmless(key, "replaced by --sequence-length")
+        return draft.given.sequence_length
+    length = draft.whole(key, 1)
+    if key is None or length is None:
+        draft.fill("training.sequence_length", f"{EXAMPLES['training.sequence_length']} (--sequence-length)", key)
+        return None
+    draft.write("training.sequence_length", length, key, note=note)
+    return length
+
+
+def write_micro_batch(draft: ImportDraft, key: Key | None, default: int | None = None, note: str = "") -> int | None:
+    """Samples per forward pass: what the user says, else what `key` says, else the tool's `default`."""
+    if draft.given.micro_batch is not None:
+        draft.write("training.micro_batch", draft.given.micro_batch, note="--micro-batch")
+        draft.harmless(key, "replaced by --micro-batch")
+        return draft.given.micro_batch
+    size = draft.whole(key, 1) if key is not None and key.value != "auto" else None
+    if size is not None:
+        draft.write("training.micro_batch", size, key)
+        return size
+    if default is not None and key is None:
+        draft.write("training.micro_batch", default, note=note)
+        return default
+    draft.fill("training.micro_batch", f"{EXAMPLES['training.micro_batch']} (--micro-batch)", key)
+    return None
+
+
+def write_accumulation(draft: ImportDraft, key: Key | None, default: int | None = None, note: str = "") -> None:
+    """Micro-batches per step: what the user says, else what `key` says, else the tool's `default`."""
+    if draft.given.gradient_accumulation is not None:
+        draft.write("training.gradient_accumulation", draft.given.gradient_accumulation, note="--gradient-accumulation")
+        draft.harmless(key, "replaced by --gradient-accumulation")
+        return
+    count = draft.whole(key, 1) if key is not None and key.value != "auto" else None
+    if count is not None:
+        draft.write("training.gradient_accumulation", count, key)
+    elif key is None and default is not None:
+        draft.write("training.gradient_accumulation", default, note=note)
+    else:
+        draft.fill("training.gradient_accumulation", f"{EXAMPLES['training.gradient_accumulation']} (--gradient-accumulation)", key)
+
+
+def neighbour(path: str, beside: str) -> Path | None:
+    """The file called `path` beside the file `beside`, in one of the folders above it, or in the working directory."""
+    start = Path(beside).resolve().parent if beside != "-" else Path.cwd()
+    for folder in (start, *start.parents, Path.cwd()):
+        try:
+            found = folder / Path(path).expanduser()
+            if found.is_file():
+                return found.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found
+        except (OSError, RuntimeError, ValueError):
+            return None
+    return None
+
+
+def missing_file(key: Key) -> Finding:
+    """The finding of a file that a key names and that is not there."""
+    return key.finding(f"{key.value} is not there: what it says is left to fill in", "put the file beside this one")

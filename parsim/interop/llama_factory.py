@@ -1,0 +1,124 @@
+"""What LLaMA-Factory adds to the arguments of a Trainer: hiyouga/LLaMA-Factory, src/llamafactory/hparams."""
+
+from __future__ import annotations
+
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.import_sections import Sizes
+from parsim.interop.keys import Key, Source
+from parsim.interop.peft import names_or_all, write_saved
+from parsim.interop.tables import key_table
+from parsim.units import is_digits
+
+STAGES = ("sft", "pt")
+"""stages whose step is one forward and one backward of one model"""
+AXES = ("parallel.tensor.size", "parallel.pipeline.size", "parallel.context.size")
+"""which its Megatron engine calls as Megatron-LM does"""
+
+
+def write_factory(draft: ImportDraft, source: Source, sizes: Sizes | None) -> None:
+    """Write method, checkpointing and quantisation."""
+    stage = source.get("stage")
+    if stage is not None:
+        draft.only_if(stage, STAGES, "a step of one model; reference and reward models are left out", "a step of one model")
+    _checkpointing(draft, source)
+    kind = source.get("finetuning_type")
+    method = "lora" if kind is None else str(kind.value)
+    if method == "full":
+        draft.harmless(kind, "everything is trained, as without training.finetune")
+    elif method == "freeze":
+        _freeze(draft, source, kind, sizes)
+    elif method == "lora":
+        _lora(draft, source, kind)
+    else:
+        draft.unmodelled(kind, "parsim has full, freeze and lora")
+    for name in ("lora_rank", "lora_target", "lora_dropout", "additional_target", "quantization_bit", "double_quantization",
+                 "quantization_type", "freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"):  # fmt: skip
+        key = source.get(name)
+        if key is not None and not draft.settled(key):
+            draft.harmless(key, f"it does not count with finetuning_type {method}")
+    _megatron(draft, source)
+
+
+def _megatron(draft: ImportDraft, source: Source) -> None:
+    """Keys of the Megatron engine (USE_MCA=1): they stand beside the others."""
+    rows = key_table("megatron").rows
+    sizes = {path: key for path in AXES if (key := source.get(*rows[path].names)) is not None}
+    paths = ("parallel.tensor.sequence_parallel", "parallel.data.strategy.zero1", "parallel.data.overlap_gather",
+             "parallel.data.overlap_reduce", "parallel.expert.size", "training.recompute")  # fmt: skip
+    sequence, sharded, gather, reduce, spread, granularity = (source.get(rows[path].name) for path in paths)
+    if not sizes:
+        for key in (sequence, sharded, gather, reduce, spread, granularity):
+            draft.harmless(key, "Megatron's engine only")
+        return
+    for path, key in sizes.items():
+        if (size := draft.whole(key, 1)) is not None:
+            draft.write(path, size, key)
+    if sequence is not None and draft.value("parallel.tensor.size") not in (None, 1):
+        draft.write("parallel.tensor.sequence_parallel", draft.flag(sequence), sequence)
+    else:
+        draft.harmless(sequence, "there is one tensor rank")
+    draft.write("parallel.data.strategy", "zero1" if draft.flag(sharded) else "ddp", sharded)
+    draft.write("parallel.data.overlap_reduce", draft.flag(reduce), reduce, note="" if reduce else "off without overlap_grad_reduce")
+    if gather is not None:
+        draft.write("parallel.data.overlap_gather", draft.flag(gather), gather)
+    if granularity is not None:
+        parts = {"selective": ["attention"]} if granularity.value == "selective" else "full"
+        draft.write("training.recompute", parts, granularity)
+    draft.only_if(spread, (1,), "every rank holds all experts: how tokens travel is left out", "one rank")
+    draft.write("training.precision", "bf16-fp32grad", *draft.lines["training.precision"].keys)
+    draft.write("software.profile", "megatron-core")
+
+
+def _checkpointing(draft: ImportDraft, source: Source) -> None:
+    """LLaMA-Factory checkpoints every layer unless it is told not to."""
+    off = source.get("disable_gradient_checkpointing")
+    if off is not None and draft.flag(off):
+        draft.harmless(off, "no recomputation, as the scenario has it")
+    elif "training.recompute" not in draft.lines:
+        draft.write("training.recompute", "full", off, note="disable_gradient_checkpointing is false if not given" if off is None else "")
+    else:
+        draft.harmless(off, "checkpointing is on")
+
+
+def _lora(draft: ImportDraft, source: Source, kind: Key | None) -> None:
+    bits, method = source.get("quantization_bit"), source.get("quantization_method")
+    quantised = bits is not None and str(bits.value) == "4"
+    double, form = source.get("double_quantization"), source.get("quantization_type")
+    draft.write("training.finetune.method", "qlora" if quantised else "lora", kind, bits if quantised else None)
+    rank, targets = source.get("lora_rank"), source.get("lora_target")
+    draft.write("training.finetune.rank", draft.whole(rank, 1) or 8, rank, note="" if rank else "8 if not given")
+    draft.write("training.finetune.targets", names_or_all(targets), targets, note="" if targets else "all if not given")
+    share = source.get("lora_dropout")
+    if (value := draft.number(share)) is not None:
+        draft.write("training.finetune.dropout", value, share)
+    more = source.get("additional_target")
+    write_saved(draft, more)
+    if quantised:
+        note = "double_quantization is true if not given" if double is None else ""
+        draft.write("training.finetune.base", "nf4-dq" if draft.flag(double, default=True) else "nf4", double, note=note)
+        draft.only_if(form, ("nf4",), "another code of the same four bits")
+        draft.only_if(method, ("bnb", "bitsandbytes"), "parsim knows the four bits of bitsandbytes")
+    elif bits is not None:
+        draft.unmodelled(bits, "parsim knows four bits; the frozen weights are taken in 16")
+    if not quantised:
+        draft.harmless(method, "nothing is quantised")
+
+
+def _freeze(draft: ImportDraft, source: Source, kind: Key | None, sizes: Sizes | None) -> None:
+    """The last n layers are trained; parsim freezes the embedding and the first ones, and trains the head beside them."""
+    draft.write("training.finetune.method", "freeze", kind)
+    key, modules, extra = (source.get(name) for name in ("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"))
+    text = str(2 if key is None else key.value)
+    count = int(text) if is_digits(text.removeprefix("-")) else 0
+    if sizes is None:
+        draft.fill("training.finetune.freeze", "{layers: n}, with n = layers - freeze_trainable_layers", key)
+    elif count > 0:
+        note = f"{sizes.layers} layers - {count}; the head, which LLaMA-Factory freezes, is trained too"
+        draft.write("training.finetune.freeze", {"layers": max(0, sizes.layers - count)}, key, note=note)
+        draft.remark(
+            "parsim trains the head and the last norm beside the last layers; LLaMA-Factory freezes them", "training.finetune.freeze"
+        )
+    else:
+        draft.unmodelled(key, "parsim freezes the first layers, not the last ones")
+    draft.only_if(modules, ("all",), "parts of the trained layers")
+    draft.unmodelled(extra, "more parts beside the last layers")

@@ -1,0 +1,119 @@
+"""Megatron-LM's options, from a shell script or as plain arguments, as a scenario; and a scenario as a script of ``pretrain_gpt.py``.
+
+What the options mean: NVIDIA/Megatron-LM, megatron/training/arguments.py (`validate_args`) and
+megatron/core/transformer/transformer_config.py. Written are the names of its main branch.
+"""
+
+from __future__ import annotations
+
+from parsim.interop.command import Invocation, read_environment
+from parsim.interop.export_draft import ExportDraft, Exported, Job, comments
+from parsim.interop.export_sections import grid, simulator_only, strategy_of_nobody, torchrun
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.import_sections import write_launched, write_sequence_length
+from parsim.interop.keys import Source
+from parsim.interop.megatron.model import model_arguments, read_model
+from parsim.interop.megatron.parallel import OF_2021, data_arguments, mesh_arguments, pipeline_arguments, read_parallel
+from parsim.interop.megatron.training import read_training, training_arguments
+from parsim.interop.tables import key_table
+
+SCRIPT = "pretrain_gpt.py"
+OTHER_MODELS = ("pretrain_t5", "pretrain_bert", "pretrain_ict", "pretrain_vision", "pretrain_mamba", "pretrain_retro", "pretrain_vlm")
+NO_FUSIONS = "--no-bias-gelu-fusion --no-bias-swiglu-fusion --no-bias-dropout-fusion --no-masked-softmax-fusion --no-persist-layer-norm"
+"""what software.fusion: eager is there"""
+
+
+def read_megatron(draft: ImportDraft, call: Invocation) -> None:
+    """Write the scenario of a Megatron-LM command into `draft`."""
+    source, launch = (Source(keys, key_table("megatron")) for keys in (call.options, call.launch))
+    for name in OTHER_MODELS:
+        if name in call.program:
+            draft.remark(f"{call.program} does not train a GPT; the model below is one", "model", "give the model with --model")
+    tensor = draft.take(source, "parallel.tensor.size") or 1
+    layers = read_model(draft, source, tensor)
+    write_launched(draft, launch)
+    length = write_sequence_length(draft, source.of("training.sequence_length"))
+    read_training(draft, source, length)
+    read_parallel(draft, source, layers)
+    _read_software(draft, source)
+    read_environment(draft, call.environment)
+    draft.close(source)
+    draft.close(launch)
+
+
+def _read_software(draft: ImportDraft, source: Source) -> None:
+    old = [name for name in OF_2021 if name in source]
+    if old:
+        written = next(key.written for key in source.keys if key.name == old[0])
+        draft.write("software.profile", "megatron-2021", note=f"{written} is an option of Megatron-LM of 2021")
+    else:
+        draft.write("software.profile", "megatron-core")
+    fusions = [key for name in NO_FUSIONS.split() if (key := source.get(name.strip("-").replace("-", "_"))) is not None and draft.flag(key)]
+    if len(fusions) == len(NO_FUSIONS.split()):
+        draft.write("software.fusion", "eager", *fusions)
+    draft.take(source, "software.gradient_accumulation_fusion")
+    graphs = source.of("software.host.graphs")
+    if graphs is not None and graphs.value not in ("none", False, "False"):
+        draft.write("software.host.graphs", True, graphs)
+    else:
+        draft.harmless(graphs, "switched off")
+    scope = source.get("cuda_graph_scope")
+    if scope is not None:
+        draft.unmodelled(scope, "parsim's graphs hold whole passes") if graphs else draft.harmless(scope, "there are no graphs")
+
+
+def to_megatron(job: Job) -> Exported:
+    """The script. Raises `PlanError` with everything that Megatron-LM cannot run as it was simulated."""
+    draft = ExportDraft(job, "Megatron-LM", key_table("megatron"))
+    simulator_only(draft)
+    nodes, processes = grid(draft)
+    torch_fsdp = job.built.parallelism.data.strategy == "fsdp"
+    groups = {
+        "DISTRIBUTED_ARGS": torchrun(nodes, processes),
+        "MODEL_ARGS": model_arguments(draft),
+        "PARALLEL_ARGS": [*mesh_arguments(draft), *pipeline_arguments(draft)],
+        "TRAINING_ARGS": [*training_arguments(draft), *_software(draft)],
+    }
+    if not strategy_of_nobody(draft):
+        groups["PARALLEL_ARGS"] += data_arguments(draft)
+    environment = [] if torch_fsdp else ["export CUDA_DEVICE_MAX_CONNECTIONS=1"]
+    if job.built.training.precision.matmul == "tf32":
+        environment.append("export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1")
+    if not job.built.runtime.megatron:
+        text = f"simulated with the software profile {job.built.runtime.profile}; what Megatron-LM's kernels would take: megatron-core"
+        draft.remarks("software.profile", text)
+    return draft.exported("megatron", _script(draft, groups, environment), "bash FILE, with data and tokenizer arguments behind it")
+
+
+def _software(draft: ExportDraft) -> list[str]:
+    """Keys of the software section that are options there; kernels are the profile's otherwise."""
+    software, runtime = draft.job.settings.software, draft.job.built.runtime
+    arguments = []
+    if software.gradient_accumulation_fusion is False or (
+        draft.job.built.parallelism.data.strategy == "fsdp" and not runtime.gradient_accumulation_fusion
+    ):
+        arguments.append(draft.option("software.gradient_accumulation_fusion"))
+    if software.host.graphs:
+        arguments.append(draft.option("software.host.graphs"))
+    if software.fusion == "eager":
+        arguments += draft.says("software.fusion", NO_FUSIONS).split()
+    elif software.fusion == "compiled":
+        draft.remarks("software.fusion", "norms and activations are fused by Megatron-LM's own kernels, not by torch.compile")
+    return arguments
+
+
+def _script(draft: ExportDraft, groups: dict[str, list[str]], environment: list[str]) -> str:
+    job = draft.job
+    size = f"{len(job.gpus_per_node)} x {job.gpus_per_node[0]} GPUs"
+    lines = [
+        "#!/bin/bash",
+        *comments(f"{job.scenario.name}: {job.built.model.name} on {size} for Megatron-LM, written by parsim export"),
+        *comments("data, tokenizer, learning rate and checkpoint arguments are added behind the script's name"),
+        *(line for note in draft.notes for line in comments(f"note: {note.path}: {note.message}")),
+        *environment,
+        "",
+    ]
+    for name, arguments in groups.items():
+        lines += [f"{name}=(", *(f"    {argument}" for argument in arguments), ")", ""]
+    rest = " ".join(f'"${{{name}[@]}}"' for name in groups if name != "DISTRIBUTED_ARGS")
+    return "\n".join([*lines, f'torchrun "${{DISTRIBUTED_ARGS[@]}}" {SCRIPT} {rest} "$@"', ""])

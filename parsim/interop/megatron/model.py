@@ -1,0 +1,348 @@
+"""The architecture as options of Megatron-LM: read from them, and written."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from parsim.interop.export_draft import ExportDraft
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.keys import Key, Source
+from parsim.model.transformer import Experts, LatentAttention, TransformerConfig
+from parsim.scenario.placeholder import EXAMPLES
+from parsim.units import is_digits
+
+VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}
+"""rows that a tokenizer has (openai-community/gpt2, meta-llama/Llama-2-7b-hf, google-bert/bert-large-uncased and -cased)"""
+PADDING = 128
+"""--make-vocab-size-divisible-by, if not given"""
+SWITCHES = ("group_query_attention", "squared_relu", "openai_gelu", "onnx_safe", "quick_geglu", "use_rotary_position_embeddings",
+            "no_position_embedding", "padded_vocab_size", "tokenizer_type")  # fmt: skip
+"""options that say something of the model beside those of the table"""
+LATENT_DEFAULTS = {"key_rank": 32, "query_rank": None, "plain_dim": 128, "rotary_dim": 64, "value_dim": 128}
+YOUR_CODE = "use --to deepspeed or --to fsdp, where the model's code is yours"
+BIASES = ((True, True, True), (False, False, False), (True, False, False))
+"""biases of (q, k and v), attention output, MLP that have arguments"""
+
+
+def read_model(draft: ImportDraft, source: Source, tensor: int) -> int | None:
+    """The `model` section; the number of layers where it is known."""
+    layers = source.of("model.layers")
+    if draft.given.model is not None:
+        draft.write("model", draft.given.model, note="--model")
+        count = draft.whole(layers, 1)
+        names = [name for row in source.table.below("model.") for name in row.names if row.path != "model.attention_dropout"]
+        given = source.all(*names, *SWITCHES)
+        for key in source.keys:
+            if key in given:
+                draft.harmless(key, f"replaced by --model {draft.given.model}")
+        return count
+    if layers is None and source.of("model.hidden") is None:
+        draft.fill("model", f"{EXAMPLES['model']} (--model)")
+        return None
+    draft.write("model.family", "megatron-gpt", note="pretrain_gpt.py")
+    for path in ("model.layers", "model.hidden", "model.heads"):
+        if source.of(path) is None:
+            draft.fill(path, f"--{source.table.rows[path].name.replace('_', '-')}")
+        draft.take(source, path)
+    _read_heads(draft, source)
+    _read_mlp(draft, source)
+    _read_norms_and_biases(draft, source)
+    _read_positions(draft, source)
+    _read_vocabulary(draft, source, tensor)
+    _read_experts(draft, source)
+    _read_latent(draft, source)
+    count = draft.value("model.layers")
+    return count if isinstance(count, int) else None
+
+
+def _read_heads(draft: ImportDraft, source: Source) -> None:
+    grouped, groups = source.get("group_query_attention"), source.of("model.kv_heads")
+    if draft.flag(grouped) and groups is not None:
+        draft.take(source, "model.kv_heads", grouped)
+    elif draft.flag(grouped):
+        draft.write("model.kv_heads", 1, grouped, note="--num-query-groups is 1 if not given")
+    else:
+        draft.harmless(groups, "it counts with --group-query-attention only")
+        draft.harmless(grouped, "switched off")
+    draft.take(source, "model.head_dim")
+
+
+def _read_mlp(draft: ImportDraft, source: Source) -> None:
+    width, swiglu = source.of("model.mlp"), source.of("model.activation")
+    if gated := draft.switch(source, "model.activation"):
+        draft.write("model.activation", "silu", swiglu)
+        draft.write("model.gated", True, swiglu)
+        draft.write("model.fused_gate_up", True, swiglu, note="one linear layer makes both")
+    for name, activation in (("squared_relu", "relu"), ("openai_gelu", "gelu-tanh"), ("onnx_safe", "gelu")):
+        key = source.get(name)
+        if key is None:
+            continue
+        if not draft.flag(key) or gated:
+            draft.harmless(key, "switched off" if not gated else "--swiglu counts")
+        else:
+            note = "its square is taken in the same kernel" if name == "squared_relu" else ""
+            draft.write("model.activation", activation, key, note=note)
+    draft.take(source, "model.mlp")
+    if width is None and gated and isinstance(hidden := draft.value("model.hidden"), int):
+        value = int(4 * hidden * 2 / 3 / 64) * 64
+        draft.write("model.mlp", value, note=f"Megatron's default with --swiglu: 2/3 x 4 x {hidden}, a multiple of 64")
+
+
+def _read_norms_and_biases(draft: ImportDraft, source: Source) -> None:
+    norm = source.of("model.normalisation")
+    if draft.take(source, "model.normalisation") is None and norm is not None:
+        draft.errors.append(norm.finding(f"{norm.value!r} is neither LayerNorm nor RMSNorm", norm.hint))
+    bias, added = source.of("model.mlp_bias"), source.of("model.query_key_value_bias")
+    if draft.flag(bias):
+        for name in ("query_key_value_bias", "output_bias", "mlp_bias"):
+            if name != "query_key_value_bias" or not draft.flag(added):
+                draft.write(f"model.{name}", False, bias)
+        if draft.flag(added):
+            draft.write("model.query_key_value_bias", True, added)
+    else:
+        draft.harmless(bias, "switched off")
+        draft.harmless(added, "all linear layers have biases")
+    draft.take(source, "model.query_key_norm")
+    if draft.value("model.normalisation") == "rmsnorm":
+        draft.take(source, "model.norm_offset")
+    else:
+        draft.harmless(source.of("model.norm_offset"), "1 + weight is made inside the norm's kernel")
+    draft.take(source, "model.tied_embeddings")
+
+
+def _read_positions(draft: ImportDraft, source: Source) -> None:
+    row = source.table.rows["model.position"]
+    kind, old, none = source.of("model.position"), source.get("use_rotary_position_embeddings"), source.get("no_position_embedding")
+    if draft.take(source, "model.position") is not None and kind is not None:
+        draft.harmless(old, f"{kind.written} counts")
+        draft.harmless(none, f"{kind.written} counts")
+    elif kind is not None:
+        draft.unmodelled(kind, f"parsim has {', '.join(row.known)} positions and alibi")
+    elif draft.flag(old):
+        draft.write("model.position", "rotary", old)
+        draft.harmless(none, "rotary positions are made in attention")
+    elif draft.flag(none):
+        draft.write("model.position", "none", none)
+    percent = source.of("model.rotary_fraction")
+    if draft.value("model.position") == "rotary":
+        draft.take(source, "model.rotary_fraction")
+    elif draft.number(percent) is not None:
+        draft.harmless(percent, "positions are not rotary")
+    draft.take(source, "model.maximum_sequence")
+    _read_window(draft, source)
+
+
+def _read_window(draft: ImportDraft, source: Source) -> None:
+    """``--window-size N,0``: N tokens before a token and itself; where layers take turns, every n-th one sees everything."""
+    window, skipped = source.of("model.attention_window"), source.of("model.full_attention_every")
+    if window is None:
+        draft.harmless(skipped, "there is no window")
+        return
+    before, _, after = window.text.strip("()").replace(" ", ",").partition(",")
+    if not is_digits(before) or after.strip(",") != "0":
+        draft.unmodelled(window, "parsim's windows reach back from a token, as N,0 does")
+        return
+    draft.write("model.attention_window", int(before) + 1, window)
+    if skipped is not None and is_digits(skipped.text):
+        draft.take(source, "model.full_attention_every")
+    else:
+        draft.unmodelled(skipped, "parsim has full attention in every n-th layer")
+
+
+def _read_vocabulary(draft: ImportDraft, source: Source, tensor: int) -> None:
+    """Rows of the word table. Megatron pads them also on one tensor rank, where the scenario has to say it."""
+    padded, size, tokenizer = source.get("padded_vocab_size"), source.of("model.vocabulary"), source.get("tokenizer_type")
+    multiple = source.of("model.vocab_divisible_by")
+    step = draft.whole(multiple, 1) or PADDING
+    if (rows := draft.whole(padded, 1)) is not None:
+        draft.write("model.vocabulary", rows, padded)
+        for other in (size, tokenizer, multiple):
+            draft.harmless(other, f"{padded.written if padded else ''} counts")
+        return
+    key: Key | None = size
+    rows = draft.whole(size, 1)
+    note = ""
+    if rows is None and tokenizer is not None and tokenizer.text in VOCABULARIES:
+        rows, key, note = VOCABULARIES[tokenizer.text], tokenizer, "its vocabulary"
+    elif rows is None and tokenizer is None and (merge := source.get("merge_file")) is not None:
+        rows, key, note = VOCABULARIES["GPT2BPETokenizer"], merge, "merges are GPT-2's tokenizer's, taken for its own vocabulary"
+    elif rows is not None:
+        draft.harmless(tokenizer, "--vocab-size says how many rows there are")
+    if rows is None:
+        draft.fill("model.vocabulary", f"{EXAMPLES['model.vocabulary']}; the script says it in a tokenizer only", tokenizer)
+        draft.harmless(size, "not a number")
+    else:
+        whole = -(-rows // step) * step if tensor == 1 else rows
+        text = f"{rows} padded to a multiple of {step}" if whole != rows else ""
+        draft.write("model.vocabulary", whole, key, note="; ".join(part for part in (note, text) if part))
+    if multiple is not None:
+        draft.write("model.vocab_divisible_by", step, multiple)
+
+
+def _read_experts(draft: ImportDraft, source: Source) -> None:
+    if draft.whole(source.of("model.experts.count"), 1) is None:
+        for row in source.table.below("model.experts."):
+            draft.harmless(source.of(row.path), "there are no experts")
+        return
+    draft.take(source, "model.experts.count")
+    if source.of("model.experts.top_k") is None:
+        draft.write("model.experts.top_k", 2, note="--moe-router-topk is 2 if not given")
+    for path in ("top_k", "mlp", "shared"):
+        draft.take(source, f"model.experts.{path}")
+    _read_expert_layers(draft, source.of("model.experts.every"))
+    if (kind := source.of("model.experts.router_fp32")) is not None:
+        draft.write("model.experts.router_fp32", kind.value == "fp32", kind)
+    for path in ("router_bias", "shared_gate", "renormalise"):
+        draft.take(source, f"model.experts.{path}")
+
+
+def _read_expert_layers(draft: ImportDraft, key: Key | None) -> None:
+    """``--moe-layer-freq``: a number, or a pattern such as ``([0]*3+[1]*58)``."""
+    if key is None:
+        return
+    text = str(key.value).replace(" ", "").strip("()")
+    if is_digits(text):
+        draft.write("model.experts.every", int(text), key)
+        return
+    pieces = [piece.partition("*") for piece in text.split("+")]
+    if len(pieces) == 2 and [piece[0] for piece in pieces] == ["[0]", "[1]"] and is_digits(pieces[0][2]):
+        draft.write("model.experts.dense_layers", int(pieces[0][2]), key)
+    else:
+        draft.unmodelled(key, "parsim has experts in every n-th layer, or in all but the first n")
+
+
+def _read_latent(draft: ImportDraft, source: Source) -> None:
+    switch = source.of("model.latent")
+    if not draft.flag(switch):
+        for row in source.table.below("model.latent"):
+            draft.harmless(source.of(row.path), "there is no multi-head latent attention")
+        return
+    for name, default in LATENT_DEFAULTS.items():
+        if draft.take(source, f"model.latent.{name}", switch) is None and default is not None:
+            draft.write(f"model.latent.{name}", default, switch, note="Megatron's default")
+
+
+def model_arguments(draft: ExportDraft) -> list[str]:
+    """Shape and structure of the model; what Megatron-LM's GPT has not is refused."""
+    config = draft.job.architecture
+    if config is None:
+        draft.refuses("model", "pretrain_gpt.py trains transformers", YOUR_CODE)
+        return []
+    _refusals(draft, config)
+    length = draft.job.settings.training.sequence_length
+    arguments = [draft.option(f"model.{name}", getattr(config, name)) for name in ("layers", "hidden", "mlp", "heads")]
+    if config.kv_heads != config.heads and config.latent is None:
+        arguments += ["--group-query-attention", draft.option("model.kv_heads", config.kv_heads)]
+    if config.latent is None and config.head_dim * config.heads != config.hidden:
+        arguments.append(draft.option("model.head_dim", config.head_dim))
+    arguments += [
+        draft.option("training.sequence_length", length),
+        draft.option("model.maximum_sequence", config.maximum_sequence or length),
+        draft.option("model.vocabulary", config.vocabulary),
+        draft.option("model.vocab_divisible_by", config.vocab_divisible_by),
+    ]
+    return arguments + _structure(draft, config) + _experts(draft, config) + _latent(draft, config.latent)
+
+
+def _structure(draft: ExportDraft, config: TransformerConfig) -> list[str]:
+    arguments = [
+        draft.option("model.position", config.position),
+        draft.option("model.normalisation", config.normalisation),
+    ]
+    if config.position == "rotary" and config.rotary_fraction != 1.0 and config.latent is None:
+        arguments.append(draft.option("model.rotary_fraction", f"{config.rotary_fraction:g}"))
+    if config.gated and config.activation == "silu":
+        arguments.append(draft.option("model.activation", "silu"))
+    if not config.mlp_bias:
+        arguments.append(draft.option("model.mlp_bias"))
+        if config.query_key_value_bias:
+            arguments.append(draft.option("model.query_key_value_bias"))
+    if config.norm_offset:
+        arguments.append(draft.option("model.norm_offset"))
+    if config.query_key_norm:
+        arguments.append(draft.option("model.query_key_norm"))
+    if config.attention_window:
+        arguments.append(draft.option("model.attention_window", f"{config.attention_window - 1},0"))
+        if config.full_attention_every:
+            arguments.append(draft.option("model.full_attention_every", config.full_attention_every))
+    if not config.tied_embeddings:
+        arguments.append(draft.option("model.tied_embeddings"))
+    if config.normalisation == "layernorm" and not config.norm_bias:
+        draft.remarks("model.norm_bias", "layer norms have biases there")
+    if config.position_offset:
+        draft.remarks("model.position_offset", f"no {config.position_offset} extra rows in the position table there")
+    if config.head_bias:
+        draft.remarks("model.head_bias", "the language-model head has no bias there")
+    return arguments
+
+
+def _refusals(draft: ExportDraft, config: TransformerConfig) -> None:
+    linear = (config.query_key_value_bias, config.output_bias, config.mlp_bias)
+    positions = draft.table.rows["model.position"].words
+    rules = [
+        ("task", config.task != "causal-lm", f"pretrain_gpt.py trains decoders with a language-model head, not {config.task}"),
+        ("position", config.position not in positions, f"GPT has no {config.position} positions there"),
+        ("norm_placement", config.norm_placement != "pre", f"norms stand before every sublayer there, not {config.norm_placement}"),
+        ("final_norm", not config.final_norm, "the last layer is always followed by a norm there"),
+        ("parallel_residual", config.parallel_residual, "attention and MLP follow each other there"),
+        ("embedding_norm", config.embedding_norm, "there is no norm behind the embedding"),
+        ("embedding_width", config.embedding_width != config.hidden, "the embedding is as wide as the layers there"),
+        ("activation", _foreign_activation(config), f"no option makes the MLP {_mlp(config)}"),
+        ("mlp_bias", linear not in BIASES, "biases of q, k and v, of the attention's output and of the MLP cannot be chosen one by one"),
+        ("softcap_attention", config.softcap_attention or config.softcap_logits, "scores and logits are not capped there"),
+    ]
+    for name, applies, why in rules:
+        if applies:
+            draft.refuses(f"model.{name}", why, YOUR_CODE)
+
+
+def _foreign_activation(config: TransformerConfig) -> bool:
+    return config.activation != "silu" if config.gated else not config.activation.startswith("gelu")
+
+
+def _mlp(config: TransformerConfig) -> str:
+    return f"gated with {config.activation}" if config.gated else config.activation
+
+
+def _experts(draft: ExportDraft, config: TransformerConfig) -> list[str]:
+    experts = config.experts
+    if experts is None:
+        return []
+    arguments = [
+        *(draft.option(f"model.experts.{name}", getattr(experts, name)) for name in ("count", "top_k", "mlp")),
+        "--moe-grouped-gemm",
+        "--moe-token-dispatcher-type alltoall",
+    ]
+    mixture = [int(config.is_mixture(layer)) for layer in range(config.layers)]
+    if not all(mixture):
+        runs = "+".join(f"[{kind}]*{len(list(run))}" for kind, run in groupby(mixture))
+        arguments.append(draft.option("model.experts.every", f"'({runs})'"))
+    return arguments + _router(draft, experts)
+
+
+def _router(draft: ExportDraft, experts: Experts) -> list[str]:
+    arguments = []
+    if experts.shared:
+        arguments.append(draft.option("model.experts.shared", experts.shared))
+    if experts.shared_gate:
+        arguments.append(draft.option("model.experts.shared_gate"))
+    if experts.router_bias:
+        text = f"--moe-router-score-function sigmoid {draft.option('model.experts.router_bias')}"
+        arguments.append(draft.says("model.experts.router_bias", text))
+    elif not experts.renormalise:
+        arguments.append(draft.option("model.experts.renormalise"))
+    if experts.router_fp32:
+        arguments.append(draft.option("model.experts.router_fp32"))
+    return arguments
+
+
+def _latent(draft: ExportDraft, latent: LatentAttention | None) -> list[str]:
+    if latent is None:
+        return []
+    arguments = [draft.option("model.latent")]
+    if latent.query_rank:
+        arguments.append(draft.option("model.latent.query_rank", latent.query_rank))
+    return [
+        *arguments,
+        *(draft.option(f"model.latent.{name}", getattr(latent, name)) for name in ("key_rank", "plain_dim", "rotary_dim", "value_dim")),
+    ]

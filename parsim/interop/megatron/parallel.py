@@ -1,0 +1,309 @@
+"""The parallel strategy as options of Megatron-LM: read from them, and written."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from parsim.interop.export_draft import ExportDraft
+from parsim.interop.export_sections import order
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.keys import Source
+from parsim.scenario.support import unsupported
+
+OF_2021 = ("DDP_impl", "checkpoint_activations", "activations_checkpoint_method", "activations_checkpoint_num_layers")
+"""options that only Megatron-LM of 2020 to early 2022 had"""
+SHARDING = {"no_shard": "ddp", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "fsdp"}
+"""--data-parallel-sharding-strategy of Megatron's own FSDP"""
+ORDER = ("tensor", "context", "data", "pipeline")
+"""in which Megatron-LM numbers ranks, the innermost axis first"""
+MAPPED_ORDER = ("tensor", "context", "pipeline", "data")
+"""the same with --use-tp-pp-dp-mapping"""
+SHARDED = "Megatron-LM's distributed optimizer shards optimizer states only (zero1)"
+
+
+def read_parallel(draft: ImportDraft, source: Source, layers: int | None) -> None:
+    """The `parallel` section but for the number of tensor ranks; `layers` of the model, if they are known."""
+    _read_tensor(draft, source)
+    _read_pipeline(draft, source, layers)
+    _read_context(draft, source)
+    ranks = source.of("parallel.expert.size")
+    if (count := draft.whole(ranks, 1)) is not None:
+        if unsupported({"parallel": {"expert": {"size": count}}}):
+            why = "every rank holds all experts: what they take in memory is overstated, how tokens travel is left out"
+            draft.unmodelled(ranks, why)
+        else:
+            draft.write("parallel.expert.size", count, ranks)
+    _read_data(draft, source)
+
+
+def _read_tensor(draft: ImportDraft, source: Source) -> None:
+    wide = draft.value("parallel.tensor.size") not in (None, 1)
+    if wide:
+        draft.take(source, "parallel.tensor.sequence_parallel")
+    else:
+        draft.harmless(source.of("parallel.tensor.sequence_parallel"), "there is one tensor rank")
+    late = source.get("no_async_tensor_model_parallel_allreduce")
+    if draft.flag(late):
+        draft.write("parallel.tensor.overlap", "none", late)
+    elif wide and draft.value("software.profile") is None and any(name in source for name in OF_2021):
+        draft.write("parallel.tensor.overlap", "none", note="Megatron-LM of 2021 hid no all-reduce under the weight gradient")
+
+
+def _read_pipeline(draft: ImportDraft, source: Source, layers: int | None) -> None:
+    stages = draft.take(source, "parallel.pipeline.size") or 1
+    per_chunk, chunks = source.get("num_layers_per_virtual_pipeline_stage"), source.of("parallel.pipeline.virtual_stages")
+    virtual = draft.whole(chunks, 1)
+    each = draft.whole(per_chunk, 1)
+    key = chunks or per_chunk
+    if virtual is None and each is not None and layers is not None and per_chunk is not None:
+        virtual, rest = divmod(layers, stages * each)
+        if rest:
+            text = f"{layers} layers / ({stages} stages x {each} layers per chunk) = {layers / (stages * each):.4g} is not whole"
+            draft.errors.append(per_chunk.finding(text, "use a divisor of the layers of a stage"))
+    if per_chunk is not None and chunks is not None:
+        draft.harmless(per_chunk, f"{chunks.written} counts")
+    if virtual is not None and key is not None and virtual > 1:
+        draft.write("parallel.pipeline.schedule", "interleaved", key)
+        draft.write("parallel.pipeline.virtual_stages", virtual, key)
+    elif virtual == 1:
+        draft.harmless(key, "one chunk per rank: the schedule is 1F1B")
+    else:
+        draft.unmodelled(key, "how many chunks these are is known with --num-layers only")
+    _read_split(draft, source, stages, layers, virtual or 1)
+    draft.take(source, "parallel.pipeline.overlap_sends")
+    draft.take(source, "parallel.pipeline.scatter_sends")
+    if draft.switch(source, "parallel.order"):
+        draft.write("parallel.order", list(MAPPED_ORDER), source.of("parallel.order"))
+
+
+def _read_split(draft: ImportDraft, source: Source, stages: int, layers: int | None, virtual: int) -> None:
+    """Stages with fewer layers: the first, the last, or both."""
+    first, last = source.of("parallel.pipeline.split.first"), source.of("parallel.pipeline.split.last")
+    embedding, loss = source.get("account_for_embedding_in_pipeline_split"), source.get("account_for_loss_in_pipeline_split")
+    used = [key for key in (first, last, embedding, loss) if key is not None]
+    if not used:
+        return
+    heads, tails = draft.whole(first, 1), draft.whole(last, 1)
+    if layers is None or virtual > 1 or stages < 2:
+        for key in used:
+            draft.unmodelled(key, "parsim needs the layers of every stage, parallel.pipeline.split")
+        return
+    if first is None and last is None:
+        each, rest = divmod(layers + draft.flag(embedding) + draft.flag(loss), stages)
+        counts = [each - (i == 0 and draft.flag(embedding)) - (i == stages - 1 and draft.flag(loss)) for i in range(stages)]
+    else:
+        ends = [count for count in (heads, tails) if count is not None]
+        inner = stages - len(ends)
+        each, rest = divmod(layers - sum(ends), inner) if inner else (0, layers - sum(ends))
+        counts = ([heads] if heads else []) + [each] * inner + ([tails] if tails else [])
+    if rest:
+        draft.errors.append(used[0].finding(f"{layers} layers do not fill {stages} stages this way: {rest} are left over"))
+        return
+    draft.write("parallel.pipeline.split", counts, *used)
+
+
+def _read_context(draft: ImportDraft, source: Source) -> None:
+    kind, row = source.of("parallel.context.method"), source.table.rows["parallel.context.method"]
+    if (draft.take(source, "parallel.context.size") or 1) == 1:
+        draft.harmless(kind, "there is one context rank")
+    elif draft.take(source, "parallel.context.method") is None:
+        draft.unmodelled(kind, f"parsim has one method for all layers: {', '.join([*row.words.values(), *row.also])}")
+
+
+def _read_data(draft: ImportDraft, source: Source) -> None:
+    path, keep = "parallel.data.strategy", source.of("parallel.data.reshard_after_forward")
+    sharded, torch = source.of(f"{path}.zero1"), source.of(f"{path}.fsdp")
+    own, how, old = (
+        source.get("use_megatron_fsdp", "use_custom_fsdp"),
+        source.get("data_parallel_sharding_strategy"),
+        source.get("DDP_impl"),
+    )
+    if torch is not None and draft.flag(torch):
+        draft.write(path, "fsdp", torch)
+        draft.harmless(sharded, f"{torch.written} counts")
+        draft.take(source, "parallel.data.reshard_after_forward")
+    elif draft.flag(own):
+        word = "optim_grads_params" if how is None else str(how.value)
+        draft.write(path, SHARDING.get(word, "fsdp"), own, how, sharded)
+    else:
+        draft.write(path, "zero1" if draft.flag(sharded) else "ddp", sharded, note="" if sharded else "no distributed optimizer")
+    for key, switch in ((how, "--use-megatron-fsdp"), (keep, "--use-torch-fsdp2")):
+        if key is not None and not draft.settled(key):
+            draft.harmless(key, f"it counts with {switch} only")
+    for key in (own, torch):
+        if key is not None and not draft.settled(key):
+            draft.harmless(key, "switched off")
+    reduce = source.of("parallel.data.overlap_reduce")
+    if draft.value(path) == "fsdp":
+        for name in ("overlap_reduce", "overlap_gather", "bucket"):
+            why = "sharded parameters are gathered and reduced unit by unit, under the layers around them"
+            draft.harmless(source.of(f"parallel.data.{name}"), why)
+        draft.harmless(old, f"{(own or torch or source.keys[0]).written} counts")
+        return
+    if reduce is not None:
+        draft.take(source, "parallel.data.overlap_reduce")
+        draft.harmless(old, "--overlap-grad-reduce counts")
+    else:
+        torch_ddp = old is not None and old.value == "torch"
+        note = "" if old is not None else "off without --overlap-grad-reduce"
+        draft.write("parallel.data.overlap_reduce", torch_ddp, old, note=note)
+        if torch_ddp:
+            draft.write("parallel.data.bucket", "25 MiB", old, note="of torch's DistributedDataParallel")
+    draft.take(source, "parallel.data.overlap_gather")
+    bucket = source.of("parallel.data.bucket")
+    if (elements := draft.whole(bucket, 1)) is not None:
+        draft.write("parallel.data.bucket", f"{elements} elements", bucket)
+
+
+def mesh_arguments(draft: ExportDraft) -> list[str]:
+    """Tensor, context and expert parallelism, and the order of ranks."""
+    parallelism, section = draft.job.built.parallelism, draft.job.settings.parallel
+    tensor, context = parallelism.tensor, parallelism.context
+    arguments = [draft.option("parallel.tensor.size", tensor.size)]
+    if tensor.sequence_parallel:
+        arguments.append(draft.option("parallel.tensor.sequence_parallel"))
+    else:
+        draft.says("parallel.tensor.sequence_parallel", "the default, off")
+    overlap = "parallel.tensor.overlap"
+    if tensor.overlap == "full":
+        arguments.append(draft.option(overlap, "full"))
+    elif tensor.overlap == "none":
+        draft.lacks(overlap, "the gradient's all-reduce always runs under the weight gradient")
+    else:
+        draft.says(overlap, "always")
+    context_size = draft.option("parallel.context.size", context.size)
+    if context.size > 1:
+        arguments += [context_size, draft.option("parallel.context.method", context.method)]
+    else:
+        draft.says("parallel.context.method", "nothing to exchange")
+    expert_size = draft.option("parallel.expert.size", section.expert.size)
+    if section.expert.size > 1:
+        arguments.append(expert_size)
+    draft.says("parallel.expert.capacity_factor", "the default, none")
+    if section.expert.capacity_factor is not None:
+        arguments.append(draft.option("parallel.expert.capacity_factor", f"{section.expert.capacity_factor:g}"))
+    mapping = order(draft, {ORDER: "", MAPPED_ORDER: draft.written("parallel.order")}, "no tool has another order")
+    return [*arguments, *([mapping] if mapping else [])]
+
+
+def pipeline_arguments(draft: ExportDraft) -> list[str]:
+    """Stages, their layers and their schedule."""
+    pipeline = draft.job.built.parallelism.pipeline
+    arguments = [draft.option("parallel.pipeline.size", pipeline.size)]
+    _schedule(draft)
+    layout = _layout(draft)
+    interleaved = pipeline.virtual_stages > 1
+    if interleaved and not layout:
+        arguments.append(draft.option("parallel.pipeline.virtual_stages", pipeline.virtual_stages))
+    else:
+        draft.says("parallel.pipeline.virtual_stages", layout[0] if layout else "the default, 1")
+    sends = "parallel.pipeline.overlap_sends"
+    if interleaved and not pipeline.overlap_sends:
+        layout.append(draft.option(sends))
+    else:
+        draft.says(sends, "always" if interleaved else "never: sends are overlapped in the interleaved schedule only")
+        if pipeline.overlap_sends and pipeline.size > 1 and not interleaved:
+            draft.remarks(sends, "sends wait for each other there, they are overlapped in the interleaved schedule only")
+    scatter, tensor = "parallel.pipeline.scatter_sends", draft.job.built.parallelism.tensor
+    if pipeline.scatter_sends and pipeline.size > 1 and tensor.size > 1 and not tensor.sequence_parallel:
+        draft.lacks(scatter, "not scattered")
+        draft.remarks(scatter, "sends are scattered over the tensor-parallel ranks in Megatron-LM of 2021 to 2023, not in Megatron-Core")
+    else:
+        draft.says(scatter, "always with --sequence-parallel, never without")
+    return arguments + layout
+
+
+def _schedule(draft: ExportDraft) -> None:
+    path, pipeline = "parallel.pipeline.schedule", draft.job.built.parallelism.pipeline
+    if pipeline.size == 1 or pipeline.schedule in ("1f1b", "interleaved"):
+        draft.says(path, "the default, 1F1B" if pipeline.virtual_stages == 1 else "interleaved 1F1B")
+        return
+    what = "a schedule of your own" if pipeline.schedule == "custom" else pipeline.schedule
+    hint = "use 1f1b or interleaved"
+    draft.refuses(path, f"{what} is not among Megatron-LM's schedules, and in no other tool's configuration", hint)
+
+
+def _layout(draft: ExportDraft) -> list[str]:
+    """What says the layers of the stages where they are not equally many."""
+    path, layers = "parallel.pipeline.split", draft.job.layers
+    if len(set(layers)) == 1:
+        draft.says(path, f"{layers[0]} layers on every stage")
+        return []
+    virtual, middle = draft.job.built.parallelism.pipeline.virtual_stages, set(layers[1:-1])
+    if virtual == 1 and len(middle) <= 1:
+        usual = next(iter(middle), 0)
+        ends = [("first", layers[0]), ("last", layers[-1])][: len(layers) - 1]  # of two stages the first decides
+        said = [draft.written(f"{path}.{end}", count) for end, count in ends if count != usual]
+        draft.says(path, " ".join(said))
+        return said
+    stages = ["t" * count for count in layers]
+    stages[0], stages[-1] = f"E{stages[0]}", f"{stages[-1]}L"
+    return [draft.option(path, f"'{_compressed(stages)}'")]
+
+
+def _compressed(stages: list[str]) -> str:
+    """Stages behind each other, equal ones as ``(tt|)*3``: the last one has no bar."""
+    runs = [(stage, len(list(run))) for stage, run in groupby(stages[:-1])]
+    return "".join(f"({stage}|)*{count}" if count > 1 else f"{stage}|" for stage, count in runs) + stages[-1]
+
+
+def data_arguments(draft: ExportDraft) -> list[str]:
+    """Data parallelism and what it shards."""
+    data = draft.job.built.parallelism.data
+    path = "parallel.data.strategy"
+    if data.strategy in ("zero2", "zero3", "hsdp"):
+        tools = {"zero2": "--to deepspeed", "zero3": "--to deepspeed or --to fsdp", "hsdp": "--to fsdp"}[data.strategy]
+        draft.refuses(path, SHARDED, f"use {tools}, or zero1 here")
+        return []
+    draft.lacks_below("parallel.data.")
+    if data.strategy == "fsdp":
+        return _torch_fsdp(draft)
+    draft.says(path, draft.written(f"{path}.zero1") if data.strategy == "zero1" else "the default, ddp")
+    draft.lacks("parallel.data.reshard_after_forward", "parameters are whole on every rank")
+    return _reduction(draft)
+
+
+def _reduction(draft: ExportDraft) -> list[str]:
+    data, job = draft.job.built.parallelism.data, draft.job
+    zero1 = data.strategy == "zero1"
+    arguments = [draft.keys["parallel.data.strategy"].text] if zero1 else []
+    overlap, gather = "parallel.data.overlap_reduce", "parallel.data.overlap_gather"
+    reduces = draft.option(overlap) if data.overlap_reduce else draft.says(overlap, "the default, off")
+    if data.overlap_reduce and job.replicas > 1:
+        arguments.append(reduces)
+    gathers = draft.option(gather) if data.overlap_gather else draft.says(gather, "the default, off")
+    if data.overlap_gather and zero1 and not data.overlap_reduce:
+        draft.refuses(gather, "--overlap-param-gather needs --overlap-grad-reduce", "write overlap_reduce: true")
+    elif data.overlap_gather and zero1 and job.replicas > 1:
+        arguments.append(gathers)
+    bucket = "parallel.data.bucket"
+    if data.bucket is None:
+        draft.says(bucket, "the default, max(40e6, 1e6 x data) elements")
+        return arguments
+    amount, unit = data.bucket
+    elements = round(amount if unit == "elements" else amount / job.built.training.precision.reduce)
+    return [*arguments, draft.option(bucket, elements)]
+
+
+def _torch_fsdp(draft: ExportDraft) -> list[str]:
+    """``--use-torch-fsdp2`` with what its checks ask for (``validate_args``)."""
+    job, data = draft.job, draft.job.built.parallelism.data
+    switch = draft.says("parallel.data.strategy", draft.written("parallel.data.strategy.fsdp"))
+    for key in ("bucket", "overlap_gather"):
+        draft.lacks(f"parallel.data.{key}", "FSDP's buckets are its units, gathered ahead")
+    draft.says("parallel.data.overlap_reduce", "always")
+    if job.built.parallelism.pipeline.size > 1:
+        draft.refuses("parallel.pipeline.size", f"{switch} goes without pipeline parallelism", "use zero1")
+    if job.architecture is not None and job.architecture.tied_embeddings:
+        draft.refuses("model.tied_embeddings", f"{switch} needs untied embeddings", "use zero1, or --to fsdp")
+    if job.built.training.precision.matmul == "fp16":
+        draft.refuses("training.precision", f"{switch} goes without fp16", "use bf16-fp32grad, or --to fsdp")
+    arguments = [switch, "--ckpt-format torch_dist"]
+    if job.built.runtime.gradient_accumulation_fusion:
+        arguments.append(draft.option("software.gradient_accumulation_fusion"))
+        draft.remarks("software.gradient_accumulation_fusion", f"{switch} goes without it")
+    reshard = "parallel.data.reshard_after_forward"
+    if not data.reshard_after_forward:
+        return [*arguments, draft.option(reshard)]
+    draft.says(reshard, "the default, on")
+    return arguments

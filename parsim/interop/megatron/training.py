@@ -1,0 +1,338 @@
+"""The training recipe as options of Megatron-LM: read from them, and written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from parsim.interop.export_draft import ExportDraft, preset_name
+from parsim.interop.export_sections import partial_batch
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.import_sections import write_micro_batch
+from parsim.interop.keys import Key, Source
+from parsim.parallel.settings import KEPT
+
+PRECISIONS: dict[str, tuple[str, ...]] = {
+    "fp32": (),
+    "tf32": (),
+    "bf16": ("bf16", "gradients.bf16"),
+    "bf16-fp32grad": ("bf16",),
+    "fp16": ("fp16",),
+    "fp16-fp32grad": ("fp16", "gradients.fp32"),
+    "fp8": ("bf16", "fp8"),
+}
+"""preset -> rows below training.precision; --bf16 alone accumulates gradients in fp32"""
+FP8_PARTS = ("head", "attention")
+"""parts that have an option to be computed in fp8"""
+DROPOUT = 0.1
+"""of hidden states and of attention's probabilities, if nothing is said"""
+
+
+def read_training(draft: ImportDraft, source: Source, length: int | None) -> None:
+    """Batch, precision, optimizer, dropout, attention and recomputation; `length` is that of a sample in tokens."""
+    _read_batch(draft, source, length)
+    _read_precision(draft, source)
+    _read_optimizer(draft, source)
+    _read_dropout(draft, source)
+    _read_attention(draft, source)
+    _read_recompute(draft, source)
+    if draft.switch(source, "training.loss.kernel"):
+        draft.write("training.loss.kernel", "fused", source.of("training.loss.kernel"))
+    if draft.switch(source, "training.offload.optimizer"):
+        draft.write("training.offload.optimizer", "cpu", source.of("training.offload.optimizer"))
+
+
+def _read_batch(draft: ImportDraft, source: Source, length: int | None) -> None:
+    total = source.of("training.global_batch")
+    whole = draft.whole(total, 1)
+    write_micro_batch(draft, source.of("training.micro_batch"))
+    if total is None:
+        draft.write("training.gradient_accumulation", 1, note="without --global-batch-size: micro-batch x data-parallel size")
+    else:
+        draft.take(source, "training.global_batch")
+    draft.unmodelled(source.get("rampup_batch_size"), "steps of the ramp-up are smaller; the full batch is simulated")
+    samples, iterations = source.get("train_samples"), source.of("training.examples")
+    count, steps = draft.whole(samples, 1), draft.whole(iterations, 1)
+    if count and length:
+        draft.write("training.tokens", count * length, samples, note=f"x {length} tokens")
+        draft.harmless(iterations, "--train-samples counts")
+    elif steps and whole and length:
+        draft.write("training.tokens", steps * whole * length, iterations, note=f"x {whole} samples x {length} tokens")
+    else:
+        for key in (samples, iterations):
+            draft.harmless(key, "how long the training lasts")
+    if draft.value("training.tokens") is None:
+        draft.take(source, "training.tokens")
+    elif draft.whole(tokens := source.of("training.tokens"), 1) is not None:
+        draft.harmless(tokens, "samples or iterations say it")
+
+
+def _read_precision(draft: ImportDraft, source: Source) -> None:
+    """--bf16 accumulates gradients in fp32 unless they are reduced in bf16; --fp16 does so on demand."""
+    bf16, fp16, fp8 = (source.of(f"training.precision.{name}") for name in ("bf16", "fp16", "fp8"))
+    low, high, main = (*(source.of(f"training.precision.gradients.{name}") for name in ("bf16", "fp32")), source.get("main_grads_dtype"))
+    halving = [low] if draft.flag(low) else []
+    halving += [main] if main is not None and main.text in ("bf16", "fp16") else []
+    changes: dict[str, Any] = {}
+    used: list[Key | None] = []
+    if fp8 is not None and fp8.value is not False:
+        preset, used = "fp8", [fp8, bf16, *halving]
+        changes |= {"gradients": "bf16"} if halving else {}
+        _read_kept(draft, source, changes, used)
+    elif draft.flag(bf16):
+        preset, used = "bf16" if halving else "bf16-fp32grad", [bf16, *halving]
+    elif draft.flag(fp16):
+        whole = draft.flag(high)
+        preset, used = "fp16-fp32grad" if whole else "fp16", [fp16, high if whole else None]
+    else:
+        preset = "fp32"
+    _read_states(draft, source, changes, used)
+    value: Any = {"preset": preset, **changes} if changes else preset
+    draft.write("training.precision", value, *used, note="" if any(used) else "neither --bf16 nor --fp16")
+    for key in (bf16, fp16, low, high, main):
+        if key is not None and not draft.settled(key):
+            draft.harmless(key, "switched off" if key in (bf16, fp16) else "the gradients have that type anyway")
+    for part in FP8_PARTS:
+        key = source.of(f"training.precision.keep.{part}")
+        if key is not None and not draft.settled(key):
+            draft.harmless(key, "it counts with --fp8-format only" if preset != "fp8" else "switched off")
+
+
+def _read_kept(draft: ImportDraft, source: Source, changes: dict[str, Any], used: list[Key | None]) -> None:
+    """Parts that are computed in fp8 although stacks keep them in bf16 by themselves."""
+    options = {part: source.of(f"training.precision.keep.{part}") for part in FP8_PARTS}
+    switched = {part: key for part, key in options.items() if draft.flag(key)}
+    if switched:
+        changes["keep"] = [part for part in KEPT if part not in switched]
+        used += switched.values()
+
+
+def _read_states(draft: ImportDraft, source: Source, changes: dict[str, Any], used: list[Key | None]) -> None:
+    """--use-precision-aware-optimizer: types of master weights and moments."""
+    master, first, second = source.get("main_params_dtype"), source.get("exp_avg_dtype"), source.get("exp_avg_sq_dtype")
+    aware = source.get("use_precision_aware_optimizer")
+    if not draft.flag(aware):
+        for key in (master, first, second, aware):
+            draft.harmless(key, "it counts with --use-precision-aware-optimizer only")
+        return
+    draft.harmless(aware, "its types are given one by one")
+    if master is not None and master.value == "fp16":
+        changes["master"] = "fp16"
+        used.append(master)
+    else:
+        draft.only_if(master, ("fp32",), "parsim has fp32 and fp16 masters", "that is so anyway")
+    if first is not None and second is not None and first.value == second.value and first.value in ("bf16", "fp16", "fp8"):
+        changes["optimizer"] = first.value
+        used += [first, second]
+    else:
+        for moment in (first, second):
+            draft.only_if(moment, ("fp32",), "the two moments have one type in parsim", "that is so anyway")
+
+
+def _read_optimizer(draft: ImportDraft, source: Source) -> None:
+    row = source.table.rows["training.optimizer.name"]
+    kind, momentum = source.of("training.optimizer.name"), source.of("training.optimizer.momentum")
+    if kind is None:
+        draft.write("training.optimizer.name", "adam", note="--optimizer is adam if not given")
+    elif kind.text == "sgd":
+        plain = momentum is not None and draft.number(momentum) == 0
+        draft.write("training.optimizer.name", "sgd" if plain else "momentum", kind, momentum if plain else None)
+    elif draft.take(source, "training.optimizer.name") is None:
+        draft.unmodelled(kind, f"adamw stands in for it; parsim has {', '.join(name for name in row.known if name != 'sgd')}")
+    limit, clip = draft.number(key := source.of("training.optimizer.clip_gradients")), "training.optimizer.clip_gradients"
+    if limit is not None:
+        draft.write(clip, limit > 0, key)
+
+
+def _read_dropout(draft: ImportDraft, source: Source) -> None:
+    """Megatron drops hidden states and attention probabilities with 0.1 each if nothing is said."""
+    hidden, attention = source.of("training.dropout"), source.of("model.attention_dropout")
+    share, weights = draft.number(hidden), draft.number(attention)
+    first, second = (DROPOUT if value is None else value for value in (share, weights))
+    same = attention if (first > 0) == (second > 0) else None
+    draft.write("training.dropout", first, hidden, same, note="" if hidden else f"--hidden-dropout is {DROPOUT} if not given")
+    if (first > 0) == (second > 0):
+        return
+    if first and not second and "model.family" in draft.lines:
+        draft.write("model.attention_dropout", False, attention)
+    elif attention is not None:
+        draft.unmodelled(attention, "parsim has one probability; without --hidden-dropout nothing is dropped")
+    else:
+        text = f"--attention-dropout is {DROPOUT} if not given; parsim has one probability, and --hidden-dropout is 0"
+        draft.remark(text, "training.dropout")
+
+
+def _read_attention(draft: ImportDraft, source: Source) -> None:
+    flash, backend = source.get("use_flash_attn"), source.of("training.attention")
+    if backend is not None:
+        value = source.table.rows["training.attention"].ours(str(backend.value).rpartition(".")[2])
+        if value is not None:
+            draft.write("training.attention", value, backend)
+        else:
+            draft.only_if(backend, ("auto",), "parsim knows flash, fused, unfused, local and auto", "the stack chooses, as in parsim")
+        draft.harmless(flash, f"{backend.written} counts")
+    elif draft.flag(flash):
+        draft.write("training.attention", "flash2", flash)
+    else:
+        draft.harmless(flash, "switched off")
+
+
+def _read_recompute(draft: ImportDraft, source: Source) -> None:
+    selective, old = source.get("recompute_activations"), source.get("checkpoint_activations")
+    granularity, method, number, modules = (source.of(f"training.recompute{side}") for side in ("", ".method", ".layers", ".selective"))
+    words = source.table.rows["training.recompute.selective"]
+    layers = draft.whole(number, 1) or 1
+    full = old is not None or (method is not None and granularity is None) or (granularity is not None and granularity.value == "full")
+    if full and selective is None:
+        value: Any = {"blocks": layers} if method is not None and method.value == "block" else "full" if layers == 1 else {"every": layers}
+        draft.write("training.recompute", value, granularity, old, method, number)
+    elif selective is not None or (granularity is not None and granularity.value == "selective"):
+        wanted = ["core_attn"] if modules is None else modules.value if isinstance(modules.value, list) else [str(modules.value)]
+        parts = {name: words.ours(name) for name in wanted}
+        known = [part for part in parts.values() if part is not None]
+        draft.write("training.recompute", {"selective": known or ["attention"]}, granularity, selective)
+        if modules is not None and known and len(known) == len(wanted):
+            draft.write("training.recompute", {"selective": known}, granularity, selective, modules)
+        elif modules is not None:
+            others = ", ".join(name for name, part in parts.items() if part is None)
+            draft.unmodelled(modules, f"parsim recomputes {', '.join(words.words)} selectively, not {others}")
+    for key in (granularity, method, number, modules):
+        if key is not None and not draft.settled(key):
+            draft.unmodelled(key, "of no meaning beside the other options of recomputation")
+
+
+def training_arguments(draft: ExportDraft) -> list[str]:
+    """Batch, precision, optimizer, recomputation and what the layers do."""
+    job = draft.job
+    training, section = job.built.training, job.settings.training
+    partial_batch(draft)
+    arguments = [
+        draft.option("training.micro_batch", training.micro_batch),
+        draft.option("training.global_batch", training.global_batch),
+    ]
+    draft.says("training.gradient_accumulation", f"follows: {job.built.batch_arithmetic}")
+    if job.built.steps_to_train is not None:
+        steps = draft.option("training.examples", job.built.steps_to_train)
+        draft.says("training.epochs", steps)
+        arguments.append(steps)
+    if section.finetune is not None:
+        text = "pretrain_gpt.py trains all parameters"
+        draft.refuses("training.finetune.method", text, "use --to deepspeed or --to fsdp, and PEFT in the script")
+        for key in type(section.finetune).model_fields:
+            draft.lacks(f"training.finetune.{key}", text)
+    return [
+        *arguments,
+        *_precision(draft),
+        *_optimizer(draft),
+        *_loss(draft),
+        *_attention(draft),
+        *_recompute(draft),
+        *_offload(draft),
+    ]
+
+
+def _precision(draft: ExportDraft) -> list[str]:
+    path, wanted = "training.precision", draft.job.built.training.precision
+    in_fp8 = [part for part in FP8_PARTS if wanted.matmul == "fp8" and part not in wanted.keep]
+    name = preset_name(replace(wanted, keep=tuple(part for part in KEPT if part in wanted.keep or part in in_fp8)))
+    if name in PRECISIONS:
+        rows = [*PRECISIONS[name], *(f"keep.{part}" for part in in_fp8)]
+        said = [draft.written(f"{path}.{row}") for row in rows]
+        draft.says(path, " ".join(said) or "the default, fp32")
+        return said
+    if name.startswith("amp"):
+        text, hint = "weights are in half precision with an fp32 master there, not autocast", "use bf16-fp32grad, or --to deepspeed or fsdp"
+    elif name == "pure-bf16":
+        text, hint = "half-precision weights have an fp32 master there", "use bf16, or --to deepspeed or fsdp"
+    else:
+        text, hint = f"no arguments store {draft.job.stored}", f"use one of {', '.join(PRECISIONS)}"
+    draft.refuses(path, text, hint)
+    return []
+
+
+def _optimizer(draft: ExportDraft) -> list[str]:
+    optimizer = draft.job.built.training.optimizer
+    path, known = "training.optimizer.name", draft.table.rows["training.optimizer.name"].words
+    clip = draft.option("training.optimizer.clip_gradients", optimizer.clip_gradients)
+    draft.lacks_below("training.optimizer.")
+    if optimizer.name not in known:
+        draft.refuses(path, "it is not among Megatron-LM's optimizers", f"use one of {', '.join(known)}, or --to deepspeed or fsdp")
+        return [clip]
+    if optimizer.name == "adam":
+        draft.remarks(path, "Megatron-LM's adam decouples weight decay (AdamW); states and work are the same")
+    said = [draft.written(path, optimizer.name)]
+    if optimizer.name in draft.table.rows["training.optimizer.momentum"].words:
+        said.append(draft.written("training.optimizer.momentum", optimizer.name))
+    draft.says(path, " ".join(said))
+    return [*said, clip]
+
+
+def _loss(draft: ExportDraft) -> list[str]:
+    training = draft.job.built.training
+    draft.says("training.loss.kind", "the cross-entropy of the language-model head")
+    if training.loss_chunks > 1:
+        text = "the logits of a micro-batch are made at once there"
+        draft.refuses("training.loss.chunks", text, "use chunks: 1, or --to deepspeed or fsdp, where the model's code is yours")
+    draft.says("training.loss.chunks", "1")
+    kernel = "training.loss.kernel"
+    if training.loss_kernel == "fused":
+        return [draft.option(kernel, "fused")]
+    if training.loss_kernel == "eager":
+        draft.lacks(kernel, "the cross-entropy is always the vocabulary-parallel one")
+    else:
+        draft.says(kernel, "always")
+    return []
+
+
+def _attention(draft: ExportDraft) -> list[str]:
+    training, config = draft.job.built.training, draft.job.architecture
+    probability = f"{training.dropout:g}"
+    hidden = draft.option("training.dropout", probability)
+    dropped = config is None or config.attention_dropout
+    arguments = [draft.written("model.attention_dropout", probability if dropped else "0"), hidden]
+    path, kernel = "training.attention", training.attention
+    if kernel not in draft.table.rows[path].words:
+        hint = "use flash2, cudnn or eager, or --to fsdp or deepspeed, where attention is the model's"
+        draft.refuses(path, f"there is no attention backend {kernel}", hint)
+        return arguments
+    if kernel == "flash3":
+        draft.remarks(path, "--attention-backend flash takes FlashAttention 3 where it is installed, on Hopper")
+    return [*arguments, draft.option(path, kernel)]
+
+
+def _recompute(draft: ExportDraft) -> list[str]:
+    path, recompute = "training.recompute", draft.job.built.training.recompute
+    said = []
+    if recompute.mode != "none":
+        said.append(draft.written(path, recompute.mode))
+    if recompute.mode in ("full", "every", "blocks"):
+        layers = {"full": 1, "every": recompute.every, "blocks": recompute.blocks}[recompute.mode]
+        said += [draft.written(f"{path}.method", recompute.mode), draft.written(f"{path}.layers", layers)]
+    elif recompute.mode == "selective" and recompute.selective != ("attention",):
+        row = draft.table.rows[f"{path}.selective"]
+        said.append(f"--recompute-modules {' '.join(str(row.theirs(part)) for part in recompute.selective)}")
+    draft.says(path, " ".join(said) or "the default, none")
+    return said
+
+
+def _offload(draft: ExportDraft) -> list[str]:
+    offload = draft.job.built.training.offload
+    for key in ("parameters", "activations"):
+        path = f"training.offload.{key}"
+        if getattr(offload, key) != "none":
+            draft.refuses(path, f"no option keeps {key} in host memory between their uses there", "use --to deepspeed")
+        else:
+            draft.says(path, "the default, none")
+    path = "training.offload.optimizer"
+    draft.says("training.offload.gradients", "they follow the optimizer")
+    if offload.optimizer == "none":
+        draft.says(path, "the default, none")
+        return []
+    if offload.optimizer == "nvme":
+        draft.refuses(path, "no option keeps optimizer states on drives there", "use --to deepspeed, or cpu")
+    elif draft.job.built.parallelism.data.strategy != "zero1":
+        text = "--optimizer-cpu-offload needs --use-distributed-optimizer (parallel.data.strategy: zero1)"
+        draft.refuses(path, text, "use zero1, or --to deepspeed or --to fsdp")
+    else:
+        draft.remarks(path, "the CPU steps in torch.optim there, and parsim's times are those of DeepSpeed's kernel")
+    return [draft.option(path, "cpu"), "--use-precision-aware-optimizer"]

@@ -1,0 +1,117 @@
+"""Adapters: as TRL's command line and LLaMA-Factory ask for them, and as calls of PEFT and bitsandbytes in a training script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parsim.interop.export_draft import ExportDraft
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.keys import Key, Source
+from parsim.scenario.finetune import FinetuneSection
+
+EMBEDDINGS = ("embed_tokens", "lm_head", "wte")
+"""what `train_embeddings` trains"""
+RANK = 16
+DROPOUT = 0.05
+"""TRL's defaults"""
+
+
+def asks_for_adapters(source: Source) -> bool:
+    """Whether the arguments ask for adapters."""
+    switch = source.get("use_peft")
+    return switch is not None and str(switch.value).lower() in ("true", "1")
+
+
+def write_peft(draft: ImportDraft, source: Source) -> None:
+    """Write the adapters of TRL's arguments."""
+    get = source.get
+    switch, four, eight = get("use_peft"), get("load_in_4bit"), get("load_in_8bit")
+    rank, targets, share, saved = get("lora_r"), get("lora_target_modules"), get("lora_dropout"), get("lora_modules_to_save")
+    nested, form = get("use_bnb_nested_quantization", "use_bnb_nested_quant", "bnb_4bit_use_double_quant"), get("bnb_4bit_quant_type")
+    if not asks_for_adapters(source):
+        for key in (switch, rank, targets, share, saved, nested, form):
+            draft.harmless(key, "without use_peft there are no adapters")
+        for key in (four, eight):
+            draft.only_if(key, (False,), "a quantised model is trained with adapters only", "nothing is quantised")
+        return
+    quantised = draft.flag(four)
+    draft.write("training.finetune.method", "qlora" if quantised else "lora", switch, four if quantised else None)
+    draft.write("training.finetune.rank", draft.whole(rank, 1) or RANK, rank, note="" if rank else f"{RANK} if not given")
+    draft.write("training.finetune.targets", names_or_all(targets), targets)
+    value = draft.number(share)
+    draft.write("training.finetune.dropout", DROPOUT if value is None else value, share, note="" if share else f"{DROPOUT} if not given")
+    write_saved(draft, saved)
+    if quantised:
+        note = "" if nested else "not nested if not said"
+        draft.write("training.finetune.base", "nf4-dq" if draft.flag(nested) else "nf4", nested, note=note)
+        draft.only_if(form, ("nf4",), "another code of the same four bits")
+    else:
+        draft.harmless(four, "switched off")
+        for key in (nested, form):
+            draft.harmless(key, "nothing is quantised")
+    draft.only_if(eight, (False,), "parsim knows four bits; the frozen weights are taken in 16", "switched off")
+
+
+def write_saved(draft: ImportDraft, key: Key | None) -> None:
+    """Whole modules that are trained beside the adapters."""
+    names = listed(key)
+    if names and set(names) <= set(EMBEDDINGS):
+        draft.write("training.finetune.train_embeddings", True, key)
+    else:
+        draft.unmodelled(key, "parsim trains embedding and head beside adapters, nothing else")
+
+
+def names_or_all(key: Key | None) -> Any:
+    """Linear layers by name, or all of them."""
+    names = listed(key)
+    return "all-linear" if not names or names in (["all"], ["all-linear"]) else names
+
+
+def listed(key: Key | None) -> list[str]:
+    """A list, or a text with commas."""
+    if key is None:
+        return []
+    value = key.value if isinstance(key.value, list) else str(key.value).split(",")
+    return [str(name).strip() for name in value]
+
+
+PATH = "training.finetune"
+
+
+def finetuning(draft: ExportDraft) -> None:
+    """The calls of the script that make what was simulated."""
+    section, recipe = draft.job.settings.training.finetune, draft.job.built.training.finetune
+    if section is None or recipe is None:
+        return
+    for key, why in (
+        ("base_sharded", "it follows from how the script wraps the base"),
+        ("flat_gradients", "it is FSDP1's, not FSDP2's way"),
+    ):
+        draft.lacks(f"{PATH}.{key}", why)
+    if section.method == "freeze":
+        parts = section.freeze if isinstance(section.freeze, str) else str(section.freeze)
+        calls = [f"requires_grad_(False) on {parts}"]
+    else:
+        calls = [_adapters(section)]
+        if recipe.quantised:
+            calls.insert(0, _quantised(section, recipe.base))
+        elif recipe.base == "bf16":
+            calls.insert(0, "from_pretrained(dtype=torch.bfloat16)")
+    for key in ("method", "rank", "targets", "dropout", "train_embeddings", "base", "quantise_head", "freeze"):
+        draft.scripted(f"{PATH}.{key}", "; ".join(calls))
+    draft.script += calls
+
+
+def _adapters(section: FinetuneSection) -> str:
+    targets = section.targets if isinstance(section.targets, str) else list(section.targets)
+    arguments = [f"r={section.rank}", f"target_modules={targets!r}", f"lora_dropout={section.dropout:g}"]
+    if section.train_embeddings:
+        arguments.append("modules_to_save=['embed_tokens', 'lm_head']")
+    return f"LoraConfig({', '.join(arguments)})"
+
+
+def _quantised(section: FinetuneSection, base: str) -> str:
+    arguments = ["load_in_4bit=True", "bnb_4bit_quant_type='nf4'", f"bnb_4bit_use_double_quant={base == 'nf4-dq'}"]
+    if section.quantise_head:
+        arguments.append("llm_int8_skip_modules=[]")
+    return f"BitsAndBytesConfig({', '.join(arguments)})"

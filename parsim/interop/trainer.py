@@ -1,0 +1,238 @@
+"""Training arguments of Hugging Face's Trainer (YAML, JSON or a command line) and of LLaMA-Factory, with the files that they name.
+
+What is taken where nothing is said: huggingface/transformers, src/transformers/training_args.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from parsim.errors import Finding
+from parsim.interop import accelerate, deepspeed, deepspeed_zero
+from parsim.interop.command import Invocation, read_environment
+from parsim.interop.fsdp import write_fsdp
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.import_sections import (
+    Sizes,
+    missing_file,
+    neighbour,
+    write_accumulation,
+    write_launched,
+    write_micro_batch,
+    write_model,
+)
+from parsim.interop.keys import Key, Source, of_document
+from parsim.interop.llama_factory import write_factory
+from parsim.interop.peft import write_peft
+from parsim.interop.tables import key_table
+from parsim.interop.training_arguments import half_type, write_autocast, write_length, write_liger, write_optimizer, write_switches
+from parsim.scenario import files
+from parsim.scenario.placeholder import EXAMPLES
+
+
+@dataclass
+class Arguments:
+    """The keys of a training and of the files that it names."""
+
+    source: Source
+    deepspeed: Source | None = None
+    accelerate: Source | None = None
+    launch: Source = field(default_factory=lambda: Source((), key_table("huggingface")))
+
+
+def read_trainer(
+    draft: ImportDraft,
+    document: files.Document | None,
+    call: Invocation | None,
+    *,
+    factory: bool,
+    beside: Mapping[str, files.Document] | None = None,
+) -> None:
+    """Write the scenario of training arguments: a file's or a command's. `beside` are configurations that go with them, by tool."""
+    job = _job(draft, document, call, beside or {})
+    sizes = write_model(draft, job.source.of("model"))
+    if job.accelerate is not None:
+        accelerate.write_processes(draft, job.accelerate)
+    else:
+        write_launched(draft, job.launch)
+    length = write_length(draft, job.source, factory=factory)
+    _batch(draft, job)
+    _strategy(draft, job, sizes)
+    _optimizer(draft, job)
+    write_switches(draft, job.source)
+    if factory:
+        write_factory(draft, job.source, sizes)
+    else:
+        write_peft(draft, job.source)
+    write_liger(draft, job.source, sizes, length)
+    if call is not None:
+        read_environment(draft, call.environment)
+    draft.close(job.source)
+    draft.close(job.launch)
+    if job.deepspeed is not None:
+        draft.close(job.deepspeed)
+    if job.accelerate is not None:
+        draft.close(job.accelerate)
+
+
+def _job(draft: ImportDraft, document: files.Document | None, call: Invocation | None, beside: Mapping[str, files.Document]) -> Arguments:
+    """Reads what the arguments name: a file of arguments, DeepSpeed's, accelerate's."""
+    keys: list[Key] = []
+    launch: list[Key] = []
+    if document is not None:
+        keys += of_document(document, "huggingface").keys
+    if call is not None:
+        launch += call.launch
+        for word in call.positional:
+            if word.text.endswith((".json", ".yaml", ".yml")):
+                found = neighbour(word.text, draft.file)
+                if found is None:
+                    text = f"{word.text} is not there: the arguments in it are left out"
+                    draft.remarks.append(Finding(text, file=draft.file, line=word.line))
+                else:
+                    keys += of_document(files.read(Path(found)), "huggingface").keys
+        keys += call.options
+    job = Arguments(Source(_with_fsdp_file(draft, keys), key_table("huggingface")), launch=Source(launch, key_table("huggingface")))
+    config = job.launch.get("config_file") if call is not None and call.launcher == "accelerate" else None
+    if "accelerate" in beside:
+        job.accelerate = of_document(beside["accelerate"], "accelerate")
+    elif call is not None and call.launcher == "accelerate":
+        job.accelerate = _accelerate_of(draft, job, config)
+    key = job.source.get("deepspeed", "deepspeed_config")
+    if "deepspeed" in beside:
+        job.deepspeed = of_document(beside["deepspeed"], "deepspeed")
+        draft.harmless(key, "replaced by the configuration that is read")
+    elif key is not None:
+        job.deepspeed = _deepspeed_of(draft, key)
+    elif any(name.startswith("deepspeed.") for name in (key.name for key in job.source.keys)):
+        inner = [key for key in job.source.keys if key.name.startswith("deepspeed.")]
+        job.deepspeed = job.source.below("deepspeed.", key_table("deepspeed"))
+        job.source = Source((key for key in job.source.keys if key not in inner), job.source.table)
+    elif job.accelerate is not None:
+        job.deepspeed = accelerate.deepspeed_of(draft, job.accelerate)
+    return job
+
+
+def _accelerate_of(draft: ImportDraft, job: Arguments, config: Key | None) -> Source:
+    """Keys of the launcher's file, with its options on top."""
+    keys: list[Key] = []
+    if config is not None:
+        found = neighbour(str(config.value), draft.file)
+        if found is None:
+            draft.remarks.append(missing_file(config))
+            draft.fill("parallel.data.strategy", EXAMPLES["parallel.data.strategy"], config)
+        else:
+            keys += of_document(files.read(Path(found)), "accelerate").keys
+            draft.harmless(config, "it is read too")
+    for key in job.launch.keys:
+        section = next((section for word, section in accelerate.SECTIONS.items() if key.name.startswith(word)), "")
+        if key is not config:
+            keys.append(replace(key, name=f"{section}.{key.name}" if section else key.name))
+    job.launch = Source([config] if config is not None else [], job.launch.table)
+    return Source(keys, key_table("accelerate"))
+
+
+def _deepspeed_of(draft: ImportDraft, key: Key) -> Source | None:
+    found = neighbour(str(key.value), draft.file)
+    if found is None:
+        draft.remarks.append(missing_file(key))
+        draft.fill("parallel.data.strategy", EXAMPLES["parallel.data.strategy"], key)
+        draft.write("software.profile", "deepspeed", key)
+        return None
+    draft.write("software.profile", "deepspeed", key)
+    return of_document(files.read(Path(found)), "deepspeed")
+
+
+def _batch(draft: ImportDraft, job: Arguments) -> None:
+    source = job.source
+    micro, steps = source.of("training.micro_batch"), source.of("training.gradient_accumulation")
+    write_micro_batch(draft, micro, 8, "per_device_train_batch_size is 8 if not given")
+    write_accumulation(draft, steps, 1, "1 if not given")
+    if job.deepspeed is not None:
+        arguments = {"training.micro_batch": micro, "training.gradient_accumulation": steps, "training.global_batch": None}
+        deepspeed.merged_batch(draft, job.deepspeed, arguments)
+    if job.accelerate is not None:
+        draft.harmless(job.accelerate.get("deepspeed_config.gradient_accumulation_steps"), "the training arguments say it")
+    epochs, last = source.of("training.epochs"), source.get("max_steps")
+    if draft.given.examples is not None and (last is None or str(last.value) == "-1"):
+        passes = draft.number(epochs)
+        draft.write("training.examples", draft.given.examples, note="--examples")
+        draft.write("training.epochs", 3.0 if passes is None else passes, epochs, note="" if epochs else "3 if not given")
+    else:
+        draft.harmless(epochs, "how long the training lasts (--examples: samples of the data set)")
+    draft.harmless(last, "how long the training lasts")
+
+
+def _strategy(draft: ImportDraft, job: Arguments, sizes: Sizes | None) -> None:
+    """Types and what is sharded: by DeepSpeed, by FSDP, by accelerate's file, or not at all."""
+    source = job.source
+    half = half_type(draft, source)
+    fsdp = source.get("fsdp")
+    own = fsdp is not None and str(fsdp.value) not in ("", "False", "[]", "None")
+    asked = half
+    if half is None and job.accelerate is not None and (mixed := accelerate.precision_of(job.accelerate)) is not None:
+        asked = mixed
+    elif job.accelerate is not None and (mixed := accelerate.precision_of(job.accelerate)) is not None:
+        draft.harmless(mixed[1], "the training arguments say it")
+    if job.deepspeed is not None:
+        kind = job.accelerate.get("distributed_type") if job.accelerate is not None else None
+        type_: tuple[str, Key | None] = ("", None) if asked is None else ({"no": ""}.get(asked[0], asked[0]), asked[1])
+        deepspeed.write_precision(draft, job.deepspeed, type_)
+        deepspeed_zero.write_states(draft, job.deepspeed, sizes)
+        if kind is not None:
+            draft.write("software.profile", "deepspeed", kind)
+    elif "software.profile" in draft.lines:  # DeepSpeed's file is not there
+        draft.write("training.precision", asked[0] if asked else "fp32", asked[1] if asked else None)
+    else:
+        write_autocast(draft, source, asked)
+        if "parallel.data.strategy" in draft.lines:  # accelerate's file is not there
+            draft.write("software.profile", "pytorch-2")
+        elif job.accelerate is not None and not own:
+            accelerate.write_strategy(draft, job.accelerate, sizes, None, asked, whole=False)
+        elif own:
+            write_fsdp(draft, source, fsdp)
+            draft.write("software.profile", "pytorch-2")
+        else:
+            for key in source.keys:
+                if key.name.startswith("fsdp") and not draft.settled(key) and key.value is not None:
+                    draft.harmless(key, "nothing is sharded")
+            draft.write("parallel.data.strategy", "ddp", note="neither fsdp nor deepspeed")
+            draft.write("software.profile", "pytorch-2")
+        accelerate.write_reduction(draft)
+
+
+def _with_fsdp_file(draft: ImportDraft, keys: list[Key]) -> list[Key]:
+    """The keys with those of the file that ``fsdp_config`` names."""
+    key = next((key for key in keys if key.name == "fsdp_config" and isinstance(key.value, str)), None)
+    if key is None:
+        return keys
+    found = neighbour(str(key.value), draft.file)
+    if found is None:
+        draft.remarks.append(missing_file(key))
+        draft.unmodelled(key, "the file is not there")
+        return keys
+    draft.harmless(key, "it is read too")
+    return [
+        *keys,
+        *(replace(below, name=f"fsdp_config.{below.name}") for below in of_document(files.read(Path(found)), "huggingface").keys),
+    ]
+
+
+def _optimizer(draft: ImportDraft, job: Arguments) -> None:
+    """DeepSpeed's own optimizer and clipping, where its file says them; else those of the arguments."""
+    kind, clip = job.source.of("training.optimizer"), job.source.of("training.optimizer.clip_gradients")
+    if job.deepspeed is not None and deepspeed.write_optimizer(draft, job.deepspeed, known=True):
+        draft.harmless(kind, "DeepSpeed's own optimizer counts")
+    else:
+        write_optimizer(draft, job.source)
+    theirs = job.deepspeed.of("training.optimizer.clip_gradients") if job.deepspeed is not None else None
+    if theirs is not None and theirs.value != deepspeed_zero.AUTO:
+        if (value := draft.number(theirs)) is not None:
+            draft.write("training.optimizer.clip_gradients", value > 0, theirs)
+        draft.harmless(clip, "DeepSpeed's own counts")
+        return
+    draft.harmless(theirs, deepspeed.FOLLOWS)
+    limit, note = draft.number(clip), "" if clip else "max_grad_norm is 1.0 if not given"
+    draft.write("training.optimizer.clip_gradients", limit is None or limit > 0, clip, note=note)

@@ -1,0 +1,215 @@
+"""Which ranks meet: the axes along which work is split, the grid of ranks, and the process groups on it by name.
+
+A collective names its group, and everybody who has to know its members asks here, for one rank or for many at a time:
+
+=========  ========================================================================================
+group      members
+=========  ========================================================================================
+an axis    the ranks that differ along it only; data: along all axes that replicate the parameters
+shard      equal parts of data, consecutive ranks: together they hold one copy of the model states
+replica    the ranks that stand at the same place in each shard group
+model      the ranks of one copy of the parameters: they differ along the axes that split them
+world      all ranks
+tied-A-B   the same place on pipeline ranks A and B, which both hold a parameter (Megatron: embedding)
+offload    the rank and its own host
+=========  ========================================================================================
+
+The axes may be laid out in any order (`parallel.order`). A group of a part of an axis, or of parts of several axes together, is a
+row in `Groups.table`: its axes, and which of the ranks along them meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
+from typing import TYPE_CHECKING
+
+from parsim.errors import Finding, PlanError
+
+TENSOR, CONTEXT, DATA, PIPELINE = "tensor", "context", "data", "pipeline"
+
+AXES = (TENSOR, CONTEXT, DATA, PIPELINE)
+"""Axes of the grid of ranks, in the order in which they are laid out by default: neighbours along the first are consecutive ranks."""
+
+REPLICATING = (CONTEXT, DATA)
+"""Axes whose ranks hold the same parameters: gradients are reduced, and model states are sharded, over all of them together."""
+
+OPERATOR_AXES = (TENSOR, CONTEXT)
+"""Axes whose ranks share the operators of a layer, and so meet between them."""
+
+TIMED = (TENSOR, CONTEXT, "expert", PIPELINE, DATA)
+"""Axes whose communication a report tells apart, in its order."""
+
+SHARD, REPLICA, MODEL, WORLD = "shard", "replica", "model", "world"
+_TIED = "tied-"
+
+OFFLOAD = "offload"
+"""Copies over the host's links, and the optimizer's step in host memory: transfers of one rank with its own host."""
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Ranks = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A grid of ranks. `order` names the axes fastest varying first; `sizes` are their lengths, in that order.
+
+    Under Megatron's default order, which is that of `AXES`, tensor-parallel neighbours are consecutive ranks, hence on one node.
+    """
+
+    order: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, order: tuple[str, ...], sizes: Mapping[str, int]) -> Mesh:
+        """The grid whose axes, in this order, have the lengths that `sizes` gives by name."""
+        return cls(order, tuple(sizes[axis] for axis in order))
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return prod(self.sizes)
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the parameters."""
+        return prod(map(self.size, REPLICATING))
+
+    def size(self, axis: str) -> int:
+        """Length of one axis."""
+        return self._shape[axis][0]
+
+    def stride(self, axis: str) -> int:
+        """Distance in rank numbers between neighbours along an axis."""
+        return self._shape[axis][1]
+
+    @cached_property
+    def _shape(self) -> dict[str, tuple[int, int]]:
+        """axis -> (size, stride)"""
+        return {axis: (size, prod(self.sizes[:i])) for i, (axis, size) in enumerate(zip(self.order, self.sizes, strict=True))}
+
+    def coordinate(self, rank: int, axis: str) -> int:
+        """Where `rank` stands along `axis`."""
+        size, stride = self._shape[axis]
+        return rank // stride % size
+
+    def coordinates(self, axis: str) -> list[int]:
+        """Where every rank stands along `axis`."""
+        size, stride = self._shape[axis]
+        return [rank // stride % size for rank in range(self.ranks)]
+
+    def move(self, rank: int, axis: str, coordinate: int) -> int:
+        """The rank that differs from `rank` only by standing at `coordinate` along `axis`."""
+        size, stride = self._shape[axis]
+        return rank + (coordinate - rank // stride % size) * stride
+
+    def group(self, rank: int, *axes: str) -> Ranks:
+        """The ranks that share all coordinates with `rank` except along `axes`, ascending."""
+        base = rank - sum(self.coordinate(rank, axis) * self.stride(axis) for axis in axes)
+        return tuple(base + offset for offset in _offsets(self.order, self.sizes, axes))
+
+    def at(self, **coordinates: int) -> list[int]:
+        """All ranks with the given coordinates, ascending."""
+        ranks = [0]
+        for axis, (size, stride) in self._shape.items():
+            chosen = [coordinates[axis]] if axis in coordinates else range(size)
+            ranks = [rank + coordinate * stride for rank in ranks for coordinate in chosen]
+        return sorted(ranks)
+
+
+@lru_cache(maxsize=64)
+def _offsets(order: tuple[str, ...], sizes: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
+    """What the members of a group along some axes add to its first rank, ascending: the same for all of its groups."""
+    mesh = Mesh(order, sizes)
+    offsets = [0]
+    for axis in axes:
+        offsets = [offset + step * mesh.stride(axis) for offset in offsets for step in range(mesh.size(axis))]
+    return tuple(sorted(offsets))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ProcessGroups:
+    """One kind of group: the ranks that differ along `axes` only, or those of them that stand at the places of one of the `parts`."""
+
+    axes: tuple[str, ...]
+    timed: str
+    """axis whose time its collectives take in a breakdown"""
+    parts: tuple[tuple[int, ...], ...] = ()
+    """places among the ranks along `axes`, of the members of each group; empty: all of them meet"""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The process groups of a grid of ranks."""
+
+    mesh: Mesh
+    shard_size: int
+    """ranks that hold one copy of the model states together"""
+
+    @cached_property
+    def table(self) -> Mapping[str, ProcessGroups]:
+        """Every kind of group by its name, but for the tied ones."""
+        mesh = self.mesh
+        splitting = tuple(axis for axis in AXES if axis not in REPLICATING)
+        whole = PIPELINE if mesh.size(PIPELINE) > 1 else TENSOR
+        replicas, shard = mesh.replicas, self.shard_size
+        shards = tuple(tuple(range(first, first + shard)) for first in range(0, replicas, shard))
+        return {
+            **{axis: ProcessGroups((axis,), axis) for axis in AXES},
+            DATA: ProcessGroups(REPLICATING, DATA),
+            SHARD: ProcessGroups(REPLICATING, DATA, shards),
+            REPLICA: ProcessGroups(REPLICATING, DATA, tuple(zip(*shards, strict=True))),
+            MODEL: ProcessGroups(splitting, whole),
+            WORLD: ProcessGroups(AXES, DATA if replicas > 1 else whole),
+            OFFLOAD: ProcessGroups((), OFFLOAD),
+        }
+
+    def kind(self, name: str) -> ProcessGroups:
+        """The kind of group called `name`. Raises `PlanError` for one that does not exist."""
+        if name.startswith(_TIED):
+            return ProcessGroups((PIPELINE,), PIPELINE, (tuple(sorted(map(int, name.removeprefix(_TIED).split("-")))),))
+        if (kind := self.table.get(name)) is None:
+            known = ", ".join((*self.mesh.order, SHARD, REPLICA, MODEL, WORLD))
+            raise PlanError(
+                Finding(f"a collective along {name!r}, which is no axis", "parallel.data.strategy", name, f"use one of {known}")
+            )
+        return kind
+
+    def timed(self, name: str) -> str:
+        """The axis whose time the collectives of a group take."""
+        return self.kind(name).timed
+
+    def members(self, name: str, rank: int) -> Ranks:
+        """The ranks that meet `rank` in a collective of the group `name`, ascending."""
+        kind = self.kind(name)
+        along = self.mesh.group(rank, *kind.axes)
+        if not kind.parts:
+            return along
+        place = along.index(rank)
+        return tuple(along[other] for other in next(part for part in kind.parts if place in part))
+
+    def rows(self, name: str, pipeline_rank: int) -> NDArray[np.int64]:
+        """Every group `name` that a rank of this pipeline rank is in, shape (groups, members)."""
+        import numpy as np
+
+        kind, mesh = self.kind(name), self.mesh
+        firsts = mesh.at(**{PIPELINE: pipeline_rank, **dict.fromkeys(kind.axes, 0)})
+        along = np.array(firsts)[:, None] + np.array(mesh.group(0, *kind.axes))
+        return np.asarray(along[:, np.array(kind.parts)].reshape(-1, len(kind.parts[0])) if kind.parts else along)
+
+    def sends(self, source: int, target: int) -> NDArray[np.int64]:
+        """(sender, receiver) of every message from one pipeline rank to another, shape (messages, 2)."""
+        import numpy as np
+
+        senders = np.array(self.mesh.at(**{PIPELINE: source}))
+        return np.asarray(senders[:, None] + np.array([0, (target - source) * self.mesh.stride(PIPELINE)]))
+
+
+def tied_group(owner: int, copy: int) -> str:
+    """Name of the group of two pipeline ranks that hold copies of one parameter."""
+    return f"{_TIED}{owner}-{copy}"

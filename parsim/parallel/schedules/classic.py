@@ -1,0 +1,193 @@
+"""Schedules whose backward is one pass: naive, GPipe, 1F1B, interleaved 1F1B and PipeDream.
+
+Naive model parallelism runs one micro-batch at a time through all stages and back. GPipe: Huang et al., arXiv 1811.06965. 1F1B with a
+flush (PipeDream-Flush, DAPPLE): Narayanan et al., arXiv 2006.09503 and 2104.04473. Interleaved 1F1B: arXiv 2104.04473; its order and
+warm-up follow Megatron-LM, ``core/pipeline_parallel/schedules.py`` (commit d98e8a64). PipeDream, which has no flush: Narayanan et al.,
+SOSP 2019; a stage keeps the weight version that a micro-batch's forward used until its backward has used it too (weight stashing), and
+how many versions live and how stale they are follows from the order alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from parsim.errors import Finding, PlanError
+from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS, Schedule, Slot, SlotKind
+
+_BOTH = (SlotKind.FORWARD, SlotKind.FULL_BACKWARD)
+
+
+def naive(stages: int, micro_batches: int) -> Schedule:
+    """Each rank runs F and B of one micro-batch before the next; with one rank this is gradient accumulation.
+
+    Only one rank works at any time: T = m p (tF + tB).
+    """
+    return tuple(tuple(Slot(kind, rank, i) for i in range(micro_batches) for kind in _BOTH) for rank in range(stages))
+
+
+def gpipe(stages: int, micro_batches: int) -> Schedule:
+    """F of every micro-batch, then B of every micro-batch, both in ascending order (as torch's ScheduleGPipe).
+
+    T = (m + p - 1)(tF + tB); every rank holds the activations of all m micro-batches at the flush.
+    """
+    return tuple(tuple(Slot(kind, rank, i) for kind in _BOTH for i in range(micro_batches)) for rank in range(stages))
+
+
+def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
+    """Rank s warms up with min(m, p - 1 - s) forwards, then alternates F and B, then drains.
+
+    The time of GPipe at zero latency, with min(m, p - s) instead of m micro-batches in flight.
+    """
+    return tuple(
+        alternate(
+            [Slot(SlotKind.FORWARD, rank, i) for i in range(micro_batches)],
+            [Slot(SlotKind.FULL_BACKWARD, rank, i) for i in range(micro_batches)],
+            warm_up=stages - 1 - rank,
+        )
+        for rank in range(stages)
+    )
+
+
+def alternate(forwards: Sequence[Slot], backwards: Sequence[Slot], warm_up: int) -> tuple[Slot, ...]:
+    """`warm_up` forwards, then one forward and one backward in turn, then the backwards that are left."""
+    warm_up = min(warm_up, len(forwards))
+    steady = len(forwards) - warm_up
+    pairs = zip(forwards[warm_up:], backwards[:steady], strict=True)
+    return (
+        *forwards[:warm_up],  # warm-up: fill the pipeline
+        *(slot for pair in pairs for slot in pair),  # steady state: one forward, one backward
+        *backwards[steady:],  # drain
+    )
+
+
+def interleaved(stages: int, micro_batches: int, virtual_stages: int) -> Schedule:
+    """Chunk c on rank s is global stage c p + s; T = (m + (p - 1)/v)(tF + tB); v = 1 is 1F1B.
+
+    The micro-batches go round in groups of p: p of them through chunk 0, the same p through chunk 1, and so on.
+    Warm-up on rank s: min(m v, 2 (p - s - 1) + (v - 1) p). Raises `PlanError` unless m is divisible by p.
+    """
+    if rest := micro_batches % stages:
+        nearest = [count for count in (micro_batches - rest, micro_batches - rest + stages) if count]
+        raise PlanError(
+            Finding(
+                f"interleaved needs micro-batches divisible by pipeline stages (m % p = 0), but {micro_batches} % {stages} = {rest}",
+                path="parallel.pipeline.schedule",
+                value=micro_batches,
+                suggestion=f"use {' or '.join(map(str, nearest))} micro-batches, or schedule 1f1b",
+            )
+        )
+    if virtual_stages == 1:
+        return one_f_one_b(stages, micro_batches)
+    return tuple(_rank(rank, stages, micro_batches, virtual_stages) for rank in range(stages))
+
+
+def _rank(rank: int, stages: int, micro_batches: int, chunks: int) -> tuple[Slot, ...]:
+    forwards, backwards = [], []
+    for step in range(micro_batches * chunks):
+        group, within = divmod(step, stages * chunks)
+        chunk, offset = divmod(within, stages)
+        micro_batch = group * stages + offset
+        forwards.append(Slot(SlotKind.FORWARD, chunk * stages + rank, micro_batch))
+        backwards.append(Slot(SlotKind.FULL_BACKWARD, (chunks - 1 - chunk) * stages + rank, micro_batch))
+    return alternate(forwards, backwards, warm_up=2 * (stages - rank - 1) + (chunks - 1) * stages)
+
+
+def endless(rank: int, stages: int) -> Iterator[Slot]:
+    """The slots of one rank for ever: p - 1 - s forwards, then F and B in turn.
+
+    >>> from itertools import islice
+    >>> print(*islice(endless(2, 4), 6))
+    F2.0 F2.1 B2.0 F2.2 B2.1 F2.3
+    """
+    ahead = stages - 1 - rank  # the warm-up; no drain follows
+    for i in count():
+        yield Slot(SlotKind.FORWARD, rank, i)
+        if i >= ahead:
+            yield Slot(SlotKind.FULL_BACKWARD, rank, i - ahead)
+
+
+def pipedream(stages: int, micro_batches: int) -> Schedule:
+    """The first m micro-batches of the endless order, started empty and drained.
+
+    Raises `PlanError` unless m >= p: a shorter run never reaches the steady state that PipeDream's step time is about.
+    """
+    if micro_batches < stages:
+        raise PlanError(
+            Finding(
+                f"pipedream needs at least as many micro-batches as pipeline stages (m >= p), but {micro_batches} < {stages}",
+                path="parallel.pipeline.schedule",
+                value=micro_batches,
+                suggestion=f"use at least {stages} micro-batches, or schedule 1f1b",
+            )
+        )
+    return tuple(tuple(_first(micro_batches, endless(rank, stages))) for rank in range(stages))
+
+
+def _first(micro_batches: int, slots: Iterator[Slot]) -> Iterator[Slot]:
+    for slot in slots:
+        if slot.micro_batch < micro_batches:
+            yield slot
+        if slot.kind == SlotKind.FULL_BACKWARD and slot.micro_batch == micro_batches - 1:
+            return
+
+
+def staleness(slots: Sequence[Slot]) -> list[int]:
+    """Updates between a micro-batch's forward and its backward on one rank, by micro-batch, when every B updates.
+
+    >>> staleness(pipedream(4, 6)[0])
+    [0, 1, 2, 3, 3, 3]
+    """
+    seen: dict[Slot, int] = {}
+    stale: dict[int, int] = {}
+    updates = 0
+    for slot in slots:
+        if slot.kind == SlotKind.FORWARD:
+            seen[slot] = updates
+        else:
+            stale[slot.micro_batch] = updates - seen[Slot(SlotKind.FORWARD, slot.stage, slot.micro_batch)]
+            updates += 1
+    return [stale[i] for i in sorted(stale)]
+
+
+def weight_versions(slots: Sequence[Slot]) -> int:
+    """Most weight versions that one rank holds at once: the newest and those that micro-batches in flight still need.
+
+    >>> [weight_versions(row) for row in pipedream(4, 8)]
+    [4, 3, 2, 1]
+    """
+    versions, most = Versions(), 0
+    for slot in slots:
+        for _ in versions.step(slot.kind, slot.micro_batch):
+            most = max(most, versions.stashed)
+    return 1 + most
+
+
+class Versions:
+    """Which weight versions a PipeDream stage keeps besides the latest: those that micro-batches in flight still need."""
+
+    def __init__(self) -> None:
+        self._latest = 0
+        self._used: dict[int, int] = {}
+        self._stashed: set[int] = set()
+
+    @property
+    def stashed(self) -> int:
+        """Old versions kept now."""
+        return len(self._stashed)
+
+    def step(self, kind: str, micro_batch: int) -> Iterator[tuple[int, bool]]:
+        """(version, True) when it becomes old but needed, (version, False) when nobody needs it any more."""
+        if kind == SlotKind.FORWARD:
+            self._used[micro_batch] = self._latest
+            return
+        if kind not in GRADIENTS_OF_WEIGHTS:
+            return
+        mine = self._used.pop(micro_batch)
+        old, self._latest = self._latest, self._latest + 1
+        if mine in self._stashed and mine not in self._used.values():
+            self._stashed.discard(mine)
+            yield mine, False
+        if old in self._used.values():
+            self._stashed.add(old)
+            yield old, True
