@@ -84,7 +84,7 @@ def run(
 
     scenario = _load(file, overrides, override, trust_code=trust_code)
     command = _command(file, overrides, override, trust_code=bool(scenario.trusted_code))
-    with _placed(scenario), _deadlocks(scenario, command, as_json=as_json), busy("Simulating one step", quiet=quiet):
+    with scenario.placing(), _deadlocks(scenario, command, as_json=as_json), busy("Simulating one step", quiet=quiet):
         report = _signed(simulate(scenario, unfolded=unfolded), command)
     if sensitivity:
         from parsim.study.what_if import with_effects
@@ -116,10 +116,10 @@ def check(
 ) -> None:
     """Say whether a scenario is valid, without simulating it."""
     from parsim.scenario.build import build
-    from parsim.scenario.job import clock_of, plan_of
+    from parsim.scenario.built import clock_of, plan_of
 
     scenario = _load(file, overrides, override, trust_code=trust_code)
-    with _placed(scenario):
+    with scenario.placing():
         built = build(scenario)
         plan_of(built, clock_of(built))
     if as_json:
@@ -141,7 +141,7 @@ def show(
     """Print the complete scenario, every value with its origin."""
     scenario = _load(file, overrides, override, trust_code=trust_code)
     if program:
-        with _placed(scenario):
+        with scenario.placing():
             _show_program(scenario, as_json=as_json)
     elif as_json:
         say_json({"parsim": 1, "scenario": dict(scenario.written) if written else scenario.document()})
@@ -153,15 +153,6 @@ def _load(file: str, overrides: Sequence[str] | None, named: Iterable[str] | Non
     from parsim.scenario import load
 
     return load(file, *(overrides or ()), named=list(named or ()), trust_code=trust_code)
-
-
-@contextmanager
-def _placed(scenario: Scenario) -> Iterator[None]:
-    """Give the findings of the rooms that know no files their place in the user's."""
-    try:
-        yield
-    except InputError as error:
-        raise type(error)(scenario.findings_at(error.findings)) from error
 
 
 @contextmanager
@@ -201,7 +192,7 @@ def _show_program(scenario: Scenario, *, as_json: bool) -> None:
     from parsim.program.folding import fold
     from parsim.program.text import grid, to_text
     from parsim.scenario.build import build
-    from parsim.scenario.job import clock_of, plan_of
+    from parsim.scenario.built import clock_of, plan_of
 
     built = build(scenario)
     clock = clock_of(built)

@@ -6,12 +6,13 @@ arithmetic) and what to write instead. Findings are collected and raised togethe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from parsim.columns import json_value, visible
 
+Result = TypeVar("Result")
 MOST_PROBLEMS = 30
 """problems of one input that are listed, in text and JSON alike; the rest is counted"""
 _MOST_CHARACTERS = 15_000
@@ -98,6 +99,15 @@ class InputWarning(UserWarning):
 
 class ScenarioError(InputError):
     """A scenario file, an override or a value in it is wrong."""
+
+
+def attempt(step: Callable[[], Result], findings: list[Finding]) -> Result | None:
+    """The result of `step`; None where it raises `InputError`, whose findings go to `findings`."""
+    try:
+        return step()
+    except InputError as error:
+        findings += error.findings
+        return None
 
 
 class OutputError(InputError):

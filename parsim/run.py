@@ -32,9 +32,8 @@ from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
 from parsim.report.wiring import wiring_of
 from parsim.scenario.build import build
-from parsim.scenario.built import Built
+from parsim.scenario.built import Built, clock_of, plan_of
 from parsim.scenario.confidence import confidence
-from parsim.scenario.job import clock_of, plan_of
 from parsim.scenario.load import load
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, place_texts

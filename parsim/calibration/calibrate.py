@@ -119,15 +119,15 @@ def _believable(facts: DeviceFacts, tables: MeasuredTables, known: str | None) -
 
 
 def versions(torch: Any) -> dict[str, str]:
-    """Of everything that the times depend on."""
-    found = {"parsim": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+    """Versions of everything that the measured times depend on."""
+    known = {"parsim": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     for key in ("cuda", "hip"):
         if value := getattr(torch.version, key, None):
-            found[key] = str(value)
+            known[key] = str(value)
     if torch.cuda.is_available():
-        found["cudnn"] = str(torch.backends.cudnn.version())
-    found["system"] = f"{platform.system()} {platform.release()}"
-    return found
+        known["cudnn"] = str(torch.backends.cudnn.version())
+    known["system"] = f"{platform.system()} {platform.release()}"
+    return known
 
 
 def _device(torch: Any, wanted: str | None) -> str:

@@ -81,7 +81,7 @@ def fit(device: Device, tables: MeasuredTables) -> Fit:
 
 
 def analytic(device: Device, shape: Shape) -> float:
-    """Time by the model alone [s]."""
+    """Time of a kernel by the analytic model, without measured tables [s]."""
     return gemm_time(device, shape) if not hasattr(shape, "heads") else attention_time(device, shape)  # type: ignore[arg-type]
 
 
@@ -194,7 +194,7 @@ def _left_out(device: Device, rows: Sequence[tuple[Shape, float]]) -> FitErrors 
 
 
 def _errors(pairs: Iterable[tuple[float, float]]) -> FitErrors | None:
-    found = sorted(abs(predicted / measured - 1) for predicted, measured in pairs)
-    if not found:
+    misses = sorted(abs(predicted / measured - 1) for predicted, measured in pairs)
+    if not misses:
         return None
-    return FitErrors(len(found), median(found), found[min(len(found) - 1, math.ceil(0.9 * len(found)) - 1)], found[-1])
+    return FitErrors(len(misses), median(misses), misses[min(len(misses) - 1, math.ceil(0.9 * len(misses)) - 1)], misses[-1])

@@ -43,10 +43,10 @@ class Operation:
     def dims(self, index: int) -> tuple[int, ...]:
         """Shape of an input; empty where it is not recorded."""
         listed = self.args.get("Input Dims", self.args.get("Input dims"))
-        found = listed[index] if isinstance(listed, list) and len(listed) > index else None
-        if not isinstance(found, list) or not all(type(size) is int and size > 0 for size in found):
+        sizes = listed[index] if isinstance(listed, list) and len(listed) > index else None
+        if not isinstance(sizes, list) or not all(type(size) is int and size > 0 for size in sizes):
             return ()
-        return tuple(found)
+        return tuple(sizes)
 
     def above(self) -> Iterable[Operation]:
         """The operations that enclose this one, innermost first."""
@@ -58,7 +58,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWork:
-    """Work on the device."""
+    """A kernel, copy or memset on the device."""
 
     name: str
     kind: str
@@ -129,8 +129,8 @@ def _document(raw: bytes, name: str) -> dict[str, Any] | list[Any]:
     events = whole.get("traceEvents") if isinstance(whole, dict) else whole
     if not isinstance(events, list):
         raise ScenarioError(Finding("has no traceEvents", suggestion=REPAIR, file=name))
-    found: dict[str, Any] | list[Any] = whole
-    return found
+    document: dict[str, Any] | list[Any] = whole
+    return document
 
 
 def events_of(raw: bytes, name: str) -> tuple[list[Any], dict[str, Any]]:
@@ -193,23 +193,23 @@ def _id(args: Mapping[str, Any], key: str) -> int | str | None:
 
 def _operations(events: list[Any]) -> list[Operation]:
     """The host's operations with their nesting, by thread and time."""
-    found = [
+    operations = [
         Operation(
             str(event.get("name")), (str(event.get("pid")), str(event.get("tid"))), float(event["ts"]), float(event["dur"]), _args(event)
         )
         for event in events
         if event.get("cat") in ("cpu_op", "user_annotation")
     ]
-    found.sort(key=lambda entry: (str(entry.thread), entry.start, -entry.duration))
+    operations.sort(key=lambda entry: (str(entry.thread), entry.start, -entry.duration))
     open_: list[Operation] = []
-    for entry in found:
+    for entry in operations:
         while open_ and (open_[-1].thread != entry.thread or open_[-1].start + open_[-1].duration <= entry.start):
             open_.pop()
         if open_:
             entry.parent = open_[-1]
             open_[-1].children.append(entry)
         open_.append(entry)
-    return found
+    return operations
 
 
 def _kernels(events: list[Any], operations: list[Operation]) -> Iterable[DeviceWork]:

@@ -102,14 +102,14 @@ def _shape(operation: Operation) -> Gemm | None:
 
 def _forward_products(operations: Iterable[Operation]) -> dict[int, Gemm]:
     """Sequence number of autograd -> the product of the forward pass."""
-    found: dict[int, Gemm] = {}
+    products: dict[int, Gemm] = {}
     for operation in operations:
         number = _number(operation)
         if operation.name in _PRODUCTS and number is not None and not _in_backward(operation):
             shape = _shape(operation)
             if shape is not None:
-                found[number] = shape
-    return found
+                products[number] = shape
+    return products
 
 
 def _number(operation: Operation) -> int | None:
@@ -134,7 +134,7 @@ def _step(operation: Operation, shape: Gemm, forward: Mapping[int, Gemm]) -> str
     """
     if not _in_backward(operation):
         return "forward"
-    number = next((found for above in operation.above() if (found := _number(above)) is not None), None)
+    number = next((sequence for above in operation.above() if (sequence := _number(above)) is not None), None)
     origin = forward.get(number) if number is not None else None
     if origin is not None:
         dims = (shape.m, shape.n, shape.k)
@@ -228,7 +228,7 @@ def _collectives(kernels: Sequence[DeviceWork], notes: list[str]) -> Iterator[Co
 
 
 def _inside(operation: Operation, names: Mapping[str, Any]) -> Iterator[Operation]:
-    """Operations called so anywhere inside."""
+    """Operations with one of these names at any depth inside `operation`."""
     for child in operation.children:
         if child.name in names:
             yield child
@@ -312,7 +312,7 @@ def import_profile(path: str, *, device: str | None = None, name: str | None = N
 
 
 def _facts(trace: ProfilerTrace) -> DeviceFacts:
-    """The first device that the trace names."""
+    """Facts about the first device that the trace names."""
     first: Mapping[str, Any] = trace.devices[0] if trace.devices else {}
 
     def number(key: str) -> int:
@@ -334,11 +334,11 @@ def _facts(trace: ProfilerTrace) -> DeviceFacts:
 def _versions(trace: ProfilerTrace) -> dict[str, str]:
     keys = {"cuda": ("cuda_runtime_version", "CUDA Runtime"), "driver": ("cuda_driver_version",), "nccl": ("nccl_version",),
             "torch": ("pytorch_version", "torch_version")}  # fmt: skip
-    found = {name: next((str(trace.about[key]) for key in known if trace.about.get(key)), "") for name, known in keys.items()}
+    versions = {name: next((str(trace.about[key]) for key in known if trace.about.get(key)), "") for name, known in keys.items()}
     distributed = trace.about.get("distributedInfo")
     if isinstance(distributed, Mapping) and distributed.get("nccl_version"):
-        found["nccl"] = str(distributed["nccl_version"])
-    return {name: version for name, version in found.items() if version}
+        versions["nccl"] = str(distributed["nccl_version"])
+    return {name: version for name, version in versions.items() if version}
 
 
 def _date(trace: ProfilerTrace) -> str:

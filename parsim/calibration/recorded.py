@@ -49,12 +49,12 @@ def read_recorded(paths: Sequence[str | Path], steps: int | None = None) -> Reco
     notes: list[str] = []
     for number, path in enumerate(paths):
         try:
-            found = _of_file(path, number, steps, notes)
+            windows = _of_file(path, number, steps, notes)
         except ScenarioError as error:
             findings += error.findings
             continue
-        findings += [Finding(f"rank {rank} stands in an earlier file, too", file=str(path)) for rank in found if rank in ranks]
-        ranks |= found
+        findings += [Finding(f"rank {rank} stands in an earlier file, too", file=str(path)) for rank in windows if rank in ranks]
+        ranks |= windows
     if findings:
         raise ScenarioError(findings)
     return Recorded(ranks, ", ".join(Path(path).name for path in paths), tuple(dict.fromkeys(notes)))
@@ -73,14 +73,14 @@ def _of_file(path: str | Path, number: int, steps: int | None, notes: list[str])
     rank = _rank(about, name, number)
     windows = _windows(events, work, steps, name, notes)
     starts = sorted(window[0] for window in windows)
-    found = []
+    recorded = []
     for begin, end, count in windows:
         after = next((start for start in starts if start > begin), float("inf"))
         mine = [event for event in work if begin <= event["ts"] < (after if after < float("inf") else max(end, event["ts"] + 1))]
         last = max((event["ts"] + event["dur"] for event in mine), default=end)
         stretches = tuple(stretch for event in mine if (stretch := _stretch(event, notes)) is not None)
-        found.append(Window(begin * 1e-6, max(end, min(last, after)) * 1e-6, stretches, count))
-    return {rank: tuple(found)}
+        recorded.append(Window(begin * 1e-6, max(end, min(last, after)) * 1e-6, stretches, count))
+    return {rank: tuple(recorded)}
 
 
 def _rank(about: Mapping[str, Any], name: str, number: int) -> int:

@@ -34,7 +34,7 @@ Linear = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How far the sweeps go."""
+    """Shapes, sizes and types that the sweeps run."""
 
     linears: Sequence[Linear]
     dtypes: Sequence[str]
@@ -89,7 +89,7 @@ class Sweeper:
     say: Callable[[str], None] = lambda _: None
 
     def run(self, extent: Extent) -> MeasuredTables:
-        """All sweeps."""
+        """Run all sweeps; the tables that they filled."""
         self.launch()
         self.copies(extent.copies)
         for dtype in extent.dtypes:
@@ -144,9 +144,9 @@ class Sweeper:
                     self._product(step, shape, dtype, self.watch.time(calls))
 
     def _product(self, step: str, shape: Gemm, dtype: str, time: Timing) -> None:
-        found = Gemm(shape.m, shape.n, shape.k, 1, dtype, _ELEMENT[dtype], weight_gradient=step == "backward_weight")
-        if all((row.shape, row.step) != (found, step) for row in self.tables.gemm):
-            self.tables.gemm.append(Product(found, step, time))
+        product = Gemm(shape.m, shape.n, shape.k, 1, dtype, _ELEMENT[dtype], weight_gradient=step == "backward_weight")
+        if all((row.shape, row.step) != (product, step) for row in self.tables.gemm):
+            self.tables.gemm.append(Product(product, step, time))
 
     def attention(self, cores: Sequence[tuple[int, int, int, int, bool]], dtypes: Sequence[str]) -> None:
         """Fused attention forward and backward, every kernel that runs here."""

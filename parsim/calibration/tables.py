@@ -158,8 +158,8 @@ def cpu_facts(torch: Any) -> DeviceFacts:
     """The processor that PyTorch computes on."""
     name = platform.processor() or platform.machine() or "CPU"
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-        name = found[1].strip() if found else name
+        model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        name = model[1].strip() if model else name
     except OSError:
         pass
     threads = int(torch.get_num_threads())
@@ -170,15 +170,15 @@ def cpu_facts(torch: Any) -> DeviceFacts:
 
 def cuda_facts(torch: Any, index: int = 0) -> DeviceFacts:
     """A GPU, by its driver."""
-    found = torch.cuda.get_device_properties(index)
+    properties = torch.cuda.get_device_properties(index)
     hip = getattr(torch.version, "hip", None)
-    capability = 0.0 if hip else float(f"{found.major}.{found.minor}")
+    capability = 0.0 if hip else float(f"{properties.major}.{properties.minor}")
     dtypes = ["fp16", "fp32"] if not hip and capability < 8.0 else ["bf16", "fp16", "tf32", "fp32"]
     return DeviceFacts(
-        name=str(found.name),
-        memory=int(found.total_memory),
-        sms=int(found.multi_processor_count),
-        cache=int(getattr(found, "L2_cache_size", 0)),
+        name=str(properties.name),
+        memory=int(properties.total_memory),
+        sms=int(properties.multi_processor_count),
+        cache=int(getattr(properties, "L2_cache_size", 0)),
         capability=capability,
         vendor="AMD" if hip else "NVIDIA",
         dtypes=tuple(dtypes),
@@ -193,7 +193,7 @@ def catalogue_name(name: str, memory: int = 0, sms: int = 0) -> str | None:
     factor decide, as far as they are given.
     """
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
-    found = []
+    candidates = []
     for candidate in files.names("devices"):
         parts = candidate.split("-")
         family = {part for part in parts if part not in ("pcie", "sxm", "sxm2") and not re.fullmatch(r"[0-9]+gb", part)}
@@ -206,16 +206,16 @@ def catalogue_name(name: str, memory: int = 0, sms: int = 0) -> str | None:
             continue
         said = [word for word in words if re.fullmatch(r"[0-9]+gb", word)]
         form = ("pcie" in parts) == ("pcie" in words)
-        found.append((not form, bool(said) and not set(said) & set(parts), candidate))
-    return min(found)[2] if found else None
+        candidates.append((not form, bool(said) and not set(said) & set(parts), candidate))
+    return min(candidates)[2] if candidates else None
 
 
 def _cpu_flags() -> str:
     try:
-        found = re.search(r"^flags\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        flags = re.search(r"^flags\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return ""
-    return found[1] if found else ""
+    return flags[1] if flags else ""
 
 
 def _last_cache() -> int:

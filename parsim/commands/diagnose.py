@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.errors import Finding, InputError, ScenarioError
+from parsim.errors import Finding, ScenarioError, attempt
 from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
-    from parsim.scenario import Scenario
     from parsim.study.diagnose import Diagnosis, MeasuredStep
     from parsim.study.diagnose_classes import Recorded
     from parsim.study.diagnose_trace import Evidence
@@ -66,27 +64,29 @@ def diagnose(
     from parsim.study.diagnose import Simulator, explain_step
     from parsim.study.diagnose_causes import parameters
     from parsim.study.diagnose_text import document, text
+    from parsim.study.diagnose_trace import attributed
     from parsim.study.diagnose_wires import read_wires, with_wires
 
     _usable(step_time, peak_memory, trace, nccl_log, perfetto=perfetto, steps=steps)
-    scenario, recorded, asked = _inputs(file, overrides, override, step_time, peak_memory, trace, steps, trust_code=trust_code)
-    shown = _shown(quiet=quiet or as_json)
-    with _placed(scenario):
-        found = explain_step(asked, shown)
+    asked, recorded = _inputs(file, overrides, override, step_time, peak_memory, trace, steps, trust_code=trust_code)
+    scenario = asked.scenario
+    shown = partial(progress, quiet=quiet or as_json)
+    with scenario.placing():
+        diagnosis = explain_step(asked, shown)
         wires = None
         if nccl_log is not None:
-            causes = parameters(scenario, found.built, found.report)
-            wires = read_wires(nccl_log, found.built, causes)
-            with_wires(found, wires, causes, Simulator(scenario))
-        evidence = _evidence(found, recorded, shown) if recorded is not None else None
+            causes = parameters(scenario, diagnosis.built, diagnosis.report)
+            wires = read_wires(nccl_log, diagnosis.built, causes)
+            with_wires(diagnosis, wires, causes, Simulator(scenario))
+        evidence = None if recorded is None else attributed(scenario, diagnosis.built, diagnosis.report, recorded, shown)
     written = [] if evidence is None else [_perfetto(evidence, perfetto, file, as_json=as_json)]
     if save is not None:
-        _save(save, file, overrides, override, found, evidence)
+        _save(save, file, overrides, override, diagnosis, evidence)
         written.append(save)
     if as_json:
-        say_json(document(found, evidence, wires))
+        say_json(document(diagnosis, evidence, wires))
         return
-    say(text(found, evidence, wires))
+    say(text(diagnosis, evidence, wires))
     for path in filter(None, written):
         say(f"Wrote {path}")
 
@@ -121,59 +121,32 @@ def _inputs(
     steps: int | None,
     *,
     trust_code: bool,
-) -> tuple[Scenario, Recorded | None, MeasuredStep]:
-    """The scenario, what was recorded, and what was measured; every problem of the three at once."""
+) -> tuple[MeasuredStep, Recorded | None]:
+    """What was measured of which scenario, and what was recorded; every problem of them at once."""
     from dataclasses import replace
 
     from parsim.scenario import load
     from parsim.study.diagnose import question
 
     findings: list[Finding] = []
-
-    def attempt(step: Callable[[], Any]) -> Any:
-        try:
-            return step()
-        except InputError as error:
-            findings.extend(error.findings)
-            return None
-
-    scenario = attempt(lambda: load(file, *(overrides or ()), named=list(named or ()), trust_code=trust_code))
-    asked = attempt(lambda: question(scenario, step_time, peak_memory))
+    scenario: Any = attempt(lambda: load(file, *(overrides or ()), named=list(named or ()), trust_code=trust_code), findings)
+    asked = attempt(lambda: question(scenario, step_time, peak_memory), findings)
     recorded = None
     if trace:
         from parsim.calibration.recorded import read_recorded
 
-        recorded = attempt(lambda: read_recorded(trace, steps))
-    if findings:
+        recorded = attempt(lambda: read_recorded(trace, steps), findings)
+    if findings or asked is None:
         raise ScenarioError(findings)
     if recorded is not None and asked.step_time is None:
         asked = replace(asked, step_time=recorded.step_time)
-    return scenario, recorded, asked
-
-
-def _shown(*, quiet: bool) -> Callable[[str, list[Any], int], Iterable[Any]]:
-    return partial(progress, quiet=quiet)
-
-
-@contextmanager
-def _placed(scenario: Scenario) -> Iterator[None]:
-    """Give the findings of the rooms that know no files their place in the user's."""
-    try:
-        yield
-    except InputError as error:
-        raise type(error)(scenario.findings_at(error.findings)) from error
-
-
-def _evidence(found: Diagnosis, recorded: Recorded, shown: Callable[[str, list[Any], int], Iterable[Any]]) -> Evidence:
-    from parsim.study.diagnose_trace import attributed
-
-    return attributed(found.question.scenario, found.built, found.report, recorded, shown)
+    return asked, recorded
 
 
 def _perfetto(evidence: Evidence, path: Path | None, file: str, *, as_json: bool) -> Path | None:
     """Write recorded and predicted step; nothing beside a JSON document unless asked to."""
     from parsim.report.write import make_folder
-    from parsim.study.diagnose_perfetto import write_comparison
+    from parsim.study.diagnose_files import write_comparison
 
     if path is None and as_json:
         return None
@@ -188,13 +161,13 @@ def _perfetto(evidence: Evidence, path: Path | None, file: str, *, as_json: bool
 
 
 def _save(
-    path: Path, file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, found: Diagnosis, evidence: Evidence | None
+    path: Path, file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, diagnosis: Diagnosis, evidence: Evidence | None
 ) -> None:
     """Write the scenario with what explains the run; a path of the user's is written as the new file finds it."""
     from parsim.scenario import files
-    from parsim.study.diagnose_text import saved
+    from parsim.study.diagnose_files import saved
 
-    blocks = _blocks(found, evidence)
+    blocks = _blocks(diagnosis, evidence)
     if not blocks:
         raise ScenarioError(Finding("nothing explains the run, so there is nothing to save", "--save", str(path), file="command line"))
     source = files.find("scenarios", file)
@@ -204,12 +177,12 @@ def _save(
     write_new(path, saved(extends, overrides or (), named or (), blocks, str(path)))
 
 
-def _blocks(found: Diagnosis, evidence: Evidence | None) -> Mapping[str, Sequence[str]]:
+def _blocks(diagnosis: Diagnosis, evidence: Evidence | None) -> Mapping[str, Sequence[str]]:
     """Name -> overrides: what the trace shows together, then each cause that alone explains the step time."""
     blocks: dict[str, Sequence[str]] = {}
     if evidence is not None and evidence.best:
         blocks["calibrated"] = evidence.arguments
-    for one in found.explanations:
+    for one in diagnosis.explanations:
         if one.explains:
             name = one.cause.name if one.value is not None else f"{one.cause.name}_{getattr(one.cause, 'value', '')}"
             blocks.setdefault(name.replace(" ", "_"), one.arguments)

@@ -73,8 +73,8 @@ def show(topology: Topology, nodes: Nodes = 1, as_json: Json = False, debug: Deb
     """Print links by class, bisection bandwidth, the GPUs' ways to their NICs, and what they share."""
     from parsim.study.topology import document, survey, text
 
-    found = survey(topology, nodes)
-    say_json(document(found)) if as_json else say(text(found))
+    survey_ = survey(topology, nodes)
+    say_json(document(survey_)) if as_json else say(text(survey_))
 
 
 @topologies.command()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from parsim.errors import Finding, InputError, ScenarioError
+from parsim.errors import Finding, ScenarioError, attempt
 from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json
 from parsim.units import whole
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from parsim.report.schedule_scene import Scene
     from parsim.study.schedule import ScheduleDeadlockError
 
-T = TypeVar("T")
 _FORMATS = ("pdf", "svg", "pgf", "png")
 _INCHES = {"in": 1.0, "inch": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27, "bp": 1 / 72.0}
 """TeX's units of length; pt is what \\the\\columnwidth prints"""
@@ -74,20 +72,18 @@ def schedule(
 
     findings: list[Finding] = []
     figures = [*(out or ()), *([pdf] if pdf is not None else ())]
-    inches = _checked(findings, _inches, width)
+    inches = attempt(lambda: _inches(width), findings)
     findings += [*_options(sends, labels), *_files(figures, pdf, csv)]
-    size = _checked(findings, _bytes, activation)
-    chunks = _checked(findings, _chunks, virtual)
-    seconds = _checked(
-        findings, lambda passes: read_times(passes, communication=comm, stage_times=stage_times, overlap=sends != "blocking"), times
-    )
-    found = _checked(findings, lambda wanted: entries(wanted, ranks, micro_batches, chunks or (1,), trust_code=trust_code), names)
-    if csv is not None and found is not None and len(found) != 1:
-        findings.append(Finding(f"a table holds one schedule, not {len(found)}", "--csv", str(csv), "name one schedule"))
-    if findings or found is None or seconds is None or inches is None:
+    size = attempt(lambda: _bytes(activation), findings)
+    chunks = attempt(lambda: _chunks(virtual), findings)
+    seconds = attempt(lambda: read_times(times, communication=comm, stage_times=stage_times, overlap=sends != "blocking"), findings)
+    schedules = attempt(lambda: entries(names, ranks, micro_batches, chunks or (1,), trust_code=trust_code), findings)
+    if csv is not None and schedules is not None and len(schedules) != 1:
+        findings.append(Finding(f"a table holds one schedule, not {len(schedules)}", "--csv", str(csv), "name one schedule"))
+    if findings or schedules is None or seconds is None or inches is None:
         raise ScenarioError(findings)
     try:
-        results = study.simulate(found, seconds, size)
+        results = study.simulate(schedules, seconds, size)
     except study.ScheduleDeadlockError as error:
         _stuck(error, as_json=as_json)
         raise typer.Exit(error.exit_code) from None
@@ -98,7 +94,7 @@ def schedule(
     if csv is not None:
         from parsim.report.write import write_new
 
-        write_new(csv, table_text(found[0]))
+        write_new(csv, table_text(schedules[0]))
     written = [str(file) for file in (*figures, *([csv] if csv is not None else ()))]
     if as_json:
         say_json(document(results, seconds) | ({"files": written} if written else {}))
@@ -106,17 +102,8 @@ def schedule(
         say("\n".join([text(results, seconds), *letters, *([f"\nWrote {', '.join(written)}"] if written else [])]))
 
 
-def _checked(findings: list[Finding], read: Callable[[Any], T], value: Any) -> T | None:
-    """What `read` makes of `value`; None, and more findings, where it cannot."""
-    try:
-        return read(value)
-    except InputError as error:
-        findings += error.findings
-        return None
-
-
 def _options(sends: str, labels: str) -> list[Finding]:
-    """Words that are none."""
+    """Findings for words that the options do not know."""
     return [
         Finding(f"{value!r} is not known", option, value, f"write {' or '.join(known)}")
         for option, value, known in (("--sends", sends, ("overlapped", "blocking")), ("--labels", labels, _LABELS))
@@ -144,9 +131,9 @@ def _files(figures: list[Path], pdf: Path | None, csv: Path | None) -> list[Find
 
 
 def _inches(text: str) -> float:
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]+)\s*", text.lower())
+    length = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]+)\s*", text.lower())
     try:
-        value = float(found[1]) * _INCHES[found[2]] if found else nan
+        value = float(length[1]) * _INCHES[length[2]] if length else nan
     except (ValueError, KeyError):
         value = nan
     if isnan(value):
@@ -176,7 +163,7 @@ def _chunks(text: str) -> tuple[int, ...]:
 
 
 def _write(files: list[Path], scene: Scene) -> None:
-    """Draw all before the first is written."""
+    """Draw all figures, then write them: none is written where one cannot be drawn."""
     from parsim.report.write import write_file
 
     for file, data in [(file, _figure(file, scene)) for file in files]:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.errors import Finding, InputError, ScenarioError
+from parsim.errors import Finding, ScenarioError
 from parsim.terminal import Debug, Json, TrustCode, say, say_json
 from parsim.units import whole
 
 if TYPE_CHECKING:
     from parsim.report import Report
-    from parsim.scenario import Scenario
 
 OUT = Path("trace.json.gz")
 
@@ -57,7 +56,8 @@ def trace(
     wanted = _options(ranks, rank, per_rank=per_rank, recorded=recorded, memory_snapshot=memory_snapshot)
     others = [_recorded(str(path)) for path in recorded or ()]
     scenario = load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
-    report = _placed(simulate, scenario, unfolded=unfolded)
+    with scenario.placing():
+        report = simulate(scenario, unfolded=unfolded)
     documents: dict[str, Any] = {"parsim": 1}
     said: list[str] = []
     try:
@@ -68,15 +68,6 @@ def trace(
     except ValueError as error:
         raise ScenarioError(Finding(str(error), suggestion="--unfolded simulates every rank", file="command line")) from None
     say_json(documents) if as_json else say("\n".join(said))
-
-
-def _placed(simulate: Any, scenario: Scenario, *, unfolded: bool) -> Report:
-    """The report; findings get their place in the user's file."""
-    try:
-        report: Report = simulate(scenario, unfolded=unfolded)
-    except InputError as error:
-        raise type(error)(scenario.findings_at(error.findings)) from error
-    return report
 
 
 def _options(

@@ -43,15 +43,15 @@ def runs(
     suffix = None if plot is None else picture_kind(plot)
     grades = tuple(one for one in GRADES if not grade or one in grade)
     watch = partial(progress, "Predicting published runs")
-    found = validate(published(data, source or ()), fitted(data), grades, jobs=jobs, watch=watch)
+    compared = validate(published(data, source or ()), fitted(data), grades, jobs=jobs, watch=watch)
     if plot is not None and suffix is not None:
         from parsim.report.write import write_file
 
-        write_file(plot, picture(found, suffix))
+        write_file(plot, picture(compared, suffix))
     if as_json:
-        say_json(document(found))
+        say_json(document(compared))
     else:
-        say(text(found, rows=not summary) + (f"\nWrote {plot}" if plot is not None else ""))
+        say(text(compared, rows=not summary) + (f"\nWrote {plot}" if plot is not None else ""))
 
 
 @validations.command()
@@ -67,8 +67,8 @@ def nccl(
     from parsim.validation.collectives import measurements
     from parsim.validation.predicted_collectives import document, text, validate
 
-    found = validate(measurements(data), PROFILES if profile is None else [known(profile).name])
-    say_json(document(found)) if as_json else say(text(found))
+    compared = validate(measurements(data), PROFILES if profile is None else [known(profile).name])
+    say_json(document(compared)) if as_json else say(text(compared))
 
 
 @validations.command()
@@ -83,9 +83,9 @@ def gemm(
     from parsim.validation.predicted_kernels import document, picture, text, validate
 
     suffix = None if plot is None else picture_kind(plot)
-    found = validate(kernel_measurements(data))
+    compared = validate(kernel_measurements(data))
     if plot is not None and suffix is not None:
         from parsim.report.write import write_file
 
-        write_file(plot, picture(found, suffix))
-    say_json(document(found)) if as_json else say(text(found) + (f"\nWrote {plot}" if plot is not None else ""))
+        write_file(plot, picture(compared, suffix))
+    say_json(document(compared)) if as_json else say(text(compared) + (f"\nWrote {plot}" if plot is not None else ""))

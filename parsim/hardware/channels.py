@@ -9,7 +9,7 @@ the same NIC. A channel's rate is what it reaches while all channels of the grou
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from weakref import WeakKeyDictionary
@@ -19,10 +19,11 @@ import numpy as np
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.node import Node
-from parsim.hardware.fabric.routes import TIER_NETWORK, TIER_SWITCH, Route, join, unreachable
+from parsim.hardware.fabric.routes import TIER_NETWORK, Route, join, unreachable
+from parsim.hardware.nccl.packing import LARGEST_TABLE, Packing
 from parsim.hardware.nccl.rings import Channel, plans_of, ring_channel
-from parsim.hardware.nccl.task import Ring, make_ring
-from parsim.hardware.rings import RingSearch
+from parsim.hardware.nccl.task import Ring, Task, distinct, make_ring
+from parsim.hardware.nccl.wiring import wiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +125,42 @@ def _closed(machine: Node, locals_: tuple[int, ...]) -> list[Ring]:
         return [_in_order(machine, locals_)]
     if not _any_nvlink(machine, locals_):
         return [_in_order(machine, machine.pcie_order(locals_))]
-    finder = machine.finder
-    search = RingSearch(len(locals_), lambda a, b: _candidates(machine, locals_, a, b), finder.capacity, finder.unit)
-    packed = search.best()
-    if not packed:
-        return [_in_order(machine, machine.pcie_order(locals_))]
-    return [make_ring([locals_[member] for member in one.order], one.hops) for one in packed]
+    packed = _packed(machine, locals_, None)
+    return packed or [_in_order(machine, machine.pcie_order(locals_))]
+
+
+class _GraphTask(Task):
+    """A search at the capacities of the graph: every capacity on the way, and that of one of several parallel links, is a speed to try."""
+
+    @property
+    def patient(self) -> bool:
+        return True
+
+    @property
+    def planned(self) -> list[float]:
+        return self.capacity
+
+    def between(self, a: int, b: int) -> list[Route]:
+        """NVLink if there is any; else NVLink through another member, and PCIe."""
+        machine, names = self.node, self.node.gpu_names
+        direct = machine.finder.nvlink(names[a], names[b])
+        if direct is not None:
+            return [direct]
+        relayed = machine.finder.neighbours(names[a], names[b], (names[local] for local in self.group))
+        host = machine.finder.host(names[a], names[b], staged=not machine.p2p)
+        return [*relayed, host] if host is not None else relayed
+
+    def trials(self, routes: Iterable[Route]) -> tuple[float, ...]:
+        steps = [(link, load) for route in routes for link, load in zip(route.links, route.coefficients, strict=True)]
+        one_of_several = [self.node.finder.unit(link) / load for link, load in steps if link < self.wiring.outside]
+        return distinct([*(self.capacity[link] / load for link, load in steps), *one_of_several])
+
+
+def _packed(machine: Node, locals_: tuple[int, ...], ports: tuple[tuple[int, float], ...] | None) -> list[Ring]:
+    """Rings packed on a mesh, closed or through ports of these rates; none where nothing packs."""
+    wires = wiring(machine)
+    rings, _ = Packing(_GraphTask(wires, locals_, (), 0.0, ports)).best()
+    return [make_ring(ring.order, [hop.up_to(wires.outside) for hop in ring.hops], ring.entry, ring.exit) for ring in rings]
 
 
 def on_nvswitch(machine: Node, locals_: tuple[int, ...]) -> bool:
@@ -155,18 +186,6 @@ def _between(machine: Node, a: int, b: int) -> Route:
     return route
 
 
-def _candidates(machine: Node, locals_: tuple[int, ...], a: int, b: int) -> list[Route]:
-    """NVLink if there is any; else NVLink through another member, and PCIe."""
-    names = machine.gpu_names
-    source, target = names[locals_[a]], names[locals_[b]]
-    direct = machine.finder.nvlink(source, target)
-    if direct is not None:
-        return [direct]
-    routes = machine.finder.neighbours(source, target, (names[local] for local in locals_))
-    host = machine.finder.host(source, target, staged=not machine.p2p)
-    return [*routes, host] if host is not None else routes
-
-
 # in by a port, past the members, out by a port
 
 
@@ -176,9 +195,10 @@ def _through(machine: Node, locals_: tuple[int, ...], port_rate: float) -> list[
         return []
     if len(locals_) == 1 or on_nvswitch(machine, locals_):
         return [_switched(machine, locals_, port) for port in ports]
-    if _any_nvlink(machine, locals_) and len(locals_) < 9 and (packed := _through_mesh(machine, locals_, ports, port_rate)):
-        return packed
-    return [_over_pcie(machine, locals_)]
+    packed: list[Ring] = []
+    if _any_nvlink(machine, locals_) and len(locals_) < LARGEST_TABLE:
+        packed = _packed(machine, locals_, tuple((port, port_rate) for port in ports))
+    return sorted(packed, key=lambda ring: ring.entry) or [_over_pcie(machine, locals_)]
 
 
 def _switched(machine: Node, locals_: tuple[int, ...], port: int) -> Ring:
@@ -216,39 +236,3 @@ def _over_pcie(machine: Node, locals_: tuple[int, ...]) -> Ring:
     if best is None:
         raise unreachable(machine.gpu_names[locals_[0]], "any NIC")
     return best[1]
-
-
-def _through_mesh(machine: Node, locals_: tuple[int, ...], ports: list[int], port_rate: float) -> list[Ring]:
-    """Rings over the members and the network as one more member, whose edges are the NICs."""
-    outside = len(locals_)
-    links = len(machine.links)
-
-    def candidates(a: int, b: int) -> list[Route]:
-        if outside not in (a, b):
-            return _candidates(machine, locals_, a, b)
-        routes = []
-        for port in ports:
-            if b == outside:
-                inner, wire = machine.to_port(locals_[a], port), links + 2 * port
-                path, loads = (*inner.links, wire), (*inner.coefficients, 1.0)
-            else:
-                inner, wire = machine.from_port(port, locals_[b]), links + 2 * port + 1
-                path, loads = (wire, *inner.links), (1.0, *inner.coefficients)
-            routes.append(Route(path, loads, inner.latency, max(inner.tier, TIER_SWITCH), inner.cap))
-        return routes
-
-    def capacity(link: int) -> float:
-        return port_rate if link >= links else machine.finder.capacity(link)
-
-    def unit(link: int) -> float:
-        return port_rate if link >= links else machine.finder.unit(link)
-
-    rings = []
-    for one in RingSearch(outside + 1, candidates, capacity, unit).best():
-        at = one.order.index(outside)
-        order = one.order[at + 1 :] + one.order[:at]
-        hops = one.hops[at:] + one.hops[:at]
-        entry = (hops[0].links[0] - links) // 2
-        leave = (hops[-1].links[-1] - links) // 2
-        rings.append(make_ring([locals_[member] for member in order], [hop.up_to(links) for hop in hops], entry, leave))
-    return sorted(rings, key=lambda one: one.entry)

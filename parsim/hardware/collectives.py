@@ -91,26 +91,26 @@ def ring_bytes(kind: str, members: int, size: float) -> float:
 
 
 def _ring_or_tree(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, latencies: Latencies) -> CollectiveCost:
-    found = channels(cluster, group)
-    machines = len(found[0].plan) or len({cluster.node_of(gpu) for gpu in group})
-    latency = ring_latency(cluster, len(group), machines, max(channel.tier for channel in found), kind, latencies)
-    bandwidth = math.fsum(channel.rate for channel in found)
+    rings = channels(cluster, group)
+    machines = len(rings[0].plan) or len({cluster.node_of(gpu) for gpu in group})
+    latency = ring_latency(cluster, len(group), machines, max(channel.tier for channel in rings), kind, latencies)
+    bandwidth = math.fsum(channel.rate for channel in rings)
     volume = ring_bytes(kind, len(group), size)
     time = latency + volume / bandwidth
     if kind == "all_reduce" and len(group) > 2:
         tree = tree_latency(cluster, len(group), machines, latencies)
         if tree + 2 * size / (latencies.tree_share * bandwidth) < time:
-            return CollectiveCost(tree, _flows(found, 2.0 * size, bandwidth, latencies.tree_share), "tree")
+            return CollectiveCost(tree, _flows(rings, 2.0 * size, bandwidth, latencies.tree_share), "tree")
     if kind in ("broadcast", "reduce"):
-        found = tuple(replace(channel, path=channel.chain(cluster, group[0], kind)) for channel in found)
-    return CollectiveCost(latency, _flows(found, volume, bandwidth, 1.0), "ring")
+        rings = tuple(replace(channel, path=channel.chain(cluster, group[0], kind)) for channel in rings)
+    return CollectiveCost(latency, _flows(rings, volume, bandwidth, 1.0), "ring")
 
 
-def _flows(found: tuple[RatedChannel, ...], volume: float, bandwidth: float, share: float) -> tuple[Flow, ...]:
+def _flows(rings: tuple[RatedChannel, ...], volume: float, bandwidth: float, share: float) -> tuple[Flow, ...]:
     """One flow per channel; each carries its part of the volume, so all end together."""
     if not volume:
         return ()
-    return tuple(Flow(channel.path, volume * channel.rate / bandwidth, channel.rate * share) for channel in found)
+    return tuple(Flow(channel.path, volume * channel.rate / bandwidth, channel.rate * share) for channel in rings)
 
 
 def ring_latency(cluster: Cluster, members: int, machines: int, tier: int, kind: str, latencies: Latencies) -> float:
@@ -158,12 +158,12 @@ def _send(cluster: Cluster, source: int, target: int, size: int, latencies: Late
 
 def _pairwise(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, latencies: Latencies) -> CollectiveCost:
     """Shards of size / n between every two members, or between the root and the others; all of it to the next member."""
-    found = exchange(cluster, kind, group)
+    pairs = exchange(cluster, kind, group)
     peers = 1 if kind == "sendrecv" else len(group) - 1
-    latency = latencies.software + found.latency + (peers - 1) * latencies.per_peer
-    if found.between_machines and cluster.fabric is not None:
+    latency = latencies.software + pairs.latency + (peers - 1) * latencies.per_peer
+    if pairs.between_machines and cluster.fabric is not None:
         latency += cluster.fabric.message_latency
     if not size:
         return CollectiveCost(latency, (), "direct")
     volume = float(size) if kind == "sendrecv" else size / len(group)
-    return CollectiveCost(latency, (Flow(found.path, volume, found.rate),), "direct")
+    return CollectiveCost(latency, (Flow(pairs.path, volume, pairs.rate),), "direct")

@@ -2,7 +2,7 @@
 
 In a cluster of equal machines a group costs the same some machines further on, over the links of those machines and of their
 leaf switches, if its machines share leaves there in the same way. Such groups are found here, with the links of each as
-a row of an array. The last group of every batch is priced by itself too; if that does not give what was computed from the
+a row of an array. The last group of every such class is priced by itself too; if that does not give what was computed from the
 first, nobody is taken for a copy.
 """
 
@@ -71,10 +71,10 @@ class Interconnect:
             known = self._known[key] = self._of(group, collective.kind, collective.bytes)
         return known
 
-    def batches(self, kind: str, groups: Numbers, size: int) -> list[Batch]:
+    def equal_transfers(self, kind: str, groups: Numbers, size: int) -> list[EqualTransfers]:
         """What many transfers of `size` bytes cost (a row of ranks each), those together that cost the same on other links."""
         placed = np.array(self.placement)[groups]
-        return batches(self.cluster, placed, lambda group: self._of(group, kind, size))
+        return equal_transfers(self.cluster, placed, lambda group: self._of(group, kind, size))
 
     def examples(self, groups: Numbers) -> list[tuple[int, ...]]:
         """One group for every way in which groups (a row of ranks each) lie on the machines: what holds for one holds for its likes."""
@@ -86,9 +86,9 @@ class Interconnect:
     def _of(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
         """What a transfer among GPUs costs."""
         key = (kind, group, size)
-        if (found := self._costs.get(key)) is None:
-            found = self._costs[key] = self._price(group, kind, size)
-        return found
+        if (known := self._costs.get(key)) is None:
+            known = self._costs[key] = self._price(group, kind, size)
+        return known
 
     def _price(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
         if kind in COPIES:
@@ -100,8 +100,8 @@ class Interconnect:
         if kind in COLLECTIVES and len(group) > 1:
             one = collective_estimate(self.cluster, group, kind, size, self.settings)
             return CollectiveCost(one.time, (), one.choice.algorithm, one.choice.protocol)
-        found = nccl_cost(self.cluster, group, kind, size, self.settings)
-        return CollectiveCost(found.time, (), found.algorithm, found.protocol)
+        timed = nccl_cost(self.cluster, group, kind, size, self.settings)
+        return CollectiveCost(timed.time, (), timed.algorithm, timed.protocol)
 
     def capacity(self, link: int) -> float:
         """Effective bandwidth of a link [B/s]."""
@@ -126,7 +126,7 @@ _FEW = 16
 
 
 @dataclass(frozen=True)
-class Batch:
+class EqualTransfers:
     """Transfers that cost the same on other links."""
 
     places: Numbers
@@ -137,21 +137,21 @@ class Batch:
     """per group a row: the links of its flows' paths, one flow after the other"""
 
 
-def batches(cluster: Cluster, groups: Numbers, price: Price) -> list[Batch]:
-    """All groups (a row of GPUs each) in batches; `price` says what one group costs."""
-    found: list[Batch] = []
+def equal_transfers(cluster: Cluster, groups: Numbers, price: Price) -> list[EqualTransfers]:
+    """All groups (a row of GPUs each) in classes of equal cost; `price` says what one group costs."""
+    classes: list[EqualTransfers] = []
     for places in shapes(cluster, groups):
         if len(places) == 1:
-            found += _alone(groups, places.tolist(), price)
+            classes += _alone(groups, places.tolist(), price)
             continue
         cost = price(tuple(groups[places[0]].tolist()))
         machines, switches = (column[places, 0] - column[places[0], 0] for column in _places(cluster, groups))
         rows = _shifted(cluster, _links(cost), machines, switches)
         if _is(price(tuple(groups[places[-1]].tolist())), cost, rows[-1]):
-            found.append(Batch(places, cost, rows))
+            classes.append(EqualTransfers(places, cost, rows))
         else:
-            found += _alone(groups, places.tolist(), price)
-    return found
+            classes += _alone(groups, places.tolist(), price)
+    return classes
 
 
 def shapes(cluster: Cluster, groups: Numbers) -> list[Numbers]:
@@ -181,16 +181,16 @@ def _places(cluster: Cluster, groups: Numbers) -> tuple[Numbers, Numbers]:
 def _equal_rows(rows: Numbers) -> list[Numbers]:
     """Places of equal rows together, the first _FEW kinds in order of their first."""
     left = np.arange(len(rows))
-    found: list[Numbers] = []
+    alike: list[Numbers] = []
     while len(left):
         same = (rows[left] == rows[left[0]]).all(axis=1)
-        found.append(left[same])
+        alike.append(left[same])
         left = left[~same]
-        if len(found) == _FEW and len(left):
+        if len(alike) == _FEW and len(left):
             _, kind = np.unique(rows[left], axis=0, return_inverse=True)
             order = np.argsort(kind.ravel(), kind="stable")
-            return found + [left[part] for part in np.split(order, np.cumsum(np.bincount(kind.ravel()))[:-1])]
-    return found
+            return alike + [left[part] for part in np.split(order, np.cumsum(np.bincount(kind.ravel()))[:-1])]
+    return alike
 
 
 def _shifted(cluster: Cluster, links: Numbers, machines: Numbers, leaves: Numbers) -> Numbers:
@@ -203,15 +203,15 @@ def _shifted(cluster: Cluster, links: Numbers, machines: Numbers, leaves: Number
     return rows
 
 
-def _is(found: CollectiveCost, cost: CollectiveCost, links: Numbers) -> bool:
+def _is(other: CollectiveCost, cost: CollectiveCost, links: Numbers) -> bool:
     """Whether a transfer costs the same over these links."""
-    return _without_links(found) == _without_links(cost) and np.array_equal(_links(found), links)
+    return _without_links(other) == _without_links(cost) and np.array_equal(_links(other), links)
 
 
-def _alone(groups: Numbers, places: Iterable[int], price: Price) -> list[Batch]:
+def _alone(groups: Numbers, places: Iterable[int], price: Price) -> list[EqualTransfers]:
     """Every group by itself."""
     costs = [(place, price(tuple(groups[place].tolist()))) for place in places]
-    return [Batch(np.array([place]), cost, _links(cost)[None, :]) for place, cost in costs]
+    return [EqualTransfers(np.array([place]), cost, _links(cost)[None, :]) for place, cost in costs]
 
 
 def _links(cost: CollectiveCost) -> Numbers:

@@ -57,9 +57,9 @@ def host_route(machine: Node, gpu: int, kind: str) -> Route:
         TopologyError: there is no way from the GPU to host memory, or from there to a drive.
     """
     key = (gpu, kind)
-    if (found := machine.host_routes.get(key)) is None:
-        found = machine.host_routes[key] = _search(machine, machine.gpu_names[gpu], kind)
-    return found
+    if (known := machine.host_routes.get(key)) is None:
+        known = machine.host_routes[key] = _search(machine, machine.gpu_names[gpu], kind)
+    return known
 
 
 def _search(machine: Node, gpu: str, kind: str) -> Route:

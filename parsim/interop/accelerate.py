@@ -32,8 +32,7 @@ from parsim.interop.peft import finetuning
 from parsim.interop.tables import key_table
 from parsim.interop.training_arguments import model_code, precision, trainer_arguments
 from parsim.scenario import files
-from parsim.scenario.placeholder import EXAMPLES
-from parsim.scenario.support import unsupported
+from parsim.scenario.support import EXAMPLES, unsupported
 
 SECTIONS = {
     "fsdp_": "fsdp_config", "zero": "deepspeed_config", "offload_": "deepspeed_config", "gradient_": "deepspeed_config",

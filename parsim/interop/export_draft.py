@@ -20,10 +20,9 @@ from parsim.parallel.settings import KEPT, Precision
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.precision import PRESETS
-from parsim.scenario.problems import sections
 from parsim.scenario.references import folder, lookup, model_tree
 from parsim.scenario.scenario import flow
-from parsim.scenario.schema import ScenarioSchema
+from parsim.scenario.schema import ScenarioSchema, sections
 
 if TYPE_CHECKING:
     from parsim.scenario.scenario import Scenario

@@ -12,8 +12,8 @@ from parsim.errors import Finding, ScenarioError
 from parsim.interop.keys import Key, Source
 from parsim.interop.tables import OFF
 from parsim.scenario import files
-from parsim.scenario.placeholder import PLACEHOLDER
 from parsim.scenario.scenario import flow
+from parsim.scenario.support import PLACEHOLDER
 from parsim.units import real
 
 Kind = Literal["translated", "no effect", "not modelled", "unknown"]

@@ -9,10 +9,10 @@ from parsim.errors import Finding, InputError, ScenarioError
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
 from parsim.scenario import files
-from parsim.scenario.placeholder import EXAMPLES
 from parsim.scenario.references import lookup, model_tree
 from parsim.scenario.shortforms import box
 from parsim.scenario.sold import oversold
+from parsim.scenario.support import EXAMPLES
 from parsim.units import is_digits
 
 

@@ -114,11 +114,11 @@ def _models(machine: _Machine, links: XmlNvlinks) -> list[Gpu]:
 
 def _left_out(machine: _Machine) -> tuple[int, ...]:
     """NICs for storage or management: on no GPU's switch where another is, or on a CPU without GPUs where another is not."""
-    behind = {id(part.top()) for part in machine.gpus if part.top().role == "pcie"}
-    sides = {id(part.cpu) for part in machine.gpus}
+    behind = {part.top() for part in machine.gpus if part.top().role == "pcie"}
+    sides = {part.cpu for part in machine.gpus}
     everyone = range(len(machine.nics))
-    near = [nic for nic in everyone if id(machine.nics[nic].top()) in behind]
-    near = near or [nic for nic in everyone if any(id(cpu) in sides for cpu in (machine.nics[nic].cpu, *machine.nics[nic].also))]
+    near = [nic for nic in everyone if machine.nics[nic].top() in behind]
+    near = near or [nic for nic in everyone if any(cpu in sides for cpu in (machine.nics[nic].cpu, *machine.nics[nic].also))]
     excluded = tuple(nic for nic in everyone if nic not in (near or everyone))
     if excluded:
         names = ", ".join(f"nic{nic} ({_interface(machine.nics[nic])})" for nic in excluded)
@@ -328,20 +328,20 @@ def _sideways(machine: _Machine) -> list[Wire]:
 
 def _facts(machine: _Machine, links: XmlNvlinks, excluded: tuple[int, ...], node: Node) -> Facts:
     """The summary; which NIC a GPU uses is read off the graph."""
-    place = {id(part): position for parts in (machine.gpus, machine.nics) for position, part in enumerate(parts)}
+    place = {part: position for parts in (machine.gpus, machine.nics) for position, part in enumerate(parts)}
     trees = [part for cpu in machine.system.cpus for part in cpu.children if part.role == "pcie"]
     complexes = [[leaf for leaf in tree.walk() if leaf.role in ("gpu", "nic")] for tree in trees]
-    cards = [[place[id(port)] for port in part.children] for part in machine.system.parts("card")]
-    cards += [[place[id(nic)]] for nic in machine.nics if nic.parent is None or nic.parent.role != "card"]
+    cards = [[place[port] for port in part.children] for part in machine.system.parts("card")]
+    cards += [[place[nic]] for nic in machine.nics if nic.parent is None or nic.parent.role != "card"]
     return Facts(
         gpus=tuple(where(part) for part in machine.gpus),
         nics=tuple(map(_interface, machine.nics)),
         nvlink=links.wiring,
         nvlink_edges=tuple((a, b, count) for (a, b), count in sorted(links.direct.items())),
         nvlinks=tuple(links.per_gpu),
-        cpus=tuple(tuple(sorted(place[id(part)] for part in cpu.walk() if part.role == "gpu")) for cpu in machine.system.cpus),
+        cpus=tuple(tuple(sorted(place[part] for part in cpu.walk() if part.role == "gpu")) for cpu in machine.system.cpus),
         complexes=tuple(
-            tuple(leaf.name for leaf in sorted(tree, key=lambda leaf: (leaf.role, place[id(leaf)])))
+            tuple(leaf.name for leaf in sorted(tree, key=lambda leaf: (leaf.role, place[leaf])))
             for tree in complexes
             if any(leaf.role == "gpu" for leaf in tree)
         ),

@@ -16,7 +16,6 @@ from parsim.errors import Finding, TopologyError
 
 LARGEST = 128
 """GPUs and NICs of one machine, at most"""
-_SHOWN = 10
 
 
 class Distance(IntEnum):
@@ -199,9 +198,7 @@ def read_matrix(text: str) -> Matrix:
     if len(gpus) + len(nics) > LARGEST:
         reader.errors.append(Finding(f"{len(gpus) + len(nics)} devices in one machine; at most {LARGEST} are read"))
     if reader.errors:
-        more = len(reader.errors) - _SHOWN
-        tail = [Finding(f"and {more} more problem{'s' if more > 1 else ''} in the matrix")] if more > 0 else []
-        raise TopologyError(reader.errors[:_SHOWN] + tail)
+        raise TopologyError(reader.errors)
     if reader.mig:
         names = ", ".join(name.replace("_", " ") for name in reader.mig)
         repair = "switch MIG off before training on whole GPUs"

@@ -29,7 +29,7 @@ from parsim.interop.peft import write_peft
 from parsim.interop.tables import key_table
 from parsim.interop.training_arguments import half_type, write_autocast, write_length, write_liger, write_optimizer, write_switches
 from parsim.scenario import files
-from parsim.scenario.placeholder import EXAMPLES
+from parsim.scenario.support import EXAMPLES
 
 
 @dataclass

@@ -100,11 +100,11 @@ def _tied(model: Model, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 
 def _active(model: Model, blocks: tuple[Block, ...]) -> dict[int, float]:
     """Share of each mixture layer's parameters that one token uses, adapters included."""
-    found = {}
+    shares = {}
     for index, share in model.active_fraction_blocks.items():
         before, after = (sum(p.count for p in b.parameters() if not p.buffer) for b in (model.blocks[index], blocks[index]))
-        found[index] = (before * share + after - before) / after
-    return found
+        shares[index] = (before * share + after - before) / after
+    return shares
 
 
 # -- adapters -----------------------------------------------------------------------------------------------------

@@ -116,11 +116,11 @@ def block_flop(block: Block, sequence: int = 1) -> PassFlop:
     recomputes.
     """
     at = _workload(sequence)
-    found = [operator_flop(operator, at) for operator in block.operators]
+    each = [operator_flop(operator, at) for operator in block.operators]
     return PassFlop(
-        math.fsum(passes.forward for passes in found),
-        math.fsum(passes.backward_input for passes in found),
-        math.fsum(passes.backward_weight for passes in found),
+        math.fsum(passes.forward for passes in each),
+        math.fsum(passes.backward_input for passes in each),
+        math.fsum(passes.backward_weight for passes in each),
     )
 
 

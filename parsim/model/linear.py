@@ -38,12 +38,12 @@ class Linear(Layer):
         )
         biases = self.bias if isinstance(self.bias, tuple) else (self.bias,) * len(self.out_features)
         weight_split, bias_split = {"replicated": (None, None), "row": (1, None)}.get(self.split, (0, 0))
-        found = []
+        tensors = []
         for name, out, bias in zip(names, self.out_features, biases, strict=True):
-            found.append(Parameter(f"{name}.weight", (out, self.in_features), weight_split, self.tied, self.trainable))
+            tensors.append(Parameter(f"{name}.weight", (out, self.in_features), weight_split, self.tied, self.trainable))
             if bias:
-                found.append(Parameter(f"{name}.bias", (out,), bias_split, trainable=self.trainable))
-        return tuple(found)
+                tensors.append(Parameter(f"{name}.bias", (out,), bias_split, trainable=self.trainable))
+        return tuple(tensors)
 
     def training_work(self, at: Workload) -> Work:
         """2 T n k operations forward, and again for each gradient."""

@@ -92,24 +92,24 @@ class Liveness:
 
     def _storages(self) -> dict[str, str]:
         """Tensor name -> storage name, where the boundary names win."""
-        found = {"input": "input"}
+        storage = {"input": "input"}
         self.producer: dict[str, int] = {}
         for index, (operator, work) in enumerate(zip(self.operators, self.works, strict=True)):
             for name in operator.inputs:
-                if name not in found:
+                if name not in storage:
                     raise ModelError(Finding(f"operator {operator.name} reads {name}, which no operator before it writes", operator.name))
-            found[operator.output] = operator.output if work.output else found[operator.inputs[0]]
+            storage[operator.output] = operator.output if work.output else storage[operator.inputs[0]]
             if work.output:
                 self.producer[operator.output] = index
-        if "output" not in found:
+        if "output" not in storage:
             raise ModelError(Finding(f"no operator of block {self.block.kind} writes the tensor output", self.block.kind))
-        last = found["output"]
+        last = storage["output"]
         if last == "input":
             message = f"the output of block {self.block.kind} is a view of its input"
             raise ModelError(Finding(message, self.block.kind, suggestion="join it with the block before"))
         if last != "output":
             self.producer["output"] = self.producer.pop(last)
-        return {name: "output" if root == last else root for name, root in found.items()}
+        return {name: "output" if root == last else root for name, root in storage.items()}
 
     def _measure(self) -> None:
         """Sizes of the storages that forward makes."""
@@ -119,16 +119,16 @@ class Liveness:
 
     def _input_bytes(self) -> int:
         """Bytes of the block's input, as its readers see it."""
-        found = 0
+        largest = 0
         for operator in self.operators:
             if not any(self.storage[name] == "input" for name in operator.inputs):
                 continue
             work = operator.work(replace(self.at, backward=True))
-            found = max([found, *(save.bytes for save in work.saves if self.storage.get(save.tensor) == "input")])
+            largest = max([largest, *(save.bytes for save in work.saves if self.storage.get(save.tensor) == "input")])
             for name, gradient in zip(operator.inputs, work.input_gradients, strict=True):
                 if self.storage[name] == "input":
-                    found = max(found, gradient or work.output)
-        return found
+                    largest = max(largest, gradient or work.output)
+        return largest
 
     def _tensor(self, name: str, size: int, category: Literal["activations", "gradients", "temporaries"] = "activations") -> str:
         self.tensors[name] = TapeTensor(name, size, category)
@@ -136,19 +136,19 @@ class Liveness:
 
     def _last_read(self) -> dict[str, int]:
         """Storage -> index of the last operator that reads or writes it."""
-        found: dict[str, int] = {}
+        last: dict[str, int] = {}
         for index, operator in enumerate(self.operators):
             for name in (*operator.inputs, operator.output):
-                found[self.storage[name]] = index
-        return found
+                last[self.storage[name]] = index
+        return last
 
     def _requires(self, input_gradient: bool) -> dict[str, bool]:
         """Tensor name -> whether autograd records it."""
-        found = {"input": input_gradient}
+        recorded = {"input": input_gradient}
         for operator, work in zip(self.operators, self.works, strict=True):
-            flows = any(found[name] and gradient >= 0 for name, gradient in zip(operator.inputs, work.input_gradients, strict=True))
-            found[operator.output] = flows or any(parameter.trainable for parameter in operator.parameters())
-        return found
+            flows = any(recorded[name] and gradient >= 0 for name, gradient in zip(operator.inputs, work.input_gradients, strict=True))
+            recorded[operator.output] = flows or any(parameter.trainable for parameter in operator.parameters())
+        return recorded
 
     # --- gradients ----------------------------------------------------------------------------------------------
 
@@ -258,15 +258,15 @@ class Liveness:
 
     def _dropped(self) -> set[str]:
         """Storages that backward needs but forward does not keep."""
-        found = set()
+        dropped = set()
         for storage, index in self.owner.items():
             if storage == "output" or storage in self.held or not self._droppable(index):
                 continue
             is_output = storage in self.producer
             if is_output and self.operators[index].selective == _KEPT_OUTPUT:
                 continue
-            found.add(storage)
-        return found
+            dropped.add(storage)
+        return dropped
 
     def _recompute(self) -> None:
         """Inserts recompute steps before the first backward use of each dropped storage."""

@@ -208,7 +208,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     activation: Operator = Activation(tensor("activation"), (tensor("up"),), tensor("product"), width, kind, "column", "mlp", copies=top_k)
     if gated:
         activation = GatedActivation(tensor("activation"), (tensor("up"),), tensor("product"), width, kind, copies=top_k)
-    found: list[Operator] = [
+    operators: list[Operator] = [
         Router(
             tensor("router"), (source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32, renormalise,
             parameter_names[0],
@@ -225,7 +225,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
         Combine(tensor("combine"), (tensor("down"), tensor("choice")), mixed, hidden, top_k),
     ]  # fmt: skip
     if not shared_width:
-        return tuple(found)
+        return tuple(operators)
     widths = (shared_width,) * factor
     names = tuple(shared_names)
     shared: Operator = Activation(
@@ -233,7 +233,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     )
     if gated:
         shared = GatedActivation(tensor("shared_activation"), (tensor("shared_up"),), tensor("shared_product"), shared_width, kind)
-    found += [
+    operators += [
         Linear(
             tensor("shared_up_projection"), (source,), tensor("shared_up"), hidden, widths, False, "column",
             names[:factor], selective="mlp",
@@ -246,7 +246,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     ]  # fmt: skip
     last = tensor("shared")
     if shared_gate:
-        found.append(SharedGate(tensor("shared_gate"), (source, last), tensor("shared_gated"), hidden, names[factor + 1]))
+        operators.append(SharedGate(tensor("shared_gate"), (source, last), tensor("shared_gated"), hidden, names[factor + 1]))
         last = tensor("shared_gated")
-    found.append(ResidualAdd(tensor("add_shared"), (mixed, last), output, hidden))
-    return tuple(found)
+    operators.append(ResidualAdd(tensor("add_shared"), (mixed, last), output, hidden))
+    return tuple(operators)

@@ -327,11 +327,11 @@ def padded_parameter_count(model: Model) -> int:
 
 def trainable_parameter_count(model: Model) -> int:
     """Parameters that get gradients, without vocabulary padding."""
-    found = 0
+    total = 0
     for block in model.blocks:
         for operator in block.operators:
-            found += sum(_counted_size(model, operator, p, padded=False) for p in _counted(operator) if p.trainable)
-    return found
+            total += sum(_counted_size(model, operator, p, padded=False) for p in _counted(operator) if p.trainable)
+    return total
 
 
 def active_parameter_count(model: Model) -> int:

@@ -57,10 +57,10 @@ def parts(model: Model, at: Workload) -> tuple[Part, ...]:
 
     The sum of a pass's FLOP is that of `parsim.model.flops.forward_flop` (and twice it backward) times the tokens.
     """
-    found: list[Part] = []
+    table: list[Part] = []
     for group, count, block in blocks_by_group(model):
-        found += [_part(model, group, count, name, operators, at) for name, operators in operators_by_part(block).items()]
-    return tuple(found)
+        table += [_part(model, group, count, name, operators, at) for name, operators in operators_by_part(block).items()]
+    return tuple(table)
 
 
 def blocks_by_group(model: Model) -> Iterator[tuple[str, int, Block]]:

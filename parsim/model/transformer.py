@@ -221,21 +221,23 @@ def configure(values: Mapping[str, Any], base: TransformerConfig | None = None, 
 
 def check(config: TransformerConfig, path: str = "model") -> None:
     """Raise `ModelError` with every contradiction in `config` (sizes that do not divide, impossible experts)."""
-    found = [Finding(message, f"{path}.{name}", getattr(config, name), suggestion) for name, message, suggestion in _contradictions(config)]
-    if found:
-        raise ModelError(found)
+    findings = [
+        Finding(message, f"{path}.{name}", getattr(config, name), suggestion) for name, message, suggestion in _contradictions(config)
+    ]
+    if findings:
+        raise ModelError(findings)
 
 
 def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
-    found: list[tuple[str, str, str]] = []
+    wrong: list[tuple[str, str, str]] = []
     for name in ("hidden", "layers", "heads", "vocabulary", "vocab_divisible_by"):
         low = 0 if name == "vocabulary" and config.image is not None else 1
         if getattr(config, name) < low:
-            found.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
+            wrong.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
     sizes = {field.name: value for field in fields(config) if isinstance(value := getattr(config, field.name), int)}
-    found += [(name, f"at most {LARGEST_SIZE:,}, is {value:.4g}", "") for name, value in sizes.items() if value > LARGEST_SIZE]
+    wrong += [(name, f"at most {LARGEST_SIZE:,}, is {value:.4g}", "") for name, value in sizes.items() if value > LARGEST_SIZE]
     experts = config.experts
-    found += [
+    wrong += [
         (name, finding.message, "")
         for name, count, most in (
             ("layers", config.layers, MOST_LAYERS),
@@ -243,28 +245,28 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         )
         for finding in beyond(count, most, name, name)
     ]
-    if found:
-        return found
+    if wrong:
+        return wrong
     heads, kv_heads = config.heads, config.kv_heads or config.heads
     if not config.head_dim and config.latent is None and config.hidden % heads:
-        found.append(("heads", f"hidden / heads = {config.hidden} / {heads} is not whole", "give head_dim"))
+        wrong.append(("heads", f"hidden / heads = {config.hidden} / {heads} is not whole", "give head_dim"))
     if heads % kv_heads:
-        found.append(("kv_heads", f"heads / kv_heads = {heads} / {kv_heads} is not whole", "use a divisor of heads"))
+        wrong.append(("kv_heads", f"heads / kv_heads = {heads} / {kv_heads} is not whole", "use a divisor of heads"))
     image = config.image
     if image is not None and (not image.patch or image.size % image.patch):
-        found.append(("image", f"size / patch = {image.size} / {image.patch} is not whole", ""))
+        wrong.append(("image", f"size / patch = {image.size} / {image.patch} is not whole", ""))
     if (image is not None) != (config.task == "image-classification"):
-        found.append(("task", f"{config.task!r} {'does not take' if image else 'needs'} an image", "image goes with image-classification"))
+        wrong.append(("task", f"{config.task!r} {'does not take' if image else 'needs'} an image", "image goes with image-classification"))
     if config.position == "learned" and not config.maximum_sequence and image is None:
-        found.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
+        wrong.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
     if not 0.0 <= config.dropout < 1.0:
-        found.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
+        wrong.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
     if experts is not None:
         if not 1 <= experts.top_k <= experts.count:
-            found.append(("experts", f"top_k {experts.top_k} must be between 1 and count {experts.count}", ""))
+            wrong.append(("experts", f"top_k {experts.top_k} must be between 1 and count {experts.count}", ""))
         if experts.every < 1 or not 0 <= experts.dense_layers <= config.layers:
-            found.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
-    return found
+            wrong.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
+    return wrong
 
 
 def _replace(base: Any, kind: type, values: Mapping[str, Any], path: str, findings: list[Finding]) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parsim.hardware.flows import CollectiveCost
-from parsim.hardware.interconnect import Batch, Interconnect, Numbers
+from parsim.hardware.interconnect import EqualTransfers, Interconnect, Numbers
 from parsim.hardware.transfers import Background
 from parsim.parallel.plan import Plan
 from parsim.program.program import Collective
@@ -32,10 +32,10 @@ class LinkIncidence:
         self._named: list[tuple[str, str, int, Numbers]] = []
         """kind, axis, number of the first group, members: a row per group"""
         columns = _Columns()
-        for kind, axis, ranks, own, batch in _transfers(plan, interconnect, families):
-            members = ranks[batch.places]
+        for kind, axis, ranks, own, alike in _transfers(plan, interconnect, families):
+            members = ranks[alike.places]
             self._named.append((kind, axis, len(columns.own), members))
-            columns.add(members, own[batch.places], batch)
+            columns.add(members, own[alike.places], alike)
         for number, stream in enumerate(background):  # each is a group of its own, without ranks
             columns.add_stream(number, stream)
         self._members, self._member_group = columns.of("members"), columns.of("member_group")
@@ -95,14 +95,14 @@ class _Columns:
         """One column."""
         return np.concatenate([np.zeros(0, dtype=np.float64 if name == "weights" else np.int64), *self._parts.get(name, [])])
 
-    def add(self, ranks: Numbers, own: Colours, batch: Batch) -> None:
+    def add(self, ranks: Numbers, own: Colours, alike: EqualTransfers) -> None:
         """One more group per row of `ranks`; `own` tells families apart."""
-        cost, (count, members) = batch.cost, ranks.shape
+        cost, (count, members) = alike.cost, ranks.shape
         groups = np.arange(len(self.own), len(self.own) + count)
         self.own = np.concatenate((self.own, mixed(own + _hashed(cost.latency, members))))
         self._append(members=ranks.ravel(), member_group=np.repeat(groups, members))
         flows = [_hashed(flow.cap, flow.volume, flow.weight) for flow in cost.flows]
-        self._flows(groups, flows, [flow.path for flow in cost.flows], batch.links)
+        self._flows(groups, flows, [flow.path for flow in cost.flows], alike.links)
 
     def add_stream(self, number: int, stream: Background) -> None:
         """Traffic of others."""
@@ -128,7 +128,7 @@ class _Columns:
             self._parts.setdefault(name, []).append(column)
 
 
-def _transfers(plan: Plan, interconnect: Interconnect, families: Families) -> Iterator[tuple[str, str, Numbers, Colours, Batch]]:
+def _transfers(plan: Plan, interconnect: Interconnect, families: Families) -> Iterator[tuple[str, str, Numbers, Colours, EqualTransfers]]:
     """Every group of the whole cluster that makes a transfer: kind, breakdown axis, groups, hashes of their families, some of them.
 
     Sizes of one family for which the library chooses different algorithms for some group cross different links: one of each is looked
@@ -141,15 +141,15 @@ def _transfers(plan: Plan, interconnect: Interconnect, families: Families) -> It
         if None in sizes:  # sends that were measured: no links, but whoever receives waits for whoever sends
             own = np.full(len(groups), _hashed(kind, axis, source, target, "measured"))
             no_links = np.zeros((len(groups), 0), dtype=np.int64)
-            yield kind, whole, groups, own, Batch(np.arange(len(groups)), CollectiveCost(0.0, ()), no_links)
+            yield kind, whole, groups, own, EqualTransfers(np.arange(len(groups)), CollectiveCost(0.0, ()), no_links)
         known = sorted(size for size in sizes if size is not None)
         for algorithms, size in _chosen(interconnect, kind, whole, groups, known).items():
             questions.setdefault((kind, whole, size, groups.shape[1]), []).append(((kind, axis, source, target, algorithms), groups))
     for (kind, whole, size, _), asked in questions.items():
         ranks = np.concatenate([groups for _, groups in asked])
         own = np.repeat(np.array([_hashed(*family) for family, _ in asked]), [len(groups) for _, groups in asked])
-        for batch in interconnect.batches(kind, ranks, size):
-            yield kind, whole, ranks, own, batch
+        for alike in interconnect.equal_transfers(kind, ranks, size):
+            yield kind, whole, ranks, own, alike
 
 
 def _chosen(interconnect: Interconnect, kind: str, axis: str, groups: Numbers, sizes: Sequence[int]) -> dict[str, int]:

@@ -5,26 +5,30 @@ from __future__ import annotations
 import warnings as python_warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
 from parsim.limits import MOST_USED_GPUS
 from parsim.model.finetune import Finetune, finetuned
 from parsim.parallel.settings import Offload, Runtime, Training
-from parsim.scenario.background import background_traffic
-from parsim.scenario.batch import resolve_batch
+from parsim.scenario.batch import counting_findings, resolve_batch, steps_to_train
 from parsim.scenario.built import Built
-from parsim.scenario.capability import attention_findings, attention_kernel, chunk_findings, keep_findings, precision_findings, preset_for
-from parsim.scenario.collectives import collective_settings
-from parsim.scenario.counting import counting_findings, steps_to_train
+from parsim.scenario.cluster import background_traffic, collective_settings, machine_findings
 from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
-from parsim.scenario.places import machine_findings
 from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.pricing import Pricing, pricing
-from parsim.scenario.recipe import optimizer_settings
+from parsim.scenario.recipe import (
+    attention_findings,
+    attention_kernel,
+    chunk_findings,
+    keep_findings,
+    optimizer_settings,
+    precision_findings,
+    preset_for,
+)
 from parsim.scenario.references import folder, lookup, model_tree, topology_document
 from parsim.scenario.scenario import Scenario
-from parsim.scenario.software import Assumption, Profile, automatic, blocking_findings, host_of, issue_of, read_profile
+from parsim.scenario.software import Assumption, Profile, automatic, blocking_findings, read_profile, runtime_of
 from parsim.scenario.sold import oversold_warning
 from parsim.scenario.strategy import accumulation, overlap_warnings, parallelism, with_schedule
 
@@ -172,7 +176,7 @@ class Builder:
         own = tree.pop("devices", None) or {}
         devices = self.devices
         find = lookup("devices", document.path or relative, devices)
-        fabric = {key: _listed(value) for key, value in section.fabric if value != "default"}
+        fabric = {key: list(value) if isinstance(value, tuple) else value for key, value in section.fabric if value != "default"}
         try:
             with python_warnings.catch_warnings(record=True) as caught:
                 python_warnings.simplefilter("always")
@@ -390,47 +394,4 @@ class Builder:
         return replace(split, data=replace(split.data, accumulate=found))
 
     def _runtime(self, profile: Profile, devices: list[Device]) -> Runtime:
-        section = self.settings.software
-        memory = section.memory
-        context, workspace = memory.context, memory.workspace
-        if context == "auto":
-            context = profile.context
-            self.assumptions.append(profile.assumption("context_memory", f"{context} B", "memory.context"))
-        if workspace == "auto":
-            hopper = any(device.has("flash3") for device in devices)
-            workspace = profile.workspace_sm90 if hopper else profile.workspace
-            key = "memory.workspace_sm90" if hopper else "memory.workspace"
-            self.assumptions.append(profile.assumption("workspace_memory", f"{workspace} B", key))
-        default = Runtime()
-        if memory.communicators == "auto":
-            text = "0.3 GiB for the first communicator of a rank and 0.2 GiB for each further one"
-            self._assume(
-                "communicator_memory", text, "NCCL buffers reported at 0.5 to 0.7 GB per group on A100 (NVIDIA/nccl issue 964)", "default"
-            )
-        fusion, accumulate = section.fusion, section.gradient_accumulation_fusion
-        if fusion == "auto":
-            fusion = profile.fusion
-            self.assumptions.append(profile.assumption("kernel_fusion", fusion, "kernels.fusion"))
-        if accumulate == "auto":
-            accumulate = profile.gradient_accumulation_fusion
-            record = profile.assumption("gradient_accumulation_fusion", str(accumulate).lower(), "kernels.gradient_accumulation_fusion")
-            self.assumptions.append(record)
-        return replace(
-            default,
-            profile=profile.name,
-            context=context,
-            communicators=None if memory.communicators == "auto" else memory.communicators,
-            overhead=memory.overhead,
-            workspace=workspace,
-            allocator=cast(Literal["segments", "expandable", "exact"], memory.allocator),
-            gradient_accumulation_fusion=accumulate,
-            fused=fusion != "eager",
-            compiled=fusion == "compiled",
-            host=host_of(section.host, profile, self.assumptions, issue_of(devices[0], self.devices)),
-            step_constant=section.step_constant,
-            boundary=section.boundary,
-        )
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+        return runtime_of(self.settings.software, profile, devices, self.devices, self.assumptions)

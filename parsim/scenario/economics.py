@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from parsim.scenario.section import Section
-from parsim.scenario.values import JsonSchema, Kind, Number, Quantity, did_you_mean, shown
+from parsim.scenario.values import JsonSchema, Kind, Number, Quantity, Section, did_you_mean, shown
 
 CURRENCIES = (
     "USD", "EUR", "GBP", "CNY", "JPY", "INR", "KRW", "TWD", "SGD", "HKD", "AUD", "CAD", "CHF", "SEK", "NOK", "DKK", "PLN", "CZK", "ILS",

@@ -11,8 +11,7 @@ from parsim.model.model import Model
 from parsim.parallel.offload import FSDP
 from parsim.parallel.plan import SHARDED
 from parsim.parallel.settings import Precision
-from parsim.scenario.section import Section
-from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Text, Whole, did_you_mean, shown
+from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Section, Text, Whole, did_you_mean, shown
 
 PATH = "training.finetune"
 _ADAPTERS_ONLY = ("rank", "targets", "dropout", "quantise_head")

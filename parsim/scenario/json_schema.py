@@ -9,8 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from parsim.scenario.problems import sections
-from parsim.scenario.schema import ScenarioSchema
+from parsim.scenario.schema import ScenarioSchema, sections
 from parsim.scenario.shortforms import SCALAR, SHORT, ZERO
 
 FILE = "parsim.schema.json"

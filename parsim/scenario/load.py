@@ -1,6 +1,8 @@
 """From files, mappings and command-line arguments to a `Scenario`.
 
 Priority: defaults < extends < file < --override NAME < command line. All problems are collected and raised together.
+
+Mappings merge key by key, lists and single values replace, null deletes what is below (back to the default).
 """
 
 from __future__ import annotations
@@ -14,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from parsim.columns import printable
 from parsim.errors import MOST_PROBLEMS, Finding, ScenarioError
 from parsim.scenario import files
-from parsim.scenario.merge import merge
-from parsim.scenario.placeholder import unfilled
 from parsim.scenario.references import unknown_names
 from parsim.scenario.scenario import Scenario, flow
-from parsim.scenario.shortforms import Layer
+from parsim.scenario.shortforms import LATE_SCALAR, Layer, box
+from parsim.scenario.support import unfilled
 from parsim.scenario.trust import code_named, is_trusted, refusal
 from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin, nearest
@@ -26,6 +27,7 @@ from parsim.scenario.yaml_tree import Origin, nearest
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
+
 
 COMMAND_LINE = "command line: "
 
@@ -169,13 +171,12 @@ def _text(source: str | Path) -> files.Document:
     return files.parse_text(source, files.SEALED)
 
 
-def override(scenario: Scenario, arguments: Iterable[str]) -> Scenario:
+def override(scenario: Scenario, arguments: tuple[str, ...]) -> Scenario:
     """`scenario` with command-line arguments on top. Raises `ScenarioError`."""
     base = copy.deepcopy(dict(scenario.written))
     base.setdefault("name", scenario.settings.name)
     origins = dict(scenario.origins)
     findings: list[Finding] = []
-    arguments = tuple(arguments)
     _arguments(base, origins, arguments, findings)
     return _checked(base, origins, scenario.source, findings, (*scenario.changes, *arguments), trust_code=scenario.trust_code)
 
@@ -298,7 +299,7 @@ def _checked(
     from parsim.scenario.schema import ScenarioSchema
 
     settings = ScenarioSchema.model_validate(written)
-    return Scenario(settings, filled(ScenarioSchema, written), written, origins, source, trust_code, changes)
+    return Scenario(override, settings, filled(ScenarioSchema, written), written, origins, source, trust_code, changes)
 
 
 def filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,3 +322,61 @@ def _default(info: FieldInfo) -> Any:
     if isinstance(value, BaseModel):
         return filled(type(value), {})
     return list(value) if isinstance(value, tuple) else copy.deepcopy(value)
+
+
+WHOLE = frozenset({"training.recompute"})
+"""mappings that replace each other whole: their keys are alternatives"""
+_KEEPS_NULL = ("model.", "cluster.set.", "assumptions.")
+"""where null is a value, if there is nothing to delete"""
+
+
+def merge(base: dict[str, Any], base_origins: dict[str, Origin], layer: Layer) -> None:
+    """Lay `layer` over `base`, in place."""
+    _merge(base, base_origins, layer.tree, layer.origins, "")
+
+
+def _merge(
+    base: dict[str, Any], origins: dict[str, Origin], over: Mapping[str, Any], over_origins: Mapping[str, Origin], prefix: str
+) -> None:
+    for key, value in over.items():
+        path = f"{prefix}{key}"
+        if value is None and (key in base or not path.startswith(_KEEPS_NULL)):
+            base.pop(key, None)
+            _forget(origins, path)
+            continue
+        below = base.get(key)
+        if isinstance(value, Mapping) and isinstance(below, str) and path in LATE_SCALAR:
+            below = base[key] = {LATE_SCALAR[path]: below}
+            if path in origins:
+                origins[f"{path}.{LATE_SCALAR[path]}"] = origins[path]
+        if isinstance(value, Mapping) and isinstance(below, str) and path == "cluster.topology" and "node" not in value:
+            below = base[key] = box(below) or below
+        if isinstance(value, Mapping) and isinstance(below, dict) and path not in WHOLE:
+            _merge(below, origins, value, over_origins, f"{path}.")
+            if path in over_origins:
+                origins.setdefault(path, over_origins[path])
+            continue
+        if key in base:
+            _forget(origins, path)
+        if isinstance(value, Mapping) and path not in WHOLE:
+            base[key] = {}
+            _merge(base[key], origins, value, over_origins, f"{path}.")
+        else:
+            base[key] = copy.deepcopy(value)
+            if isinstance(value, (list, Mapping)):
+                origins.update({name: origin for name, origin in over_origins.items() if name.startswith(f"{path}.")})
+        if path in over_origins:
+            origins[path] = over_origins[path]
+
+
+def _forget(origins: dict[str, Origin], path: str) -> None:
+    for name in [name for name in origins if name == path or name.startswith(f"{path}.")]:
+        del origins[name]
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set a key of a plain tree by its path, making the mappings on the way."""
+    *sections, last = path.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[last] = value

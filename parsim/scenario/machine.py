@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from parsim.hardware.transfers import SHORTEST_PERIOD
-from parsim.scenario.section import Section
-from parsim.scenario.values import Anything, Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Text, Whole, shown
+from parsim.scenario.values import Anything, Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Section, Text, Whole, shown
 
 FABRICS = ("default", "single-switch", "fat-tree", "rail-optimised", "torus", "full-mesh")
 TERABYTE = 10**12

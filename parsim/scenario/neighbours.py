@@ -130,7 +130,10 @@ class _RememberingProfile(Profile):
 
 
 class _NeighbourBuilder(Builder):
-    """A build that remembers the steps which neighbours have in common, by everything that they read."""
+    """A build that remembers the steps which neighbours have in common, by everything that they read.
+
+    Neighbours have one cluster section, so machine and GPUs differ by what the job works with beyond its devices only.
+    """
 
     def __init__(self, scenario: Scenario, known: dict[object, _Remembered]) -> None:
         super().__init__(scenario)
@@ -158,11 +161,11 @@ class _NeighbourBuilder(Builder):
 
     def _gpus(self, cluster: Cluster) -> tuple[int, ...]:
         read = super()._gpus
-        return self._once(("gpus", id(cluster), repr(self.settings.cluster.placement), self.settings.cluster.gpus), lambda: read(cluster))
+        return self._once(("gpus", self._beyond_devices()), lambda: read(cluster))
 
     def _kinds(self, cluster: Cluster, gpus: Sequence[int]) -> list[Device]:
         read = super()._kinds
-        return self._once(("kinds", id(cluster), id(gpus)), lambda: read(cluster, gpus))
+        return self._once(("kinds", self._beyond_devices()), lambda: read(cluster, gpus))
 
     def _model(self) -> Model:
         settings = self.settings
@@ -196,4 +199,4 @@ class _NeighbourBuilder(Builder):
 
     def _runtime(self, profile: Profile, devices: list[Device]) -> Runtime:
         resolve = super()._runtime
-        return self._once(("runtime", profile.name, tuple(map(id, devices))), lambda: resolve(profile, devices))
+        return self._once(("runtime", profile.name, self._beyond_devices()), lambda: resolve(profile, devices))

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 
 from parsim import units
 from parsim.parallel.groups import AXES
-from parsim.scenario.section import Section
-from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Text, Whole, shown
+from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Section, Text, Whole, shown
 
 STRATEGIES = ("none", "torch-data-parallel", "parameter-server", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 OWN_STRATEGY = r".+\.py:[A-Za-z_][A-Za-z0-9_]*"

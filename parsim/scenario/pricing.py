@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from parsim import units
 from parsim.errors import Finding
-from parsim.scenario.clock import today
-from parsim.scenario.counting import steps_to_train
+from parsim.scenario.batch import steps_to_train
 from parsim.scenario.economics import YEAR, EconomicsSection, Money
 from parsim.scenario.precision import stored_bytes
+from parsim.scenario.provenance import today
 from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from parsim.errors import MOST_PROBLEMS, Finding
-from parsim.scenario.schema import ScenarioSchema
-from parsim.scenario.shortforms import ASSUMPTIONS, SHORT
+from parsim.scenario.schema import known_keys
+from parsim.scenario.shortforms import ASSUMPTIONS
 from parsim.scenario.spellings import translation
 from parsim.scenario.values import did_you_mean, shown
 
@@ -89,23 +88,3 @@ def _all_keys() -> dict[str, str]:
 
 def _full(key: str) -> str:
     return _all_keys()[key]
-
-
-@cache
-def known_keys() -> dict[str, tuple[str, ...]]:
-    """Section path ("" at the top) -> its keys, short forms included."""
-    found: dict[str, tuple[str, ...]] = {}
-    for section, model in sections(ScenarioSchema, ""):
-        short = tuple(name.rpartition(".")[2] for name in SHORT if name.rpartition(".")[0] == section)
-        found[section] = (*(info.alias or name for name, info in model.model_fields.items()), *short)
-    return found
-
-
-def sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every section of the schema with its path, outermost first; sections in lists are not entered."""
-    yield path, model
-    for name, info in model.model_fields.items():
-        candidates = (info.annotation, *get_args(info.annotation))
-        for kind in candidates:
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from sections(kind, f"{path}.{name}" if path else name)

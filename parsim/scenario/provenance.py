@@ -1,8 +1,10 @@
-"""Where a result came from: the catalogue, the code of the user's that ran, the version of Python."""
+"""Where a result came from and when: the catalogue, the code of the user's that ran, the version of Python, the date."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from datetime import UTC, date, datetime
 from functools import cache
 from hashlib import sha256
 from sys import version_info
@@ -31,3 +33,11 @@ def provenance(trusted_code: Iterable[str]) -> dict[str, Any]:
         "trusted_code": list(dict.fromkeys(trusted_code)),
         "python": f"{version_info.major}.{version_info.minor}",
     }
+
+
+def today() -> date:
+    """The date in UTC."""
+    fixed = os.environ.get("SOURCE_DATE_EPOCH", "").strip()
+    if fixed.isdecimal() and len(fixed) < 12:
+        return datetime.fromtimestamp(int(fixed), tz=UTC).date()
+    return datetime.now(tz=UTC).date()

@@ -6,13 +6,14 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from parsim.columns import left, printable, width
-from parsim.errors import Finding
+from parsim.errors import Finding, InputError
 from parsim.scenario.files import parse_value, shown
 from parsim.scenario.references import folder, inline, python_file, reference_origins
 from parsim.scenario.shortforms import long_key
@@ -30,6 +31,8 @@ _NAMED, _LONGEST = 4, 48
 class Scenario:
     """A checked scenario. Equal scenarios have equal `hash`; two objects are compared by identity."""
 
+    lay_over: Callable[[Scenario, tuple[str, ...]], Scenario] = field(repr=False)
+    """what lays command-line arguments over a scenario: whoever made this one knows how it is merged and checked"""
     settings: ScenarioSchema
     """the typed sections, every default filled in, SI units"""
     tree: Mapping[str, Any]
@@ -72,6 +75,14 @@ class Scenario:
         """The findings with their places filled in; keys of the model or topology file point into that file."""
         return [finding if finding.file else self._placed(finding) for finding in findings]
 
+    @contextmanager
+    def placing(self) -> Iterator[None]:
+        """Give the findings of rooms that know no files their place in the user's."""
+        try:
+            yield
+        except InputError as error:
+            raise type(error)(self.findings_at(error.findings)) from error
+
     def _placed(self, finding: Finding) -> Finding:
         if not finding.path:
             return finding.at(self.source, None, None)
@@ -93,9 +104,7 @@ class Scenario:
 
     def with_overrides(self, *arguments: str) -> Scenario:
         """The scenario with command-line arguments (``parallel.tp=4``) on top. Raises `ScenarioError`."""
-        from parsim.scenario.load import override
-
-        return override(self, arguments)
+        return self.lay_over(self, arguments)
 
     def show(self, *, defaults: bool = False) -> str:
         """The merged scenario as YAML, each value with where it comes from; with `defaults` also what nobody wrote."""

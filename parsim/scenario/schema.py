@@ -1,17 +1,19 @@
-"""The whole scenario as typed sections; every key, its default and its text."""
+"""The whole scenario as typed sections: every key, its default and its text; and the keys by their dotted names."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, get_args
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from parsim.scenario.economics import EconomicsSection
 from parsim.scenario.machine import ClusterSection, SoftwareSection, VariabilitySection
 from parsim.scenario.parallel import ParallelSection
-from parsim.scenario.section import Section
+from parsim.scenario.shortforms import SHORT, SYNONYMS, ZERO, long_key
 from parsim.scenario.training import TrainingSection
-from parsim.scenario.values import Anything, Choice, Flag, ListOf, Text, Whole
+from parsim.scenario.values import Anything, Choice, Flag, Kind, ListOf, Section, Text, Whole
 
 FLOP_CONVENTIONS = ("palm", "llm-foundry", "6n", "6n-non-embedding", "megatron", "megatron-lm", "exact", "exact-full")
 
@@ -56,3 +58,68 @@ class ScenarioSchema(Section):
     """what the report counts and shows"""
     assumptions: Annotated[dict[str, Any], Anything((dict,), "a mapping of assumption names to values")] = Field(default={})
     """values of named assumptions, by the names the report prints"""
+
+
+FREE = ("model", "cluster.topology", "cluster.set", "assumptions")
+"""keys below these are those of other files"""
+_NO_LEAVES = ("name", "extends", "overrides", "study")
+
+
+@cache
+def known_keys() -> dict[str, tuple[str, ...]]:
+    """Section path ("" at the top) -> its keys, short forms included."""
+    found: dict[str, tuple[str, ...]] = {}
+    for section, model in sections(ScenarioSchema, ""):
+        short = tuple(name.rpartition(".")[2] for name in SHORT if name.rpartition(".")[0] == section)
+        found[section] = (*(info.alias or name for name, info in model.model_fields.items()), *short)
+    return found
+
+
+def sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every section of the schema with its path, outermost first; sections in lists are not entered."""
+    yield path, model
+    for name, info in model.model_fields.items():
+        candidates = (info.annotation, *get_args(info.annotation))
+        for kind in candidates:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from sections(kind, f"{path}.{name}" if path else name)
+
+
+@cache
+def leaves() -> Mapping[str, Kind]:
+    """Long key -> the kind of its values, in the order of the schema; keys of other files are not in it (`FREE`)."""
+    found: dict[str, Kind] = {}
+    for section, model in sections(ScenarioSchema, ""):
+        for name, info in model.model_fields.items():
+            path = f"{section}.{name}" if section else info.alias or name
+            kind = next((item for item in info.metadata if isinstance(item, Kind)), None)
+            if kind is not None and path not in _NO_LEAVES:
+                found[path] = kind
+    return found
+
+
+def is_key(key: str) -> bool:
+    """Whether a scenario may have a value under `key`: a leaf, a section, or anything below a free part."""
+    section, _, last = key.rpartition(".")
+    return last in known_keys().get(section, ()) or any(key.startswith(f"{free}.") for free in FREE)
+
+
+def value_at(tree: Mapping[str, Any], key: str) -> Any:
+    """What `tree` has under a dotted key; None where it has nothing."""
+    found: Any = tree
+    for word in key.split("."):
+        if not isinstance(found, Mapping) or word not in found:
+            return None
+        found = found[word]
+    return found
+
+
+def canonical(key: str, value: Any) -> tuple[str, Any]:
+    """Long key and value of what may be written short: ``parallel.zero`` with 3 is ``parallel.data.strategy`` with zero3."""
+    if key == "parallel.zero":
+        value = ZERO.get(value, value) if isinstance(value, int) and not isinstance(value, bool) else value
+    key = long_key(key)
+    for word, meant in SYNONYMS.get(key, {}).items():
+        if type(word) is type(value) and word == value:
+            return key, meant
+    return key, value

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from parsim.errors import Finding, ScenarioError
-from parsim.parallel.settings import KEPT, Host, Parallelism
+from parsim.parallel.settings import KEPT, Host, Parallelism, Runtime
 from parsim.scenario import files
-from parsim.scenario.machine import HostSection
+from parsim.scenario.machine import HostSection, SoftwareSection
 from parsim.scenario.precision import PRESETS, kept_parts
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.training import ATTENTIONS
@@ -160,6 +160,52 @@ def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption
         elif times[key]:
             assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
     return Host(**times, blocking=section.blocking)
+
+
+def runtime_of(
+    section: SoftwareSection,
+    profile: Profile,
+    devices: Sequence[Device],
+    documents: Mapping[str, files.Document],
+    assumptions: list[Assumption],
+) -> Runtime:
+    """Kernels, memory and host of the stack on `devices`; what the profile decides is added to `assumptions`."""
+    memory = section.memory
+    context, workspace = memory.context, memory.workspace
+    if context == "auto":
+        context = profile.context
+        assumptions.append(profile.assumption("context_memory", f"{context} B", "memory.context"))
+    if workspace == "auto":
+        hopper = any(device.has("flash3") for device in devices)
+        workspace = profile.workspace_sm90 if hopper else profile.workspace
+        key = "memory.workspace_sm90" if hopper else "memory.workspace"
+        assumptions.append(profile.assumption("workspace_memory", f"{workspace} B", key))
+    if memory.communicators == "auto":
+        text = "0.3 GiB for the first communicator of a rank and 0.2 GiB for each further one"
+        source = "NCCL buffers reported at 0.5 to 0.7 GB per group on A100 (NVIDIA/nccl issue 964)"
+        assumptions.append(Assumption("communicator_memory", text, source, "default"))
+    fusion, accumulate = section.fusion, section.gradient_accumulation_fusion
+    if fusion == "auto":
+        fusion = profile.fusion
+        assumptions.append(profile.assumption("kernel_fusion", fusion, "kernels.fusion"))
+    if accumulate == "auto":
+        accumulate = profile.gradient_accumulation_fusion
+        record = profile.assumption("gradient_accumulation_fusion", str(accumulate).lower(), "kernels.gradient_accumulation_fusion")
+        assumptions.append(record)
+    return Runtime(
+        profile=profile.name,
+        context=context,
+        communicators=None if memory.communicators == "auto" else memory.communicators,
+        overhead=memory.overhead,
+        workspace=workspace,
+        allocator=cast(Literal["segments", "expandable", "exact"], memory.allocator),
+        gradient_accumulation_fusion=accumulate,
+        fused=fusion != "eager",
+        compiled=fusion == "compiled",
+        host=host_of(section.host, profile, assumptions, issue_of(devices[0], documents)),
+        step_constant=section.step_constant,
+        boundary=section.boundary,
+    )
 
 
 def blocking_findings(section: HostSection, parallel: Parallelism) -> list[Finding]:

@@ -11,8 +11,7 @@ from parsim import units
 from parsim.parallel.settings import Recompute
 from parsim.scenario.finetune import FinetuneSection
 from parsim.scenario.precision import PrecisionChoice
-from parsim.scenario.section import Section
-from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quantity, Whole, did_you_mean, shown
+from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quantity, Section, Whole, did_you_mean, shown
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lion")
 LOSSES = ("auto", "sum", "mse", "cross_entropy")

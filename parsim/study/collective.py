@@ -22,7 +22,7 @@ _SPELLINGS = {"alltoall": "all_to_all", "send_recv": "send", "allreduce": "all_r
 
 @dataclass(frozen=True, slots=True)
 class SizeTime:
-    """One size."""
+    """A collective of one size, predicted."""
 
     bytes: int
     algorithm: str
@@ -68,11 +68,11 @@ def kind_of(name: str) -> str:
         ScenarioError: there is none.
     """
     plain = name.strip().lower().replace("-", "_").removesuffix("_perf")
-    found = _SPELLINGS.get(plain, plain)
-    if found not in KINDS:
+    operation = _SPELLINGS.get(plain, plain)
+    if operation not in KINDS:
         known = ", ".join(kind.replace("_", "-") for kind in KINDS)
         raise ScenarioError(Finding(f"there is no collective {name!r}", "KIND", name, f"known: {known}"))
-    return found
+    return operation
 
 
 def sizes(text: str, factor: float = 2.0) -> tuple[int, ...]:
@@ -146,7 +146,7 @@ def compare(cluster: Cluster, group: tuple[int, ...], kind: str, log: Log, setti
 
 
 def _same(kind: str, ranks: int, log: Log) -> None:
-    """Refuse to compare what cannot be compared."""
+    """Refuse a log of another collective or another number of GPUs."""
     if log.kind is not None and log.kind != kind:
         raise ScenarioError(Finding(f"the log is of {log.kind}, not of {kind}", "--compare", log.kind, f"ask for {log.kind}"))
     if log.ranks is not None and log.ranks != ranks:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from parsim import units
 from parsim.columns import left as at_left
@@ -29,8 +29,6 @@ from parsim.scenario.yaml_tree import nearest
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
 
-Thing = TypeVar("Thing")
-
 SEQUENCE = 2048
 """tokens per sample where nobody says otherwise and the model has positions for them"""
 RECOMPUTE = ("none", "selective", "full")
@@ -51,7 +49,7 @@ class Subject:
 
     @property
     def parameters(self) -> int:
-        """All of them, tied ones once."""
+        """Number of parameters, tied ones counted once."""
         return parameter_count(self.model)
 
 
@@ -176,17 +174,8 @@ def quantity(text: str | None, dimension: str, option: str, findings: list[Findi
     return value
 
 
-def attempt(step: Callable[[], Thing], findings: list[Finding]) -> Thing | None:
-    """The result of `step`, or None; what is wrong goes to `findings`."""
-    try:
-        return step()
-    except InputError as error:
-        findings += error.findings
-        return None
-
-
 def stop(findings: Sequence[Finding]) -> None:
-    """Raise what was found, all at once."""
+    """Raise `ScenarioError` with all findings, if there are any."""
     if findings:
         raise ScenarioError(findings)
 
@@ -203,29 +192,29 @@ def chosen(of: Subject, name: str, option: str = "--convention") -> Finding | No
 
 
 def usual(of: Subject) -> str:
-    """palm, or exact for models without sequences."""
+    """Name of the default convention: palm, or exact for models without sequences."""
     return "palm" if CONVENTIONS["palm"].applies(of.model) else "exact"
 
 
 def conventions(of: Subject, recompute: Recompute = "none") -> tuple[Counted, ...]:
     """Every convention of model FLOP that describes the model, with what `recompute` repeats under it."""
     again = repeated_work(of.model, of.sequence, recompute)
-    found = []
+    counts = []
     for name in MODEL_CONVENTIONS:
         if CONVENTIONS[name].applies(of.model):
             flop = flop_per_token(of.model, of.sequence, name)
-            found.append(Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name), flop, repeated_flop(name, flop, again)))
-    return tuple(found)
+            counts.append(Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name), flop, repeated_flop(name, flop, again)))
+    return tuple(counts)
 
 
 def hardware(of: Subject, recompute: Recompute = "full") -> tuple[Counted, ...]:
     """The conventions that count recomputation themselves: Megatron's 96 for 72, and exact with what runs again."""
-    found = []
+    counts = []
     for name in ("megatron-hardware", "hfu"):
         if CONVENTIONS[name].applies(of.model):
             flop = flop_per_token(of.model, of.sequence, name, recompute)
-            found.append(Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name, recompute), flop))
-    return tuple(found)
+            counts.append(Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name, recompute), flop))
+    return tuple(counts)
 
 
 def arithmetic(of: Subject, name: str, recompute: Recompute = "full") -> str:

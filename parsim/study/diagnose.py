@@ -49,7 +49,7 @@ class TriedCause:
 
     @property
     def rank(self) -> tuple[bool, float, bool, float]:
-        """Sorts the more plausible first."""
+        """Sort key that puts the more plausible causes first."""
         return (not self.explains, self.beyond + self.memory_beyond, isinstance(self.cause, Setting), self._change)
 
     @property
@@ -64,7 +64,7 @@ class TriedCause:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """What was measured."""
+    """A measured step of a scenario: its time, its peak memory, or both."""
 
     scenario: Scenario
     step_time: float | None
@@ -110,9 +110,9 @@ class Simulator:
 
     def report(self, arguments: tuple[str, ...] = ()) -> Report:
         """The report with overrides. Raises `InputError` where they are not possible."""
-        if (found := self._known.get(arguments)) is None:
-            found = self._known[arguments] = simulate(self.scenario.with_overrides(*arguments) if arguments else self.scenario)
-        return found
+        if (report := self._known.get(arguments)) is None:
+            report = self._known[arguments] = simulate(self.scenario.with_overrides(*arguments) if arguments else self.scenario)
+        return report
 
     def step(self, arguments: tuple[str, ...]) -> float:
         """Step time with overrides [s]."""
@@ -128,18 +128,18 @@ def explain_step(question: MeasuredStep, progress: Callable[[str, list[Cause], i
     simulator = Simulator(question.scenario)
     built = build(question.scenario)
     report = simulator.report()
-    found = Diagnosis(question, built, report)
+    diagnosis = Diagnosis(question, built, report)
     causes: list[Cause] = [*parameters(question.scenario, built, report), *settings(question.scenario, built)]
     for cause in progress("Trying causes", causes, len(causes)):
         one = explained(cause, simulator, report, question)
         if one is not None:
-            found.explanations.append(one)
-    found.explanations.sort(key=lambda one: one.rank)
+            diagnosis.explanations.append(one)
+    diagnosis.explanations.sort(key=lambda one: one.rank)
     if question.peak_memory is not None:
-        _explain_memory(found, question.peak_memory)
+        _explain_memory(diagnosis, question.peak_memory)
     if question.step_time is None:
-        found.explanations.clear()
-    return found
+        diagnosis.explanations.clear()
+    return diagnosis
 
 
 def explained(cause: Cause, simulator: Simulator, report: Report, question: MeasuredStep) -> TriedCause | None:
@@ -209,14 +209,14 @@ def solve(cause: UncertainParameter, step: Callable[[tuple[str, ...]], float], n
     return cause.at(outer), high + target
 
 
-def _explain_memory(found: Diagnosis, measured: int) -> None:
+def _explain_memory(diagnosis: Diagnosis, measured: int) -> None:
     """Settings by the peak they would have, and the overhead that alone would do."""
-    report = found.report
-    with_memory = [one for one in found.explanations if isinstance(one.cause, Setting) and one.peak != report.peak_memory]
-    found.memory = sorted(with_memory, key=lambda one: abs(math.log(one.peak / measured)))
-    lacking = measured - report.peak_memory + found.question.scenario.settings.software.memory.overhead
+    report = diagnosis.report
+    with_memory = [one for one in diagnosis.explanations if isinstance(one.cause, Setting) and one.peak != report.peak_memory]
+    diagnosis.memory = sorted(with_memory, key=lambda one: abs(math.log(one.peak / measured)))
+    lacking = measured - report.peak_memory + diagnosis.question.scenario.settings.software.memory.overhead
     if lacking >= 0:
-        found.overhead = lacking
+        diagnosis.overhead = lacking
 
 
 def question(scenario: Scenario, step_time: str | None, peak_memory: str | None) -> MeasuredStep:

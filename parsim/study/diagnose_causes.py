@@ -78,7 +78,7 @@ def plausible(name: str, now: float, device: str = "", unit: float = 1.0) -> Pla
 
 @dataclass(frozen=True)
 class UncertainParameter:
-    """One number of the run."""
+    """A number of the run that may be other than the scenario says."""
 
     name: str
     title: str
@@ -101,7 +101,7 @@ class UncertainParameter:
         return self.now / slowness if self.rate else slowness
 
     def slowness(self, value: float) -> float:
-        """The coordinate of a value."""
+        """The coordinate of a value, in which time grows about linearly."""
         return self.now / value if self.rate else value
 
     def overrides(self, value: float | None) -> tuple[str, ...]:
@@ -131,15 +131,15 @@ Cause = UncertainParameter | Setting
 def parameters(scenario: Scenario, built: Built, report: Report, slow_ranks: Iterable[int] = ()) -> list[UncertainParameter]:
     """The parameters that the scenario has; `slow_ranks` are those that may be slow (default: the one with the most work)."""
     device = built.cluster.device(built.gpus[0])
-    found = [
+    known = [
         *_device_parameters(built, device),
         *_wires(scenario, built, report),
         *_host_parameters(built, report),
         *(_slow(built, rank, report) for rank in (tuple(slow_ranks) or (report.bottleneck_rank,))),
     ]
     if not built.training.backward or not built.training.step:
-        found = [entry for entry in found if entry.name != "boundary"]
-    return found
+        known = [entry for entry in known if entry.name != "boundary"]
+    return known
 
 
 def _share(key: str) -> Callable[[float], tuple[str, ...]]:
@@ -221,7 +221,7 @@ def _linked(scenario: Scenario, kinds: list[str], now: float) -> Callable[[float
     changes: Mapping[str, Any] = (written.get("set") or {}).get("links") or {} if isinstance(written, Mapping) else {}
 
     def arguments(value: float) -> tuple[str, ...]:
-        factor, found = value / now, []
+        factor, overrides = value / now, []
         for kind in kinds:
             old = (changes.get(kind) or {}).get("bandwidth")
             if old is None:
@@ -230,8 +230,8 @@ def _linked(scenario: Scenario, kinds: list[str], now: float) -> Callable[[float
                 text = f"x{multiplier(str(old)) * factor!r}"
             else:
                 text = f"{float(parse(old, 'rate')) * factor!r} B/s"
-            found.append(f"cluster.set.links.{kind}.bandwidth={text}")
-        return tuple(found)
+            overrides.append(f"cluster.set.links.{kind}.bandwidth={text}")
+        return tuple(overrides)
 
     return arguments
 
@@ -324,11 +324,11 @@ def settings(scenario: Scenario, built: Built) -> list[Setting]:
         "training.optimizer.implementation": built.training.optimizer.implementation,
         "parallel.data.accumulate": built.parallelism.data.accumulate,
     }
-    found = []
+    others = []
     for name, title, key, values, command in _SETTINGS:
         now: Any = scenario.tree
         for part in key.split("."):
             now = now.get(part) if isinstance(now, Mapping) else None
         now = meant.get(key, now) if now == "auto" else now
-        found += [Setting(name, title, key, now, value, command) for value in values if value != now]
-    return found
+        others += [Setting(name, title, key, now, value, command) for value in values if value != now]
+    return others

@@ -22,8 +22,7 @@ from parsim.report.simulated import Run
 from parsim.report.timeline import Timeline
 from parsim.run import execute
 from parsim.scenario.build import build
-from parsim.scenario.built import Built
-from parsim.scenario.job import clock_of
+from parsim.scenario.built import Built, clock_of
 from parsim.scenario.scenario import Scenario
 
 GEMM, ATTENTION, MEMORY, OPTIMIZER = "gemm", "attention", "memory-bound", "optimizer"
@@ -66,17 +65,17 @@ class Timed(float):
 
 
 def timed(clock: Callable[[Kernel], float]) -> Callable[[Kernel], float]:
-    """A clock whose seconds know their class."""
+    """The clock with durations that remember the class of their kernel."""
     known: dict[Kernel, Timed] = {}
 
     def measure(kernel: Kernel) -> float:
-        if (found := known.get(kernel)) is None:
+        if (duration := known.get(kernel)) is None:
             place = 0 if isinstance(kernel, Gemm) else 1 if isinstance(kernel, Attention) else 2
             seconds, parts = clock(kernel), [0.0] * (2 * len(PARTS))
             parts[place] = seconds
             parts[place + len(PARTS)] = float(max(1, getattr(kernel, "launches", 1)))
-            found = known[kernel] = Timed.of(seconds, tuple(parts))
-        return found
+            duration = known[kernel] = Timed.of(seconds, tuple(parts))
+        return duration
 
     return measure
 
@@ -136,45 +135,45 @@ class Recorded:
 def features(recorded: Recorded) -> dict[tuple[int, str], float]:
     """(rank, class) -> seconds per step; classes that begin with # are numbers of kernels per step."""
     transfers = _transfers(recorded)
-    found: dict[tuple[int, str], float] = {}
+    times: dict[tuple[int, str], float] = {}
     for number, windows in recorded.ranks.items():
         steps = sum(window.steps for window in windows)
         for window in windows:
             for name, value in _of_window(window, transfers).items():
-                found[number, name] = found.get((number, name), 0.0) + value / steps
-    return found
+                times[number, name] = times.get((number, name), 0.0) + value / steps
+    return times
 
 
 def _of_window(window: Window, transfers: Mapping[tuple[str, int], float]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     compute = [stretch for stretch in window.stretches if stretch.kind in COMPUTE]
     comm = [stretch for stretch in window.stretches if stretch.kind not in COMPUTE]
     for stretch in compute:
-        found[stretch.kind] = found.get(stretch.kind, 0.0) + stretch.duration
+        times[stretch.kind] = times.get(stretch.kind, 0.0) + stretch.duration
         if stretch.kind in (GEMM, ATTENTION):
-            found[f"#{stretch.kind}"] = found.get(f"#{stretch.kind}", 0.0) + stretch.count
+            times[f"#{stretch.kind}"] = times.get(f"#{stretch.kind}", 0.0) + stretch.count
     moving, present = [], []
     for stretch in comm:
         shortest, moved = stretch.count * transfers[stretch.kind, stretch.bytes], stretch.duration - stretch.waited
         moved = moved if moved <= SPREAD * shortest else shortest
-        found[stretch.kind] = found.get(stretch.kind, 0.0) + moved
+        times[stretch.kind] = times.get(stretch.kind, 0.0) + moved
         moving.append((stretch.end - moved, stretch.end))
         if "send" in stretch.kind:  # when a receiver posts its message says nothing about when data were due
             present.append(moving[-1])
         else:
-            found["waiting for others"] = found.get("waiting for others", 0.0) + stretch.duration - moved
+            times["waiting for others"] = times.get("waiting for others", 0.0) + stretch.duration - moved
             present.append((stretch.start, stretch.end))
     busy = [(stretch.start, stretch.end) for stretch in compute]
     begins, ends = _merged(busy + present)
     if not len(begins):
-        return found
+        return times
     if comm:
         lengths = _merged(moving)
-        found["exposed communication"] = float((lengths[1] - lengths[0]).sum() - covered(*_merged(busy), *lengths).sum())
-    found["idle before"] = max(0.0, float(begins[0]) - window.begin)
-    found["idle after"] = max(0.0, window.end - float(ends[-1]))
-    found["idle within"] = float((begins[1:] - ends[:-1]).sum())
-    return found
+        times["exposed communication"] = float((lengths[1] - lengths[0]).sum() - covered(*_merged(busy), *lengths).sum())
+    times["idle before"] = max(0.0, float(begins[0]) - window.begin)
+    times["idle after"] = max(0.0, window.end - float(ends[-1]))
+    times["idle within"] = float((begins[1:] - ends[:-1]).sum())
+    return times
 
 
 def _merged(intervals: Iterable[tuple[float, float]]) -> tuple[Floats, Floats]:
@@ -340,11 +339,11 @@ def _factors(shares: Sequence[Sequence[float]], lengths: Sequence[float]) -> lis
     active = list(range(len(PARTS)))
     while active:
         rows = np.vstack((table[:, active] * weight[:, None], ridge[np.ix_(active, active)]))
-        found = np.linalg.lstsq(rows, np.concatenate((target * weight, np.full(len(active), 1e-3))), rcond=None)[0]
-        if (found > 0).all():
+        solution = np.linalg.lstsq(rows, np.concatenate((target * weight, np.full(len(active), 1e-3))), rcond=None)[0]
+        if (solution > 0).all():
             break
-        active = [place for place, value in zip(active, found, strict=True) if value > 0]
+        active = [place for place, value in zip(active, solution, strict=True) if value > 0]
     factors = [0.0] * len(PARTS)
-    for place, value in zip(active, found, strict=True):
+    for place, value in zip(active, solution, strict=True):
         factors[place] = float(value)
     return factors

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
 from parsim.report.quantities import seconds
 from parsim.report.table import Column, Content, Table
-from parsim.scenario.files import parse_value
-from parsim.scenario.merge import put
 from parsim.scenario.scenario import flow
 from parsim.study.diagnose import Diagnosis, TriedCause
 from parsim.study.diagnose_causes import Cause, Setting, UncertainParameter
@@ -31,42 +29,42 @@ UNDECIDED = (
 )
 
 
-def text(found: Diagnosis, evidence: Evidence | None = None, wires: NcclEvidence | None = None) -> str:
+def text(diagnosis: Diagnosis, evidence: Evidence | None = None, wires: NcclEvidence | None = None) -> str:
     """What `parsim diagnose` prints."""
-    lines = [found.question.scenario.name, *_gap(found, evidence), ""]
+    lines = [diagnosis.question.scenario.name, *_gap(diagnosis, evidence), ""]
     if evidence is not None:
         lines += [*_classes(evidence), "", *_attributed(evidence), ""]
     if wires is not None:
-        lines += [*_wires(found, wires), ""]
-    if found.question.step_time is not None and evidence is None:
-        lines += [*_alone(found), ""]
-    if found.question.peak_memory is not None:
-        lines += [*_memory(found), ""]
+        lines += [*_wires(diagnosis, wires), ""]
+    if diagnosis.question.step_time is not None and evidence is None:
+        lines += [*_alone(diagnosis), ""]
+    if diagnosis.question.peak_memory is not None:
+        lines += [*_memory(diagnosis), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _gap(found: Diagnosis, evidence: Evidence | None) -> list[str]:
-    measured, predicted = found.question.step_time, found.report.step_time
+def _gap(diagnosis: Diagnosis, evidence: Evidence | None) -> list[str]:
+    measured, predicted = diagnosis.question.step_time, diagnosis.report.step_time
     lines = []
     if measured is not None:
-        share = found.gap / predicted
-        lines.append(f"measured {seconds(measured)}, predicted {seconds(predicted)}: {signed(found.gap)} ({share:+.1%})")
-        band = found.report.measured.confidence.step_band(predicted)
-        if found.expected and evidence is None and band is not None:
+        share = diagnosis.gap / predicted
+        lines.append(f"measured {seconds(measured)}, predicted {seconds(predicted)}: {signed(diagnosis.gap)} ({share:+.1%})")
+        band = diagnosis.report.measured.confidence.step_band(predicted)
+        if diagnosis.expected and evidence is None and band is not None:
             known = f"80 % of the published runs like it lie between {seconds(band[0])} and {seconds(band[1])}"
             lines += wrapped(f"Nothing asks for an explanation: {known}. What follows is what would explain the rest.")
-    if found.question.peak_memory is not None:
-        peak = found.report.peak_memory
-        lines.append(f"measured {format_bytes(found.question.peak_memory)} at the peak, predicted {format_bytes(peak)}")
+    if diagnosis.question.peak_memory is not None:
+        peak = diagnosis.report.peak_memory
+        lines.append(f"measured {format_bytes(diagnosis.question.peak_memory)} at the peak, predicted {format_bytes(peak)}")
     return lines
 
 
 # -- a time alone ------------------------------------------------------------------------------------------------------
 
 
-def _alone(found: Diagnosis) -> list[str]:
-    explaining = [one for one in found.explanations if one.explains]
-    failing = [one for one in found.explanations if not one.explains]
+def _alone(diagnosis: Diagnosis) -> list[str]:
+    explaining = [one for one in diagnosis.explanations if one.explains]
+    failing = [one for one in diagnosis.explanations if not one.explains]
     lines = []
     if explaining:
         tried = [(str(number), *_row(one), one.step) for number, one in enumerate(explaining, 1)]
@@ -124,18 +122,18 @@ def shown(cause: UncertainParameter, value: float) -> str:
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-def _memory(found: Diagnosis) -> list[str]:
-    measured = found.question.peak_memory or 0
+def _memory(diagnosis: Diagnosis) -> list[str]:
+    measured = diagnosis.question.peak_memory or 0
     title = f"What the peak would be otherwise (measured {format_bytes(measured)})"
     rows: list[tuple[Content, ...]] = [
         (*cause.overrides(), flow(cause.now), format_bytes(one.peak), f"{one.peak / measured:.0%}", one.step)
-        for one in found.memory[:8]
+        for one in diagnosis.memory[:8]
         if isinstance(cause := one.cause, Setting)
     ]
     lines = [_table(("setting", "instead of", "peak", "of the measured", "step"), rows, title)] if rows else [title, _NO_SETTING]
-    if found.overhead is not None:
+    if diagnosis.overhead is not None:
         text_ = (
-            f"software.memory.overhead={format_bytes(found.overhead)} alone would explain it: buffers that are no tensor of the model, "
+            f"software.memory.overhead={format_bytes(diagnosis.overhead)} alone would explain it: buffers that are no tensor of the model, "
             "other processes, fragmentation."
         )
     else:
@@ -203,15 +201,15 @@ def _fitted(one: Attribution) -> tuple[str, str, str, str]:
 # -- wires -------------------------------------------------------------------------------------------------------------
 
 
-def _wires(found: Diagnosis, wires: NcclEvidence) -> list[str]:
+def _wires(diagnosis: Diagnosis, wires: NcclEvidence) -> list[str]:
     lines = [f"What {wires.file} says"]
     if (one := wires.wire) is not None:
         verdict = "as assumed: the wires are not the cause" if one.as_assumed else f"{one.factor:.2f} of what is assumed"
         lines += wrapped(
             f"{one.kind} on {one.ranks} GPUs of {one.nodes} machine{'s' * (one.nodes > 1)}, {one.sizes} sizes from 64 MiB on: {verdict}"
         )
-        if found.wire_step is not None:
-            lines += wrapped(f"With it the step takes {seconds(found.wire_step)} instead of {seconds(found.report.step_time)}.")
+        if diagnosis.wire_step is not None:
+            lines += wrapped(f"With it the step takes {seconds(diagnosis.wire_step)} instead of {seconds(diagnosis.report.step_time)}.")
     if wires.paths is not None:
         used = ", ".join(f"{name} {count}" for name, count in wires.paths.transports)
         channels = f"; {wires.paths.channels} channels" if wires.paths.channels else ""
@@ -220,24 +218,24 @@ def _wires(found: Diagnosis, wires: NcclEvidence) -> list[str]:
     return lines
 
 
-# -- document and file -------------------------------------------------------------------------------------------------
+# -- document -------------------------------------------------------------------------------------------------
 
 
-def document(found: Diagnosis, evidence: Evidence | None = None, wires: NcclEvidence | None = None) -> dict[str, Any]:
+def document(diagnosis: Diagnosis, evidence: Evidence | None = None, wires: NcclEvidence | None = None) -> dict[str, Any]:
     """The JSON document."""
-    question, report = found.question, found.report
+    question, report = diagnosis.question, diagnosis.report
     return {
         "parsim": 1,
         "scenario": question.scenario.name,
         "measured": {"step_time_s": question.step_time, "peak_bytes": question.peak_memory},
         "predicted": {"step_time_s": report.step_time, "peak_bytes": report.peak_memory},
-        "within_published_band": found.expected,
+        "within_published_band": diagnosis.expected,
         "decided": evidence is not None and bool(evidence.best),
         "note": None if evidence is not None or question.step_time is None else UNDECIDED,
-        "causes": [_cause_document(one) for one in found.explanations],
-        "memory": None if question.peak_memory is None else _memory_document(found),
+        "causes": [_cause_document(one) for one in diagnosis.explanations],
+        "memory": None if question.peak_memory is None else _memory_document(diagnosis),
         "trace": None if evidence is None else _evidence_document(evidence),
-        "nccl": None if wires is None else _wires_document(found, wires),
+        "nccl": None if wires is None else _wires_document(diagnosis, wires),
     }
 
 
@@ -266,9 +264,9 @@ def _common(cause: Cause) -> dict[str, Any]:
     return row
 
 
-def _memory_document(found: Diagnosis) -> dict[str, Any]:
-    rows = [_cause_document(one) for one in found.memory]
-    return {"overhead_bytes": found.overhead, "settings": rows}
+def _memory_document(diagnosis: Diagnosis) -> dict[str, Any]:
+    rows = [_cause_document(one) for one in diagnosis.memory]
+    return {"overhead_bytes": diagnosis.overhead, "settings": rows}
 
 
 def _evidence_document(evidence: Evidence) -> dict[str, Any]:
@@ -295,13 +293,13 @@ def _evidence_document(evidence: Evidence) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _wires_document(found: Diagnosis, wires: NcclEvidence) -> dict[str, Any]:
+def _wires_document(diagnosis: Diagnosis, wires: NcclEvidence) -> dict[str, Any]:
     one, paths = wires.wire, wires.paths
     return {
         "file": wires.file,
         "collective": None if one is None else {
             "kind": one.kind, "ranks": one.ranks, "nodes": one.nodes, "cause": one.cause, "factor": one.factor, "sizes": one.sizes,
-            "as_assumed": one.as_assumed, "step_time_s": found.wire_step,
+            "as_assumed": one.as_assumed, "step_time_s": diagnosis.wire_step,
         },
         "paths": None if paths is None else {
             "network": paths.network or None, "transports": dict(paths.transports), "channels": paths.channels,
@@ -309,38 +307,6 @@ def _wires_document(found: Diagnosis, wires: NcclEvidence) -> dict[str, Any]:
         },
         "remarks": [{"cause": cause, "text": remark} for cause, remark in wires.remarks],
     }  # fmt: skip
-
-
-def saved(extends: str, given: Sequence[str], named: Sequence[str], blocks: Mapping[str, Sequence[str]], file: str) -> str:
-    """A scenario that extends the diagnosed one, with a named block of overrides for each explanation.
-
-    Args:
-        extends: the diagnosed scenario, as the new file finds it.
-        given: ``key=value`` that the user gave.
-        named: overrides of the scenario that the user chose.
-        blocks: name -> ``key=value``.
-        file: name of the new file, for the command in its head.
-    """
-    chosen = ",".join([*named, next(iter(blocks), "")])
-    lines = [f"# One block per explanation; for example: parsim run {file} --override {chosen}", f"extends: {flow(extends)}"]
-    lines += _block(_tree(given), "")
-    lines.append("overrides:")
-    for name, arguments in blocks.items():
-        lines.append(f"  {name}:")
-        lines += _block(_tree(arguments), "    ")
-    return "\n".join(lines) + "\n"
-
-
-def _tree(arguments: Iterable[str]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for argument in arguments:
-        path, _, value = argument.partition("=")
-        put(tree, path, parse_value(value))
-    return tree
-
-
-def _block(tree: Mapping[str, Any], margin: str) -> list[str]:
-    return [f"{margin}{key}: {flow(value)}" for key, value in tree.items()]
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class Attribution:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a trace says."""
+    """What a trace says about the causes: predicted and explained classes beside the recorded ones, and a ranking."""
 
     recorded: Recorded
     predicted: Recorded
@@ -221,14 +221,14 @@ class Attributor:
 
     def _screened(self, table: Vector, target: Vector) -> list[_Fit]:
         """Every set of one or two causes in the linear picture, the best first."""
-        found = []
+        fits = []
         for size in (1, 2):
             for members in combinations(range(len(self.columns)), size):
                 names = [self._alternative(member) for member in members]
                 if len(set(names)) < len(names):
                     continue
-                found.append(self._fit(members, table, target))
-        return sorted(found, key=lambda one: one.score)
+                fits.append(self._fit(members, table, target))
+        return sorted(fits, key=lambda one: one.score)
 
     def _alternative(self, member: int) -> str:
         """Causes of which only one can hold: the values of one setting."""
@@ -269,7 +269,7 @@ class Attributor:
         singles = [one for one in sets if len(one.members) == 1]
         close = [one for one in singles if one.score <= singles[0].score + CLOSE] if singles else []
         chosen = close[:REFINED] + [one for one in sets[:REFINED] if len(one.members) > 1][: REFINED // 2]
-        found: list[_Fit] = []
+        fits: list[_Fit] = []
         for one in chosen:
             amplitudes, best = one.amplitudes, None
             for _ in range(3):
@@ -286,8 +286,8 @@ class Attributor:
                     break
                 amplitudes = moved
             if best is not None:
-                found.append(best)
-        return sorted(found, key=lambda one: one.score)
+                fits.append(best)
+        return sorted(fits, key=lambda one: one.score)
 
     def _moved(self, members: tuple[int, ...], amplitudes: Vector, table: Vector, left: Vector) -> Vector:
         """A Gauss-Newton step with the columns as they are."""
@@ -354,9 +354,9 @@ def attributed(
     slow = suspects(recorded, attributor.base, total)
     causes: list[Cause] = [*parameters(scenario, built, report, slow), *settings(scenario, built)]
     attributor.add(progress("Trying causes", causes, len(causes)))
-    found = attributor.evidence(recorded)
+    shown = attributor.evidence(recorded)
     simulator = Simulator(scenario)
-    return replace(found, ranking=tuple(replace(one, step=simulator.step(one.arguments)) for one in found.ranking[:6]) + found.ranking[6:])
+    return replace(shown, ranking=tuple(replace(one, step=simulator.step(one.arguments)) for one in shown.ranking[:6]) + shown.ranking[6:])
 
 
 def _bare(scenario: Scenario, ranks: Sequence[int]) -> Recorded:

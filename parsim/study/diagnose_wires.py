@@ -44,7 +44,7 @@ class MeasuredWire:
 
 @dataclass(frozen=True)
 class NcclEvidence:
-    """What a log says."""
+    """What a log of NCCL says about the wires: their speed, the paths taken, and remarks for causes."""
 
     file: str
     wire: MeasuredWire | None = None
@@ -74,7 +74,7 @@ def read_wires(path: str | Path, built: Built, causes: Sequence[UncertainParamet
     return NcclEvidence(name, wire, paths, tuple(_remarks(paths, built)) if paths is not None else ())
 
 
-def with_wires(found: Diagnosis, wires: NcclEvidence, causes: Sequence[UncertainParameter], simulator: Simulator) -> None:
+def with_wires(diagnosis: Diagnosis, wires: NcclEvidence, causes: Sequence[UncertainParameter], simulator: Simulator) -> None:
     """Put what a log says into a diagnosis: the step with the measured wires, and the order of the causes.
 
     A wire that is as assumed is ruled out. One that is not comes first if the step asks for about the same, and so does one that
@@ -83,7 +83,7 @@ def with_wires(found: Diagnosis, wires: NcclEvidence, causes: Sequence[Uncertain
     one, spoken = wires.wire, [cause for cause, _ in wires.remarks]
     cause = next((known for known in causes if one is not None and known.name == one.cause), None)
     if one is not None and cause is not None:
-        found.wire_step = simulator.step(cause.arguments(cause.now * one.factor))
+        diagnosis.wire_step = simulator.step(cause.arguments(cause.now * one.factor))
 
     def order(entry: TriedCause) -> int:
         if one is not None and entry.cause.name == one.cause:
@@ -93,7 +93,7 @@ def with_wires(found: Diagnosis, wires: NcclEvidence, causes: Sequence[Uncertain
             return 0 if abs(asked / one.factor - 1.0) <= 2 * TOLERANCE else 1
         return 0 if entry.cause.name in spoken and entry.explains else 1
 
-    found.explanations.sort(key=order)
+    diagnosis.explanations.sort(key=order)
 
 
 def _measured(log: Log, name: str, built: Built, causes: Sequence[UncertainParameter]) -> MeasuredWire:
@@ -134,20 +134,20 @@ def _group(built: Built, ranks: int, nodes: int | None) -> tuple[int, ...]:
 
 
 def _remarks(paths: Paths, built: Built) -> list[tuple[str, str]]:
-    found = []
+    remarks = []
     fabric = built.cluster.fabric
     several = len({built.cluster.node_of(gpu) for gpu in built.gpus}) > 1
     sockets = paths.network.lower().startswith("socket") or paths.count("NET/Socket")
     if several and fabric is not None and sockets and not fabric.link_kind.name.startswith(("tcp", "eth")):
         text = f"messages between machines go over TCP sockets, the scenario has {fabric.link_kind.name}: a third of the line rate or less"
-        found.append(("network", text))
+        remarks.append(("network", text))
     plain, direct = paths.count("NET/IB") - paths.count("NET/IB/GDRDMA"), paths.count("NET/IB/GDRDMA")
     if plain > direct:
-        found.append(("network", "InfiniBand without GPUDirect RDMA: every message is copied through host memory"))
+        remarks.append(("network", "InfiniBand without GPUDirect RDMA: every message is copied through host memory"))
     shared, peer = paths.count("SHM"), paths.count("P2P")
     if shared > peer and built.cluster.device(built.gpus[0]).has("p2p"):
-        found.append(("pcie", "GPUs of a machine talk through host memory (SHM), not directly (P2P)"))
-        found.append(("nvlink", "GPUs of a machine talk through host memory (SHM): NVLink is not used"))
+        remarks.append(("pcie", "GPUs of a machine talk through host memory (SHM), not directly (P2P)"))
+        remarks.append(("nvlink", "GPUs of a machine talk through host memory (SHM): NVLink is not used"))
     for key, value in paths.environment:
         if key in (
             "NCCL_P2P_DISABLE",
@@ -159,5 +159,5 @@ def _remarks(paths: Paths, built: Built) -> list[tuple[str, str]]:
             "NCCL_MAX_NCHANNELS",
         ):
             cause = "nvlink" if key in ("NCCL_P2P_DISABLE", "NCCL_NVLS_ENABLE") else "network"
-            found.append((cause, f"{key} is set to {value}; the scenario assumes NCCL's defaults"))
-    return found
+            remarks.append((cause, f"{key} is set to {value}; the scenario assumes NCCL's defaults"))
+    return remarks

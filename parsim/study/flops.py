@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from parsim.errors import Finding, ScenarioError
+from parsim.errors import Finding, ScenarioError, attempt
 from parsim.model.model import Workload
 from parsim.model.parts import PASSES, Part, parts
 from parsim.report.table import Column, Content, Table
 from parsim.study.counting import (
     Counted,
     Subject,
-    attempt,
     chosen,
     conventions,
     counted_document,
@@ -74,7 +73,7 @@ class TrainingTime:
 
     @property
     def flop(self) -> float:
-        """Of the whole training [FLOP]."""
+        """Work of the whole training [FLOP]."""
         return self.flop_per_unit * self.units
 
     @property
@@ -90,7 +89,7 @@ class TrainingTime:
 
 @dataclass(frozen=True)
 class FlopsAnswer:
-    """Everything the command prints."""
+    """FLOP and bytes of a model by part and by convention, and the time of a training."""
 
     question: FlopsQuestion
     of: Subject

@@ -76,7 +76,7 @@ class InferenceMemory:
 
     @property
     def total(self) -> int:
-        """What must fit."""
+        """Bytes that must fit into one GPU."""
         return self.weights + self.cache + self.working_set + self.workspace + self.context + self.communicators
 
 
@@ -145,7 +145,7 @@ def fit(question: InferenceQuestion, *, maximum: str | None = None) -> Inference
     decoder = Replica(question)
     asked = decoder.question
     memory = decoder.memory(asked)
-    found = None if maximum is None else decoder.maximum(maximum)
+    largest = None if maximum is None else decoder.maximum(maximum)
     fits = memory.total <= decoder.capacity
     others = () if fits else tuple(decoder.alternatives())
     return InferenceAnswer(
@@ -156,7 +156,7 @@ def fit(question: InferenceQuestion, *, maximum: str | None = None) -> Inference
         decoder.bytes_per_token,
         decoder.gpus // asked.tensor,
         decoder.parameters,
-        found,
+        largest,
         others,
     )
 
@@ -213,7 +213,7 @@ class Replica:
 
     @property
     def generates(self) -> bool:
-        """The model decodes token by token."""
+        """Whether the model decodes token by token."""
         return bool(self._caches)
 
     @property
@@ -233,8 +233,8 @@ class Replica:
         weights = sum(p.local_count(question.tensor) * self._element(p) for p in _parameters(self.built))
         fixed = (runtime.workspace, runtime.context + runtime.overhead, COMMUNICATOR if question.tensor > 1 else 0)
         if not self.generates:
-            found = self._pass(question)
-            return InferenceMemory(weights, 0, found.peak, 0, *fixed, found.outputs)
+            forward = self._pass(question)
+            return InferenceMemory(weights, 0, forward.peak, 0, *fixed, forward.outputs)
         sequences, length = question.batch * question.beams, question.context_length or 1
         kv = KV_BYTES[question.kv_dtype or "bf16"]
         kept = sum(cache.elements * cache.tokens(length, question.paged_block) for cache in self._caches)
@@ -362,7 +362,7 @@ def _parameters(built: Built) -> Iterator[Parameter]:
 
 
 def _check(question: InferenceQuestion) -> None:
-    """Every option that cannot be."""
+    """Raise `ScenarioError` with a finding per option that is out of its range."""
     findings = []
     for name in ("batch", "context_length", "paged_block", "beams", "tensor", "prefill_tokens"):
         value = getattr(question, name)

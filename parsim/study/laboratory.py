@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from parsim.errors import Finding, PlanError
+from parsim.errors import Finding, PlanError, attempt
 from parsim.report.schedule_scene import Labels, Scene
 from parsim.report.selection import inches
 from parsim.study import schedule_text as words
@@ -19,7 +19,6 @@ from parsim.study.schedule_inputs import times as read_times
 if TYPE_CHECKING:
     from parsim.report.plots.figure import Drawing
 
-T = TypeVar("T")
 Passes = str | Mapping[str, float | str | Sequence[float | str]]
 """``"F=1,B=2"``, or {"F": 1, "B": 2}, values with units as texts, one value or one per rank"""
 
@@ -124,28 +123,19 @@ def schedule(  # noqa: PLR0913 - one keyword per option of the command
     findings: list[Finding] = []
     passes = times if isinstance(times, str) else ",".join(f"{key}={_list(value)}" for key, value in times.items())
     factors = None if tuple(stage_times) == (1.0,) else _list(stage_times)
-    seconds = _checked(findings, lambda: read_times(passes, communication=_list(comm), stage_times=factors, overlap=overlap_sends))
-    size = _checked(findings, lambda: _bytes(activation))
+    seconds = attempt(lambda: read_times(passes, communication=_list(comm), stage_times=factors, overlap=overlap_sends), findings)
+    size = attempt(lambda: _bytes(activation), findings)
     chunks = (v,) if isinstance(v, int) else tuple(v)
     if names:
-        found = _checked(findings, lambda: entries(names, p, m, chunks, trust_code=trust_code))
+        schedules = attempt(lambda: entries(names, p, m, chunks, trust_code=trust_code), findings)
     else:
         findings.append(Finding("no schedule is named", "names", suggestion='for example schedule("1f1b", "gpipe", p=4, m=8)'))
-    if findings or found is None or seconds is None:
+    if findings or schedules is None or seconds is None:
         raise PlanError(map(_as_argument, findings))
     try:
-        return Schedules(simulate(found, seconds, size), seconds)
+        return Schedules(simulate(schedules, seconds, size), seconds)
     except PlanError as error:
         raise PlanError(map(_as_argument, error.findings)) from None
-
-
-def _checked(findings: list[Finding], read: Callable[[], T]) -> T | None:
-    """What `read` gives; None, and more findings, where it cannot."""
-    try:
-        return read()
-    except PlanError as error:
-        findings += error.findings
-        return None
 
 
 def _list(values: float | str | Sequence[float | str]) -> str:
@@ -167,7 +157,7 @@ def _as_argument(finding: Finding) -> Finding:
     def spelled(text: str) -> str:
         return re.sub(
             r"(?<![\w-])--?([a-z][a-z-]*)(?: ([0-9]+))?",
-            lambda found: found[1].replace("-", "_") + (f"={found[2]}" if found[2] else ""),
+            lambda option: option[1].replace("-", "_") + (f"={option[2]}" if option[2] else ""),
             text,
         )
 

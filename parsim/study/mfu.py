@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parsim.errors import Finding, ScenarioError
+from parsim.errors import Finding, ScenarioError, attempt
 from parsim.model.flops import Recompute
 from parsim.study.counting import (
     RECOMPUTE,
     Counted,
     Subject,
-    attempt,
     conventions,
     counted_document,
     device_of,
@@ -60,7 +59,7 @@ class MfuQuestion:
 
 @dataclass(frozen=True)
 class Utilised:
-    """The run under one convention."""
+    """What the run reaches under one FLOP convention."""
 
     counted: Counted
     units_per_s: float
@@ -92,7 +91,7 @@ class Utilised:
 
 @dataclass(frozen=True)
 class MfuAnswer:
-    """Everything the command prints."""
+    """The utilisation of a run under every convention, beside published runs."""
 
     question: MfuQuestion
     of: Subject
@@ -139,15 +138,15 @@ class MfuAnswer:
         peaks = [("the dense peak", 1.0)]
         if self.sparse_peak is not None:
             peaks.append(("the peak with sparsity", self.usual.peak / self.sparse_peak))
-        found = []
+        ways = []
         for row in self.rows:
             kinds = [("MFU", row.mfu)] + ([("HFU", row.hfu)] if row.counted.repeated else [])
-            found += [
+            ways += [
                 (abs(value * factor / self.claimed - 1), f"{kind} by {row.counted.name}", peak)
                 for kind, value in kinds
                 for peak, factor in peaks
             ]
-        return tuple(sorted(found))
+        return tuple(sorted(ways))
 
     def yours(self, row: PublishedUtilisation) -> float | None:
         """This run counted as a published one counts."""
@@ -159,16 +158,16 @@ class MfuAnswer:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What cannot be."""
-        row, found = self.usual, []
+        """Sentences about figures that are impossible or look like a mixed-up option."""
+        row, texts = self.usual, []
         if row.hfu > 1:
             text = f"{100 * row.hfu:.1f} % of the dense peak is impossible"
             wider = "a narrower type than " + self.dtype if row.hfu <= 2 else "a rate of more GPUs than --gpus"
-            found.append(f"{text}: check the rate, --gpus and --dtype ({wider}?)")
+            texts.append(f"{text}: check the rate, --gpus and --dtype ({wider}?)")
         per_gpu = row.mfu * self.question.gpus
         if self.question.gpus > 1 and row.mfu < 0.05 and 0.1 < per_gpu <= 0.8 and self.question.tokens_per_s is not None:
-            found.append(f"--tokens-per-s is of the whole job; if it is per GPU, the MFU is {100 * per_gpu:.2f} %")
-        return tuple(found)
+            texts.append(f"--tokens-per-s is of the whole job; if it is per GPU, the MFU is {100 * per_gpu:.2f} %")
+        return tuple(texts)
 
 
 def mfu(question: MfuQuestion) -> MfuAnswer:

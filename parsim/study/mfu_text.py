@@ -77,14 +77,14 @@ def _time(answer: MfuAnswer) -> Iterator[str]:
 
 
 def _claimed(answer: MfuAnswer) -> Iterator[str]:
-    found = answer.explanations()
-    near = [way for way in found if way[0] <= CLOSE]
+    ways = answer.explanations()
+    near = [way for way in ways if way[0] <= CLOSE]
     claimed = _percent(answer.claimed or 0.0)
     if near:
         yield f"Claimed {claimed} is, within {100 * CLOSE:g} %:"
         yield from (f"  {what} over {peak} ({100 * error:.2f} % off)" for error, what, peak in near)
         return
-    error, what, peak = found[0]
+    error, what, peak = ways[0]
     yield f"Claimed {claimed} is nothing of the above; the closest is {what} over {peak} ({100 * error:.1f} % off)"
 
 

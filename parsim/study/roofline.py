@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from parsim.kernel import Fixed, Kernel
 from parsim.model.parts import PASSES, blocks_by_group, operators_by_part
-from parsim.scenario.built import Built
-from parsim.scenario.job import clock_of, plan_of
+from parsim.scenario.built import Built, clock_of, plan_of
 
 
 @dataclass(frozen=True, slots=True)

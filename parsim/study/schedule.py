@@ -21,9 +21,8 @@ from parsim.program.unit_times import unit_program
 from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
 from parsim.simulation.engine import Engine
-from parsim.study.period import period
 from parsim.study.schedule_inputs import LabSchedule, PassTimes, located
-from parsim.study.schedule_theory import ClosedForm, closed_form
+from parsim.study.schedule_theory import ClosedForm, closed_form, period
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ LONGEST = 1e30
 
 @dataclass(frozen=True)
 class LabSchedule:
-    """One schedule of the laboratory."""
+    """A schedule of the laboratory, by name or from the user's file."""
 
     name: str
     """a name of `NAMES`, or custom"""
@@ -281,19 +281,19 @@ def entries(
         ]
     if findings or p is None or m is None:
         raise PlanError(findings)
-    found: list[LabSchedule] = []
+    schedules: list[LabSchedule] = []
     for name in wanted:
         try:
-            found += [files[name]] if name in files else _named(name, p, m, virtual)
+            schedules += [files[name]] if name in files else _named(name, p, m, virtual)
         except PlanError as error:
             findings += [_option(finding) for finding in error.findings]
     if findings:
         raise PlanError([finding for place, finding in enumerate(findings) if finding not in findings[:place]])
-    return found
+    return schedules
 
 
 def _option(finding: Finding) -> Finding:
-    """Keys of scenarios are options here."""
+    """The finding with options of the command instead of keys of a scenario."""
     option = _OPTIONS.get(finding.path, "")
     suggestion = finding.suggestion.replace("virtual_stages: 1", "-v 1")
     return Finding(finding.message, option, finding.value, suggestion, finding.file, finding.line, finding.column)

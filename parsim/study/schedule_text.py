@@ -76,7 +76,7 @@ def _values(values: Sequence[float], unit: TimeUnit) -> str:
 
 
 def table(results: Sequence[LabResult], unit: TimeUnit) -> Table:
-    """A row per schedule."""
+    """The table of the schedules' figures, a row per schedule."""
     time = partial(Column, unit=unit.name, write=partial(show, unit=unit))
     share = partial(Column, write=_percent)
     columns = [

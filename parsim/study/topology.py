@@ -22,7 +22,7 @@ _RELATIONS = {TIER_HOST: "PHB", TIER_SOCKET: "SYS", TIER_NETWORK: "own"}
 
 @dataclass(frozen=True, slots=True)
 class EqualLinks:
-    """Equal links."""
+    """A class of equal links."""
 
     name: str
     """what they connect, e.g. gpu->nvswitch"""
@@ -119,17 +119,17 @@ def _cables(cluster: Cluster, topology: str) -> tuple[float, ...]:
 
 def _classes(cluster: Cluster) -> tuple[EqualLinks, ...]:
     """Links of every machine times how many there are, then the fabric's."""
-    found: dict[tuple[str, str, float, float, str], int] = {}
+    counts: dict[tuple[str, str, float, float, str], int] = {}
     for block in cluster.blocks:
         for link, name in zip(block.node.links, block.node.classes, strict=True):
             key = (name, link.kind, link.capacity, link.latency, link.duplex)
-            found[key] = found.get(key, 0) + block.count
+            counts[key] = counts.get(key, 0) + block.count
     for number in range(cluster.first_fabric_link, cluster.link_count):
         link = cluster.link(number)
         key = (cluster.link_class_name(number), link.kind, link.capacity, link.latency, link.duplex)
-        found[key] = found.get(key, 0) + 1
+        counts[key] = counts.get(key, 0) + 1
     return tuple(
-        EqualLinks(name, kind, count, capacity, latency, duplex) for (name, kind, capacity, latency, duplex), count in found.items()
+        EqualLinks(name, kind, count, capacity, latency, duplex) for (name, kind, capacity, latency, duplex), count in counts.items()
     )
 
 
@@ -140,12 +140,12 @@ def _nic_routes(machine: Node) -> dict[str, list[Route]]:
 
 def _host_routes(machine: Node) -> dict[str, list[Route]]:
     """Per GPU the route to its nearest CPU."""
-    found: dict[str, list[Route]] = {}
+    routes: dict[str, list[Route]] = {}
     cpus = [vertex for vertex, kind in machine.finder.kind.items() if kind == "cpu"]
     for name in machine.gpu_names:
         paths = [path for cpu in cpus if (path := machine.finder.path(name, cpu, ("pcie",), ("pcie",)))]
-        found[name] = [machine.finder.along(min(paths, key=len), TIER_HOST)] if paths else []
-    return found
+        routes[name] = [machine.finder.along(min(paths, key=len), TIER_HOST)] if paths else []
+    return routes
 
 
 def _ways(machine: Node, cables: Sequence[float]) -> tuple[NicPath, ...]:
@@ -208,9 +208,9 @@ def picture(topology: str, nodes: int = 1, kind: Literal["svg", "png"] = "svg") 
     return save(topology_figure(machines(topology, nodes)), kind)
 
 
-def document(found: Survey) -> dict[str, Any]:
+def document(survey: Survey) -> dict[str, Any]:
     """The survey as one JSON document."""
-    cluster = found.cluster
+    cluster = survey.cluster
     return {
         "parsim": 1, "topology": cluster.name, "nodes": cluster.nodes, "gpus": cluster.installed_gpus,
         "gpus_per_node": cluster.gpus_per_node, "devices": list(dict.fromkeys(device.name for device in cluster.machine(0).devices)),
@@ -218,28 +218,28 @@ def document(found: Survey) -> dict[str, Any]:
         "links": [
             {"link": one.name, "kind": one.kind, "count": one.count, "capacity_Bps": one.capacity, "latency_s": one.latency,
              "duplex": one.duplex}
-            for one in found.links
+            for one in survey.links
         ],
         "bisections": [
             {"over": one.over, "bandwidth_Bps": one.bandwidth, "halves": [list(half) for half in one.halves], "exact": one.exact}
-            for one in found.bisections
+            for one in survey.bisections
         ],
         "gpu_nic": [
             {"gpu": way.gpu, "nic": way.nic, "relation": way.relation, "links": list(way.links), "alone_Bps": way.alone,
              "together_Bps": way.together, "latency_s": way.latency}
-            for way in found.ways
+            for way in survey.ways
         ],
         "shared": [
             {"link": one.link, "kind": one.kind, "capacity_Bps": one.capacity, "users": list(one.users), "towards": one.towards}
-            for one in found.shared
+            for one in survey.shared
         ],
-        "half_duplex": list(found.half_duplex),
+        "half_duplex": list(survey.half_duplex),
     }  # fmt: skip
 
 
-def text(found: Survey) -> str:
+def text(survey: Survey) -> str:
     """The survey as tables."""
-    cluster = found.cluster
+    cluster = survey.cluster
     machine = cluster.machine(0)
     devices = ", ".join(dict.fromkeys(device.name for device in machine.devices))
     fabric = f", {cluster.fabric.kind} fabric" if cluster.fabric is not None else ""
@@ -249,26 +249,26 @@ def text(found: Survey) -> str:
         Column("link", align="left", margin=2), Column("kind", align="left"), Column("count", write=lambda count: f"{count:,}"),
         Column("capacity", write=format_rate), Column("latency", write=format_time), Column("duplex", align="left"),
     ]  # fmt: skip
-    rows = [(one.name, one.kind, one.count, one.capacity, one.latency, one.duplex) for one in found.links]
+    rows = [(one.name, one.kind, one.count, one.capacity, one.latency, one.duplex) for one in survey.links]
     lines.append(Table(columns, rows).text())
     lines += ["", "bisection bandwidth, one way, for the worst halves"]
-    lines += [f"  {_halves(one)}" for one in found.bisections] or ["  there is one GPU"]
+    lines += [f"  {_halves(one)}" for one in survey.bisections] or ["  there is one GPU"]
     if not machine.p2p:
         lines.append("  GPUs do not reach each other over PCIe directly: the bytes pass through host memory")
-    if found.ways:
+    if survey.ways:
         columns = [
             Column("GPU", align="left", margin=2), Column("NIC", align="left"), Column("path", align="left"),
             Column("alone", write=format_rate), Column("all at once", write=format_rate), Column("latency", write=format_time),
             Column("links", align="left"),
         ]  # fmt: skip
-        ways = [(way.gpu, way.nic, way.relation, way.alone, way.together, way.latency, " ".join(way.links)) for way in found.ways]
+        ways = [(way.gpu, way.nic, way.relation, way.alone, way.together, way.latency, " ".join(way.links)) for way in survey.ways]
         lines += ["", Table(columns, ways, "GPUs and their NICs").text()]
     for towards in ("NICs", "host"):
-        ones = [one for one in found.shared if one.towards == towards]
+        ones = [one for one in survey.shared if one.towards == towards]
         lines += ["", f"links that GPUs share on the way to {'their NICs' if towards == 'NICs' else 'the host'}"]
         lines += [f"  {one.link:<22} {format_rate(one.capacity):>12}  {_users(one.users)}" for one in ones] or ["  none"]
-    if found.half_duplex:
-        lines += ["", "half duplex, both directions share the capacity", *(f"  {name}" for name in found.half_duplex)]
+    if survey.half_duplex:
+        lines += ["", "half duplex, both directions share the capacity", *(f"  {name}" for name in survey.half_duplex)]
     return "\n".join(line.rstrip() for line in lines)
 
 

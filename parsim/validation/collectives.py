@@ -62,7 +62,7 @@ class Reason:
     """whose predictions; None: all"""
 
     def explains(self, point: PublishedCollective, profile: str) -> bool:
-        """Whether the point is one of those."""
+        """Whether the reason is about the prediction of `profile` for `point`."""
         right = self.gpus in (None, point.gpus) and self.profile in (None, profile)
         return right and self.least <= point.bytes < self.below and point.nodes >= self.nodes
 
@@ -113,7 +113,7 @@ class BenchmarkSystem:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Everything that is measured."""
+    """Published collectives, the systems they were measured on, and the bands that are claimed for them."""
 
     points: tuple[PublishedCollective, ...]
     systems: Mapping[str, BenchmarkSystem]
@@ -124,7 +124,7 @@ class Measurements:
     """signalling rate of a kind of link, per link and direction [B/s]"""
 
     def size_class(self, size: int) -> int:
-        """0 to 3."""
+        """Number of the class of sizes, 0 to 3, that `size` [B] is in."""
         low, middle, high = self.edges
         return 0 if size < low else 1 if size <= middle else 2 if size < high else 3
 

@@ -92,7 +92,7 @@ def with_parameters(device: Device, values: Mapping[str, float]) -> Device:
 
 
 def parameter(device: Device, key: str) -> float:
-    """The value of a parameter."""
+    """The value that a device has for a fitted parameter."""
     group, _, name = key.rpartition(".")
     if group == "efficiency":
         return device.gemm.of(name)
@@ -150,13 +150,13 @@ def _simplex(error: Callable[[Sequence[float]], float], start: Sequence[float]) 
             place = [min(1.0, max(0.0, middle + length * (far - middle))) for middle, far in zip(centre, worst, strict=True)]
             return error(place), place
 
-        found = step(-1.0)
-        if found < corners[0]:
-            found = min(found, step(-2.0))
-        elif found >= corners[-2]:
-            found = step(-0.5 if found < corners[-1] else 0.5)
-        if found < corners[-1]:
-            corners[-1] = found
+        tried_corner = step(-1.0)
+        if tried_corner < corners[0]:
+            tried_corner = min(tried_corner, step(-2.0))
+        elif tried_corner >= corners[-2]:
+            tried_corner = step(-0.5 if tried_corner < corners[-1] else 0.5)
+        if tried_corner < corners[-1]:
+            corners[-1] = tried_corner
         else:
             best = corners[0][1]
             near = ([(a + b) / 2 for a, b in zip(best, place, strict=True)] for _, place in corners[1:])
@@ -171,7 +171,7 @@ def _rounded(value: float, low: float, high: float) -> float:
     return low if value - low < near else high if high - value < near else float(f"{value:.3g}")
 
 
-def write(found: Refit, name: str) -> Path:
+def write(refit: Refit, name: str) -> Path:
     """Write the fitted numbers into a device file, changing nothing else; its path.
 
     Raises:
@@ -179,7 +179,7 @@ def write(found: Refit, name: str) -> Path:
     """
     path = find("devices", name)
     text = read_text(path)
-    for key, value in found.fitted.items():
+    for key, value in refit.fitted.items():
         group, _, own = key.rpartition(".")
         section = rf"\n  {group}: {{[^\n]*?" if group not in ("", "efficiency") else r"\ngemm:\n(?:  [^\n]*\n)*?  [^\n]*?"
         label = "default" if key == "efficiency" and "efficiency: {default" in text else own

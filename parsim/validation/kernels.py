@@ -39,7 +39,7 @@ class PublishedProduct(Published):
 
     @property
     def kernel(self) -> Gemm:
-        """What was computed."""
+        """The product or attention core that was computed."""
         return self.gemm
 
     @property
@@ -59,7 +59,7 @@ class PublishedAttention(Published):
 
     @property
     def kernel(self) -> Attention:
-        """What was computed."""
+        """The product or attention core that was computed."""
         return self.attention
 
 
@@ -77,7 +77,7 @@ class ParameterFit:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkedDevice:
-    """What is said about a device."""
+    """What `devices.yaml` says about a device: its title, what of it was fitted to which rows, and how."""
 
     name: str
     title: str
@@ -95,7 +95,7 @@ class BenchmarkedDevice:
 
 @dataclass(frozen=True, slots=True)
 class KernelMeasurements:
-    """Everything that is measured."""
+    """Published kernel times and the devices that they were measured on."""
 
     products: tuple[PublishedProduct, ...]
     attention: tuple[PublishedAttention, ...]

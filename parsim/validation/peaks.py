@@ -51,7 +51,7 @@ class PublishedPeak(Published):
 
 @dataclass(frozen=True, slots=True)
 class PredictedPeak:
-    """A row with its prediction."""
+    """A published peak with its prediction."""
 
     row: PublishedPeak
     allocated: int
@@ -132,7 +132,7 @@ def predictions(chosen: Iterable[PublishedPeak] | None = None) -> list[Predicted
     return [predict(row, settings) for row in (rows() if chosen is None else chosen)]
 
 
-def table(found: Iterable[PredictedPeak]) -> Table:
+def table(predictions: Iterable[PredictedPeak]) -> Table:
     """A row per published peak: measured, predicted, error, and why it is left out of the score."""
     memory = partial(Column, write=lambda size: f"{size / 1e9:.2f} GB")
     columns = [
@@ -140,7 +140,7 @@ def table(found: Iterable[PredictedPeak]) -> Table:
         Column("error", write=lambda error: f"{100 * error:+.1f} %"), Column("", align="left", key="left_out"),
     ]  # fmt: skip
     rows = []
-    for p in found:
+    for p in predictions:
         measured, what = ("OOM", "out of memory") if p.row.peak is None else (p.row.peak, "")
         error = ("fits" if p.fits else "does not fit") if p.error is None else p.error
         rows.append((p.row.name, measured, p.allocated, error, p.row.left_out or what))

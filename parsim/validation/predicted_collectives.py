@@ -25,7 +25,7 @@ _KEYS = {"points": "rows", "mean_error": "bias", "median_absolute_error": "media
 
 @dataclass(frozen=True, slots=True)
 class PredictedCollective:
-    """One point, predicted."""
+    """The prediction of one published collective with one profile."""
 
     point: PublishedCollective
     profile: str
@@ -112,7 +112,7 @@ def validate(measured: Measurements, profiles: Iterable[str] = tuple(PROFILES)) 
         TopologyError: a system's description does not hold what its points need.
     """
     clusters: dict[tuple[str, int], Cluster] = {}
-    found = []
+    predictions = []
     for name in profiles:
         for point in measured.points:
             key = (point.system, point.nodes)
@@ -123,8 +123,8 @@ def validate(measured: Measurements, profiles: Iterable[str] = tuple(PROFILES)) 
                 machines = f"{point.nodes:,} of its machines with {cluster.gpus_per_node}"
                 text = f"a measurement of {point.system} has {point.gpus:,} GPUs on {machines}"
                 raise TopologyError(Finding(text, f"systems.{point.system}.topology", point.gpus))
-            found.append(_predict(measured, point, name, cluster))
-    return CollectiveValidation(measured, tuple(found))
+            predictions.append(_predict(measured, point, name, cluster))
+    return CollectiveValidation(measured, tuple(predictions))
 
 
 def _predict(measured: Measurements, point: PublishedCollective, profile: str, cluster: Cluster) -> PredictedCollective:
@@ -156,8 +156,8 @@ def summary(predictions: Sequence[PredictedCollective]) -> Summary | None:
 
 def _summaries(validation: CollectiveValidation, number: int, *, system: str | None = None, band: str | None = None) -> dict[str, Summary]:
     """Profile -> summary of a class of sizes, of a system or of all systems that claim a band, where there are points."""
-    found = {one: summary(validation.of(one, system=system, band=band, size_class=number)) for one in validation.profiles}
-    return {profile: one for profile, one in found.items() if one is not None}
+    summaries = {one: summary(validation.of(one, system=system, band=band, size_class=number)) for one in validation.profiles}
+    return {profile: one for profile, one in summaries.items() if one is not None}
 
 
 def _by_system(validation: CollectiveValidation) -> Iterator[tuple[BenchmarkSystem, int, dict[str, Summary]]]:

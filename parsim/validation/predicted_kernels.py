@@ -25,7 +25,7 @@ class PredictedKernel:
 
     @property
     def kernel(self) -> Gemm | Attention:
-        """What was computed."""
+        """The product or attention core that was computed."""
         return self.row.kernel
 
     @property
@@ -61,7 +61,7 @@ _SHOWN = ("rows", "median", "p90", "worst", "bias")
 
 @dataclass(frozen=True, slots=True)
 class KernelValidation:
-    """All predictions."""
+    """The predictions of all published kernels of devices that parsim knows."""
 
     measured: KernelMeasurements
     products: tuple[PredictedKernel, ...]
@@ -93,16 +93,16 @@ def _predict(measured: KernelMeasurements, rows: Iterable[PublishedProduct | Pub
 
 def _tables(predictions: Sequence[PredictedKernel], shapes: Sequence[str]) -> list[tuple[tuple[str, str, str], str, Errors]]:
     """(group, class of shapes, its errors), where a class holds some kernels, and not those of a class before it."""
-    found = []
+    summaries = []
     for group in dict.fromkeys(one.group for one in predictions):
         before: list[list[PredictedKernel]] = []
         for name in shapes:
             chosen = [one for one in predictions if one.group == group and SHAPES[name](one)]
             summary = errors(one.error for one in chosen)
             if summary is not None and chosen not in before:
-                found.append((group, name, summary))
+                summaries.append((group, name, summary))
                 before.append(chosen)
-    return found
+    return summaries
 
 
 def _fitted(measured: KernelMeasurements, group: tuple[str, str, str], *, attention: bool) -> str:

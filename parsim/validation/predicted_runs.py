@@ -36,7 +36,7 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class PredictedRun:
-    """One row, predicted in one grade."""
+    """The prediction of one published run in one grade."""
 
     row: PublishedRun
     grade: str
@@ -65,7 +65,7 @@ class PredictedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunValidation:
-    """All predictions."""
+    """The predictions of all runs in all grades."""
 
     sources: tuple[RunSource, ...]
     predictions: tuple[PredictedRun, ...]
@@ -155,11 +155,11 @@ def validate(
     """
     work = [(row, grade, fits.of(grade, row, source.gpu)) for grade in grades for source in sources for row in source.rows]
     if (jobs or cpu_count() or 1) == 1 or len(work) < 2:
-        found = list(watch((predict(*one) for one in work), len(work)))
+        predictions = list(watch((predict(*one) for one in work), len(work)))
     else:
         with ProcessPoolExecutor(jobs) as pool:
-            found = list(watch(pool.map(predict, *zip(*work, strict=True), chunksize=4), len(work)))
-    return RunValidation(tuple(sources), tuple(found), fits)
+            predictions = list(watch(pool.map(predict, *zip(*work, strict=True), chunksize=4), len(work)))
+    return RunValidation(tuple(sources), tuple(predictions), fits)
 
 
 def document(validation: RunValidation) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def text(validation: RunValidation, *, rows: bool = True) -> str:
     ]
     columns = [Column("source", align="left"), Column("grade", align="left"), *FIGURES.values()]
     lines.append(Table(columns, summaries, "Error of the step time: predicted over measured, less one [%]").text())
-    memories = [(source.name, *cells(found)) for source in validation.sources if (found := validation.memories(source.name))]
+    memories = [(source.name, *cells(summary)) for source in validation.sources if (summary := validation.memories(source.name))]
     if memories:
         lines += ["", Table([Column("source", align="left"), *FIGURES.values()], memories, "Error of the peak memory [%]").text()]
     lines += ["", *_left_out(validation), "", *_from_training(validation), "", *_fitted(validation), "", "inferred, because not printed"]
@@ -258,8 +258,8 @@ def _left_out(validation: RunValidation) -> list[str]:
 
 
 def _from_training(validation: RunValidation) -> list[str]:
-    found = [f"  {source.name}, {of}: {words}" for source in validation.sources for of, words in source.from_training.items()]
-    return ["a priori, but not free of training runs", *found] if found else ["no a priori figure holds a parameter from training runs"]
+    lines = [f"  {source.name}, {of}: {words}" for source in validation.sources for of, words in source.from_training.items()]
+    return ["a priori, but not free of training runs", *lines] if lines else ["no a priori figure holds a parameter from training runs"]
 
 
 def _fitted(validation: RunValidation) -> list[str]:
@@ -285,9 +285,9 @@ def picture(validation: RunValidation, kind: Literal["svg", "png"]) -> bytes:
         panels[grade] = []
         for source in validation.sources:
             chosen = [one for one in validation.of(source.name, grade) if one.seconds is not None and not one.row.left_out]
-            found = validation.times(source.name, grade)
-            if found is not None:
-                label = f"{source.name} {100 * found.mean:.1f} %"
+            summary = validation.times(source.name, grade)
+            if summary is not None:
+                label = f"{source.name} {100 * summary.mean:.1f} %"
                 panels[grade] += [
                     PredictedValue(label, one.row.measured["step_time_s"], one.seconds) for one in chosen if one.seconds is not None
                 ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.files import Document, parse_value, read, read_text
-from parsim.scenario.merge import put
+from parsim.scenario.load import put
 from parsim.units import real
 from parsim.validation.published import UNREADABLE, CsvRows, Published, exclusions, folder, reason
 
@@ -84,7 +84,7 @@ class PublishedRun(Published):
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """A publication."""
+    """A publication with its runs, and what its software adds that rows do not print."""
 
     name: str
     title: str

@@ -46,7 +46,7 @@ class PublishedUtilisation(Published):
 
     @property
     def hardware(self) -> bool:
-        """Its FLOP count recomputation."""
+        """Whether its FLOP count recomputation."""
         return self.convention == "megatron-hardware"
 
     @property
@@ -99,7 +99,7 @@ def _distance(row: PublishedUtilisation, device: str, parameters: float, gpus: i
 
 
 def sources(rows: Sequence[PublishedUtilisation]) -> list[str]:
-    """Where the rows stand."""
+    """The sources that the rows come from, each once."""
     return list(dict.fromkeys(row.source for row in rows))
 
 

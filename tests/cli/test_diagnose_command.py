@@ -9,7 +9,7 @@ from parsim.cli import execute
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.interop.nccl_logs import parse_debug
 from parsim.scenario.build import build
-from parsim.study.diagnose_text import saved
+from parsim.study.diagnose_files import saved
 
 SCENARIO = """\
 model: {base: gpt2, layers: 1}

@@ -44,7 +44,7 @@ def test_a_row(page: str, foreign: str, key: str, value: str) -> None:
 
 @pytest.mark.parametrize("word", sorted(FOREIGN))
 def test_a_hint_names_a_key_that_can_be_written(word: str) -> None:
-    from parsim.scenario.problems import known_keys
+    from parsim.scenario.schema import known_keys
 
     section, _, key = FOREIGN[word][1].rpartition(".")
     assert section == "model" or key in known_keys()[section]

@@ -9,7 +9,7 @@ from doc_pages import DOCS
 from glossary import WORDS, glossary
 
 from parsim.report.definitions import DEFINITIONS
-from parsim.scenario.problems import known_keys
+from parsim.scenario.schema import known_keys
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hardware_graphs import build, shipped, wire
 
 from parsim.hardware.fabric.node import Node
-from parsim.hardware.nccl.search import Found, search
+from parsim.hardware.nccl.search import MachineRings, search
 
 GB = 1e9
 GEN3, GEN4, GEN5 = "v100-pcie-32gb", "a100-pcie-40gb", "h100-pcie-80gb"
@@ -66,14 +66,14 @@ def nvswitch(gpus: int, device: str, kind: str, count: int) -> Node:
     return build({"name": "nvswitch", "node": node}).machine(0)
 
 
-def ask(node: Node, group: Any, **options: Any) -> Found:
+def ask(node: Node, group: Any, **options: Any) -> MachineRings:
     """The channels of a group, checked against the laws that hold for every answer."""
     found = search(node, tuple(group), **options)
     check(node, tuple(group), found, options.get("ports"))
     return found
 
 
-def check(node: Node, group: tuple[int, ...], found: Found, ports: Any = None) -> None:
+def check(node: Node, group: tuple[int, ...], found: MachineRings, ports: Any = None) -> None:
     """Every ring visits every GPU once over links that join up; no link, as it is and as it is planned, is overbooked."""
     assert len(found.channels) == found.count >= 1
     ends = {data["id"]: [] for _, _, data in node.graph.edges(data=True)}

@@ -6,7 +6,7 @@ import pytest
 
 from parsim.program.stage_passes import StagePasses
 from parsim.scenario.build import build
-from parsim.scenario.job import clock_of, plan_of
+from parsim.scenario.built import clock_of, plan_of
 from parsim.scenario.load import load
 
 GPT = {"base": "gpt3-1.3b", "layers": 6}

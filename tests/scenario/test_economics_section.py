@@ -14,7 +14,7 @@ from parsim.run import economics_of, simulate
 from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
-from parsim.scenario.clock import today
+from parsim.scenario.provenance import today
 
 MODEL = {"family": "gpt2", "hidden": 256, "layers": 2, "heads": 4, "vocabulary": 1024, "maximum_sequence": 512}
 YEAR = 365.25 * 24

@@ -11,7 +11,7 @@ import pytest
 
 from parsim.scenario import files, load
 from parsim.scenario.json_schema import FILE, schema, text
-from parsim.scenario.problems import known_keys
+from parsim.scenario.schema import known_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL: dict[str, Any] = {

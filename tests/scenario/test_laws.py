@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from parsim.errors import ScenarioError
 from parsim.scenario import Scenario, load
 from parsim.scenario.files import parse_text, parse_value
-from parsim.scenario.merge import merge
-from parsim.scenario.problems import known_keys
+from parsim.scenario.load import merge
 from parsim.scenario.scenario import flow
+from parsim.scenario.schema import known_keys
 from parsim.scenario.shortforms import Layer
 
 MINIMAL: dict[str, Any] = {

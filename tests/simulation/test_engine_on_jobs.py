@@ -18,7 +18,7 @@ from parsim.program.lowering import Lowering
 from parsim.run import execute, interference_of, step_of
 from parsim.scenario import files
 from parsim.scenario.build import build
-from parsim.scenario.job import clock_of, plan_of
+from parsim.scenario.built import clock_of, plan_of
 from parsim.scenario.load import load
 from parsim.simulation.engine import Engine
 

@@ -28,7 +28,7 @@ from parsim.study.diagnose_classes import (
     predicted,
     told_apart,
 )
-from parsim.study.diagnose_perfetto import write_comparison
+from parsim.study.diagnose_files import write_comparison
 from parsim.study.diagnose_trace import attributed, suspects
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,10 +18,10 @@ from parsim.errors import PlanError
 from parsim.parallel.schedules import NAMES, Slot, schedule
 from parsim.parallel.schedules.custom import read_table
 from parsim.simulation.engine import Engine
-from parsim.study.period import largest_cycle_mean, period, step_matrix
 from parsim.study.schedule import ScheduleDeadlockError, _Nobody, simulate, stage_times
 from parsim.study.schedule_inputs import LabSchedule, entries, times
 from parsim.study.schedule_text import drawing, show, table_text, text, unit_of
+from parsim.study.schedule_theory import largest_cycle_mean, period, step_matrix
 
 UNITS = times()
 

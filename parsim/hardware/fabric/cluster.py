@@ -153,8 +153,8 @@ class Cluster:
         if chosen != "scattered":
             raise TopologyError(Finding("expected packed, scattered or a list of GPUs", "cluster.placement", chosen))
         every = ((local, node) for local in range(self.gpus_per_node) for node in range(self.nodes))
-        found = (self.gpu(node, local) for local, node in every if local < self.machine(node).gpus)
-        return tuple(gpu for gpu, _ in zip(found, range(ranks), strict=False))
+        gpus = (self.gpu(node, local) for local, node in every if local < self.machine(node).gpus)
+        return tuple(gpu for gpu, _ in zip(gpus, range(ranks), strict=False))
 
     def _check_placement(self, placement: Sequence[int]) -> None:
         findings = []
@@ -200,25 +200,25 @@ class Cluster:
         """Effective bandwidth of many links [B/s]."""
         import numpy as np
 
-        found = np.empty(len(numbers))
+        rates = np.empty(len(numbers))
         outside = numbers >= self.first_fabric_link
         if outside.any():
-            found[outside] = self.network.capacities(numbers[outside] - self.first_fabric_link)
+            rates[outside] = self.network.capacities(numbers[outside] - self.first_fabric_link)
         for block in self.blocks:
             each = np.array(block.node.capacities, dtype=np.float64)
             here = (numbers >= block.first_link) & (numbers < block.first_link + block.count * len(each))
-            found[here] = each[(numbers[here] - block.first_link) % max(len(each), 1)]
-        return found
+            rates[here] = each[(numbers[here] - block.first_link) % max(len(each), 1)]
+        return rates
 
     def slack(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Links that can never be full before others on every path through them are: 1 up, 2 down; 0: any other."""
         import numpy as np
 
-        found = np.zeros(len(numbers), dtype=np.int64)
+        directions = np.zeros(len(numbers), dtype=np.int64)
         outside = numbers >= self.first_fabric_link
         if outside.any():
-            found[outside] = self.network.slack(numbers[outside] - self.first_fabric_link)
-        return found
+            directions[outside] = self.network.slack(numbers[outside] - self.first_fabric_link)
+        return directions
 
     def link_class_name(self, number: int) -> str:
         """What the link connects, the same for all equal links: ``gpu->nvswitch``, ``leaf->spine``."""
@@ -259,9 +259,9 @@ class Cluster:
             return NOWHERE
         source, target = self.node_of(a), self.node_of(b)
         if source == target:
-            found = self.machine(source).between(self.local(a), self.local(b))
-            if found is not None:
-                return shift(found, self.first_link(source))
+            inside = self.machine(source).between(self.local(a), self.local(b))
+            if inside is not None:
+                return shift(inside, self.first_link(source))
         one = self.crossing(a, b)
         away, home = shift(one.out, self.first_link(source)), shift(one.into, self.first_link(target))
         return join((away, self.cross(source, one.port, target, one.landing), home))

@@ -156,10 +156,10 @@ class GraphFabric(Fabric):
         key = (source, target)
         if key not in self._routes:
             a, b = self.port_names[source.node][source.port], self.port_names[target.node][target.port]
-            found = self.finder.network(a, b)
-            if found is None:
+            way = self.finder.network(a, b)
+            if way is None:
                 raise TopologyError(Finding(f"no path from {a} to {b}", "edges", f"{a} -> {b}", "connect them with an edge"))
-            self._routes[key] = found.links
+            self._routes[key] = way.links
         return self._routes[key]
 
     def link(self, local: int) -> Link:

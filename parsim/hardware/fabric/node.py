@@ -96,17 +96,17 @@ class Node:
     def route(self, source: str, target: str) -> Route | None:
         """Links from vertex `source` to vertex `target` inside the machine, or None."""
         key = (source, target)
-        found = self._routes.get(key)
-        if found is None:
+        known = self._routes.get(key)
+        if known is None:
             if source == target:
-                found = NOWHERE
+                known = NOWHERE
             else:
                 search = self._search(source, target)
                 if search is None:
                     return None
-                found = search
-            self._routes[key] = found
-        return found
+                known = search
+            self._routes[key] = known
+        return known
 
     def _search(self, source: str, target: str) -> Route | None:
         finder = self.finder

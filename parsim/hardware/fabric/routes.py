@@ -169,7 +169,7 @@ class PathFinder:
 
     def neighbours(self, source: str, target: str, among: Iterable[str]) -> list[Route]:
         """NVLink routes through exactly one of the GPUs `among`, widest first, then in the order given."""
-        found: list[tuple[float, int, Route]] = []
+        detours: list[tuple[float, int, Route]] = []
         for number, relay in enumerate(among):
             if relay in (source, target):
                 continue
@@ -178,8 +178,8 @@ class PathFinder:
                 route = join((first, second))
                 cap = RELAY_SHARE * min(self.unit(link) for link in route.links)
                 route = Route(route.links, route.coefficients, route.latency, TIER_NEIGHBOUR, cap)
-                found.append((-route.bottleneck(self.capacity), number, route))
-        return [route for _, _, route in sorted(found, key=lambda item: item[:2])]
+                detours.append((-route.bottleneck(self.capacity), number, route))
+        return [route for _, _, route in sorted(detours, key=lambda item: item[:2])]
 
     def host(self, source: str, target: str, staged: bool) -> Route | None:
         """Over PCIe, CPUs and sockets; `staged` through the memory of the target's CPU."""

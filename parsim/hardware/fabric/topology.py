@@ -189,7 +189,7 @@ def vertex_kind(name: str) -> str:
 
 def read_vertices(tree: Tree, key: str) -> dict[str, str]:
     """Vertex names and kinds of a list such as ``[nvswitch, cpu0..1, {name: hca, kind: nic}]``."""
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for entry in tree.items(key):
         name, kind = (entry.get("name"), entry.get("kind", "")) if isinstance(entry, Mapping) else (entry, "")
         for vertex in expand(str(name)):
@@ -201,10 +201,10 @@ def read_vertices(tree: Tree, key: str) -> dict[str, str]:
                         f"write {{name: {vertex}, kind: ...}} with one of {', '.join(VERTEX_KINDS)}",
                     )
                 )  # fmt: skip
-            if vertex in found:
+            if vertex in kinds:
                 tree.findings.append(Finding(f"vertex {vertex!r} is listed twice", tree.where(key), entry))
-            found[vertex] = actual
-    return found
+            kinds[vertex] = actual
+    return kinds
 
 
 def read_edges(tree: Tree, key: str, vertices: dict[str, str], topology: Topology) -> list[Edge]:
@@ -250,15 +250,15 @@ def _one_nvswitch(tree: Tree, key: str, vertices: dict[str, str], edges: list[Ed
 
 
 def _matching(edge: Tree, key: str, vertices: dict[str, str]) -> list[str]:
-    found: dict[str, None] = {}
+    matching: dict[str, None] = {}
     for pattern in edge.names(key):
         names = [vertex for piece in expand(pattern) for vertex in vertices if fnmatch.fnmatchcase(vertex, piece)]
         if not names:
             edge.fail(key, f"no vertex matches {pattern!r}", closest(pattern, vertices))
-        found.update(dict.fromkeys(names))
+        matching.update(dict.fromkeys(names))
     if not edge.has(key):
         edge.fail(key, "missing: a vertex name")
-    return list(found)
+    return list(matching)
 
 
 def _pairs(edge: Tree, sources: list[str], targets: list[str]) -> list[tuple[str, str]]:

@@ -191,19 +191,19 @@ def _pairwise(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, se
 def _exchange(cluster: Cluster, group: tuple[int, ...], kind: str, settings: Settings) -> tuple[float, LinkPath, float]:
     """Latency, path and the rate of every pair of an exchange."""
     used = profile(settings.profile)
-    found = exchange(cluster, kind, group)
+    pairs = exchange(cluster, kind, group)
     members: dict[int, int] = {}
     for gpu in group:
         members[cluster.node_of(gpu)] = members.get(cluster.node_of(gpu), 0) + 1
     most = max(members.values())
     node = next(node for node, count in members.items() if count == most)
-    waiting = message_latency(cluster, used, network_kind(cluster)) if found.between_machines else 0.0
-    way = p2p.Way(math.inf, found.latency, _wire(cluster, group, node), found.between_machines, cluster.machine(node).cpu, waiting)
+    waiting = message_latency(cluster, used, network_kind(cluster)) if pairs.between_machines else 0.0
+    way = p2p.Way(math.inf, pairs.latency, _wire(cluster, group, node), pairs.between_machines, cluster.machine(node).cpu, waiting)
     if kind == "sendrecv":  # one peer to send to; another one to receive from at the same time
         latency, share = p2p.exchange_latency(2, min(most, 2), way, used), p2p.pairs(used, way.local).exchange
     else:
         latency, share = p2p.exchange_latency(len(group), most, way, used), p2p.local_share(used, way.local, most)
-    return latency, found.path, min(found.rate, _least(cluster, found.path, share, settings.connection_cap))
+    return latency, pairs.path, min(pairs.rate, _least(cluster, pairs.path, share, settings.connection_cap))
 
 
 def _wire(cluster: Cluster, group: tuple[int, ...], node: int) -> str:
@@ -255,12 +255,12 @@ def describe(cluster: Cluster, group: tuple[int, ...], over: Rings, used: Profil
     """The inputs of the model for the GPUs `group`, whose channels are `over`."""
     known = {machine.devices[local].compute_capability for machine, locals_ in over.kinds for local in locals_}
     capability = min(known) or _OTHER_VENDORS
-    found = list(dict.fromkeys(over.found.values()))
+    searched = list(dict.fromkeys(over.searches.values()))
     nodes = len(over.nodes)
     network = network_kind(cluster) if nodes > 1 else ""
-    path = "pcie" if any(one.kind == "pcie" for one in found) or not found else "nvlink"
+    path = "pcie" if any(one.kind == "pcie" for one in searched) or not searched else "nvlink"
     equal = len(known) == 1 or capability >= 9.0
-    near = nodes == 1 or all(one.tier <= TIER_SWITCH for one in found)
+    near = nodes == 1 or all(one.tier <= TIER_SWITCH for one in searched)
     return Inputs(
         ranks=len(group),
         ring=_graph(cluster, over),
@@ -279,17 +279,17 @@ def describe(cluster: Cluster, group: tuple[int, ...], over: Rings, used: Profil
 
 def _graph(cluster: Cluster, over: Rings) -> Graph:
     """Count and speed of the rings; the library takes the least of all machines."""
-    if not over.found:
+    if not over.searches:
         channel = ring_channel(cluster, over.group, ())
         return Graph(1, min([channel.cap, *(cluster.capacity(link) / load for link, load in channel.path)]))
-    found = dict.fromkeys(over.found.values())
-    return Graph(over.count, min(one.speed for one in found), moved=over.count * min(one.rate for one in found))
+    searched = dict.fromkeys(over.searches.values())
+    return Graph(over.count, min(one.speed for one in searched), moved=over.count * min(one.rate for one in searched))
 
 
 def _heads(cluster: Cluster, over: Rings) -> Heads | None:
     """Heads of the in-switch reduction; machines must have equally many GPUs of the group."""
     sizes = {len(locals_) for _, locals_ in over.kinds}
-    if len(sizes) > 1 or min(sizes) < 2 or not over.found:
+    if len(sizes) > 1 or min(sizes) < 2 or not over.searches:
         return None
     heads = [one for machine, locals_ in over.kinds if (one := nvls_heads(machine, locals_)) is not None]
     if len(heads) < len(over.kinds):
@@ -312,9 +312,9 @@ def _cpu(over: Rings) -> str:
 
 def _local(cluster: Cluster, over: Rings) -> Local:
     """The wire between members inside a machine: the slowest kind of any hop."""
-    if any(one.kind == "pcie" for one in over.found.values()):
+    if any(one.kind == "pcie" for one in over.searches.values()):
         return "pcie"
-    for node, one in over.found.items():
+    for node, one in over.searches.items():
         for ring in one.channels[:1]:
             hops = ring.hops if ring.entry < 0 else ring.hops[1:-1]
             if hops:

@@ -84,16 +84,16 @@ def candidates(inputs: Inputs, kind: str, size: float, settings: Settings = AUTO
     """
     table = constants(settings.version)
     algorithm, protocol = settings.wanted(kind)
-    found = [
+    choices = [
         choice
         for name in ALGORITHMS
         if algorithm in ("auto", name)
         for wire in PROTOCOLS
         if protocol in ("auto", wire) and (choice := predict(inputs, kind, name, wire, size, table)) is not None
     ]
-    if not found:
+    if not choices:
         raise _refusal(inputs, kind, algorithm, protocol, table)
-    return found
+    return choices
 
 
 def choose(inputs: Inputs, kind: str, size: float, settings: Settings = AUTOMATIC) -> Choice:

@@ -106,13 +106,13 @@ def nvls_channels(cluster: Cluster, over: Rings, kind: str) -> list[tuple[LinkPa
 def _switch_links(cluster: Cluster, node: int, locals_: Sequence[int]) -> list[Edge]:
     """(link to the NVSwitch, link from it) of every member, in local link ids."""
     machine = cluster.machine(node)
-    found = []
+    pairs = []
     for at, local in enumerate(locals_):
         peer = locals_[at - 1] if len(locals_) > 1 else local
         out, into = machine.between(local, peer), machine.between(peer, local)
         if out is not None and into is not None and out.links and into.links:
-            found.append((out.links[0], into.links[-1]))
-    return found
+            pairs.append((out.links[0], into.links[-1]))
+    return pairs
 
 
 def _add_trees(cluster: Cluster, load: dict[int, float], plan: Plan, amount: float) -> float:
@@ -179,14 +179,14 @@ def lanes(channels: Iterable[tuple[LinkPath, float]], capacities: Capacities) ->
         counts[path] = counts.get(path, 0) + 1
         caps[path] = min(cap, caps.get(path, math.inf))
         total += 1
-    found = tuple(Lane(path, count / total, caps[path] * count) for path, count in counts.items())
+    merged = tuple(Lane(path, count / total, caps[path] * count) for path, count in counts.items())
     load: dict[int, float] = {}
-    for lane in found:
+    for lane in merged:
         for link, coefficient in lane.path:
             load[link] = load.get(link, 0.0) + coefficient * lane.share
     links, amounts = np.fromiter(load, dtype=np.int64), np.fromiter(load.values(), dtype=np.float64)
     slowest = float((amounts / capacities(links)).max(initial=0.0))
-    return Lanes(found, max([slowest, *(lane.share / lane.cap for lane in found)]))
+    return Lanes(merged, max([slowest, *(lane.share / lane.cap for lane in merged)]))
 
 
 def volume(algorithm: str, kind: str, ranks: int, size: float) -> float:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from parsim.hardware.fabric.routes import TIER_NEIGHBOUR
-from parsim.hardware.nccl.task import EPSILON, STOP, Found, Ring, Task, make_ring, times
+from parsim.hardware.nccl.task import EPSILON, STOP, MachineRings, Ring, Task, make_ring, times
 from parsim.hardware.nccl.wiring import Candidate
 
 if TYPE_CHECKING:
@@ -34,9 +34,11 @@ Packed = list[tuple[tuple[int, ...], list[int]]]
 """per ring: its order of members and the number of the candidate taken for each hop"""
 
 
-def pack_rings(task: Task) -> Found | None:
+def pack_rings(task: Task) -> MachineRings | None:
     """The channels of a group that has no closed form; None where nothing packs."""
-    return Packing(task).found()
+    packing = Packing(task)
+    rings, speed = packing.best()
+    return task.result(rings, speed, evaluations=packing.evaluations) if rings else None
 
 
 class Packing:
@@ -45,7 +47,7 @@ class Packing:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.members = len(task.group) + (task.ports is not None)
-        self.candidates = candidates(task)
+        self.candidates = task.candidates()
         routes = [candidate.route for candidate in self.candidates]
         self.links = list(dict.fromkeys(link for route in routes for link in route.links))
         self.capacity = numpy.array([task.planned[link] for link in self.links])
@@ -69,8 +71,8 @@ class Packing:
         self.pair = numpy.array([candidate.source * self.members + candidate.target for candidate in self.candidates])
         self.bounds = Bounds(task, self.candidates, self.members)
 
-    def found(self) -> Found | None:
-        """The best packing, if there is any."""
+    def best(self) -> tuple[list[Ring], float]:
+        """The rings of the best packing, wires of ports among their links, and the speed of each; none where nothing packs."""
         best: Packed = []
         speed, worst = 0.0, 0
         tiers = sorted({candidate.route.tier for candidate in self.candidates})
@@ -86,9 +88,7 @@ class Packing:
                     best, speed, worst = packed, trial, tier
                     self.solved = True
                     break
-        if not best:
-            return None
-        return self.task.result([self._ring(*one) for one in best], speed, evaluations=self.evaluations)
+        return [self._ring(*one) for one in best], speed
 
     def _most(self, speed: float, tier: int, low: int) -> Packed:
         """The largest packing found of at least `low` rings at `speed` over routes up to `tier`."""
@@ -102,7 +102,7 @@ class Packing:
         if high == 1:
             return alone
         rounds = _ROUNDS_ODD if high % 2 else _ROUNDS
-        if self.members >= LARGEST_TABLE:
+        if self.members >= LARGEST_TABLE and not self.task.patient:
             rounds = min(rounds, max(2, BUDGET_OF_NINE // high))
         packed = self._pack(high, speed, usable, rounds)
         if packed:
@@ -126,7 +126,7 @@ class Packing:
         return self._negotiate(count, speed, usable, rounds, both_ways=False)
 
     def _spent(self) -> bool:
-        return self.solved and self.evaluations >= (BUDGET if self.members < LARGEST_TABLE else BUDGET_OF_NINE)
+        return self.solved and not self.task.patient and self.evaluations >= (BUDGET if self.members < LARGEST_TABLE else BUDGET_OF_NINE)
 
     def _negotiate(self, units: int, speed: float, usable: NDArray[Any], rounds: int, *, both_ways: bool) -> Packed:
         """Place `units` rings (or pairs of a ring and its reverse); empty if some link stays overbooked."""
@@ -180,24 +180,6 @@ class Packing:
         hops = hops[at:] + hops[:at]
         outside = self.task.wiring.outside
         return make_ring(members, hops, (hops[0].links[0] - outside) // 2, (hops[-1].links[-1] - outside) // 2)
-
-
-def candidates(task: Task) -> list[Candidate]:
-    """Every route of every ordered pair of members, pair by pair, best tier first."""
-    group, outside = task.group, len(task.group)
-    found: list[Candidate] = []
-    for a in range(outside + (task.ports is not None)):
-        for b in range(outside + (task.ports is not None)):
-            if a == b:
-                continue
-            if outside not in (a, b):
-                routes = task.wiring.between(group[a], group[b], group)
-            elif b == outside:
-                routes = [route for port, _ in task.ports or () if (route := task.wiring.to_port(group[a], port))]
-            else:
-                routes = [route for port, _ in task.ports or () if (route := task.wiring.from_port(port, group[b]))]
-            found += [Candidate(a, b, route) for route in routes]
-    return found
 
 
 # the cheapest cyclic order of a few members
@@ -256,17 +238,17 @@ def _improved(cost: Rows, order: list[int]) -> list[int]:
     """Move one member at a time to where it saves most, until nothing does."""
     best = _length(cost, order)
     for _ in range(4 * len(order)):
-        found = None
+        better = None
         for member in order[1:]:
             rest = [other for other in order if other != member]
             for place in range(1, len(order)):
                 trial = [*rest[:place], member, *rest[place:]]
                 length = _length(cost, trial)
                 if length < best * (1 - 1e-12):
-                    best, found = length, trial
-        if found is None:
+                    best, better = length, trial
+        if better is None:
             return order
-        order = found
+        order = better
     return order
 
 
@@ -362,11 +344,11 @@ class Bounds:
                 a, b = self.pairs[number]
                 near[a] |= 1 << b
                 near[b] |= 1 << a
-        found: list[int] = []
+        islands: list[int] = []
         for member in range(self.members):
-            if near[member] and not any(island >> member & 1 for island in found):
-                found.append(_reached(near, member))
-        return [island for island in found if island != (1 << self.members) - 1]
+            if near[member] and not any(island >> member & 1 for island in islands):
+                islands.append(_reached(near, member))
+        return [island for island in islands if island != (1 << self.members) - 1]
 
 
 def _reached(near: list[int], start: int = 0) -> int:

@@ -18,7 +18,7 @@ from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import Route, join, shift, unreachable
 from parsim.hardware.fabric.switches import Fabric, Port
 from parsim.hardware.nccl.search import search
-from parsim.hardware.nccl.task import Found, Ring
+from parsim.hardware.nccl.task import MachineRings, Ring
 
 _Made = TypeVar("_Made")
 LinkPath = tuple[tuple[int, float], ...]
@@ -36,7 +36,7 @@ class Rings:
     """machine -> local indices of the members; machines in the order in which the group names them"""
     kinds: Mapping[tuple[Node, tuple[int, ...]], int]
     """(kind of machine, members in it) -> the first such machine"""
-    found: Mapping[int, Found]
+    searches: Mapping[int, MachineRings]
     """machine -> its search; empty where the cluster's routes are all there is"""
     plans: tuple[Plan, ...]
     """one per channel, equal ones as one object; empty: one ring in the order of the group, every hop on the cluster's own route"""
@@ -120,9 +120,9 @@ def rings(cluster: Cluster, group: tuple[int, ...]) -> Rings:
         ((node, locals_),) = nodes.items()
         one = search(cluster.machine(node), locals_)
         return Rings(group, nodes, kinds, {node: one}, tuple(((node, ring),) for ring in one.channels))
-    found = _searches(cluster, group, nodes)
-    plans = plans_of({node: one.channels for node, one in found.items()}, cluster.network)
-    return Rings(group, nodes, kinds, found if plans else {}, plans)
+    searched = _searches(cluster, group, nodes)
+    plans = plans_of({node: one.channels for node, one in searched.items()}, cluster.network)
+    return Rings(group, nodes, kinds, searched if plans else {}, plans)
 
 
 def ring_channel(cluster: Cluster, group: tuple[int, ...], plan: Plan) -> Channel:
@@ -153,13 +153,13 @@ def port_rates(cluster: Cluster, node: int) -> dict[int, float]:
     return {port: max((data["link"].capacity for data in adjacent[name].values()), default=0.0) for port, name in enumerate(names)}
 
 
-def _searches(cluster: Cluster, group: tuple[int, ...], nodes: Mapping[int, tuple[int, ...]]) -> dict[int, Found]:
+def _searches(cluster: Cluster, group: tuple[int, ...], nodes: Mapping[int, tuple[int, ...]]) -> dict[int, MachineRings]:
     """The search of every machine; equal machines with equal members and ports share one."""
     if cluster.fabric is None:
         first = cluster.node_of(group[0])
         raise unreachable(f"GPU {group[0]}", f"GPU {next(gpu for gpu in group if cluster.node_of(gpu) != first)}")
-    known: dict[tuple[Node, tuple[int, ...], tuple[tuple[int, float], ...]], Found] = {}
-    result: dict[int, Found] = {}
+    known: dict[tuple[Node, tuple[int, ...], tuple[tuple[int, float], ...]], MachineRings] = {}
+    result: dict[int, MachineRings] = {}
     for node, locals_ in nodes.items():
         machine, ports = cluster.machine(node), port_rates(cluster, node)
         key = (machine, locals_, tuple(ports.items()))

@@ -18,8 +18,8 @@ from parsim.hardware.fabric.routes import Route, unreachable
 from parsim.hardware.nccl.task import (
     EPSILON,
     STOP,
-    Found,
     Heads,
+    MachineRings,
     Ports,
     Ring,
     Task,
@@ -34,11 +34,11 @@ from parsim.hardware.nccl.task import (
 )
 from parsim.hardware.nccl.wiring import Wiring, wiring
 
-_FOUND: WeakKeyDictionary[Wiring, dict[object, Found]] = WeakKeyDictionary()
+_FOUND: WeakKeyDictionary[Wiring, dict[object, MachineRings]] = WeakKeyDictionary()
 """answers by what was asked"""
 
 
-def search(node: Node, group: tuple[int, ...], *, network: bool = False, ports: Ports = None) -> Found:
+def search(node: Node, group: tuple[int, ...], *, network: bool = False, ports: Ports = None) -> MachineRings:
     """The channels of GPUs of one machine as NCCL's search would lay them: the largest count x speed without an overbooked link.
 
     Args:
@@ -80,7 +80,7 @@ def nvls_heads(node: Node, group: tuple[int, ...]) -> Heads | None:
     return Heads(heads, head_speed(bandwidth, heads, task.speeds), bandwidth / (heads + 1))
 
 
-def _search(task: Task) -> Found:
+def _search(task: Task) -> MachineRings:
     wires = task.wiring
     order = wires.switch_order(task.group)
     if order is not None or len(task.group) == 1:
@@ -115,7 +115,7 @@ _MOST_CHANNELS = 64
 """MAXCHANNELS of NVIDIA/nccl src/include/device.h"""
 
 
-def on_switches(task: Task, order: tuple[int, ...]) -> Found:
+def on_switches(task: Task, order: tuple[int, ...]) -> MachineRings:
     """GPUs that meet through NVSwitches: equal rings in index order, as many and as fast as a GPU's NVLink allows.
 
     They move count x speed (times what a link really moves over what it is planned with), as measured on NVSwitches.
@@ -134,7 +134,7 @@ def switch_bandwidth(task: Task, order: tuple[int, ...]) -> float:
     return share([_closed(task, order)], task.planned)
 
 
-def over_pcie(task: Task) -> Found:
+def over_pcie(task: Task) -> MachineRings:
     """No NVLink between any two: one depth-first order, which crosses every edge of the tree once in each direction."""
     order = task.wiring.depth_first(task.group)
     if task.ports is not None:
@@ -144,7 +144,7 @@ def over_pcie(task: Task) -> Found:
     return task.result([ring] * count, speed)
 
 
-def one_ring(task: Task) -> Found:
+def one_ring(task: Task) -> MachineRings:
     """What is left where no speed of the list fits: the depth-first order at the rate of its narrowest link."""
     order = task.wiring.depth_first(task.group)
     ring = _closed(task, order) if task.ports is None else _any_rotation(task, order)
@@ -170,7 +170,7 @@ def _gain(task: Task, ring: Ring) -> float:
 # NVSwitch and network
 
 
-def _rails(task: Task, order: tuple[int, ...]) -> Found:
+def _rails(task: Task, order: tuple[int, ...]) -> MachineRings:
     """A ring per port: in at the port's GPU, past the others in index order, and out by the same port. Only the nearest kind of port."""
     ports = sorted({port for gpu in task.group for port in task.owned[gpu]})
     if not ports:
@@ -183,9 +183,9 @@ def _rails(task: Task, order: tuple[int, ...]) -> Found:
     for trial in task.trials(hop for ring in rings for hop in ring.hops):
         if best and trial < STOP * speed:
             break
-        found = _fill(task, rings, trial)
-        if len(found) * trial > len(best) * speed * (1 + EPSILON):
-            best, speed = found, trial
+        fitting = _fill(task, rings, trial)
+        if len(fitting) * trial > len(best) * speed * (1 + EPSILON):
+            best, speed = fitting, trial
     if not best:
         best = [max(rings, key=lambda ring: (share([ring], task.planned), -ring.entry))]
         speed = share(best, task.planned)
@@ -195,13 +195,13 @@ def _rails(task: Task, order: tuple[int, ...]) -> Found:
 def _fill(task: Task, rings: list[Ring], speed: float) -> list[Ring]:
     """The rings of `speed` that fit, one after the other."""
     left = [capacity * (1 + EPSILON) / speed for capacity in task.planned]
-    found: list[Ring] = []
+    fitting: list[Ring] = []
     for ring in rings:
-        if len(found) < _MOST_CHANNELS and all(left[link] >= load for link, load in ring.load):
+        if len(fitting) < _MOST_CHANNELS and all(left[link] >= load for link, load in ring.load):
             for link, load in ring.load:
                 left[link] -= load
-            found.append(ring)
-    return found
+            fitting.append(ring)
+    return fitting
 
 
 def _moved(task: Task, order: tuple[int, ...], rings: list[Ring], speed: float) -> float:
@@ -242,7 +242,7 @@ def _rail(task: Task, order: tuple[int, ...], port: int) -> Ring:
 # PCIe and network
 
 
-def _rotations(task: Task, order: tuple[int, ...]) -> Found:
+def _rotations(task: Task, order: tuple[int, ...]) -> MachineRings:
     """The depth-first order from every start, alone or together with its reverse; in and out by the nearest port."""
     turns = [order[turn:] + order[:turn] for turn in range(len(order))]
     pairs = [(_through(task, turned), _through(task, turned[::-1])) for turned in turns if _ends(task, turned)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
@@ -81,19 +82,13 @@ class Constants(NamedTuple):
     """compute capabilities that may use LL128; None: 7.0 and above"""
 
 
+@cache
 def constants(version: str = DEFAULT_VERSION) -> Constants:
     """The table of a version such as ``2.30`` or ``2.18.3``; versions between two tables use the older one.
 
     Raises:
         TopologyError: not a version, or before 2.7.
     """
-    known = _CACHE.get(version)
-    if known is None:
-        known = _CACHE[version] = _find(version)
-    return known
-
-
-def _find(version: str) -> Constants:
     have = ", ".join(TABLES)
     try:
         wanted = tuple(int(part) for part in version.split(".")[:2])
@@ -101,14 +96,8 @@ def _find(version: str) -> Constants:
         wanted = ()
     if len(wanted) != 2 or wanted < (2, 7):
         raise TopologyError(Finding("no constants of this version of NCCL", "nccl.version", version, f"from 2.7 on; tables: {have}"))
-    chosen = next(iter(TABLES))
-    for name in TABLES:
-        if tuple(map(int, name.split("."))) <= wanted:
-            chosen = name
-    return TABLES[chosen]
-
-
-_CACHE: dict[str, Constants] = {}
+    not_newer = [name for name in TABLES if tuple(map(int, name.split("."))) <= wanted]
+    return TABLES[not_newer[-1] if not_newer else next(iter(TABLES))]
 
 
 def _us(ll: float, ll128: float, simple: float) -> Triple:
@@ -132,9 +121,6 @@ _VOLTA_TREE: Triple = (26.5, 18.5, 10.0)
 _AMPERE_TREE: Triple = (24.0, 23.6, 17.8)
 _HOPPER_TREE: Triple = (38.7, 41.4, 36.0)
 _TWENTY: Triple = (20.0, 20.0, 20.0)
-_RING_LL128 = _gb(_TWENTY, _TWENTY, (36.7, 36.7, 36.7))
-_TREE_LL128 = _gb(_TWENTY, _TWENTY, (36.7, 36.7, 29.0))
-_FREE = _gb((math.inf, math.inf, math.inf))
 
 _CORRECTION = (
     (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1, 1),
@@ -180,122 +166,80 @@ _DIRECT: Triple = (3.7, 3.7, 31.0)
 _CHAIN: Triple = (2.8, 2.8, 30.0)
 
 
-def _twelve() -> Constants:
-    collnet = _us(4.4, 4.4, 0)
-    ring = {"nvlink": _us(0.47, 1.9, 3.4), "pcie": _us(1.0, 2.5, 5.7), "network": _us(2.7, 4.0, 28.0)}
-    tree = {"nvlink": _us(0.52, 1.25, 28), "pcie": _us(1.0, 1.9, 28), "network": _us(5.0, 8.5, 28)}
-    direct = {"nvlink": _us(0.5, 1.2, 8.0), "pcie": _us(1.0, 1.9, 8.0), "network": _us(5.0, 5.0, 10.7)}
-    rest: dict[Algorithm, Triple] = {"collnet_chain": _NONE, "nvls": _NONE, "nvls_tree": _NONE, "pat": _NONE}
-    return Constants(
-        version="2.12",
-        source="NVIDIA/nccl v2.12.12-1 src/graph/tuning.cc (2.7 to 2.11 differ in caps and in the network latency of Simple)",
-        base={"tree": collnet, "ring": _us(3.6, 10.0, 8.4), "collnet_direct": collnet, **rest},
-        step={path: {"tree": tree[path], "ring": ring[path], "collnet_direct": direct[path], **rest} for path in ring},
-        ll_cap=_gb(_VOLTA_LL, _AMPERE_LL, _VOLTA_LL, _VOLTA_LL),
-        ring_ll128_cap=_gb(_TWENTY),
-        tree_ll128_cap=_gb(_TWENTY),
-        tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, _VOLTA_TREE, _VOLTA_TREE),
-        nvls_tree_cap=_FREE,
-        nvls_rule="none",
-        ring_ll_share=(0.25, 1 / 3),
-        ring_ll128_share=(0.92, 0.7),
-        ampere_cap=235e9,
-        pat=False,
-        collnet_factor=False,
-        arity_latency=0.5e-6,
-        network_steps_extra=2,
-        ll_local_factor=1.8,
-        posting=False,
-        lone_gpu_tree_latency=False,
-        plateau=(1.9, 1.9),
-        plateau_rule="per rank",
-        tree_correction=tuple(row[:23] for row in _CORRECTION),
-        nvls_tree_corrected=False,
-        ll128_capabilities=(7.0, 8.0),
-    )
+# Every table says what differs from the version after it.
 
+_THIRTY = Constants(
+    version="2.30",
+    source="NVIDIA/nccl v2.30.7-1 src/graph/tuning.cc",
+    base=_bases(_us(6.8, 14, 8.4)),
+    step=_steps(_tree_steps(4, 4, 14), _DIRECT, _CHAIN, (25.0, 18.0), (25.0, 20.9)),
+    ll_cap=_gb(_VOLTA_LL, _AMPERE_LL, (141.0, 45.0, 35.0), (282.0, 90.0, 70.0)),
+    ring_ll128_cap=_gb(_TWENTY, _TWENTY, (36.7, 36.7, 36.7), (40.0, 40.0, 40.0)),
+    tree_ll128_cap=_gb(_TWENTY, _TWENTY, (36.7, 36.7, 29.0), (55.6, 31.67, 20.0)),
+    tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, _HOPPER_TREE, (70.0, 42.8, 24.0)),
+    nvls_tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, (0.0, 57.7, 45.5), (0.0, 96.0, 80.0)),
+    tree_correction=_CORRECTION,
+)
+_TWENTY_THREE = _THIRTY._replace(
+    version="2.23",
+    source="NVIDIA/nccl v2.23.4-1 src/graph/tuning.cc",
+    step=_steps(_tree_steps(4, 4, 14), _DIRECT, _CHAIN, (25.0, 18.0), (25.0, 14.0)),
+    ll_cap=_gb(_VOLTA_LL, _AMPERE_LL, (141.0, 45.0, 35.0)),
+    ring_ll128_cap=_gb(_TWENTY, _TWENTY, (36.7, 36.7, 36.7)),
+    tree_ll128_cap=_gb(_TWENTY, _TWENTY, (36.7, 36.7, 29.0)),
+    tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, _HOPPER_TREE),
+    nvls_tree_cap=_gb((math.inf, math.inf, math.inf)),
+    nvls_rule="narrower",
+    pat_share=0.85,
+    tree_correction=tuple(row[:23] for row in _CORRECTION),
+    nvls_tree_corrected=False,
+    ll128_capabilities=(7.0, 8.0, 9.0),
+)
+_TWENTY_ZERO = _TWENTY_THREE._replace(
+    version="2.20",
+    source="NVIDIA/nccl v2.20.3-1 src/graph/tuning.cc",
+    base=_bases(_us(6.8, 14, 0)),
+    step=_steps(_tree_steps(28, 28, 28), _DIRECT, _CHAIN, (23.0, 18.0), (23.0, 14.0)),
+    ll_cap=_gb(_VOLTA_LL, _AMPERE_LL),
+    ring_ll_share=(0.25, 1 / 3),
+    ring_ll128_share=(0.92, 0.7),
+    pat_share=0.75,
+    pat=False,
+    network_steps_extra=2,
+    lone_gpu_tree_latency=False,
+)
+_EIGHTEEN = _TWENTY_ZERO._replace(
+    version="2.18",
+    source="NVIDIA/nccl v2.18.3-1 src/graph/tuning.cc",
+    base=_bases(_us(6.8, 14, 0), _us(6.8, 14, 0), _simple(23)),
+    step=_steps(_tree_steps(4, 6, 14), (8.0, 8.0, 10.7), (4.75, 8.0, 14.0), (0.0, 18.0), (0.0, 19.0)),
+    nvls_rule="plain",
+    arity_latency=0.5e-6,
+)
+_COLLNET = _us(4.4, 4.4, 0)
+_NOT_YET: dict[Algorithm, Triple] = {"collnet_chain": _NONE, "nvls": _NONE, "nvls_tree": _NONE, "pat": _NONE}
+_TWELVE = _EIGHTEEN._replace(
+    version="2.12",
+    source="NVIDIA/nccl v2.12.12-1 src/graph/tuning.cc (2.7 to 2.11 differ in caps and in the network latency of Simple)",
+    base={"tree": _COLLNET, "ring": _us(3.6, 10.0, 8.4), "collnet_direct": _COLLNET, **_NOT_YET},
+    step={
+        "nvlink": {"tree": _us(0.52, 1.25, 28), "ring": _us(0.47, 1.9, 3.4), "collnet_direct": _us(0.5, 1.2, 8.0), **_NOT_YET},
+        "pcie": {"tree": _us(1.0, 1.9, 28), "ring": _us(1.0, 2.5, 5.7), "collnet_direct": _us(1.0, 1.9, 8.0), **_NOT_YET},
+        "network": {"tree": _us(5.0, 8.5, 28), "ring": _us(2.7, 4.0, 28.0), "collnet_direct": _us(5.0, 5.0, 10.7), **_NOT_YET},
+    },
+    ll_cap=_gb(_VOLTA_LL, _AMPERE_LL, _VOLTA_LL, _VOLTA_LL),
+    ring_ll128_cap=_gb(_TWENTY),
+    tree_ll128_cap=_gb(_TWENTY),
+    tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, _VOLTA_TREE, _VOLTA_TREE),
+    nvls_rule="none",
+    ampere_cap=235e9,
+    collnet_factor=False,
+    ll_local_factor=1.8,
+    posting=False,
+    plateau=(1.9, 1.9),
+    plateau_rule="per rank",
+    ll128_capabilities=(7.0, 8.0),
+)
 
-def _eighteen() -> Constants:
-    steps = _steps(_tree_steps(4, 6, 14), (8.0, 8.0, 10.7), (4.75, 8.0, 14.0), (0.0, 18.0), (0.0, 19.0))
-    return Constants(
-        version="2.18",
-        source="NVIDIA/nccl v2.18.3-1 src/graph/tuning.cc",
-        base=_bases(_us(6.8, 14, 0), _us(6.8, 14, 0), _simple(23)),
-        step=steps,
-        ll_cap=_gb(_VOLTA_LL, _AMPERE_LL),
-        ring_ll128_cap=_RING_LL128,
-        tree_ll128_cap=_TREE_LL128,
-        tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, _HOPPER_TREE),
-        nvls_tree_cap=_FREE,
-        nvls_rule="plain",
-        ring_ll_share=(0.25, 1 / 3),
-        ring_ll128_share=(0.92, 0.7),
-        pat=False,
-        arity_latency=0.5e-6,
-        network_steps_extra=2,
-        lone_gpu_tree_latency=False,
-        tree_correction=tuple(row[:23] for row in _CORRECTION),
-        nvls_tree_corrected=False,
-        ll128_capabilities=(7.0, 8.0, 9.0),
-    )
-
-
-def _twenty() -> Constants:
-    return Constants(
-        version="2.20",
-        source="NVIDIA/nccl v2.20.3-1 src/graph/tuning.cc",
-        base=_bases(_us(6.8, 14, 0)),
-        step=_steps(_tree_steps(28, 28, 28), _DIRECT, _CHAIN, (23.0, 18.0), (23.0, 14.0)),
-        ll_cap=_gb(_VOLTA_LL, _AMPERE_LL),
-        ring_ll128_cap=_RING_LL128,
-        tree_ll128_cap=_TREE_LL128,
-        tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, _HOPPER_TREE),
-        nvls_tree_cap=_FREE,
-        nvls_rule="narrower",
-        ring_ll_share=(0.25, 1 / 3),
-        ring_ll128_share=(0.92, 0.7),
-        pat=False,
-        network_steps_extra=2,
-        lone_gpu_tree_latency=False,
-        tree_correction=tuple(row[:23] for row in _CORRECTION),
-        nvls_tree_corrected=False,
-        ll128_capabilities=(7.0, 8.0, 9.0),
-    )
-
-
-def _twenty_three() -> Constants:
-    return Constants(
-        version="2.23",
-        source="NVIDIA/nccl v2.23.4-1 src/graph/tuning.cc",
-        base=_bases(_us(6.8, 14, 8.4)),
-        step=_steps(_tree_steps(4, 4, 14), _DIRECT, _CHAIN, (25.0, 18.0), (25.0, 14.0)),
-        ll_cap=_gb(_VOLTA_LL, _AMPERE_LL, (141.0, 45.0, 35.0)),
-        ring_ll128_cap=_RING_LL128,
-        tree_ll128_cap=_TREE_LL128,
-        tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, _HOPPER_TREE),
-        nvls_tree_cap=_FREE,
-        nvls_rule="narrower",
-        pat_share=0.85,
-        tree_correction=tuple(row[:23] for row in _CORRECTION),
-        nvls_tree_corrected=False,
-        ll128_capabilities=(7.0, 8.0, 9.0),
-    )
-
-
-def _thirty() -> Constants:
-    return Constants(
-        version="2.30",
-        source="NVIDIA/nccl v2.30.7-1 src/graph/tuning.cc",
-        base=_bases(_us(6.8, 14, 8.4)),
-        step=_steps(_tree_steps(4, 4, 14), _DIRECT, _CHAIN, (25.0, 18.0), (25.0, 20.9)),
-        ll_cap=_gb(_VOLTA_LL, _AMPERE_LL, (141.0, 45.0, 35.0), (282.0, 90.0, 70.0)),
-        ring_ll128_cap=_gb(_TWENTY, _TWENTY, (36.7, 36.7, 36.7), (40.0, 40.0, 40.0)),
-        tree_ll128_cap=_gb(_TWENTY, _TWENTY, (36.7, 36.7, 29.0), (55.6, 31.67, 20.0)),
-        tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, _HOPPER_TREE, (70.0, 42.8, 24.0)),
-        nvls_tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, (0.0, 57.7, 45.5), (0.0, 96.0, 80.0)),
-        tree_correction=_CORRECTION,
-    )
-
-
-TABLES: dict[str, Constants] = {one.version: one for one in (_twelve(), _eighteen(), _twenty(), _twenty_three(), _thirty())}
+TABLES: dict[str, Constants] = {one.version: one for one in (_TWELVE, _EIGHTEEN, _TWENTY_ZERO, _TWENTY_THREE, _THIRTY)}
 """the tables by version, oldest first"""

@@ -14,7 +14,7 @@ from typing import Literal
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import RELAY_SHARE, TIER_NEIGHBOUR, TIER_NVLINK, Route, unreachable
-from parsim.hardware.nccl.wiring import Wiring, wiring
+from parsim.hardware.nccl.wiring import Candidate, Wiring, wiring
 
 # the question
 
@@ -32,6 +32,11 @@ class Task:
     """the library's list, fastest first [B/s]; empty: the capacities on the way"""
     capability: float
     ports: tuple[tuple[int, float], ...] | None = None
+
+    @property
+    def patient(self) -> bool:
+        """Whether packing goes on until nothing better is left to try, however long that takes."""
+        return False
 
     @property
     def node(self) -> Node:
@@ -64,7 +69,7 @@ class Task:
         Raises:
             TopologyError: there is none.
         """
-        routes = self.wiring.between(a, b, self.group)
+        routes = self.between(a, b)
         if not routes:
             raise unreachable(self.node.gpu_names[a], self.node.gpu_names[b])
         return routes[0] if routes[0].tier == TIER_NVLINK else routes[-1]
@@ -91,6 +96,25 @@ class Task:
             raise unreachable(self.node.ports[port], self.node.gpu_names[gpu])
         return route
 
+    def between(self, a: int, b: int) -> list[Route]:
+        """Routes that a hop between two GPUs of the group may take, best tier first."""
+        return self.wiring.between(a, b, self.group)
+
+    def candidates(self) -> list[Candidate]:
+        """Every route of every ordered pair of members, pair by pair; the network is the last member, if there is one."""
+        group, outside = self.group, len(self.group)
+        members = range(outside + (self.ports is not None))
+        routed: list[Candidate] = []
+        for a, b in ((a, b) for a in members for b in members if a != b):
+            if outside not in (a, b):
+                routes = self.between(group[a], group[b])
+            elif b == outside:
+                routes = [route for port, _ in self.ports or () if (route := self.wiring.to_port(group[a], port))]
+            else:
+                routes = [route for port, _ in self.ports or () if (route := self.wiring.from_port(port, group[b]))]
+            routed += [Candidate(a, b, route) for route in routes]
+        return routed
+
     def trials(self, routes: Iterable[Route]) -> tuple[float, ...]:
         """The speeds to try: the list, or what the links of `routes` plan to carry, fastest first [B/s]."""
         if self.speeds:
@@ -98,30 +122,30 @@ class Task:
         planned = self.planned
         return distinct(planned[link] / load for route in routes for link, load in zip(route.links, route.coefficients, strict=True))
 
-    def result(self, rings: Iterable[Ring], speed: float, *, most: float = math.inf, evaluations: int = 0) -> Found:
+    def result(self, rings: Iterable[Ring], speed: float, *, most: float = math.inf, evaluations: int = 0) -> MachineRings:
         """The answer for rings whose hops still have the wires of ports; they carry what the links allow, at most `most` [B/s]."""
-        found = tuple(rings)
-        between = [hop for ring in found for hop in (ring.hops if ring.entry < 0 else ring.hops[1:-1])]
+        channels = tuple(rings)
+        between = [hop for ring in channels for hop in (ring.hops if ring.entry < 0 else ring.hops[1:-1])]
         capacity = list(self.capacity)
         for link in dict.fromkeys(link for hop in between if hop.tier == TIER_NEIGHBOUR for link in hop.links):
             capacity[link] *= RELAY_SHARE
-        carried = min(most, len(found) * share(found, capacity), math.fsum(ring.cap for ring in found))
+        carried = min(most, len(channels) * share(channels, capacity), math.fsum(ring.cap for ring in channels))
         if carried == 0:
             raise TopologyError(Finding(f"the rings of {self.group} have a link or a port without bandwidth", "cluster", list(self.group)))
         if carried == math.inf:
             problem, repair = f"nothing limits the rings of {self.group}", "give the rate of the ports"
             raise TopologyError(Finding(problem, "cluster", list(self.group), repair))
         kind = max((hop.tier for hop in between), default=0) <= TIER_NEIGHBOUR
-        tier = max(ring.tier for ring in found)
+        tier = max(ring.tier for ring in channels)
         one_of_each: dict[tuple[tuple[int, ...], tuple[Route, ...]], Ring] = {}
         inner = []
-        for ring in found:
+        for ring in channels:
             key = (ring.order, ring.hops)
             if key not in one_of_each:
                 hops = [hop.up_to(self.wiring.outside) for hop in ring.hops]
                 one_of_each[key] = ring if ring.entry < 0 else make_ring(ring.order, hops, ring.entry, ring.exit)
             inner.append(one_of_each[key])
-        return Found(tuple(inner), len(found), speed, carried, tier, "nvlink" if kind else "pcie", evaluations)
+        return MachineRings(tuple(inner), len(channels), speed, carried, tier, "nvlink" if kind else "pcie", evaluations)
 
 
 def share(rings: Iterable[Ring], capacity: list[float]) -> float:
@@ -168,7 +192,7 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class MachineRings:
     """The channels of a group of GPUs of one machine; kept per question, so compared and hashed by identity."""
 
     channels: tuple[Ring, ...]
@@ -259,11 +283,11 @@ def times(capacity: float, amount: float) -> int:
 
 def distinct(capacities: Iterable[float]) -> tuple[float, ...]:
     """Different finite capacities, largest first [B/s]."""
-    found: list[float] = []
+    largest_first: list[float] = []
     for capacity in sorted((value for value in capacities if 0 < value < math.inf), reverse=True):
-        if not found or capacity < found[-1] * (1 - EPSILON):
-            found.append(capacity)
-    return tuple(found)
+        if not largest_first or capacity < largest_first[-1] * (1 - EPSILON):
+            largest_first.append(capacity)
+    return tuple(largest_first)
 
 
 def largest_product(capacity: float, speeds: Iterable[float]) -> tuple[int, float]:

@@ -77,12 +77,12 @@ class Wiring:
         if (a, b) not in self._direct:
             source, target = self.node.gpu_names[a], self.node.gpu_names[b]
             edge = self.node.finder.adjacent[source].get(target)
-            found = None
+            way = None
             if edge and edge["link_kind"].medium == "nvlink":
-                found = self.node.finder.along([source, target], TIER_NVLINK)
+                way = self.node.finder.along([source, target], TIER_NVLINK)
             elif self._switches[a] and self._switches[b]:
-                found = self.node.finder.nvlink(source, target)
-            self._direct[a, b] = found
+                way = self.node.finder.nvlink(source, target)
+            self._direct[a, b] = way
         return self._direct[a, b]
 
     def between(self, a: int, b: int, group: tuple[int, ...]) -> list[Route]:
@@ -90,14 +90,14 @@ class Wiring:
         direct = self.direct(a, b)
         if direct is not None:
             return [direct]
-        found = []
+        relayed = []
         for relay in group:
             first, second = (self.direct(a, relay), self.direct(relay, b)) if relay not in (a, b) else (None, None)
             if first and second:
                 links, latency = first.links + second.links, first.latency + second.latency
-                found.append(Route(links, first.coefficients + second.coefficients, latency, TIER_NEIGHBOUR))
+                relayed.append(Route(links, first.coefficients + second.coefficients, latency, TIER_NEIGHBOUR))
         host = self.host(self.node.gpu_names[a], self.node.gpu_names[b])
-        return found if host is None else [*found, host]
+        return relayed if host is None else [*relayed, host]
 
     def host(self, source: str, target: str) -> Route | None:
         """Over PCIe, CPUs and sockets; through host memory where the machine has no peer-to-peer."""
@@ -124,22 +124,22 @@ class Wiring:
     def paths(self, source: str) -> dict[str, list[str]]:
         """Host paths from a vertex to every other: fewest hops, then widest, then in the order of the file."""
         if source not in self._paths:
-            found: dict[str, list[str]] = {}
+            reached: dict[str, list[str]] = {}
             queue: list[tuple[int, float, tuple[int, ...], list[str]]] = [(0, -math.inf, (), [source])]
             adjacent = self.node.finder.adjacent
             while queue:
                 hops, width, order, path = heapq.heappop(queue)
                 vertex = path[-1]
-                if vertex in found:
+                if vertex in reached:
                     continue
-                found[vertex] = path
+                reached[vertex] = path
                 if hops and self.kind[vertex] not in ("pcie", "cpu"):
                     continue
                 for neighbour, data in adjacent[vertex].items():
-                    if neighbour not in found and data["link_kind"].medium in ("pcie", "socket"):
+                    if neighbour not in reached and data["link_kind"].medium in ("pcie", "socket"):
                         narrow = max(width, -data["link"].capacity)
                         heapq.heappush(queue, (hops + 1, narrow, (*order, self._order[neighbour]), [*path, neighbour]))
-            self._paths[source] = found
+            self._paths[source] = reached
         return self._paths[source]
 
     def socket(self, gpu: int) -> str:

@@ -8,7 +8,7 @@ from parsim.interop.export_draft import ExportDraft
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
 from parsim.model.transformer import Experts, LatentAttention, TransformerConfig
-from parsim.scenario.placeholder import EXAMPLES
+from parsim.scenario.support import EXAMPLES
 from parsim.units import is_digits
 
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}

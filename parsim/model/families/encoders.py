@@ -58,26 +58,17 @@ VIT = Family(
     name="vit",
     model_type="vit",
     structure={
-        "task": "image-classification",
-        "causal": False,
-        "activation": "gelu",
-        "fused_query_key_value": False,
-        "attention_dropout": False,
-        "labels": 1000,
-        "image": {},
+        "task": "image-classification", "causal": False, "activation": "gelu", "fused_query_key_value": False,
+        "attention_dropout": False, "labels": 1000, "image": {},
     },
     registration=("query_key_value", "attention_output", "attention_norm", "mlp_norm", "mlp_up", "mlp_down"),
     keys={
         **{key: name for key, name in SIZES.items() if name not in ("vocabulary", "maximum_sequence", "tied_embeddings")},
-        "hidden_act": "activation",
-        "hidden_dropout_prob": "dropout",
-        "image_size": "image.size",
-        "patch_size": "image.patch",
-        "num_channels": "image.channels",
-        "qkv_bias": "query_key_value_bias",
+        "hidden_act": "activation", "hidden_dropout_prob": "dropout", "image_size": "image.size", "patch_size": "image.patch",
+        "num_channels": "image.channels", "qkv_bias": "query_key_value_bias",
     },
     harmless=frozenset({"encoder_stride", "pooler_output_size", "pooler_act"}),
     adjust=_vit,
-)
+)  # fmt: skip
 
 FAMILIES = (BERT, ROBERTA, VIT)

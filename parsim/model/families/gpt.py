@@ -25,14 +25,8 @@ GPT2 = Family(
     model_type="gpt2",
     structure={"activation": "gelu-new", "tied_embeddings": True, "dropout": 0.1, "maximum_sequence": 1024},
     keys={
-        "n_embd": "hidden",
-        "n_layer": "layers",
-        "n_head": "heads",
-        "n_inner": "mlp",
-        "n_positions": "maximum_sequence",
-        "vocab_size": "vocabulary",
-        "activation_function": "activation",
-        "resid_pdrop": "dropout",
+        "n_embd": "hidden", "n_layer": "layers", "n_head": "heads", "n_inner": "mlp", "n_positions": "maximum_sequence",
+        "vocab_size": "vocabulary", "activation_function": "activation", "resid_pdrop": "dropout",
         "tie_word_embeddings": "tied_embeddings",
     },
     stated={"scale_attn_weights": (True,), "add_cross_attention": (False,)},
@@ -41,7 +35,7 @@ GPT2 = Family(
         "summary_proj_to_labels summary_type summary_use_proj"
     ),
     adjust=_gpt2,
-)
+)  # fmt: skip
 
 MEGATRON_GPT = Family(
     name="megatron-gpt",
@@ -62,34 +56,22 @@ OPT = Family(
     name="opt",
     model_type="opt",
     structure={
-        "upcast_softmax": True,
-        "activation": "relu",
-        "tied_embeddings": True,
-        "dropout": 0.1,
-        "attention_dropout": False,
-        "embedding_dropout": False,
-        "maximum_sequence": 2048,
-        "position_offset": 2,
-        "positions_per_sample": True,
+        "upcast_softmax": True, "activation": "relu", "tied_embeddings": True, "dropout": 0.1, "attention_dropout": False,
+        "embedding_dropout": False, "maximum_sequence": 2048, "position_offset": 2, "positions_per_sample": True,
         "fused_query_key_value": False,
     },
     registration=("query_key_value", "attention_output", "attention_norm", "mlp_up", "mlp_down", "mlp_norm"),
     keys={
-        **_SIZES,
-        "ffn_dim": "mlp",
-        "word_embed_proj_dim": "embedding_width",
-        "activation_function": "activation",
+        **_SIZES, "ffn_dim": "mlp", "word_embed_proj_dim": "embedding_width", "activation_function": "activation",
         "dropout": "dropout",
     },
     stated={
-        "enable_bias": (True,),
-        "layer_norm_elementwise_affine": (True,),
-        "activation_dropout": (0.0, 0),
+        "enable_bias": (True,), "layer_norm_elementwise_affine": (True,), "activation_dropout": (0.0, 0),
         "layerdrop": (0.0, 0),
     },
     harmless=frozenset({"init_std", "prefix"}),
     adjust=_opt,
-)
+)  # fmt: skip
 
 
 def _bloom(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
@@ -101,23 +83,12 @@ BLOOM = Family(
     name="bloom",
     model_type="bloom",
     structure={
-        "upcast_softmax": True,
-        "activation": "gelu",
-        "tied_embeddings": True,
-        "position": "alibi",
-        "embedding_norm": True,
-        "embedding_dropout": False,
-        "maximum_sequence": 2048,
-        "attention_dropout": False,
+        "upcast_softmax": True, "activation": "gelu", "tied_embeddings": True, "position": "alibi", "embedding_norm": True,
+        "embedding_dropout": False, "maximum_sequence": 2048, "attention_dropout": False,
     },
     keys={
-        **_SIZES,
-        "n_embed": "hidden",
-        "n_layer": "layers",
-        "n_head": "heads",
-        "seq_length": "maximum_sequence",
-        "n_inner": "mlp",
-        "hidden_dropout": "dropout",
+        **_SIZES, "n_embed": "hidden", "n_layer": "layers", "n_head": "heads", "seq_length": "maximum_sequence",
+        "n_inner": "mlp", "hidden_dropout": "dropout",
     },
     stated={"apply_residual_connection_post_layernorm": (False,)},
     harmless=words(
@@ -125,7 +96,7 @@ BLOOM = Family(
         "skip_bias_add_qkv unk_token_id"
     ),
     adjust=_bloom,
-)
+)  # fmt: skip
 
 
 def _gpt_neox(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
@@ -139,55 +110,34 @@ GPT_NEOX = Family(
     name="gpt-neox",
     model_type="gpt_neox",
     structure={
-        "upcast_softmax": True,
-        "activation": "gelu",
-        "position": "rotary",
-        "rotary_fraction": 0.25,
-        "rotary_concatenates": True,
-        "parallel_residual": True,
-        "attention_dropout": False,
-        "maximum_sequence": 2048,
+        "upcast_softmax": True, "activation": "gelu", "position": "rotary", "rotary_fraction": 0.25,
+        "rotary_concatenates": True, "parallel_residual": True, "attention_dropout": False, "maximum_sequence": 2048,
     },
     registration=("attention_norm", "mlp_norm", "query_key_value", "attention_output", "mlp_up", "mlp_down"),
     keys={
-        **SIZES,
-        "hidden_act": "activation",
-        "rotary_pct": "rotary_fraction",
-        "use_parallel_residual": "parallel_residual",
+        **SIZES, "hidden_act": "activation", "rotary_pct": "rotary_fraction", "use_parallel_residual": "parallel_residual",
         "hidden_dropout": "dropout",
     },
     harmless=frozenset({"rotary_emb_base", "is_decoder", "classifier_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"}),
     adjust=_gpt_neox,
-)
+)  # fmt: skip
 
 PHI = Family(
     name="phi",
     model_type="phi",
     structure={
-        "upcast_softmax": True,
-        "activation": "gelu-new",
-        "position": "rotary",
-        "rotary_fraction": 0.5,
-        "rotary_concatenates": True,
-        "parallel_residual": True,
-        "shared_norm": True,
-        "head_bias": True,
-        "fused_query_key_value": False,
-        "attention_dropout": False,
-        "embedding_dropout": False,
-        "maximum_sequence": 2048,
+        "upcast_softmax": True, "activation": "gelu-new", "position": "rotary", "rotary_fraction": 0.5,
+        "rotary_concatenates": True, "parallel_residual": True, "shared_norm": True, "head_bias": True,
+        "fused_query_key_value": False, "attention_dropout": False, "embedding_dropout": False, "maximum_sequence": 2048,
     },
     registration=("query_key_value", "attention_output", "mlp_up", "mlp_down", "attention_norm"),
     keys={
-        **SIZES,
-        "num_key_value_heads": "kv_heads",
-        "hidden_act": "activation",
-        "partial_rotary_factor": "rotary_fraction",
+        **SIZES, "num_key_value_heads": "kv_heads", "hidden_act": "activation", "partial_rotary_factor": "rotary_fraction",
         "resid_pdrop": "dropout",
     },
     stated={"qk_layernorm": (False,)},
     harmless=frozenset({"embd_pdrop", "attention_dropout"}),
-)
+)  # fmt: skip
 
 
 def _mpt(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
@@ -210,29 +160,17 @@ MPT = Family(
     name="mpt",
     model_type="mpt",
     structure={
-        "upcast_softmax": True,
-        "activation": "gelu",
-        "tied_embeddings": True,
-        "norm_bias": False,
-        "query_key_value_bias": False,
-        "output_bias": False,
-        "mlp_bias": False,
-        "attention_dropout": False,
-        "maximum_sequence": 2048,
+        "upcast_softmax": True, "activation": "gelu", "tied_embeddings": True, "norm_bias": False, "query_key_value_bias": False,
+        "output_bias": False, "mlp_bias": False, "attention_dropout": False, "maximum_sequence": 2048,
     },
     registration=("attention_norm", "query_key_value", "attention_output", "mlp_norm", "mlp_up", "mlp_down"),
     keys={
-        "d_model": "hidden",
-        "n_heads": "heads",
-        "n_layers": "layers",
-        "max_seq_len": "maximum_sequence",
-        "vocab_size": "vocabulary",
-        "resid_pdrop": "dropout",
-        "tie_word_embeddings": "tied_embeddings",
+        "d_model": "hidden", "n_heads": "heads", "n_layers": "layers", "max_seq_len": "maximum_sequence",
+        "vocab_size": "vocabulary", "resid_pdrop": "dropout", "tie_word_embeddings": "tied_embeddings",
     },
     stated={"norm_type": ("low_precision_layernorm", "layernorm")},
     harmless=frozenset({"emb_pdrop", "init_config", "init_device", "logit_scale", "verbose", "embedding_fraction", "tokenizer_name"}),
     adjust=_mpt,
-)
+)  # fmt: skip
 
 FAMILIES = (GPT2, MEGATRON_GPT, OPT, BLOOM, GPT_NEOX, PHI, MPT)

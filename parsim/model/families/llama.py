@@ -13,17 +13,10 @@ from parsim.errors import Finding, ModelError
 from parsim.model.families.family import GROUPED, Family, Fields, words
 
 STRUCTURE: dict[str, Any] = {
-    "normalisation": "rmsnorm",
-    "position": "rotary",
-    "activation": "silu",
-    "gated": True,
-    "query_key_value_bias": False,
-    "output_bias": False,
-    "mlp_bias": False,
-    "fused_query_key_value": False,
-    "attention_dropout": False,
+    "normalisation": "rmsnorm", "position": "rotary", "activation": "silu", "gated": True, "query_key_value_bias": False,
+    "output_bias": False, "mlp_bias": False, "fused_query_key_value": False, "attention_dropout": False,
     "upcast_softmax": True,
-}
+}  # fmt: skip
 REGISTRATION = ("query_key_value", "attention_output", "query_key_norm", "mlp_up", "mlp_down", "attention_norm", "mlp_norm")
 HARMLESS = frozenset({"attention_dropout", "max_sequence_length", "rope_interleaved", "partial_rotary_factor"})
 
@@ -180,8 +173,7 @@ DEEPSEEK_V2 = Family(
         "q_lora_rank": "latent.query_rank", "kv_lora_rank": "latent.key_rank", "qk_nope_head_dim": "latent.plain_dim",
         "qk_rope_head_dim": "latent.rotary_dim", "v_head_dim": "latent.value_dim",
         "n_routed_experts": "experts.count", "num_experts_per_tok": "experts.top_k", "moe_intermediate_size": "experts.mlp",
-        "first_k_dense_replace": "experts.dense_layers", "moe_layer_freq": "experts.every",
-        **_BIASES,
+        "first_k_dense_replace": "experts.dense_layers", "moe_layer_freq": "experts.every", **_BIASES,
     },
     stated={"mlp_bias": (False,)},
     harmless=HARMLESS | _ROUTER | words(
@@ -197,7 +189,7 @@ DEEPSEEK_V3 = DEEPSEEK_V2._replace(
     keys={**DEEPSEEK_V2.keys, "norm_topk_prob": "experts.renormalise"},
     stated={},
     harmless=DEEPSEEK_V2.harmless - {"norm_topk_prob"},
-)
+)  # fmt: skip
 
 FAMILIES = (
     LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, PHI3, MIXTRAL, QWEN2_MOE, QWEN3_MOE, DEEPSEEK_V2, DEEPSEEK_V3,

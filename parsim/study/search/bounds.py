@@ -178,7 +178,7 @@ def _steady(costs: CandidateCosts) -> float:
     """Without a flush a step is as many periods as it has micro-batches, and no period is shorter than a rank's own passes [s]."""
     plan = costs.plan
     p = len(plan.slots)
-    many = plan.training.micro_batches - 4 * p - 8  # what `parsim.scenario.job.plan_of` adds to find the steady state
+    many = plan.training.micro_batches - 4 * p - 8  # what `parsim.scenario.built.plan_of` adds to find the steady state
     own = [fsum(costs.chunks[slot.stage].least[slot.kind] for slot in {s[:2]: s for s in row}.values()) for row in plan.slots]
     return many * max(own) * (1 - 1e-6)
 

@@ -19,8 +19,7 @@ from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
 from parsim.parallel.stages import checkpoint_groups
-from parsim.scenario.built import Built
-from parsim.scenario.job import clock_of, plan_of
+from parsim.scenario.built import Built, clock_of, plan_of
 from parsim.study.search.chains import short
 from parsim.study.search.costs import BlockCost, RankTimes, StageMemory, block_cost, stage_memory, stage_times
 from parsim.study.search.prices import ChainPrices, Prices

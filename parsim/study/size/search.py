@@ -19,8 +19,7 @@ from parsim.report.estimate import Confidence
 from parsim.run import economics_of, simulate
 from parsim.scenario.built import Built
 from parsim.scenario.confidence import confidence
-from parsim.scenario.load import load
-from parsim.scenario.merge import put
+from parsim.scenario.load import load, put
 from parsim.scenario.neighbours import Neighbours
 from parsim.study.search.bounds import Bounder
 from parsim.study.search.search import Best, Search

@@ -19,8 +19,7 @@ from parsim.report.economics import Busy, Economics, bill
 from parsim.report.quantities import number
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
-from parsim.scenario.load import load
-from parsim.scenario.merge import put
+from parsim.scenario.load import load, put
 from parsim.study.size.answer import AnswerData, Looked, Sized, ranking
 from parsim.study.size.question import Assumed, Machine, Question, Recipe, recipe, without_tokens
 from parsim.study.size.reading import asked

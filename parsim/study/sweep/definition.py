@@ -9,9 +9,9 @@ from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.files import parse_value
-from parsim.scenario.leaves import canonical, is_key, leaves
 from parsim.scenario.load import COMMAND_LINE
 from parsim.scenario.scenario import Scenario
+from parsim.scenario.schema import canonical, is_key, leaves
 from parsim.scenario.shortforms import long_key
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import split_values

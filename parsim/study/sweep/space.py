@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.scenario.build import build
-from parsim.scenario.leaves import canonical, value_at
 from parsim.scenario.load import load
 from parsim.scenario.scenario import Scenario, flow
+from parsim.scenario.schema import canonical, value_at
 from parsim.study.search.lattice import Lattice
 from parsim.study.sweep.constraint import Constraint, Known
 from parsim.study.sweep.definition import SEED, Definition

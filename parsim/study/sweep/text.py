@@ -13,8 +13,8 @@ from typing import Any
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
 from parsim.report.table import Column, Table
 from parsim.report.write import Content, write_together
-from parsim.scenario.leaves import value_at
 from parsim.scenario.scenario import flow
+from parsim.scenario.schema import value_at
 from parsim.study.sweep.definition import SEED
 from parsim.study.sweep.metrics import KWH, NAMED, Metric
 from parsim.study.sweep.study import RankedRow, StudyData

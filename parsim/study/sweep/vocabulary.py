@@ -13,8 +13,8 @@ from typing import Literal
 from parsim.errors import InputError
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.build import machine
-from parsim.scenario.leaves import FREE, is_key, leaves
 from parsim.scenario.scenario import Scenario
+from parsim.scenario.schema import FREE, is_key, leaves
 from parsim.scenario.shortforms import SHORT, long_key
 from parsim.scenario.values import Choice, Flag, Kind, Number, Quantity, Text, Whole
 from parsim.study.sweep.metrics import ALIASES, NAMED, NUMBER, OF_UNITS, Dimension

@@ -47,7 +47,7 @@ def test_copies_cost_what_they_cost_alone(topology, nodes, parallel):
         ("all_reduce", groups_of(plan, "tensor"), 64),
     ]
     for kind, groups, size in asked:
-        found = wires.batches(kind, groups, size)
+        found = wires.equal_transfers(kind, groups, size)
         assert sorted(place for batch in found for place in batch.places.tolist()) == list(range(len(groups)))
         for batch in found:
             for place, row in zip(batch.places.tolist(), batch.links.tolist(), strict=True):
@@ -61,4 +61,4 @@ def test_copies_cost_what_they_cost_alone(topology, nodes, parallel):
 
 def test_a_node_group_is_priced_once():
     plan, wires = job("dgx-a100-80gb", 40, tensor={"size": 8}, pipeline={"size": 4})
-    assert len(wires.batches("all_gather", groups_of(plan, "tensor"), 1 << 22)) == 1
+    assert len(wires.equal_transfers("all_gather", groups_of(plan, "tensor"), 1 << 22)) == 1

@@ -1,14 +1,82 @@
-"""Where the findings of the hardware room stand in what the user wrote: the scenario, its topology file, or a device file."""
+"""What the `cluster` section means for the hardware, and where findings about the hardware stand in what the user wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from math import inf
+from typing import TYPE_CHECKING, Any
 
-from parsim.errors import Finding
+from parsim.errors import Finding, TopologyError
 from parsim.scenario.files import Document, is_shipped
-from parsim.scenario.machine import ClusterSection, FabricSection
+from parsim.scenario.machine import BackgroundSection, ClusterSection, CollectivesSection, FabricSection
+
+if TYPE_CHECKING:
+    from parsim.hardware.fabric.cluster import Cluster
+    from parsim.hardware.nccl.inputs import Settings
+    from parsim.hardware.transfers import Background
+
+
+def background_traffic(cluster: Cluster, sections: Sequence[BackgroundSection]) -> tuple[Background, ...]:
+    """One stream, or row of transfers, per entry.
+
+    Raises:
+        TopologyError: GPUs that the cluster does not have, or that are not connected.
+    """
+    from parsim.hardware.transfers import background
+
+    found: list[Background] = []
+    findings: list[Finding] = []
+    for number, section in enumerate(sections):
+        path = f"cluster.background.{number}"
+        outside = [
+            Finding(f"gpu{gpu} is not in gpu0 ... gpu{cluster.installed_gpus - 1}", f"{path}.{key}", f"gpu{gpu}")
+            for key, gpu in (("from", section.source), ("to", section.target))
+            if gpu >= cluster.installed_gpus
+        ]
+        findings += outside
+        if outside:
+            continue
+        try:
+            one = background(
+                cluster,
+                section.source,
+                section.target,
+                rate=inf if section.rate is None else section.rate,
+                volume=inf if section.bytes is None else section.bytes,
+                begin=section.at or 0.0,
+                every=section.every or 0.0,
+            )
+        except TopologyError as error:
+            findings += [replace(finding, path=path) for finding in error.findings]
+            continue
+        found.append(one)
+    if findings:
+        raise TopologyError(findings)
+    return tuple(found)
+
+
+APPLIES = {
+    "ring": ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"),
+    "tree": ("all_reduce",),
+    "nvls": ("all_reduce", "all_gather", "reduce_scatter"),
+    "nvls_tree": ("all_reduce",),
+    "collnet_direct": ("all_reduce", "all_gather", "reduce_scatter"),
+    "collnet_chain": ("all_reduce",),
+    "pat": ("all_gather", "reduce_scatter"),
+}
+"""algorithm -> the collectives that know it; the others keep choosing (NVIDIA/nccl src/graph/tuning.cc)"""
+
+
+def collective_settings(section: CollectivesSection) -> Settings | None:
+    """None for the profile `ring`."""
+    if section.profile == "ring":
+        return None
+    from parsim.hardware.nccl.inputs import Settings
+
+    algorithm = "auto" if section.algorithm == "auto" else dict.fromkeys(APPLIES[section.algorithm], section.algorithm)
+    return Settings(profile=section.profile, algorithm=algorithm, protocol=section.protocol)
+
 
 TOPOLOGY = "cluster.topology"
 _RATES = ("line_rate", "per_direction")

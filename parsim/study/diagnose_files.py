@@ -1,13 +1,16 @@
-"""A recorded and a predicted step in one file for Perfetto: under each rank first what was recorded, then what was predicted."""
+"""Files of `parsim diagnose`: a scenario with what explains the run, and recorded beside predicted steps for Perfetto."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from parsim.report.trace_files import trace_text
+from parsim.scenario.files import parse_value
+from parsim.scenario.load import put
+from parsim.scenario.scenario import flow
 from parsim.study.diagnose_classes import COMPUTE, GpuSlice, Recorded, Window
 
 MOST = 200_000
@@ -74,3 +77,35 @@ def _rows(stretches: Sequence[GpuSlice]) -> list[list[tuple[GpuSlice, int, int]]
         rows[place].append((stretch, begin, end - begin))
         ends[place] = end
     return rows
+
+
+def saved(extends: str, given: Sequence[str], named: Sequence[str], blocks: Mapping[str, Sequence[str]], file: str) -> str:
+    """A scenario that extends the diagnosed one, with a named block of overrides for each explanation.
+
+    Args:
+        extends: the diagnosed scenario, as the new file finds it.
+        given: ``key=value`` that the user gave.
+        named: overrides of the scenario that the user chose.
+        blocks: name -> ``key=value``.
+        file: name of the new file, for the command in its head.
+    """
+    chosen = ",".join([*named, next(iter(blocks), "")])
+    lines = [f"# One block per explanation; for example: parsim run {file} --override {chosen}", f"extends: {flow(extends)}"]
+    lines += _block(_tree(given), "")
+    lines.append("overrides:")
+    for name, arguments in blocks.items():
+        lines.append(f"  {name}:")
+        lines += _block(_tree(arguments), "    ")
+    return "\n".join(lines) + "\n"
+
+
+def _tree(arguments: Iterable[str]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for argument in arguments:
+        path, _, value = argument.partition("=")
+        put(tree, path, parse_value(value))
+    return tree
+
+
+def _block(tree: Mapping[str, Any], margin: str) -> list[str]:
+    return [f"{margin}{key}: {flow(value)}" for key, value in tree.items()]
