@@ -140,6 +140,8 @@ def nothing_simulated(comparison: Comparison) -> ParsimError | None:
         return None
     if all(run.status == "deadlock" for run in comparison.runs):
         return DeadlockError("\n\n".join(f"{run.label}\n{run.findings[0]}" for run in comparison.runs))
+    if all(run.status == "failed" for run in comparison.runs):
+        return ParsimError("\n".join(f"{run.label}: {run.reason}" for run in comparison.runs))
     return ScenarioError(list(dict.fromkeys(_hashable(finding) for run in comparison.runs for finding in run.findings)))
 
 
