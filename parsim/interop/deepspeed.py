@@ -129,9 +129,13 @@ def _types(draft: ImportDraft, source: Source, preset: str, used: list[Key | Non
     halves = [source.of(f"training.precision.{name}") for name in ("master", "optimizer")]
     row = source.table.rows["training.precision.reduce"]
     value: Any = preset
+    stage = source.of("parallel.data.strategy")
     if preset == "bf16" and all(draft.flag(key) for key in halves):
         value = "pure-bf16"
         used += halves
+    elif preset == "bf16" and accumulated is None and (stage is None or str(stage.value) == "0"):
+        value = "pure-bf16"
+        draft.remark(MASTERLESS, "training.precision")
     if accumulated is not None and accumulated.value == "fp32" and preset in ("bf16", "fp16"):
         value = f"{preset}-fp32grad"
         used.append(accumulated)

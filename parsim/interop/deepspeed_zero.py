@@ -100,12 +100,13 @@ def _read_gathers(draft: ImportDraft, source: Source, stage: int, sizes: Sizes |
         if key is None:
             continue
         amount = None if key.value == AUTO else draft.number(key)
-        if key is prefetch and (amount is None or sizes is None or amount < sizes.layer_parameters):
+        layer = sizes.layer_parameters / (draft.value("parallel.tensor.size") or 1) if sizes is not None else None
+        if key is prefetch and (amount is None or layer is None or amount < layer):
             ahead = int(amount is None or amount > 0)
             draft.write(f"parallel.data.{path}", ahead, key, note="in layers: part of the next one" if ahead else "")
-        elif amount is not None and sizes is not None:
-            layers = max(least, min(100, int(amount // sizes.layer_parameters)))
-            draft.write(f"parallel.data.{path}", layers, key, note=f"in layers of {sizes.layer_parameters / 1e6:.4g}M parameters")
+        elif amount is not None and layer is not None:
+            layers = max(least, min(100, int(amount // layer)))
+            draft.write(f"parallel.data.{path}", layers, key, note=f"in layers of {layer / 1e6:.4g}M parameters")
         else:
             draft.unmodelled(key, "parsim counts in layers, of a model that is not known here; its default is taken")
 

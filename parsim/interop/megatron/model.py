@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 
 from parsim.interop.export_draft import ExportDraft
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
+from parsim.limits import MOST_LAYERS
 from parsim.model.transformer import Experts, LatentAttention, TransformerConfig
 from parsim.scenario.support import EXAMPLES
 from parsim.units import is_digits
@@ -18,6 +20,7 @@ PADDING = 128
 SWITCHES = ("group_query_attention", "squared_relu", "openai_gelu", "onnx_safe", "quick_geglu", "use_rotary_position_embeddings",
             "no_position_embedding", "padded_vocab_size", "tokenizer_type")  # fmt: skip
 """options that say something of the model beside those of the table"""
+_RUN = re.compile(r"\[([01])\]\*([0-9]{1,6})")
 LATENT_DEFAULTS = {"key_rank": 32, "query_rank": None, "plain_dim": 128, "rotary_dim": 64, "value_dim": 128}
 YOUR_CODE = "use --to deepspeed or --to fsdp, where the model's code is yours"
 BIASES = ((True, True, True), (False, False, False), (True, False, False))
@@ -204,9 +207,13 @@ def _read_expert_layers(draft: ImportDraft, key: Key | None) -> None:
     if is_digits(text):
         draft.write("model.experts.every", int(text), key)
         return
-    pieces = [piece.partition("*") for piece in text.split("+")]
-    if len(pieces) == 2 and [piece[0] for piece in pieces] == ["[0]", "[1]"] and is_digits(pieces[0][2]):
-        draft.write("model.experts.dense_layers", int(pieces[0][2]), key)
+    runs = [_RUN.fullmatch(piece) for piece in text.split("+")]
+    layers = [run[1] for run in runs if run is not None for _ in range(min(int(run[2]), MOST_LAYERS))] if all(runs) else []
+    dense, every = layers.count("0"), layers.index("1") + 1 if "1" in layers else 0
+    if every and layers == ["0"] * dense + ["1"] * (len(layers) - dense):
+        draft.write("model.experts.dense_layers", dense, key)
+    elif every and layers == ["1" if layer % every == 0 else "0" for layer in range(1, len(layers) + 1)]:
+        draft.write("model.experts.every", every, key)
     else:
         draft.unmodelled(key, "parsim has experts in every n-th layer, or in all but the first n")
 

@@ -38,8 +38,6 @@ def read_training(draft: ImportDraft, source: Source, length: int | None) -> Non
     _read_recompute(draft, source)
     if draft.switch(source, "training.loss.kernel"):
         draft.write("training.loss.kernel", "fused", source.of("training.loss.kernel"))
-    if draft.switch(source, "training.offload.optimizer"):
-        draft.write("training.offload.optimizer", "cpu", source.of("training.offload.optimizer"))
 
 
 def _read_batch(draft: ImportDraft, source: Source, length: int | None) -> None:
