@@ -11,8 +11,17 @@ from typing import Any
 
 from parsim.calibration.collectives import collective_files, collectives
 from parsim.calibration.fit import Fit, FitErrors, fit
+from parsim.calibration.measurements import (
+    DeviceFacts,
+    MeasuredTables,
+    Timing,
+    best_rate,
+    catalogue_name,
+    cpu_facts,
+    cuda_facts,
+    streaming_rate,
+)
 from parsim.calibration.sweeps import Stopwatch, Sweeper, extent, torch_module
-from parsim.calibration.tables import DeviceFacts, MeasuredTables, Timing, best_rate, catalogue_name, cpu_facts, cuda_facts, streaming_rate
 from parsim.errors import Finding, ScenarioError, TopologyError
 from parsim.hardware.device import Device, device_from_tree
 from parsim.kernel import Attention

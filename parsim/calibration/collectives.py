@@ -19,8 +19,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from parsim.calibration.measurements import CollectiveTime, Timing, slug, timing
 from parsim.calibration.sweeps import torch_module
-from parsim.calibration.tables import CollectiveTime, Timing, slug, timing
 from parsim.scenario import files
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from parsim.calibration.tables import Core, MeasuredTables, Product, streaming_rate
+from parsim.calibration.measurements import Core, MeasuredTables, Product, streaming_rate
 from parsim.hardware.device import AttentionEfficiency, Device
 from parsim.hardware.kernels import attention_time, gemm_time
 from parsim.hardware.measured import Shape, Table

@@ -12,7 +12,7 @@ from typing import Any
 from parsim.calibration.calibrate import checked, measured_tree, starting_tree, to_yaml
 from parsim.calibration.collectives import collective_files
 from parsim.calibration.kineto import DeviceWork, Operation, ProfilerTrace, read_trace
-from parsim.calibration.tables import CollectiveTime, Copy, Core, DeviceFacts, MeasuredTables, Product, Timing, catalogue_name, timing
+from parsim.calibration.measurements import CollectiveTime, Copy, Core, DeviceFacts, MeasuredTables, Product, Timing, catalogue_name, timing
 from parsim.errors import Finding, ScenarioError
 from parsim.kernel import Attention, Gemm
 from parsim.scenario import files

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from parsim.calibration.tables import Copy, Core, MeasuredTables, OptimizerStep, Product, Timing, timing
+from parsim.calibration.measurements import Copy, Core, MeasuredTables, OptimizerStep, Product, Timing, timing
 from parsim.errors import Finding, ScenarioError
 from parsim.kernel import Attention, Gemm
 

@@ -31,7 +31,7 @@ def calibrate(
     if out is not None:
         _free(out)
     from parsim.calibration.calibrate import calibrate as measure
-    from parsim.calibration.tables import slug
+    from parsim.calibration.measurements import slug
 
     result = measure(device, name=name, quick=quick, threads=threads, say=_progress)
     path = out if out is not None else Path(f"{slug(result.name)}.yaml")

@@ -35,7 +35,7 @@ def runs(
     if context.invoked_subcommand is not None:
         return
     from parsim.validation.predicted_runs import GRADES, document, picture, text, validate
-    from parsim.validation.runs import fitted, published
+    from parsim.validation.published_runs import fitted, published
 
     for name in grade or ():
         if name not in GRADES:
@@ -64,8 +64,8 @@ def nccl(
     """Compare predicted with published times of collectives, by system and size."""
     from parsim.hardware.nccl.estimate import PROFILES
     from parsim.hardware.nccl.estimate import profile as known
-    from parsim.validation.collectives import measurements
     from parsim.validation.predicted_collectives import document, text, validate
+    from parsim.validation.published_collectives import measurements
 
     compared = validate(measurements(data), PROFILES if profile is None else [known(profile).name])
     say_json(document(compared)) if as_json else say(text(compared))
@@ -79,8 +79,8 @@ def gemm(
     debug: Debug = False,
 ) -> None:
     """Compare predicted with published times of matrix products and fused attention, by device and type."""
-    from parsim.validation.kernels import kernel_measurements
     from parsim.validation.predicted_kernels import document, picture, text, validate
+    from parsim.validation.published_kernels import kernel_measurements
 
     suffix = None if plot is None else picture_kind(plot)
     compared = validate(kernel_measurements(data))

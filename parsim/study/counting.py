@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from parsim import units
-from parsim.columns import left as at_left
-from parsim.columns import right, width
 from parsim.errors import Finding, InputError, ModelError, ScenarioError, TopologyError
 from parsim.model.catalogue import build_model
 from parsim.model.flops import (
@@ -259,15 +257,3 @@ def forward_only(counted: Counted) -> Counted:
 def counted_document(counted: Counted) -> dict[str, Any]:
     """One convention as JSON."""
     return {"name": counted.name, "formula": counted.formula, "arithmetic": counted.arithmetic, "flop": counted.flop}
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Rows as aligned columns, the first `left` to the left, the rest to the right; an empty last header: to the left."""
-    widths = [max(width(line[column]) for line in (header, *rows)) for column in range(len(header))]
-    last = len(header) - 1
-    to_left = {*range(left), *([last] if header[last].startswith(" ") else [])}
-    aligned = []
-    for line in (header, *rows):
-        cells = [(at_left if column in to_left else right)(text, widths[column]) for column, text in enumerate(line)]
-        aligned.append("  ".join(cells).rstrip())
-    return aligned

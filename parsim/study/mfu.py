@@ -21,7 +21,7 @@ from parsim.study.counting import (
     subject,
     usual,
 )
-from parsim.validation.utilisation import PublishedUtilisation, nearest
+from parsim.validation.published_utilisation import PublishedUtilisation, nearest
 
 if TYPE_CHECKING:
     from parsim.hardware.device import Device

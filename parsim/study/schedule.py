@@ -26,7 +26,7 @@ from parsim.study.schedule_theory import ClosedForm, closed_form, period
 
 
 @dataclass(frozen=True)
-class PassBox:
+class LabPass:
     """One pass on one rank; `start` and `end` of its slot in the unit of the times."""
 
     rank: int
@@ -78,7 +78,7 @@ class LabResult:
     """One schedule and its times."""
 
     entry: LabSchedule
-    boxes: tuple[PassBox, ...]
+    boxes: tuple[LabPass, ...]
     messages: tuple[LabMessage, ...]
     ranks: tuple[RankFigures, ...]
     period: float
@@ -248,7 +248,7 @@ def _result(entry: LabSchedule, seconds: LabStageTimes, times: PassTimes, activa
         pair = precedence.pair(slot)
         other = next((part for part in pair if part != slot), None)
         start, end = shares[pair[0]][0], shares[pair[-1]][1]
-        boxes.append(PassBox(precedence.rank[slot], slot, start, end, chunk[slot.stage], other, share))
+        boxes.append(LabPass(precedence.rank[slot], slot, start, end, chunk[slot.stage], other, share))
     asynchronous = entry.name == "pipedream"
     return LabResult(
         entry,
@@ -272,8 +272,8 @@ def _makespan_one_by_one(entry: LabSchedule, seconds: LabStageTimes) -> float | 
     return None if deadlock(apart.rows) else Engine(seconds.program(apart), _Nobody()).run().makespan
 
 
-def _rank_figures(entry: LabSchedule, boxes: Iterable[PassBox], activation: int | None) -> Iterable[RankFigures]:
-    own: list[list[PassBox]] = [[] for _ in entry.rows]
+def _rank_figures(entry: LabSchedule, boxes: Iterable[LabPass], activation: int | None) -> Iterable[RankFigures]:
+    own: list[list[LabPass]] = [[] for _ in entry.rows]
     for box in boxes:
         own[box.rank].append(box)
     until_input = peak_in_flight(

@@ -19,7 +19,7 @@ from parsim.hardware.kernels import attention_time, gemm_time
 from parsim.kernel import Gemm
 from parsim.report.write import write_file
 from parsim.scenario.files import find, read_text
-from parsim.validation.kernels import BenchmarkedDevice, KernelMeasurements, ParameterFit, PublishedAttention, PublishedProduct
+from parsim.validation.published_kernels import BenchmarkedDevice, KernelMeasurements, ParameterFit, PublishedAttention, PublishedProduct
 from parsim.validation.score import relative_error
 
 _FIRST = 0.15

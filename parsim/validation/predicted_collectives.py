@@ -14,7 +14,7 @@ from parsim.hardware.nccl.inputs import Settings
 from parsim.report.table import Column, Content, Table
 from parsim.units import format_bytes
 from parsim.validation.bandwidth_bound import least_time
-from parsim.validation.collectives import HOST, BenchmarkSystem, Measurements, PublishedCollective
+from parsim.validation.published_collectives import HOST, BenchmarkSystem, Measurements, PublishedCollective
 from parsim.validation.score import Errors, errors, relative_error
 
 SIZES = ("< 1 MiB", "1-128 MiB", "128-512 MiB", ">= 512 MiB")

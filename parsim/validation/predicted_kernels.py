@@ -9,7 +9,7 @@ from typing import Any, Literal
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Attention, Gemm
 from parsim.report.table import Column, Content, Table
-from parsim.validation.kernels import KernelMeasurements, PublishedAttention, PublishedProduct
+from parsim.validation.published_kernels import KernelMeasurements, PublishedAttention, PublishedProduct
 from parsim.validation.score import FIGURES, Errors, cells, errors, relative_error
 
 WHAT = {"gemm": "product", "grouped": "grouped product", "best": "best of a sweep"}

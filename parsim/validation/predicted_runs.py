@@ -21,7 +21,7 @@ from parsim.report.table import Column, Content, Table
 from parsim.run import simulate, step_of
 from parsim.scenario.build import build
 from parsim.scenario.load import load
-from parsim.validation.runs import Fits, PublishedRun, RunSource
+from parsim.validation.published_runs import Fits, PublishedRun, RunSource
 from parsim.validation.score import FIGURES, Errors, cells, errors, relative_error, signed_percent
 
 GRADES = ("a-priori", "calibrated", "held-out")

@@ -11,10 +11,10 @@ import pytest
 
 from parsim.calibration import sweeps
 from parsim.calibration.calibrate import checked
+from parsim.calibration.measurements import slug
 from parsim.calibration.sweeps import Stopwatch, extent
-from parsim.calibration.tables import slug
 from parsim.cli import execute
-from parsim.validation.collectives import measurements
+from parsim.validation.published_collectives import measurements
 
 SCENARIO = Path(__file__).parent / "gpt-on-this-machine.yaml"
 

@@ -8,7 +8,7 @@ import pytest
 
 from parsim.calibration.calibrate import checked, described, summary
 from parsim.calibration.fit import fit
-from parsim.calibration.tables import (
+from parsim.calibration.measurements import (
     CollectiveTime,
     Copy,
     Core,
@@ -25,7 +25,7 @@ from parsim.calibration.tables import (
 from parsim.hardware.device import device_from_tree
 from parsim.hardware.kernels import attention_time, gemm_time, kernel_time
 from parsim.kernel import AdamStep, Attention, Gemm, Memory
-from parsim.validation.collectives import measurements
+from parsim.validation.published_collectives import measurements
 
 START = {
     "name": "plain",

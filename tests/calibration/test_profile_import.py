@@ -18,7 +18,7 @@ from parsim.cli import execute
 from parsim.errors import InputError
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Attention, Gemm
-from parsim.validation.collectives import measurements
+from parsim.validation.published_collectives import measurements
 
 SAMPLE = Path(__file__).parent.parent / "data" / "kineto" / "gpu-step.json"
 

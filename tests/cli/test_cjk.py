@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from parsim import load
 from parsim.cli import execute
 from parsim.columns import left, plainly, printable, right, width
-from parsim.study.counting import table
+from parsim.report.table import Column, Table
 
 NAME = "四卡训练实验：显存𠮷"
 SCENARIO = f"""\
@@ -67,8 +67,9 @@ def test_widths_are_those_of_rich(text):
     assert width(text) == cell_len(text)
 
 
-def test_tables_of_studies_align_by_columns():
-    lines = table(("模型 model", "[GiB]", "说明 note"), [("显存", "1.5", "甲"), ("llama-7b", "12", "second")])
+def test_tables_align_by_columns():
+    columns = [Column("模型 model", align="left"), Column("[GiB]"), Column("说明 note")]
+    lines = Table(columns, [("显存", "1.5", "甲"), ("llama-7b", "12", "second")]).text().split("\n")
     assert [width(line) for line in lines] == [28, 28, 28]
     assert lines[1] == "显存          1.5         甲"
 

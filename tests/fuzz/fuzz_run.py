@@ -281,7 +281,7 @@ def _failures(chosen: Case, code: int, out: str, err: str) -> Iterator[str]:
     # a published run that cannot be predicted is a row of the answer
     if (
         code in (0, 3)
-        and chosen.kind.reader != "parsim.validation.runs:published"
+        and chosen.kind.reader != "parsim.validation.published_runs:published"
         and any(re.search(r"(^|')\d{3,}x \w", text) for text in boxes)
     ):
         yield "a box larger than any that is sold"

@@ -16,7 +16,7 @@ from parsim.scenario import files
 from parsim.study.counting import conventions, subject
 from parsim.study.mfu import MfuQuestion, document, mfu
 from parsim.study.mfu_text import text
-from parsim.validation.utilisation import nearest, published
+from parsim.validation.published_utilisation import nearest, published
 
 
 def row(answer: dict[str, Any], convention: str) -> dict[str, Any]:

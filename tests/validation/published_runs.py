@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from parsim.validation.runs import published
+from parsim.validation.published_runs import published
 
 PUBLISHED = published()

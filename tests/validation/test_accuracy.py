@@ -13,7 +13,7 @@ import pytest
 from published_runs import PUBLISHED
 
 from parsim.validation.predicted_runs import GRADES, predict
-from parsim.validation.runs import fitted
+from parsim.validation.published_runs import fitted
 from parsim.validation.score import errors
 
 RESULTS = {

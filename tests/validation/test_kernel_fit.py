@@ -13,7 +13,7 @@ from parsim.hardware.kernels import gemm_time
 from parsim.scenario.files import data_root, find, names, read
 from parsim.validation import kernel_fit
 from parsim.validation.kernel_fit import mean_error, parameter, refit, with_parameters, write
-from parsim.validation.kernels import ParameterFit, benchmark_device, kernel_measurements
+from parsim.validation.published_kernels import ParameterFit, benchmark_device, kernel_measurements
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from parsim.errors import ScenarioError, TopologyError
 from parsim.scenario.files import data_root
 from parsim.scenario.machines import machines
 from parsim.validation.bandwidth_bound import least_time
-from parsim.validation.collectives import Band, Reason, measurements
 from parsim.validation.predicted_collectives import document, summary, text, validate
+from parsim.validation.published_collectives import Band, Reason, measurements
 from parsim.validation.score import percentile
 
 MIB, GIB = 2**20, 2**30

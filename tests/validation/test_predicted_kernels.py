@@ -10,8 +10,8 @@ from parsim.cli import execute
 from parsim.errors import ScenarioError
 from parsim.kernel import Attention
 from parsim.scenario.files import data_root
-from parsim.validation.kernels import kernel_measurements
 from parsim.validation.predicted_kernels import SHAPES, document, picture, text, validate
+from parsim.validation.published_kernels import kernel_measurements
 from parsim.validation.score import errors
 
 

@@ -11,7 +11,7 @@ from parsim.run import execute
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.validation.predicted_runs import GRADES, PredictedRun, RunValidation, document, picture, predict, step_time, text, validate
-from parsim.validation.runs import Fits, PublishedRun, published
+from parsim.validation.published_runs import Fits, PublishedRun, published
 from parsim.validation.score import errors
 
 
@@ -62,7 +62,7 @@ def test_zero_bubble_rows_with_profiled_stage_times(small):
 
 def test_one_overhead_per_micro_batch_and_stage_explains_most_of_it():
     source = published(names=["zero-bubble"])[0]
-    from parsim.validation.runs import fitted
+    from parsim.validation.published_runs import fitted
 
     found = validate([source], fitted(), ["calibrated"], jobs=1).times("zero-bubble", "calibrated")
     assert found.mean <= 0.03

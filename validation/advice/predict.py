@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parsim.validation.predicted_runs import step_time
-from parsim.validation.runs import PublishedRun, published
+from parsim.validation.published_runs import PublishedRun, published
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.csv"

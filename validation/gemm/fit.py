@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from parsim.validation.kernel_fit import refit, write
-from parsim.validation.kernels import kernel_measurements
+from parsim.validation.published_kernels import kernel_measurements
 
 
 def main() -> None:

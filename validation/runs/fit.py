@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parsim.validation.predicted_runs import short_step, step_time
-from parsim.validation.runs import Constant, PublishedRun, RunSource, published
+from parsim.validation.published_runs import Constant, PublishedRun, RunSource, published
 
 HERE = Path(__file__).parent
 DEVICE: dict[str, tuple[Constant, ...]] = {

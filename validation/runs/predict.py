@@ -22,7 +22,7 @@ from parsim.scenario.build import build
 from parsim.scenario.confidence import features
 from parsim.scenario.load import load
 from parsim.validation.predicted_runs import GRADES, MEMORY, PredictedRun, validate
-from parsim.validation.runs import PublishedRun, RunSource, fitted, published
+from parsim.validation.published_runs import PublishedRun, RunSource, fitted, published
 from parsim.validation.score import errors
 
 HERE = Path(__file__).parent

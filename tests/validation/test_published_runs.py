@@ -8,7 +8,7 @@ import pytest
 
 from parsim.errors import ScenarioError
 from parsim.scenario.load import load
-from parsim.validation.runs import Fits, fitted, published
+from parsim.validation.published_runs import Fits, fitted, published
 
 BLOCK = """
 one:
