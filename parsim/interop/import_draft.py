@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from parsim.columns import left, printable, width
 from parsim.errors import Finding, ScenarioError
-from parsim.interop.keys import Key, Source
-from parsim.interop.tables import OFF
+from parsim.interop.keys import OFF, Key, Source
 from parsim.scenario import files
 from parsim.scenario.scenario import flow
 from parsim.scenario.support import PLACEHOLDER
