@@ -17,11 +17,11 @@ from parsim.scenario.values import did_you_mean, shown
 
 def findings_of(error: ValidationError) -> list[Finding]:
     """One finding per problem, without places; the `path` is the dotted key. At most `MOST_PROBLEMS`: suggestions take time."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for problem in error.errors(include_url=False)[:MOST_PROBLEMS]:
         path = ".".join(map(str, problem["loc"]))
-        found.append(_finding(path, problem["type"], problem.get("input"), problem))
-    return found
+        findings.append(_finding(path, problem["type"], problem.get("input"), problem))
+    return findings
 
 
 def _finding(path: str, kind: str, value: Any, problem: Any) -> Finding:
