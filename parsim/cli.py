@@ -87,7 +87,7 @@ def run(
     with scenario.placing(), _deadlocks(scenario, command, as_json=as_json), busy("Simulating one step", quiet=quiet):
         report = _signed(simulate(scenario, unfolded=unfolded), command)
     if sensitivity:
-        from parsim.study.assumptions import with_effects
+        from parsim.study.what_if import with_effects
 
         report = with_effects(scenario, report, watch=partial(progress, "Trying other assumptions", quiet=quiet))
     directory = out if out is not None else None if as_json else OUT / Path(file).stem
@@ -98,7 +98,7 @@ def run(
     elif not quiet:
         _say_report(report)
         if sensitivity:
-            from parsim.study.explain_text import assumptions
+            from parsim.study.explain import assumptions
 
             say("\n".join([*assumptions(report), ""]))
         say(f"Wrote {directory}{os.sep}: {', '.join(path.name for path in written)}")

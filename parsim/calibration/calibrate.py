@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from parsim.errors import Finding, ScenarioError, TopologyError
 from parsim.hardware.device import Device, device_from_tree
 from parsim.kernel import Attention
 from parsim.scenario import files
+from parsim.scenario.scenario import flow
 from parsim.units import format_flops, format_rate
 from parsim.version import __version__
 
@@ -265,26 +265,10 @@ def to_yaml(tree: Mapping[str, Any], head: Iterable[str]) -> str:
 
 def _block(key: str, value: Any, margin: str) -> list[str]:
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
-        return [f"{margin}{key}:", *(f"{margin}  - {_flow(row)}" for row in value)]
+        return [f"{margin}{key}:", *(f"{margin}  - {flow(row)}" for row in value)]
     if isinstance(value, Mapping) and any(isinstance(item, (Mapping, list)) or name == "source" for name, item in value.items()):
         return [f"{margin}{key}:", *(line for name, item in value.items() for line in _block(str(name), item, f"{margin}  "))]
-    return [f"{margin}{key}: {_flow(value)}"]
-
-
-def _flow(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (int, float)):
-        return repr(value)
-    text = str(value)
-    plain = text.replace(".", "").replace("-", "").replace("_", "").replace("/", "").replace(" ", "")
-    letters = text[:1].isalpha() and plain.isalnum() and plain.isascii() and text.lower() not in ("true", "false", "null", "yes", "no")
-    quantity = text[:1].isdigit() and len(text.split(" ")) == 2 and plain.isalnum()
-    return text if letters or quantity else json.dumps(text, ensure_ascii=False)
+    return [f"{margin}{key}: {flow(value)}"]
 
 
 def checked(text: str, name: str) -> Device:

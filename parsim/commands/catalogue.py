@@ -69,7 +69,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of scenario files, for completion in an editor."""
     from parsim.scenario.json_schema import schema as scenario_schema
-    from parsim.study.sweep.schema import schema as study_schema
+    from parsim.study.sweep.study_file import schema as study_schema
 
     say_json(study_schema() if study else scenario_schema(), indent=1)  # what the repository's own file holds, byte for byte
 

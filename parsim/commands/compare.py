@@ -87,7 +87,7 @@ def _check_formats(kinds: list[str]) -> None:
 
 def _be_strict(found: Comparison) -> None:
     statuses = {run.status for run in found.runs}
-    if statuses & {"refused", "deadlock"}:
+    if statuses & {"refused", "deadlock", "failed"}:
         raise typer.Exit(2)
     if "does not fit" in statuses:
         raise typer.Exit(3)

@@ -75,9 +75,8 @@ def _scenario(
     trust_code: bool,
 ) -> None:
     from parsim.scenario import load
-    from parsim.study.explain import document
+    from parsim.study.explain import document, text
     from parsim.study.explain import explain as study
-    from parsim.study.explain_text import text
 
     scenario = load(file, *overrides, named=list(named), trust_code=trust_code)
     found = study(scenario, jobs=jobs, watch=partial(progress, "Simulating changes", quiet=quiet))
@@ -93,7 +92,7 @@ def _write(found: Explanation, said: dict[str, Any], out: Path) -> list[str]:
     import json
 
     from parsim.report.write import write_together
-    from parsim.study.explain_pictures import pictures
+    from parsim.study.explain import pictures
 
     files = {"explanation.json": (json.dumps(said, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode(), **pictures(found)}
     return [path.name for path in write_together(out, files)]

@@ -80,7 +80,8 @@ def fit(
         return
     decoding.refuse()
 
-    from parsim.study.fit import Question, check_maximum, find_maximum, verdict
+    from parsim.study.fit import check_maximum, find_maximum, verdict
+    from parsim.study.fit_question import Question
     from parsim.study.fit_text import explanation, yaml
     from parsim.study.fit_text import maximum as largest_text
     from parsim.study.fit_text import verdict as verdict_text

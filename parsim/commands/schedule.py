@@ -66,7 +66,7 @@ def schedule(
 ) -> None:
     """Compare pipeline schedules: makespan, period, bubble and its closed form, in flight; draw them as papers do."""
     from parsim.study import schedule as study
-    from parsim.study.schedule_inputs import entries
+    from parsim.study.schedule_inputs import activation_bytes, entries
     from parsim.study.schedule_inputs import times as read_times
     from parsim.study.schedule_text import document, drawing, figure, table_text, text
 
@@ -74,7 +74,7 @@ def schedule(
     figures = [*(out or ()), *([pdf] if pdf is not None else ())]
     inches = attempt(lambda: _inches(width), findings)
     findings += [*_options(sends, labels), *_files(figures, pdf, csv)]
-    size = attempt(lambda: _bytes(activation), findings)
+    size = attempt(lambda: activation_bytes(activation), findings)
     chunks = attempt(lambda: _chunks(virtual), findings)
     seconds = attempt(lambda: read_times(times, communication=comm, stage_times=stage_times, overlap=sends != "blocking"), findings)
     schedules = attempt(lambda: entries(names, ranks, micro_batches, chunks or (1,), trust_code=trust_code), findings)
@@ -141,17 +141,6 @@ def _inches(text: str) -> float:
     if not 1.0 <= value <= 50.0:
         raise ScenarioError(Finding(f"{text} is {value:.3g} in: a figure is 1 in to 50 in wide", "--width", text))
     return value
-
-
-def _bytes(text: str | None) -> int | None:
-    from parsim.units import parse
-
-    if text is None:
-        return None
-    try:
-        return int(parse(text, "bytes"))
-    except ValueError as error:
-        raise ScenarioError(Finding(str(error), "--activation", text)) from None
 
 
 def _chunks(text: str) -> tuple[int, ...]:

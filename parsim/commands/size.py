@@ -15,7 +15,7 @@ import typer
 from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
-    from parsim.study.size.answer import Answer
+    from parsim.study.size.size import Answer
 
 Several = list[str] | None
 
@@ -109,7 +109,7 @@ def size(
 
 def _write(answer: Answer, out: Path | None, save: Path | None) -> list[str]:
     """Write what was asked for, and say so."""
-    from parsim.study.size.output import write_answer, write_scenarios
+    from parsim.study.size.text import write_answer, write_scenarios
 
     said = []
     if out is not None:

@@ -16,7 +16,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.terminal import Debug, Json, TrustCode, progress, remark, say, say_json
 
 if TYPE_CHECKING:
-    from parsim.study.sweep.study import Study
+    from parsim.study.sweep.sweep import Study
 
 OUT = Path("parsim-out")
 """where files go, one directory per study"""
@@ -122,8 +122,8 @@ def _stem(file: str) -> str:
 
 def _write(found: Study, directory: Path, *, reports: bool, quiet: bool) -> list[str]:
     """Write the files beside the rows; their names."""
-    from parsim.study.sweep.outputs import REPORTS
-    from parsim.study.sweep.outputs import reports as written
+    from parsim.study.sweep.text import REPORTS
+    from parsim.study.sweep.text import reports as written
 
     names = [path.name for path in found.write(directory)]
     if reports:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class Flow(NamedTuple):
@@ -33,3 +33,19 @@ class CollectiveCost(NamedTuple):
     def time(self) -> float:
         """Time on an idle fabric [s]."""
         return self.latency + max((flow.volume / flow.cap for flow in self.flows), default=0.0)
+
+
+class Transfer(Protocol):
+    """What a collective must say about itself (`parsim.program.Collective` does)."""
+
+    @property
+    def kind(self) -> str:
+        """all_reduce, all_gather, ..."""
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """Global ranks that take part."""
+
+    @property
+    def bytes(self) -> int:
+        """Size by nccl-tests semantics [B]."""

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.fabric.cluster import Cluster
-from parsim.hardware.flows import CollectiveCost
+from parsim.hardware.flows import CollectiveCost, Transfer
 from parsim.hardware.nccl.cost import collective_cost as nccl_cost
 from parsim.hardware.nccl.cost import collective_estimate
 from parsim.hardware.nccl.inputs import COLLECTIVES, Settings
@@ -26,22 +24,6 @@ from parsim.hardware.transfers import COPIES, host_cost
 TINY = 16 * 1024
 """Messages of up to this many bytes are latency and occupy no link: a scalar all-reduce over a tree would otherwise make every
 node of the tree a class of its own, for a load that nobody can measure."""
-
-
-class Transfer(Protocol):
-    """What a collective must say about itself (`parsim.program.Collective` does)."""
-
-    @property
-    def kind(self) -> str:
-        """all_reduce, all_gather, ..."""
-
-    @property
-    def group(self) -> tuple[int, ...]:
-        """Global ranks that take part."""
-
-    @property
-    def bytes(self) -> int:
-        """Size by nccl-tests semantics [B]."""
 
 
 class Interconnect:
@@ -94,6 +76,8 @@ class Interconnect:
         if kind in COPIES:
             return host_cost(self.cluster, group[0], kind, size)
         if self.settings is None:
+            from parsim.hardware.collectives import collective_cost as ring_cost
+
             return ring_cost(self.cluster, group, kind, size)
         if size > TINY:
             return nccl_cost(self.cluster, group, kind, size, self.settings)

@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-from parsim.hardware.flows import CollectiveCost
+from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.flows import CollectiveCost, Transfer
 
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
@@ -107,31 +108,6 @@ def load_of(kind: str, cost: CollectiveCost, members: int, blocks: int, *, sms: 
     return Load(min(1.0, blocks / sms), min(1.0, per_byte * wire / bandwidth), network)
 
 
-class Devices(Protocol):
-    """What interference asks of a cluster."""
-
-    def device(self, gpu: int) -> Processor: ...
-    def node_of(self, gpu: int) -> int: ...
-
-
-class Processor(Protocol):
-    """What it asks of a device."""
-
-    @property
-    def sms(self) -> int: ...
-    @property
-    def bandwidth(self) -> float: ...
-
-
-class Member(Protocol):
-    """A collective, as far as interference goes."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def group(self) -> tuple[int, ...]: ...
-
-
 BLOCKS_LOCAL, BLOCKS_NETWORK, BLOCKS_SEND = 24, 16, 4
 """CUDA blocks of a collective inside a machine, across machines, and of a send: NCCL's defaults on A100 and H100
 (NVIDIA/nccl 2.30 src/graph/tuning.cc; Megatron-LM distributed_data_parallel_config.py lists 16 to 24 without registered buffers)"""
@@ -143,18 +119,13 @@ MODELS: dict[str, Model | None] = {"off": None, "simple": Simple(), "full": Full
 class DeviceInterference:
     """A model on the devices of a job: what each collective takes from the devices it runs on."""
 
-    def __init__(self, model: Model, cost: Callable[[Any], CollectiveCost], cluster: Devices, gpus: tuple[int, ...]) -> None:
+    def __init__(self, model: Model, cost: Callable[[Transfer], CollectiveCost], cluster: Cluster, gpus: tuple[int, ...]) -> None:
         self._model = model
         self._cost = cost
         self._cluster = cluster
         self._gpus = gpus
 
-    @property
-    def slows_wires(self) -> bool:
-        """Communication is slowed, too."""
-        return self.communication_rate(1.0) < 1
-
-    def load(self, collective: Member) -> Load:
+    def load(self, collective: Transfer) -> Load:
         """See `load_of`; the first member's device stands for all."""
         members = [self._gpus[rank] for rank in collective.group]
         device = self._cluster.device(members[0])

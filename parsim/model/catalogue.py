@@ -20,8 +20,6 @@ from parsim.model.blocks import build_transformer
 from parsim.model.families import FAMILIES
 from parsim.model.huggingface import merged, read_config
 from parsim.model.model import Model
-from parsim.model.plain import plain_model
-from parsim.model.stages import build_stages
 from parsim.model.transformer import TransformerConfig, configure
 
 Lookup = Callable[[str], Mapping[str, Any]]
@@ -39,8 +37,12 @@ def build_model(tree: Mapping[str, Any], *, name: str, base_lookup: Lookup, tens
     """
     kind, tree = _unfold(tree, base_lookup, ())
     if kind == "plain":
+        from parsim.model.plain import plain_model
+
         return plain_model(_fields(tree), name, loss)
     if kind == "stages":
+        from parsim.model.stages import build_stages
+
         return build_stages(_fields(tree), name=name)
     return build_transformer(_config(kind, tree, "model"), name=name, tensor=tensor, loss=loss)
 

@@ -1,4 +1,4 @@
-"""When a block's tensors come and go: the analysis behind `parsim.model.liveness.tape`.
+"""When a block's tensors come and go: liveness analysis of its forward and backward, as compilers do it for registers.
 
 A storage is the memory behind one or several named tensors (views and in-place results share it). Backward uses of a
 storage are pairs (operator index, phase). Since weight steps may run right after their input steps or be postponed past
@@ -76,6 +76,7 @@ class Liveness:
         self.held: list[str] = []
         self.ready: set[str] = set()
         """gradients that forward made"""
+        # forward: which names share memory, how large it is, who reads it last, and through whom gradients flow
         self.storage = self._storages()
         self._measure()
         self.last_read = self._last_read()
@@ -83,7 +84,9 @@ class Liveness:
         self.input_steps: dict[int, _Draft] = {}
         self.weight_steps: dict[int, _Draft] = {}
         self.recompute_steps: dict[int, list[_Draft]] = {}
+        # backward, last operator first: a gradient is made by the first of its contributions and used by the rest
         self.active = self._gradients() if at.backward else []
+        # what lives from forward into backward, and what selective recomputation makes again instead
         self._collect_saves()
         self.dropped = self._dropped()
         self._recompute()
@@ -362,6 +365,7 @@ class Liveness:
     def tape(self) -> Tape:
         """The finished tape."""
         forward, unsaved = self._forward(True), self._forward(False)
+        # a storage dies behind its last use in backward; boundary tensors belong to the neighbours, who are told when
         boundary: dict[str, _Draft | None] = {"input": None, "output": None}
         for storage in self.uses:
             draft = self._last_use(storage)

@@ -260,6 +260,14 @@ class Model:
     facts: Mapping[str, object] = field(default_factory=dict)
     """family-specific facts for reports and FLOP conventions (mlp width, experts, top-k, ...)"""
 
+    @cached_property
+    def ties(self) -> tuple[tuple[int, int, str], ...]:
+        """Parameters that two blocks share: number of the block that has it, of the one that is tied to it, its whole name."""
+        named = [(name, number) for number, name in enumerate(self.block_names)]
+        tied = [(number, p.tied) for _, number in named for p in self.blocks[number].parameters() if p.tied]
+        homes = {f"{name}.{p.name}": number for name, number in named for p in self.blocks[number].parameters()} if tied else {}
+        return tuple((homes[name], number, name) for number, name in tied if name in homes)
+
 
 # sizes on one tensor-parallel rank, and what evaluation does to saved tensors
 

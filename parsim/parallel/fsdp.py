@@ -36,7 +36,7 @@ from parsim.kernel import Memory
 from parsim.parallel.groups import REPLICA, SHARD
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, place, wait_for_gradients
-from parsim.parallel.optimizer import State, flat_states, split_bytes
+from parsim.parallel.optimizer import State, split_bytes
 from parsim.parallel.replicated import LANE, Replicated
 
 ROOT = "root"
@@ -99,16 +99,7 @@ class FullyShardedDataParallel(Replicated):
     def _state_list(self) -> list[tuple[Weight, State]]:
         states = []
         for unit in self.units:
-            weights = [w for w in unit.weights if w.trains]
-            count = sum(w.count for w in weights)
-            if not count:
-                continue
-            matrix = (
-                sum(-(-w.count // w.parameter.shape[-1]) for w in weights) // self.size + 1,
-                sum(w.parameter.shape[-1] for w in weights) // self.size + 1,
-            )
-            flat = Weight(unit.name, weights[0].parameter, self._share(count), unit.blocks[0])
-            states += [(flat, s) for s in flat_states(self.training.optimizer, self.training.precision, self._share(count), matrix)]
+            states += self._flat_states(unit.name, [w for w in unit.weights if w.trains], unit.blocks[0])
         return states
 
     @property
@@ -166,7 +157,7 @@ class FullyShardedDataParallel(Replicated):
     # -- forward --------------------------------------------------------------------------------------------------
 
     def state(self) -> Hashable:
-        """The units that are gathered."""
+        """Names of the units that are gathered."""
         return frozenset(self._live)
 
     def restore(self, state: Hashable) -> None:
@@ -224,7 +215,7 @@ class FullyShardedDataParallel(Replicated):
             at.wait(self._issued[unit.name])
 
     def after_forward(self, unit: Unit, at: Emitter) -> None:
-        """Reshard."""
+        """Free the gathered weights, unless the unit stays gathered for its backward."""
         if self._reshards(unit) and unit.name in self._live:
             at.compute("", "compute", (), frees=[self._whole(unit, at)])
             self._live.discard(unit.name)
@@ -309,7 +300,7 @@ class FullyShardedDataParallel(Replicated):
             wait_for_gradients(at, self.training.offload)
 
     def step(self, at: Emitter) -> None:
-        """Step the own share."""
+        """Run the optimizer on this rank's share, then drop its gradients."""
         trained = [unit for unit in self.units if self._trained(unit)]
         shares = [self._stepped(unit) for unit in trained]
         self._step(at, sum(shares), len(shares), max(shares, default=0))

@@ -163,7 +163,7 @@ class Sharding(Protocol):
         ...
 
     def after_forward(self, unit: Unit, at: Emitter) -> None:
-        """After it: free weights."""
+        """After a unit's forward: free weights."""
         ...
 
     def before_backward(self, unit: Unit, at: Emitter) -> None:
@@ -175,7 +175,7 @@ class Sharding(Protocol):
         ...
 
     def gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
-        """They have just been computed."""
+        """The gradients of these weights have just been computed."""
         ...
 
     def after_backward(self, unit: Unit, at: Emitter) -> None:
@@ -191,7 +191,7 @@ class Sharding(Protocol):
         ...
 
     def step(self, at: Emitter) -> None:
-        """The optimizer."""
+        """The optimizer updates what this rank keeps."""
         ...
 
     def distribute(self, at: Emitter) -> None:

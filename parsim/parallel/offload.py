@@ -89,7 +89,7 @@ def gradients_out(at: Emitter, training: Training, count: int, name: str, reduce
 
 
 def wait_for_gradients(at: Emitter, offload: Offload) -> None:
-    """The step needs them all."""
+    """Hold the compute lane until all gradients are on the host, where the step reads them."""
     at.wait_for_lane("d2h")
     if offload.gradients == "nvme":
         at.wait_for_lane("nvme_write")

@@ -80,7 +80,7 @@ class Plan:
 
     @cached_property
     def groups(self) -> Groups:
-        """Who meets in collectives."""
+        """The process groups of this plan's collectives, by name."""
         return Groups(self.mesh, min(self.shard_size, self.replicas))
 
     @property
@@ -345,17 +345,14 @@ def plan(
 
 def _tied_chunks(plan: Plan) -> list[Finding]:
     """Parameters that two chunks of one rank share: one gradient that is written in two places of the schedule."""
-    name_of = plan.model.block_names
-    for chunk in plan.chunks:
-        others = {b for other in plan.of_rank(chunk.pipeline_rank) if other is not chunk for b in other.blocks}
-        owned = {f"{name_of[b]}.{p.name}" for b in others for p in plan.model.blocks[b].parameters()}
-        for block in chunk.blocks:
-            for parameter in plan.model.blocks[block].parameters():
-                if parameter.tied in owned:
-                    where = f"in another chunk of pipeline rank {chunk.pipeline_rank}"
-                    text = f"not supported yet: {name_of[block]} is tied to {parameter.tied}, {where}"
-                    hint = "untie them (model.tied_embeddings: false), or use schedule zb-h1"
-                    return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, hint)]
+    chunk_of = {block: chunk for chunk in plan.chunks for block in chunk.blocks} if plan.model.ties else {}
+    for owner, block, name in plan.model.ties:
+        one, other = chunk_of[owner], chunk_of[block]
+        if one is not other and one.pipeline_rank == other.pipeline_rank:
+            where = f"in another chunk of pipeline rank {other.pipeline_rank}"
+            text = f"not supported yet: {plan.model.block_names[block]} is tied to {name}, {where}"
+            hint = "untie them (model.tied_embeddings: false), or use schedule zb-h1"
+            return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, hint)]
     return []
 
 

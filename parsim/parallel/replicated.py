@@ -10,7 +10,7 @@ from parsim.kernel import Memory
 from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Sharding, Unit, Weight
 from parsim.parallel.offload import host_buffers, host_gradient, place, step_on_host
-from parsim.parallel.optimizer import State, states, step_kernels, step_temporary, weight_bytes
+from parsim.parallel.optimizer import State, flat_states, states, step_kernels, step_temporary, weight_bytes
 from parsim.parallel.settings import DataParallel, Runtime, Training
 
 LANE = DATA
@@ -98,6 +98,16 @@ class Replicated(Sharding):
             if key not in of_shape:
                 of_shape[key] = states(optimizer, precision, *key)
         return [(w, state) for w in self._trainable for state in of_shape[w.parameter.shape, w.count]]
+
+    def _flat_states(self, name: str, weights: Sequence[Weight], block: int) -> list[tuple[Weight, State]]:
+        """Optimizer states of this rank's share of some weights that are sharded as one flat tensor `name`, padded to a multiple of N."""
+        share = -(-sum(w.count for w in weights) // self.size)
+        if not share:
+            return []
+        rows = sum(-(-w.count // w.parameter.shape[-1]) for w in weights) // self.size + 1
+        columns = sum(w.parameter.shape[-1] for w in weights) // self.size + 1
+        flat = Weight(name, weights[0].parameter, share, block)
+        return [(flat, state) for state in flat_states(self.training.optimizer, self.training.precision, share, (rows, columns))]
 
     def _states(self, at: Emitter) -> list[str]:
         category = place(self.training.offload.optimizer, "optimizer")

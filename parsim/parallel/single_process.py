@@ -31,7 +31,7 @@ class _Central(Replicated):
 
     @property
     def count(self) -> int:
-        """Trainable elements."""
+        """Trainable elements of the model."""
         return sum(w.count for w in self._trainable)
 
     def _push(self, at: Emitter) -> None:
@@ -109,11 +109,11 @@ class ParameterServer(_Central):
     """Synchronous parameter server on rank 0; see the module's text."""
 
     def finish_gradients(self, at: Emitter) -> None:
-        """Push."""
+        """Workers push their gradients to the server, which sums them."""
         if self.training.backward:
             self._push(at)
 
     def distribute(self, at: Emitter) -> None:
-        """Pull."""
+        """Workers pull the stepped weights from the server."""
         if self.training.backward and self.training.step:
             self._pull(at)

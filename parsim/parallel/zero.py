@@ -24,7 +24,7 @@ from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, BucketArrivals, el
 from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, wait_for_gradients
-from parsim.parallel.optimizer import State, flat_states
+from parsim.parallel.optimizer import State
 from parsim.parallel.replicated import LANE, Replicated
 
 
@@ -80,15 +80,7 @@ class ZeroOptimizer(Replicated):
         return names + self._host(at, self.shard, self.count)
 
     def _state_list(self) -> list[tuple[Weight, State]]:
-        if not self._trainable:
-            return []
-        matrix = (
-            sum(-(-w.count // w.parameter.shape[-1]) for w in self._trainable) // self.size + 1,
-            sum(w.parameter.shape[-1] for w in self._trainable) // self.size + 1,
-        )
-        shard = flat_states(self.training.optimizer, self.training.precision, self.shard, matrix)
-        flat = Weight("flat shard", self._trainable[0].parameter, self.shard, 0)
-        return [(flat, state) for state in shard]
+        return self._flat_states("flat shard", self._trainable, 0)
 
     @property
     def _keeps_fresh(self) -> bool:
@@ -118,7 +110,7 @@ class ZeroOptimizer(Replicated):
 
     @property
     def _updates(self) -> bool:
-        """Weights change in a step."""
+        """Whether weights change in a step, and so have to be gathered."""
         return self.training.step and self.training.backward
 
     def before_forward(self, unit: Unit, at: Emitter) -> None:

@@ -183,7 +183,7 @@ def refuse_illegal(plan: Plan, program: Program) -> None:
 
 
 class Idle(NamedTuple):
-    """What `idle` found."""
+    """A program on an idle machine: an order that respects all edges, and the starts it allows."""
 
     order: list[Op]
     """every op behind all its blockers; ops that wait for themselves are missing"""

@@ -84,7 +84,7 @@ class LinkIncidence:
 
 
 class _Columns:
-    """Arrays while they grow."""
+    """The arrays of `LinkIncidence` while groups are added to them."""
 
     def __init__(self) -> None:
         self.own: Colours = np.zeros(0, dtype=np.uint64)
@@ -92,7 +92,7 @@ class _Columns:
         self._parts: dict[str, list[NDArray[np.generic]]] = {}
 
     def of(self, name: str) -> Numbers:
-        """One column."""
+        """One array, of all groups added so far."""
         return np.concatenate([np.zeros(0, dtype=np.float64 if name == "weights" else np.int64), *self._parts.get(name, [])])
 
     def add(self, ranks: Numbers, own: Colours, alike: EqualTransfers) -> None:
@@ -105,7 +105,7 @@ class _Columns:
         self._flows(groups, flows, [flow.path for flow in cost.flows], alike.links)
 
     def add_stream(self, number: int, stream: Background) -> None:
-        """Traffic of others."""
+        """Background traffic of another job, as a group without ranks."""
         group = len(self.own)
         self.own = np.append(self.own, _hashed("background", number))
         links = np.array([[link for link, _ in stream.path]], dtype=np.int64)

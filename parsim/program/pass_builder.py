@@ -127,7 +127,7 @@ class PassBuilder(Emitter):
         segment.effects.append(Effect(segment.duration, number, allocate=True))
 
     def settle(self) -> None:
-        """Write what was put off."""
+        """Write the operators that were put off (`deferred`)."""
         if (write := self.deferred) is not None:
             self.deferred = None
             write()

@@ -114,6 +114,21 @@ class RankLanes:
         """The rank's number in the job, whichever rank was simulated in its place."""
         return self.who.rank
 
+    def earlier(self, by: float) -> RankLanes:
+        """The same rows `by` seconds earlier."""
+
+        def moved(rows: Mapping[str, Bars]) -> dict[str, Bars]:
+            return {key: Bars(bars.begin - by, bars.end - by) for key, bars in rows.items()}
+
+        return replace(
+            self,
+            compute=moved(self.compute),
+            idle=moved(self.idle),
+            boxes=self.boxes.moved(by),
+            beside=moved(self.beside),
+            exposed=moved(self.exposed),
+        )
+
 
 @dataclass(frozen=True)
 class TimelineData:
@@ -134,6 +149,14 @@ class TimelineData:
     """the classes that any rank has beside its compute"""
     chunks: int = 1
     """model chunks per rank of an interleaved pipeline"""
+
+    def from_zero(self) -> TimelineData:
+        """The same lanes with times from the beginning of what is measured; its memory is left out."""
+        if self.begin == 0.0:
+            return self
+        return replace(
+            self, lanes=tuple(lane.earlier(self.begin) for lane in self.lanes), begin=0.0, end=self.end - self.begin, memory=None
+        )
 
     @property
     def bars(self) -> int:

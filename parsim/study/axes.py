@@ -25,7 +25,7 @@ _LONGEST = 32
 
 
 @dataclass(frozen=True)
-class Choice:
+class AxisValue:
     """One value of a key: as an argument of the command line, or as a part of a scenario that stands in a file."""
 
     label: str
@@ -38,7 +38,7 @@ class Axis:
     """A key and the values it takes."""
 
     key: str
-    choices: tuple[Choice, ...]
+    choices: tuple[AxisValue, ...]
 
 
 def split_values(text: str) -> list[str]:
@@ -71,7 +71,7 @@ def axes_of(arguments: Iterable[str]) -> tuple[list[str], list[Axis]]:
         ScenarioError: an empty value between commas, or a key twice with several values.
     """
     plain: list[str] = []
-    found: list[tuple[str, list[str]]] = []
+    several: list[tuple[str, list[str]]] = []
     findings: list[Finding] = []
     for argument in arguments:
         key, equals, text = argument.partition("=")
@@ -82,12 +82,12 @@ def axes_of(arguments: Iterable[str]) -> tuple[list[str], list[Axis]]:
         place = (COMMAND_LINE + argument, None, None)
         if "" in values:
             findings.append(Finding("a value between commas is empty", key, text, "write a,b,c, or put a text in quotes", *place))
-        if any(key.strip() == other for other, _ in found):
+        if any(key.strip() == other for other, _ in several):
             findings.append(Finding("takes several values twice", key.strip(), text, "write all of them once, with commas", *place))
-        found.append((key.strip(), values))
+        several.append((key.strip(), values))
     if findings:
         raise ScenarioError(findings)
-    return plain, labelled(found)
+    return plain, labelled(several)
 
 
 def labelled(found: Sequence[tuple[str, Sequence[str]]]) -> list[Axis]:
@@ -96,7 +96,9 @@ def labelled(found: Sequence[tuple[str, Sequence[str]]]) -> list[Axis]:
     names = short_keys(list(values))
     words = [item for items in values.values() for item in items if _speaks(item)]
     return [
-        Axis(key, tuple(Choice(_label(names[key], value, words), f"{key}={text}") for value, text in zip(values[key], texts, strict=True)))
+        Axis(
+            key, tuple(AxisValue(_label(names[key], value, words), f"{key}={text}") for value, text in zip(values[key], texts, strict=True))
+        )
         for key, texts in found
     ]
 
@@ -118,7 +120,7 @@ def short_keys(keys: Sequence[str]) -> dict[str, str]:
     return short
 
 
-def combinations(axes: Sequence[Axis]) -> list[tuple[Choice, ...]]:
+def combinations(axes: Sequence[Axis]) -> list[tuple[AxisValue, ...]]:
     """Every combination of the axes' values, the last axis fastest; one empty combination without axes."""
     return list(product(*(axis.choices for axis in axes)))
 

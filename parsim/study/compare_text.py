@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from io import StringIO
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING
 
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
+from parsim.report.table import Cell, Column, Table
 from parsim.report.verdict import WORDS
-from parsim.study.differences import Input, Result, tight
-
-if TYPE_CHECKING:
-    from parsim.study.compare import Comparison
+from parsim.study.comparison import ComparisonData
+from parsim.study.differences import Compared, Input, tight
 
 _LONGEST = 26
 """letters of a value in a terminal, before it is cut"""
@@ -22,36 +17,24 @@ _ALWAYS = ("estimate.step_time_s", "step_time_s", "memory.peak_bytes")
 _RELATIVE = ("estimate.step_time_s", "step_time_s", "tokens_per_s", "samples_per_s", "memory.peak_bytes")
 _FOLLOWS = ("samples_per_s", "hfu")
 """not shown beside what says the same"""
+Row = tuple[str, ...]
+"""a heading, and a cell per variant"""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the table."""
-
-    heading: str
-    cells: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Lines that belong together."""
-
-    title: str
-    rows: tuple[Row, ...]
-
-
-def blocks(comparison: Comparison, longest: int | None = None) -> list[Block]:
+def table(comparison: ComparisonData, longest: int | None = None) -> Table:
     """What differs in the input, in the result, in the step and in the memory, one column per variant.
 
     Values of the input are cut after `longest` letters.
     """
-    found = [
-        Block("What differs in the input", tuple(_input(row, longest) for row in comparison.inputs)),
-        Block("What comes out", tuple(_outcome(comparison))),
-        Block("Where the step goes", tuple(_differing(comparison.parts, WORDS))),
-        Block("Peak of the fullest device", tuple(_differing(comparison.categories, {}))),
-    ]
-    return [block for block in found if block.rows]
+    return Table.grouped(
+        [Column("", align="left"), *map(Column, comparison.labels)],
+        {
+            "What differs in the input": [_input(row, longest) for row in comparison.inputs],
+            "What comes out": list(_outcome(comparison)),
+            "Where the step goes": list(_differing(comparison.parts, WORDS)),
+            "Peak of the fullest device": list(_differing(comparison.categories, {})),
+        },
+    )
 
 
 def _input(row: Input, longest: int | None) -> Row:
@@ -59,14 +42,11 @@ def _input(row: Input, longest: int | None) -> Row:
     for value, origin in zip(row.values, row.origins, strict=True):
         text = NONE if value is None else _cut(value, longest)
         cells.append(f"{text} (default)" if origin == "default" and value != NONE else text)
-    return Row(row.key, tuple(cells))
+    return (row.key, *cells)
 
 
-def _outcome(comparison: Comparison) -> Iterator[Row]:
-    yield Row(
-        "status",
-        tuple(f"{run.status}, tight" if run.document is not None and tight(run.document) else run.status for run in comparison.runs),
-    )
+def _outcome(comparison: ComparisonData) -> Iterator[Row]:
+    yield "status", *(f"{run.status}, tight" if run.document is not None and tight(run.document) else run.status for run in comparison.runs)
     present = [row for row in comparison.results if any(value is not None for value in row.values)]
     tokens = any(row.metric.key == "tokens_per_s" for row in present)
     for row in present:
@@ -77,11 +57,11 @@ def _outcome(comparison: Comparison) -> Iterator[Row]:
         if key in _RELATIVE and row.differs:
             against = comparison.labels[comparison.baseline]
             cells = [NONE if value is None else "0 %" if value == 0.0 else _signed(value) for value in row.relative]
-            yield Row(f"  against {against}", tuple(cells))
-    yield Row("limited by", tuple(NONE if one is None else WORDS[one["limiter_kind"]] for one in comparison.documents))
+            yield f"  against {against}", *cells
+    yield "limited by", *(NONE if one is None else WORDS[one["limiter_kind"]] for one in comparison.documents)
 
 
-def _differing(rows: Sequence[Result], words: dict[str, str]) -> Iterator[Row]:
+def _differing(rows: Sequence[Compared], words: dict[str, str]) -> Iterator[Row]:
     """The parts that any variant has, in one unit."""
     longest = max((value for row in rows for value in row.values if value is not None), default=0.0)
     for row in rows:
@@ -89,17 +69,17 @@ def _differing(rows: Sequence[Result], words: dict[str, str]) -> Iterator[Row]:
             yield _result(row, words.get(row.metric.heading, row.metric.heading).removeprefix("the "), longest)
 
 
-def _result(row: Result, heading: str = "", longest: float | None = None) -> Row:
+def _result(row: Compared, heading: str = "", longest: float | None = None) -> Row:
     heading = heading or row.metric.heading
     if row.metric.kind == "s":
         unit = time_unit(longest or max((abs(value) for value in row.values if value is not None), default=0.0))
-        return Row(f"{heading} [{unit.name}]", tuple(NONE if value is None else unit.cell(value) for value in row.values))
+        return f"{heading} [{unit.name}]", *(NONE if value is None else unit.cell(value) for value in row.values)
     if row.metric.kind == "B":
-        return Row(f"{heading} [GiB]", tuple(NONE if value is None else _gib(value) for value in row.values))
+        return f"{heading} [GiB]", *(NONE if value is None else _gib(value) for value in row.values)
     if row.metric.kind == "share":
-        return Row(heading, tuple(map(percent, row.values)))
+        return heading, *map(percent, row.values)
     size = {"d": 86_400.0, "kWh": 3.6e6}.get(row.metric.kind, 1.0)
-    return Row(heading, tuple(NONE if value is None else number(value / size) for value in row.values))
+    return heading, *(NONE if value is None else number(value / size) for value in row.values)
 
 
 def _gib(value: float) -> str:
@@ -115,12 +95,12 @@ def _cut(text: str, longest: int | None) -> str:
     return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def notes(comparison: Comparison) -> list[tuple[str, list[str]]]:
+def notes(comparison: ComparisonData) -> list[tuple[str, list[str]]]:
     """Titles and lines: what limits each, what failed, and what warns."""
     limits = [f"{run.label}: {run.document['limiter']}" for run in comparison.runs if run.document is not None]
     failed = []
     for run in comparison.runs:
-        if run.document is None and run.findings and not run.stopped:
+        if run.document is None and run.findings and run.status != "deadlock":
             failed += [f"{run.label}: {finding}" for finding in run.findings]
         elif run.document is None:
             failed.append(f"{run.label}: {run.reason}")
@@ -133,20 +113,19 @@ def notes(comparison: Comparison) -> list[tuple[str, list[str]]]:
     return [(title, lines) for title, lines in (("What limits each", limits), ("Not simulated", failed), ("Warnings", warnings)) if lines]
 
 
-def text(comparison: Comparison, width: int | None = None) -> str:
+def text(comparison: ComparisonData, width: int | None = None) -> str:
     """The comparison in a terminal: who wins, the tables, the reasons. Tables wider than `width` go on below."""
     width = get_terminal_size((100, 24)).columns if width is None else width
     lines = [comparison.title, "", *comparison.verdict.splitlines(), *_moved(comparison)]
     if not comparison.inputs:
         lines += ["", "The scenarios do not differ: nothing in the input is changed."]
-    for names, columns in _columns(comparison, width):
-        lines += ["", *_table(names, columns)]
+    lines += ["", table(comparison, _LONGEST).text(width)]
     for title, items in notes(comparison):
         lines += ["", title, *(f"  {item}" for item in items)]
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _moved(comparison: Comparison) -> list[str]:
+def _moved(comparison: ComparisonData) -> list[str]:
     """What to know where the baseline that was asked for has no numbers."""
     asked = comparison.asked
     if asked == comparison.baseline or not comparison.simulated:
@@ -154,71 +133,28 @@ def _moved(comparison: Comparison) -> list[str]:
     return [f"{comparison.labels[asked]} was not simulated; differences are against {comparison.labels[comparison.baseline]}."]
 
 
-def _columns(comparison: Comparison, width: int) -> Iterator[tuple[Sequence[str], list[Block]]]:
-    """As many variants at a time as fit beside the headings, at least one."""
-    found = blocks(comparison, _LONGEST)
-    labels = comparison.labels
-    first = max(len(row.heading) for block in found for row in block.rows) + 2
-    widths = [max(len(label), *(len(row.cells[place]) for block in found for row in block.rows)) + 2 for place, label in enumerate(labels)]
-    begin = 0
-    while begin < len(labels):
-        end, used = begin + 1, first + widths[begin]
-        while end < len(labels) and used + widths[end] <= width:
-            used += widths[end]
-            end += 1
-        chosen = [Block(block.title, tuple(Row(row.heading, row.cells[begin:end]) for row in block.rows)) for block in found]
-        yield labels[begin:end], chosen
-        begin = end
-
-
-def _table(labels: Sequence[str], found: Sequence[Block]) -> Iterator[str]:
-    first = max(len(row.heading) for block in found for row in block.rows) + 2
-    widths = [max(len(label), *(len(row.cells[place]) for block in found for row in block.rows)) for place, label in enumerate(labels)]
-    heads = "  ".join(f"{label:>{width}}" for label, width in zip(labels, widths, strict=True))
-    for number_, block in enumerate(found):
-        if number_:
-            yield ""
-        yield f"{block.title:<{first}}{heads if number_ == 0 else ''}".rstrip() if len(block.title) < first else block.title
-        if number_ == 0 and len(block.title) >= first:
-            yield f"{'':<{first}}{heads}"
-        for row in block.rows:
-            cells = "  ".join(f"{cell:>{width}}" for cell, width in zip(row.cells, widths, strict=True))
-            yield f"  {row.heading:<{first - 2}}{cells}"
-
-
-def markdown(comparison: Comparison) -> str:
+def markdown(comparison: ComparisonData) -> str:
     """The same as Markdown, whole: one table, then the reasons."""
-
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
     lines = [f"# {comparison.title}", "", *comparison.verdict.splitlines(), *_moved(comparison), ""]
-    lines += [line(["", *comparison.labels]), line(["---", *("---:" for _ in comparison.labels)])]
-    for block in blocks(comparison):
-        lines.append(line([f"**{block.title}**", *("" for _ in comparison.labels)]))
-        lines += [line([row.heading.replace("  ", "\N{EM SPACE}"), *row.cells]) for row in block.rows]
+    lines.append(table(comparison).markdown())
     for title, items in notes(comparison):
         lines += ["", f"## {title}", "", *(f"- {item}" for item in items)]
     return "\n".join(lines) + "\n"
 
 
-def csv_text(comparison: Comparison) -> str:
+def csv_text(comparison: ComparisonData) -> str:
     """One row per variant: what differs in the input, then the figures in SI units (suffixes _s and _bytes)."""
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     figures = [row for row in (*comparison.results, *comparison.parts, *comparison.categories) if any(v is not None for v in row.values)]
-    writer.writerow(
-        ["label", "status", *(row.key for row in comparison.inputs), *(_name(row) for row in figures), "limiter_kind", "reason"]
-    )
+    keys = ["label", "status", *(row.key for row in comparison.inputs), *map(_name, figures), "limiter_kind", "reason"]
+    rows = []
     for place, run in enumerate(comparison.runs):
-        given = ["" if row.values[place] is None else row.values[place] for row in comparison.inputs]
-        values = ["" if (value := row.values[place]) is None else repr(value) for row in figures]
+        given = [Cell(value, value) for value in (row.values[place] or "" for row in comparison.inputs)]
         limiter = "" if run.document is None else run.document["limiter_kind"]
-        writer.writerow([run.label, run.status, *given, *values, limiter, run.reason])
-    return out.getvalue()
+        rows.append((run.label, run.status, *given, *(row.values[place] for row in figures), limiter, run.reason))
+    return Table(list(map(Column, keys)), rows).csv()
 
 
-def _name(row: Result) -> str:
+def _name(row: Compared) -> str:
     """A column with its unit: ``breakdown_s.compute`` has it, ``at_peak.parameters`` does not."""
     key = row.metric.key
     return f"{key}_bytes" if key.startswith("at_peak.") else key

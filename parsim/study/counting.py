@@ -199,22 +199,17 @@ def usual(of: Subject) -> str:
 def conventions(of: Subject, recompute: Recompute = "none") -> tuple[Counted, ...]:
     """Every convention of model FLOP that describes the model, with what `recompute` repeats under it."""
     again = repeated_work(of.model, of.sequence, recompute)
-    counts = []
-    for name in MODEL_CONVENTIONS:
-        if CONVENTIONS[name].applies(of.model):
-            flop = flop_per_token(of.model, of.sequence, name)
-            counts.append(Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name), flop, repeated_flop(name, flop, again)))
-    return tuple(counts)
+    counts = (_counted(of, name) for name in MODEL_CONVENTIONS if CONVENTIONS[name].applies(of.model))
+    return tuple(replace(one, repeated=repeated_flop(one.name, one.flop, again)) for one in counts)
 
 
 def hardware(of: Subject, recompute: Recompute = "full") -> tuple[Counted, ...]:
     """The conventions that count recomputation themselves: Megatron's 96 for 72, and exact with what runs again."""
-    counts = []
-    for name in ("megatron-hardware", "hfu"):
-        if CONVENTIONS[name].applies(of.model):
-            flop = flop_per_token(of.model, of.sequence, name, recompute)
-            counts.append(Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name, recompute), flop))
-    return tuple(counts)
+    return tuple(_counted(of, name, recompute) for name in ("megatron-hardware", "hfu") if CONVENTIONS[name].applies(of.model))
+
+
+def _counted(of: Subject, name: str, recompute: Recompute = "full") -> Counted:
+    return Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name, recompute), flop_per_token(of.model, of.sequence, name, recompute))
 
 
 def arithmetic(of: Subject, name: str, recompute: Recompute = "full") -> str:

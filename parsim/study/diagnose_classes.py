@@ -124,6 +124,11 @@ class Recorded:
     """what was left out or supposed when reading"""
 
     @property
+    def slices(self) -> Iterator[GpuSlice]:
+        """Every slice of every window of every rank."""
+        return (one for windows in self.ranks.values() for window in windows for one in window.stretches)
+
+    @property
     def step_time(self) -> float:
         """Seconds per step: of the rank that took longest."""
         return max(
@@ -268,11 +273,16 @@ def _kernels(name: str, kind: str, nominal: float, start: float, end: float) -> 
 def without_waits(recorded: Recorded) -> Recorded:
     """Collectives from their last member's arrival on, as parsim's own traces show them."""
 
-    def moved(stretch: GpuSlice) -> GpuSlice:
-        return replace(stretch, start=stretch.start + stretch.waited, duration=stretch.duration - stretch.waited, waited=0.0)
+    def moved(stretch: GpuSlice) -> Iterator[GpuSlice]:
+        yield replace(stretch, start=stretch.start + stretch.waited, duration=stretch.duration - stretch.waited, waited=0.0)
 
+    return _changed(recorded, moved)
+
+
+def _changed(recorded: Recorded, change: Callable[[GpuSlice], Iterable[GpuSlice]]) -> Recorded:
+    """`recorded` with what `change` makes of every slice."""
     ranks = {
-        rank: tuple(replace(window, stretches=tuple(map(moved, window.stretches))) for window in windows)
+        rank: tuple(replace(window, stretches=tuple(part for one in window.stretches for part in change(one))) for window in windows)
         for rank, windows in recorded.ranks.items()
     }
     return replace(recorded, ranks=ranks)
@@ -286,8 +296,9 @@ def told_apart(recorded: Recorded, like: Recorded) -> Recorded:
     """
     shares, counts = _composition(like)
     lengths: dict[str, list[float]] = {}
-    for stretch in (one for windows in recorded.ranks.values() for window in windows for one in window.stretches if one.kind == OP):
-        lengths.setdefault(stretch.name, []).append(stretch.duration)
+    for stretch in recorded.slices:
+        if stretch.kind == OP:
+            lengths.setdefault(stretch.name, []).append(stretch.duration)
     names = [name for name in lengths if name in shares]
     factors = _factors([shares[name] for name in names], [math.fsum(lengths[name]) / len(lengths[name]) for name in names])
 
@@ -304,13 +315,7 @@ def told_apart(recorded: Recorded, like: Recorded) -> Recorded:
                 yield replace(stretch, kind=kind, start=place, duration=each, count=known)
                 place += each
 
-    ranks = {
-        rank: tuple(
-            replace(window, stretches=tuple(part for stretch in window.stretches for part in divided(stretch))) for window in windows
-        )
-        for rank, windows in recorded.ranks.items()
-    }
-    return replace(recorded, ranks=ranks)
+    return _changed(recorded, divided)
 
 
 def _composition(like: Recorded) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
@@ -318,7 +323,9 @@ def _composition(like: Recorded) -> tuple[dict[str, list[float]], dict[str, list
     shares: dict[str, list[float]] = {}
     counts: dict[str, list[float]] = {}
     ops: dict[str, list[int]] = {}
-    for stretch in (one for windows in like.ranks.values() for window in windows for one in window.stretches if one.kind in PARTS):
+    for stretch in like.slices:
+        if stretch.kind not in PARTS:
+            continue
         place = PARTS.index(stretch.kind)
         shares.setdefault(stretch.name, [0.0] * len(PARTS))[place] += stretch.duration
         counts.setdefault(stretch.name, [0.0] * len(PARTS))[place] += stretch.count

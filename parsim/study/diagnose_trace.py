@@ -347,7 +347,7 @@ def attributed(
         raise ScenarioError(Finding(text, "--trace", strange[0], "give the scenario of the recorded run"))
     ranks = sorted(recorded.ranks)
     simulate: Callable[[Scenario, Sequence[int]], Recorded] = predicted
-    if any(stretch.kind == OP for windows in recorded.ranks.values() for window in windows for stretch in window.stretches):
+    if any(one.kind == OP for one in recorded.slices):
         recorded = told_apart(recorded, predicted(scenario, ranks))
         simulate = _bare
     attributor = Attributor(scenario, ranks, simulate)

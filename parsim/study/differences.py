@@ -46,7 +46,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Result:
+class Compared:
     """A number of the reports, None where there is none."""
 
     metric: Metric
@@ -175,10 +175,10 @@ def _category(key: str) -> Callable[[Document], float | None]:
 
 def _of(*path: str) -> Callable[[Document], float | None]:
     def value(document: Document) -> float | None:
-        found: Any = document
+        at: Any = document
         for key in path:
-            found = found[key]
-        return None if found is None else float(found)
+            at = at[key]
+        return None if at is None else float(at)
 
     return value
 
@@ -192,8 +192,8 @@ def _most(key: str) -> Callable[[Document], float | None]:
     """The largest of all devices."""
 
     def value(document: Document) -> float | None:
-        found = [float(device[key]) for device in document["memory"]["devices"] if device[key] is not None]
-        return max(found, default=None)
+        at = [float(device[key]) for device in document["memory"]["devices"] if device[key] is not None]
+        return max(at, default=None)
 
     return value
 
@@ -244,8 +244,8 @@ TIME_AND_ENERGY: tuple[Metric, ...] = (
 
 def costs(documents: Sequence[Document | None]) -> tuple[Metric, ...]:
     """The costs of runs that have any, in their one currency; none where currencies differ."""
-    found = [document.get("cost") for document in documents if document is not None]
-    currencies = {cost["currency"] for cost in found if cost is not None}
+    bills = [document.get("cost") for document in documents if document is not None]
+    currencies = {cost["currency"] for cost in bills if cost is not None}
     if len(currencies) != 1:
         return ()
     (currency,) = currencies
@@ -259,10 +259,10 @@ CATEGORIES = tuple(Metric(f"at_peak.{key}", key, "B", _category(key)) for key in
 """the peak of the fullest device"""
 
 
-def results(documents: Sequence[Document | None], baseline: int, metrics: Sequence[Metric]) -> list[Result]:
+def results(documents: Sequence[Document | None], baseline: int, metrics: Sequence[Metric]) -> list[Compared]:
     """The metrics of all documents; differences are against the one at `baseline`."""
-    found = []
+    rows = []
     for metric in metrics:
         values = tuple(None if document is None else metric.value(document) for document in documents)
-        found.append(Result(metric, values, values[baseline]))
-    return found
+        rows.append(Compared(metric, values, values[baseline]))
+    return rows

@@ -1,26 +1,35 @@
-"""Why a step takes as long as it does, and what would change that: one report asked from all sides."""
+"""Why a step takes as long as it does, and what would change that: one report asked from all sides, as text, JSON and figures."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from shlex import quote
+from shutil import get_terminal_size
+from textwrap import fill
+from typing import Any, Literal
 
 from parsim.report import Report
 from parsim.report.critical_path import Cause
-from parsim.report.quantities import gib, percent, seconds
-from parsim.report.verdict import step_text
+from parsim.report.measured import Assumption
+from parsim.report.quantities import gib, percent, points, seconds, time_unit
+from parsim.report.table import Column, Table
+from parsim.report.verdict import recipe, step_text
 from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
-from parsim.study.assumptions import with_effects
 from parsim.study.roofline import Roofline, roofline
-from parsim.study.trials import Watch
-from parsim.study.what_if import WhatIf, by_name, what_ifs
+from parsim.study.what_if import Watch, WhatIf, by_name, what_ifs, with_effects
 
-_SAID = ("a network", "NVLink", "GPUs that reach")
-"""beginnings of changes that have a sentence of their own"""
 SMALL = 0.005
 """changes of less than this share are no help"""
+_ROWS = 12
+_BAR = 16
+_NOTHING = 5e-4
+"""changes of less than this share are named in one line, and not drawn"""
+_MOST = 10
+"""parts drawn in a roofline"""
 
 
 @dataclass(frozen=True)
@@ -56,60 +65,60 @@ def explain(scenario: Scenario, *, jobs: int | None = None, watch: Watch | None 
     )
 
 
-def document(found: Explanation) -> dict[str, Any]:
+def document(explanation: Explanation) -> dict[str, Any]:
     """The explanation as JSON; s, B, FLOP/s; `report` is the document of the run."""
     return {
         "parsim": 1,
-        "summary": found.summary,
-        "critical_path": [{"kind": row.kind, "name": row.name, "s": row.seconds, "ops": row.count} for row in found.causes],
-        "what_if": [_what_if(one) for one in found.what_ifs],
-        "roofline": None if found.roofline is None else _roofline(found.roofline),
-        "assumptions": [asdict(assumption) for assumption in found.report.measured.assumptions],
-        "report": found.report.document(),
+        "summary": explanation.summary,
+        "critical_path": [{"kind": row.kind, "name": row.name, "s": row.seconds, "ops": row.count} for row in explanation.causes],
+        "what_if": [_what_if(one) for one in explanation.what_ifs],
+        "roofline": None if explanation.roofline is None else _roofline_document(explanation.roofline),
+        "assumptions": [asdict(assumption) for assumption in explanation.report.measured.assumptions],
+        "report": explanation.report.document(),
     }
 
 
 def _what_if(one: WhatIf) -> dict[str, Any]:
-    run = one.trial
-    done = not run.refused
+    came = one.outcome.answer
+    done = came is not None
     return {
-        "name": one.change.name, "overrides": list(one.change.overrides), "step_time_s": run.step_time if done else None,
+        "name": one.change.name, "overrides": list(one.change.overrides), "step_time_s": came.step_time if came is not None else None,
         "step_time_of_same_samples_s": one.step_time if done else None, "effect": one.effect if done else None,
-        "peak_bytes": run.peak if done else None, "fits": run.fits if done else None, "refused": run.refused or None,
+        "peak_bytes": came.peak if came is not None else None, "fits": one.fits if done else None,
+        "refused": one.refused or None,
     }  # fmt: skip
 
 
-def _roofline(found: Roofline) -> dict[str, Any]:
+def _roofline_document(roof: Roofline) -> dict[str, Any]:
     return {
-        "device": found.device, "dtype": found.dtype, "peak_flops": found.peak, "bandwidth_Bps": found.bandwidth, "ridge": found.ridge,
+        "device": roof.device, "dtype": roof.dtype, "peak_flops": roof.peak, "bandwidth_Bps": roof.bandwidth, "ridge": roof.ridge,
         "parts": [
-            {**asdict(point), "intensity": point.intensity, "flops": point.rate, "limit_flops": found.limit(point),
-             "bandwidth_used_Bps": point.bandwidth, "bound": found.bound(point)}
-            for point in found.points
+            {**asdict(point), "intensity": point.intensity, "flops": point.rate, "limit_flops": roof.limit(point),
+             "bandwidth_used_Bps": point.bandwidth, "bound": roof.bound(point)}
+            for point in roof.points
         ],
     }  # fmt: skip
 
 
-def _sentences(found: Explanation) -> list[str]:
-    report, step = found.report, found.report.step_time
+def _sentences(explanation: Explanation) -> list[str]:
+    report, step = explanation.report, explanation.report.step_time
     fits = "" if not report.measured.memory.devices else f" and {'fits' if report.fits else 'does not fit'}"
     known = " What follows is simulated." if report.estimate.of == "bands" else ""
     said = [f"One step takes {step_text(step, report.estimate)}{fits}.{known} {_capital(report.limiter)}."]
-    first = found.causes[0]
+    first = explanation.causes[0]
     said.append(f"The longest part of the critical path is {first.name} ({seconds(first.seconds)}, {percent(first.seconds / step)}).")
-    free = by_name(found.what_ifs, "a network that costs nothing")
+    free = by_name(explanation.what_ifs, "a network that costs nothing")
     if free is not None:
         if free.effect > -SMALL:
             said.append("The network is not the problem: even one that costs nothing would save less than 0.5 %.")
         else:
             said.append(f"With a network that costs nothing it would take {seconds(free.step_time)} ({_signed(free)}).")
     for start, words in (("NVLink", "NVLink between these GPUs"), ("GPUs that reach", "Peer-to-peer transfers over PCIe")):
-        wires = by_name(found.what_ifs, start)
+        wires = by_name(explanation.what_ifs, start)
         if wires is not None and wires.effect < -SMALL:
             said.append(f"{words} would make it {seconds(wires.step_time)} ({_signed(wires)}).")
-    best = [
-        one for one in found.what_ifs if one.trial.fits and one.effect < -SMALL and not one.change.name.startswith(("a network", "NVLink"))
-    ]
+    helpful = (one for one in explanation.what_ifs if one.fits and one.effect < -SMALL)
+    best = [one for one in helpful if not one.change.name.startswith(("a network", "NVLink"))]
     if best:
         names = "; ".join(f"{one.change.name}, {seconds(one.step_time)} ({_signed(one)})" for one in best[:3])
         said.append(f"What helps most: {names}.")
@@ -132,3 +141,147 @@ def _signed(one: WhatIf) -> str:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def text(explanation: Explanation, file: str) -> str:
+    """Everything, in tables with their units; `file` is how the user called the scenario."""
+    return "\n".join(_lines(explanation, file))
+
+
+def _lines(explanation: Explanation, file: str) -> Iterator[str]:
+    width = min(100, get_terminal_size((80, 24)).columns)
+    report = explanation.report
+    yield report.measured.name
+    yield recipe(report.measured)
+    yield ""
+    yield fill(explanation.summary, width)
+    yield from _causes(explanation)
+    yield from _what_ifs(explanation, file, width)
+    if explanation.roofline is not None and explanation.roofline.points:
+        yield from _roofline(explanation.roofline)
+    yield from assumptions(report)
+
+
+def _causes(explanation: Explanation) -> Iterator[str]:
+    step = explanation.report.step_time
+    unit = time_unit(explanation.causes[0].seconds)
+    shown = explanation.causes[:_ROWS]
+    rows = [[row.name, unit.cell(row.seconds), points(row.seconds / step), f"{row.count:,}"] for row in shown]
+    if rest := explanation.causes[_ROWS:]:
+        left = math.fsum(row.seconds for row in rest)
+        rows.append([f"{len(rest)} more", unit.cell(left), points(left / step), f"{sum(row.count for row in rest):,}"])
+    yield ""
+    yield "Critical path: what the step waits for, one after the other"
+    yield Table([Column("Cause", align="left"), Column("", unit.name), Column("[%]"), Column("Ops")], rows).text()
+
+
+def _what_ifs(explanation: Explanation, file: str, width: int) -> Iterator[str]:
+    done = [one for one in explanation.what_ifs if not one.refused]
+    notable = [one for one in done if abs(one.effect) >= _NOTHING]
+    yield ""
+    yield "What if: each simulated anew; time of the same samples"
+    if notable:
+        unit = time_unit(max(one.step_time for one in notable))
+        rows = [
+            [one.change.name, unit.cell(one.step_time), f"{100 * one.effect:+.1f}", gib(one.peak), _bar(one, notable)] for one in notable
+        ]
+        columns = [Column("Change", align="left"), Column("Step", unit.name), Column("[%]"), Column("Peak [GiB]"), Column("", align="left")]
+        yield Table(columns, rows).text()
+    still = [one.change.name for one in done if abs(one.effect) < _NOTHING]
+    if still:
+        yield fill(f"No effect: {'; '.join(still)}.", width)
+    for one in explanation.what_ifs:
+        if one.refused:
+            yield fill(f"{one.change.name}: not possible, {one.refused}", width)
+        elif not one.fits and explanation.report.fits:
+            yield f"{one.change.name}: would not fit."
+    best = next((one for one in notable if one.effect < 0 and not one.change.name.startswith("a network that costs nothing")), None)
+    if best is not None:
+        yield f"To see more of {best.change.name!r}: parsim run {quote(file)} {' '.join(map(quote, best.change.overrides))}"
+
+
+def _bar(one: WhatIf, among: Sequence[WhatIf]) -> str:
+    """Faster to the left, slower to the right of the middle."""
+    most = max(abs(other.effect) for other in among)
+    count = round(_BAR * abs(one.effect) / most) if most else 0
+    return f" {'█' * count:>{_BAR}}│" if one.effect < 0 else f" {'':{_BAR}}│{'█' * count}"
+
+
+def _roofline(roof: Roofline) -> Iterator[str]:
+    total = math.fsum(point.seconds for point in roof.points)
+    unit = time_unit(roof.points[0].seconds)
+    rows = [
+        [f"{point.group}: {point.name}", unit.cell(point.seconds), points(point.seconds / total), f"{point.intensity:,.1f}",
+         f"{point.rate / 1e12:,.1f}", f"{roof.limit(point) / 1e12:,.1f}", f"{point.bandwidth / 1e9:,.0f}", roof.bound(point)]
+        for point in roof.points[:_ROWS]
+    ]  # fmt: skip
+    yield ""
+    yield (
+        f"Roofline of one micro-batch on one {roof.device}: {roof.peak / 1e12:,.0f} TFLOP/s {roof.dtype},"
+        f" {roof.bandwidth / 1e9:,.0f} GB/s, ridge at {roof.ridge:,.0f} FLOP/B"
+    )
+    numbers = [Column("", unit.name), *map(Column, ("[%]", "FLOP/B", "TFLOP/s", "of at most", "GB/s"))]
+    first, last = Column("Part, forward and backward", align="left"), Column("Bound by", align="left", margin=1)
+    yield Table([first, *numbers, last], rows).text()
+
+
+def assumptions(report: Report) -> Iterator[str]:
+    """The assumptions by what they can do to the answer, the largest first."""
+    known = [assumption for assumption in report.measured.assumptions if assumption.effect is not None]
+    if not known:
+        return
+    step, peak = report.step_time, report.peak_memory
+    rows = []
+    for one in known:
+        effect = one.effect
+        if effect is not None:
+            times = [f"{100 * (time / step - 1):+.1f}" for time in effect.step_time_s]
+            peaks = [f"{(volume - peak) / 2**30:+.2f}" for volume in effect.peak_bytes]
+            tried = ", ".join(effect.tried[:4]) + (", …" if len(effect.tried) > 4 else "")
+            rows.append([_name(one), one.value[:20], *times, *peaks, tried])
+    yield ""
+    yield "Assumptions by their effect on this answer: what the step and the peak become with what else they might be"
+    words = [Column("Assumption", align="left"), Column("Value", align="left")]
+    numbers = [Column("Step [%] from"), Column("to"), Column("Peak [GiB] from"), Column("to")]
+    yield Table([*words, *numbers, Column("Tried instead", align="left", margin=1)], rows).text()
+    unknown = len(report.measured.assumptions) - len(known)
+    yield "Names without a dot are set with assumptions.NAME=VALUE." + (f" {unknown} more have no alternative." if unknown else "")
+
+
+def _name(assumption: Assumption) -> str:
+    return assumption.name.removeprefix("cluster.set.")
+
+
+def pictures(explanation: Explanation, kind: Literal["svg", "png"] = "svg") -> dict[str, bytes]:
+    """File name -> picture: what-if, assumptions, roofline."""
+    from parsim.report.plots.explanation import ChangeBar, RooflinePart, roofline_figure, tornado_figure
+    from parsim.report.plots.figure import save
+
+    name, step = explanation.report.measured.name, explanation.report.step_time
+    files = {}
+    changes = [
+        ChangeBar(one.change.name + ("" if one.fits else " (does not fit)"), min(0.0, one.effect), max(0.0, one.effect))
+        for one in explanation.what_ifs
+        if not one.refused and abs(one.effect) >= _NOTHING
+    ]
+    if changes:
+        files[f"what-if.{kind}"] = save(tornado_figure(f"{name}: what if", changes, "time of the same samples"), kind)
+    guesses = [
+        ChangeBar(
+            f"{one.name.removeprefix('cluster.set.')} = {one.value[:20]}",
+            one.effect.step_time_s[0] / step - 1.0,
+            one.effect.step_time_s[1] / step - 1.0,
+        )
+        for one in explanation.report.measured.assumptions
+        if one.effect is not None
+    ]
+    guesses = [bar for bar in guesses if max(-bar.low, bar.high) >= _NOTHING]
+    if guesses:
+        files[f"assumptions.{kind}"] = save(tornado_figure(f"{name}: assumptions", guesses, "step time"), kind)
+    if explanation.roofline is not None and explanation.roofline.points:
+        roof = explanation.roofline
+        total = math.fsum(point.seconds for point in roof.points)
+        parts = roof.points[:_MOST]
+        dots = [RooflinePart(f"{part.group}: {part.name}", part.intensity, part.rate, part.seconds / total) for part in parts]
+        files[f"roofline.{kind}"] = save(roofline_figure(f"{name} on {roof.device}", dots, roof.peak, roof.bandwidth), kind)
+    return files

@@ -9,54 +9,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from parsim.errors import Finding, InputError, ScenarioError
+from parsim.errors import Finding, ScenarioError
 from parsim.report.measured import MemoryFacts
 from parsim.report.report import Report
 from parsim.run import StepResult, simulate, step_of
 from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
-from parsim.scenario.files import find, names, parse_value, read, read_text
+from parsim.scenario.files import parse_value
 from parsim.scenario.neighbours import Neighbours
-from parsim.scenario.shortforms import box
-from parsim.scenario.sold import oversold
-from parsim.study.fit_finetune import METHODS, finetune_candidates
-from parsim.study.offload import offload_candidates, offload_settings
+from parsim.study.fit_question import (
+    Candidate,
+    Question,
+    Tree,
+    finetune_candidates,
+    more_gpus,
+    other_devices,
+    same_hardware,
+    scenario_of,
+)
 from parsim.study.search.bounds import Bounder
+from parsim.study.variants import LACKING, Outcome, Variant, attempted, outcome, whole
 
-Tree = dict[str, Any]
-Candidate = tuple[str, str, tuple[str, ...]]
-"""(family, change in words, overrides); once enough of a family fit, the rest of it is not tried"""
 MAXIMA = ("micro_batch", "sequence_length", "parameters")
 _LONGEST = 4_194_304
-_SEQUENCE = 2048
-_DEVICES = ("a100-sxm-40gb", "l40s", "a100-sxm-80gb", "h100-sxm", "h200", "b200", "mi300x")
-
-
-@dataclass(frozen=True)
-class Question:
-    """What the user asks; fields are the command line's options."""
-
-    model: str
-    on: str
-    """a cluster: ``4x v100-32gb``, a topology's name or path"""
-    train: str = "full"
-    """full | lora | qlora | freeze"""
-    zero: int | None = None
-    """None: ZeRO-3 on several GPUs (what needs least memory without changing the mathematics), nothing on one"""
-    tensor: int = 1
-    pipeline: int = 1
-    nodes: int = 1
-    sequence_length: int | None = None
-    """None: 2048 tokens, or as many as the model has positions for"""
-    micro_batch: int = 1
-    precision: str | None = None
-    optimizer: str | None = None
-    recompute: str | None = None
-    offload: str | None = None
-    """what goes to the host (see `parsim.study.offload`); None: nothing"""
-    host_memory: str | None = None
-    """of a machine; None: what the topology says"""
 
 
 @dataclass(frozen=True)
@@ -107,48 +83,6 @@ class Answer:
         return self.report.fits
 
 
-def scenario_of(question: Question) -> Tree:
-    """The scenario a question stands for, as `--save` writes it."""
-    parallel: Tree = {}
-    if question.tensor > 1:
-        parallel["tensor"] = {"size": question.tensor}
-    if question.pipeline > 1:
-        parallel["pipeline"] = {"size": question.pipeline}
-    training: Tree = {"micro_batch": question.micro_batch, "gradient_accumulation": 1}
-    if question.sequence_length is not None:
-        training["sequence_length"] = question.sequence_length
-    if question.pipeline > 1:
-        training["gradient_accumulation"] = question.pipeline
-    for key in ("precision", "optimizer", "recompute"):
-        if (value := getattr(question, key)) is not None:
-            training[key] = value
-    if question.offload is not None:
-        training |= offload_settings(question.offload, question.recompute)
-    if question.train not in ("full", *METHODS):
-        text = f"cannot train {question.train!r}"
-        raise ScenarioError(Finding(text, "--train", question.train, f"one of full, {', '.join(METHODS)}"))
-    if question.train != "full":
-        training["finetune"] = {"method": question.train}
-    cluster: Tree = {"topology": question.on}
-    if question.nodes > 1:
-        cluster["nodes"] = question.nodes
-    if question.host_memory is not None:
-        cluster["set"] = {"node": {"host_memory": question.host_memory}}
-    tree: Tree = {"model": question.model, "training": training, "parallel": parallel, "cluster": cluster}
-    if question.zero not in (None, 0, 1, 2, 3):
-        raise ScenarioError(Finding(f"ZeRO has stages 0 to 3, not {question.zero}", "--zero", question.zero, "0 is plain DDP"))
-    plain = {key: value for key, value in training.items() if key != "offload"}
-    probe = {**tree, "training": {"sequence_length": 1, **plain}, "parallel": {**parallel, "data": {"strategy": "ddp"}}}
-    built = build(load(probe))
-    if built.model.sequence and question.sequence_length is None:
-        training["sequence_length"] = min(_SEQUENCE, built.model.maximum_sequence or _SEQUENCE)
-    several = built.parallelism.data.size > 1
-    wants_three = training.get("offload", {}).get("parameters", "none") != "none"
-    strategy = f"zero{3 if question.zero is None else question.zero}" if several or wants_three else "none"
-    parallel["data"] = {"strategy": "ddp" if strategy == "zero0" else strategy}
-    return tree
-
-
 def fit(question: Question, *, maximum: str | None = None, alternatives: bool = True) -> Answer:
     """Simulate the question's configuration; if it does not fit, look for changes that do.
 
@@ -156,9 +90,9 @@ def fit(question: Question, *, maximum: str | None = None, alternatives: bool = 
     """
     answer = verdict(question)
     refused: list[str] = []
-    found = tuple(find_alternatives(answer, refused)) if alternatives else ()
+    fitting = tuple(find_alternatives(answer, refused)) if alternatives else ()
     largest = None if maximum is None else find_maximum(answer.tree, maximum)
-    return replace(answer, alternatives=found, maximum=largest, refused=tuple(refused))
+    return replace(answer, alternatives=fitting, maximum=largest, refused=tuple(refused))
 
 
 def verdict(question: Question) -> Answer:
@@ -180,29 +114,27 @@ def find_alternatives(answer: Answer, refused: list[str], most: int = 5) -> Iter
     question, tree, report = answer.question, answer.tree, answer.report
     again = () if question.recompute in ("full", "true") else ("training.recompute=full",)
     rounds: tuple[tuple[Callable[[], list[Candidate]], int], ...] = (
-        (lambda: _same_hardware(question, tree), most),
+        (lambda: same_hardware(question, tree), most),
         (lambda: finetune_candidates(question.train, again), 1),
-        (lambda: _more_gpus(question, report.measured.ranks.total), 1),
-        (lambda: _other_devices(report), 3),
+        (lambda: more_gpus(question, report.measured.ranks.total), 1),
+        (lambda: other_devices(report), 3),
     )
     around = _Around(tree)
     for candidates, enough in rounds:
-        found: list[Alternative] = []
+        fitting: list[Alternative] = []
         satisfied: dict[str, int] = {}
         for family, change, overrides in candidates():
             if satisfied.get(family, 0) >= enough:
                 continue
-            try:
-                tried = around.tried(overrides)
-            except InputError as error:
-                refused.append(f"{change}: {error.findings[0].message}")
-                continue
-            if tried is not None:
+            came = around.outcome(overrides)
+            if came.refusal:
+                refused.append(f"{change}: {came.refusal}")
+            elif came.status == "fits" and (step := came.answer) is not None:
                 satisfied[family] = satisfied.get(family, 0) + 1
-                gpus = tried.plan.mesh.ranks
-                found.append(Alternative(change, overrides, gpus, tried.step_time, tried.memory, _slowdown(report, tried)))
-        found.sort(key=lambda alternative: (alternative.gpus, alternative.slowdown or 1.0))
-        yield from found[:most]
+                gpus = step.plan.mesh.ranks
+                fitting.append(Alternative(change, overrides, gpus, step.step_time, step.memory, _slowdown(report, step)))
+        fitting.sort(key=lambda alternative: (alternative.gpus, alternative.slowdown or 1.0))
+        yield from fitting[:most]
 
 
 class _Around:
@@ -213,14 +145,16 @@ class _Around:
         self._neighbours = Neighbours(self._base)
         self._bounder = Bounder()
 
-    def tried(self, overrides: tuple[str, ...]) -> StepResult | None:
-        """The step of a change that fits; None where it does not. What surely does not fit is not simulated. Raises `InputError`."""
-        built = self._built(overrides)
+    def outcome(self, overrides: tuple[str, ...]) -> Outcome[StepResult | None]:
+        """The step of a change; None where it was not simulated because it surely does not fit."""
+        return attempted(lambda: self._built(overrides), self._look)
+
+    def _look(self, built: Built) -> tuple[StepResult | None, str]:
         # a bound looks at every block of a partly frozen model, which takes longer than to simulate it
         if built.training.finetune is None and self._bounder.surely_full(built):
-            return None
+            return None, LACKING
         step = step_of(built)
-        return step if step.fits else None
+        return step, "" if step.fits else LACKING
 
     def _built(self, overrides: tuple[str, ...]) -> Built:
         if any(override.startswith("cluster.") for override in overrides):
@@ -233,79 +167,6 @@ def _slowdown(before: Report, after: StepResult) -> float | None:
     old = before.samples_per_s
     new = after.plan.training.global_batch / after.step_time if after.step_time > 0 else None
     return old / new if old and new else None
-
-
-def _same_hardware(question: Question, tree: Tree) -> list[Candidate]:
-    """Changes of recipe and strategy on the GPUs at hand."""
-    recompute = () if question.recompute in ("full", "true") else ("training.recompute=full",)
-    eight_bit = ("training.optimizer=adam-8bit",)
-    candidates: list[Candidate] = []
-    if recompute:
-        candidates.append(("recipe", "full recomputation", recompute))
-    if question.micro_batch > 1:
-        candidates.append(("recipe", "micro-batch 1", ("training.micro_batch=1",)))
-        candidates.append(("recipe", "micro-batch 1 + full recomputation", ("training.micro_batch=1", *recompute)))
-    if question.zero is not None and question.zero < 3:
-        candidates += [("recipe", f"ZeRO-{stage}", (f"parallel.data.strategy=zero{stage}",)) for stage in range(question.zero + 1, 4)]
-        candidates.append(("recipe", "ZeRO-3 + full recomputation", ("parallel.data.strategy=zero3", *recompute)))
-    if question.optimizer is None:
-        candidates.append(("recipe", "8-bit Adam", eight_bit))
-        candidates.append(("recipe", "8-bit Adam + full recomputation", (*eight_bit, *recompute)))
-        candidates.append(("recipe", "Adafactor + full recomputation", ("training.optimizer=adafactor", *recompute)))
-    if question.precision is None:
-        candidates.append(
-            ("recipe", "pure bf16 states (2+2+4 B/parameter) + full recomputation", ("training.precision=pure-bf16", *recompute))
-        )
-    candidates += offload_candidates(tree, recompute)
-    half = tree["training"].get("sequence_length", 0) // 2
-    if half >= 128:
-        candidates.append(("recipe", f"sequence length {half} + full recomputation", (f"training.sequence_length={half}", *recompute)))
-    return candidates
-
-
-def _more_gpus(question: Question, present: int) -> list[Candidate]:
-    """More GPUs of the same kind than the `present` ones: a larger box, or a shipped machine with this device, in growing numbers."""
-    count, device = _box(question.on)
-    machines = _machines(device) if device else {}
-    candidates: list[Candidate] = []
-    for label, extra in (("", ()), (" + full recomputation", ("training.recompute=full",))):
-        for factor in (2, 4, 8):
-            if not device:
-                nodes = question.nodes * factor
-                candidates.append((f"nodes{label}", f"{nodes} nodes of {question.on}{label}", (f"cluster.nodes={nodes}", *extra)))
-            elif count * factor <= 8 and oversold({"gpu": device, "count": count * factor}, None) is None:
-                box = f"{count * factor}x {device}"
-                candidates.append((f"box{label}", f"{box}{label}", (f"cluster.topology={box}", *extra)))
-        for name, gpus in machines.items():
-            for nodes in (1, 2, 4):
-                if nodes * gpus > present:
-                    overrides = (f"cluster.topology={name}", f"cluster.nodes={nodes}", *extra)
-                    candidates.append((f"{name}{label}", f"{nodes} x {name}{label}", overrides))
-    return candidates
-
-
-def _machines(device: str) -> dict[str, int]:
-    """Shipped topologies whose machines hold the device, several GPUs each, with their number."""
-    stem = find("devices", device).stem
-    paths = {name: find("topologies", name) for name in names("topologies")}
-    trees = {name: read(path).tree.get("node", {}) for name, path in paths.items() if stem in read_text(path)}
-    return {name: node["gpus"] for name, node in trees.items() if node.get("device") == stem and node.get("gpus", 1) > 1}
-
-
-def _other_devices(report: Report) -> list[Candidate]:
-    """As many GPUs of kinds with more memory, the smallest first."""
-    total = report.measured.ranks.total
-    return [
-        ("device", f"{total}x {name}", (f"cluster.topology={total}x {name}",))
-        for name in _DEVICES
-        if total <= 16 and oversold({"gpu": name, "count": total}, None) is None
-    ]
-
-
-def _box(on: str) -> tuple[int, str]:
-    """``4x v100-32gb`` -> (4, "v100-32gb"); a topology's name -> (0, "")."""
-    machine = box(on)
-    return (machine["count"], machine["gpu"]) if machine is not None else (0, "")
 
 
 # -- the inverse --------------------------------------------------------------------------------------------------
@@ -325,19 +186,15 @@ def find_maximum(tree: Tree, what: str) -> Maximum:
         change = lambda value: {"model": {"base": tree["model"], "layers": value}}  # noqa: E731
     else:
         change = lambda value: {"training": {**tree["training"], what: value}}  # noqa: E731
-    known: dict[int, Report | str] = {}
+    known: dict[int, Outcome[Report]] = {}
 
-    def attempt(value: int) -> Report | str:
+    def attempt(value: int) -> Outcome[Report]:
         if value not in known:
-            try:
-                known[value] = simulate(load({**tree, **change(value)}))
-            except InputError as error:
-                known[value] = error.findings[0].message
+            known[value] = outcome(Variant({**tree, **change(value)}), whole)
         return known[value]
 
     def fitting(value: int) -> bool:
-        outcome = attempt(value)
-        return isinstance(outcome, Report) and outcome.fits
+        return attempt(value).status == "fits"
 
     low = _first_fitting(fitting, attempt)
     high = low
@@ -348,18 +205,16 @@ def find_maximum(tree: Tree, what: str) -> Maximum:
         middle = (low + high) // 2
         low, high = (middle, high) if fitting(middle) else (low, middle)
     largest, beyond = attempt(low), attempt(low + 1)
-    if isinstance(largest, str):  # not reached: low fits
-        raise ScenarioError(Finding(largest, what, low))
-    if isinstance(beyond, str):
-        return Maximum(what, low, 1, largest, None, beyond)
-    return Maximum(what, low, 1, largest, beyond)
+    if largest.answer is None:  # not reached: low fits
+        raise ScenarioError(Finding(largest.reason, what, low))
+    return Maximum(what, low, 1, largest.answer, beyond.answer, beyond.refusal)
 
 
-def _first_fitting(fitting: Callable[[int], bool], attempt: Callable[[int], Report | str]) -> int:
+def _first_fitting(fitting: Callable[[int], bool], attempt: Callable[[int], Outcome[Report]]) -> int:
     if fitting(1):
         return 1
-    outcome = attempt(1)
-    text = outcome if isinstance(outcome, str) else f"not even 1 fits: {outcome.verdict}"
+    one = attempt(1)
+    text = one.refusal if one.answer is None else f"not even 1 fits: {one.answer.verdict}"
     raise ScenarioError(Finding(text, "--max", 1, "shard more, recompute, or use more GPUs"))
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from parsim.report.measured import DeviceMemory, MemoryFacts, RankClass
 from parsim.report.report import Report
 from parsim.study.fit import Alternative, Answer, Maximum, formulas
-from parsim.study.fit_finetune import finetune_states
 from parsim.units import format_bytes, format_time
 
 HEAD = "what would fit, cheapest first"
@@ -115,7 +114,7 @@ def _verdict(answer: Answer) -> Iterator[str]:
 
 def _states(report: Report) -> int:
     """Weights, gradients and optimizer state on a device when all exist [B], from the sum per parameter."""
-    if (states := finetune_states(report)) is not None:
+    if (states := _finetune_states(report)) is not None:
         return states
     measured = report.measured
     sizes = measured.memory.states
@@ -128,6 +127,26 @@ def _states(report: Report) -> int:
     gradient, rest = (gradient, rest) if away["optimizer"] == "none" else (0, 0)
     sharded = {"zero1": (1, 1, n), "zero2": (1, n, n), "zero3": (n, n, n), "fsdp": (n, n, n)}.get(strategy, (1, 1, 1))
     return round(parameters * (weight / sharded[0] + gradient / sharded[1] + rest / sharded[2]))
+
+
+def _finetune_states(report: Report) -> int | None:
+    """Weights, gradients and optimizer state of a rank when all exist [B]; None where everything is trained.
+
+    Resident bytes as the ledger has them, plus a gradient per trained parameter, sharded where the strategy shards gradients.
+    """
+    measured = report.measured
+    recipe = measured.scenario["training"].get("finetune")
+    if recipe is None:
+        return None
+    device = _fullest(report)
+    gradient = measured.memory.states.gradient
+    sharded = str(measured.scenario["parallel"]["data"]["strategy"]) in ("zero2", "zero3", "fsdp")
+    ranks = measured.ranks
+    share = ranks.tensor * ranks.pipeline * (ranks.data * ranks.context if sharded else 1)
+    if measured.scenario["training"]["offload"]["optimizer"] != "none":
+        gradient = 0  # gone to the host
+    resident = sum(device.resident_bytes.get(name, 0) for name in ("parameters", "optimizer"))
+    return resident + round(gradient * measured.model.parameters_trainable / share)
 
 
 def _fullest(report: Report) -> DeviceMemory:

@@ -13,7 +13,7 @@ from parsim.report.schedule_scene import Labels, Scene
 from parsim.report.selection import inches
 from parsim.study import schedule_text as words
 from parsim.study.schedule import LabResult, simulate
-from parsim.study.schedule_inputs import PassTimes, entries
+from parsim.study.schedule_inputs import PassTimes, activation_bytes, entries
 from parsim.study.schedule_inputs import times as read_times
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def schedule(  # noqa: PLR0913 - one keyword per option of the command
     passes = times if isinstance(times, str) else ",".join(f"{key}={_list(value)}" for key, value in times.items())
     factors = None if tuple(stage_times) == (1.0,) else _list(stage_times)
     seconds = attempt(lambda: read_times(passes, communication=_list(comm), stage_times=factors, overlap=overlap_sends), findings)
-    size = attempt(lambda: _bytes(activation), findings)
+    size = attempt(lambda: activation_bytes(activation), findings)
     chunks = (v,) if isinstance(v, int) else tuple(v)
     if names:
         schedules = attempt(lambda: entries(names, p, m, chunks, trust_code=trust_code), findings)
@@ -140,15 +140,6 @@ def schedule(  # noqa: PLR0913 - one keyword per option of the command
 
 def _list(values: float | str | Sequence[float | str]) -> str:
     return str(values) if isinstance(values, (str, int, float)) else ":".join(map(str, values))
-
-
-def _bytes(activation: int | str | None) -> int | None:
-    from parsim.units import parse
-
-    try:
-        return int(parse(activation, "bytes")) if isinstance(activation, str) else activation
-    except ValueError as error:
-        raise PlanError(Finding(str(error), "activation", activation)) from None
 
 
 def _as_argument(finding: Finding) -> Finding:

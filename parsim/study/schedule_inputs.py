@@ -165,6 +165,14 @@ def times(
     return PassTimes(given["F"], inputs, weights, message, factors, unit, whole=whole, overlap=overlap)
 
 
+def activation_bytes(activation: str | int | None) -> int | None:
+    """Bytes that a micro-batch keeps on a rank, from a text with its unit. Raises `PlanError` where it is none."""
+    try:
+        return int(units.parse(activation, "bytes")) if isinstance(activation, str) else activation
+    except ValueError as error:
+        raise PlanError(Finding(str(error), "--activation", activation)) from None
+
+
 class _TimesReader:
     """Values as they are written, the units they were written in, and what is wrong with them."""
 

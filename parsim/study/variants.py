@@ -1,38 +1,64 @@
-"""Which scenarios a comparison is about, and what each is called: only what differs."""
+"""One way to run variants of a scenario: what each is, what came of it, and the loop that gets them done, here or on workers.
+
+Comparisons, explanations, questions about memory, sweeps and sizing all go through it: whatever goes wrong with a variant becomes its
+outcome, in the words of `STATUSES`, and the others go on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
-from math import prod
+from functools import partial
+from itertools import islice
+from os import cpu_count
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from parsim.errors import Finding, ScenarioError
-from parsim.scenario import files
+from parsim.errors import DeadlockError, Finding, InputError, ParsimError
+from parsim.report.report import Report
+from parsim.run import simulate
 from parsim.scenario.load import load
 from parsim.scenario.scenario import Scenario
-from parsim.scenario.values import did_you_mean
-from parsim.study import comparison_file
-from parsim.study.axes import Axis, Partial, axes_of, combinations
+from parsim.study.axes import Partial
+from parsim.study.workers import Crew, Processes
 
-MOST = 48
-"""variants of one comparison; more are a sweep, and no table or picture of them can be read"""
-
+T = TypeVar("T")
+S = TypeVar("S")
+J = TypeVar("J", bound="Numbered")
+J_co = TypeVar("J_co", bound="Numbered", covariant=True)
 Source = str | Path | Mapping[str, Any] | Scenario
+Status = Literal["fits", "does not fit", "deadlock", "refused", "failed"]
+STATUSES: tuple[Status, ...] = ("fits", "does not fit", "deadlock", "refused", "failed")
+"""the last: parsim or its process broke, which is nobody's fault but ours"""
+Look = Callable[[Scenario], tuple[T, str]]
+"""simulates a scenario: what is kept of it, and why it does not fit (empty: it fits)"""
+LACKING = "it needs more memory than there is"
+CHUNK_TIME = 0.5
+"""what a chunk of jobs should take [s]: long beside sending it, short beside the patience of whoever looks at the bar"""
+LARGEST_CHUNK = 64
+_LOOK = 5.0
+"""how often the crew is looked after [s]"""
+
+
+# -- one variant ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One scenario of a comparison, not loaded yet."""
+    """A scenario with keys changed, not loaded yet."""
 
-    label: str
     source: Source
-    named: tuple[str, ...] = ()
-    partials: tuple[Partial, ...] = ()
     arguments: tuple[str, ...] = ()
+    """``key=value`` on top"""
+    named: tuple[str, ...] = ()
+    """blocks of the file's overrides"""
+    partials: tuple[Partial, ...] = ()
+    """parts of a scenario that stand in another file"""
     trust_code: bool = False
     """whether the Python files that the scenario names may run, in whatever process"""
+    label: str = ""
 
     def scenario(self) -> Scenario:
         """Load it.
@@ -47,186 +73,295 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Variants:
-    """All scenarios of a comparison, in order."""
+class Outcome(Generic[T]):
+    """What came of a variant."""
 
-    all: tuple[Variant, ...]
-    title: str
-    stem: str
-    """what its directory is called after"""
-    baseline: str | None = None
-    """label of the variant that differences are relative to, where a file says so"""
+    status: Status
+    answer: T | None = None
+    """what was kept of its simulation; None where it was not simulated"""
+    reason: str = ""
+    """why it does not fit, or why there is no answer"""
+    findings: tuple[Finding, ...] = ()
+    """what is wrong with it"""
+    scenario: Scenario | None = None
+    """None where it could not be loaded"""
 
-
-def variants(
-    sources: Sequence[Source], arguments: Iterable[str] = (), *, named: Sequence[str] = (), labels: Sequence[str] = ()
-) -> Variants:
-    """The variants that `sources` and ``key=value`` `arguments` make, at least two and at most `MOST`.
-
-    A source is a scenario (name, path, NAME+OVERRIDE, mapping, `Scenario`) or a comparison file. An argument with several
-    values (``key=a,b``) multiplies all of them. `named` overrides hold for every scenario file; `labels` replace the labels.
-
-    Raises:
-        ScenarioError: a comparison file that cannot be read, too few or too many variants, labels that do not fit.
-    """
-    plain, axes = axes_of(arguments)
-    groups = [_of_source(source, tuple(named)) for source in sources]
-    _check_count(groups, axes)
-    many = len(groups) > 1
-    bases = _distinct([variant for group in groups for variant in group.all]) if many else list(groups[0].all) if groups else []
-    found = []
-    for base in bases:
-        for choices in combinations(axes):
-            words = [base.label if many or len(bases) > 1 or not axes else "", *(choice.label for choice in choices)]
-            extra = tuple(choice.argument for choice in choices)
-            found.append(replace(base, label=", ".join(filter(None, words)), arguments=(*plain, *extra)))
-    found = _numbered(_labelled(found, labels))
-    if len(found) == 1:
-        _refuse_single(found[0])
-    title = groups[0].title if not many else " vs ".join(dict.fromkeys(_shortest(group.title) for group in groups))
-    stems = list(dict.fromkeys(group.stem for group in groups))
-    stem = "-vs-".join(stems) if len(stems) <= 2 else f"{stems[0]}-and-{len(stems) - 1}-more"
-    stem = stem.replace("/", "-").replace("\\", "-")  # names of overrides may have any letters
-    return Variants(tuple(found), title, stem, None if many else groups[0].baseline)
+    @property
+    def refusal(self) -> str:
+        """Why it was not simulated, in one line without a place; empty where it was."""
+        if self.status in ("fits", "does not fit"):
+            return ""
+        return self.findings[0].message if self.status == "refused" else self.reason
 
 
-def _of_source(source: Source, named: tuple[str, ...]) -> Variants:
-    """The variants of one source without the axes of the command line."""
-    if isinstance(source, Scenario):
-        return Variants((Variant(source.name, source),), source.settings.name, "scenario")
-    if isinstance(source, Mapping):
-        name = str(source.get("name", "scenario"))
-        return Variants((Variant(name, source, named),), name, "scenario")
-    word = str(source)
-    if (path := _comparison(word)) is not None:
-        return _of_file(comparison_file.read(path), named)
-    file, blocks = _overridden(word)
-    stem = Path(file).stem
-    label = f"{stem}+{'+'.join(blocks)}" if blocks else stem
-    return Variants((Variant(label, file, (*blocks, *named)),), _title(file, label), label)
+class Figures(NamedTuple):
+    """What a change of a scenario does to its step."""
+
+    step_time: float
+    """[s]"""
+    samples: int
+    """per step"""
+    peak: int
+    """highest device memory in use on any rank [B]"""
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """Comparable where a change also changes the batch."""
+        return self.step_time / self.samples if self.samples else 0.0
 
 
-def _of_file(file: comparison_file.ComparisonFile, named: tuple[str, ...]) -> Variants:
-    found = []
-    for entry in file.entries:
-        source, blocks = _overridden(entry.base)
-        for choices in combinations(file.axes):
-            label = ", ".join(filter(None, (entry.label, *(choice.label for choice in choices))))
-            partials = tuple(choice.partial for choice in choices if choice.partial is not None)
-            found.append(Variant(label, source or {}, (*blocks, *named), (*entry.partials, *partials)))
-    labels = [variant.label for variant in found]
-    if file.baseline is not None and file.baseline not in labels:
-        place = files.read(file.path).locate("baseline")
-        hint = did_you_mean(file.baseline, labels) or f"known: {'; '.join(labels)}"
-        raise ScenarioError(Finding(f"no variant is called {file.baseline!r}", "baseline", file.baseline, hint, *place))
-    return Variants(tuple(found), file.name, file.path.stem, file.baseline)
+def outcome(variant: Variant, look: Look[T]) -> Outcome[T]:
+    """What `look` finds of one variant; whatever is wrong with it becomes its status and its reason."""
+    return attempted(variant.scenario, look)
 
 
-def _comparison(word: str) -> Path | None:
-    """The comparison file behind a word, if it is one; names of scenarios win."""
-    if word in files.names("scenarios"):
-        return None
-    path = Path(word).expanduser()
-    if path.suffix in (".yaml", ".yml", ".json"):
-        return path if path.is_file() and comparison_file.is_comparison(path) else None
-    return files.find("comparisons", word) if word in files.names("comparisons") else None
-
-
-def _overridden(word: str) -> tuple[str, tuple[str, ...]]:
-    """``NAME+OVERRIDE`` as NAME and its overrides; a file whose own name has a plus is that file."""
-    if "+" not in word or files.exists(word):
-        return word, ()
-    file, *blocks = word.split("+")
-    return file, tuple(blocks)
-
-
-def _title(file: str, label: str) -> str:
-    """What the scenario calls itself, where it can be read."""
+def attempted(load_or_build: Callable[[], S], look: Callable[[S], tuple[T, str]]) -> Outcome[T]:
+    """The same of a scenario, or of the domain objects of one, that has yet to be made."""
+    scenario: Scenario | None = None
     try:
-        name = files.read(files.find("scenarios", file)).tree.get("name")
-    except ScenarioError:
-        name = None
-    return name if isinstance(name, str) else label
+        made = load_or_build()
+        scenario = made if isinstance(made, Scenario) else None
+        answer, lacking = look(made)
+    except InputError as error:
+        findings = tuple(error.findings if scenario is None else scenario.findings_at(error.findings))
+        reason = "; ".join(": ".join(filter(None, (finding.path, finding.message))) for finding in findings)
+        return Outcome("refused", None, reason, findings, scenario)
+    except DeadlockError as error:
+        first = next(iter(str(error).splitlines()), "the program waits for itself")
+        return Outcome("deadlock", None, first, (Finding(str(error)),), scenario)
+    except Exception as error:  # noqa: BLE001 - a variant that breaks parsim is an outcome, and the others go on
+        return failed(f"internal error: {type(error).__name__}: {error}", scenario)
+    return Outcome("does not fit" if lacking else "fits", answer, lacking, (), scenario)
 
 
-def _shortest(title: str) -> str:
-    return title if len(title) <= 60 else f"{title[:59]}…"
+def failed(reason: str, scenario: Scenario | None = None) -> Outcome[Any]:
+    """The outcome of a variant with which parsim or its process broke."""
+    return Outcome("failed", None, reason, (Finding(reason),), scenario)
 
 
-def _check_count(groups: Sequence[Variants], axes: Sequence[Axis]) -> None:
-    """Refuse nothing at all, and more than `MOST`, with the arithmetic."""
-    if not groups:
-        message = "no scenario to compare"
-        raise ScenarioError(Finding(message, suggestion="parsim compare A.yaml B.yaml, or FILE parallel.data.strategy=ddp,zero1"))
-    bases = sum(len(group.all) for group in groups)
-    total = bases * prod(len(axis.choices) for axis in axes)
-    if total > MOST:
-        factors = [f"{bases} scenario{'s' * (bases != 1)}", *(f"{len(axis.choices)} values of {axis.key}" for axis in axes)]
-        message = f"{' x '.join(factors)} = {total:,} variants, at most {MOST} can be compared"
-        raise ScenarioError(Finding(message, value=total, suggestion="give fewer values, or compare one key at a time"))
+def document(scenario: Scenario) -> tuple[dict[str, Any], str]:
+    """Look at a scenario: its report as JSON has it."""
+    report, lacking = whole(scenario)
+    return report.document(), lacking
 
 
-def _refuse_single(variant: Variant) -> None:
-    """One scenario is no comparison; a name that nothing has is said first."""
-    if isinstance(variant.source, str):
+def whole(scenario: Scenario) -> tuple[Report, str]:
+    """Look at a scenario: its report."""
+    report = simulate(scenario)
+    return report, "" if report.fits else report.limiter
+
+
+def figures(scenario: Scenario) -> tuple[Figures, str]:
+    """Look at a scenario: its step and its memory."""
+    report, lacking = whole(scenario)
+    return Figures(report.step_time, report.measured.model.samples_per_step, report.peak_memory), lacking
+
+
+def outcomes(variants: Sequence[Variant], look: Look[T], *, jobs: int | None = 1, with_scenarios: bool = False) -> Iterator[Outcome[T]]:
+    """What comes of variants, in their order, as it comes, from `jobs` processes (None: one per CPU; 1: this one).
+
+    Outcomes are without their scenarios unless they are asked for.
+    """
+    return in_order(
+        partial(outcome if with_scenarios else _without_scenario, look=look), variants, jobs, lost=lambda _, reason: failed(reason)
+    )
+
+
+def _without_scenario(variant: Variant, look: Look[T]) -> Outcome[T]:
+    return replace(outcome(variant, look), scenario=None)
+
+
+# -- many jobs --------------------------------------------------------------------------------------------------------
+
+
+class Numbered(Protocol):
+    """Whatever a job is about."""
+
+    @property
+    def number(self) -> int:
+        """Its place among the others."""
+
+
+class Job(NamedTuple, Generic[J]):
+    """One question about one thing."""
+
+    question: str
+    place: J
+
+
+Work = tuple[Callable[..., Sequence[Any]], tuple[Any, ...]]
+"""a function for a worker, and its arguments; it gives an answer for each job, in order"""
+Answered = tuple[Job[J], Any]
+
+
+class Queue(Protocol[J]):
+    """Says what to ask next, and hears what came of it."""
+
+    def take(self, sizes: Mapping[str, int]) -> list[Job[J]]:
+        """The next jobs, all of one question and at most `sizes` of it; none: nothing until something under way is told."""
+
+    def work(self, jobs: Sequence[Job[J]]) -> Work:
+        """What a worker does about jobs of one question."""
+
+    def tell(self, answered: Sequence[Answered[J]]) -> None:
+        """What came of jobs."""
+
+    def lost(self, job: Job[J], reason: str) -> Any:
+        """The answer of a job with which a worker died twice."""
+
+
+class Runner(Generic[J]):
+    """Gets the jobs of a queue done by a crew: hands out chunks, takes answers as they come, and outlives workers that die.
+
+    A worker that dies takes its chunk with it, and in a pool of processes the chunks of all others. Whatever was on its way is then
+    done again one by one, so that only a job with which a worker dies twice is lost.
+    """
+
+    def __init__(self, queue: Queue[J], crew: Crew) -> None:
+        self.queue, self.crew = queue, crew
+        self._waiting: dict[Future[Any], tuple[list[Job[J]], float]] = {}
+        self._suspects: list[Job[J]] = []
+        self._answered = False
+        self._sizes = _Sizes()
+
+    def run(self, *, keep: bool = False) -> Iterator[list[Answered[J]]]:
+        """Every job with its answer, by chunks as they come; then the queue is told. The crew is sent home at the end, unless `keep`.
+
+        Raises:
+            ParsimError: workers cannot work at all, or have another parsim.
+        """
+        now = True
         try:
-            files.find("scenarios", variant.source)
-        except ScenarioError as error:
-            known = [*files.names("comparisons"), *files.names("scenarios")]
-            hint = did_you_mean(variant.source, known) or f"comparisons: {', '.join(files.names('comparisons'))}; scenarios: parsim list"
-            found = error.findings[0]
-            raise ScenarioError(Finding(found.message.replace("scenario", "scenario or comparison"), "", found.value, hint)) from None
-    hint = "name another file, a comparison (parsim list comparisons), or give a key several values: training.micro_batch=1,2,4"
-    raise ScenarioError(Finding("one scenario is no comparison", value=variant.label, suggestion=hint))
+            while True:
+                self._hand_out()
+                if not self._waiting:
+                    break
+                yield from self._take()
+                if self._suspects:
+                    yield from self._again()
+            now = False
+        finally:
+            if now or not keep:
+                self.crew.close(now=now)
+
+    def _hand_out(self) -> None:
+        while len(self._waiting) < self.crew.each * self.crew.workers:
+            chunk = self.queue.take(self._sizes)
+            if not chunk:
+                return
+            self._waiting[self._submit(chunk)] = (chunk, monotonic())
+
+    def _submit(self, chunk: list[Job[J]]) -> Future[Any]:
+        job, arguments = self.queue.work(chunk)
+        return self.crew.submit(job, *arguments)
+
+    def _take(self) -> Iterator[list[Answered[J]]]:
+        done, _ = wait(self._waiting, timeout=_LOOK, return_when=FIRST_COMPLETED)
+        if not done:
+            self.crew.check()
+        for future in [future for future in self._waiting if future in done]:
+            chunk, began = self._waiting.pop(future)
+            yield from self._answers(future, chunk, began)
+
+    def _answers(self, future: Future[Any], chunk: list[Job[J]], began: float) -> Iterator[list[Answered[J]]]:
+        try:
+            answers = future.result()
+        except Exception as error:
+            if not self.crew.died(error):
+                raise (
+                    error
+                    if isinstance(error, ParsimError)
+                    else ParsimError(f"the workers cannot go on: {type(error).__name__}: {error}; rows so far are kept")
+                ) from error
+            self._suspects += chunk
+            return
+        self._answered = True
+        each = (monotonic() - began) / self.crew.each / len(chunk)
+        question = chunk[0].question
+        self._sizes[question] = max(1, min(LARGEST_CHUNK, 2 * self._sizes[question], int(CHUNK_TIME / max(each, 1e-6))))
+        yield from self._told(list(zip(chunk, answers, strict=True)))
+
+    def _told(self, answered: list[Answered[J]]) -> Iterator[list[Answered[J]]]:
+        yield answered  # whoever keeps answers keeps them before anything follows from them
+        self.queue.tell(answered)
+
+    def _again(self) -> Iterator[list[Answered[J]]]:
+        """What was on its way when a worker died, one by one: whoever is alone with a dying worker is to blame."""
+        while self._waiting:
+            yield from self._take()
+        suspects, self._suspects = sorted(self._suspects, key=lambda job: job.place.number), []
+        self.crew.renew()
+        dead: list[Job[J]] = []
+        for job in suspects:
+            yield from self._answers(self._alone(job), [job], monotonic())
+            if self._suspects:
+                dead, self._suspects = [*dead, *self._suspects], []
+                self.crew.renew()
+        if dead and not self._answered:
+            raise ParsimError("worker processes die before they answer at all; with --workers 1 everything runs in this process")
+        for job in dead:
+            reason = "its worker process died twice (killed, out of memory, or crashed)"
+            yield from self._told([(job, self.queue.lost(job, reason))])
+
+    def _alone(self, job: Job[J]) -> Future[Any]:
+        future = self._submit([job])
+        while not future.done():
+            wait([future], timeout=_LOOK)
+            self.crew.check()
+        return future
 
 
-def _distinct(bases: list[Variant]) -> list[Variant]:
-    """Labels without the words that all file names share at either end: ``llama-7b-ddp-8x-a100`` becomes ``ddp``."""
-    if not all(isinstance(base.source, str) and base.label.startswith(Path(base.source).stem) for base in bases):
-        return bases
-    names = [Path(str(base.source)).stem for base in bases]
-    if len(set(names)) < len({str(base.source) for base in bases}):
-        names = [str(base.source) for base in bases]
-    short = dict(zip(dict.fromkeys(names), _stripped(list(dict.fromkeys(names))), strict=True))
-    own = [tuple(base.label.split("+")[1:]) for base in bases]
-    renamed = []
-    for base, name, blocks in zip(bases, names, own, strict=True):
-        words = [short[name] if len(short) > 1 else "", "+".join(blocks)]
-        if not blocks and any(other == name and block for other, block in zip(names, own, strict=True)):
-            words[1] = "no override" if len(short) == 1 else ""
-        renamed.append(replace(base, label="+".join(filter(None, words)) or name))
-    return renamed
+class _Sizes(dict[str, int]):
+    """Jobs of a question that make a chunk: one until it is known how long it takes."""
+
+    def __missing__(self, question: str) -> int:
+        return 1
 
 
-def _stripped(names: list[str]) -> list[str]:
-    words = [name.split("-") for name in names]
-    first = last = 0
-    while all(len(one) > first and one[first] == words[0][first] for one in words):
-        first += 1
-    while all(len(one) > first + last and one[-1 - last] == words[0][-1 - last] for one in words):
-        last += 1
-    short = ["-".join(one[first : len(one) - last]) for one in words]
-    return short if all(short) else names
+class _Item(NamedTuple, Generic[S]):
+    """One of several things that the same is asked about."""
+
+    number: int
+    value: S
 
 
-def _labelled(found: list[Variant], labels: Sequence[str]) -> list[Variant]:
-    if not labels:
-        return found
-    if len(labels) != len(found):
-        message = f"{len(labels)} labels for {len(found)} variants"
-        order = "; ".join(variant.label for variant in found)
-        raise ScenarioError(Finding(message, "--label", list(labels), f"one for each, in this order: {order}"))
-    return [replace(variant, label=label) for variant, label in zip(found, labels, strict=True)]
+class _InOrder(Generic[S, T]):
+    """The queue of one question about many things."""
+
+    def __init__(self, job: Callable[[S], T], items: Sequence[S], lost: Callable[[S, str], T]) -> None:
+        self._left = (Job("item", _Item(number, item)) for number, item in enumerate(items))
+        self._job, self._lost = job, lost
+
+    def take(self, sizes: Mapping[str, int]) -> list[Job[_Item[S]]]:
+        return list(islice(self._left, sizes["item"]))
+
+    def work(self, jobs: Sequence[Job[_Item[S]]]) -> Work:
+        return _each, (self._job, [job.place.value for job in jobs])
+
+    def tell(self, answered: Sequence[Answered[_Item[S]]]) -> None:
+        """Nothing follows from it."""
+
+    def lost(self, job: Job[_Item[S]], reason: str) -> T:
+        return self._lost(job.place.value, reason)
 
 
-def _numbered(found: Iterable[Variant]) -> list[Variant]:
-    """Labels that occur twice get a number."""
-    return list(_number(list(found)))
+def in_order(job: Callable[[S], T], items: Sequence[S], jobs: int | None, *, lost: Callable[[S, str], T]) -> Iterator[T]:
+    """The results of `job` for every item, in their order, as they come, in so many processes (None: one per CPU; 1: this one).
+
+    `lost` makes a result for an item with which processes die.
+    """
+    processes = min(jobs or cpu_count() or 1, len(items))
+    if processes <= 1:
+        yield from map(job, items)
+        return
+    ready: dict[int, T] = {}
+    number = 0
+    for answered in Runner(_InOrder(job, items, lost), Processes(processes, spawn=False)).run():
+        ready |= {done.place.number: answer for done, answer in answered}
+        while number in ready:
+            yield ready.pop(number)
+            number += 1
 
 
-def _number(found: list[Variant]) -> Iterator[Variant]:
-    seen: dict[str, int] = {}
-    labels = [variant.label for variant in found]
-    for variant in found:
-        count = seen[variant.label] = seen.get(variant.label, 0) + 1
-        yield replace(variant, label=f"{variant.label} ({count})") if labels.count(variant.label) > 1 else variant
+def _each(job: Callable[[S], T], items: Sequence[S]) -> list[T]:
+    return [job(item) for item in items]

@@ -62,7 +62,7 @@ def test_best_strategy_of_a_large_space(
 def test_a_thinned_space_equals_exhaustive(capsys: pytest.CaptureFixture[str]) -> None:
     """Every 500th candidate of the large space, simulated one and all; how near the bounds are."""
     base = load("gpt3-175b-64x-a100", "training.global_batch=16")
-    some = [candidate.mapping() for candidate in Lattice(build(base))][3::500]
+    some = list(Lattice(build(base)))[3::500]
     zipped = {key: [settings[key] for settings in some] for key in some[0]}
     found = parsim.sweep({**base.document(), "study": {"zip": zipped}}, top=3)
     neighbours, bounder, everything, ratios = Neighbours(base), Bounder(), [], []

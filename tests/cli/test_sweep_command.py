@@ -10,7 +10,7 @@ import pytest
 
 from parsim.cli import execute
 from parsim.scenario import files
-from parsim.study.sweep.schema import schema
+from parsim.study.sweep.study_file import schema
 
 TINY = """\
 name: Four unit stages

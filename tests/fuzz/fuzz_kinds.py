@@ -233,7 +233,7 @@ KINDS = (
         "yaml",
         (seeds.COMPARISON,),
         ("compare {} --json --format none",),
-        "parsim.study.comparison_file:read",
+        "parsim.study.compare_variants:read",
         share=3,
     ),
     Kind(

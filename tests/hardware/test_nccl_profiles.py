@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from pair_formulas import Exchange, all_to_all_time, loop_time, pipeline_time, send_time
 
 from parsim.errors import TopologyError
 from parsim.hardware.nccl import p2p
-from parsim.hardware.nccl.estimate import MEASURED, NCCL, PROFILES, Estimate, choose, estimate, loop_time, profile
+from parsim.hardware.nccl.estimate import MEASURED, NCCL, PROFILES, Estimate, choose, estimate, profile
 from parsim.hardware.nccl.inputs import Graph, Heads, Inputs, Settings
 
 GB = 1e9
@@ -161,24 +162,10 @@ def test_estimate_adds_up():
 # point to point
 
 
-def test_chunks():
-    assert p2p.chunk(nvlink_only=True) == 512 * 1024
-    assert p2p.chunk(nvlink_only=False) == 128 * 1024
-
-
-@pytest.mark.parametrize(
-    ("given", "channels"),
-    [({"nvlinks": 12}, 32), ({"nvlinks": 18}, 64), ({"nvlinks": 1}, 2), ({}, 2), ({"nics": 1, "network": 25e9}, 2),
-     ({"nics": 1, "network": 50e9}, 4), ({"nics": 8, "network": 200e9}, 16)],
-)  # fmt: skip
-def test_channels_per_peer(given, channels):
-    assert p2p.channels_per_peer(**given) == channels
-
-
 def test_pipelined_broadcast():
-    assert p2p.pipeline_time(64 * MIB, MIB, 3, 25e9) == pytest.approx(2.76824064e-3, rel=1e-12)
-    assert p2p.pipeline_time(64 * MIB, 64, 3, 25e9) == pytest.approx(2.68435456e-3, rel=1e-5)
-    assert p2p.pipeline_time(MIB, MIB, 3, 25e9, step=1e-6) == pytest.approx(3 * MIB / 25e9 + 3e-6)
+    assert pipeline_time(64 * MIB, MIB, 3, 25e9) == pytest.approx(2.76824064e-3, rel=1e-12)
+    assert pipeline_time(64 * MIB, 64, 3, 25e9) == pytest.approx(2.68435456e-3, rel=1e-5)
+    assert pipeline_time(MIB, MIB, 3, 25e9, step=1e-6) == pytest.approx(3 * MIB / 25e9 + 3e-6)
 
 
 @pytest.mark.parametrize(
@@ -199,9 +186,9 @@ def test_send_rate(way, rate):
 def test_send_latency_and_cap():
     way = p2p.Way(48 * GB, hops=3e-6, crosses=True, cpu="amd", network_latency=20e-6)
     assert p2p.send_latency(way) == pytest.approx((5 + 3 + 2 + 20) * 1e-6)
-    assert p2p.send_time(way, 0, MEASURED) == p2p.send_latency(way)
+    assert send_time(way, 0, MEASURED) == p2p.send_latency(way)
     assert p2p.send_rate(way, MEASURED, connection_cap=13 * GB) == 13 * GB
-    assert p2p.send_time(way, 13 * GB, MEASURED, 13 * GB) == pytest.approx(1.00003)
+    assert send_time(way, 13 * GB, MEASURED, 13 * GB) == pytest.approx(1.00003)
 
 
 @pytest.mark.parametrize(
@@ -210,9 +197,9 @@ def test_send_latency_and_cap():
 )
 def test_all_to_all_over_nodes(nodes, nvlink_time, time, busbw):
     ranks, size = 8 * nodes, 1e9
-    group = p2p.Exchange(ranks, 8, p2p.Way(360 * GB), network=48 * GB)
+    group = Exchange(ranks, 8, p2p.Way(360 * GB), network=48 * GB)
     waiting = p2p.exchange_latency(ranks, 8, group.way, NCCL)
-    moving = p2p.all_to_all_time(group, size, NCCL) - waiting
+    moving = all_to_all_time(group, size, NCCL) - waiting
     assert size * 7 / ranks / (360 * GB) == pytest.approx(nvlink_time, rel=1e-4)
     assert moving == pytest.approx(size * (ranks - 8) / ranks / (48 * GB))
     if nodes == 2:
@@ -223,17 +210,17 @@ def test_all_to_all_over_nodes(nodes, nvlink_time, time, busbw):
 @pytest.mark.parametrize(("ranks", "bandwidth", "fixed"), [(2, 155, 75), (4, 199, 80), (8, 199, 110)])
 def test_all_to_all_inside_an_a100_node(ranks, bandwidth, fixed):
     """Fixed part with 45 us of Python (PKU-DAIR/Hetu-Galvatron, profiled node)."""
-    group = p2p.Exchange(ranks, ranks, p2p.Way(240 * GB, 0.6e-6, "nvlink3"))
-    small = p2p.all_to_all_time(group, 1, MEASURED)
+    group = Exchange(ranks, ranks, p2p.Way(240 * GB, 0.6e-6, "nvlink3"))
+    small = all_to_all_time(group, 1, MEASURED)
     assert small * 1e6 + 45 == pytest.approx(fixed, rel=0.06)
-    moving = p2p.all_to_all_time(group, GIB, MEASURED) - p2p.exchange_latency(ranks, ranks, group.way, MEASURED)
+    moving = all_to_all_time(group, GIB, MEASURED) - p2p.exchange_latency(ranks, ranks, group.way, MEASURED)
     assert GIB * (ranks - 1) / ranks / moving / GB == pytest.approx(bandwidth, rel=0.002)
 
 
 def test_all_to_all_waits_for_the_slower_wire():
-    inside = p2p.Exchange(16, 8, p2p.Way(10 * GB), network=1000 * GB)
-    moving = p2p.all_to_all_time(inside, 1e9, NCCL) - p2p.exchange_latency(16, 8, inside.way, NCCL)
+    inside = Exchange(16, 8, p2p.Way(10 * GB), network=1000 * GB)
+    moving = all_to_all_time(inside, 1e9, NCCL) - p2p.exchange_latency(16, 8, inside.way, NCCL)
     assert moving == pytest.approx(7 / 16 * 1e9 / (10 * GB))
-    capped = p2p.Exchange(16, 8, p2p.Way(360 * GB), network=48 * GB)
-    slow = p2p.all_to_all_time(capped, 1e9, NCCL, connection_cap=24 * GB) - p2p.exchange_latency(16, 8, capped.way, NCCL)
+    capped = Exchange(16, 8, p2p.Way(360 * GB), network=48 * GB)
+    slow = all_to_all_time(capped, 1e9, NCCL, connection_cap=24 * GB) - p2p.exchange_latency(16, 8, capped.way, NCCL)
     assert slow == pytest.approx(0.5e9 / (24 * GB))

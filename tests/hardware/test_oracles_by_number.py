@@ -24,13 +24,13 @@ from hardware_graphs import (
     switched,
     two_sockets,
 )
+from pair_formulas import pipeline_time
 
 from parsim import theory
 from parsim.hardware.collectives import Latencies
 from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.fabric.routes import join
 from parsim.hardware.flows import Flow
-from parsim.hardware.nccl import p2p
 from parsim.hardware.nccl.cost import collective_cost, group_of, inputs_of
 from parsim.hardware.nccl.estimate import NCCL, predict
 from parsim.hardware.nccl.inputs import Settings
@@ -89,7 +89,7 @@ def test_oracle_02_ring_all_gather_and_reduce_scatter():
 
 def test_oracle_03_broadcast_in_a_pipeline_of_chunks():
     """4 ranks, 64 MiB in chunks of 1 MiB, 25 GB/s: (64 + 2) * 2**20 / 25e9 = 2.76824064 ms; 2.68435456 ms in endless chunks."""
-    assert p2p.pipeline_time(64 * MIB, MIB, 3, 25e9) == exactly(2.76824064e-3)
+    assert pipeline_time(64 * MIB, MIB, 3, 25e9) == exactly(2.76824064e-3)
     assert theory.chain_broadcast_time(4, 64 * MIB, 25e9, MIB) == exactly(2.76824064e-3)
     assert ring_cost(switched(4, 25), (0, 1, 2, 3), "broadcast", 64 * MIB, NONE).time == exactly(2.68435456e-3)
 

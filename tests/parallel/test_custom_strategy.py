@@ -12,7 +12,7 @@ from parsim.cli import execute
 from parsim.errors import InputError
 from parsim.run import simulate
 from parsim.scenario import load
-from parsim.study.trials import trials
+from parsim.study.what_if import tried
 
 HEAD = """
 from parsim.parallel.ddp import DistributedDataParallel
@@ -80,7 +80,8 @@ def test_a_class_derived_from_a_shipped_one_does_the_same(tmp_path: Path, name: 
 
 
 def test_other_processes_read_the_file_too(tmp_path: Path) -> None:
-    first, second = trials(load(scenario(tmp_path, "mine.py:Same"), trust_code=True), [(), ("training.micro_batch=4",)], jobs=2)
+    mine = load(scenario(tmp_path, "mine.py:Same"), trust_code=True)
+    first, second = (one.answer for one in tried(mine, [(), ("training.micro_batch=4",)], jobs=2))
     assert first.step_time == simulate(tree("ddp")).step_time
     assert second.samples == 2 * first.samples
 

@@ -13,9 +13,8 @@ from matplotlib.patches import Rectangle
 
 from parsim.report.lanes import timeline_data
 from parsim.report.plots import style
-from parsim.report.plots.comparison import COLUMN, ComparedRun, breakdown_figure, collectives_figure, memory_figure
-from parsim.report.plots.comparison_timelines import timelines_figure
-from parsim.report.plots.figure import save
+from parsim.report.plots.comparison import ComparedRun, breakdown_figure, collectives_figure, memory_figure, timelines_figure
+from parsim.report.plots.figure import COLUMN, save
 from parsim.report.plots.tradeoff import RunPoint, front, pareto_figure
 from parsim.report.report import Report
 from parsim.report.timeline import COMMUNICATION, KEYS

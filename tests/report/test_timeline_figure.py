@@ -391,3 +391,21 @@ def test_recomputation_within_blocks_leaves_a_backward_one_box():
     assert backward.role == "backward"
     assert lane.compute["recompute"].seconds == pytest.approx(report.breakdown["recompute"])
     assert "other" not in lane.compute
+
+
+def test_a_steady_window_moved_to_zero_keeps_every_row_together():
+    data = timeline_data(simulate("gpt2-xl-gpipe-4x-v100", "parallel.pipeline.schedule=pipedream"))
+    moved = data.from_zero()
+    assert data.begin > 0.0
+    assert moved.begin == 0.0
+    assert moved.end == data.end - data.begin
+    rows = ("compute", "idle", "beside", "exposed")
+    assert any(lane.idle for lane in data.lanes)
+    for before, after in zip(data.lanes, moved.lanes, strict=True):
+        assert [box.begin for box in after.boxes] == pytest.approx([box.begin - data.begin for box in before.boxes])
+        for row in rows:
+            assert list(getattr(after, row)) == list(getattr(before, row))
+            for key, bars in getattr(before, row).items():
+                assert getattr(after, row)[key].begin == pytest.approx(bars.begin - data.begin)
+                assert getattr(after, row)[key].end == pytest.approx(bars.end - data.begin)
+    assert moved.from_zero() is moved

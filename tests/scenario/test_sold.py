@@ -17,7 +17,7 @@ from parsim.scenario.files import find, names, read
 from parsim.scenario.machines import machines
 from parsim.scenario.references import lookup
 from parsim.scenario.sold import oversold
-from parsim.study.fit import Question, scenario_of
+from parsim.study.fit_question import Question, scenario_of
 
 DEVICES = names("devices")
 

@@ -13,8 +13,7 @@ import pytest
 
 from parsim import ParsimError, compare, load, schedule, simulate, size, sweep
 from parsim.cli import execute
-from parsim.study.sweep.candidates import stamp
-from parsim.study.sweep.evaluation import evaluate_all
+from parsim.study.sweep.space import evaluate_all
 
 STRATEGY = """\
 from pathlib import Path
@@ -133,7 +132,7 @@ def test_trust_travels_with_a_candidate_and_not_with_a_scenario_file(folder: Pat
     """What a worker gets says itself whether it may run code; a resolved scenario does not."""
     study = sweep("job.yaml", "training.global_batch=2,4", trust_code=True)
     candidate = next(place.candidate for place in study.places if place.candidate is not None)
-    assert [row["status"] for row in evaluate_all([(candidate, {}), (candidate._replace(trust_code=False), {})], stamp())] == [
+    assert [row["status"] for row in evaluate_all([(candidate, {}), (candidate._replace(trust_code=False), {})])] == [
         "fits",
         "refused",
     ]

@@ -11,7 +11,7 @@ import pytest
 from parsim.cli import execute
 from parsim.scenario import files
 from parsim.study.compare import Comparison, compare
-from parsim.study.variants import variants
+from parsim.study.compare_variants import variants
 
 NAMES = files.names("comparisons")
 SLOW = ("tensor-across-nodes",)

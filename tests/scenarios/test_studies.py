@@ -8,7 +8,7 @@ import pytest
 
 import parsim
 from parsim.scenario import files
-from parsim.study.sweep.study import Study
+from parsim.study.sweep.sweep import Study
 
 NAMES = files.names("studies")
 SLOW = ("split-22b-on-eight-a100",)

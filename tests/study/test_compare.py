@@ -17,10 +17,11 @@ from parsim.errors import DeadlockError, InputError, ScenarioError
 from parsim.report import Report
 from parsim.run import simulate
 from parsim.scenario.load import load
-from parsim.study.compare import Comparison, Run, compare, is_argument, nothing_simulated
-from parsim.study.compare_figures import names
+from parsim.study.compare import Comparison, compare, is_argument, nothing_simulated
+from parsim.study.compare_files import names
 from parsim.study.compare_text import csv_text, markdown, text
-from parsim.study.differences import METRICS, Metric, Result, inputs, results
+from parsim.study.comparison import Run
+from parsim.study.differences import METRICS, Compared, Metric, inputs, results
 from parsim.study.winner import thriftiest, winner
 
 GIB = 2**30
@@ -234,7 +235,7 @@ def test_if_nothing_can_be_simulated_all_problems_are_said_once(small: str) -> N
 
 
 def test_a_deadlock_is_a_result(small: str) -> None:
-    stopped = Run("stuck", None, None, None, "the program waits for itself", (), stopped=True)
+    stopped = Run("stuck", None, "deadlock", None, None, "the program waits for itself")
     ran = compare(small, "training.mbs=1,2")[0]
     found = Comparison("two", [ran, stopped])
     assert [run.status for run in found] == ["fits", "deadlock"]
@@ -332,7 +333,7 @@ def test_who_needs_least_memory() -> None:
 
 
 def test_relative_differences_need_a_baseline_that_is_not_zero() -> None:
-    row = Result(Metric("x", "x", "s", lambda _: None), (0.0, 2.0, None), 0.0)
+    row = Compared(Metric("x", "x", "s", lambda _: None), (0.0, 2.0, None), 0.0)
     assert row.relative == (None, None, None)
     assert row.differences == (0.0, 2.0, None)
     (step, *_) = results([None, report(4.0, 1.0), report(5.0, 1.0)], 1, METRICS[:1])

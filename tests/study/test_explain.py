@@ -7,14 +7,12 @@ import pytest
 from parsim import load, simulate
 from parsim.cli import execute
 from parsim.report.plots.explanation import ChangeBar, tornado_figure
+from parsim.report.verdict import exposed_communication
 from parsim.scenario.build import build
 from parsim.scenario.files import names
-from parsim.study.assumptions import with_effects
-from parsim.study.explain import explain
-from parsim.study.explain_text import text
+from parsim.study.explain import explain, text
 from parsim.study.roofline import roofline
-from parsim.study.trials import trials
-from parsim.study.what_if import changes, scaled, what_ifs
+from parsim.study.what_if import changes, scaled, tried, what_ifs, with_effects
 from parsim.units import snapped
 
 QUICK = [name for name in names("scenarios") if not any(word in name for word in ("1024x", "64x", "512x", "280x", "16384x", "context"))]
@@ -60,29 +58,30 @@ def test_a_what_if_is_the_changed_scenario(name):
     scenario = load(name)
     report = simulate(scenario)
     found = what_ifs(scenario, report, jobs=1)
-    assert [one.effect for one in found if not one.trial.refused] == sorted(one.effect for one in found if not one.trial.refused)
+    assert [one.effect for one in found if not one.refused] == sorted(one.effect for one in found if not one.refused)
     for one in found:
-        if not one.trial.refused:
+        if not one.refused:
             changed = simulate(name, *one.change.overrides)
             per_sample = changed.step_time / changed.measured.model.samples_per_step
             assert one.step_time == pytest.approx(per_sample * report.measured.model.samples_per_step, rel=1e-12), one.change
-            assert one.trial.peak == changed.peak_memory
+            assert one.peak == changed.peak_memory
 
 
 def test_a_free_network_leaves_no_communication():
     report = simulate("bert-ddp-8x-v100-pcie")
     free = next(one for one in what_ifs(load("bert-ddp-8x-v100-pcie"), report, jobs=1) if one.change.name.startswith("a network"))
     assert report.breakdown["data_comm"] > 0.2 * report.step_time
-    assert free.trial.communication < 0.002 * free.step_time
+    left = simulate("bert-ddp-8x-v100-pcie", *free.change.overrides)
+    assert exposed_communication(left.breakdown) < 0.002 * free.step_time
 
 
 def test_twice_the_micro_batches_by_the_closed_form():
     # (m + p - 1) (tF + tB): 11 x 3 = 33 for m = 8, 19 x 3 = 57 for m = 16, half of which is for the same samples
     scenario = load("pipeline-unit-1f1b")
     words = ("training.global_batch=16",)
-    [trial] = trials(scenario, [words])
-    assert trial.step_time == pytest.approx(57.0)
-    assert trial.seconds_per_sample * 8 == pytest.approx(28.5)
+    [twice] = [one.answer for one in tried(scenario, [words])]
+    assert twice.step_time == pytest.approx(57.0)
+    assert twice.seconds_per_sample * 8 == pytest.approx(28.5)
 
 
 def test_measured_stages_are_asked_nothing_about_devices():
@@ -98,9 +97,10 @@ def test_scaling_builds_on_what_the_scenario_changes_already():
     assert scaled(load("gpt2-ddp-4x-a100", f"{path}=x0.5"), path, 1.5) == f"{path}=x0.75"
     assert scaled(load("gpt2-ddp-4x-a100", f"{path}=1000 GB/s"), path, 1.5) == f"{path}=1500 GB/s"
     slower = simulate("gpt2-ddp-4x-a100", f"{path}=x0.5")
-    [trial] = trials(load("gpt2-ddp-4x-a100", f"{path}=x0.5"), [(scaled(load("gpt2-ddp-4x-a100", f"{path}=x0.5"), path, 2.0),)])
-    assert trial.step_time == pytest.approx(simulate("gpt2-ddp-4x-a100").step_time, rel=1e-12)
-    assert slower.step_time > trial.step_time
+    halved = load("gpt2-ddp-4x-a100", f"{path}=x0.5")
+    [again] = [one.answer for one in tried(halved, [(scaled(halved, path, 2.0),)])]
+    assert again.step_time == pytest.approx(simulate("gpt2-ddp-4x-a100").step_time, rel=1e-12)
+    assert slower.step_time > again.step_time
 
 
 def test_the_assumptions_are_sorted_by_effect():

@@ -10,7 +10,8 @@ from parsim.errors import InputError, ScenarioError
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.files import parse_text
-from parsim.study.fit import Question, _more_gpus, find_alternatives, find_maximum, fit, scenario_of
+from parsim.study.fit import find_alternatives, find_maximum, fit
+from parsim.study.fit_question import Question, more_gpus, scenario_of
 from parsim.study.fit_text import document, text, yaml
 from parsim.study.search.bounds import Bounder
 
@@ -244,6 +245,6 @@ def test_the_verdict_is_printed_before_anything_else_is_tried(monkeypatch, capsy
 
 
 def test_more_gpus_are_more_than_there_are():
-    changes = [change for _, change, _ in _more_gpus(Question("gpt2", "8x a100-80gb"), 8)]
+    changes = [change for _, change, _ in more_gpus(Question("gpt2", "8x a100-80gb"), 8)]
     assert "2 x dgx-a100-80gb" in changes
     assert not any(change.startswith("1 x ") for change in changes)

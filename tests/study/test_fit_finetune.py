@@ -10,7 +10,8 @@ from parsim.cli import execute
 from parsim.errors import ScenarioError
 from parsim.run import simulate
 from parsim.scenario import load
-from parsim.study.fit import Question, fit, scenario_of
+from parsim.study.fit import fit
+from parsim.study.fit_question import Question, scenario_of
 from parsim.study.fit_text import document, text
 from parsim.units import format_bytes
 

@@ -15,13 +15,13 @@ from parsim.run import step_of
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.scenario.neighbours import Neighbours
-from parsim.study.search.incumbents import dominates
 from parsim.study.search.lattice import Lattice, Ranges, divisors
-from parsim.study.sweep.candidates import Candidate, Place
-from parsim.study.sweep.choice import QUESTIONS, Bounded, Job, Question, Work
-from parsim.study.sweep.least import Least
-from parsim.study.sweep.objective import Objective, objective, scores
-from parsim.study.sweep.row import Row
+from parsim.study.search.search import dominates
+from parsim.study.sweep.choice import Bounded
+from parsim.study.sweep.prover import QUESTIONS, Least, Question
+from parsim.study.sweep.rows import Objective, Row, objective, scores
+from parsim.study.sweep.space import Candidate, Place
+from parsim.study.variants import Job, Work
 
 CAPACITY = 100
 STEP, MEMORY = objective("step_time"), objective("peak_memory")
@@ -97,7 +97,7 @@ def chosen(
         if job.question == "row":
             assert job.place.number not in rows, "asked twice"
             rows[job.place.number] = values(job.place, answer)
-        choice.tell(job, answer)
+        choice.tell([(job, answer)])
 
 
 def entries_of(draw: random.Random, size: int) -> list[Entry | None]:
@@ -207,7 +207,7 @@ NARROW = Ranges(strategy=("ddp", "zero1", "fsdp"), recompute=("none", "full"), l
 
 @pytest.fixture(scope="module")
 def small() -> list[dict[str, Any]]:
-    return [candidate.mapping() for candidate in Lattice(build(load(SMALL)), NARROW)]
+    return list(Lattice(build(load(SMALL)), NARROW))
 
 
 def swept(base: Mapping[str, Any], some: Sequence[Mapping[str, Any]], **how: Any) -> parsim.study.sweep.study.Study:
@@ -273,7 +273,7 @@ def test_a_thinned_space_of_175b_equals_exhaustive() -> None:
         tensor=(4, 8), pipeline=(8, 16), micro_batch=(1, 2), schedule=("interleaved",), virtual_stages=(2, 6), strategy=("zero1",),
         recompute=("selective",), sequence_parallel=(True,),
     )  # fmt: skip
-    some = [candidate.mapping() for candidate in Lattice(build(base), narrow)]
+    some = list(Lattice(build(base), narrow))
     found, everything = swept(base.document(), some, top=2), simulated(base.document(), some)
     assert best(found, 2) == everything[:2]
     assert found.counts()["judged"] + found.counts()["simulated"] < len(some) / 2
@@ -286,7 +286,7 @@ def test_the_lattice_of_175b_on_64_gpus_has_ten_thousand_candidates() -> None:
     lattice = Lattice(build(load("gpt3-175b-64x-a100")))
     candidates = list(lattice)
     assert len(candidates) >= 10_000
-    assert len({repr(sorted(map(repr, candidate.changes))) for candidate in candidates}) == len(candidates)
+    assert len({repr(sorted(map(repr, candidate.items()))) for candidate in candidates}) == len(candidates)
     assert lattice.skipped["tensor groups larger than 8 GPUs"] == 3  # 16, 32, 64
 
 
@@ -299,7 +299,7 @@ def test_every_candidate_uses_all_gpus_and_the_whole_batch(small: list[dict[str,
 
 def test_rules_leave_out_what_the_scenario_would_refuse() -> None:
     lattice = Lattice(build(load(SMALL)), Ranges(tensor=(1, 5, 8), pipeline=(1, 2, 8), virtual_stages=(1, 2, 3)))
-    sizes = {(c.mapping()["parallel.tensor.size"], c.mapping()["parallel.pipeline.size"]) for c in lattice}
+    sizes = {(c["parallel.tensor.size"], c["parallel.pipeline.size"]) for c in lattice}
     assert sizes == {(1, 1), (1, 2)}
     assert lattice.skipped["12 heads / tensor size 5 is not whole"] == 1
     assert lattice.skipped["12 heads / tensor size 8 is not whole"] == 1

@@ -15,9 +15,8 @@ from parsim.run import step_of
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.study.search.bounds import Bounder, closed
-from parsim.study.search.chains import levels, longest
+from parsim.study.search.chains import ends, levels, longest, walked
 from parsim.study.search.lanes import after, moves
-from parsim.study.search.slots import ends, walked
 
 ROUNDING = 1 + 1e-9
 
@@ -32,7 +31,7 @@ def check(built, step=None):
     cheap, tight, found = bounder.bounds(built), bounder.tight(built), step or step_of(built)
     peak, memory = max(found.peaks.values()), found.memory
     chained = bounder.chained(built)
-    quick = closed(bounder.shared.pieces(built))
+    quick = closed(bounder.cache.costs(built))
     assert cheap.step_time == (0.0 if cheap.surely_full else quick)
     assert quick <= tight <= chained <= found.step_time * ROUNDING
     assert cheap.peak_memory <= peak

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parsim.errors import ScenarioError
 from parsim.scenario.schema import leaves
 from parsim.study.sweep.constraint import constraint
-from parsim.study.sweep.dimension import BYTES, FLOPS, MONEY, NUMBER, RATE, TIME, quantity
+from parsim.study.sweep.metrics import BYTES, FLOPS, MONEY, NUMBER, RATE, TIME, quantity
 from parsim.study.sweep.vocabulary import Stage, UnknownWord, Word, find
 
 KNOWN: dict[str, Any] = {

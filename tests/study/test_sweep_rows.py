@@ -16,20 +16,16 @@ from hypothesis import strategies as st
 import parsim
 from parsim.errors import DeadlockError, InputError, ParsimError, ScenarioError
 from parsim.run import simulate
-from parsim.study.search.incumbents import dominates
-from parsim.study.sweep.candidates import Place, Space
-from parsim.study.sweep.choice import QUESTIONS, Bounded, Everything
-from parsim.study.sweep.crews import Crew
-from parsim.study.sweep.evaluation import ForeignWorkerError, evaluate, evaluate_all
-from parsim.study.sweep.journal import Journal
-from parsim.study.sweep.least import Least
+from parsim.study.search.search import dominates, ranked
+from parsim.study.sweep.choice import Bounded, Everything
 from parsim.study.sweep.metrics import METRICS, NAMED, figures
-from parsim.study.sweep.objective import objective
-from parsim.study.sweep.prover import Given
-from parsim.study.sweep.ranking import ranked
-from parsim.study.sweep.row import Row, without_report
-from parsim.study.sweep.runner import Runner
+from parsim.study.sweep.prover import QUESTIONS, CallersBounds, Least
+from parsim.study.sweep.rows import Journal, Row, objective
+from parsim.study.sweep.rows import row as result
+from parsim.study.sweep.space import Place, Space, evaluate, evaluate_all
 from parsim.study.sweep.study_file import definition_of
+from parsim.study.variants import Outcome, Runner
+from parsim.study.workers import Crew, ForeignWorkerError, at_work
 
 TINY: dict[str, Any] = {
     "model": {"stages": [{"forward": "1 s", "backward": "2 s", "activation": "1 GiB"}]},
@@ -216,7 +212,7 @@ def test_a_row_says_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     one = place(TINY)
     assert one.candidate is not None
     assert evaluate(one.candidate, one.settings)["status"] == "fits"
-    monkeypatch.setattr("parsim.run.simulate", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("parsim.study.variants.simulate", lambda *_, **__: 1 / 0)
     row = evaluate(one.candidate, one.settings)
     assert (row["status"], row["reason"]) == ("failed", "internal error: ZeroDivisionError: division by zero")
     assert set(row) >= set(NAMED)
@@ -229,7 +225,7 @@ def test_a_deadlock_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def stuck(*_: Any, **__: Any) -> None:
         raise DeadlockError("the program waits for itself\nrank 0 | F0.0")
 
-    monkeypatch.setattr("parsim.run.simulate", stuck)
+    monkeypatch.setattr("parsim.study.variants.simulate", stuck)
     assert one.candidate is not None
     row = evaluate(one.candidate, one.settings)
     assert (row["status"], row["reason"]) == ("deadlock", "the program waits for itself")
@@ -239,7 +235,7 @@ def test_a_deadlock_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_with_another_parsim_is_not_believed() -> None:
     one = place(TINY)
     with pytest.raises(ForeignWorkerError, match=r"a worker has parsim version .*, not 9\.9"):
-        evaluate_all([(one.candidate, one.settings)] if one.candidate is not None else [], ("9.9", "abc"))
+        at_work(("9.9", "abc"), evaluate_all, [(one.candidate, one.settings)])
 
 
 # journal
@@ -251,8 +247,7 @@ def journal(path: Path, **other: Any) -> Journal:
 
 
 def row(key: str) -> Row:
-    found = without_report(key, "fits", {}, "")
-    return {**found, "step_time_s": 1.0, "fits": True}
+    return {**result(key, {}, Outcome("fits")), "step_time_s": 1.0, "fits": True}
 
 
 @given(cut=st.integers(1, 1500))
@@ -384,7 +379,7 @@ def test_rows_without_a_study_are_nobodys(tmp_path: Path) -> None:
 
 def test_a_second_question_simulates_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = every(TINY, *WORDS, out=tmp_path)
-    monkeypatch.setattr("parsim.run.simulate", lambda *_, **__: pytest.fail("simulated again"))
+    monkeypatch.setattr("parsim.study.variants.simulate", lambda *_, **__: pytest.fail("simulated again"))
     second = every(TINY, *WORDS, out=tmp_path, where="gbs > 4", maximise="samples_per_s")
     assert second.rows == first.rows[2:]
     assert second.best is not None
@@ -436,11 +431,11 @@ def test_bounds_of_the_bill_and_of_sizes(name: str, kept: int, monkeypatch: pyte
         return Least(0.0, gpus=least, bill={metric.name: least})
 
     places = list(Space(definition_of(TINY).changed(arguments=["training.global_batch=4,8,16,32"])).places(()))
-    choice = Bounded(places, Given(bound), [objective(name)], lambda place, _: (costs[place.settings["training.global_batch"]],), 2)
+    choice = Bounded(places, CallersBounds(bound), [objective(name)], lambda place, _: (costs[place.settings["training.global_batch"]],), 2)
     simulated = []
     while found := choice.take(dict.fromkeys(QUESTIONS, 1)):
         simulated += [job.place for job in found]
-        choice.tell(found[0], {})
+        choice.tell([(found[0], {})])
     assert len(simulated) == kept
     assert [place.settings["training.global_batch"] for place in simulated] == [4, 8]
     assert len(choice.passed) == 2
@@ -460,8 +455,10 @@ def test_a_bound_that_a_simulation_contradicts_is_an_error_and_no_answer() -> No
         parsim.sweep(TINY, "training.global_batch=4", bound=lambda _: Least(22.0))
 
 
-def test_a_runner_tells_every_row_once() -> None:
+def test_a_runner_tells_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
     places = list(Space(definition_of(TINY).changed(arguments=WORDS)).places(()))
-    recorded: list[int] = []
-    runner = Runner(Everything(iter(places)), Crew(), lambda found: recorded.extend(place.number for place, _ in found))
-    assert [place.number for place, _ in runner.run()] == recorded == list(range(6))
+    told: list[int] = []
+    queue = Everything(iter(places))
+    monkeypatch.setattr(queue, "tell", lambda answered: told.extend(job.place.number for job, _ in answered), raising=True)
+    came = [job.place.number for answered in Runner(queue, Crew()).run() for job, _ in answered]
+    assert came == told == list(range(6))

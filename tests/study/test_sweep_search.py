@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import parsim
-from parsim.study.sweep.candidates import Space
+from parsim.study.sweep.space import Space
 from parsim.study.sweep.study_file import definition_of
 
 WORDS = ("tp=1,2,4", "mbs=2,4,8", "recompute=none,full")

@@ -12,10 +12,9 @@ from parsim.errors import ScenarioError
 from parsim.scenario import files
 from parsim.scenario.json_schema import STUDY_FILE
 from parsim.scenario.load import load
-from parsim.study.sweep.candidates import Space
 from parsim.study.sweep.metrics import ALIASES, METRICS
-from parsim.study.sweep.schema import FILE, schema, text
-from parsim.study.sweep.study_file import definition_of
+from parsim.study.sweep.space import Space
+from parsim.study.sweep.study_file import FILE, definition_of, schema, text
 from parsim.study.sweep.sweep import conditions
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -333,16 +333,3 @@ def _gain(inputs: Inputs, choice: Choice, used: Profile) -> float:
         return heads.unquantised / heads.speed
     graph = (inputs.tree or inputs.ring) if choice.algorithm == "tree" else inputs.ring
     return graph.gain if used.real_rate else 1.0
-
-
-def loop_time(one: Estimate, issue: float = 38e-6, call: float = 8e-6) -> float:
-    """Time per collective in a loop that a host drives without waiting: the slower of host and device [s].
-
-    The defaults are those of a Python framework (stas00/ml-engineering, H200 sweep).
-
-    Args:
-        one: the collective.
-        issue: what the host needs to issue one call [s].
-        call: what every call adds on the device [s].
-    """
-    return max(issue, one.time + call)

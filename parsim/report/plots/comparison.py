@@ -1,21 +1,22 @@
-"""Runs side by side: where their steps go, what their memory is made of, what their collectives take."""
+"""Runs side by side: where their steps go, what their memory is made of, what their collectives take, their timelines."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
+from matplotlib.patches import Rectangle
 
+from parsim.report.lanes import TimelineData
 from parsim.report.measured import AT_PEAK
 from parsim.report.plots import style
-from parsim.report.plots.figure import dress, fonts, grid, new_figure, round_ticks
+from parsim.report.plots.figure import PRINT_SIZE, dress, entries_of, font_size, grid, is_narrow, legend, new_figure, printed, round_ticks
+from parsim.report.plots.timeline import plot_timeline
 from parsim.report.quantities import GIB, gib, seconds, time_unit
 from parsim.report.timeline import KEYS
 from parsim.report.verdict import WORDS, shortened
@@ -26,16 +27,12 @@ if TYPE_CHECKING:
 
     from parsim.report.timeline import Floats
 
-COLUMN = 3.5
-"""width of a column of a paper [inch]; up to half more, figures are drawn for it"""
-_FONT = 7.5
 _BAR, _ROW = 0.74, 0.24
 """height of a bar in rows, and of a row [inch]"""
 _GAP = 0.5
 """rows between the devices of one run and of the next"""
 _FRAME = 0.75
 """axis and its label [inch]"""
-_LEGEND_ROW = 0.17
 _PALE = 0.45
 """opacity of what does not fit"""
 _DEVICES = 32
@@ -74,46 +71,9 @@ class ComparedRun:
         return self.label if self.fits else f"{self.label} ✗"
 
 
-@contextmanager
-def printed(text: str) -> Iterator[None]:
-    """Draw with letters of the size that journals print."""
-    with fonts(text), mpl.rc_context({"font.size": _FONT, "hatch.linewidth": 0.4}):
-        yield
-
-
-def is_narrow(width: float) -> bool:
-    """Whether a figure is as wide as a column."""
-    return width < 1.5 * COLUMN
-
-
 def wrapped(label: str, width: float) -> str:
     """A label in lines that leave room for the bars."""
     return fill(label, 16 if is_narrow(width) else 28, break_on_hyphens=False)
-
-
-def legend(figure: Figure, handles: Mapping[str, Any], width: float, above: float) -> None:
-    """One legend, label -> handle, under `above` inches of figure, which becomes as high as both need."""
-    lines = -(-len(handles) // legend_columns(list(handles), width)) if handles else 0
-    figure.set_figheight(above + _LEGEND_ROW * lines)
-    if handles:
-        figure.legend(
-            handles.values(), handles.keys(), loc="outside lower left", ncols=legend_columns(list(handles), width), frameon=False,
-            fontsize="small", labelcolor=style.INK, handlelength=1.6, columnspacing=1.2,
-        )  # fmt: skip
-
-
-def legend_columns(labels: Sequence[str], width: float) -> int:
-    """How many entries stand beside each other."""
-    widest = max(map(len, labels), default=1)
-    return max(1, min(len(labels), int(width / (0.062 * widest + 0.42))))
-
-
-def entries_of(ax: Axes) -> dict[str, Any]:
-    """Label -> handle, each once."""
-    handles: dict[str, Any] = {}
-    for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-        handles.setdefault(label, handle)
-    return handles
 
 
 def height(rows: float) -> float:
@@ -197,7 +157,7 @@ def collectives_figure(entries: Sequence[ComparedRun], *, width: float = 7.0) ->
         for (kind, axis), group in groups.items():
             ax.annotate(
                 f"{_spoken(kind)}, {axis}", (0.0, place), xycoords=("axes fraction", "data"), fontweight="bold", va="center",
-                color=style.INK, fontsize=_FONT,
+                color=style.INK, fontsize=PRINT_SIZE,
             )  # fmt: skip
             colour = style.PURPLE if axis == "pipeline" else style.VERMILION
             for entry, busy, shown in group:
@@ -247,7 +207,7 @@ def _communication(ax: Axes, place: float, busy: float, shown: float, colour: st
 def _total(ax: Axes, place: float, end: float, text: str, *, fits: bool) -> None:
     ax.annotate(
         text if fits else f"{text}, does not fit", (end, place), xytext=(3, 0), textcoords="offset points", va="center",
-        color=style.INK if fits else style.CAPACITY, fontsize=_FONT,
+        color=style.INK if fits else style.CAPACITY, fontsize=PRINT_SIZE,
         bbox={"facecolor": (style.PAPER, 0.8), "edgecolor": "none", "pad": 0.3},
     )  # fmt: skip
 
@@ -348,3 +308,78 @@ def _spoken(kind: str) -> str:
     return {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter", "all_to_all": "AllToAll"}.get(
         kind, kind.replace("_", " ").capitalize()
     )
+
+
+_LANE_ROW = 0.16
+"""height of one row of a rank [inch]"""
+_PANEL_HEAD = 0.34
+_PANEL_FOOT = 0.55
+_LEGEND_ROOM = 1.5
+_ABOVE_BARS = 2.5
+"""drawn over bars and under numbers"""
+
+
+def timelines_figure(entries: Sequence[tuple[str, TimelineData, bool]], *, width: float = 7.0) -> Figure:
+    """Label, lanes and whether it fits, one panel each; all begin at 0 and the longest sets the axis.
+
+    Of a schedule without a flush its steady window is drawn.
+    """
+    data = [lanes.from_zero() for _, lanes, _ in entries]
+    longest = max((one.end for one in data), default=1.0)
+    heights = [_PANEL_HEAD + _LANE_ROW * math.fsum(_row_heights(one)) for one in data]
+    with printed("".join(label for label, _, _ in entries)):
+        # numbers are placed by sizes on paper, so there must be room for a legend before it is known
+        figure = new_figure(width, math.fsum(heights) + _PANEL_FOOT + _LEGEND_ROOM)
+        axes = list(figure.subplots(len(data), 1, height_ratios=heights, squeeze=False).flat)
+        handles: dict[str, Any] = {}
+        for ax, one, (label, _, fits) in zip(axes, data, entries, strict=True):
+            # all panels get the longest one's end: the same unit, ticks and room for numbers; what is too much is covered
+            names = [lane.who.name for lane in one.lanes]  # what each rank stands for would take the width of the bars
+            plot_timeline(replace(one, title="", note="", end=longest), ax, size=font_size(width), labels=names)
+            handles |= _legend_of(ax, figure)
+            _cover(ax, one.end, longest)
+            _title(ax, label, one.end - one.begin, fits=fits)
+            _small(ax, last=ax is axes[-1], narrow=is_narrow(width))
+        legend(figure, handles, width, math.fsum(heights) + _PANEL_FOOT)
+    return figure
+
+
+def _row_heights(data: TimelineData) -> list[float]:
+    return [1.45 + 0.42 * len(data.rows) for _ in data.lanes]
+
+
+def _legend_of(ax: Axes, figure: Figure) -> dict[str, Any]:
+    """Remove the legend of a panel and return its entries, label -> handle."""
+    own = ax.get_legend()
+    handles: dict[str, Any] = {}
+    for one in [*figure.legends, *([] if own is None else [own])]:
+        handles |= {text.get_text(): handle for text, handle in zip(one.get_texts(), one.legend_handles, strict=True)}
+        one.remove()
+    return handles
+
+
+def _cover(ax: Axes, end: float, longest: float) -> None:
+    """Paper over what lies behind the end of a shorter run: it is no bubble."""
+    factor = time_unit(longest).factor
+    low, high = sorted(ax.get_ylim())
+    if end < longest:
+        ax.add_patch(
+            Rectangle((end / factor, low), (longest - end) / factor, high - low, facecolor=style.PAPER, linewidth=0, zorder=_ABOVE_BARS)
+        )
+    ax.axvline(end / factor, color=style.INK, linewidth=0.9, zorder=_ABOVE_BARS)
+
+
+def _title(ax: Axes, label: str, duration: float, *, fits: bool) -> None:
+    colour = style.INK if fits else style.CAPACITY
+    text = f"{label}: {seconds(duration)}" if fits else f"{label}: {seconds(duration)}, does not fit"
+    ax.set_title(text, loc="left", color=colour, fontsize="medium", fontweight="bold", pad=3)
+    ax.set_title("", loc="right")
+
+
+def _small(ax: Axes, *, last: bool, narrow: bool) -> None:
+    round_ticks(ax.xaxis, 5 if narrow else 10)
+    ax.tick_params(axis="y", labelsize="x-small" if narrow else "small")
+    if not last:
+        ax.set_xlabel("")
+        ax.tick_params(labelbottom=False, bottom=False)
+        ax.spines["bottom"].set_visible(False)

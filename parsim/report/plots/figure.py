@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from io import BytesIO
@@ -42,6 +42,13 @@ _WIDE_FONTS = (
 )
 """Tried in this order for what DejaVu Sans lacks."""
 
+
+COLUMN = 3.5
+"""width of a column of a paper [inch]; up to half more, figures are drawn for it"""
+PRINT_SIZE = 7.5
+"""of letters in journals [pt]"""
+_LEGEND_ROW = 0.17
+"""[inch]"""
 
 Drawing = Figure
 """a figure's type, for rooms that draw nothing themselves"""
@@ -232,6 +239,43 @@ def names_in_latex() -> Iterator[None]:
         yield
     finally:
         module._tex_escape = before  # noqa: SLF001
+
+
+@contextmanager
+def printed(text: str) -> Iterator[None]:
+    """Draw with letters of the size that journals print."""
+    with fonts(text), mpl.rc_context({"font.size": PRINT_SIZE, "hatch.linewidth": 0.4}):
+        yield
+
+
+def is_narrow(width: float) -> bool:
+    """Whether a figure is as wide as a column."""
+    return width < 1.5 * COLUMN
+
+
+def legend(figure: Figure, handles: Mapping[str, Any], width: float, above: float) -> None:
+    """One legend, label -> handle, under `above` inches of figure, which becomes as high as both need."""
+    lines = -(-len(handles) // legend_columns(list(handles), width)) if handles else 0
+    figure.set_figheight(above + _LEGEND_ROW * lines)
+    if handles:
+        figure.legend(
+            handles.values(), handles.keys(), loc="outside lower left", ncols=legend_columns(list(handles), width), frameon=False,
+            fontsize="small", labelcolor=style.INK, handlelength=1.6, columnspacing=1.2,
+        )  # fmt: skip
+
+
+def legend_columns(labels: Sequence[str], width: float) -> int:
+    """How many entries stand beside each other."""
+    widest = max(map(len, labels), default=1)
+    return max(1, min(len(labels), int(width / (0.062 * widest + 0.42))))
+
+
+def entries_of(ax: Axes) -> dict[str, Any]:
+    """Label -> handle, each once."""
+    handles: dict[str, Any] = {}
+    for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+        handles.setdefault(label, handle)
+    return handles
 
 
 def save(figure: Figure, kind: Kind = "svg", *, inline: bool = False, dpi: float = 150.0) -> bytes:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from matplotlib.transforms import Bbox
 
 from parsim.report.plots import style
-from parsim.report.plots.comparison import entries_of, legend, printed
-from parsim.report.plots.figure import new_figure, plane, round_ticks
+from parsim.report.plots.figure import entries_of, legend, new_figure, plane, printed, round_ticks
 from parsim.report.quantities import GIB, gib, number, time_unit
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ that order is live at one moment; the caching allocator reserves no less, and co
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import fsum, inf
 
@@ -24,9 +25,9 @@ from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
 from parsim.report.memory_facts import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
 from parsim.scenario.built import Built
+from parsim.study.search.chains import Walked, ends, fullest, walk, walked
+from parsim.study.search.cost_cache import CandidateCosts, CostCache
 from parsim.study.search.lanes import chained
-from parsim.study.search.pieces import Pieces, Shared
-from parsim.study.search.slots import Walked, ends, fullest, walk, walked
 
 ROUNDING_ERRORS = 1e-9
 """relative; sums are taken in another order here than by the engine"""
@@ -58,37 +59,37 @@ class Bounder:
     """Bounds of neighbours: what they have in common is found once."""
 
     def __init__(self) -> None:
-        self.shared = Shared()
+        self.cache = CostCache()
 
     def bounds(self, built: Built) -> Bounds:
         """The cheap bound of the step and that of the memory. Raises `PlanError` for what no plan exists for.
 
         The step of what surely does not fit is not bounded here.
         """
-        pieces = self.shared.pieces(built)
+        costs = self.cache.costs(built)
         training = built.training
         capacity = _capacity(built)
         tokens = float(training.global_batch * training.mean_length) if built.model.sequence else None
-        peak = memory(pieces)
-        step_time = closed(pieces) if peak <= capacity else 0.0  # whoever cares for what cannot fit asks for a tighter one
+        peak = memory(costs)
+        step_time = closed(costs) if peak <= capacity else 0.0  # whoever cares for what cannot fit asks for a tighter one
         return Bounds(step_time, peak, capacity, training.global_batch, tokens, len(built.gpus))
 
     def surely_full(self, built: Built) -> bool:
         """Whether it cannot fit; no transfer is priced for it. Raises as `bounds`."""
-        return memory(self.shared.pieces(built)) > _capacity(built)
+        return memory(self.cache.costs(built)) > _capacity(built)
 
     def tight(self, built: Built) -> float:
         """The longest chain through the whole schedule [s]; not below the cheap bound."""
-        pieces = self.shared.pieces(built)
-        return max(closed(pieces), longest(pieces))
+        costs = self.cache.costs(built)
+        return max(closed(costs), longest(costs))
 
     def chained(self, built: Built) -> float:
         """The longest chain through all lanes of the schedule [s]; not below the tight bound."""
-        pieces = self.shared.pieces(built)
-        least, order = max(closed(pieces), longest(pieces)), _order(pieces)
+        costs = self.cache.costs(built)
+        least, order = max(closed(costs), longest(costs)), _order(costs)
         if order is None or built.parallelism.data.strategy in CENTRAL:
             return least
-        return max(least, chained(pieces, order) * (1 - ROUNDING_ERRORS))
+        return max(least, chained(costs, order) * (1 - ROUNDING_ERRORS))
 
 
 def _capacity(built: Built) -> int:
@@ -98,36 +99,35 @@ def _capacity(built: Built) -> int:
 # -- step time --------------------------------------------------------------------------------------------------------
 
 
-def closed(pieces: Pieces) -> float:
+def closed(costs: CandidateCosts) -> float:
     """Fill, a rank's own passes, drain, end of the step: the largest over the ranks [s]."""
-    plan = pieces.plan
+    plan = costs.plan
     if plan.asynchronous:
-        return _steady(pieces)
-    fill, drain, rest = _ways(pieces)
+        return _steady(costs)
+    fill, drain, rest = _ways(costs)
     compute, queues = [], []
     drained = 0.0
     for p, row in enumerate(plan.slots):
         first, last = row[0], row[-1]
-        own = fsum(_passes(pieces, kind, stage) for kind, stage in {(slot.kind, slot.stage): None for slot in row})
+        own = fsum(_passes(costs, kind, stage) for kind, stage in {(slot.kind, slot.stage): None for slot in row})
         done = own + (fill[first.stage] if first.kind == "F" else 0.0)
         compute.append(done)
-        drained = max(
-            drained, done + (rest[last.stage] if last.kind == "F" else drain[last.stage] if last.kind in GRADIENTS_OF_INPUTS else 0.0)
-        )
-        queues.append(-inf if last.kind == "F" else _queue(pieces, p, last.stage, last.kind, done))
-    queued = max(fsum(r.each for r in stage.reductions.values()) for stage in pieces.times) * plan.training.micro_batches
-    return max(_finished(pieces, compute, queues), drained + _least_ending(pieces), queued) * (1 - ROUNDING_ERRORS)
+        behind = rest[last.stage] if last.kind == "F" else drain[last.stage] if last.kind in GRADIENTS_OF_INPUTS else 0.0
+        drained = max(drained, done + behind)
+        queues.append(-inf if last.kind == "F" else _queue(costs, p, last.stage, last.kind, done))
+    queued = max(fsum(r.each for r in stage.reductions.values()) for stage in costs.times) * plan.training.micro_batches
+    return max(_finished(costs, compute, queues), drained + _least_ending(costs), queued) * (1 - ROUNDING_ERRORS)
 
 
-def _queue(pieces: Pieces, p: int, stage: int, kind: str, done: float) -> float:
+def _queue(costs: CandidateCosts, p: int, stage: int, kind: str, done: float) -> float:
     """When the queue of gradients is empty [s], the stage's last backward having ended at `done`; -inf: nothing is in it.
 
     The first bucket cannot be full before that backward begins, the last one not before its last block begins.
     """
-    reduction = pieces.times[p].reductions.get(stage)
+    reduction = costs.times[p].reductions.get(stage)
     if reduction is None:
         return -inf
-    chunk = pieces.chunks[stage]
+    chunk = costs.chunks[stage]
     begun, final = (
         max(chunk.seconds[kind], chunk.seconds[kind.lower()]),
         max(chunk.entering.seconds[kind], chunk.entering.seconds[kind.lower()]),
@@ -135,57 +135,57 @@ def _queue(pieces: Pieces, p: int, stage: int, kind: str, done: float) -> float:
     return max(done - final + reduction.last, done - begun + reduction.total)
 
 
-def _passes(pieces: Pieces, kind: str, stage: int) -> float:
+def _passes(costs: CandidateCosts, kind: str, stage: int) -> float:
     """All passes of one kind on a stage. A smaller last micro-batch is left out."""
-    seconds, training = pieces.chunks[stage].seconds, pieces.plan.training
+    seconds, training = costs.chunks[stage].seconds, costs.plan.training
     count = training.micro_batches - bool(training.last_micro_batch)
     return seconds[kind.lower()] + (count - 1) * seconds[kind] if count else 0.0
 
 
-def _ways(pieces: Pieces) -> tuple[list[float], list[float], list[float]]:
+def _ways(costs: CandidateCosts) -> tuple[list[float], list[float], list[float]]:
     """Per global stage: the forwards before it, the backwards behind it, the forwards behind it, messages included [s]."""
-    count = len(pieces.chunks)
+    count = len(costs.chunks)
     fill, drain, rest = [0.0] * count, [0.0] * count, [0.0] * count
-    if pieces.plan.training.last_micro_batch or any(chunk.idle for chunk in pieces.chunks):
+    if costs.plan.training.last_micro_batch or any(chunk.idle for chunk in costs.chunks):
         return fill, drain, rest  # how long the smaller passes take is not known here; idle stages wait for nobody
     for stage in range(1, count):
-        before = pieces.chunks[stage - 1].least
-        sent = pieces.sends.get(("F", stage - 1), 0.0), pieces.sends.get(("B", stage), 0.0)
+        before = costs.chunks[stage - 1].least
+        sent = costs.sends.get(("F", stage - 1), 0.0), costs.sends.get(("B", stage), 0.0)
         fill[stage] = fill[stage - 1] + before.get("F", 0.0) + sent[0]
         drain[stage] = drain[stage - 1] + before.get("B", 0.0) + sent[1]
     for stage in reversed(range(count - 1)):
-        rest[stage] = rest[stage + 1] + pieces.chunks[stage + 1].least.get("F", 0.0) + pieces.sends.get(("F", stage), 0.0)
+        rest[stage] = rest[stage + 1] + costs.chunks[stage + 1].least.get("F", 0.0) + costs.sends.get(("F", stage), 0.0)
     return fill, drain, rest
 
 
-def _least_ending(pieces: Pieces) -> float:
+def _least_ending(costs: CandidateCosts) -> float:
     """What follows the last pass of any rank, whichever it is [s]."""
-    stages = pieces.times
+    stages = costs.times
     meets = all(stage.before > -inf for stage in stages)
     return min(max(0.0, stage.before) for stage in stages) + (max if meets else min)(stage.after for stage in stages)
 
 
-def _finished(pieces: Pieces, compute: list[float], queues: list[float]) -> float:
+def _finished(costs: CandidateCosts, compute: list[float], queues: list[float]) -> float:
     """The end of the step [s], from the ends of every rank's passes and of its gradients' queue."""
-    ranks = list(zip(compute, queues, pieces.times, strict=True))
-    if all(stage.before > -inf for stage in pieces.times):
+    ranks = list(zip(compute, queues, costs.times, strict=True))
+    if all(stage.before > -inf for stage in costs.times):
         met = max(max(done + stage.before, queue + stage.queued_before) for done, queue, stage in ranks)
-        return met + max(stage.after for stage in pieces.times)
+        return met + max(stage.after for stage in costs.times)
     return max(max(done + stage.after, queue + stage.queued_after) for done, queue, stage in ranks)
 
 
-def _steady(pieces: Pieces) -> float:
+def _steady(costs: CandidateCosts) -> float:
     """Without a flush a step is as many periods as it has micro-batches, and no period is shorter than a rank's own passes [s]."""
-    plan = pieces.plan
+    plan = costs.plan
     p = len(plan.slots)
     many = plan.training.micro_batches - 4 * p - 8  # what `parsim.scenario.built.plan_of` adds to find the steady state
-    own = [fsum(pieces.chunks[slot.stage].least[slot.kind] for slot in {s[:2]: s for s in row}.values()) for row in plan.slots]
+    own = [fsum(costs.chunks[slot.stage].least[slot.kind] for slot in {s[:2]: s for s in row}.values()) for row in plan.slots]
     return many * max(own) * (1 - 1e-6)
 
 
-def _order(pieces: Pieces) -> Walked | None:
+def _order(costs: CandidateCosts) -> Walked | None:
     """The schedule in the order of its messages; None where chains through it are not known."""
-    plan = pieces.plan
+    plan = costs.plan
     if plan.asynchronous or plan.training.last_micro_batch:
         return None
     pipeline = plan.parallelism.pipeline
@@ -196,45 +196,43 @@ def _order(pieces: Pieces) -> Walked | None:
     return order if order.ranks else None
 
 
-def longest(pieces: Pieces) -> float:
+def longest(costs: CandidateCosts) -> float:
     """The longest chain through all slots of the schedule, and the end of the step behind it [s]; 0 where it is not known."""
-    plan = pieces.plan
-    order = None if any(chunk.idle for chunk in pieces.chunks) else _order(pieces)
+    plan = costs.plan
+    order = None if any(chunk.idle for chunk in costs.chunks) else _order(costs)
     if order is None:
         return 0.0
-    seconds = [pieces.chunks[stage].seconds[kind.lower() if first else kind] for kind, stage, first in order.names]
-    travel = [pieces.sends.get(("F", stage - 1) if kind == "F" else ("B", stage + 1), 0.0) for kind, stage, _ in order.names]
+    seconds = [costs.chunks[stage].seconds[kind.lower() if first else kind] for kind, stage, first in order.names]
+    travel = [costs.sends.get(("F", stage - 1) if kind == "F" else ("B", stage + 1), 0.0) for kind, stage, _ in order.names]
     lanes, done = ends(order, len(plan.slots), seconds, travel)
     queues = [-inf] * len(lanes)
     for stage, place in order.last_backward.items():
         p = plan.chunks[stage].pipeline_rank
-        queues[p] = max(queues[p], _queue(pieces, p, stage, order.names[order.keys[place]][0], done[place]))
-    return _finished(pieces, lanes, queues) * (1 - ROUNDING_ERRORS)
+        queues[p] = max(queues[p], _queue(costs, p, stage, order.names[order.keys[place]][0], done[place]))
+    return _finished(costs, lanes, queues) * (1 - ROUNDING_ERRORS)
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def memory(pieces: Pieces) -> int:
+def memory(costs: CandidateCosts) -> int:
     """The fullest rank [B]: what stays, what its first slots pile up, context and communicators.
 
     Of ranks that hold the same, the first is asked: the earlier a stage, the more micro-batches wait in it.
     """
-    plan = pieces.plan
-    asked: dict[tuple[int, ...], int] = {}
-    for p in range(len(pieces.stages)):
-        asked.setdefault((id(pieces.stages[p]), *(id(pieces.chunks[chunk.stage]) for chunk in plan.of_rank(p))), p)
-    messages = [
-        block.message for chunk in {id(chunk): chunk for chunk in pieces.chunks}.values() for block in (chunk.entering, chunk.leaving)
-    ]
-    sends = len(pieces.chunks) > 1 and all(size is not None for sizes in messages for size in sizes.values())
-    most = max(_allocated(pieces, p) + _buffers(pieces, p, sends=sends) for p in asked.values())
+    plan = costs.plan
+    asked: dict[tuple[Hashable, ...], int] = {}
+    for p in range(len(costs.stages)):
+        asked.setdefault((costs.stages[p], *(costs.chunks[chunk.stage] for chunk in plan.of_rank(p))), p)
+    messages = [block.message for chunk in dict.fromkeys(costs.chunks) for block in (chunk.entering, chunk.leaving)]
+    sends = len(costs.chunks) > 1 and all(size is not None for sizes in messages for size in sizes.values())
+    most = max(_allocated(costs, p) + _buffers(costs, p, sends=sends) for p in asked.values())
     return plan.runtime.context + plan.runtime.overhead + most
 
 
-def _allocated(pieces: Pieces, p: int) -> int:
+def _allocated(costs: CandidateCosts, p: int) -> int:
     """Allocated memory of one pipeline rank [B]."""
-    plan, stage = pieces.plan, pieces.stages[p]
+    plan, stage = costs.plan, costs.stages[p]
     whole_ones = plan.training.micro_batches - bool(plan.training.last_micro_batch)
     row = [slot for slot in plan.slots[p] if slot.micro_batch < whole_ones]  # what the smaller last one keeps is not known here
     split = any(slot.kind == "W" for slot in row)
@@ -248,7 +246,7 @@ def _allocated(pieces: Pieces, p: int) -> int:
     net: dict[tuple[str, int], int] = {}
     high: dict[tuple[str, int, bool], int] = {}
     for chunk in own:
-        stage_number, cost = chunk.stage, pieces.chunks[chunk.stage]
+        stage_number, cost = chunk.stage, costs.chunks[chunk.stage]
         root, layer = whole[stage_number]
         net["F", stage_number] = cost.kept if plan.training.backward else min(0, cost.kept)
         net["B", stage_number] = net["I", stage_number] = -cost.kept
@@ -268,14 +266,14 @@ def _allocated(pieces: Pieces, p: int) -> int:
     return stage.resident + most
 
 
-def _buffers(pieces: Pieces, p: int, *, sends: bool) -> int:
+def _buffers(costs: CandidateCosts, p: int, *, sends: bool) -> int:
     """Communicators that a rank surely has [B]; `sends`: one for its messages among them."""
-    plan = pieces.plan
+    plan = costs.plan
     if plan.runtime.communicators is not None:
         return plan.runtime.communicators
-    groups = set(pieces.stages[p].groups)
+    groups = set(costs.stages[p].groups)
     for axis in OPERATOR_AXES:
         if plan.mesh.size(axis) > 1:
-            groups.add(plan.mesh.group(pieces.prices.ranks[p], axis))
+            groups.add(plan.mesh.group(costs.prices.ranks[p], axis))
     count = len(groups) + sends
     return FIRST_COMMUNICATOR + FURTHER_COMMUNICATOR * (count - 1) if count else 0

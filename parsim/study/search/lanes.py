@@ -13,18 +13,14 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
 
 from parsim.parallel.fsdp import FullyShardedDataParallel
 from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE
 from parsim.program.stage_passes import StagePasses
-from parsim.study.search.chains import Price, longest
-from parsim.study.search.stage_costs import JOINS, up_to
-
-if TYPE_CHECKING:
-    from parsim.study.search.pieces import Pieces
-    from parsim.study.search.slots import Walked
+from parsim.study.search.chains import Price, Walked, longest
+from parsim.study.search.cost_cache import CandidateCosts
+from parsim.study.search.costs import JOINS, up_to
 
 ARRIVAL = "arrival"
 """source besides the lanes: the message that a pass waits for"""
@@ -37,7 +33,7 @@ State = tuple[Hashable, ...]
 def moves(items: Sequence[Item], price: Price, speed: float) -> Moves:
     """A pass as a matrix."""
     lanes = list(dict.fromkeys([COMPUTE, *(lane for item in items for lane in (*item.lanes, *item.tails))]))
-    found: dict[str, list[tuple[str, float]]] = {}
+    chains: dict[str, list[tuple[str, float]]] = {}
     for source in (*lanes, ARRIVAL):
         if source == ARRIVAL:
             ends = longest(items, price, {}, speed=speed, arrival=0.0).lanes
@@ -45,8 +41,8 @@ def moves(items: Sequence[Item], price: Price, speed: float) -> Moves:
             ends = longest(items, price, {source: 0.0}, speed=speed).lanes
         for lane, seconds in ends.items():
             if seconds > -inf:
-                found.setdefault(lane, []).append((source, seconds))
-    return tuple((lane, tuple(sources)) for lane, sources in found.items() if sources != [(lane, 0.0)])
+                chains.setdefault(lane, []).append((source, seconds))
+    return tuple((lane, tuple(sources)) for lane, sources in chains.items() if sources != [(lane, 0.0)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +58,20 @@ class Ending:
 class LaneCosts:
     """The passes of one candidate as matrices; neighbours share them."""
 
-    def __init__(self, pieces: Pieces) -> None:
-        self.own, self.plan, self.prices = pieces.own, pieces.plan, pieces.prices
+    def __init__(self, costs: CandidateCosts) -> None:
+        self.costs, self.plan, self.prices = costs, costs.plan, costs.prices
         self._passes: dict[int, StagePasses] = {}
         self._keys: dict[int, int] = {}
 
     def _key(self, stage: int) -> int:
         if stage not in self._keys:
-            self._keys[stage] = self.own.lanes_key(self.plan.chunks[stage])
+            self._keys[stage] = self.costs.lanes_key(self.plan.chunks[stage])
         return self._keys[stage]
 
     def passes(self, p: int) -> StagePasses:
         """Those of a pipeline rank, written when they are asked for."""
         if p not in self._passes:
-            self._passes[p] = StagePasses(self.plan, p, self.plan.role(self.prices.ranks[p]), self.own.clock)
+            self._passes[p] = StagePasses(self.plan, p, self.plan.role(self.prices.ranks[p]), self.costs.clock)
         return self._passes[p]
 
     def _price(self, p: int) -> Price:
@@ -86,10 +82,10 @@ class LaneCosts:
 
         def make() -> tuple[Moves, tuple[State, ...]]:
             passes = self.passes(p)
-            found = moves(passes.begin(), self._price(p), self.prices.speed(p))
-            return found, tuple(_state(sharding) for sharding in passes.sharding.values())
+            begun = moves(passes.begin(), self._price(p), self.prices.speed(p))
+            return begun, tuple(_state(sharding) for sharding in passes.sharding.values())
 
-        return self.own.shared.known(("begin", self.own.stage_key(p)), make)
+        return self.costs.cache.known(("begin", self.costs.stage_key(p)), make)
 
     def moved(self, kind: str, stage: int, first: bool, last: bool, state: State) -> tuple[Moves, State]:
         """A pass of a global stage that finds `state`, and the state that it leaves."""
@@ -102,7 +98,7 @@ class LaneCosts:
             items = passes.template(kind, stage, first, last)
             return moves(items, self._price(p), self.prices.speed(p)), _state(sharding)
 
-        return self.own.shared.known(("moves", self._key(stage), kind, first, last, state), make)
+        return self.costs.cache.known(("moves", self._key(stage), kind, first, last, state), make)
 
     def ending(self, p: int) -> Ending:
         """What follows the last pass of a rank."""
@@ -119,7 +115,7 @@ class LaneCosts:
                 whole[lane] = max(0.0, longest(items, price, {lane: 0.0}, speed=speed).whole)
             return Ending(met, whole)
 
-        return self.own.shared.known(("ending", self.own.stage_key(p)), make)
+        return self.costs.cache.known(("ending", self.costs.stage_key(p)), make)
 
 
 def _state(sharding: object) -> State:
@@ -135,18 +131,18 @@ def _restore(sharding: object, state: State) -> None:
         sharding.restore(frozenset(unit.name for place, unit in enumerate(sharding.units) if place in state))
 
 
-def chained(pieces: Pieces, order: Walked) -> float:
+def chained(costs: CandidateCosts, order: Walked) -> float:
     """When the last op of a step ends at least [s], its slots in an order in which every slot comes after what it needs."""
-    plan = pieces.plan
-    costs = LaneCosts(pieces)
+    plan = costs.plan
+    lane_costs = LaneCosts(costs)
     lanes: list[dict[str, float]] = []
     states: dict[int, State] = {}
     for p in range(len(plan.slots)):
-        begun, found = costs.begin(p)
+        begun, gathered = lane_costs.begin(p)
         lanes.append(after({COMPUTE: 0.0}, begun, -inf))
-        states |= dict(zip((chunk.stage for chunk in plan.of_rank(p)), found, strict=True))
-    travel = {("F", stage + 1): seconds for (way, stage), seconds in pieces.sends.items() if way == "F"}
-    travel |= {("B", stage - 1): seconds for (way, stage), seconds in pieces.sends.items() if way == "B"}
+        states |= dict(zip((chunk.stage for chunk in plan.of_rank(p)), gathered, strict=True))
+    travel = {("F", stage + 1): seconds for (way, stage), seconds in costs.sends.items() if way == "F"}
+    travel |= {("B", stage - 1): seconds for (way, stage), seconds in costs.sends.items() if way == "B"}
     written: dict[Hashable, tuple[Moves, State]] = {}
     counts: Counter[tuple[str, int]] = Counter()
     done: list[float] = []
@@ -156,34 +152,34 @@ def chained(pieces: Pieces, order: Walked) -> float:
         last = counts[kind, stage] == plan.training.micro_batches
         key = (number, last, states[stage])
         if (pair := written.get(key)) is None:
-            pair = written[key] = costs.moved(kind, stage, first, last, states[stage])
+            pair = written[key] = lane_costs.moved(kind, stage, first, last, states[stage])
         states[stage] = pair[1]
         arrival = -inf if source < 0 else done[source] + travel.get(("F" if kind == "F" else "B", stage), 0.0)
         lanes[p] = after(lanes[p], pair[0], arrival)
         done.append(lanes[p][COMPUTE])
-    return _ended(pieces, costs, lanes)
+    return _ended(costs, lane_costs, lanes)
 
 
 def after(lanes: dict[str, float], pass_moves: Moves, arrival: float) -> dict[str, float]:
     """The ends of a rank's lanes behind a pass."""
-    found = dict(lanes)
+    ends = dict(lanes)
     for lane, sources in pass_moves:
         end = -inf
         for source, seconds in sources:
             at = arrival if source == ARRIVAL else lanes.get(source, -inf)
             end = max(end, at + seconds)
-        if end > found.get(lane, -inf):
-            found[lane] = end
-    return found
+        if end > ends.get(lane, -inf):
+            ends[lane] = end
+    return ends
 
 
-def _ended(pieces: Pieces, costs: LaneCosts, lanes: Sequence[Mapping[str, float]]) -> float:
+def _ended(costs: CandidateCosts, lane_costs: LaneCosts, lanes: Sequence[Mapping[str, float]]) -> float:
     """The end of the step, from the ends of all lanes."""
-    endings = [costs.ending(p) for p in range(len(lanes))]
+    endings = [lane_costs.ending(p) for p in range(len(lanes))]
     least = max(max(ends.values()) for ends in lanes)
     if all(ending.met for ending in endings):
         met = max(_latest(ends, ending.met) for ends, ending in zip(lanes, endings, strict=True))
-        return max(least, met + max(stage.after for stage in pieces.times))
+        return max(least, met + max(stage.after for stage in costs.times))
     return max(least, *(_latest(ends, ending.whole) for ends, ending in zip(lanes, endings, strict=True)))
 
 

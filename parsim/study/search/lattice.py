@@ -7,16 +7,13 @@ in the words of the error that the scenario would give; what only the whole scen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 from parsim.model.model import Model
 from parsim.scenario.built import Built
-from parsim.study.search.candidate import Candidate
-
-SHARDED = ("zero3", "fsdp", "hsdp")
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,6 @@ class Ranges:
     """What a search varies; an empty tuple: every value that the rules allow."""
 
     tensor: tuple[int, ...] = ()
-    context: tuple[int, ...] = (1,)
     pipeline: tuple[int, ...] = ()
     micro_batch: tuple[int, ...] = ()
     schedule: tuple[str, ...] = ("1f1b", "interleaved", "gpipe")
@@ -32,40 +28,31 @@ class Ranges:
     """of the interleaved schedule"""
     strategy: tuple[str, ...] = ("ddp", "zero1", "zero2", "fsdp")
     """of data parallelism where there is more than one replica"""
-    shard_size: tuple[int, ...] = ()
-    """of hsdp"""
     recompute: tuple[Any, ...] = ("none", "selective", "full", {"blocks": 1}, {"blocks": 2}, {"blocks": 4})
     sequence_parallel: tuple[bool, ...] = (False, True)
-    overlap: tuple[str, ...] = ("backward",)
-    """of tensor parallelism"""
-    offload: tuple[str, ...] = ("none",)
-    """where the optimizer is: none | cpu; only with strategies that can"""
     largest_tensor: int = 0
     """tensor-parallel groups stay at most this large; 0: the GPUs of a node"""
-    more: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-    """further keys and their values, as they stand"""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Split:
     """How the GPUs are divided."""
 
     tensor: int
-    context: int
     pipeline: int
     data: int
 
 
 @dataclass
 class Lattice:
-    """The candidates of `ranges` around a built scenario. Iterating gives them in a fixed order, neighbours together."""
+    """The candidates of `ranges` around a built scenario, as dotted keys and their values, in a fixed order, neighbours together."""
 
     built: Built
     ranges: Ranges = field(default_factory=Ranges)
     skipped: Counter[str] = field(default_factory=Counter)
     """rule -> combinations left out because of it, in the last iteration"""
 
-    def __iter__(self) -> Iterator[Candidate]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         self.skipped.clear()
         for layout in self.layouts():
             for micro_batch in self._micro_batches(layout):
@@ -78,8 +65,8 @@ class Lattice:
 
     # -- GPUs -----------------------------------------------------------------------------------------------------
 
-    def layouts(self) -> Iterator[Layout]:
-        """tensor x context x pipeline x data = GPUs."""
+    def layouts(self) -> Iterator[Split]:
+        """tensor x pipeline x data = GPUs."""
         ranges = self.ranges
         gpus = self.built.used_gpus
         largest = ranges.largest_tensor or self.built.cluster.gpus_per_node
@@ -90,11 +77,11 @@ class Lattice:
             if rule := self._tensor_rule(tensor):
                 self.skipped[rule] += 1
                 continue
-            for context, pipeline in product(ranges.context or divisors(gpus), ranges.pipeline or divisors(gpus)):
-                if rule := self._layout_rule(tensor, context, pipeline, gpus):
+            for pipeline in ranges.pipeline or divisors(gpus):
+                if rule := self._layout_rule(tensor, pipeline, gpus):
                     self.skipped[rule] += 1
                 else:
-                    yield Layout(tensor, context, pipeline, gpus // (tensor * context * pipeline))
+                    yield Split(tensor, pipeline, gpus // (tensor * pipeline))
 
     def _tensor_rule(self, size: int) -> str:
         model = self.model
@@ -106,11 +93,9 @@ class Lattice:
                 return f"{count} {name} / tensor size {size} is not whole"
         return ""
 
-    def _layout_rule(self, tensor: int, context: int, pipeline: int, gpus: int) -> str:
-        if gpus % (tensor * context * pipeline):
-            return f"tensor x pipeline x context does not divide the {gpus} GPUs"
-        if context > 1 and (not self.model.heads or self.built.training.sequence_length % (2 * context)):
-            return "the tokens of a sample cannot be split over the context ranks"
+    def _layout_rule(self, tensor: int, pipeline: int, gpus: int) -> str:
+        if gpus % (tensor * pipeline):
+            return f"tensor x pipeline does not divide the {gpus} GPUs"
         layers = self.layers
         return f"{layers} layers cannot fill more than {layers} stages" if pipeline > layers else ""
 
@@ -121,7 +106,7 @@ class Lattice:
 
     # -- batch ----------------------------------------------------------------------------------------------------
 
-    def _micro_batches(self, layout: Layout) -> Iterator[int]:
+    def _micro_batches(self, layout: Split) -> Iterator[int]:
         """Micro-batch sizes of which a replica's samples are a whole number."""
         total = self.built.training.global_batch
         if total % layout.data:
@@ -136,83 +121,61 @@ class Lattice:
 
     # -- the rest -------------------------------------------------------------------------------------------------
 
-    def _strategies(self, layout: Layout, micro_batch: int) -> Iterator[Candidate]:
-        ranges = self.ranges
-        sequence = ranges.sequence_parallel if layout.tensor > 1 else (False,)
-        overlaps = ranges.overlap if layout.tensor > 1 else ranges.overlap[:1]
-        keys = [key for key, _ in ranges.more]
-        for sharded, overlap, recompute in product(sequence, overlaps, ranges.recompute):
-            for (schedule, virtual), (strategy, shard, offload) in product(self._schedules(layout, micro_batch), self._states(layout)):
+    def _strategies(self, layout: Split, micro_batch: int) -> Iterator[dict[str, Any]]:
+        sequence = self.ranges.sequence_parallel if layout.tensor > 1 else (False,)
+        for sharded, recompute in product(sequence, self.ranges.recompute):
+            for (schedule, virtual), strategy in product(self._schedules(layout, micro_batch), self._data_strategies(layout)):
                 if isinstance(recompute, dict) and recompute.get("blocks", 0) * layout.pipeline * virtual >= self.layers:
                     self.skipped["recompute {blocks: n} of all layers of a stage is full"] += 1
                     continue
-                changes: dict[str, Any] = {
+                yield {
                     "parallel.tensor.size": layout.tensor,
                     "parallel.tensor.sequence_parallel": sharded,
-                    "parallel.tensor.overlap": overlap,
-                    "parallel.context.size": layout.context,
+                    "parallel.tensor.overlap": "backward",
+                    "parallel.context.size": 1,
                     "parallel.pipeline.size": layout.pipeline,
                     "parallel.pipeline.schedule": schedule,
                     "parallel.pipeline.virtual_stages": virtual,
                     "parallel.data.size": layout.data,
                     "parallel.data.strategy": strategy,
-                    "parallel.data.shard_size": shard,
+                    "parallel.data.shard_size": "auto",
                     "training.micro_batch": micro_batch,
                     "training.gradient_accumulation": "auto",
                     "training.global_batch": self.built.training.global_batch,
                     "training.recompute": recompute,
                 }
-                if self.ranges.offload != ("none",):
-                    changes |= _offloaded(strategy, offload)
-                for values in product(*(values for _, values in ranges.more)):
-                    yield Candidate.of(changes | dict(zip(keys, values, strict=True)))
 
-    def _schedules(self, layout: Layout, micro_batch: int) -> list[tuple[str, int]]:
+    def _schedules(self, layout: Split, micro_batch: int) -> list[tuple[str, int]]:
         """Schedules and their virtual stages; one stage has no schedule."""
         if layout.pipeline == 1:
             return [("1f1b", 1)]
         count = self.built.training.global_batch // layout.data // micro_batch
         most = self.layers // layout.pipeline
-        found: list[tuple[str, int]] = []
+        schedules: list[tuple[str, int]] = []
         for name in self.ranges.schedule:
             if name != "interleaved":
-                found.append((name, 1))
+                schedules.append((name, 1))
                 continue
             if count % layout.pipeline:
                 self.skipped["interleaved needs micro-batches divisible by pipeline stages (m % p = 0)"] += 1
                 continue
             for virtual in self.ranges.virtual_stages or [n for n in divisors(most) if n > 1]:
                 if 1 < virtual <= most:
-                    found.append((name, virtual))
+                    schedules.append((name, virtual))
                 else:
                     self.skipped[f"{self.layers} layers cannot fill pipeline x virtual stages"] += 1
-        return found
+        return schedules
 
-    def _states(self, layout: Layout) -> list[tuple[str, Any, str]]:
-        """Strategy, shard size and place of the optimizer; a single replica has nothing to reduce or to shard."""
-        replicas = layout.data * layout.context
-        if replicas == 1:
-            return [("ddp", "auto", "none")]
-        found: list[tuple[str, Any, str]] = []
-        for strategy in self.ranges.strategy:
-            shards: Sequence[Any] = ("auto",)
-            if strategy == "hsdp":
-                shards = self.ranges.shard_size or [n for n in divisors(replicas) if 1 < n < replicas]
-            places = self.ranges.offload if strategy in ("zero1", "zero2", *SHARDED) else ("none",)
-            found += [(strategy, shard, place) for shard, place in product(shards, places)]
-        return found
-
-
-def _offloaded(strategy: str, place: str) -> dict[str, Any]:
-    """The offload keys: FSDP moves parameters, gradients and optimizer together, DeepSpeed the optimizer with the gradients."""
-    together = place if strategy in ("fsdp", "hsdp") else "none"
-    return {"training.offload": {"parameters": together, "gradients": together, "optimizer": place, "activations": "none"}}
+    def _data_strategies(self, layout: Split) -> tuple[str, ...]:
+        """A single replica has nothing to reduce or to shard."""
+        return self.ranges.strategy if layout.data > 1 else ("ddp",)
 
 
 def divisors(number: int) -> list[int]:
-    """Ascending.
+    """The divisors of a positive number, in order.
 
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]
     """
-    return [n for n in range(1, number + 1) if number % n == 0]
+    low = [count for count in range(1, int(number**0.5) + 1) if number % count == 0]
+    return sorted({*low, *(number // count for count in low)})

@@ -26,23 +26,23 @@ class Prices:
 
     def pattern(self, group: tuple[int, ...]) -> Pattern:
         """What the cost of a group of ranks depends on."""
-        if (found := self._patterns.get(group)) is None:
-            found = self._patterns[group] = self._numbers.setdefault(self._standing(group), len(self._numbers))
-        return found
+        if (pattern := self._patterns.get(group)) is None:
+            pattern = self._patterns[group] = self._numbers.setdefault(self._standing(group), len(self._numbers))
+        return pattern
 
     def members(self, plan: Plan, axis: str, rank: int) -> tuple[int, ...]:
         """See `Groups.members`."""
         key = (plan.groups, axis, rank)
-        if (found := self._members.get(key)) is None:
-            found = self._members[key] = plan.groups.members(axis, rank)
-        return found
+        if (members := self._members.get(key)) is None:
+            members = self._members[key] = plan.groups.members(axis, rank)
+        return members
 
     def along(self, mesh: Mesh, rank: int, *axes: str) -> Pattern:
         """That of the group of a rank along axes of a mesh."""
         key = (mesh.order, mesh.sizes, rank, axes)
-        if (found := self._along.get(key)) is None:
-            found = self._along[key] = self.pattern(mesh.group(rank, *axes))
-        return found
+        if (pattern := self._along.get(key)) is None:
+            pattern = self._along[key] = self.pattern(mesh.group(rank, *axes))
+        return pattern
 
     def _standing(self, group: tuple[int, ...]) -> tuple[object, ...]:
         """Where its GPUs are: inside a machine it does not matter in which of a kind."""
@@ -50,14 +50,14 @@ class Prices:
         nodes = {self.cluster.node_of(gpu) for gpu in gpus}
         if len(nodes) > 1:
             return tuple(gpus)
-        return (id(self.cluster.machine(nodes.pop())), *map(self.cluster.local, gpus))
+        return (self.cluster.machine(nodes.pop()), *map(self.cluster.local, gpus))
 
     def seconds(self, kind: str, group: tuple[int, ...], size: int, pattern: Pattern | None = None) -> float:
         """Latency and bytes over bandwidth of one collective [s]; 0 for a group of one (copies over host links are priced)."""
         key = (kind, self.pattern(group) if pattern is None else pattern, size)
-        if (found := self._known.get(key)) is None:
-            found = self._known[key] = self.wires.cost(Collective(kind, "", group, size)).time
-        return found
+        if (seconds := self._known.get(key)) is None:
+            seconds = self._known[key] = self.wires.cost(Collective(kind, "", group, size)).time
+        return seconds
 
 
 class ChainPrices:
@@ -82,12 +82,12 @@ class ChainPrices:
 
     def groups(self, axis: str) -> dict[Pattern, tuple[int, ...]]:
         """One group of each kind along an axis, over the line's ranks."""
-        if (found := self._groups.get(axis)) is None:
-            found = self._groups[axis] = {}
+        if (groups := self._groups.get(axis)) is None:
+            groups = self._groups[axis] = {}
             for rank in self.ranks:
                 group = self.prices.members(self.plan, axis, rank)
-                found.setdefault(self.prices.pattern(group), group)
-        return found
+                groups.setdefault(self.prices.pattern(group), group)
+        return groups
 
     def anywhere(self, kind: str, axis: str, size: int) -> float:
         """Seconds of a collective along `axis` on the stage where it is cheapest."""

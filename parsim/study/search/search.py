@@ -8,11 +8,13 @@ number of candidates under way at once and in any order of arrival. Of equals th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import inf
 from operator import le
-
-from parsim.study.search.incumbents import Incumbents, Values
+from typing import Protocol, Self
 
 
 class Search:
@@ -77,3 +79,130 @@ class Search:
         """Somebody under way may turn out to be better in everything."""
         rivals = (other for number, other in self._away.items() if number not in self._exact)
         return any(all(map(le, other, least)) for other in rivals)
+
+
+Values = tuple[float, ...]
+"""what is to be small, one number per objective"""
+
+
+class Incumbents(Protocol):
+    """The answer so far."""
+
+    def admits(self, least: Values, number: int) -> bool:
+        """Whether candidate `number` could belong to the answer if none of its objectives falls below `least`."""
+
+    def add(self, values: Values, number: int) -> None:
+        """A candidate is known."""
+
+    def joined(self, others: Mapping[int, Values]) -> Self:
+        """What it would be with others, too."""
+
+    def kept(self) -> list[int]:
+        """The answer: candidates' numbers, best first."""
+
+
+class Best:
+    """The `count` best by one objective, none above `limit`; of equals those with the lower numbers."""
+
+    def __init__(self, count: int = 1, limit: float = inf) -> None:
+        self.count, self.limit = count, limit
+        self._found: list[tuple[Values, int]] = []
+
+    def admits(self, least: Values, number: int) -> bool:
+        """See `Incumbents.admits`."""
+        return least[0] <= self.limit and (len(self._found) < self.count or (least, number) < self._found[-1])
+
+    def add(self, values: Values, number: int) -> None:
+        """See `Incumbents.add`."""
+        if values[0] <= self.limit:
+            insort(self._found, (values, number))
+            del self._found[self.count :]
+
+    def joined(self, others: Mapping[int, Values]) -> Best:
+        """See `Incumbents.joined`."""
+        both = Best(self.count, self.limit)
+        both._found = sorted([*self._found, *((values, number) for number, values in others.items() if values[0] <= self.limit)])
+        del both._found[self.count :]
+        return both
+
+    def kept(self) -> list[int]:
+        """See `Incumbents.kept`."""
+        return [number for _, number in self._found]
+
+
+class Front:
+    """The Pareto front of several objectives: everything that nothing else is better than in one and no worse in all. Equals all stay."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[Values, int]] = []
+
+    def admits(self, least: Values, number: int) -> bool:
+        """See `Incumbents.admits`."""
+        return not any(dominates(values, least) for values, _ in self._found)
+
+    def add(self, values: Values, number: int) -> None:
+        """See `Incumbents.add`."""
+        if self.admits(values, number):
+            self._found = [one for one in self._found if not dominates(values, one[0])]
+            insort(self._found, (values, number))
+
+    def joined(self, others: Mapping[int, Values]) -> Front:
+        """See `Incumbents.joined`."""
+        both = Front()
+        both._found = list(self._found)
+        for number, values in others.items():
+            both.add(values, number)
+        return both
+
+    def kept(self) -> list[int]:
+        """See `Incumbents.kept`."""
+        return [number for _, number in self._found]
+
+
+def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    """No worse in everything and better in something."""
+    return all(a <= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A row among those that keep all constraints."""
+
+    place: int
+    """in the given sequence"""
+    layer: int
+    """1: nothing is better in all objectives; 2: only layer 1 is; and so on. With one objective always 1"""
+
+
+def ranked(scores: Sequence[Values]) -> list[Ranked]:
+    """The order of rows by their scores; equal ones stay in the order given.
+
+    With several objectives, the Pareto layers in order, each by the first objective.
+    """
+    if not scores:
+        return []
+    order = sorted(range(len(scores)), key=lambda place: (scores[place], place))
+    if len(scores[0]) == 1:
+        return [Ranked(place, 1) for place in order]
+    layers = _layers(scores, order)
+    return [Ranked(place, layers[place]) for place in sorted(order, key=lambda place: (layers[place], scores[place], place))]
+
+
+def _layers(scores: Sequence[Values], order: Sequence[int]) -> dict[int, int]:
+    """Layer of each place. In the sorted order only earlier ones can dominate; the last of a layer is asked first."""
+    layers: list[list[int]] = []
+    layer_of: dict[int, int] = {}
+    for place in order:
+        number = next(
+            (
+                number
+                for number, layer in enumerate(layers)
+                if not any(dominates(scores[other], scores[place]) for other in reversed(layer))
+            ),
+            len(layers),
+        )
+        if number == len(layers):
+            layers.append([])
+        layers[number].append(place)
+        layer_of[place] = number + 1
+    return layer_of

@@ -1,15 +1,15 @@
-"""What comes out: per kind of machine, what was looked at, what is possible, and why the rest is not."""
+"""What comes out: per kind of machine, what was looked at, what is possible, why the rest is not, and what moves it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding
-from parsim.study.size.choose import Tally
-from parsim.study.size.configuration import Configuration
-from parsim.study.size.question import Question
-from parsim.study.size.recipe import Assumed, Recipe
+from parsim.study.size.question import Assumed, Question, Recipe
+from parsim.study.size.search import Tally
+from parsim.study.size.strategies import Configuration
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,13 @@ class Sized:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerData:
     """To a question."""
 
     question: Question
     recipe: Recipe
     parameters: int
     machines: tuple[Sized, ...]
-
-    def __str__(self) -> str:
-        from parsim.study.size.text import text
-
-        return text(self)
 
     def document(self) -> dict[str, Any]:
         """As `parsim size --json` prints it."""
@@ -91,8 +86,8 @@ class Answer:
     @property
     def assumed(self) -> list[Assumed]:
         """Each once."""
-        found = [*self.recipe.assumed, *(one for sized in self.machines for one in sized.assumed)]
-        return list({(one.name, one.value): one for one in found}.values())
+        assumed = [*self.recipe.assumed, *(one for sized in self.machines for one in sized.assumed)]
+        return list({(one.name, one.value): one for one in assumed}.values())
 
 
 def ranking(configurations: list[Configuration], minimise: str) -> list[Configuration]:
@@ -116,10 +111,8 @@ def front(configurations: list[Configuration]) -> list[Configuration]:
     return [one for _, _, one in kept]
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: AnswerData) -> dict[str, Any]:
     """The answer as JSON; s, B, J."""
-    from parsim.study.size.sensitivity import sensitivity
-
     return {
         "parsim": 1,
         "question": dict(answer.question.document()),
@@ -155,3 +148,91 @@ def _machine(sized: Sized) -> dict[str, Any]:
         "reason": sized.reason or None,
         "notes": list(sized.notes),
     }  # fmt: skip
+
+
+PRICE = 0.2
+EFFICIENCY = 0.1
+MTBF = 2.0
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """One assumption moved, and what wins then."""
+
+    change: str
+    winner: Configuration | None
+    """None: nothing is possible"""
+    value: float | None
+    """of what is minimised, for the winner"""
+    relative: float | None
+    """value over that of the answer, less one"""
+    moved: bool
+    """another configuration wins"""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        winner = self.winner
+        return {
+            "change": self.change, "machine": None if winner is None else winner.machine, "gpus": None if winner is None else winner.gpus,
+            "value": self.value, "relative": self.relative, "winner_changes": self.moved,
+        }  # fmt: skip
+
+
+def sensitivity(answer: AnswerData) -> list[Sensitivity]:
+    """Every effect on the best of what was looked at, in the order: prices, speed, failures."""
+    best = next(iter(answer.everything), None)
+    if best is None:
+        return []
+    looked = [one for sized in answer.machines for one in sized.found]
+    return [_effect(answer, best, looked, change) for change in _changes(looked)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    words: str
+    machine: str | None
+    """None: all"""
+    price: float = 1.0
+    slower: float = 1.0
+    mtbf: float = 1.0
+
+    def of(self, one: Configuration) -> Configuration:
+        if self.machine not in (None, one.machine):
+            return one
+        return one.changed(price=self.price, slower=self.slower, mtbf=self.mtbf)
+
+
+def _changes(looked: list[Configuration]) -> Iterator[_Change]:
+    names = list(dict.fromkeys(one.machine for one in looked))
+    for name in names:
+        if any(one.machine == name and one.cost is not None for one in looked):
+            for factor in (1 - PRICE, 1 + PRICE):
+                yield _Change(f"price of {name} {100 * (factor - 1):+.0f} %", name, price=factor)
+    for name in names:
+        low, high, why = _speeds([one for one in looked if one.machine == name])
+        for factor in (low, high):
+            yield _Change(f"step of {name} {100 * (factor - 1):+.0f} %{why}", name, slower=factor)
+    if any(one.economics.failures is not None for one in looked):
+        for factor in (1 / MTBF, MTBF):
+            yield _Change(f"MTBF x{factor:g}", None, mtbf=factor)
+
+
+def _speeds(of: list[Configuration]) -> tuple[float, float, str]:
+    """Factors on a step: the widest validation band of the machine's configurations, else ten percent."""
+    bands = [one.band for one in of if one.band is not None]
+    if not bands:
+        return 1 - EFFICIENCY, 1 + EFFICIENCY, ""
+    return min(low for low, _ in bands), max(high for _, high in bands), " (band of published runs)"
+
+
+def _effect(answer: AnswerData, best: Configuration, looked: list[Configuration], change: _Change) -> Sensitivity:
+    question = answer.question
+    budget = None if question.budget is None else question.budget.amount
+    changed = [change.of(one) for one in looked]
+    possible = ranking([one for one in changed if one.meets(question.deadline, budget)], question.minimise)
+    if not possible:
+        return Sensitivity(change.words, None, None, None, True)
+    winner, before = possible[0], best.objective(question.minimise)
+    after = winner.objective(question.minimise)
+    moved = (winner.machine, winner.strategy) != (best.machine, best.strategy)
+    return Sensitivity(change.words, winner, after, after / before - 1 if before and after is not None else None, moved)

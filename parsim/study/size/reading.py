@@ -15,8 +15,7 @@ from parsim.scenario.sold import one_machine, oversold
 from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import short_keys, split_values
-from parsim.study.size.money import Money, parse_money
-from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, Purchase, Question
+from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, Money, Purchase, Question, parse_money
 
 T = TypeVar("T")
 MARK = "size"
@@ -139,7 +138,7 @@ class _Reader:
         }  # fmt: skip
         numbers = self._numbers()
         currency = self._currency(machines, budget, numbers["power_price"])
-        found = {key: value for key, value in {**words, **numbers}.items() if value is not None}
+        given = {key: value for key, value in {**words, **numbers}.items() if value is not None}
         if self.findings or model is None or tokens is None:
             return None
         return Question(
@@ -149,7 +148,7 @@ class _Reader:
             deadline=deadline,
             budget=budget,
             currency=currency,
-            **found,
+            **given,
         )
 
     def _numbers(self) -> dict[str, Any]:
@@ -158,8 +157,8 @@ class _Reader:
             "power_price": lambda value: parse_money(value, "0.10 USD"), "pue": _number(1.0, 10.0), "mtbf": _time, "checkpoint_time": _time,
             "restart_time": _time, "goodput": _share, "years": _number(0.01, 100.0), "top": _whole(1, 1000), "exhaustive": _flag,
         }  # fmt: skip
-        found = {key: self.read(key, convert) for key, convert in readers.items()}
-        return {"micro_batches": found.pop("micro_batch"), **found}
+        numbers = {key: self.read(key, convert) for key, convert in readers.items()}
+        return {"micro_batches": numbers.pop("micro_batch"), **numbers}
 
     def _deadline(self) -> float | None:
         days, hours = self.read("days", _positive), self.read("hours", _positive)
@@ -181,19 +180,19 @@ class _Reader:
         def convert(value: Any) -> str:
             name = _text(value)
             try:
-                found = files.find("models", name, None if folder is None else Path(folder) / "question.yaml")
+                path = files.find("models", name, None if folder is None else Path(folder) / "question.yaml")
             except ScenarioError as error:
                 raise ValueError(_said(error)) from None
-            return found.stem if files.is_shipped(found) else str(found.resolve())
+            return path.stem if files.is_shipped(path) else str(path.resolve())
 
         return convert
 
     def _software(self, value: Any) -> str:
         try:
-            found = files.find("software", _text(value))
+            path = files.find("software", _text(value))
         except ScenarioError as error:
             raise ValueError(_said(error)) from None
-        return found.stem if files.is_shipped(found) else str(found)
+        return path.stem if files.is_shipped(path) else str(path)
 
     # -- machines -----------------------------------------------------------------------------------------------------
 
@@ -207,7 +206,7 @@ class _Reader:
                 known[name] = topology
         each = {key: self._for_each(key, names) for key in _NAMED}
         variants = self._variants()
-        found = []
+        machines = []
         for name, topology in known.items():
             rent = self._value("gpu_hour", each["gpu_hour"].get(name), parse_money)
             bought = self._value("buy", each["buy"].get(name), _purchase)
@@ -215,8 +214,8 @@ class _Reader:
             if rent is not None and bought is not None:
                 self.problem("buy", f"{name} is rented and bought", None, "give one of the two prices")
             for settings, words in variants:
-                found.append(Machine(" ".join((name, *words)), topology, settings, rent, bought, counts or ()))
-        return tuple(found)
+                machines.append(Machine(" ".join((name, *words)), topology, settings, rent, bought, counts or ()))
+        return tuple(machines)
 
     def _topology(self, name: str, folder: str | None) -> str | None:
         """What a scenario anywhere calls it: a name or a box as it is, a path from the question's folder whole."""
@@ -226,11 +225,11 @@ class _Reader:
                     self.problem("on", large.message, name, f"size chooses how many machines: {one_machine(machine, folder)}")
                     return None
                 return name
-            found = files.find("topologies", name, None if folder is None else Path(folder) / "question.yaml")
+            path = files.find("topologies", name, None if folder is None else Path(folder) / "question.yaml")
         except ScenarioError as error:
             self.problem("on", _said(error), name)
             return None
-        return name if files.is_shipped(found) else str(found.resolve())
+        return name if files.is_shipped(path) else str(path.resolve())
 
     def _value(self, key: str, value: Any, convert: Callable[[Any], T]) -> T | None:
         if value is None:
@@ -293,13 +292,13 @@ def set_values(texts: Iterable[str] | None) -> dict[str, Any] | None:
     Raises:
         ScenarioError: an argument without =, or a value that is no YAML.
     """
-    found: dict[str, Any] = {}
+    axes: dict[str, Any] = {}
     for text in texts or ():
         key, equals, values = text.partition("=")
         if not equals or not key.strip():
             raise ScenarioError(Finding(f"{text!r} is not of the form KEY=VALUE", "--set", text, "for example cluster.set.node.nics=1,8"))
-        found[key.strip()] = [files.parse_value(value) for value in split_values(values)]
-    return found or None
+        axes[key.strip()] = [files.parse_value(value) for value in split_values(values)]
+    return axes or None
 
 
 def _said(error: ScenarioError) -> str:

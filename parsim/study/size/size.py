@@ -1,6 +1,6 @@
 """From a question to an answer: walk the numbers of GPUs of each kind of machine, and choose the best strategy at each.
 
-For one number of GPUs the fastest strategy is found exactly (`parsim.study.size.choose`): time, energy and cost of a training never
+For one number of GPUs the fastest strategy is found exactly (`parsim.study.size.search`): time, energy and cost of a training never
 fall when its step takes longer. Numbers of GPUs are those of the grid (`parsim.study.size.strategies`), and are left out only where a
 bound says that they cannot meet the deadline or the budget, or cannot beat the best.
 """
@@ -8,9 +8,8 @@ bound says that they cannot meet the deadline or the budget, or cannot beat the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import repeat
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -21,14 +20,13 @@ from parsim.report.quantities import number
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.load import load, put
-from parsim.study.size.answer import Answer, Looked, Sized, ranking
-from parsim.study.size.candidate import Candidates
-from parsim.study.size.choose import Choice, Tally, fastest
-from parsim.study.size.configuration import DAY, Configuration
-from parsim.study.size.question import Machine, Question
+from parsim.study.size.answer import AnswerData, Looked, Sized, ranking
+from parsim.study.size.question import Assumed, Machine, Question, Recipe, recipe, without_tokens
 from parsim.study.size.reading import asked
-from parsim.study.size.recipe import Assumed, Recipe, recipe, without_tokens
-from parsim.study.size.strategies import Lattice
+from parsim.study.size.search import Candidates, Fastest, Tally, fastest
+from parsim.study.size.strategies import DAY, Configuration, Strategies
+from parsim.study.size.text import text
+from parsim.study.variants import in_order
 
 MOST_GPUS = 16384
 """looked at where the question names no maximum"""
@@ -39,6 +37,13 @@ BEYOND = 2
 _TELLING = ("gpu_hour", "power_computing", "power_communicating", "power_waiting", "node_power", "restart_time")
 
 Watch = Callable[[Iterable[Sized], int], Iterable[Sized]]
+
+
+class Answer(AnswerData):
+    """The answer to a question, which prints itself."""
+
+    def __str__(self) -> str:
+        return text(self)
 
 
 def size(
@@ -70,19 +75,18 @@ def size(
     model = probes[0].model
     training = recipe(question, model)
     question = replace(question, minimise=question.minimise or _usual(question, probes))
-    watch = watch or (lambda found, _: found)
-    count = len(question.machines)
-    if count == 1 or workers == 1:
-        found = list(watch((size_machine(question, training, machine) for machine in question.machines), count))
-    else:
-        with ProcessPoolExecutor(workers) as pool:
-            found = list(watch(pool.map(size_machine, repeat(question), repeat(training), question.machines), count))
-    return Answer(question, training, parameter_count(model), tuple(found))
+    came = in_order(partial(size_machine, question, training), question.machines, workers, lost=_lost)
+    sized = came if watch is None else watch(came, len(question.machines))
+    return Answer(question, training, parameter_count(model), tuple(sized))
 
 
 def size_machine(question: Question, training: Recipe, machine: Machine) -> Sized:
     """What is possible on one kind of machine."""
     return _Walk(question, training, machine).sized()
+
+
+def _lost(machine: Machine, reason: str) -> Sized:
+    return Sized(machine.label, (), (), (), reason)
 
 
 def _usual(question: Question, probes: list[Built]) -> str:
@@ -125,7 +129,7 @@ class _Walk:
         each = cluster.installed_gpus // cluster.nodes
         self.candidates = Candidates(question, machine, training, probe, each, _has_example(probe, question))
         layers = sum(block.kind not in ("embedding", "head") for block in model.blocks)
-        self.lattice = Lattice(
+        self.lattice = Strategies(
             layers, model.heads, training.global_batch, each, question.micro_batches,
             schedules=question.schedules, sharding=question.sharding,
             recompute=tuple("none" if one == "auto" else one for one in question.recompute),
@@ -143,10 +147,10 @@ class _Walk:
             return Sized(self.machine.label, (), (), (), text)
         grid = self._fixed() if self.machine.gpus else self._free()
         looked = tuple(self.looked[gpus] for gpus in sorted(self.looked))
-        found = [one.found for one in looked if one.found is not None]
-        possible = ranking([one for one in found if one.meets(self.question.deadline, self.budget)], self.question.minimise)
+        configurations = [one.found for one in looked if one.found is not None]
+        possible = ranking([one for one in configurations if one.meets(self.question.deadline, self.budget)], self.question.minimise)
         reason = "" if possible else self._reason(grid)
-        return Sized(self.machine.label, grid, looked, tuple(possible), reason, tuple(self.notes), self._assumed(found))
+        return Sized(self.machine.label, grid, looked, tuple(possible), reason, tuple(self.notes), self._assumed(configurations))
 
     def _has_price(self) -> bool:
         machine = self.machine
@@ -198,8 +202,8 @@ class _Walk:
         return self.candidates.floor(count) * self.question.tokens / self.candidates.recipe.tokens_per_step * self.stretch
 
     def _is_possible(self, count: int) -> bool:
-        found = self.looked[count].found if count in self.looked else None
-        return found is not None and found.meets(self.question.deadline, self.budget)
+        configuration = self.looked[count].found if count in self.looked else None
+        return configuration is not None and configuration.meets(self.question.deadline, self.budget)
 
     def _look(self, count: int, limit: float, key: int | None = None) -> None:
         floor = self.candidates.floor(count)
@@ -258,19 +262,19 @@ class _Walk:
     def _economics(self, count: int) -> Economics | None:
         """Prices, power and failures at a number of GPUs: of any strategy, they are the same."""
         for strategy in self.lattice.at(count):
-            found = self.candidates.economics(strategy)
-            if found is not None:
-                return found
+            economics = self.candidates.economics(strategy)
+            if economics is not None:
+                return economics
         return None
 
     # -- words ----------------------------------------------------------------------------------------------------------
 
     def _reason(self, grid: tuple[int, ...]) -> str:
-        found = [one.found for one in self.looked.values() if one.found is not None]
+        configurations = [one.found for one in self.looked.values() if one.found is not None]
         question = self.question
         most = question.max_gpus or MOST_GPUS
-        if found:
-            quick = min(found, key=lambda one: one.seconds)
+        if configurations:
+            quick = min(configurations, key=lambda one: one.seconds)
             said = [f"the fastest, {quick.gpus} GPUs with {quick.strategy}, takes {quick.days:.1f} days"]
             if quick.cost is not None and self.budget is not None:
                 said.append(f"and costs {quick.cost:,.0f} {question.currency}")
@@ -321,7 +325,7 @@ def _longest(economics: Economics, stretch: float, of: Callable[..., float], mos
     return most / one * (1 + 1e-9)
 
 
-def _nothing(choice: Choice[Configuration], limit: float) -> str:
+def _nothing(choice: Fastest, limit: float) -> str:
     """Why a number of GPUs gave nothing."""
     if choice.found is not None:
         return ""

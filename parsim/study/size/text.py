@@ -1,16 +1,22 @@
-"""The answer as text: the ranked table, what cannot do it and why, what was assumed, what would change the answer."""
+"""The answer as text (the ranked table, what cannot do it and why, what was assumed, what would change it), and its files."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
+from parsim.report.plots.figure import Kind, save
+from parsim.report.plots.tradeoff import Limits, Option, gpus_time_figure, time_cost_figure
 from parsim.report.quantities import NONE, gib, number, percent
+from parsim.report.table import Column, Table
 from parsim.report.verdict import WORDS
-from parsim.study.counting import table
-from parsim.study.size.answer import Answer, Sized, front, ranking
-from parsim.study.size.configuration import Configuration
+from parsim.report.write import write_together
+from parsim.study.fit_text import yaml_lines
+from parsim.study.size.answer import AnswerData, Sensitivity, Sized, document, front, ranking, sensitivity
 from parsim.study.size.question import Question
-from parsim.study.size.sensitivity import Effect, sensitivity
+from parsim.study.size.strategies import Configuration
 from parsim.units import format_count, format_time
 
 MWH = 3.6e9
@@ -21,7 +27,7 @@ _UNKNOWN = "no published runs on such a GPU with such a strategy say how far off
 _WORDS = {"cost": "the cost", "gpus": "the number of GPUs", "energy": "the energy", "time": "the time"}
 
 
-def text(answer: Answer) -> str:
+def text(answer: AnswerData) -> str:
     """Everything for the terminal."""
     parts = [
         [_asked(answer)],
@@ -36,7 +42,7 @@ def text(answer: Answer) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def _asked(answer: Answer) -> str:
+def _asked(answer: AnswerData) -> str:
     question, recipe = answer.question, answer.recipe
     limits = []
     if question.deadline is not None:
@@ -56,7 +62,7 @@ def money(amount: float, currency: str) -> str:
     return f"{format_count(amount, digits=3) if amount >= 1e5 else f'{amount:,.0f}'} {currency}"
 
 
-def shown(answer: Answer) -> list[Configuration]:
+def shown(answer: AnswerData) -> list[Configuration]:
     """The rows of the table: the best of every machine, `top` of each; all of them where the question gives the numbers of GPUs."""
     rows: list[Configuration] = []
     for sized, machine in zip(answer.machines, answer.question.machines, strict=True):
@@ -64,24 +70,27 @@ def shown(answer: Answer) -> list[Configuration]:
     return ranking(rows, answer.question.minimise)
 
 
-def _table(answer: Answer) -> list[str]:
+def _table(answer: AnswerData) -> list[str]:
     """Two tables of the same rows, since one would be wider than a terminal."""
     rows = shown(answer)
     if not rows:
         return ["Nothing that was looked at can do it."]
     scale, prefix = _scale([one.cost for one in rows])
     unit = f"{prefix}{answer.question.currency}"
-    best = {id(one) for one in front(answer.everything)}
-    places = [f"{place}{'*' if id(one) in best else ''}" for place, one in enumerate(rows, 1)]
-    header = ("", "machine", "GPUs (nodes)", "strategy", "step [s]", "days", "GPU-hours", f"cost [{unit}]", "MFU", " limited by")
-    found = table(header, [(place, *_what(one, scale)) for place, one in zip(places, rows, strict=True)], left=4)
+    best = set(front(answer.everything))
+    places = [f"{place}{'*' if one in best else ''}" for place, one in enumerate(rows, 1)]
+    words, limited = (
+        [Column(name, align="left") for name in ("", "machine", "GPUs (nodes)", "strategy")],
+        Column("limited by", "", "left", margin=1),
+    )
+    numbers = [Column("step", "s"), Column("days"), Column("GPU-hours"), Column("cost", unit), Column("MFU")]
+    limited = Column("limited by", align="left", margin=1)
+    lines = [Table([*words, *numbers, limited], [(place, *_what(one, scale)) for place, one in zip(places, rows, strict=True)]).text()]
     if any(one.band is not None for one in rows):
-        found.append("steps, days and cost are estimates: what is simulated, corrected by the published runs that make the 80 % bands")
+        lines.append("steps, days and cost are estimates: what is simulated, corrected by the published runs that make the 80 % bands")
     if any(place.endswith("*") for place in places):
-        found.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
+        lines.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
     sure = (
-        "",
-        "machine",
         "GPUs",
         "goodput",
         "energy [MWh]",
@@ -91,20 +100,21 @@ def _table(answer: Answer) -> list[str]:
         f"80 % of cost [{unit}]",
         "confidence",
     )
-    found += ["", *table(sure, [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)], left=2)]
-    found += [f"{NONE}: {basis}" for basis in dict.fromkeys(one.basis or _UNKNOWN for one in rows if one.band is None)]
-    found += _failures(rows[0])
+    rest = [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)]
+    lines += ["", Table([*words[:2], *map(Column, sure)], rest).text()]
+    lines += [f"{NONE}: {basis}" for basis in dict.fromkeys(one.basis or _UNKNOWN for one in rows if one.band is None)]
+    lines += _failures(rows[0])
     late = [place for place, one in zip(places, rows, strict=True) if _may_be_late(one, answer.question)]
     if late:
-        found.append(f"within its band, {', '.join(late)} may miss the deadline")
-    return found
+        lines.append(f"within its band, {', '.join(late)} may miss the deadline")
+    return lines
 
 
 def _what(one: Configuration, scale: float) -> tuple[str, ...]:
     idle = f", {one.idle} idle" if one.idle else ""
     return (
         one.machine, f"{one.gpus} ({one.nodes}{idle})", str(one.strategy), number(one.step_time), number(one.days), f"{one.gpu_hours:,.0f}",
-        NONE if one.cost is None else number(one.cost / scale), percent(one.mfu), f" {WORDS[one.limiter_kind]}",
+        NONE if one.cost is None else number(one.cost / scale), percent(one.mfu), WORDS[one.limiter_kind],
     )  # fmt: skip
 
 
@@ -137,45 +147,46 @@ def _scale(costs: list[float | None]) -> tuple[float, str]:
     return (1e6, "M ") if most >= 1e6 else (1e3, "k ") if most >= 1e4 else (1.0, "")
 
 
-def _impossible(answer: Answer) -> Iterator[str]:
+def _impossible(answer: AnswerData) -> Iterator[str]:
     for sized in answer.machines:
         if not sized.possible:
             yield f"{sized.machine} cannot: {sized.reason}."
 
 
-def _sensitivity(answer: Answer) -> Iterator[str]:
+def _sensitivity(answer: AnswerData) -> Iterator[str]:
     effects = sensitivity(answer)
     if not effects:
         return
     telling = [one for one in effects if one.moved or one.relative is None or abs(one.relative) >= _TELLING]
     yield f"If assumptions are off: what wins, and {_WORDS[answer.question.minimise]} of it against now"
-    yield from table(("change", "winner", "against now"), [_effect(one) for one in telling], left=2)
+    columns = [Column("change", align="left"), Column("winner", align="left"), Column("against now")]
+    yield Table(columns, [_effect(one) for one in telling]).text()
     if silent := [one.change for one in effects if one not in telling]:
         yield f"no difference: {', '.join(silent)}"
 
 
-def _effect(one: Effect) -> tuple[str, str, str]:
+def _effect(one: Sensitivity) -> tuple[str, str, str]:
     if one.winner is None:
         return one.change, "nothing can do it", NONE
     winner = f"{one.winner.machine}, {one.winner.gpus} GPUs" + (" instead" if one.moved else "")
     return one.change, winner, NONE if one.relative is None else f"{100 * one.relative:+.1f} %"
 
 
-def _notes(answer: Answer) -> Iterator[str]:
+def _notes(answer: AnswerData) -> Iterator[str]:
     for sized in answer.machines:
         for note in sized.notes:
             yield f"{sized.machine}: {note}"
 
 
-def _assumed(answer: Answer) -> Iterator[str]:
-    found = answer.assumed
-    if found:
+def _assumed(answer: AnswerData) -> Iterator[str]:
+    assumed = answer.assumed
+    if assumed:
         yield "Assumed"
-        for one in found:
+        for one in assumed:
             yield f"  {one.name}: {one.value} ({one.source})"
 
 
-def _looked(answer: Answer) -> Iterator[str]:
+def _looked(answer: AnswerData) -> Iterator[str]:
     yield "Looked at"
     yield f"  {_lattice(answer.question)}"
     for sized in answer.machines:
@@ -204,3 +215,54 @@ def _tally(sized: Sized) -> str:
         f"{sized.machine}: {grid}; {tally.considered:,} candidates: {tally.refused} impossible, {tally.too_large} proven not to fit,"
         f" {tally.too_slow} proven too slow, {tally.simulated} simulated"
     )
+
+
+def figures(answer: AnswerData, kind: Kind = "svg", *, width: float = 7.0) -> dict[str, bytes]:
+    """File name -> picture: time-cost (where there are prices) and gpus-time, of everything that was looked at."""
+    options, unit, limits = _options(answer)
+    pictures = {}
+    if any(one.value is not None for one in options):
+        pictures[f"time-cost.{kind}"] = save(time_cost_figure(options, unit, limits, width=width), kind)
+    if options:
+        pictures[f"gpus-time.{kind}"] = save(gpus_time_figure(options, limits, width=width), kind)
+    return pictures
+
+
+def scenarios(answer: AnswerData) -> dict[str, str]:
+    """File name -> scenario of the best configuration of every machine, ready for `parsim run`."""
+    return {f"{_stem(one)}.yaml": "\n".join(["# made by parsim size", *yaml_lines(one.tree, 0), ""]) for one in answer.ranked}
+
+
+def _stem(one: Configuration) -> str:
+    words = f"{one.tree['model']}-{one.machine}-{one.strategy.gpus}"
+    return re.sub(r"[^A-Za-z0-9.]+", "-", Path(words).name).strip("-")
+
+
+def write_answer(answer: AnswerData, directory: Path, kind: Kind = "svg") -> list[Path]:
+    """size.json, size.txt and the figures; all or none. Raises OutputError if the disk says no."""
+    written = json.dumps(document(answer), indent=1, ensure_ascii=False, allow_nan=False)
+    return write_together(
+        directory, {"size.json": f"{written}\n".encode(), "size.txt": f"{text(answer)}\n".encode(), **figures(answer, kind)}
+    )
+
+
+def write_scenarios(answer: AnswerData, directory: Path) -> list[Path]:
+    """`scenarios` as files."""
+    return write_together(directory, {name: written.encode() for name, written in scenarios(answer).items()})
+
+
+def _options(answer: AnswerData) -> tuple[list[Option], str, Limits]:
+    configurations = [one for sized in answer.machines for one in sized.found]
+    possible, best = set(answer.everything), set(front(answer.everything))
+    most = max((one.cost for one in configurations if one.cost is not None), default=0.0)
+    scale, prefix = (1e6, "M ") if most >= 1e6 else (1e3, "k ") if most >= 1e3 else (1.0, "")
+    question = answer.question
+    options = [
+        Option(one.machine, one.gpus, one.days, None if one.cost is None else one.cost / scale, one.band, one in possible, one in best)
+        for one in configurations
+    ]
+    limits = Limits(
+        None if question.deadline is None else question.deadline / 86400.0,
+        None if question.budget is None else question.budget.amount / scale,
+    )
+    return options, f"{prefix}{question.currency}", limits

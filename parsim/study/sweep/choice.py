@@ -5,47 +5,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import fsum, inf
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol, cast
 
 from parsim.errors import ParsimError
-from parsim.study.search.incumbents import Best, Front, Values, dominates
-from parsim.study.search.search import Search
-from parsim.study.sweep.candidates import Place
-from parsim.study.sweep.evaluation import evaluate_all
-from parsim.study.sweep.least import SLACK, UNTIMED, Least, least_of
-from parsim.study.sweep.objective import Objective
-from parsim.study.sweep.row import Row
+from parsim.study.search.search import Best, Front, Search, Values, dominates
+from parsim.study.sweep.prover import SLACK, UNTIMED, Least, Prover, Question, least_of
+from parsim.study.sweep.rows import Objective, Row
+from parsim.study.sweep.space import Place, evaluate_all, lost
+from parsim.study.variants import Answered, Job, Queue, Work
+from parsim.study.workers import at_work, stamp
 
-if TYPE_CHECKING:
-    from parsim.study.sweep.prover import Prover
-
-Question = Literal["longest", "chained", "step", "row"]
-"""better bounds | even better ones | the exact time of its step, without a report | its row"""
-QUESTIONS: tuple[Question, ...] = ("longest", "chained", "step", "row")
-Work = tuple[Callable[..., Any], tuple[Any, ...]]
-"""a function for a worker, and its arguments but the stamp"""
 Look = Callable[[Place], tuple[Place, Row | None] | None]
 
 
-class Job(NamedTuple):
-    """One question about one place."""
-
-    question: Question
-    place: Place
-
-
-class Choice(Protocol):
-    """Says what to ask, and hears what came of it."""
-
-    def take(self, sizes: Mapping[Question, int]) -> list[Job]:
-        """The next jobs, all of one question and at most `sizes` of it; none: nothing until something under way is told."""
-
-    def work(self, jobs: Sequence[Job]) -> Work:
-        """What a worker does about jobs of one question: an answer for each, in order."""
-
-    def tell(self, job: Job, answer: Any) -> None:
-        """What came of one: a row, or bounds (None: there are none)."""
+class CandidateQueue(Queue[Place], Protocol):
+    """A queue whose answers are rows, or bounds (None: there are none), and what it passed over."""
 
     @property
     def passed(self) -> Mapping[int, str]:
@@ -60,9 +36,9 @@ class Choice(Protocol):
         """The least score of the first objective among those whose step was simulated."""
 
 
-def rows_of(jobs: Sequence[Job]) -> Work:
+def rows_of(jobs: Sequence[Job[Place]]) -> Work:
     """The work of simulating."""
-    return evaluate_all, ([(job.place.candidate, job.place.settings) for job in jobs],)
+    return at_work, (stamp(), evaluate_all, [(job.place.candidate, job.place.settings) for job in jobs])
 
 
 class Everything:
@@ -75,19 +51,17 @@ class Everything:
     def __init__(self, places: Iterator[Place]) -> None:
         self._places = places
 
-    def take(self, sizes: Mapping[Question, int]) -> list[Job]:
-        found: list[Job] = []
-        for place in self._places:
-            found.append(Job("row", place))
-            if len(found) == sizes["row"]:
-                break
-        return found
+    def take(self, sizes: Mapping[str, int]) -> list[Job[Place]]:
+        return [Job("row", place) for place in islice(self._places, sizes["row"])]
 
-    def work(self, jobs: Sequence[Job]) -> Work:
+    def work(self, jobs: Sequence[Job[Place]]) -> Work:
         return rows_of(jobs)
 
-    def tell(self, job: Job, answer: Any) -> None:
-        """Nothing follows from it."""
+    def tell(self, answered: Sequence[Answered[Place]]) -> None:
+        """Nothing follows from rows."""
+
+    def lost(self, job: Job[Place], reason: str) -> Row:
+        return lost(job.place, reason)
 
 
 @dataclass
@@ -138,7 +112,7 @@ class Bounded:
         self._least: dict[int, Least] = {}
         self._full: dict[int, str] = {}
         self._kept: dict[int, Values] = {}
-        self._ready: deque[Job] = deque()
+        self._ready: deque[Job[Place]] = deque()
         self._proved = False
         self.likely: float | None = None
 
@@ -152,7 +126,7 @@ class Bounded:
             if least is not None:
                 self._least[place.number] = least
         for number, group in self._groups.items():
-            full = {place.number: found.full for place in group.places if (found := self._least.get(place.number)) and found.full}
+            full = {place.number: proven.full for place in group.places if (proven := self._least.get(place.number)) and proven.full}
             if full and self._must_fit:
                 self._full |= {place.number: f"does not fit: {full.get(place.number, 'nor does another seed')}" for place in group.places}
                 continue
@@ -162,9 +136,9 @@ class Bounded:
 
     def _bound(self, group: _Group) -> Values:
         """What the means over the seeds do not fall below; before they are looked at, any of them may turn out not to count."""
-        found = [self._bound_of(place) for place in group.places]
-        mean = group.looked and len(found) > 1
-        return tuple(fsum(column) / len(column) if mean else min(column) for column in zip(*found, strict=True))
+        bounds = [self._bound_of(place) for place in group.places]
+        mean = group.looked and len(bounds) > 1
+        return tuple(fsum(column) / len(column) if mean else min(column) for column in zip(*bounds, strict=True))
 
     def _bound_of(self, place: Place) -> Values:
         least = self._least.get(place.number)
@@ -172,21 +146,21 @@ class Bounded:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def take(self, sizes: Mapping[Question, int]) -> list[Job]:
+    def take(self, sizes: Mapping[str, int]) -> list[Job[Place]]:
         if not self._proved:
             self.prove()
-        found: list[Job] = []
-        while not found or len(found) < sizes[found[0].question]:
+        jobs: list[Job[Place]] = []
+        while not jobs or len(jobs) < sizes[jobs[0].question]:
             if not self._ready:
                 number = self._search.next()
                 if number is None:
                     break
                 self._ask(number, self._groups[number])
-            elif found and self._ready[0].question != found[0].question:
+            elif jobs and self._ready[0].question != jobs[0].question:
                 break
             else:
-                found.append(self._ready.popleft())
-        return found
+                jobs.append(self._ready.popleft())
+        return jobs
 
     def _ask(self, number: int, group: _Group) -> None:
         """The next question about every place of a group; what is there already is no question."""
@@ -210,13 +184,20 @@ class Bounded:
             self._heard(looked[0], looked[1], group)
         return looked[0]
 
-    def work(self, jobs: Sequence[Job]) -> Work:
+    def work(self, jobs: Sequence[Job[Place]]) -> Work:
         question = jobs[0].question
         if question == "row":
             return rows_of(jobs)
-        return self._prover.work(question, [(job.place, self._least[job.place.number]) for job in jobs])
+        return self._prover.work(cast(Question, question), [(job.place, self._least[job.place.number]) for job in jobs])
 
-    def tell(self, job: Job, answer: Any) -> None:
+    def lost(self, job: Job[Place], reason: str) -> Row | None:
+        return None if job.place.candidate is None else lost(job.place, reason)  # better bounds are not worth a worker
+
+    def tell(self, answered: Sequence[Answered[Place]]) -> None:
+        for job, answer in answered:
+            self._tell(job, answer)
+
+    def _tell(self, job: Job[Place], answer: Any) -> None:
         number = self._number[job.place.number]
         group = self._groups[number]
         group.awaited.discard(job.place.number)
@@ -241,11 +222,11 @@ class Bounded:
 
     def _settle(self, number: int, group: _Group) -> None:
         """All rows of a group are there."""
-        found = [values for place in group.places if (values := group.values[place.number]) is not None]
-        if len(found) < len(group.places):
+        kept = [values for place in group.places if (values := group.values[place.number]) is not None]
+        if len(kept) < len(group.places):
             self._search.known(number, None)
             return
-        self._kept[number] = tuple(fsum(column) / len(column) for column in zip(*found, strict=True))
+        self._kept[number] = tuple(fsum(column) / len(column) for column in zip(*kept, strict=True))
         self._search.known(number, self._kept[number])
 
     def _heard(self, place: Place, row: Row, group: _Group) -> None:
@@ -273,11 +254,13 @@ class Bounded:
 
     @property
     def passed(self) -> Mapping[int, str]:
-        found = dict(self._full)
+        reasons = dict(self._full)
         for number, least in self._search.left.items():
             group = self._groups[number]
-            found |= dict.fromkeys((place.number for place in group.places if place.number not in group.values), self._worse(least, group))
-        return found
+            reasons |= dict.fromkeys(
+                (place.number for place in group.places if place.number not in group.values), self._worse(least, group)
+            )
+        return reasons
 
     def _worse(self, least: Values, group: _Group) -> str:
         """Why a group is passed over: its bounds, and what beats them."""

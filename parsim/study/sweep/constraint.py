@@ -18,8 +18,7 @@ from parsim import units
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.values import Choice, did_you_mean
 from parsim.scenario.yaml_tree import Origin
-from parsim.study.sweep.dimension import BYTES, EXAMPLES, MONEY, NUMBER, TIME, Dimension, quantity
-from parsim.study.sweep.metrics import NAMED
+from parsim.study.sweep.metrics import BYTES, EXAMPLES, MONEY, NAMED, NUMBER, TIME, Dimension, quantity
 from parsim.study.sweep.vocabulary import Sort, Stage, UnknownWord, Word, find
 
 Value = float | bool | str | None
@@ -75,8 +74,8 @@ class Constraint:
 
     def holds(self, known: Known) -> bool | None:
         """Whether it holds; None where what is known does not decide it."""
-        found = self.term.value(known)
-        return None if found is None else bool(found)
+        value = self.term.value(known)
+        return None if value is None else bool(value)
 
     def why(self, known: Known) -> str:
         """``step_time < 2 s: step_time_s is 2.31 s``; what its words are where it does not hold."""
@@ -112,10 +111,10 @@ class _Parser:
 
     def whole(self) -> Term:
         """All of the text, which must be something that holds or not."""
-        found = self.term()
-        if found.sort not in ("flag", "any"):
-            raise _Wrong(f"{self.text!r} is {_named(found.sort)}, not something that holds or not", "compare it: <, <=, ==, !=, >=, >")
-        return found
+        term = self.term()
+        if term.sort not in ("flag", "any"):
+            raise _Wrong(f"{self.text!r} is {_named(term.sort)}, not something that holds or not", "compare it: <, <=, ==, !=, >=, >")
+        return term
 
     def term(self) -> Term:
         source = self._without_units()
@@ -142,10 +141,10 @@ class _Parser:
                 return match[0]
             whole = match["unit"]
             for unit in dict.fromkeys((whole, whole.partition("/")[0])):
-                found = quantity(match["number"].replace("_", ""), unit)
-                if found is not None:
+                meant = quantity(match["number"].replace("_", ""), unit)
+                if meant is not None:
                     text = match[0][: len(match[0]) - len(whole) + len(unit)]
-                    self.quantities[match.start()] = (*found, text)
+                    self.quantities[match.start()] = (*meant, text)
                     return "_" * len(text) + whole[len(unit) :]
             if whole in ("and", "or", "not", "if", "in", "is"):
                 return match[0]
@@ -159,10 +158,10 @@ class _Parser:
                 return self._all([self._flag(item) for item in node.values], isinstance(node.op, ast.And), self._source(node))
             case ast.UnaryOp(op=ast.Not()):
                 inner = self._flag(node.operand)
-                return Term("flag", lambda known: None if (found := inner.value(known)) is None else not found, inner.words)
+                return Term("flag", lambda known: None if (value := inner.value(known)) is None else not value, inner.words)
             case ast.UnaryOp(op=ast.USub()):
                 one = self._number(node.operand)
-                return Term(one.sort, lambda known: None if (found := one.value(known)) is None else -float(found), one.words)
+                return Term(one.sort, lambda known: None if (value := one.value(known)) is None else -float(value), one.words)
             case ast.BinOp():
                 return self._arithmetic(node)
             case ast.Compare():
@@ -194,25 +193,25 @@ class _Parser:
         return Term(word.sort, lambda known: known(word), (word,), text)
 
     def _flag(self, node: ast.expr) -> Term:
-        found = self._of(node)
-        if found.sort not in ("flag", "any"):
-            raise _Wrong(f"{self._source(node)!r} is {_named(found.sort)}, not something that holds or not", "compare it with something")
-        return found
+        term = self._of(node)
+        if term.sort not in ("flag", "any"):
+            raise _Wrong(f"{self._source(node)!r} is {_named(term.sort)}, not something that holds or not", "compare it with something")
+        return term
 
     def _number(self, node: ast.expr) -> Term:
-        found = self._of(node)
-        if not isinstance(found.sort, Dimension) and found.sort != "any":
-            raise _Wrong(f"{self._source(node)!r} is {_named(found.sort)}, not a number", "calculate with numbers only")
-        return found
+        term = self._of(node)
+        if not isinstance(term.sort, Dimension) and term.sort != "any":
+            raise _Wrong(f"{self._source(node)!r} is {_named(term.sort)}, not a number", "calculate with numbers only")
+        return term
 
     @staticmethod
     def _all(terms: list[Term], every: bool, text: str) -> Term:
         def value(known: Known) -> bool | None:
-            found = [term.value(known) for term in terms]
+            values = [term.value(known) for term in terms]
             decides = not every
-            if any(one is not None and bool(one) is decides for one in found):
+            if any(one is not None and bool(one) is decides for one in values):
                 return decides
-            return None if None in found else every
+            return None if None in values else every
 
         return Term("flag", value, tuple(word for term in terms for word in term.words), text)
 

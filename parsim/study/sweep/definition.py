@@ -15,9 +15,9 @@ from parsim.scenario.schema import canonical, is_key, leaves
 from parsim.scenario.shortforms import long_key
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import split_values
-from parsim.study.sweep.axes import Axis, Divisors, Listed, lattice_of, values_of
 from parsim.study.sweep.constraint import Constraint, constraint
-from parsim.study.sweep.objective import Objective, objective
+from parsim.study.sweep.ranges import Axis, Divisors, Listed, lattice_of, values_of
+from parsim.study.sweep.rows import Objective, objective
 from parsim.study.sweep.vocabulary import UnknownWord, key_of
 
 Source = str | Path | Mapping[str, Any] | Scenario
@@ -67,7 +67,7 @@ class Definition:
         """
         reader = Reader()
         plain, axes, strategies = reader.arguments(arguments)
-        found = [reader.constraint(text, _option("--where", text)) for text in where]
+        constraints = [reader.constraint(text, _option("--where", text)) for text in where]
         wanted = [reader.objective(text, _option("--minimise", text)) for text in minimise]
         wanted += [reader.objective(text, _option("--maximise", text), most=True) for text in maximise]
         if seeds is not None:
@@ -82,7 +82,7 @@ class Definition:
             arguments=(*self.arguments, *plain),
             axes=(*kept, *axes),
             strategies=self.strategies or strategies,
-            where=(*self.where, *(one for one in found if one is not None)),
+            where=(*self.where, *(one for one in constraints if one is not None)),
             objectives=tuple(one for one in wanted if one is not None) or self.objectives,
             top=top or self.top,
         )
@@ -146,14 +146,14 @@ class Reader:
         """The values of one key in their long form, each checked as the scenario would."""
         kind = leaves().get(key)
         written = "parallel.zero" if word in ("parallel.zero", "zero") else key
-        found = [self.found(canonical(written, value)[1]) for value in values]
-        for value in found if kind is not None else ():
+        checked = [self.found(canonical(written, value)[1]) for value in values]
+        for value in checked if kind is not None else ():
             try:
                 kind.check(value)  # type: ignore[union-attr]
             except ValueError as error:
                 message, _, hint = str(error).partition("; ")
                 self.findings.append(Finding(message, word, value, hint, *origin))
-        return found
+        return checked
 
     def found(self, value: Any) -> Any:
         """A text that names a file beside the study, with its whole path."""
@@ -235,16 +235,16 @@ class Reader:
 
     def values(self, word: str, text: str, place: Origin) -> list[Any]:
         """The values of one argument."""
-        found = []
+        values = []
         for part in split_values(text):
             if not part and len(split_values(text)) > 1:
                 self.findings.append(Finding("a value between commas is empty", word, text, "write a,b,c", *place))
                 continue
             try:
-                found.append(parse_value(part))
+                values.append(parse_value(part))
             except ScenarioError as error:
                 self.findings.append(Finding(error.findings[0].message, word, part, "put the value in quotes", *place))
-        return found
+        return values
 
 
 def _long(word: str, equals: str, text: str) -> str:

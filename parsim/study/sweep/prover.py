@@ -1,12 +1,15 @@
-"""Who proves bounds, by which a study passes over what cannot be among the best: `parsim.study.search`, or the caller."""
+"""What bounds say of a candidate, and who proves them: `parsim.study.search`, or the caller.
+
+By bounds a study passes over what cannot be among the best.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from functools import lru_cache
-from typing import Any, Protocol
+from functools import lru_cache, partial
+from math import inf
+from typing import Any, Literal, NamedTuple, Protocol
 
 from parsim import units
 from parsim.errors import InputError
@@ -17,15 +20,90 @@ from parsim.scenario.built import Built
 from parsim.scenario.neighbours import Neighbours
 from parsim.scenario.scenario import Scenario
 from parsim.study.search.bounds import Bounder
-from parsim.study.sweep.candidates import Place, stamp
-from parsim.study.sweep.choice import Question, Work
-from parsim.study.sweep.crews import Crew
-from parsim.study.sweep.evaluation import ONE_AT_A_TIME, refuse_foreign
-from parsim.study.sweep.least import Least
+from parsim.study.sweep.rows import Objective
+from parsim.study.sweep.space import Place
+from parsim.study.variants import Answered, Job, Runner, Work
+from parsim.study.workers import Crew, at_work, stamp
 
 Settings = Mapping[str, Any]
+Question = Literal["longest", "chained", "step", "row"]
+"""better bounds | even better ones | the exact time of its step, without a report | its row"""
+QUESTIONS: tuple[Question, ...] = ("longest", "chained", "step", "row")
 TOGETHER = 200
 """points of one task; neighbours share what they cost, so a task takes consecutive ones"""
+
+
+SLACK = 1e-9
+"""relative; a bound must be worse by more than rounding"""
+
+
+class Least(NamedTuple):
+    """What no simulation of a candidate falls below."""
+
+    step_time: float
+    """[s]"""
+    memory: float = 0.0
+    """of the fullest device [B]"""
+    full: str = ""
+    """why it surely does not fit"""
+    samples: float | None = None
+    """exactly, per step"""
+    tokens: float | None = None
+    """the same"""
+    gpus: float | None = None
+    """the same"""
+    bill: Mapping[str, float] = {}
+    """time to train, GPU-hours, money and energy, by the names of `parsim.report.economics.METRICS`"""
+    exact: bool = False
+    """the step was simulated: its time is no bound"""
+
+
+Bound = Callable[[Place], Least | None]
+"""proven lower bounds of a candidate; None where there are none"""
+
+BILLED = (
+    "time_to_train_s", "gpu_hours", "gpu_hours_billed", "cost_to_train", "cost_per_step", "cost_per_million_tokens",
+    "cost_per_million_samples", "energy_J", "energy_per_step_J", "energy_per_token_J", "co2_kg",
+)  # fmt: skip
+"""metrics of the bill that never fall where the step takes longer"""
+
+
+def _billed(name: str, least: Least) -> float | None:
+    return least.bill.get(name)
+
+
+_OF_BOUNDS: dict[str, Callable[[Least], float | None]] = {
+    "step_time_s": lambda least: least.step_time,
+    "samples_per_s": lambda least: _over(least.samples, least.step_time),
+    "tokens_per_s": lambda least: _over(least.tokens, least.step_time),
+    "tokens_per_s_per_gpu": lambda least: None if least.gpus is None else _over(least.tokens, least.step_time * least.gpus),
+    "gpu_hours_per_million_tokens": lambda least: (
+        None if least.gpus is None else _over(least.gpus * least.step_time * 1e6 / 3600.0, least.tokens or 0.0)
+    ),
+    "peak_bytes": lambda least: least.memory,
+    "gpus": lambda least: least.gpus,
+    **{name: partial(_billed, name) for name in BILLED},
+}
+"""metric -> what bounds say of it: the least it can be, or the most where more is better"""
+UNTIMED = ("peak_bytes", "gpus")
+"""those of them that say nothing of the step's time"""
+
+
+def bounds_help(objective: Objective) -> bool:
+    """Whether bounds say anything of an objective, in the direction asked for."""
+    return objective.metric.name in _OF_BOUNDS and objective.most == (objective.metric.better == "higher")
+
+
+def least_of(objective: Objective, least: Least) -> float:
+    """What the score of an objective cannot fall below; minus infinity where nothing is known."""
+    name = objective.metric.name
+    least_figure = _OF_BOUNDS[name](least)
+    slack = 0.0 if name in UNTIMED or (least.exact and name == "step_time_s") else SLACK  # the others are put together otherwise
+    return -inf if least_figure is None else -least_figure * (1.0 + slack) if objective.most else least_figure * (1.0 - slack)
+
+
+def _over(one: float | None, other: float) -> float | None:
+    return None if one is None or other <= 0 else one / other
 
 
 class Prover(Protocol):
@@ -44,7 +122,7 @@ class Prover(Protocol):
         ...
 
 
-class Given:
+class CallersBounds:
     """Bounds by a function of the caller."""
 
     questions: tuple[Question, ...] = ()
@@ -61,7 +139,7 @@ class Given:
         raise ValueError(f"bounds by a function of the caller do not answer {question!r}")
 
 
-class Proved:
+class ProvenBounds:
     """Those of `parsim.study.search`, by all workers."""
 
     questions: tuple[Question, ...] = ("longest", "chained", "step")
@@ -70,53 +148,54 @@ class Proved:
         self.base, self.crew = base, crew
 
     def bounds(self, places: Sequence[Place]) -> Iterator[tuple[Place, Least | None]]:
-        """See `Prover.bounds`. Neighbours have most in common, so each worker has a part of the range, and helps others when it is done."""
-        chunks = [places[at : at + TOGETHER] for at in range(0, len(places), TOGETHER)]
-        each = -(-len(chunks) // self.crew.workers)
-        parts = [deque(chunks[at : at + each]) for at in range(0, len(chunks), each)] if chunks else []
-        asked = {self._submit(part[0]): (part, part.popleft()) for part in parts}
-        died = False
-        while asked:
-            for future in wait(asked, return_when=FIRST_COMPLETED).done:
-                part, chunk = asked.pop(future)
-                answers = self._answers(future)
-                died |= answers is None
-                yield from zip(chunk, answers or [None] * len(chunk), strict=True)
-                source = part or max(parts, key=len)
-                if source:
-                    chunk = source.popleft() if source is part else source.pop()
-                    asked[self._submit(chunk)] = (source, chunk)
-        if died:
-            self.crew.renew()
-
-    def _submit(self, chunk: Sequence[Place]) -> Future[Any]:
-        return self.crew.submit(bounds_of, self.base, [place.settings for place in chunk], stamp())
-
-    def _answers(self, future: Future[Any]) -> list[Least | None] | None:
-        """None where the worker died: whoever killed it is found by simulating one by one, not here."""
-        try:
-            found: list[Least | None] = future.result()
-        except Exception as error:
-            if not self.crew.died(error):
-                raise
-            return None
-        return found
+        """See `Prover.bounds`."""
+        for answered in Runner(_CheapBounds(self.base, places, self.crew.workers), self.crew).run(keep=True):
+            yield from ((job.place, least) for job, least in answered)
 
     def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
         """See `Prover.work`."""
-        return tighter, (self.base, question, [(place.settings, least) for place, least in about])
+        return at_work, (stamp(), tighter, self.base, question, [(place.settings, least) for place, least in about])
 
 
-def bounds_of(base: Scenario, chunk: Sequence[Settings], expected: tuple[str, str]) -> list[Least | None]:
-    """Lower bounds of the scenarios that differ from `base` by some settings.
+class _CheapBounds:
+    """The queue of cheap bounds. Neighbours have most in common, so each worker has a part of the range, and helps others when done."""
 
-    Raises:
-        ForeignWorkerError: this process has not the parsim that asks.
-    """
-    refuse_foreign(expected)
-    with ONE_AT_A_TIME:
-        neighbours, bounder = _tools(_Same(base))
-        return [_bounded(settings, neighbours, bounder) for settings in chunk]
+    def __init__(self, base: Scenario, places: Sequence[Place], workers: int) -> None:
+        self._base = base
+        chunks = [places[at : at + TOGETHER] for at in range(0, len(places), TOGETHER)]
+        each = -(-len(chunks) // workers) or 1
+        self._parts = [deque(chunks[at : at + each]) for at in range(0, len(chunks), each)]
+        self._idle = list(reversed(self._parts))
+        """parts of which nobody works on a chunk"""
+        self._away: dict[int, deque[Sequence[Place]]] = {}
+        """number of a chunk's first place -> the part that it is of"""
+
+    def take(self, sizes: Mapping[str, int]) -> list[Job[Place]]:
+        if not self._idle:
+            return []
+        own = self._idle.pop()
+        part = own or max(self._parts, key=len)
+        if not part:
+            return []
+        chunk = part.popleft() if part is own else part.pop()
+        self._away[chunk[0].number] = part
+        return [Job("bounds", place) for place in chunk]
+
+    def work(self, jobs: Sequence[Job[Place]]) -> Work:
+        return at_work, (stamp(), bounds_of, self._base, [job.place.settings for job in jobs])
+
+    def tell(self, answered: Sequence[Answered[Place]]) -> None:
+        if (part := self._away.pop(answered[0][0].place.number, None)) is not None:
+            self._idle.append(part)
+
+    def lost(self, job: Job[Place], reason: str) -> None:
+        """No bound: its simulation will show that workers die of it."""
+
+
+def bounds_of(base: Scenario, chunk: Sequence[Settings]) -> list[Least | None]:
+    """Lower bounds of the scenarios that differ from `base` by some settings: what a worker does."""
+    neighbours, bounder = _tools(_Same(base))
+    return [_bounded(settings, neighbours, bounder) for settings in chunk]
 
 
 def _bounded(settings: Settings, neighbours: Neighbours, bounder: Bounder) -> Least | None:
@@ -136,27 +215,22 @@ def _bounded(settings: Settings, neighbours: Neighbours, bounder: Bounder) -> Le
     return Least(bounds.step_time, bounds.peak_memory, full, bounds.samples, bounds.tokens, bounds.gpus, money)
 
 
-def tighter(base: Scenario, question: Question, about: Sequence[tuple[Settings, Least]], expected: tuple[str, str]) -> list[Least | None]:
-    """Better bounds of each, or with ``step`` the simulated time of its step without a report; None: nothing better is known.
-
-    Raises as `bounds_of`.
-    """
-    refuse_foreign(expected)
-    with ONE_AT_A_TIME:
-        neighbours, bounder = _tools(_Same(base))
-        asked = {"longest": bounder.tight, "chained": bounder.chained, "step": lambda built: step_of(built).step_time}[question]
-        return [_better(neighbours, settings, least, asked, exact=question == "step") for settings, least in about]
+def tighter(base: Scenario, question: Question, about: Sequence[tuple[Settings, Least]]) -> list[Least | None]:
+    """Better bounds of each, or with ``step`` the simulated time of its step without a report; None: nothing better is known."""
+    neighbours, bounder = _tools(_Same(base))
+    asked = {"longest": bounder.tight, "chained": bounder.chained, "step": lambda built: step_of(built).step_time}[question]
+    return [_better(neighbours, settings, least, asked, exact=question == "step") for settings, least in about]
 
 
 def _better(neighbours: Neighbours, settings: Settings, least: Least, asked: Callable[[Built], float], *, exact: bool) -> Least | None:
     try:
         built = neighbours.built(settings)
-        found = asked(built)
+        better = asked(built)
     except Exception:
         if exact:
             return None  # whatever is wrong is wrong with its row, too, which says it
         raise
-    step_time = found if exact else max(least.step_time, found)
+    step_time = better if exact else max(least.step_time, better)
     return least._replace(step_time=step_time, bill=_bill(built, step_time), exact=exact)
 
 

@@ -16,12 +16,10 @@ from parsim.scenario.scenario import flow
 from parsim.scenario.shortforms import long_key
 from parsim.scenario.trust import code_file, code_named
 from parsim.study.axes import short_keys
-from parsim.study.search.incumbents import Values
-from parsim.study.sweep.candidates import Place, Space, without_seed
+from parsim.study.search.search import Values, ranked
 from parsim.study.sweep.constraint import Constraint
-from parsim.study.sweep.objective import Objective, scores
-from parsim.study.sweep.ranking import ranked
-from parsim.study.sweep.row import Row
+from parsim.study.sweep.rows import Objective, Row, scores
+from parsim.study.sweep.space import Place, Space, without_seed
 from parsim.version import CONTRACT_VERSION, __version__
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Entry:
+class RankedRow:
     """A line of the table: a row, or the rows of several seeds."""
 
     place: Place
@@ -55,7 +53,7 @@ class Entry:
         return (min(values), max(values)) if len(values) > 1 else None
 
 
-class Study:
+class StudyData:
     """Rows of one scenario with keys changed; numbers are SI unless a column says otherwise."""
 
     def __init__(
@@ -110,7 +108,7 @@ class Study:
             for key, value in place.settings.items():
                 if value not in values.setdefault(key, []):
                     values[key].append(value)
-        return tuple(key for key, found in values.items() if len(found) > 1)
+        return tuple(key for key, several in values.items() if len(several) > 1)
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -123,33 +121,33 @@ class Study:
         return next((one.why(known) for one in self.where if one.holds(known) is not True), "")
 
     @cached_property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[RankedRow]:
         """What keeps all constraints, the best first."""
         groups: dict[str, list[tuple[Place, Row]]] = {}
         for place in self.places:
             if (row := self.row(place)) is not None:
                 groups.setdefault(without_seed(place), []).append((place, row))
-        found: list[tuple[Place, tuple[Row, ...], Values]] = []
+        kept: list[tuple[Place, tuple[Row, ...], Values]] = []
         for group in groups.values():
             values = [one for _, row in group if (one := scores(self.objectives, row)) is not None]
             if len(values) < len(group) or any(self.broken(place, row) for place, row in group):
                 continue
             means = tuple(math.fsum(column) / len(column) for column in zip(*values, strict=True))
-            found.append((group[0][0], tuple(row for _, row in group), means))
-        return [Entry(*found[one.place], one.layer) for one in ranked([means for _, _, means in found])]
+            kept.append((group[0][0], tuple(row for _, row in group), means))
+        return [RankedRow(*kept[one.place], one.layer) for one in ranked([means for _, _, means in kept])]
 
     @property
-    def best(self) -> Entry | None:
+    def best(self) -> RankedRow | None:
         """The first of the table; with several objectives the one on the front that is best in the first."""
         return self.entries[0] if self.entries else None
 
     @property
-    def front(self) -> list[Entry]:
+    def front(self) -> list[RankedRow]:
         """Those that nothing beats in all objectives."""
         return [entry for entry in self.entries if entry.layer == 1]
 
     @property
-    def shown(self) -> list[Entry]:
+    def shown(self) -> list[RankedRow]:
         """The table: at most `top` rows whose order is that of simulating everything. What was passed over may belong behind a front."""
         partial = len(self.objectives) > 1 and self.passed
         return (self.front if partial else self.entries)[: self.definition.top]
@@ -277,17 +275,6 @@ class Study:
             ],
             "results": self.rows,
         }  # fmt: skip
-
-    def write(self, directory: str | Path) -> list[Path]:
-        """Write what the table says: best.json, and pareto.svg where there are two objectives. Raises OutputError if the disk says no."""
-        from parsim.study.sweep.outputs import write
-
-        return write(self, Path(directory))
-
-    def __str__(self) -> str:
-        from parsim.study.sweep.text import text
-
-        return text(self)
 
     def __repr__(self) -> str:
         return f"<Study {self.name}: {len(self.rows)} rows>"

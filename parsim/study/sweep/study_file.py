@@ -1,7 +1,8 @@
-"""A study as a file of its own, or as the ``study:`` block of a scenario."""
+"""A study as a file of its own, or as the ``study:`` block of a scenario; and the JSON Schema (draft-07) of both, for editors."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from parsim.scenario.files import Document
 from parsim.scenario.scenario import Scenario
 from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin
-from parsim.study.sweep.axes import Axis
-from parsim.study.sweep.definition import TOP, Definition, Reader, Source
+from parsim.study.sweep.definition import MOST_SEEDS, TOP, Definition, Reader, Source
+from parsim.study.sweep.metrics import METRICS
+from parsim.study.sweep.ranges import Axis
 
 KEYS = ("name", "scenario", "override", "strategy", "axes", "lattice", "zip", "where", "minimise", "maximise", "seeds", "top")
 MARKS = ("scenario", "axes", "lattice", "zip")
@@ -42,10 +44,10 @@ def definition_of(source: Source) -> Definition:
     path = files.find("scenarios", file)
     stem = path.stem if not block else f"{path.stem}+{block}"
     document = files.read(path)
-    found = Definition(file, str(document.tree.get("name") or stem), stem)
+    definition = Definition(file, str(document.tree.get("name") or stem), stem)
     if document.tree.get("study") is not None:
-        found = _Block(document, "study.", file, path.stem, stem).definition()
-    return found.changed(named=[block]) if plus else found
+        definition = _Block(document, "study.", file, path.stem, stem).definition()
+    return definition.changed(named=[block]) if plus else definition
 
 
 def is_study(tree: Mapping[str, Any]) -> bool:
@@ -91,7 +93,7 @@ class _Block:
         axes = self.axes(tree)
         objectives = [self.reader.objective(one, place) for one, place in self.listed(tree, "minimise")]
         objectives += [self.reader.objective(one, place, most=True) for one, place in self.listed(tree, "maximise")]
-        found = Definition(
+        definition = Definition(
             source=self.source(tree) if self.scenario is None else self.refuse_scenario(tree),
             name=str(tree.get("name") or self.document.tree.get("name") or self.name),
             stem=self.stem,
@@ -104,20 +106,20 @@ class _Block:
         )
         if self.reader.findings:
             raise ScenarioError(self.reader.findings)
-        return found
+        return definition
 
     def axes(self, tree: Mapping[str, Any]) -> list[Axis]:
-        found: list[Axis | None] = []
+        read: list[Axis | None] = []
         listed = tree.get("axes", {})
         if not isinstance(listed, Mapping):
             self.problem("axes", f"{shown(listed)} is not a mapping of keys to values", listed, "write parallel.tensor.size: [1, 2, 4]")
             listed = {}
-        found += [self.reader.axis(key, form, self.place(f"axes.{key}")) for key, form in listed.items()]
-        found += [self.reader.lattice(form, place) for form, place in self.listed(tree, "lattice")]
-        found += [self.reader.zipped(form, place) for form, place in self.listed(tree, "zip")]
+        read += [self.reader.axis(key, form, self.place(f"axes.{key}")) for key, form in listed.items()]
+        read += [self.reader.lattice(form, place) for form, place in self.listed(tree, "lattice")]
+        read += [self.reader.zipped(form, place) for form, place in self.listed(tree, "zip")]
         if "seeds" in tree:
-            found += self.reader.seeds(tree["seeds"], self.place("seeds"))
-        axes = [axis for axis in found if axis is not None]
+            read += self.reader.seeds(tree["seeds"], self.place("seeds"))
+        axes = [axis for axis in read if axis is not None]
         seen: dict[str, None] = {}
         for key in (key for axis in axes for key in axis.keys):
             if key in seen:
@@ -142,11 +144,11 @@ class _Block:
             )
             return ""
         try:
-            found = files.find("scenarios", value, self.document.path)
+            path = files.find("scenarios", value, self.document.path)
         except ScenarioError as error:
             self.problem("scenario", error.findings[0].message, value, error.findings[0].suggestion)
             return ""
-        return found.stem if files.is_shipped(found) else str(found)
+        return path.stem if files.is_shipped(path) else str(path)
 
     def refuse_scenario(self, tree: Mapping[str, Any]) -> Source:
         if "scenario" in tree:
@@ -165,3 +167,100 @@ class _Block:
             self.problem("top", f"{shown(value)} is not a whole number from 1 to {_MOST_ROWS:,}", value, "rows of the table, e.g. 10")
             return TOP
         return value
+
+
+FILE = "parsim.study.schema.json"
+"""its name at the root of the repository; a study's first line points there"""
+_NUMBER = {"type": "number"}
+_OF = {"anyOf": [{"const": "gpus"}, {"type": "integer", "minimum": 1}, {"type": "string", "minLength": 1}]}
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of a study file; its definition ``Study`` is also that of a scenario's ``study:`` block."""
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "parsim study",
+        "allOf": [{"$ref": "#/definitions/Study"}],
+        "required": ["scenario"],
+        "definitions": {"Axis": _axis(), "Constraint": _constraint(), "Figure": _figure(), "Lattice": _lattice(), "Study": _study()},
+    }
+
+
+def text() -> str:
+    """The schema as the file holds it."""
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _study() -> dict[str, Any]:
+    axis, texts = {"$ref": "#/definitions/Axis"}, {"type": "string", "minLength": 1}
+    columns = {"type": "object", "minProperties": 2, "additionalProperties": axis}
+    properties = {
+        "name": {**texts, "description": "what the table is called; the file name by default"},
+        "scenario": {**texts, "description": "the scenario that is changed: the name of a shipped one, or a path from here"},
+        "override": _some(texts, "named blocks of the scenario's overrides that hold for all candidates"),
+        "strategy": {"const": "auto", "description": "range over the standard strategies of the machine"},
+        "axes": {
+            "type": "object",
+            "description": "keys of the scenario and the values they take; one value holds for all candidates",
+            "additionalProperties": axis,
+        },
+        "lattice": _some({"$ref": "#/definitions/Lattice"}, "keys whose product is a number, such as tensor x pipeline x data = gpus"),
+        "zip": _some(columns, "keys whose values go together, the first with the first and so on"),
+        "where": _some({"$ref": "#/definitions/Constraint"}, "what must hold; `fits` does unless a constraint speaks of it"),
+        "minimise": _some({"$ref": "#/definitions/Figure"}, "figures to make small; step_time by default"),
+        "maximise": _some({"$ref": "#/definitions/Figure"}, "figures to make large"),
+        "seeds": {
+            "description": "simulate every candidate with so many seeds, or with these",
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": MOST_SEEDS},
+                {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+            ],
+        },
+        "top": {"type": "integer", "minimum": 1, "default": TOP, "description": "rows of the table"},
+    }
+    return {"type": "object", "description": "a range of scenarios, and what is looked for in it", "properties": properties,
+            "additionalProperties": False}  # fmt: skip
+
+
+def _some(one: dict[str, Any], description: str) -> dict[str, Any]:
+    """One, or a list of them."""
+    return {"description": description, "anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
+
+
+def _axis() -> dict[str, Any]:
+    bounds = {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2}
+
+    def form(**properties: Any) -> dict[str, Any]:
+        required = [name for name in properties if name != "step"]
+        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+    return {
+        "description": "the values of a key",
+        "anyOf": [
+            {"type": "array", "minItems": 1},
+            form(**{"from": _NUMBER, "to": _NUMBER, "step": _NUMBER}),
+            form(**{"from": _NUMBER, "to": _NUMBER, "factor": _NUMBER}),
+            form(powers_of_two=bounds),
+            form(divisors_of=_OF),
+            {"type": ["string", "number", "boolean", "null"]},
+        ],
+    }
+
+
+def _lattice() -> dict[str, Any]:
+    keys = {"type": "array", "items": {"type": "string"}, "minItems": 2}
+    return {
+        "type": "object",
+        "properties": {"product": keys, "equals": _OF},
+        "required": ["product", "equals"],
+        "additionalProperties": False,
+    }
+
+
+def _constraint() -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "examples": ["fits", "step_time < 2 s", "tensor.size <= gpus_per_node", "mfu > 40 %"]}
+
+
+def _figure() -> dict[str, Any]:
+    names = [name for metric in METRICS if metric.better and metric.name != "fits" for name in (metric.name, *metric.aliases)]
+    return {"type": "string", "enum": names}

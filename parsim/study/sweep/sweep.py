@@ -13,20 +13,18 @@ from typing import Any
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import flow
-from parsim.study.search.incumbents import Values
-from parsim.study.sweep.candidates import Place, Space, without_seed
-from parsim.study.sweep.choice import Bounded, Choice, Everything
+from parsim.study.search.search import Values
+from parsim.study.sweep.choice import Bounded, CandidateQueue, Everything
 from parsim.study.sweep.constraint import Constraint, constraint
-from parsim.study.sweep.crews import Crew, crew
 from parsim.study.sweep.definition import SEED, Definition, Source
-from parsim.study.sweep.journal import Journal
-from parsim.study.sweep.least import Bound, bounds_help
-from parsim.study.sweep.objective import Objective, objective, scores
-from parsim.study.sweep.prover import Given, Proved
-from parsim.study.sweep.row import Row
-from parsim.study.sweep.runner import Came, Runner
-from parsim.study.sweep.study import Study
+from parsim.study.sweep.prover import Bound, CallersBounds, ProvenBounds, bounds_help
+from parsim.study.sweep.rows import Journal, Objective, Row, objective, scores
+from parsim.study.sweep.space import Place, Space, without_seed
+from parsim.study.sweep.study import StudyData
 from parsim.study.sweep.study_file import definition_of
+from parsim.study.sweep.text import text, write
+from parsim.study.variants import Answered, Runner
+from parsim.study.workers import Crew, crew
 from parsim.version import CONTRACT_VERSION, __version__
 
 Watch = Callable[[str, Iterable[Any], int | None, Callable[[], str]], Iterable[Any]]
@@ -34,6 +32,17 @@ Watch = Callable[[str, Iterable[Any], int | None, Callable[[], str]], Iterable[A
 so far; passes the results on"""
 _ALWAYS = "fits"
 """holds in every study unless a constraint speaks of it"""
+
+
+class Study(StudyData):
+    """Rows of one scenario with keys changed, which print and write themselves."""
+
+    def write(self, directory: str | Path) -> list[Path]:
+        """Write what the table says: best.json, and pareto.svg where there are two objectives. Raises OutputError if the disk says no."""
+        return write(self, Path(directory))
+
+    def __str__(self) -> str:
+        return text(self)
 
 
 def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates it
@@ -149,18 +158,18 @@ class _Run:
             raise ScenarioError(Finding("the study has no point at all", suggestion="give a key several values"))
         crew = hands(points)
         watch = watch or (lambda _, results, __, ___: results)
-        choice: Choice = Everything(self._opened())
+        choice: CandidateQueue = Everything(self._opened())
         total: int | None = max(1, points - len(self.rows))
         if not exhaustive and all(map(bounds_help, self.objectives)):
             choice, total = self._bounded(crew, bound, watch), None
-        with closing(self._told(Runner(choice, crew, self._record).run())) as came:
+        with closing(self._told(Runner(choice, crew).run())) as came:
             for _ in watch("Simulating candidates", came, total, lambda: self.remark(choice)):
                 pass
-        found = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed, choice.judged)
-        found.before = self.before
+        study = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed, choice.judged)
+        study.before = self.before
         if self.journal is not None:
-            found.directory, found.damaged = self.journal.directory, tuple(self.journal.damaged)
-        return found
+            study.directory, study.damaged = self.journal.directory, tuple(self.journal.damaged)
+        return study
 
     def _opened(self) -> Iterator[Place]:
         """What has to be simulated, in order, looked at while the workers work; the rest is known when it is its turn."""
@@ -173,7 +182,7 @@ class _Run:
         """A place with its candidate, and with its row if that is there already; None: there is nothing to simulate."""
         place = self.places[place.number] = self.space.loaded(place, self.where)
         if place.refused is not None:
-            self._record_rows([place.refused])
+            self._record([place.refused])
         if place.candidate is None:
             return None
         if (row := self.rows.get(place.candidate.key)) is not None:
@@ -182,7 +191,7 @@ class _Run:
 
     def _bounded(self, crew: Crew, bound: Bound | None, watch: Watch) -> Bounded:
         self.places = list(self.space.written(self.where))
-        prover = Proved(self.space.base, crew) if bound is None else Given(bound)
+        prover = ProvenBounds(self.space.base, crew) if bound is None else CallersBounds(bound)
         asked = [place for place in self.places if not place.excluded]
         choice = Bounded(
             asked,
@@ -203,20 +212,21 @@ class _Run:
                 crew.close(now=True)
         return choice
 
-    def _record(self, found: list[tuple[Place, Row]]) -> None:
-        self._record_rows([row for _, row in found])
-
-    def _record_rows(self, rows: list[Row]) -> None:
+    def _record(self, rows: list[Row]) -> None:
         if self.journal is not None:
             self.journal.append(rows)
         for row in rows:
             self.rows.setdefault(row["key"], row)
 
-    def _told(self, came: Iterator[Came]) -> Generator[Came, None, None]:
-        for place, row in came:
-            if row is not None:
-                self._heard(place, row)
-            yield place, row
+    def _told(self, came: Iterator[list[Answered[Place]]]) -> Generator[Place, None, None]:
+        """The places that were simulated, as they come; their rows are kept first."""
+        for answered in came:
+            self._record([answer for _, answer in answered if isinstance(answer, dict)])
+            for job, answer in answered:
+                if isinstance(answer, dict):
+                    self._heard(job.place, answer)
+                if job.question in ("step", "row"):
+                    yield job.place
 
     def _heard(self, place: Place, row: Row) -> None:
         """Keep the best so far; an objective that no row can have ends the study at its first row."""
@@ -236,7 +246,7 @@ class _Run:
         known = self.space.known(place.settings, place.facts, row)
         return values if all(one.holds(known) is True for one in self.where) else None
 
-    def remark(self, choice: Choice) -> str:
+    def remark(self, choice: CandidateQueue) -> str:
         """The best so far."""
         scores = [score for score in (choice.likely, self.best) if score is not None]
         return f"best: {self.objectives[0].shown(min(scores))}" if scores else ""

@@ -1,31 +1,40 @@
-"""A study as a table in a terminal."""
+"""A study as a table in a terminal, and its files beside the rows: the best scenario, a picture, the reports of the best."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from re import fullmatch
 from shlex import join
+from shutil import rmtree
 from typing import Any
 
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
+from parsim.report.table import Column, Table
+from parsim.report.write import Content, write_together
 from parsim.scenario.scenario import flow
 from parsim.scenario.schema import value_at
 from parsim.study.sweep.definition import SEED
 from parsim.study.sweep.metrics import KWH, NAMED, Metric
-from parsim.study.sweep.study import Entry, Study
+from parsim.study.sweep.study import RankedRow, StudyData
 
 _ALWAYS = ("step_time_s", "estimated_step_time_s", "mfu", "peak_bytes")
 _LONGEST = 24
 """letters of a value"""
-Column = tuple[str, list[str]]
+Cells = tuple[str, list[str]]
+"""a heading, and a cell per row"""
 
 
-def text(study: Study) -> str:
+def text(study: StudyData) -> str:
     """What was asked, how many points there were, the best rows, and how to run the first."""
     lines = [study.name, f"{_asked(study)}", _counted(study), ""]
     shown = study.shown
     if not shown:
         return "\n".join([*lines, "No row keeps all constraints.", *_reasons(study)])
-    lines += [*_table(_columns(study, shown)), *_common(study, shown), ""]
+    columns = _columns(study, shown)
+    table = Table([Column(heading) for heading, _ in columns], list(zip(*(cells for _, cells in columns), strict=True)))
+    lines += [table.text(), *_common(study, shown), ""]
     whole = study.front if len(study.objectives) > 1 and study.passed else study.entries
     if (more := len(whole) - len(shown)) > 0:
         lines += [f"{more:,} more; --top shows them.", ""]
@@ -33,12 +42,12 @@ def text(study: Study) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _asked(study: Study) -> str:
+def _asked(study: StudyData) -> str:
     objectives = ", ".join(f"{one.word} {one.metric.title}" for one in study.objectives)
     return f"{objectives[0].upper()}{objectives[1:]}" + (f", where {'; '.join(one.text for one in study.where)}" if study.where else "")
 
 
-def _counted(study: Study) -> str:
+def _counted(study: StudyData) -> str:
     counts = study.counts()
     words = {
         "excluded": "excluded by constraints before a simulation", "equal": "equal to another",
@@ -51,20 +60,20 @@ def _counted(study: Study) -> str:
     return f"{points:,} point{'s' * (points != 1)}: {', '.join(said) or 'nothing'}{before}; {counts['kept']:,} keep all constraints."
 
 
-def _reasons(study: Study) -> list[str]:
+def _reasons(study: StudyData) -> list[str]:
     """Why nothing is left: the commonest reasons, each once."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for place in study.places:
         if (row := study.row(place)) is not None and row["status"] in ("refused", "failed", "deadlock"):
             reason = f"{row['status']}: {row['reason']}"
         else:
             reason = study.why(place).partition(": ")[0]
-        found[reason] = found.get(reason, 0) + 1
-    return [f"  {count:,} x {reason}" for reason, count in sorted(found.items(), key=lambda item: -item[1])[:5]]
+        counts[reason] = counts.get(reason, 0) + 1
+    return [f"  {count:,} x {reason}" for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:5]]
 
 
-def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
-    columns: list[Column] = [("#", [str(place) for place in range(1, len(shown) + 1)])]
+def _columns(study: StudyData, shown: Sequence[RankedRow]) -> list[Cells]:
+    columns: list[Cells] = [("#", [str(place) for place in range(1, len(shown) + 1)])]
     if len(study.objectives) > 1:
         columns.append(("front", ["*" if entry.layer == 1 else "" for entry in shown]))
     several = any(len(entry.rows) > 1 for entry in shown)
@@ -93,7 +102,7 @@ def _columns(study: Study, shown: Sequence[Entry]) -> list[Column]:
     return columns
 
 
-def _common(study: Study, shown: Sequence[Entry]) -> list[str]:
+def _common(study: StudyData, shown: Sequence[RankedRow]) -> list[str]:
     """What varies, but not among the rows that are shown."""
     said = [
         f"{name}={_cut(flow(shown[0].place.settings[key]))}"
@@ -103,13 +112,13 @@ def _common(study: Study, shown: Sequence[Entry]) -> list[str]:
     return [f"In all of these: {' '.join(said)}"] if said else []
 
 
-def _spread(entry: Entry, name: str) -> str:
+def _spread(entry: RankedRow, name: str) -> str:
     """Largest less smallest, of the mean."""
-    found, mean = entry.spread(name), entry.mean(name)
-    return NONE if found is None or not mean else percent((found[1] - found[0]) / abs(mean))
+    spread, mean = entry.spread(name), entry.mean(name)
+    return NONE if spread is None or not mean else percent((spread[1] - spread[0]) / abs(mean))
 
 
-def _figures(study: Study, metric: Metric, values: Sequence[float | None]) -> Column:
+def _figures(study: StudyData, metric: Metric, values: Sequence[float | None]) -> Cells:
     """A metric in one unit, named in its heading."""
     if metric.unit == "s":
         unit = time_unit(max((abs(value) for value in values if value is not None), default=0.0))
@@ -124,19 +133,12 @@ def _figures(study: Study, metric: Metric, values: Sequence[float | None]) -> Co
     return metric.title + (f" [{name}]" if name not in ("1", "", metric.title) else ""), [number(value) for value in values]
 
 
-def currency(study: Study) -> str:
+def currency(study: StudyData) -> str:
     """In which money is."""
     return str(value_at(study.space.base.tree, "economics.currency") or "USD")
 
 
-def _table(columns: Sequence[Column]) -> list[str]:
-    widths = [max(len(heading), *map(len, cells)) for heading, cells in columns]
-    lines = ["  ".join(f"{heading:>{width}}" for (heading, _), width in zip(columns, widths, strict=True))]
-    rows = zip(*(cells for _, cells in columns), strict=True)
-    return [*lines, *("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)]
-
-
-def _best(study: Study, entry: Entry) -> list[str]:
+def _best(study: StudyData, entry: RankedRow) -> list[str]:
     lines = [f"Best: {strategy(entry)}."]
     candidate = entry.place.candidate
     if candidate is not None and isinstance(study.definition.source, str):
@@ -147,7 +149,7 @@ def _best(study: Study, entry: Entry) -> list[str]:
     return lines
 
 
-def strategy(entry: Entry) -> str:
+def strategy(entry: RankedRow) -> str:
     """The strategy of a row in a line: sizes, schedule, sharding, micro-batches, recomputation."""
     tree: Any = entry.place.candidate.scenario if entry.place.candidate is not None else {}
     row = entry.rows[0]
@@ -167,7 +169,7 @@ def strategy(entry: Entry) -> str:
     return f"{', '.join(words)} on {row['gpus']:g} GPU{'s' * (row['gpus'] != 1)}"
 
 
-def _unequal(study: Study) -> list[str]:
+def _unequal(study: StudyData) -> list[str]:
     """A warning where a step is not the same work in all rows, and the objective is its time."""
     works = {entry.rows[0]["samples_per_step"] for entry in study.entries}
     if len(works) < 2 or all(one.metric.name != "step_time_s" for one in study.objectives):
@@ -179,9 +181,64 @@ def _cut(word: str) -> str:
     return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
 
 
-def reasons(study: Study, which: str) -> str:
+def reasons(study: StudyData, which: str) -> str:
     """One line per point: key, label, reason."""
-    found = study.why_not(which)
-    keys = max(len(key[:8]) for key, _, _ in found)
-    labels = max(len(label) for _, label, _ in found)
-    return "\n".join(f"{key[:8]:<{keys}}  {label:<{labels}}  {reason}".rstrip() for key, label, reason in found)
+    columns = [Column("", align="left")] * 3
+    return Table(columns, [(key[:8], label, reason) for key, label, reason in study.why_not(which)]).text()
+
+
+BEST = "best.json"
+REPORTS = "reports"
+PARETO = "pareto.svg"
+_MOST_POINTS = 5_000
+
+
+def write(study: StudyData, directory: Path) -> list[Path]:
+    """Write best.json (the best scenario, complete: ``parsim run best.json``), and pareto.svg where there are two objectives."""
+    contents: dict[str, Content] = {}
+    best = study.best
+    if best is not None and best.place.candidate is not None:
+        text = json.dumps(best.place.candidate.scenario, indent=1, ensure_ascii=False, allow_nan=False)
+        contents[BEST] = f"{text}\n".encode()
+    if len(study.objectives) == 2 and len(study.entries) > 1:
+        contents[PARETO] = picture(study)
+    return write_together(directory, contents)
+
+
+def reports(study: StudyData, directory: Path, formats: Sequence[str] = ("json", "svg", "trace", "html")) -> Iterator[Path]:
+    """Write the report of every row of the table as `parsim run` does, of several seeds that of the first; yields each directory.
+
+    They are directory/<rank>-<key>, and their figures are those of the row; those of an earlier table go. OutputError: the disk says no.
+    """
+    from parsim.report.write import write_outputs
+    from parsim.run import simulate
+
+    width = len(str(len(study.shown)))
+    chosen = {
+        f"{number:0{width}}-{entry.key}": entry.place.candidate
+        for number, entry in enumerate(study.shown, 1)
+        if entry.place.candidate is not None
+    }
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if fullmatch(r"[0-9]+-[0-9a-f]{16}", path.name) and path.name not in chosen:
+            rmtree(path)
+    for name, candidate in chosen.items():
+        write_outputs(simulate(candidate.scenario, trust_code=candidate.trust_code), directory / name, formats)
+        yield directory / name
+
+
+def picture(study: StudyData, width: float = 7.0) -> bytes:
+    """The rows in the plane of the two objectives, and their front, as SVG."""
+    from parsim.report.plots.figure import save
+    from parsim.report.plots.tradeoff import PlaneAxis, PlanePoint, tradeoff_figure
+
+    across, up = (PlaneAxis(one.metric.title, _unit(study, one.metric.unit), one.most) for one in study.objectives)
+    spots = []
+    for place, entry in enumerate(study.entries[:_MOST_POINTS], 1):
+        x, y = (entry.mean(one.metric.name) or 0.0 for one in study.objectives)
+        spots.append(PlanePoint(f"{place}: {study.label(entry.place.settings)}", x, y, entry.layer == 1, entry.rows[0]["status"] == "fits"))
+    return save(tradeoff_figure(spots, across, up, width=width), "svg")
+
+
+def _unit(study: StudyData, unit: str) -> str:
+    return currency(study) if unit == "money" else unit

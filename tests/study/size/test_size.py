@@ -13,14 +13,13 @@ import pytest
 from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.load import load
-from parsim.study.size.answer import Answer, document, front
-from parsim.study.size.output import figures, scenarios
+from parsim.study.size.answer import AnswerData as Answer
+from parsim.study.size.answer import document, front, sensitivity
+from parsim.study.size.question import MTBF, published_batches, recipe
 from parsim.study.size.reading import read_question
-from parsim.study.size.recipe import MTBF, published_batches, recipe
-from parsim.study.size.sensitivity import sensitivity
 from parsim.study.size.size import size
 from parsim.study.size.strategies import Strategy
-from parsim.study.size.text import text
+from parsim.study.size.text import figures, scenarios, text
 
 META_GPU_HOURS = 1_720_320
 """of Llama 2 70B on A100-80GB: Touvron et al. 2023, arXiv 2307.09288, table 2"""
@@ -244,7 +243,7 @@ def test_batches_are_published_or_by_rule() -> None:
 
 def test_from_python_by_name() -> None:
     answer = size("gpt2", workers=1, tokens="10B", on="dgx-a100-80gb", gpus="8", sequence_length=1024, global_batch=64, gpu_hour="2 USD")
-    assert answer.ranked == ask(gpus="8").ranked
+    assert [one.document() for one in answer.ranked] == [one.document() for one in ask(gpus="8").ranked]
     assert str(answer) == text(answer)
     assert answer.document()["question"]["on"][0]["gpu_hour"] == "2 USD"
 

@@ -8,7 +8,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsim.study.size.choose import Bound, fastest
+from parsim.study.size.search import QuickBound, fastest
 from parsim.study.size.strategies import Strategy
 
 
@@ -31,9 +31,9 @@ class Table:
     truths: list[Truth]
     simulated: list[int] = field(default_factory=list)
 
-    def bound(self, strategy: Strategy) -> Bound:
+    def bound(self, strategy: Strategy) -> QuickBound:
         truth = self.truths[strategy.data]
-        return Bound(truth.step_time * truth.quick, truth.lacks, "no" if truth.refused else "")
+        return QuickBound(truth.step_time * truth.quick, truth.lacks, "no" if truth.refused else "")
 
     def tight(self, strategy: Strategy) -> float:
         truth = self.truths[strategy.data]

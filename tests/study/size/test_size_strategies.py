@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsim.study.size.strategies import Lattice, Strategy
+from parsim.study.size.strategies import Strategies, Strategy
 
-LLAMA = Lattice(80, 64, 1024, 8)
+LLAMA = Strategies(80, 64, 1024, 8)
 
 
 def test_axes_of_llama_2_70b_on_machines_of_eight() -> None:
@@ -24,25 +24,25 @@ def test_nearest_numbers_of_gpus() -> None:
 
 
 def test_strategies_of_sixteen_gpus() -> None:
-    found = list(Lattice(4, 4, 8, 8, (1, 2)).at(16))
+    found = list(Strategies(4, 4, 8, 8, (1, 2)).at(16))
     assert Strategy(4, 4, 1, 2) in found
     assert Strategy(2, 1, 8, 1) in found
     assert Strategy(2, 1, 8, 2) not in found  # 8 samples / (8 x 2)
     assert not [one for one in found if one.sharding == "fsdp"]  # data 16 does not divide 8
     assert len(found) == len(set(found))
     fsdp = Strategy(1, 1, 8, 1, sharding="fsdp")
-    assert fsdp in Lattice(4, 4, 8, 8, (1,)).at(8)
+    assert fsdp in Strategies(4, 4, 8, 8, (1,)).at(8)
 
 
 def test_interleaving_needs_whole_rounds() -> None:
-    lattice = Lattice(8, 4, 8, 8, (1,), schedules=("1f1b", "interleaved"))
+    lattice = Strategies(8, 4, 8, 8, (1,), schedules=("1f1b", "interleaved"))
     assert [one.chunks for one in lattice.at(8) if (one.tensor, one.pipeline) == (2, 4)] == [1, 2]
     assert [one.chunks for one in lattice.at(8) if (one.tensor, one.pipeline) == (1, 8)] == [1]  # one layer a stage
     assert [one.chunks for one in lattice.at(16) if (one.tensor, one.pipeline) == (1, 4)] == [1]  # 2 micro-batches, 4 stages
 
 
 def test_machines_of_72_may_be_left_with_idle_gpus() -> None:
-    lattice = Lattice(80, 64, 1024, 72)
+    lattice = Strategies(80, 64, 1024, 72)
     assert lattice.tensors == (1, 2, 4, 8)
     assert 128 in lattice.counts(200)
 
@@ -51,7 +51,7 @@ def test_machines_of_72_may_be_left_with_idle_gpus() -> None:
     st.integers(1, 24), st.sampled_from([0, 4, 12, 64]), st.integers(1, 96), st.sampled_from([1, 2, 4, 8]), st.integers(1, 12),
 )  # fmt: skip
 def test_every_strategy_is_whole(layers: int, heads: int, batch: int, each: int, nodes: int) -> None:
-    lattice = Lattice(layers, heads, batch, each, (1, 2), ("none", "full"), ("1f1b", "interleaved"), ("auto",))
+    lattice = Strategies(layers, heads, batch, each, (1, 2), ("none", "full"), ("1f1b", "interleaved"), ("auto",))
     for one in lattice.at(each * nodes):
         assert one.gpus == each * nodes
         assert batch % (one.data * one.micro_batch) == 0
@@ -75,5 +75,5 @@ def test_words_and_keys() -> None:
     ("sharding", "words"), [(("zero1",), {"zero1"}), (("fsdp",), {"fsdp"}), (("auto",), {"zero1"}), (("zero1", "fsdp"), {"zero1", "fsdp"})]
 )
 def test_sharding_with_tensor_parallelism(sharding: tuple[str, ...], words: set[str]) -> None:
-    lattice = Lattice(4, 4, 8, 8, (1,), sharding=sharding)
+    lattice = Strategies(4, 4, 8, 8, (1,), sharding=sharding)
     assert {one.sharding for one in lattice.at(8) if one.tensor == 2 and one.pipeline == 1} == words

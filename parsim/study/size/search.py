@@ -1,8 +1,15 @@
-"""From a strategy to bounds and numbers: the scenario that stands for it, built, bounded, simulated."""
+"""The fastest strategy among many, exactly: proven bounds say which need no simulation.
+
+A candidate is simulated only if its bound is below the fastest one found and below the limit; bounds that are lower bounds of
+what the simulation finds make the answer the same as if all were simulated (a test tries). A strategy stands for a scenario, which is
+built, bounded and simulated.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from parsim.errors import InputError, ScenarioError
@@ -15,11 +22,59 @@ from parsim.scenario.confidence import confidence
 from parsim.scenario.load import load, put
 from parsim.scenario.neighbours import Neighbours
 from parsim.study.search.bounds import Bounder
-from parsim.study.size.choose import Bound
-from parsim.study.size.configuration import Configuration
-from parsim.study.size.question import Machine, Question
-from parsim.study.size.recipe import Recipe
-from parsim.study.size.strategies import Strategy
+from parsim.study.search.search import Best, Search
+from parsim.study.size.question import Machine, Question, Recipe
+from parsim.study.size.strategies import Configuration, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class QuickBound:
+    """What no simulation is better than."""
+
+    step_time: float
+    """[s]"""
+    lacks: int = 0
+    """bytes that are surely missing; 0: it may fit"""
+    refused: str = ""
+    """why there is nothing to simulate"""
+
+
+@dataclass
+class Tally:
+    """What became of the candidates."""
+
+    considered: int = 0
+    refused: int = 0
+    """model, machine and strategy do not go together"""
+    too_large: int = 0
+    """surely do not fit in memory"""
+    too_slow: int = 0
+    """surely slower than the limit, or than the fastest found"""
+    simulated: int = 0
+    did_not_fit: int = 0
+    """of those simulated"""
+    reasons: dict[str, int] = field(default_factory=dict)
+    """why candidates were refused -> how many"""
+
+    def add(self, other: Tally) -> None:
+        """Count another's in."""
+        for name in ("considered", "refused", "too_large", "too_slow", "simulated", "did_not_fit"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for reason, count in other.reasons.items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + count
+
+
+@dataclass
+class Fastest:
+    """The fastest that fits, and how it was found."""
+
+    strategy: Strategy | None = None
+    found: Configuration | None = None
+    tally: Tally = field(default_factory=Tally)
+    least_bound: float = inf
+    """of the strategies that may fit [s]: none of them is faster"""
+    least_lack: int | None = None
+    """bytes that the nearest of those that surely do not fit lacks; None: there is none"""
 
 
 @dataclass
@@ -69,24 +124,24 @@ class Candidates:
 
     def _economics(self) -> dict[str, Any]:
         question, machine, recipe = self.question, self.machine, self.recipe
-        found: dict[str, Any] = {"currency": question.currency}
+        economics: dict[str, Any] = {"currency": question.currency}
         if machine.purchase is not None:
-            found["purchase"] = {machine.purchase.per: str(machine.purchase.price)}
+            economics["purchase"] = {machine.purchase.per: str(machine.purchase.price)}
             if question.years is not None:
-                found["purchase"]["years"] = question.years
+                economics["purchase"]["years"] = question.years
         elif machine.gpu_hour is not None:
-            found["gpu_hour"] = str(machine.gpu_hour)
+            economics["gpu_hour"] = str(machine.gpu_hour)
         elif self.has_example:
-            found["gpu_hour"] = "example"
+            economics["gpu_hour"] = "example"
         if question.power_price is not None:
-            found["power_price"] = str(question.power_price)
+            economics["power_price"] = str(question.power_price)
         if question.pue is not None:
-            found["pue"] = question.pue
+            economics["pue"] = question.pue
         if recipe.mtbf is not None and recipe.checkpoint_time is not None:
-            found |= {"mtbf_per_gpu": f"{recipe.mtbf:.15g} s", "checkpoint_time": f"{recipe.checkpoint_time:.15g} s"}
+            economics |= {"mtbf_per_gpu": f"{recipe.mtbf:.15g} s", "checkpoint_time": f"{recipe.checkpoint_time:.15g} s"}
             if question.restart_time is not None:
-                found["restart_time"] = f"{question.restart_time:.15g} s"
-        return found
+                economics["restart_time"] = f"{question.restart_time:.15g} s"
+        return economics
 
     # -- what is asked about a strategy ---------------------------------------------------------------------------------
 
@@ -107,16 +162,16 @@ class Candidates:
             self._around[key] = Neighbours(load(self._base(gpus), trust_code=self.question.trust_code))
         return self._around[key]
 
-    def bound(self, strategy: Strategy) -> Bound:
+    def bound(self, strategy: Strategy) -> QuickBound:
         """The quick bound."""
         built = self.built(strategy)
         if isinstance(built, str):
-            return Bound(0.0, refused=built)
+            return QuickBound(0.0, refused=built)
         try:
-            found = self._bounder.bounds(built)
+            bounds = self._bounder.bounds(built)
         except InputError as error:
-            return Bound(0.0, refused=error.findings[0].message)
-        return Bound(found.step_time * self._ratio(strategy), max(0, found.peak_memory - found.capacity))
+            return QuickBound(0.0, refused=error.findings[0].message)
+        return QuickBound(bounds.step_time * self._ratio(strategy), max(0, bounds.peak_memory - bounds.capacity))
 
     def _ratio(self, strategy: Strategy) -> float:
         """Estimated over simulated step; known before a simulation, so that a bound of one is a bound of the other."""
@@ -172,3 +227,43 @@ class Candidates:
         probe = self.probe
         peak = probe.cluster.device(probe.gpus[0]).peak[probe.training.precision.matmul]
         return flop_per_step(probe.model, self.recipe.sequence_length, self.recipe.global_batch, "exact") / (peak * gpus)
+
+
+def fastest(strategies: Iterable[Strategy], candidates: Candidates, limit: float = inf, *, exhaustive: bool = False) -> Fastest:
+    """The strategy with the shortest step that fits and is not above `limit` [s]; ties go to the first.
+
+    `exhaustive` simulates everything that is not refused.
+    """
+    choice = Fastest()
+    tally = choice.tally
+    search = Search(Best(limit=limit))
+    entered: list[Strategy] = []
+    for strategy in strategies:
+        tally.considered += 1
+        bound = candidates.bound(strategy)
+        if bound.refused:
+            tally.refused += 1
+            tally.reasons[bound.refused] = tally.reasons.get(bound.refused, 0) + 1
+        elif bound.lacks and not exhaustive:
+            tally.too_large += 1
+            choice.least_lack = bound.lacks if choice.least_lack is None else min(choice.least_lack, bound.lacks)
+        else:
+            choice.least_bound = min(choice.least_bound, bound.step_time)
+            search.enter(len(entered), (-inf if exhaustive else bound.step_time,))
+            entered.append(strategy)
+    tight: set[int] = set()
+    results: dict[int, Configuration] = {}
+    while (number := search.next()) is not None:
+        strategy = entered[number]
+        if number not in tight and not exhaustive:
+            tight.add(number)
+            search.raised(number, (candidates.tight(strategy),))
+            continue
+        configuration = results[number] = candidates.simulate(strategy)
+        tally.simulated += 1
+        tally.did_not_fit += not configuration.fits
+        search.known(number, (configuration.step_time,) if configuration.fits else None)
+    tally.too_slow = len(search.left)
+    for number in search.answer.kept():
+        choice.strategy, choice.found = entered[number], results[number]
+    return choice

@@ -1,4 +1,4 @@
-"""From a definition to candidates: what may be simulated, what is refused before, and under which key."""
+"""From a definition to candidates, and from a candidate to its row: what may be simulated, what is refused before, and under which key."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from typing import Any, NamedTuple
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.scenario.build import build
 from parsim.scenario.load import load
-from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.schema import canonical, value_at
 from parsim.study.search.lattice import Lattice
-from parsim.study.sweep.axes import Axis, Point, points
 from parsim.study.sweep.constraint import Constraint, Known
 from parsim.study.sweep.definition import SEED, Definition
-from parsim.study.sweep.facts import Machines
-from parsim.study.sweep.row import Row, refused
-from parsim.study.sweep.vocabulary import Stage, UnknownWord, Word
+from parsim.study.sweep.ranges import Axis, Point, points
+from parsim.study.sweep.rows import Row, row
+from parsim.study.sweep.vocabulary import Machines, Stage, UnknownWord, Word
 from parsim.study.sweep.vocabulary import key_of as full_key
-from parsim.version import __version__
+from parsim.study.variants import Outcome, Variant, document, failed, outcome
+from parsim.study.workers import stamp
 
 _LATER = {
     "parallel.data.size": "data_size",
@@ -108,7 +107,8 @@ class Space:
         try:
             scenario = self.base.with_overrides(*overrides)
         except InputError as error:
-            return Place(number, settings, refused=refused(self._unloaded_key(overrides), settings, error.findings))
+            refused: Outcome[Any] = Outcome("refused", findings=tuple(error.findings))
+            return Place(number, settings, refused=row(self._unloaded_key(overrides), settings, refused))
         facts = self.machines.facts(scenario)
         known = self.known(settings, facts)
         if broken := next((one for one in where if one.holds(known) is False), None):
@@ -128,15 +128,15 @@ class Space:
 
         def value(word: Word) -> Any:
             if word.stage == Stage.WRITTEN:
-                found = _read(word, self._written(settings, word.name))
-                if found is None and word.name in _LATER:
+                known = _read(word, self._written(settings, word.name))
+                if known is None and word.name in _LATER:
                     later = _LATER[word.name]
-                    found = facts.get(later, figures.get(later))
-                return found
+                    known = facts.get(later, figures.get(later))
+                return known
             if word.name in facts:
                 return facts[word.name]
-            found = figures.get(word.name)
-            return found if found is None or isinstance(found, (bool, str)) else float(found) * word.factor
+            known = figures.get(word.name)
+            return known if known is None or isinstance(known, (bool, str)) else float(known) * word.factor
 
         return value
 
@@ -170,7 +170,23 @@ class Space:
 
     def _strategies(self, point: Point) -> list[dict[str, Any]]:
         """The standard strategies of the scenario at a point."""
-        return [candidate.mapping() for candidate in Lattice(build(self.base.with_overrides(*arguments(point))))]
+        return list(Lattice(build(self.base.with_overrides(*arguments(point)))))
+
+
+def evaluate(candidate: Candidate, settings: Mapping[str, Any]) -> Row:
+    """Simulate one candidate; whatever goes wrong becomes its row."""
+    variant = Variant(candidate.scenario, trust_code=candidate.trust_code)
+    return row(candidate.key, settings, outcome(variant, document))
+
+
+def evaluate_all(work: Sequence[tuple[Candidate, Mapping[str, Any]]]) -> list[Row]:
+    """The rows of a chunk, in order: what a worker does."""
+    return [evaluate(candidate, settings) for candidate, settings in work]
+
+
+def lost(place: Place, reason: str) -> Row:
+    """The row of a place with which parsim or its process broke."""
+    return row(place.candidate.key if place.candidate is not None else "", place.settings, failed(reason))
 
 
 def without_seed(place: Place) -> str:
@@ -187,11 +203,6 @@ def key_of(document: Mapping[str, Any]) -> str:
     """What tells this work from any other: the resolved scenario without its name, the files it runs, the version, the catalogue."""
     work = json.dumps({key: value for key, value in document.items() if key != "name"}, sort_keys=True, separators=(",", ":"))
     return _digest(work, *_contents(document))
-
-
-def stamp() -> tuple[str, str]:
-    """What results depend on besides the scenario: parsim's version and the catalogue's hash."""
-    return __version__, catalogue_sha256()
 
 
 def _digest(*words: str) -> str:
@@ -223,9 +234,9 @@ def _read(word: Word, value: Any) -> Any:
     if word.leaf is None:
         return value if isinstance(value, (int, float, str, bool)) else None
     try:
-        found = word.leaf.check(canonical(word.name, value)[1])
+        checked = word.leaf.check(canonical(word.name, value)[1])
     except ValueError:
         return None
     if word.sort in ("text", "any"):
-        return found if isinstance(found, (int, float, str, bool)) else None
-    return None if isinstance(found, str) else found
+        return checked if isinstance(checked, (int, float, str, bool)) else None
+    return None if isinstance(checked, str) else checked

@@ -1,28 +1,142 @@
-"""What one pipeline rank costs besides its passes: what stays in its memory, and what ends its step.
+"""What one block costs on a stage by itself, and what one pipeline rank costs besides its passes: seconds and bytes.
 
-It depends on the blocks that the rank holds and on who reduces and shards with whom, but not on the micro-batch, recomputation
-or schedule, so thousands of candidates share it.
+Candidates that differ in their pipeline, data parallelism or number of micro-batches have the same blocks; so each distinct block is
+written once (by the very code that writes whole stages) and asked by thousands of candidates. What stays in a rank's memory and what ends
+its step depend on the blocks that it holds and on who reduces and shards with whom, but not on the micro-batch, recomputation or schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum, inf
 
 from parsim.kernel import Kernel
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
-from parsim.parallel.groups import DATA, MODEL, OFFLOAD, SHARD, WORLD
-from parsim.parallel.plan import Plan
+from parsim.parallel.groups import DATA, MODEL, OFFLOAD, SHARD, TENSOR, WORLD
+from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import LANE, Replicated
+from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
+from parsim.parallel.settings import DataParallel, Recompute
 from parsim.parallel.zero import ZeroOptimizer
 from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE
 from parsim.program.stage_passes import StagePasses
 from parsim.simulation.ledger import held_in
-from parsim.study.search.chains import levels, longest, rounded
+from parsim.study.search.chains import Levels, Price, levels, longest, rounded
 from parsim.study.search.prices import ChainPrices
+
+UNTOUCHED = ("none", "ddp", "zero1")
+"""strategies whose kernels between the passes of a block are those of replicated weights"""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCost:
+    """One block between its boundary tensors; what it receives from another stage is left out."""
+
+    seconds: dict[str, float]
+    """kind of slot (F, B, I, W; f, b, i, w: of the first micro-batch) -> [s]"""
+    computing: dict[str, float]
+    """the same if launching took no time [s]"""
+    waits: dict[str, float]
+    """the part of `computing` at its end in which compute waits for a collective, and the host may be launching the next block [s]"""
+    idle: bool
+    """some kind of slot gives its compute lane nothing to do (frozen weights), and then waits for nobody"""
+    kept: int
+    """live bytes that its forward adds, its input being there before and its output after [B]"""
+    forward_high: int
+    """most that its forward adds meanwhile [B]"""
+    backward_high: tuple[int, int]
+    """most that the first micro-batch's backward adds, and a later one's, the received gradient included [B]"""
+    input: int
+    """what another stage sends to it [B]; 0 for the first block"""
+    output: int
+    """what it sends to another stage [B]; 0 for the last block"""
+    message: dict[str, int | None]
+    """F, B -> bytes of the message that hands its result on; None: a measured duration instead"""
+    message_seconds: dict[str, float]
+    """that duration [s]"""
+    gathers: dict[str, float]
+    """F, B -> seconds in which what is received is put together from scattered parts"""
+
+
+def block_cost(
+    plan: Plan, block: int, *, checkpoint: bool, kinds: tuple[str, ...], clock: Callable[[Kernel], float], price: Price, speed: float
+) -> BlockCost:
+    """Write one block of `plan` alone on a stage and measure it. `checkpoint`: it keeps its input only.
+
+    The data-parallel strategy is left out (its collectives hold no compute up that they need not), and with it its gradients.
+    """
+
+    def on_links(kind: str, axis: str, size: int) -> float:
+        return 0.0 if axis == OFFLOAD else price(kind, axis, size)  # copies run ahead of the block that waits for them
+
+    single = _alone(plan, block, checkpoint=checkpoint)
+    passes = StagePasses(single, block, "", clock)
+    passes.sharding[block] = Replicated(single.weights(passes.chunks[block]), single.training, DataParallel(), single.runtime, 1)
+    last = block == len(plan.model.blocks) - 1
+    gathers = _gathers(passes, block, last=last, price=price)
+    seconds, computing, waits, measured, idle = {}, {}, {}, {}, False
+    for kind in kinds:
+        for name, first in ((kind, False), (kind.lower(), True)):
+            items = passes.template(kind, block, first, False)
+            whole = longest(items, on_links, {}, speed=speed, arrival=0.0).compute
+            bare = longest(items, on_links, {}, speed=speed, arrival=0.0, host=False)
+            received = gathers.get("F" if kind == "F" else "B" if kind in GRADIENTS_OF_INPUTS else "", 0.0)
+            idle |= whole < 0.0
+            seconds[name], computing[name] = max(0.0, whole) - received, max(0.0, bare.compute) - received
+            waits[name] = max(0.0, bare.compute - bare.busy) if bare.busy >= 0.0 else 0.0
+            measured[name] = levels(items, passes.table.rows, without=("gradients", "workspace"))
+    taped = passes.tape(block)
+    sent = {way: passes.sends(way, block) for way in ("F", "B") if way in kinds or (way == "B" and "I" in kinds)}
+    handed = rounded(taped.tensors["output"].bytes) if not last else 0
+    before = 0 if block == 0 else rounded(passes.tape(block - 1).tensors["output"].bytes)
+    ahead: Levels = measured["F"]
+    return BlockCost(
+        seconds=seconds,
+        computing=computing,
+        waits=waits,
+        idle=idle,
+        kept=ahead.net - before,
+        forward_high=ahead.high - before,
+        backward_high=(
+            max((measured[kind].high for kind in ("b", "i") if kind in measured), default=0),
+            max((measured[kind].high for kind in ("B", "I") if kind in measured), default=0),
+        ),
+        input=before,
+        output=handed,
+        message={way: size for way, (size, _, _) in sent.items()},
+        message_seconds={way: duration for way, (_, _, duration) in sent.items()},
+        gathers=gathers,
+    )
+
+
+def _alone(plan: Plan, block: int, *, checkpoint: bool) -> Plan:
+    """The same plan with every block on a stage of its own and replicated weights."""
+    training, runtime = plan.training, plan.runtime
+    if checkpoint:
+        training = replace(training, recompute=Recompute("full"))
+    elif training.recompute.mode != "selective":
+        training = replace(training, recompute=Recompute("none"))
+    tied = any(parameter.tied for parameter in plan.model.blocks[block].parameters())
+    if plan.parallelism.data.strategy not in UNTOUCHED or tied:
+        runtime = replace(runtime, gradient_accumulation_fusion=True)  # adds no kernels that the real strategy may not have
+    chunks = tuple(Chunk(b, b, (b,)) for b in range(len(plan.model.blocks)))
+    pipeline = replace(plan.parallelism.pipeline, schedule="1f1b")  # pipedream would end a step in every backward
+    parallelism = replace(plan.parallelism, pipeline=pipeline, data=DataParallel(size=plan.parallelism.data.size, strategy="none"))
+    return replace(plan, training=training, runtime=runtime, parallelism=parallelism, chunks=chunks, _known_weights={})
+
+
+def _gathers(passes: StagePasses, block: int, *, last: bool, price: Price) -> dict[str, float]:
+    """Seconds of the blocking gather with which a received message becomes whole, by direction."""
+    seconds = {}
+    for way, boundary, there in (("F", block - 1, block > 0), ("B", block, not last)):
+        if there:
+            size = passes.tape(boundary).tensors["output"].bytes
+            seconds[way] = 0.0 if passes.message(size) == size else price("all_gather", TENSOR, passes.moved(size))
+    return seconds
+
 
 JOINS = (WORLD, MODEL)
 """axes of the collective in which all stages meet before the optimizer steps"""
@@ -40,7 +154,7 @@ class Reduction:
     """what every micro-batch puts through that queue [s]"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StageMemory:
     """One pipeline rank's memory besides its passes."""
 
@@ -59,7 +173,7 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class StageTimes:
+class RankTimes:
     """One pipeline rank's time besides its passes."""
 
     before: float
@@ -95,7 +209,7 @@ def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float
     )
 
 
-def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float], prices: ChainPrices) -> StageTimes:
+def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float], prices: ChainPrices) -> RankTimes:
     """Write the end of the step of one pipeline rank and measure it."""
     passes = StagePasses(plan, pipeline_rank, plan.role(prices.ranks[pipeline_rank]), clock)
     speed = prices.speed(pipeline_rank)
@@ -117,7 +231,7 @@ def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float]
         queued_before = longest(up_to(items, meeting), price, from_queue, speed=speed).compute
         after = longest(_from(items, meeting), price, dict.fromkeys(items[meeting].lanes, 0.0), speed=speed).whole
         queued = -inf
-    return StageTimes(before, after, queued_before, queued, reductions)
+    return RankTimes(before, after, queued_before, queued, reductions)
 
 
 def up_to(items: list[Item], place: int) -> list[Item]:
@@ -128,12 +242,12 @@ def up_to(items: list[Item], place: int) -> list[Item]:
 
 def _from(items: list[Item], place: int) -> list[Item]:
     """The items from a meeting on, with what they need before it dropped."""
-    found = []
+    behind = []
     for item in items[place:]:
         needs = [need - place for need in item.needs if need >= place]
         tails = [tail for tail in item.tails if tail != COMPUTE]
-        found.append(Item(item.name, item.kind, item.lanes, item.duration, collective=item.collective, needs=needs, tails=tails))
-    return found
+        behind.append(Item(item.name, item.kind, item.lanes, item.duration, collective=item.collective, needs=needs, tails=tails))
+    return behind
 
 
 def _gradients(sharding: Replicated) -> int:

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim.errors import ScenarioError
-from parsim.study.sweep.axes import (
+from parsim.study.search.lattice import divisors
+from parsim.study.sweep.ranges import (
     Divisors,
-    Lattice,
     Listed,
     Point,
-    divisors,
+    ProductAxis,
     factorisations,
     lattice_of,
     multiplied,
@@ -71,7 +71,7 @@ def test_axes_multiply_the_last_fastest(sizes: list[int]) -> None:
 
 
 def test_a_lattice_follows_the_machine_of_each_point_wherever_it_is_written() -> None:
-    lattice = Lattice(("tp", "pp", "dp"), "gpus")
+    lattice = ProductAxis(("tp", "pp", "dp"), "gpus")
     nodes = Listed(("cluster.nodes",), ((1,), (2,), (4,)))
     for axes in ([lattice, nodes], [nodes, lattice]):
         found = list(points(axes, eight))

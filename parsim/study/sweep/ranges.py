@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.values import shown
 from parsim.scenario.yaml_tree import Origin
+from parsim.study.search.lattice import divisors
 
 Point = Mapping[str, Any]
 """long key -> value"""
@@ -77,7 +78,7 @@ class Divisors:
 
 
 @dataclass(frozen=True)
-class Lattice:
+class ProductAxis:
     """Every way to write a number as a product of one factor per key, in order of the factors."""
 
     keys: tuple[str, ...]
@@ -89,16 +90,6 @@ class Lattice:
 
     def document(self) -> Any:
         return {"product": list(self.keys), "equals": self.equals}
-
-
-def divisors(number: int) -> list[int]:
-    """The divisors of a positive number, in order.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    low = [count for count in range(1, int(number**0.5) + 1) if number % count == 0]
-    return sorted({*low, *(number // count for count in low)})
 
 
 def factorisations(number: int, factors: int) -> list[tuple[int, ...]]:
@@ -138,11 +129,11 @@ def multiplied(low: float, high: float, factor: float) -> list[Any]:
     [1, 3, 9, 27]
     """
     value, end, by = (Decimal(str(number)) for number in (low, high, factor))
-    found = []
+    values = []
     while value <= end:
-        found.append(_plain(value))
+        values.append(_plain(value))
         value *= by
-    return found
+    return values
 
 
 def points(axes: Sequence[Axis], resolve: Resolve) -> Iterator[Point]:
@@ -161,8 +152,8 @@ def points(axes: Sequence[Axis], resolve: Resolve) -> Iterator[Point]:
         for point in ordered[number].points(before, resolve):
             yield from below(number + 1, {**before, **point})
 
-    for found in below(0, {}):
-        yield {key: found[key] for key in keys}
+    for combination in below(0, {}):
+        yield {key: combination[key] for key in keys}
 
 
 def values_of(form: Any, key: str, place: Origin) -> list[Any] | Divisors:
@@ -186,13 +177,13 @@ def values_of(form: Any, key: str, place: Origin) -> list[Any] | Divisors:
     raise ScenarioError(Finding(f"{shown(dict(form))} is not a range", key, dict(form), FORMS, *place))
 
 
-def lattice_of(form: Any, place: Origin, name: Callable[[Any], str]) -> Lattice:
+def lattice_of(form: Any, place: Origin, name: Callable[[Any], str]) -> ProductAxis:
     """``{product: [keys], equals: gpus}``; `name` gives the long form of a key. Raises ScenarioError."""
     example = "write {product: [parallel.tensor.size, parallel.pipeline.size, parallel.data.size], equals: gpus}"
     keys = form.get("product") if isinstance(form, Mapping) else None
     if not isinstance(form, Mapping) or set(form) != {"product", "equals"} or not isinstance(keys, list) or len(keys) < 2:
         raise ScenarioError(Finding(f"{shown(form)} is not a lattice", "lattice", form, example, *place))
-    return Lattice(tuple(name(key) for key in keys), _of(form["equals"], "lattice", place))
+    return ProductAxis(tuple(name(key) for key in keys), _of(form["equals"], "lattice", place))
 
 
 def _range(form: Mapping[str, Any], key: str, place: Origin) -> list[Any]:

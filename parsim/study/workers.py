@@ -4,19 +4,46 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from importlib import import_module
 from multiprocessing import get_context, parent_process
+from threading import Lock, Thread
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from parsim.errors import Finding, ParsimError, ScenarioError
+from parsim.scenario.provenance import catalogue_sha256
+from parsim.version import __version__
 
 PATIENCE = 60.0
 """how long a cluster may be without workers [s]"""
 Job = Callable[..., Any]
+T = TypeVar("T")
+_ONE_AT_A_TIME = Lock()
+"""a worker with several threads (Dask) works in one of them: the interpreter runs one at a time anyway"""
+
+
+class ForeignWorkerError(ParsimError):
+    """A worker runs another version of parsim, or another catalogue."""
+
+
+def stamp() -> tuple[str, str]:
+    """What results depend on besides the scenario: parsim's version and the catalogue's hash."""
+    return __version__, catalogue_sha256()
+
+
+def at_work(expected: tuple[str, str], job: Callable[..., T], *arguments: Any) -> T:
+    """Do a job on a worker; `expected` is the `stamp` of whoever asks.
+
+    Raises:
+        ForeignWorkerError: this process has another parsim.
+    """
+    if (mine := stamp()) != expected:
+        what = f"version {mine[0]}, not {expected[0]}" if mine[0] != expected[0] else "another catalogue of devices and models"
+        raise ForeignWorkerError(f"a worker has parsim {what}: its rows would not be comparable; install the same on all machines")
+    with _ONE_AT_A_TIME:
+        return job(*arguments)
 
 
 class Crew:
@@ -54,8 +81,8 @@ class Processes(Crew):
 
     each = 2
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, workers: int, *, spawn: bool = True) -> None:
+        self.workers, self._spawn = workers, spawn
         self.renew()
 
     def submit(self, job: Job, *arguments: Any) -> Future[Any]:
@@ -70,8 +97,9 @@ class Processes(Crew):
         return isinstance(error, BrokenExecutor)
 
     def renew(self) -> None:
-        # spawned, not forked: a fork copies the threads' locks of whoever uses parsim as a library
-        self._pool = ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"), initializer=settle)
+        # A fork has everything imported, but copies the locks of the threads of whoever uses parsim as a library; a spawned process
+        # imports the script of its parent, which must be written for that. So short questions fork, and long studies spawn.
+        self._pool = ProcessPoolExecutor(self.workers, mp_context=get_context("spawn" if self._spawn else None), initializer=settle)
 
     def close(self, *, now: bool) -> None:
         # the pool has no public way to end workers before Python 3.14
@@ -137,7 +165,7 @@ def settle() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is not None:
-        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+        Thread(target=_follow, args=(parent,), daemon=True).start()
 
 
 def _follow(parent: Any) -> None:

@@ -1,7 +1,7 @@
 """What neighbouring candidates have in common, found once: costs of blocks, of stages and of collectives.
 
-A candidate is put together from pieces that thousands of others are made of too. A piece is known by everything it depends on,
-never by the candidate, so candidates may come in any order and from any lattice.
+A candidate is put together from blocks and stages that thousands of others are made of too. Their costs are known by everything they
+depend on, never by the candidate, so candidates may come in any order and from any lattice.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, TypeVar, cast
 
 from parsim.hardware.interconnect import Interconnect
 from parsim.kernel import Kernel
+from parsim.model.model import Block, Model
 from parsim.parallel.groups import OPERATOR_AXES, PIPELINE, REPLICATING, TENSOR
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
 from parsim.parallel.stages import checkpoint_groups
 from parsim.scenario.built import Built, clock_of, plan_of
-from parsim.study.search.block_costs import BlockCost, block_cost
+from parsim.study.search.chains import short
+from parsim.study.search.costs import BlockCost, RankTimes, StageMemory, block_cost, stage_memory, stage_times
 from parsim.study.search.prices import ChainPrices, Prices
-from parsim.study.search.slots import short
-from parsim.study.search.stage_costs import StageMemory, StageTimes, stage_memory, stage_times
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ChunkCost:
     """One global stage, wherever it stands."""
 
@@ -49,78 +49,54 @@ class ChunkCost:
     leaving: BlockCost
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """Everything that bounds are made of; what only times need is found when they are asked for."""
-
-    plan: Plan
-    """with fewer micro-batches in its `slots`: rows that begin as the whole schedule's do"""
-    chunks: tuple[ChunkCost, ...]
-    """by global stage; equal ones are one object"""
-    stages: tuple[StageMemory, ...]
-    """by pipeline rank; equal ones are one object"""
-    own: Candidate
-    """whose they are, and by which keys they are known"""
-
-    @property
-    def prices(self) -> ChainPrices:
-        """Of its transfers."""
-        return self.own.prices
-
-    @cached_property
-    def times(self) -> tuple[StageTimes, ...]:
-        """By pipeline rank; equal ones are one object."""
-        return tuple(map(self.own.times, range(len(self.stages))))
-
-    @cached_property
-    def sends(self) -> dict[tuple[str, int], float]:
-        """(F or B, global stage) -> seconds of the message that hands its result on."""
-        return _sends(self.plan, self.chunks, self.prices)
-
-
-class Shared:
-    """The pieces known so far. It keeps everything it is asked about alive: make one per search."""
+class CostCache:
+    """The costs known so far. It keeps everything it is asked about alive: make one per search."""
 
     def __init__(self) -> None:
-        self._found: dict[Hashable, Any] = {}
+        self._costs: dict[Hashable, Any] = {}
         self._numbers: dict[Hashable, int] = {}
-        self._kept: dict[int, object] = {}
-        """objects whose ids are parts of keys"""
+        self._models: list[Model] = []
 
-    def pieces(self, built: Built) -> Pieces:
-        """The pieces of a candidate. Raises `PlanError` where no plan exists for it."""
-        device = built.cluster.device(built.gpus[0])
-        clock = self.known(("clock", self.id(device)), lambda: clock_of(built))
+    def costs(self, built: Built) -> CandidateCosts:
+        """What a candidate costs. Raises `PlanError` where no plan exists for it."""
+        clock = self.known(("clock", built.cluster.device(built.gpus[0])), lambda: clock_of(built))
         pipeline = built.parallelism.pipeline
         slots = pipeline.slots or short(pipeline.schedule, pipeline.size, built.training.micro_batches, pipeline.virtual_stages)
         plan = plan_of(replace(built, parallelism=replace(built.parallelism, pipeline=replace(pipeline, slots=slots))), clock)
-        where = (self.id(built.cluster), self.number(built.gpus), built.collectives)
+        where = (built.cluster, self.number(built.gpus), built.collectives)
         wires = self.known(("prices", *where), lambda: Prices(built.cluster, Interconnect(built.cluster, built.gpus, built.collectives)))
-        prices = ChainPrices(plan, wires)
-        own = Candidate(self, plan, prices, clock, self.number((self.id(built.model), len(plan.model.blocks), *where)))
-        return Pieces(plan, tuple(map(own.chunk, plan.chunks)), tuple(map(own.stage, range(plan.mesh.size(PIPELINE)))), own)
+        machine = self.number((self._model(built.model), len(plan.model.blocks), *where))
+        return CandidateCosts(self, plan, ChainPrices(plan, wires), clock, machine)
 
     def known(self, key: Hashable, make: Callable[[], T]) -> T:
         """What was made under `key`, made now if nothing was."""
-        if (found := self._found.get(key)) is None:
-            found = self._found[key] = make()
-        return cast(T, found)
+        if (cost := self._costs.get(key)) is None:
+            cost = self._costs[key] = make()
+        return cast(T, cost)
 
-    def id(self, thing: object) -> int:
-        """A key for an object that is compared by identity, which is kept alive."""
-        self._kept[id(thing)] = thing
-        return id(thing)
+    def _model(self, model: Model) -> int:
+        """The number of a model, by identity: comparing all its operators would take longer than a bound."""
+        place = _place_of(model, self._models)
+        if place == len(self._models):
+            self._models.append(model)
+        return place
 
     def number(self, key: Hashable) -> int:
         """A small key that stands for a large one."""
         return self._numbers.setdefault(key, len(self._numbers))
 
 
-class Candidate:
-    """One candidate's pieces, and the keys by which they are known."""
+class CandidateCosts:
+    """What one candidate costs, and the keys by which others share it. What only times need is found when it is asked for.
 
-    def __init__(self, shared: Shared, plan: Plan, prices: ChainPrices, clock: Callable[[Kernel], float], machine: int) -> None:
-        self.shared, self.plan, self.prices, self.clock = shared, plan, prices, clock
+    Raises:
+        PlanError: a stage of the plan cannot be written.
+    """
+
+    def __init__(self, cache: CostCache, plan: Plan, prices: ChainPrices, clock: Callable[[Kernel], float], machine: int) -> None:
+        self.cache, self.prices, self.clock = cache, prices, clock
+        self.plan = plan
+        """with fewer micro-batches in its `slots`: rows that begin as the whole schedule's do"""
         self.kinds = tuple(sorted({slot.kind for row in plan.slots for slot in row}))
         split, recipe = plan.parallelism, plan.training
         pipeline, recompute = split.pipeline, recipe.recompute
@@ -129,37 +105,64 @@ class Candidate:
         alike = replace(
             split, pipeline=PipelineParallel(scatter_sends=pipeline.scatter_sends), data=DataParallel(strategy=split.data.strategy)
         )
-        self.blocks = shared.number((machine, plain, alike, plan.runtime, groups, self.kinds))
-        self.recompute = shared.number(recompute)
+        self.blocks = cache.number((machine, plain, alike, plan.runtime, groups, self.kinds))
+        self.recompute = cache.number(recompute)
         self.selective = self.recompute if recompute.mode == "selective" else -1
         alike = replace(split, pipeline=PipelineParallel(size=pipeline.size, virtual_stages=pipeline.virtual_stages))
         if split.data.custom is None and split.data.strategy not in CENTRAL:  # those hold parts of the batch
             plain = replace(plain, micro_batch=1)
-        self.states = shared.number((machine, plain, alike, plan.runtime, plan.asynchronous, plan.shard_size))
-        self.places = shared.known(("places", machine, plain.finetune is None), self._places)
+        self.states = cache.number((machine, plain, alike, plan.runtime, plan.asynchronous, plan.shard_size))
+        self.places = cache.known(("places", machine, plain.finetune is None), self._places)
+        self.chunks = tuple(map(self._chunk_cost, plan.chunks))
+        """by global stage; equal ones are one object"""
+        self.stages = tuple(map(self._stage_memory, range(plan.mesh.size(PIPELINE))))
+        """by pipeline rank; equal ones are one object"""
+
+    @cached_property
+    def times(self) -> tuple[RankTimes, ...]:
+        """By pipeline rank; equal ones are one object."""
+        return tuple(map(self._stage_times, range(len(self.stages))))
+
+    @cached_property
+    def sends(self) -> dict[tuple[str, int], float]:
+        """(F or B, global stage) -> seconds of the message that hands its result on."""
+        seconds: dict[tuple[str, int], float] = {}
+        for stage, (chunk, cost) in enumerate(zip(self.plan.chunks, self.chunks, strict=True)):
+            for way, block, to in (("F", cost.leaving, stage + 1), ("B", cost.entering, stage - 1)):
+                if 0 <= to < len(self.chunks) and way in block.message:
+                    size = block.message[way]
+                    target = self.plan.chunks[to].pipeline_rank
+                    seconds[way, stage] = (
+                        block.message_seconds[way] if size is None else self.prices.send(chunk.pipeline_rank, target, size)
+                    )
+        return seconds
 
     def _places(self) -> list[int]:
         """A number for every block of the model: equal for layers that are one object behind equal ones."""
-        model, shared = self.plan.model, self.shared
-        found = []
-        for number, block in enumerate(model.blocks):
-            layer = block.kind not in ("embedding", "head") and 0 < number < len(model.blocks) - 1
+        blocks = self.plan.model.blocks
+        distinct: list[Block] = []
+        numbers: dict[Hashable, int] = {}
+        places = []
+        before = -1
+        for number, block in enumerate(blocks):
+            this = _place_of(block, distinct)
+            if this == len(distinct):
+                distinct.append(block)
+            layer = block.kind not in ("embedding", "head") and 0 < number < len(blocks) - 1
             alike = layer and self.plan.training.finetune is None
-            before = shared.id(model.blocks[number - 1])
-            found.append(
-                shared.number(("place", shared.id(block), before) if alike else ("place", shared.id(model.blocks[0]), block, number))
-            )
-        return found
+            places.append(numbers.setdefault((this, before) if alike else number, len(numbers)))
+            before = this
+        return places
 
     # -- passes ---------------------------------------------------------------------------------------------------
 
-    def chunk(self, chunk: Chunk) -> ChunkCost:
+    def _chunk_cost(self, chunk: Chunk) -> ChunkCost:
         """The cost of a chunk, equal to that of all chunks that hold equal blocks."""
         speed = self.prices.speed(chunk.pipeline_rank)
         held = tuple([self.places[block] for block in chunk.blocks])
-        return self.shared.known(("chunk", self.blocks, self.recompute, speed, held), lambda: self._chunk(chunk, speed))
+        return self.cache.known(("chunk", self.blocks, self.recompute, speed, held), lambda: self._summed(chunk, speed))
 
-    def _chunk(self, chunk: Chunk, speed: float) -> ChunkCost:
+    def _summed(self, chunk: Chunk, speed: float) -> ChunkCost:
         costs: list[tuple[BlockCost, bool]] = []
         for group in checkpoint_groups(self.plan.training.recompute, self.plan.model, chunk.blocks):
             costs += [
@@ -203,7 +206,7 @@ class Candidate:
 
     def _block(self, block: int, checkpoint: bool, speed: float) -> BlockCost:
         key = ("block", self.blocks, self.places[block], checkpoint, self.selective, speed)
-        return self.shared.known(
+        return self.cache.known(
             key,
             lambda: block_cost(
                 self.plan, block, checkpoint=checkpoint, kinds=self.kinds, clock=self.clock, price=self.prices.anywhere, speed=speed
@@ -212,25 +215,25 @@ class Candidate:
 
     # -- stages ---------------------------------------------------------------------------------------------------
 
-    def stage(self, p: int) -> StageMemory:
+    def _stage_memory(self, p: int) -> StageMemory:
         """The memory of a pipeline rank besides its passes, equal to that of all that hold equal blocks on equal links."""
         key = ("memory", self.stage_key(p))
-        return self.shared.known(key, lambda: stage_memory(self.plan, p, self.clock, self.prices))
+        return self.cache.known(key, lambda: stage_memory(self.plan, p, self.clock, self.prices))
 
-    def times(self, p: int) -> StageTimes:
+    def _stage_times(self, p: int) -> RankTimes:
         """Its time besides its passes."""
-        return self.shared.known(("times", self.stage_key(p)), lambda: stage_times(self.plan, p, self.clock, self.prices))
+        return self.cache.known(("times", self.stage_key(p)), lambda: stage_times(self.plan, p, self.clock, self.prices))
 
     def stage_key(self, p: int) -> int:
         """Stands for all that it depends on."""
         held = tuple([tuple([self.places[block] for block in chunk.blocks]) for chunk in self.plan.of_rank(p)])
-        return self.shared.number(("stage", self.states, held, self._links(p), self._tied(p), self.prices.speed(p)))
+        return self.cache.number(("stage", self.states, held, self._links(p), self._tied(p), self.prices.speed(p)))
 
     def lanes_key(self, chunk: Chunk) -> int:
         """Stands for all that the passes of a chunk depend on, with what its strategy does around them."""
         p = chunk.pipeline_rank
         held = tuple([self.places[block] for block in chunk.blocks])
-        return self.shared.number(
+        return self.cache.number(
             ("lanes", self.blocks, self.states, self.recompute, held, self._links(p), self._tied(p), self.prices.speed(p))
         )
 
@@ -240,22 +243,13 @@ class Candidate:
 
     def _tied(self, p: int) -> tuple[tuple[int, int], ...]:
         """Pipeline ranks that share a parameter with this one."""
-        pairs = self.shared.known(("tied", self.shared.id(self.plan.model.blocks[0]), len(self.places)), self._ties)
-        if not pairs:
-            return ()
-        home = {block: chunk.pipeline_rank for chunk in self.plan.chunks for block in chunk.blocks}
-        return tuple((home[one], home[other]) for one, other in pairs if home[one] != home[other] and p in (home[one], home[other]))
+        pairs = [(self._home[one], self._home[other]) for one, other, _ in self.plan.model.ties]
+        return tuple(pair for pair in pairs if pair[0] != pair[1] and p in pair)
 
-    def _ties(self) -> list[tuple[int, int]]:
-        """Blocks that share a parameter."""
-        model = self.plan.model
-        named = [
-            (name, number, p)
-            for number, (name, block) in enumerate(zip(model.block_names, model.blocks, strict=True))
-            for p in block.parameters()
-        ]
-        homes = {f"{name}.{parameter.name}": number for name, number, parameter in named}
-        return [(homes[parameter.tied], number) for _, number, parameter in named if parameter.tied in homes]
+    @cached_property
+    def _home(self) -> dict[int, int]:
+        """Block -> the pipeline rank that holds it."""
+        return {block: chunk.pipeline_rank for chunk in self.plan.chunks for block in chunk.blocks}
 
 
 def _one_after_another(costs: Sequence[BlockCost], kind: str) -> float:
@@ -267,12 +261,6 @@ def _one_after_another(costs: Sequence[BlockCost], kind: str) -> float:
     return total
 
 
-def _sends(plan: Plan, chunks: tuple[ChunkCost, ...], prices: ChainPrices) -> dict[tuple[str, int], float]:
-    found: dict[tuple[str, int], float] = {}
-    for stage, (chunk, cost) in enumerate(zip(plan.chunks, chunks, strict=True)):
-        for way, block, to in (("F", cost.leaving, stage + 1), ("B", cost.entering, stage - 1)):
-            if 0 <= to < len(chunks) and way in block.message:
-                size = block.message[way]
-                target = plan.chunks[to].pipeline_rank
-                found[way, stage] = block.message_seconds[way] if size is None else prices.send(chunk.pipeline_rank, target, size)
-    return found
+def _place_of(thing: object, among: Sequence[object]) -> int:
+    """Where the very object is in a sequence; behind its end where it is not there."""
+    return next((place for place, other in enumerate(among) if other is thing), len(among))
