@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parsim.interop import deepspeed, deepspeed_zero
-from parsim.interop.export_draft import ExportDraft, Exported, Job, comments
-from parsim.interop.export_sections import grid, order, partial_batch, simulator_only, strategy_of_nobody
+from parsim.interop.export_draft import ExportDraft, Exported, Job, comments, grid, order, partial_batch, simulator_only, strategy_of_nobody
 from parsim.interop.fsdp import as_text, data_parallel, fsdp, offload, recompute, write_fsdp
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import (
@@ -27,9 +26,8 @@ from parsim.interop.import_sections import (
     write_model,
     write_sequence_length,
 )
-from parsim.interop.keys import Key, Source, of_document
+from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.peft import finetuning
-from parsim.interop.tables import key_table
 from parsim.interop.training_arguments import model_code, precision, trainer_arguments
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES, unsupported

@@ -53,12 +53,12 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
     """
     script = Script(text, variables, _of_slurm(text))
     hints = {line: f"set it: --set {next(iter(names))}=VALUE" for line, names in script.variables.unset.items()}
-    candidates = [found for command in script.commands if (found := _training(command)) is not None]
+    candidates = [parts for command in script.commands if (parts := _training(command)) is not None]
     slurm = [Key(plain_name(name), f"#SBATCH {name}", value, file, line) for name, value, line in _sbatch(text)]
     environment = tuple(_exported(script, name, line, file) for name, line in script.exported.items())
     notes, used = tuple(script.notes), frozenset(script.variables.used)
     if candidates:
-        before, program, after = max(candidates, key=lambda found: sum(1 for word in found[2] if word.text.startswith("--")))
+        before, program, after = max(candidates, key=lambda parts: sum(1 for word in parts[2] if word.text.startswith("--")))
         launch, _ = _options([word for word in before[1:] if word.text not in _PLAIN_STARTERS], file, hints)
         options, positional = _options(after, file, hints)
         launcher = next((name for word in reversed(before) if (name := _starter(word.text)) in _LAUNCHERS), "")
@@ -130,7 +130,7 @@ def _groups(script: Script) -> list[list[Field]]:
 
 def _options(words: Sequence[Field], file: str, hints: dict[int, str]) -> tuple[list[Key], list[Field]]:
     """``--name value ...``, ``--name=value`` and what belongs to none."""
-    found: list[Key] = []
+    keys: list[Key] = []
     positional: list[Field] = []
     at = 0
     while at < len(words):
@@ -146,8 +146,8 @@ def _options(words: Sequence[Field], file: str, hints: dict[int, str]) -> tuple[
             at += 1
         given: object = True if not values else values[0] if len(values) == 1 else values
         name = _SHORT.get(name, name)
-        found.append(Key(plain_name(name), name, given, file, word.line, hint=hints.get(word.line, "")))
-    return found, positional
+        keys.append(Key(plain_name(name), name, given, file, word.line, hint=hints.get(word.line, "")))
+    return keys, positional
 
 
 ALGORITHMS = ("ring", "tree", "nvls")

@@ -12,13 +12,21 @@ from dataclasses import replace
 from typing import Any
 
 from parsim.interop.deepspeed_zero import AUTO, checkpointing, model_parallel, pipeline, write_states, zero
-from parsim.interop.export_draft import ExportDraft, Exported, Job, preset_name
-from parsim.interop.export_sections import grid, partial_batch, simulator_only, strategy_of_nobody, torchrun
+from parsim.interop.export_draft import (
+    ExportDraft,
+    Exported,
+    Job,
+    grid,
+    partial_batch,
+    preset_name,
+    simulator_only,
+    strategy_of_nobody,
+    torchrun,
+)
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_accumulation, write_cluster, write_micro_batch, write_model, write_sequence_length
-from parsim.interop.keys import Key, Source, of_document
+from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.peft import finetuning
-from parsim.interop.tables import key_table
 from parsim.interop.training_arguments import model_code
 from parsim.scenario import files
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from parsim.interop.export_draft import ExportDraft
-from parsim.interop.export_sections import order
+from parsim.interop.export_draft import ExportDraft, order
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Sizes
 from parsim.interop.keys import Source

@@ -178,17 +178,17 @@ def _fitting(wiring: Wiring, nvlinks: int) -> tuple[str, ...]:
         return ()
     devices = {name: gpu_named(name).device for name in files.names("devices")}
     same = {name: device for name, device in devices.items() if device.nvlinks == nvlinks and device.nvlink.startswith("nvlink")}
-    found = [name for name, device in same.items() if device.interconnect.startswith(_WIRED[wiring])]
+    fitting = [name for name, device in same.items() if device.interconnect.startswith(_WIRED[wiring])]
     if wiring == "bridges":  # two GPUs of a machine with NVSwitches look the same
-        found = found or list(same)
-    return tuple(sorted(found, key=_usual))
+        fitting = fitting or list(same)
+    return tuple(sorted(fitting, key=_usual))
 
 
 @cache
 def _capable(capability: int) -> tuple[str, ...]:
     """Shipped devices of a compute capability, the most usual first."""
-    found = [name for name in files.names("devices") if round(10 * gpu_named(name).device.compute_capability) == capability]
-    return tuple(sorted(found, key=_usual))
+    capable = [name for name in files.names("devices") if round(10 * gpu_named(name).device.compute_capability) == capability]
+    return tuple(sorted(capable, key=_usual))
 
 
 def _usual(name: str) -> tuple[int, str]:

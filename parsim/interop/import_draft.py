@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from parsim.columns import left, printable, width
 from parsim.errors import Finding, ScenarioError
-from parsim.interop.keys import Key, Source
-from parsim.interop.tables import OFF
+from parsim.interop.keys import OFF, Key, Source
 from parsim.scenario import files
 from parsim.scenario.scenario import flow
 from parsim.scenario.support import PLACEHOLDER
@@ -346,9 +345,9 @@ def _remains(draft: ImportDraft, fates: list[Fate]) -> list[str]:
         ("not modelled", "Not modelled, so that the answer does not depend on it:"),
         ("unknown", "Unknown keys, of which nothing was taken:"),
     ):
-        found = [fate for fate in fates if fate.kind == kind]
-        if found:
-            lines += ["", f"# {title}", *(f"#   {fate.key.quoted(draft.file)}: {printable(fate.why)}" for fate in found)]
+        named = [fate for fate in fates if fate.kind == kind]
+        if named:
+            lines += ["", f"# {title}", *(f"#   {fate.key.quoted(draft.file)}: {printable(fate.why)}" for fate in named)]
     quiet = [fate for fate in fates if fate.kind == "no effect"]
     if quiet:
         lines += ["", "# No effect on the time or memory of a step:"]

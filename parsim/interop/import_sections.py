@@ -63,8 +63,8 @@ def write_cluster(draft: ImportDraft, *, nodes: Count | None = None, per_node: C
     """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs together; the user's ``--nodes`` wins."""
     given = draft.given
     machine = box(given.on) if given.on is not None else None
-    if machine is not None and (found := oversold(machine, None)) is not None:
-        raise ScenarioError(replace(found, path="--on"))
+    if machine is not None and (problem := oversold(machine, None)) is not None:
+        raise ScenarioError(replace(problem, path="--on"))
     if given.on is not None:
         draft.write("cluster.topology", given.on, note="--on")
     else:
@@ -199,9 +199,9 @@ def neighbour(path: str, beside: str) -> Path | None:
     start = Path(beside).resolve().parent if beside != "-" else Path.cwd()
     for folder in (start, *start.parents, Path.cwd()):
         try:
-            found = folder / Path(path).expanduser()
-            if found.is_file():
-                return found.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found
+            candidate = folder / Path(path).expanduser()
+            if candidate.is_file():
+                return candidate.relative_to(Path.cwd()) if candidate.is_relative_to(Path.cwd()) else candidate
         except (OSError, RuntimeError, ValueError):
             return None
     return None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Sizes
-from parsim.interop.keys import Key, Source
+from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.peft import names_or_all, write_saved
-from parsim.interop.tables import key_table
 from parsim.units import is_digits
 
 STAGES = ("sft", "pt")

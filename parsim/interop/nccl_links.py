@@ -77,10 +77,10 @@ class XmlNvlinks:
         """Edges, with the link kind of each GPU."""
         counts = set(self.switched)
         if len(counts) == 1 and len(set(kinds)) == 1 and self.switched[0]:
-            found = [Wire(("gpu*",), "nvswitch", kinds[0], self.switched[0])]
+            switch_wires = [Wire(("gpu*",), "nvswitch", kinds[0], self.switched[0])]
         else:
-            found = [Wire((f"gpu{gpu}",), "nvswitch", kinds[gpu], count) for gpu, count in enumerate(self.switched) if count]
-        return found + [Wire((f"gpu{a}",), f"gpu{b}", kinds[a], count) for (a, b), count in sorted(self.direct.items())]
+            switch_wires = [Wire((f"gpu{gpu}",), "nvswitch", kinds[gpu], count) for gpu, count in enumerate(self.switched) if count]
+        return switch_wires + [Wire((f"gpu{a}",), f"gpu{b}", kinds[a], count) for (a, b), count in sorted(self.direct.items())]
 
 
 def read_nvlinks(gpus: list[Part], findings: list[Finding]) -> XmlNvlinks:

@@ -119,12 +119,12 @@ def _samples(words: list[str], columns: tuple[str, ...]) -> list[Sample]:
     """Out of place and in place, of a line that has the columns of the heading."""
     if len(words) != len(columns) or not is_digits(words[0]):
         return []
-    found = []
+    samples = []
     for number, place in enumerate(index for index, column in enumerate(columns) if column == "time"):
         time, algbw, busbw = (_float(word) for word in words[place : place + 3])
         if time:
-            found.append(Sample(int(words[0]), time * 1e-6, bool(number), _gb(algbw), _gb(busbw)))
-    return found
+            samples.append(Sample(int(words[0]), time * 1e-6, bool(number), _gb(algbw), _gb(busbw)))
+    return samples
 
 
 def _float(word: str) -> float | None:

@@ -108,8 +108,8 @@ def _models(machine: _Machine, links: XmlNvlinks) -> list[Gpu]:
             raise TopologyError(problems)
         guess = choices.gpu(links.wiring, max(links.per_gpu), capability).name
         known = [name or guess for name in known]
-    found = {name: gpu_named(name) for name in known}
-    return [found[name] for name in known]
+    gpus = {name: gpu_named(name) for name in known}
+    return [gpus[name] for name in known]
 
 
 def _left_out(machine: _Machine) -> tuple[int, ...]:
@@ -291,7 +291,7 @@ def _local(machine: _Machine) -> str:
 
 def _host_links(machine: _Machine, links: XmlNvlinks) -> dict[tuple[str, str], Wire]:
     """Links from GPUs to their CPU that are not PCIe: C2C of Grace, NVLink of POWER9."""
-    found: dict[tuple[str, str], Wire] = {}
+    wires: dict[tuple[str, str], Wire] = {}
     problems: list[Finding] = []
     for position, part in enumerate(machine.gpus):
         pair = (part.name, part.cpu.name)
@@ -301,15 +301,15 @@ def _host_links(machine: _Machine, links: XmlNvlinks) -> dict[tuple[str, str], W
             if megabytes > 0:
                 kind = LinkKind("c2c", "pcie", megabytes * 1e6, kind_of("nvlink-c2c").latency)
                 machine.own_kinds.setdefault("c2c", (kind, "bw x count of the XML, as NVIDIA/nccl src/graph/topo.cc counts"))
-                found[pair] = Wire((part.name,), part.cpu.name, "c2c")
+                wires[pair] = Wire((part.name,), part.cpu.name, "c2c")
         elif links.to_cpu[position]:
             base = kind_of(machine.models[position].device.nvlink)
             own = f"host-{base.name}"
             machine.own_kinds[own] = (replace(base, name=own, medium="pcie", planned=0.0), SOURCES["nvlink"])
-            found[pair] = Wire((part.name,), part.cpu.name, own, links.to_cpu[position])
+            wires[pair] = Wire((part.name,), part.cpu.name, own, links.to_cpu[position])
     if problems:
         raise TopologyError(problems)
-    return found
+    return wires
 
 
 def _sideways(machine: _Machine) -> list[Wire]:

@@ -80,8 +80,8 @@ class Script:
                 connector = token.operator
                 self._live = live and (status if connector == "&&" else not status)
             elif not token.operator:
-                found = self._statement(word)
-                status = found if self._live else status
+                statement = self._statement(word)
+                status = statement if self._live else status
                 continue
             self._at += 1
         self._live = live
@@ -242,13 +242,13 @@ class Script:
             return True
         if not rest:
             return True
-        found = tuple(item for token in rest for item in self.variables.expand(token.parts))
-        if found and found[0].text in ("[", "[[", "test"):
-            return self._test([item.text for item in found[1:] if item.text not in ("]", "]]")], line)
-        if found and found[0].text in ("source", "."):
-            self.notes.append(Note(f"{' '.join(item.text for item in found[1:2])} is another script, which is not read", line))
-        if found:
-            self.commands.append(Command(found, line))
+        items = tuple(item for token in rest for item in self.variables.expand(token.parts))
+        if items and items[0].text in ("[", "[[", "test"):
+            return self._test([item.text for item in items[1:] if item.text not in ("]", "]]")], line)
+        if items and items[0].text in ("source", "."):
+            self.notes.append(Note(f"{' '.join(item.text for item in items[1:2])} is another script, which is not read", line))
+        if items:
+            self.commands.append(Command(items, line))
         return True
 
     def _assign(self, name: str, value: list[Run], *, append: bool) -> None:

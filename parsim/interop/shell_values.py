@@ -56,20 +56,20 @@ def plain(value: Scalar) -> str:
 
 def fields(value: Scalar) -> list[Field]:
     """`value` cut at blanks, each piece with its line."""
-    found: list[Field] = []
+    words: list[Field] = []
     letters, begun = "", 0
     for run in value:
         line = run.line
         for letter in run.text:
             if letter in " \t\n" or (letter == JOINED and not letters):
                 if letters:
-                    found.append(Field(letters, begun))
+                    words.append(Field(letters, begun))
                 letters = ""
             elif letter != JOINED:
                 begun = begun if letters else line
                 letters += letter
             line += letter in ("\n", JOINED)
-    return [*found, Field(letters, begun)] if letters else found
+    return [*words, Field(letters, begun)] if letters else words
 
 
 @dataclass
@@ -153,7 +153,7 @@ class Variables:
 
     def _pieces(self, text: str, line: int) -> list[Scalar | list[Field]]:
         """`text` with its variables replaced; arrays stay lists of words."""
-        found: list[Scalar | list[Field]] = []
+        pieces: list[Scalar | list[Field]] = []
         at = 0
         letters = ""
         begun = line
@@ -177,12 +177,12 @@ class Variables:
             else:
                 letters += rest[0]
             if value is not None:
-                found += [[Run(letters, begun)], value] if letters else [value]
+                pieces += [[Run(letters, begun)], value] if letters else [value]
                 letters = ""
             line += text[at : at + taken].count("\n") + text[at : at + taken].count(JOINED)
             begun = begun if letters else line
             at += taken
-        return [*found, [Run(letters, begun)]] if letters else found
+        return [*pieces, [Run(letters, begun)]] if letters else pieces
 
     def _braced(self, inner: str, line: int) -> Scalar | list[Field]:
         match = _INNER.fullmatch(inner)

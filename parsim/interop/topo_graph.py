@@ -123,7 +123,7 @@ def complete(matrix: Matrix, findings: list[Finding]) -> dict[Pair, Distance]:
     """
     known = dict(matrix.distances)
     hidden = [pair for pair in combinations(range(len(matrix.names)), 2) if pair not in known]
-    found: dict[Pair, Distance] = {}
+    distances: dict[Pair, Distance] = {}
     unsure: list[Pair] = []
     for i, j in hidden:
         seen = [
@@ -134,21 +134,21 @@ def complete(matrix: Matrix, findings: list[Finding]) -> dict[Pair, Distance]:
         exact = [max(pair) for pair in seen if pair[0] != pair[1]]
         bound = min((first for first, _ in seen), default=Distance.SYS)
         if exact:
-            found[i, j] = max(exact)
+            distances[i, j] = max(exact)
         elif bound <= Distance.PHB:
-            found[i, j] = bound
+            distances[i, j] = bound
         elif bound == Distance.NODE:
-            found[i, j] = Distance.NODE
+            distances[i, j] = Distance.NODE
         else:
             same = _same_node(matrix, i, j)
             if same is None and j < len(matrix.gpus):
                 unsure.append((i, j))
-            found[i, j] = Distance.SYS if same is False or (same is None and j >= len(matrix.gpus)) else Distance.NODE
+            distances[i, j] = Distance.SYS if same is False or (same is None and j >= len(matrix.gpus)) else Distance.NODE
     if unsure:
         names = ", ".join(f"{matrix.names[i]}-{matrix.names[j]}" for i, j in unsure[:6]) + (" ..." if len(unsure) > 6 else "")
         problem = f"NVLink hides how far {names} are apart over PCIe, and no column tells; one CPU is assumed"
         findings.append(Finding(problem, suggestion="paste the matrix with its affinity columns"))
-    return known | found
+    return known | distances
 
 
 def _same_node(matrix: Matrix, i: int, j: int) -> bool | None:

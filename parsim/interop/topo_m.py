@@ -51,8 +51,8 @@ def import_topo(text: str, *, device: str | None, nic: str | None, pcie: str | N
     matrix = read_matrix(text)
     choices.findings += matrix.warnings
     if device is None:
-        found = nvlinks(matrix, MOST_NVLINKS)
-        gpu = choices.gpu(found.wiring, max(found.per_gpu))
+        shown_links = nvlinks(matrix, MOST_NVLINKS)
+        gpu = choices.gpu(shown_links.wiring, max(shown_links.per_gpu))
     else:
         gpu = choices.gpu("none", 0)
     links = nvlinks(matrix, gpu.device.nvlinks, gpu.device.name)

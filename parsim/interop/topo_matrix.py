@@ -226,13 +226,13 @@ def _pairs(names: tuple[str, ...], reader: _Reader) -> tuple[dict[tuple[int, int
     for i, first in enumerate(names):
         for j in range(i + 1, len(names)):
             second = names[j]
-            found = [reader.cells[pair] for pair in ((first, second), (second, first)) if pair in reader.cells]
-            if not found:
+            cells = [reader.cells[pair] for pair in ((first, second), (second, first)) if pair in reader.cells]
+            if not cells:
                 continue
-            word, _ = min(found, key=lambda cell: _nearness(cell[0]))
-            if len({_nearness(other) for other, _ in found}) > 1:
-                problem = f"{found[0][0]} in the row of {first}, {found[1][0]} in the row of {second}; {word} is taken"
-                reader.warnings.append(Finding(problem, f"{first} x {second}", line=found[1][1]))
+            word, _ = min(cells, key=lambda cell: _nearness(cell[0]))
+            if len({_nearness(other) for other, _ in cells}) > 1:
+                problem = f"{cells[0][0]} in the row of {first}, {cells[1][0]} in the row of {second}; {word} is taken"
+                reader.warnings.append(Finding(problem, f"{first} x {second}", line=cells[1][1]))
             if match := _NVLINKS.fullmatch(word):
                 nvlinks[i, j] = int(match[1])
             else:

@@ -23,10 +23,9 @@ from parsim.interop.import_sections import (
     write_micro_batch,
     write_model,
 )
-from parsim.interop.keys import Key, Source, of_document
+from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.llama_factory import write_factory
 from parsim.interop.peft import write_peft
-from parsim.interop.tables import key_table
 from parsim.interop.training_arguments import half_type, write_autocast, write_length, write_liger, write_optimizer, write_switches
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
@@ -87,12 +86,12 @@ def _job(draft: ImportDraft, document: files.Document | None, call: Invocation |
         launch += call.launch
         for word in call.positional:
             if word.text.endswith((".json", ".yaml", ".yml")):
-                found = neighbour(word.text, draft.file)
-                if found is None:
+                path = neighbour(word.text, draft.file)
+                if path is None:
                     text = f"{word.text} is not there: the arguments in it are left out"
                     draft.remarks.append(Finding(text, file=draft.file, line=word.line))
                 else:
-                    keys += of_document(files.read(Path(found)), "huggingface").keys
+                    keys += of_document(files.read(Path(path)), "huggingface").keys
         keys += call.options
     job = Arguments(Source(_with_fsdp_file(draft, keys), key_table("huggingface")), launch=Source(launch, key_table("huggingface")))
     config = job.launch.get("config_file") if call is not None and call.launcher == "accelerate" else None
@@ -119,12 +118,12 @@ def _accelerate_of(draft: ImportDraft, job: Arguments, config: Key | None) -> So
     """Keys of the launcher's file, with its options on top."""
     keys: list[Key] = []
     if config is not None:
-        found = neighbour(str(config.value), draft.file)
-        if found is None:
+        path = neighbour(str(config.value), draft.file)
+        if path is None:
             draft.remarks.append(missing_file(config))
             draft.fill("parallel.data.strategy", EXAMPLES["parallel.data.strategy"], config)
         else:
-            keys += of_document(files.read(Path(found)), "accelerate").keys
+            keys += of_document(files.read(Path(path)), "accelerate").keys
             draft.harmless(config, "it is read too")
     for key in job.launch.keys:
         section = next((section for word, section in accelerate.SECTIONS.items() if key.name.startswith(word)), "")
@@ -135,14 +134,14 @@ def _accelerate_of(draft: ImportDraft, job: Arguments, config: Key | None) -> So
 
 
 def _deepspeed_of(draft: ImportDraft, key: Key) -> Source | None:
-    found = neighbour(str(key.value), draft.file)
-    if found is None:
+    path = neighbour(str(key.value), draft.file)
+    if path is None:
         draft.remarks.append(missing_file(key))
         draft.fill("parallel.data.strategy", EXAMPLES["parallel.data.strategy"], key)
         draft.write("software.profile", "deepspeed", key)
         return None
     draft.write("software.profile", "deepspeed", key)
-    return of_document(files.read(Path(found)), "deepspeed")
+    return of_document(files.read(Path(path)), "deepspeed")
 
 
 def _batch(draft: ImportDraft, job: Arguments) -> None:
@@ -208,15 +207,15 @@ def _with_fsdp_file(draft: ImportDraft, keys: list[Key]) -> list[Key]:
     key = next((key for key in keys if key.name == "fsdp_config" and isinstance(key.value, str)), None)
     if key is None:
         return keys
-    found = neighbour(str(key.value), draft.file)
-    if found is None:
+    path = neighbour(str(key.value), draft.file)
+    if path is None:
         draft.remarks.append(missing_file(key))
         draft.unmodelled(key, "the file is not there")
         return keys
     draft.harmless(key, "it is read too")
     return [
         *keys,
-        *(replace(below, name=f"fsdp_config.{below.name}") for below in of_document(files.read(Path(found)), "huggingface").keys),
+        *(replace(below, name=f"fsdp_config.{below.name}") for below in of_document(files.read(Path(path)), "huggingface").keys),
     ]
 
 

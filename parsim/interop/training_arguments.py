@@ -10,9 +10,8 @@ from typing import Any
 from parsim.interop.export_draft import ExportDraft
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Sizes, write_sequence_length
-from parsim.interop.keys import Key, Source
+from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.peft import asks_for_adapters
-from parsim.interop.tables import key_table
 
 CHOSEN = ("sdpa", "auto", "None")
 """attention that PyTorch chooses, as parsim's auto"""

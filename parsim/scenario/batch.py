@@ -133,22 +133,22 @@ def counting_findings(settings: ScenarioSchema, model: Model) -> list[Finding]:
     """What the report is to count must be there to be counted, and once."""
     from parsim.model.flops import CONVENTIONS, COUNTED
 
-    found = []
+    findings = []
     convention, training = settings.report.flop_convention, settings.training
     if convention != "palm" and not CONVENTIONS[convention].applies(model):
         text = f"{CONVENTIONS[convention].meaning} does not describe {model.name}"
         hint = "use palm or exact" if model.sequence else "use exact"
-        found.append(Finding(text, "report.flop_convention", convention, hint))
+        findings.append(Finding(text, "report.flop_convention", convention, hint))
     elif training.finetune is not None and convention not in COUNTED:
         text = f"{CONVENTIONS[convention].meaning} counts full training, and a part of {model.name} is frozen"
-        found.append(Finding(text, "report.flop_convention", convention, f"use {' or '.join(COUNTED)}"))
+        findings.append(Finding(text, "report.flop_convention", convention, f"use {' or '.join(COUNTED)}"))
     if training.tokens is not None and not model.sequence:
         hint = "leave it out; samples_per_s gives the time"
-        found.append(Finding(f"{model.name} has samples without tokens", "training.tokens", training.tokens, hint))
+        findings.append(Finding(f"{model.name} has samples without tokens", "training.tokens", training.tokens, hint))
     if training.tokens is not None and training.examples is not None:
         text = f"the training is {training.examples:,} examples long; its tokens say how long it is a second time"
-        found.append(Finding(text, "training.tokens", training.tokens, "leave out tokens, or examples and epochs"))
-    return found
+        findings.append(Finding(text, "training.tokens", training.tokens, "leave out tokens, or examples and epochs"))
+    return findings
 
 
 def steps_to_train(settings: ScenarioSchema, training: Training) -> int | None:

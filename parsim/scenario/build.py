@@ -353,13 +353,13 @@ class Builder:
         )
         return training, batch.arithmetic
 
-    def _priced(self, found: Pricing) -> dict[str, Any] | None:
-        if found.findings:
-            self._fail(ScenarioError, found.findings)
+    def _priced(self, priced: Pricing) -> dict[str, Any] | None:
+        if priced.findings:
+            self._fail(ScenarioError, priced.findings)
             self._stop()
-        self.assumptions += found.assumptions
-        self.warnings += found.warnings
-        return found.facts
+        self.assumptions += priced.assumptions
+        self.warnings += priced.warnings
+        return priced.facts
 
     def _offload(self) -> Offload:
         """What leaves the device; gradients go where the optimizer is unless something else is written."""

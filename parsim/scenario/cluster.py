@@ -25,7 +25,7 @@ def background_traffic(cluster: Cluster, sections: Sequence[BackgroundSection]) 
     """
     from parsim.hardware.transfers import background
 
-    found: list[Background] = []
+    streams: list[Background] = []
     findings: list[Finding] = []
     for number, section in enumerate(sections):
         path = f"cluster.background.{number}"
@@ -50,10 +50,10 @@ def background_traffic(cluster: Cluster, sections: Sequence[BackgroundSection]) 
         except TopologyError as error:
             findings += [replace(finding, path=path) for finding in error.findings]
             continue
-        found.append(one)
+        streams.append(one)
     if findings:
         raise TopologyError(findings)
-    return tuple(found)
+    return tuple(streams)
 
 
 APPLIES = {

@@ -106,27 +106,27 @@ def adapter_warnings(recipe: Finetune, model: Model) -> list[Finding]:
 def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
     default = FinetuneSection()
     method, base = section.method, section.base
-    found = []
+    findings = []
     if method == "freeze":
         hint = "leave it out, or write method: lora"
         changed = [key for key in _ADAPTERS_ONLY if getattr(section, key) != getattr(default, key)]
-        found += [Finding("method freeze has no adapters", f"{PATH}.{key}", _plain(getattr(section, key)), hint) for key in changed]
+        findings += [Finding("method freeze has no adapters", f"{PATH}.{key}", _plain(getattr(section, key)), hint) for key in changed]
     elif section.freeze != default.freeze:
         text = f"method {method} freezes everything but its adapters"
-        found.append(Finding(text, f"{PATH}.freeze", _plain(section.freeze), "leave it out, or write method: freeze"))
+        findings.append(Finding(text, f"{PATH}.freeze", _plain(section.freeze), "leave it out, or write method: freeze"))
     if method == "qlora" and base == "bf16":
-        found.append(Finding("qlora quantises its base", f"{PATH}.base", base, "write nf4 or nf4-dq, or method: lora"))
+        findings.append(Finding("qlora quantises its base", f"{PATH}.base", base, "write nf4 or nf4-dq, or method: lora"))
     if method != "qlora" and base.startswith("nf4"):
-        found.append(Finding(f"method {method} keeps its base in 16 or 32 bits", f"{PATH}.base", base, "write method: qlora"))
+        findings.append(Finding(f"method {method} keeps its base in 16 or 32 bits", f"{PATH}.base", base, "write method: qlora"))
     if method == "lora" and section.quantise_head:
-        found.append(Finding("method lora quantises nothing", f"{PATH}.quantise_head", True, "write method: qlora"))
+        findings.append(Finding("method lora quantises nothing", f"{PATH}.quantise_head", True, "write method: qlora"))
     if section.base_sharded is True and strategy not in SHARDED:
         text = f"{strategy} keeps whole weights on every rank"
-        found.append(Finding(text, f"{PATH}.base_sharded", True, f"use {' or '.join(SHARDED)}, or leave it out"))
+        findings.append(Finding(text, f"{PATH}.base_sharded", True, f"use {' or '.join(SHARDED)}, or leave it out"))
     if section.flat_gradients and (strategy not in FSDP or section.base_sharded is False):
         text = f"{strategy} has no flat parameters" if strategy not in FSDP else "whole frozen weights are in no flat parameter"
-        found.append(Finding(text, f"{PATH}.flat_gradients", True, "use strategy fsdp with base_sharded: true, or leave it out"))
-    return found
+        findings.append(Finding(text, f"{PATH}.flat_gradients", True, "use strategy fsdp with base_sharded: true, or leave it out"))
+    return findings
 
 
 def _plain(value: Any) -> Any:

@@ -230,7 +230,7 @@ def _arguments(base: dict[str, Any], origins: dict[str, Origin], arguments: Iter
 def _unchosen(base: Mapping[str, Any], sources: _Sources, chosen: Sequence[str], path: str) -> list[Finding]:
     """Problems that the overrides nobody chose would bring: a typo must not sleep until it is needed."""
     before = None
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name, partials in sources.named.items():
         if name in chosen:
             continue
@@ -239,10 +239,10 @@ def _unchosen(base: Mapping[str, Any], sources: _Sources, chosen: Sequence[str],
         for partial, places in partials:
             tree: dict[str, Any] = copy.deepcopy(dict(base))
             origins: dict[str, Origin] = {}
-            merge(tree, origins, Layer(partial, places, found))
+            merge(tree, origins, Layer(partial, places, findings))
             fresh = [finding for finding in _problems(tree)[0] if (finding.path, finding.message) not in before]
-            found += [finding.at(*(nearest(origins, finding.path) or (path, None, None))) for finding in fresh]
-    return found
+            findings += [finding.at(*(nearest(origins, finding.path) or (path, None, None))) for finding in fresh]
+    return findings
 
 
 def _problems(tree: Mapping[str, Any]) -> tuple[list[Finding], int]:
@@ -254,22 +254,22 @@ def _problems(tree: Mapping[str, Any]) -> tuple[list[Finding], int]:
     from parsim.scenario.schema import ScenarioSchema
     from parsim.scenario.support import unsupported
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     more = 0
     try:
         ScenarioSchema.model_validate(tree)
     except ValidationError as error:
-        found = findings_of(error)
-        more = error.error_count() - len(found)
+        findings = findings_of(error)
+        more = error.error_count() - len(findings)
     assumptions = tree.get("assumptions")
     if isinstance(assumptions, Mapping):
         more += max(0, len(assumptions) - MOST_PROBLEMS)
-        found += [unknown_key(f"assumptions.{name}", value) for name, value in islice(assumptions.items(), MOST_PROBLEMS)]
+        findings += [unknown_key(f"assumptions.{name}", value) for name, value in islice(assumptions.items(), MOST_PROBLEMS)]
     holes = unfilled(tree)
     left = {finding.path: None for finding in holes}
-    found = holes + [finding for finding in found if finding.path not in left]
-    wrong = {finding.path: None for finding in found}
-    return found + [finding for finding in unsupported(tree) if finding.path not in wrong], more
+    findings = holes + [finding for finding in findings if finding.path not in left]
+    wrong = {finding.path: None for finding in findings}
+    return findings + [finding for finding in unsupported(tree) if finding.path not in wrong], more
 
 
 def _checked(

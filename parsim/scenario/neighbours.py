@@ -52,9 +52,9 @@ class Neighbours:
 
     def _argument(self, path: str, value: Any) -> str:
         key = (path, repr(value))
-        if (found := self._arguments.get(key)) is None:
-            found = self._arguments[key] = f"{COMMAND_LINE}{path}={flow(value)}"
-        return found
+        if (argument := self._arguments.get(key)) is None:
+            argument = self._arguments[key] = f"{COMMAND_LINE}{path}={flow(value)}"
+        return argument
 
     def scenario(self, changes: Changes) -> Scenario:
         """The base with `changes` on top. Raises `ScenarioError` with every problem, as `with_overrides` does."""
@@ -62,11 +62,11 @@ class Neighbours:
         for name in SECTIONS:
             own = {path: value for path, value in changes.items() if path.startswith(f"{name}.")}
             section = _laid(self.base.written.get(name) or {}, own, len(name) + 1)
-            found = self._section(name, section)
-            if found is None:
+            checked = self._section(name, section)
+            if checked is None:
                 return self.base.with_overrides(*arguments(changes))
             written[name] = section
-            settings[name], tree[name] = found
+            settings[name], tree[name] = checked
         if any(path.partition(".")[0] not in SECTIONS for path in changes):
             return self.base.with_overrides(*arguments(changes))
         origins = {**self.base.origins, **{path: (self._argument(path, value), None, None) for path, value in changes.items()}}
@@ -123,10 +123,10 @@ class _RememberingProfile(Profile):
 
     def assumption(self, name: str, value: object, key: str) -> Assumption:
         """See `Profile.assumption`."""
-        found = (name, str(value), key)
-        if found not in self.records:
-            self.records[found] = Profile.assumption(self, name, value, key)
-        return self.records[found]
+        record = (name, str(value), key)
+        if record not in self.records:
+            self.records[record] = Profile.assumption(self, name, value, key)
+        return self.records[record]
 
 
 class _NeighbourBuilder(Builder):
@@ -141,14 +141,14 @@ class _NeighbourBuilder(Builder):
 
     def _once(self, key: object, step: Callable[[], T]) -> T:
         """The result of `step`, with its assumptions and warnings; failures are not remembered."""
-        if (found := self._known.get(key)) is None:
+        if (remembered := self._known.get(key)) is None:
             assumptions, warnings = len(self.assumptions), len(self.warnings)
             result = step()
-            found = self._known[key] = _Remembered(result, tuple(self.assumptions[assumptions:]), tuple(self.warnings[warnings:]))
+            remembered = self._known[key] = _Remembered(result, tuple(self.assumptions[assumptions:]), tuple(self.warnings[warnings:]))
         else:
-            self.assumptions += found.assumptions
-            self.warnings += found.warnings
-        return found.result  # type: ignore[no-any-return]
+            self.assumptions += remembered.assumptions
+            self.warnings += remembered.warnings
+        return remembered.result  # type: ignore[no-any-return]
 
     def _cluster(self) -> Cluster:
         read = super()._cluster

@@ -127,8 +127,8 @@ def resolve(wanted: Wanted, default: str, kept: tuple[str, ...] = KEPT) -> Preci
     base = PRESETS[default if wanted.preset == "auto" else wanted.preset]
     changes = dict(wanted.changes)
     stated = changes.pop("keep", kept)
-    found = _changed(base, changes) if changes else base
-    return replace(found, keep=stated if found.matmul == "fp8" else ())
+    precision = _changed(base, changes) if changes else base
+    return replace(precision, keep=stated if precision.matmul == "fp8" else ())
 
 
 def _changed(base: Precision, changes: dict[str, Any]) -> Precision:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from parsim.errors import MOST_PROBLEMS, Finding
+from parsim.scenario import files
 from parsim.scenario.schema import known_keys
 from parsim.scenario.shortforms import ASSUMPTIONS
-from parsim.scenario.spellings import translation
 from parsim.scenario.values import did_you_mean, shown
 
 
 def findings_of(error: ValidationError) -> list[Finding]:
     """One finding per problem, without places; the `path` is the dotted key. At most `MOST_PROBLEMS`: suggestions take time."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for problem in error.errors(include_url=False)[:MOST_PROBLEMS]:
         path = ".".join(map(str, problem["loc"]))
-        found.append(_finding(path, problem["type"], problem.get("input"), problem))
-    return found
+        findings.append(_finding(path, problem["type"], problem.get("input"), problem))
+    return findings
 
 
 def _finding(path: str, kind: str, value: Any, problem: Any) -> Finding:
@@ -88,3 +89,26 @@ def _all_keys() -> dict[str, str]:
 
 def _full(key: str) -> str:
     return _all_keys()[key]
+
+
+@cache
+def foreign_keys() -> dict[str, tuple[str, str, str]]:
+    """What other tools call our keys: their key -> whose it is (empty: many tools'), our key, what the value becomes there."""
+    tree = files.read(Path(__file__).with_name("spellings.yaml")).tree
+    return {
+        theirs: ("" if owner == "many tools" else owner, ours.partition(" = ")[0], ours.partition(" = ")[2])
+        for owner, keys in tree.items()
+        for theirs, ours in keys.items()
+    }
+
+
+def translation(key: str) -> str:
+    """``the name in Megatron; write parallel.tensor.size``, or an empty text.
+
+    Hyphens and a leading ``--`` do not matter.
+    """
+    word = key.lower().lstrip("-").replace("-", "_")
+    if word not in foreign_keys():
+        return ""
+    owner, ours, value = foreign_keys()[word]
+    return f"{'the name in ' + owner + '; ' if owner else ''}write {ours}{': ' + value if value else ''}"

@@ -101,15 +101,15 @@ def keep_findings(stated: Sequence[str] | None, precision: Precision, model: Mod
         "router": any(isinstance(one, Router) and not one.fp32 for one in operators),
         "attention": any(isinstance(one, AttentionCore) for one in operators),
     }
-    found = [
+    findings = [
         Finding(f"{model.name} has no {part} with matrix products of the job's type", path, shown, f"add {part}")
         for part, there in present.items()
         if part not in stated and not there
     ]
     if "attention" not in stated and present["attention"] and attention != "cudnn":
         text = f"{attention} attention has no fp8 kernels for training; cuDNN's has (Transformer Engine, fp8_dpa)"
-        found.append(Finding(text, path, shown, "add attention, or use attention: cudnn on a device that has it"))
-    return found
+        findings.append(Finding(text, path, shown, "add attention, or use attention: cudnn on a device that has it"))
+    return findings
 
 
 def _multiplies(operators: Sequence[Operator]) -> bool:
@@ -120,20 +120,20 @@ def chunk_findings(chunks: int, model: Model, tokens: int, tensor: int, context:
     """A finding for each reason why the loss on the `tokens` tokens of a rank cannot be computed in `chunks` parts."""
     if chunks == 1:
         return []
-    path, found = "training.loss.chunks", []
+    path, findings = "training.loss.chunks", []
     losses = [operator for operator in model.blocks[-1].operators if isinstance(operator, Loss)]
     if not any(loss.split == "vocab" and loss.kind == "cross_entropy" for loss in losses):
         kinds = " and ".join(dict.fromkeys(loss.kind for loss in losses)) or "no loss"
         message = f"chunks split the cross-entropy over a vocabulary, but {model.name} ends in {kinds}"
-        found.append(Finding(message, path, chunks, "use chunks: 1"))
+        findings.append(Finding(message, path, chunks, "use chunks: 1"))
     elif chunks > tokens:
         share = f" on each of {context} context ranks" if context > 1 else ""
         message = f"a micro-batch has {tokens} tokens{share}, which cannot be split into {chunks} parts"
-        found.append(Finding(message, path, chunks, f"use at most {tokens}"))
+        findings.append(Finding(message, path, chunks, f"use at most {tokens}"))
     if tensor > 1:
         message = f"not supported yet: a chunked loss on logits that are split over {tensor} tensor-parallel ranks"
-        found.append(Finding(message, path, chunks, "use chunks: 1 with kernel: vocab-parallel"))
-    return found
+        findings.append(Finding(message, path, chunks, "use chunks: 1 with kernel: vocab-parallel"))
+    return findings
 
 
 def _refusal(kernel: str, devices: Sequence[Device], precision: Precision, head_dim: int) -> str:

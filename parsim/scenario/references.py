@@ -70,15 +70,15 @@ def topology_document(topology: str | Mapping[str, Any], relative_to: str | None
         return Document(relative_to or "", copy.deepcopy(dict(topology)), {})
     short = box(topology)
     if short is not None:
-        if (found := oversold(short, relative_to, option)) is not None:
-            raise ScenarioError(found)
+        if (problem := oversold(short, relative_to, option)) is not None:
+            raise ScenarioError(problem)
         return Document(relative_to or "", short, {})
     return files.read_referenced("topologies", files.find("topologies", topology, relative_to))
 
 
 def unknown_names(written: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> list[Finding]:
     """Findings for models and topologies that cannot be found or read."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     model = written.get("model")
     cluster = written.get("cluster")
     topology = cluster.get("topology") if isinstance(cluster, Mapping) else None
@@ -92,24 +92,26 @@ def unknown_names(written: Mapping[str, Any], origins: Mapping[str, Origin], sou
             continue
         short = box(name) if kind == "topologies" else None
         if short is not None:
-            found += [one] if (one := oversold(short, folder(origins, path, source))) is not None else []
+            findings += [one] if (one := oversold(short, folder(origins, path, source))) is not None else []
             continue
         try:
             target = files.find(kind, name, folder(origins, path, source))
             if not files.is_shipped(target):
                 files.read_referenced(kind, target)
         except ScenarioError as error:
-            found += [problem if problem.file else Finding(problem.message, path, name, problem.suggestion) for problem in error.findings]
+            findings += [
+                problem if problem.file else Finding(problem.message, path, name, problem.suggestion) for problem in error.findings
+            ]
     schedule = text_at(written, SCHEDULE)
     if source == files.SEALED and not is_table(schedule) and re.search(r"[/\\.]", schedule):
         message = f"{schedule!r} names a file, and no files are read for this text"
-        found.append(Finding(message, SCHEDULE, schedule, "write the table itself, or the name of a schedule"))
-    return found
+        findings.append(Finding(message, SCHEDULE, schedule, "write the table itself, or the name of a schedule"))
+    return findings
 
 
 def reference_origins(written: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> dict[str, Mapping[str, Origin]]:
     """Where the keys of the user's own model and topology files stand, as ``model.*`` and ``cluster.topology.*`` paths."""
-    found: dict[str, Mapping[str, Origin]] = {}
+    places: dict[str, Mapping[str, Origin]] = {}
     model = written.get("model")
     path = "model"
     if isinstance(model, Mapping) and isinstance(model.get("base"), str):
@@ -118,12 +120,12 @@ def reference_origins(written: Mapping[str, Any], origins: Mapping[str, Origin],
     topology = cluster.get("topology") if isinstance(cluster, Mapping) else None
     try:
         if isinstance(model, str):
-            found["model"] = _own_origins("models", model, folder(origins, path, source), "model")
+            places["model"] = _own_origins("models", model, folder(origins, path, source), "model")
         if isinstance(topology, str) and box(topology) is None:
-            found["cluster"] = _own_origins("topologies", topology, folder(origins, "cluster.topology", source), "cluster.topology")
+            places["cluster"] = _own_origins("topologies", topology, folder(origins, "cluster.topology", source), "cluster.topology")
     except ScenarioError:
-        return found
-    return found
+        return places
+    return places
 
 
 def _own_origins(kind: str, name: str, relative_to: str | None, prefix: str) -> dict[str, Origin]:

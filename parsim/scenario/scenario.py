@@ -64,8 +64,8 @@ class Scenario:
         """The Python files that run with it, as reports print paths."""
         if not self.trust_code:
             return []
-        found = (python_file(name, folder(self.origins, path, self.source)) for path, name in code_named(self.tree).items())
-        return list(dict.fromkeys(shown(file[0]) for file in found if file is not None))
+        code = (python_file(name, folder(self.origins, path, self.source)) for path, name in code_named(self.tree).items())
+        return list(dict.fromkeys(shown(file[0]) for file in code if file is not None))
 
     def locate(self, path: str) -> Origin:
         """File, line and column of `path`, or of the nearest written key above it."""

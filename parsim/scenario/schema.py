@@ -68,11 +68,11 @@ _NO_LEAVES = ("name", "extends", "overrides", "study")
 @cache
 def known_keys() -> dict[str, tuple[str, ...]]:
     """Section path ("" at the top) -> its keys, short forms included."""
-    found: dict[str, tuple[str, ...]] = {}
+    keys: dict[str, tuple[str, ...]] = {}
     for section, model in sections(ScenarioSchema, ""):
         short = tuple(name.rpartition(".")[2] for name in SHORT if name.rpartition(".")[0] == section)
-        found[section] = (*(info.alias or name for name, info in model.model_fields.items()), *short)
-    return found
+        keys[section] = (*(info.alias or name for name, info in model.model_fields.items()), *short)
+    return keys
 
 
 def sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
@@ -88,14 +88,14 @@ def sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[Base
 @cache
 def leaves() -> Mapping[str, Kind]:
     """Long key -> the kind of its values, in the order of the schema; keys of other files are not in it (`FREE`)."""
-    found: dict[str, Kind] = {}
+    kinds: dict[str, Kind] = {}
     for section, model in sections(ScenarioSchema, ""):
         for name, info in model.model_fields.items():
             path = f"{section}.{name}" if section else info.alias or name
             kind = next((item for item in info.metadata if isinstance(item, Kind)), None)
             if kind is not None and path not in _NO_LEAVES:
-                found[path] = kind
-    return found
+                kinds[path] = kind
+    return kinds
 
 
 def is_key(key: str) -> bool:
@@ -106,12 +106,12 @@ def is_key(key: str) -> bool:
 
 def value_at(tree: Mapping[str, Any], key: str) -> Any:
     """What `tree` has under a dotted key; None where it has nothing."""
-    found: Any = tree
+    value: Any = tree
     for word in key.split("."):
-        if not isinstance(found, Mapping) or word not in found:
+        if not isinstance(value, Mapping) or word not in value:
             return None
-        found = found[word]
-    return found
+        value = value[word]
+    return value
 
 
 def canonical(key: str, value: Any) -> tuple[str, Any]:

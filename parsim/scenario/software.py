@@ -213,9 +213,9 @@ def blocking_findings(section: HostSection, parallel: Parallelism) -> list[Findi
     if not section.blocking:
         return []
     path, data = "software.host.blocking", parallel.data
-    found = []
+    findings = []
     if section.graphs:
-        found.append(
+        findings.append(
             Finding("a CUDA graph is one launch: there are no kernels to wait for", path, True, "use host.graphs or host.blocking")
         )
     asked = (
@@ -225,10 +225,10 @@ def blocking_findings(section: HostSection, parallel: Parallelism) -> list[Findi
         (data.overlap_gather, "parallel.data.overlap_gather", "false"),
     )
     text = "the host waits for every kernel, those of collectives included: nothing overlaps"
-    found += [Finding(text, path, True, f"write {key}: {value}") for applies, key, value in asked if applies]
+    findings += [Finding(text, path, True, f"write {key}: {value}") for applies, key, value in asked if applies]
     if data.strategy in ("zero3", "fsdp", "hsdp"):
-        found.append(Finding(f"not supported yet: {data.strategy} without prefetching", path, True, "use zero1, zero2 or ddp"))
-    return found
+        findings.append(Finding(f"not supported yet: {data.strategy} without prefetching", path, True, "use zero1, zero2 or ddp"))
+    return findings
 
 
 class _Order:

@@ -31,10 +31,10 @@ def oversold(box: Mapping[str, Any], relative_to: str | None, option: str = "--o
 
 def oversold_warning(box: object, relative_to: str | None) -> list[Finding]:
     """The same about an explicit mapping, which is simulated all the same."""
-    found = oversold(box, relative_to) if isinstance(box, Mapping) and "node" not in box else None
-    if found is None:
+    problem = oversold(box, relative_to) if isinstance(box, Mapping) and "node" not in box else None
+    if problem is None:
         return []
-    return [Finding(f"{found.message}; the box is taken as it is written", found.path, None, found.suggestion)]
+    return [Finding(f"{problem.message}; the box is taken as it is written", problem.path, None, problem.suggestion)]
 
 
 def one_machine(box: Mapping[str, Any], relative_to: str | None) -> str:

@@ -64,8 +64,8 @@ def accumulation(
         source = f"{text} FullyShardedDataParallel, notes on cpu_offload), so gradients accumulate inside no_sync"
         return "no_sync", Assumption("gradient_reduction", "no_sync", source, "training.offload.parameters")
     key = "pipeline" if split.pipeline.size > 1 and "pipeline" in profile.accumulate else strategy
-    found = cast(Literal["no_sync", "every"], profile.accumulate[key])
-    return found, profile.assumption("gradient_reduction", found, f"accumulate.{key}")
+    when = cast(Literal["no_sync", "every"], profile.accumulate[key])
+    return when, profile.assumption("gradient_reduction", when, f"accumulate.{key}")
 
 
 def overlap_warnings(split: Parallelism, devices: Iterable[Device]) -> list[Finding]:
@@ -92,10 +92,10 @@ def _custom(section: ParallelSection, scenario: Scenario) -> CustomStrategy | No
         return None
     if not scenario.trust_code:
         raise PlanError(refusal(name, STRATEGY))
-    found = python_file(name, folder(scenario.origins, STRATEGY, scenario.source))
-    if found is None:
+    code = python_file(name, folder(scenario.origins, STRATEGY, scenario.source))
+    if code is None:
         raise PlanError(Finding(f"there is no file {name.rpartition(':')[0]!r}", STRATEGY, name))
-    return load_strategy(found[0], found[1][1:])
+    return load_strategy(code[0], code[1][1:])
 
 
 def _shard_size(section: ParallelSection, mesh: Mesh, cluster: Cluster, gpus: tuple[int, ...]) -> int:
@@ -174,12 +174,12 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
     virtual stages. Raises `PlanError` with every slot that is wrong.
     """
     section = scenario.settings.parallel.pipeline
-    found = schedule_file(section.schedule, folder(scenario.origins, SCHEDULE, scenario.source))
-    if found is None and not is_table(section.schedule):
+    source = schedule_file(section.schedule, folder(scenario.origins, SCHEDULE, scenario.source))
+    if source is None and not is_table(section.schedule):
         return split
     if code_file(section.schedule) is not None and not scenario.trust_code:
         raise PlanError(refusal(section.schedule, SCHEDULE))
-    rows = _rows(section, found, micro_batches)
+    rows = _rows(section, source, micro_batches)
     if len(rows) != section.size:
         text = f"the schedule has {len(rows)} rows, but parallel.pipeline.size is {section.size}"
         raise PlanError(Finding(text, SCHEDULE, len(rows), "write one row per pipeline rank"))

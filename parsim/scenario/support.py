@@ -66,7 +66,7 @@ LIMITS: tuple[Limit, ...] = (
 
 def unsupported(tree: Mapping[str, Any]) -> list[Finding]:
     """A finding for every written value whose feature is not built yet."""
-    found = []
+    findings = []
     for limit in LIMITS:
         holder: Any = tree
         *sections, key = limit.path.split(".")
@@ -74,8 +74,8 @@ def unsupported(tree: Mapping[str, Any]) -> list[Finding]:
             holder = holder.get(section) if isinstance(holder, Mapping) else None
         if not isinstance(holder, Mapping) or key not in holder or limit.supported(holder[key]):
             continue
-        found.append(Finding(f"not supported yet: {limit.feature}", limit.path, holder[key], limit.suggestion))
-    return found
+        findings.append(Finding(f"not supported yet: {limit.feature}", limit.path, holder[key], limit.suggestion))
+    return findings
 
 
 PLACEHOLDER = "FILL-IN"

@@ -295,9 +295,9 @@ class Section(BaseModel):
 def _texts(section: type[Section]) -> dict[str, str]:
     """Key -> the text that stands under it in the class."""
     body = ast.parse(dedent(inspect.getsource(section))).body[0]
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, text in pairwise(body.body if isinstance(body, ast.ClassDef) else ()):
         match key, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                found[name] = inspect.cleandoc(words)
-    return found
+                texts[name] = inspect.cleandoc(words)
+    return texts

@@ -183,7 +183,7 @@ def _duplicates(text: str, name: str) -> list[Finding]:
 
     loader = YAML(typ="rt")
     loader.allow_duplicate_keys = True
-    found: list[Finding] = []
+    findings: list[Finding] = []
     seen: dict[Any, None] = {}
     todo: list[tuple[Any, str]] = [(loader.compose(text), "")]
     while todo:
@@ -203,10 +203,10 @@ def _duplicates(text: str, name: str) -> list[Finding]:
             if label in first and key.id == "scalar":
                 before = first[label]
                 message = f"the key is written twice: first at line {before.line + 1}, column {before.column + 1}"
-                found.append(Finding(message, below, None, "keep one of them", name, mark.line + 1, mark.column + 1))
+                findings.append(Finding(message, below, None, "keep one of them", name, mark.line + 1, mark.column + 1))
             first.setdefault(label, mark)
             todo.append((item, below))
-    return sorted(found, key=lambda finding: (finding.line or 0, finding.column or 0))
+    return sorted(findings, key=lambda finding: (finding.line or 0, finding.column or 0))
 
 
 def _yaml_hint(text: str, problem: str) -> str:

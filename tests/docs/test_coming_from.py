@@ -10,7 +10,7 @@ from doc_pages import text_of
 
 from parsim.errors import ScenarioError
 from parsim.scenario import load
-from parsim.scenario.spellings import FOREIGN, translation
+from parsim.scenario.problems import foreign_keys, translation
 
 PAGES = ("megatron", "deepspeed", "torchtitan", "hugging-face")
 _ROW = re.compile(r"^\| `([^`]+)` \| `([\w.]+)=([^`]+)` \|", re.MULTILINE)
@@ -42,11 +42,11 @@ def test_a_row(page: str, foreign: str, key: str, value: str) -> None:
     assert long in hint or hint.partition("write ")[2].partition(":")[0].rpartition(".")[0] == long, f"{foreign}: {hint}, not {long}"
 
 
-@pytest.mark.parametrize("word", sorted(FOREIGN))
+@pytest.mark.parametrize("word", sorted(foreign_keys()))
 def test_a_hint_names_a_key_that_can_be_written(word: str) -> None:
     from parsim.scenario.schema import known_keys
 
-    section, _, key = FOREIGN[word][1].rpartition(".")
+    section, _, key = foreign_keys()[word][1].rpartition(".")
     assert section == "model" or key in known_keys()[section]
 
 

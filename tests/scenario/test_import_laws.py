@@ -13,7 +13,7 @@ from training_samples import DATA, from_text, leaves, taken
 
 from parsim.errors import ScenarioError
 from parsim.interop.formats import TOOLS
-from parsim.interop.tables import key_table
+from parsim.interop.keys import key_table
 from parsim.scenario.files import parse_text
 
 

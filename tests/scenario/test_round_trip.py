@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from parsim.errors import InputError
 from parsim.interop.formats import export, import_config
 from parsim.interop.import_draft import Given
-from parsim.interop.tables import key_table
+from parsim.interop.keys import key_table
 from parsim.run import simulate
 from parsim.scenario import Scenario, load
 from parsim.scenario.build import build

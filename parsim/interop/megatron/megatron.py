@@ -7,15 +7,13 @@ megatron/core/transformer/transformer_config.py. Written are the names of its ma
 from __future__ import annotations
 
 from parsim.interop.command import Invocation, read_environment
-from parsim.interop.export_draft import ExportDraft, Exported, Job, comments
-from parsim.interop.export_sections import grid, simulator_only, strategy_of_nobody, torchrun
+from parsim.interop.export_draft import ExportDraft, Exported, Job, comments, grid, simulator_only, strategy_of_nobody, torchrun
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_launched, write_sequence_length
-from parsim.interop.keys import Source
+from parsim.interop.keys import Source, key_table
 from parsim.interop.megatron.model import model_arguments, read_model
 from parsim.interop.megatron.parallel import OF_2021, data_arguments, mesh_arguments, pipeline_arguments, read_parallel
 from parsim.interop.megatron.training import read_training, training_arguments
-from parsim.interop.tables import key_table
 
 SCRIPT = "pretrain_gpt.py"
 OTHER_MODELS = ("pretrain_t5", "pretrain_bert", "pretrain_ict", "pretrain_vision", "pretrain_mamba", "pretrain_retro", "pretrain_vlm")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from parsim.interop.export_draft import ExportDraft
-from parsim.interop.export_sections import order
+from parsim.interop.export_draft import ExportDraft, order
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Source
 from parsim.scenario.support import unsupported

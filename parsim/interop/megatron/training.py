@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from parsim.interop.export_draft import ExportDraft, preset_name
-from parsim.interop.export_sections import partial_batch
+from parsim.interop.export_draft import ExportDraft, partial_batch, preset_name
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_micro_batch
 from parsim.interop.keys import Key, Source
