@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from parsim.interop import deepspeed, deepspeed_zero
-from parsim.interop.export_draft import ExportDraft, Exported, Job, comments, grid, order, partial_batch, simulator_only, strategy_of_nobody
+from parsim.interop.export_draft import (
+    ExportDraft,
+    Exported,
+    ExportJob,
+    comments,
+    grid,
+    order,
+    partial_batch,
+    simulator_only,
+    strategy_of_nobody,
+)
 from parsim.interop.fsdp import as_text, data_parallel, fsdp, offload, recompute, write_fsdp
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import (
@@ -253,7 +263,7 @@ ORDERS: dict[tuple[str, ...], str] = {("tensor", "context", "data", "pipeline"):
 DDP = ("none", "ddp")
 
 
-def to_fsdp(job: Job, version: int) -> Exported:
+def to_fsdp(job: ExportJob, version: int) -> Exported:
     """The configuration. Raises `PlanError` with everything that FSDP cannot run as it was simulated."""
     draft = ExportDraft(job, "accelerate's YAML", key_table("accelerate"))
     simulator_only(draft)

@@ -10,7 +10,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.interop.import_draft import ImportDraft, plain_name
 from parsim.interop.keys import Key
 from parsim.interop.shell import Command, Note, Script
-from parsim.interop.shell_values import Field, Run, fields
+from parsim.interop.shell_values import Field, LetterRun, fields
 
 _SBATCH = re.compile(r"^#SBATCH\s+(-\w|--[\w-]+)(?:[= ]\s*(\S+))?", re.MULTILINE)
 _SLURM = {
@@ -103,7 +103,7 @@ def _training(command: Command) -> tuple[list[Field], Field, list[Field]] | None
     words: list[Field] = []
     for word in command.words:
         whole = ".py" in word.text and re.search(r"\s", word.text) is not None
-        words += fields(list(word.runs) or [Run(word.text, word.line)]) if whole else [word]
+        words += fields(list(word.runs) or [LetterRun(word.text, word.line)]) if whole else [word]
     if words and words[0].text in ("echo", "mkdir", "cp", "mv", "rm", "sed", "cat"):
         return None
     for at, word in enumerate(words):

@@ -15,7 +15,7 @@ from parsim.interop.deepspeed_zero import AUTO, checkpointing, model_parallel, p
 from parsim.interop.export_draft import (
     ExportDraft,
     Exported,
-    Job,
+    ExportJob,
     grid,
     partial_batch,
     preset_name,
@@ -194,7 +194,7 @@ def merged_batch(draft: ImportDraft, source: Source, arguments: dict[str, Key | 
             draft.harmless(key, "the training arguments say it")
 
 
-def to_deepspeed(job: Job) -> Exported:
+def to_deepspeed(job: ExportJob) -> Exported:
     """The configuration. Raises `PlanError` with everything that DeepSpeed cannot run as it was simulated."""
     draft = ExportDraft(job, "DeepSpeed's JSON", key_table("deepspeed"))
     simulator_only(draft)

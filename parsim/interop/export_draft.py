@@ -65,7 +65,7 @@ def comments(text: str, width: int = 120) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Job:
+class ExportJob:
     """One training job as another tool's launcher sees it."""
 
     scenario: Scenario
@@ -114,7 +114,7 @@ def preset_name(precision: Precision) -> str:
     return next((name for name, preset in PRESETS.items() if replace(precision, name=name) == preset), "")
 
 
-def job_of(scenario: Scenario) -> Job:
+def job_of(scenario: Scenario) -> ExportJob:
     """The job that `scenario` describes. Raises an `InputError` with every finding where it cannot be planned."""
     built = build(scenario)
     clock = partial(kernel_time, built.cluster.device(built.gpus[0]))
@@ -126,7 +126,7 @@ def job_of(scenario: Scenario) -> Job:
     layers = [[block for block in chunk.blocks if blocks[block].kind not in ("embedding", "head")] for chunk in planned.chunks]
     nodes = Counter(built.cluster.node_of(gpu) for gpu in built.gpus)
     tensor = built.parallelism.tensor.size
-    return Job(
+    return ExportJob(
         scenario=scenario,
         built=built,
         architecture=_architecture(scenario) if built.model.facts.get("family") in FAMILIES else None,
@@ -152,7 +152,7 @@ SECTIONS = ("training", "parallel")
 class ExportDraft:
     """Collects the fates of keys; nothing that the user changed may be left without one."""
 
-    def __init__(self, job: Job, tool: str, table: KeyTable) -> None:
+    def __init__(self, job: ExportJob, tool: str, table: KeyTable) -> None:
         self.job = job
         self.tool = tool
         """the target as its users call it"""
@@ -253,7 +253,7 @@ def leaves(*names: str) -> Iterator[str]:
             yield from (f"{section}.{key}" for key in kind.model_fields if f"{section}.{key}" not in known)
 
 
-def changed(job: Job) -> Iterator[tuple[str, Any]]:
+def changed(job: ExportJob) -> Iterator[tuple[str, Any]]:
     """The keys of `SECTIONS` that are not at their defaults, with their values as the scenario spells them."""
     kinds = dict(sections(ScenarioSchema, ""))
     for path in leaves(*SECTIONS):

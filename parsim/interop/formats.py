@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from parsim.interop.accelerate import read_accelerate, to_fsdp
 from parsim.interop.deepspeed import read_deepspeed, to_deepspeed
-from parsim.interop.export_draft import Exported, Job, job_of
+from parsim.interop.export_draft import Exported, ExportJob, job_of
 from parsim.interop.megatron.megatron import read_megatron, to_megatron
 from parsim.interop.trainer import read_trainer
 from parsim.scenario.values import did_you_mean
@@ -137,7 +137,7 @@ def export(scenario: Scenario, to: str, *, fsdp_version: int = 2) -> Exported:
     """
     if fsdp_version not in FSDP_VERSIONS:
         raise ScenarioError(Finding("there is no such version of FSDP", "--fsdp-version", fsdp_version, "write 1 or 2"))
-    writers: Mapping[str, Callable[[Job], Exported]] = {
+    writers: Mapping[str, Callable[[ExportJob], Exported]] = {
         "megatron": to_megatron,
         "deepspeed": to_deepspeed,
         "fsdp": lambda job: to_fsdp(job, fsdp_version),

@@ -143,7 +143,7 @@ OFF: tuple[Any, ...] = (False, 0, "0", None, {}, [], "none", "None", "False", "f
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeyRow:
     """One of our keys and what a tool calls it."""
 
     path: str
@@ -194,7 +194,7 @@ class KeyTable:
 
     tool: str
     """as its users call it"""
-    rows: dict[str, Row]
+    rows: dict[str, KeyRow]
     """by our key"""
     lacks: dict[str, str]
     """our key -> why the tool has no counterpart"""
@@ -217,7 +217,7 @@ class KeyTable:
         """The tool's keys that stand under a reason."""
         return [name for reasons in (self.harmless, self.unmodelled) for names in reasons.values() for name in names.split()]
 
-    def below(self, prefix: str) -> list[Row]:
+    def below(self, prefix: str) -> list[KeyRow]:
         """The rows of our keys that begin with `prefix`."""
         return [row for path, row in self.rows.items() if path.startswith(prefix)]
 
@@ -251,12 +251,12 @@ def _behind(begins: Sequence[str], names: str) -> str:
     return " ".join(f"{begin}{name}" for name in names.split() for begin in begins or ("",))
 
 
-def _row(path: str, entry: str | Mapping[str, Any], begins: Sequence[str]) -> Row:
+def _row(path: str, entry: str | Mapping[str, Any], begins: Sequence[str]) -> KeyRow:
     """A row; plain names stand for a whole number that both sides write alike."""
     if isinstance(entry, str):
         entry = {"key": entry}
     kind = "word" if "words" in entry else entry.get("kind", "whole")
-    return Row(path, tuple(_behind(begins, entry["key"]).split()), kind, entry.get("words", {}), entry.get("also", {}))
+    return KeyRow(path, tuple(_behind(begins, entry["key"]).split()), kind, entry.get("words", {}), entry.get("also", {}))
 
 
 def _only(entry: Mapping[str, Any]) -> Only:

@@ -8,7 +8,7 @@ from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
 from parsim.interop.description import Choices, Wiring
 from parsim.interop.drawing import Wire
-from parsim.interop.nccl_system import Part, number, where
+from parsim.interop.nccl_system import SystemPart, number, where
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class XmlNvlinks:
         partners = [sum(gpu in pair for pair in self.direct) for gpu in range(len(self.switched))]
         return "bridges" if max(partners) == 1 else "mesh"
 
-    def check(self, devices: list[Device], gpus: list[Part]) -> None:
+    def check(self, devices: list[Device], gpus: list[SystemPart]) -> None:
         """No GPU may have more links than its kind has.
 
         Raises:
@@ -83,7 +83,7 @@ class XmlNvlinks:
         return switch_wires + [Wire((f"gpu{a}",), f"gpu{b}", kinds[a], count) for (a, b), count in sorted(self.direct.items())]
 
 
-def read_nvlinks(gpus: list[Part], findings: list[Finding]) -> XmlNvlinks:
+def read_nvlinks(gpus: list[SystemPart], findings: list[Finding]) -> XmlNvlinks:
     """The nvlink elements of all GPUs; targets that make no sense are left out with a finding.
 
     Raises:

@@ -32,16 +32,16 @@ _IGNORED = ("pcilink", "gin", "rma", "coll")
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class SystemPart:
     """A CPU, PCIe switch, GPU, network card or port of one, below its parent."""
 
     role: Role
     element: ET.Element
-    parent: Part | None = None
+    parent: SystemPart | None = None
     speed: tuple[int, int] | None = None
     """generation and width of the link to the parent; None: as fast as memory"""
-    children: list[Part] = field(default_factory=list)
-    also: list[Part] = field(default_factory=list)
+    children: list[SystemPart] = field(default_factory=list)
+    also: list[SystemPart] = field(default_factory=list)
     """further parents of a NIC that the file lists several times"""
     net: ET.Element | None = None
     """of a port: its entry"""
@@ -54,19 +54,19 @@ class Part:
         return self.element.get("busid", "").lower()
 
     @property
-    def cpu(self) -> Part:
+    def cpu(self) -> SystemPart:
         part = self
         while part.parent is not None:
             part = part.parent
         return part
 
-    def walk(self) -> Iterator[Part]:
+    def walk(self) -> Iterator[SystemPart]:
         """Itself and everything below, from the top."""
         yield self
         for child in self.children:
             yield from child.walk()
 
-    def top(self) -> Part:
+    def top(self) -> SystemPart:
         """The part below the CPU that this one hangs on."""
         part = self
         while part.parent is not None and part.parent.role != "cpu":
@@ -78,12 +78,12 @@ class Part:
 class System:
     """The parts of one machine."""
 
-    cpus: list[Part]
+    cpus: list[SystemPart]
     findings: list[Finding]
     links: list[tuple[str, str]] = field(default_factory=list)
     """bus ids of PCIe switches that are joined sideways"""
 
-    def parts(self, role: Role) -> list[Part]:
+    def parts(self, role: Role) -> list[SystemPart]:
         """All parts of one role, in the order of the file."""
         return [part for cpu in self.cpus for part in cpu.walk() if part.role == role]
 
@@ -130,7 +130,7 @@ def read_system(text: str) -> System:
         if element.tag != "cpu":
             problems.append(Finding(f"unexpected element <{element.tag}> in <system>", "system", element.tag))
             continue
-        cpu = Part("cpu", element)
+        cpu = SystemPart("cpu", element)
         for child in element:
             _attach(child, cpu, system, problems)
         system.cpus.append(cpu)
@@ -169,10 +169,10 @@ def _root(text: str) -> ET.Element:
     return root
 
 
-def _attach(element: ET.Element, parent: Part, system: System, problems: list[Finding]) -> None:
+def _attach(element: ET.Element, parent: SystemPart, system: System, problems: list[Finding]) -> None:
     """Put an element and all below it under `parent`."""
     if element.tag == "nic":
-        _ports(Part("card", element, parent), [element])
+        _ports(SystemPart("card", element, parent), [element])
     elif element.tag == "pci":
         _attach_pci(element, parent, system, problems)
     elif element.tag == "pcilink" and parent.role == "pcie":
@@ -181,8 +181,8 @@ def _attach(element: ET.Element, parent: Part, system: System, problems: list[Fi
         problems.append(Finding(f"unexpected element <{element.tag}> in <{parent.element.tag}>", where(parent), element.tag))
 
 
-def _attach_pci(element: ET.Element, parent: Part, system: System, problems: list[Finding]) -> None:
-    part = Part("pcie", element, parent)
+def _attach_pci(element: ET.Element, parent: SystemPart, system: System, problems: list[Finding]) -> None:
+    part = SystemPart("pcie", element, parent)
     role = _role(element)
     if role is None:
         problem = "neither class nor children tell what this PCI element is"
@@ -224,7 +224,7 @@ def _role(element: ET.Element) -> Role | Literal["nvswitch"] | None:
     return "card" if code.startswith("0x02") else "pcie"
 
 
-def _ports(card: Part, nics: list[ET.Element]) -> None:
+def _ports(card: SystemPart, nics: list[ET.Element]) -> None:
     """The ports of a network card; a single port stands for the card."""
     parent = card.parent
     if parent is None:
@@ -232,13 +232,13 @@ def _ports(card: Part, nics: list[ET.Element]) -> None:
     nets = [net for nic in nics for net in nic.findall("net") if net.get("net") != "0"]
     if len(nets) > 1:
         parent.children.append(card)
-        card.children += [Part("nic", card.element, card, card.speed, net=net) for net in nets]
+        card.children += [SystemPart("nic", card.element, card, card.speed, net=net) for net in nets]
     elif nets or not any(len(nic) for nic in nics):
         card.role, card.net = "nic", nets[0] if nets else None
         parent.children.append(card)
 
 
-def _speed(part: Part, system: System, problems: list[Finding]) -> tuple[int, int]:
+def _speed(part: SystemPart, system: System, problems: list[Finding]) -> tuple[int, int]:
     """Generation and width of the link above a PCI element; generation 0 where the file does not say."""
     written = part.element.get("link_speed", "")
     match = _SPEED.fullmatch(written)
@@ -279,12 +279,12 @@ def hexadecimal(element: ET.Element, key: str) -> int:
         return 0
 
 
-def where(part: Part) -> str:
+def where(part: SystemPart) -> str:
     """A part as findings name it."""
     return part.bus or part.element.get("name") or f"{part.element.tag} {part.element.get('numaid', '')}".strip()
 
 
-def bus_order(part: Part) -> tuple[int, ...]:
+def bus_order(part: SystemPart) -> tuple[int, ...]:
     """Sorts parts like nvidia-smi does: by bus id."""
     match = _BUS.fullmatch(part.bus)
     return tuple(int(digits, 16) for digits in match.groups()) if match else (1 << 64,)
@@ -292,7 +292,7 @@ def bus_order(part: Part) -> tuple[int, ...]:
 
 def _same_nic_twice(system: System) -> None:
     """A virtual NIC may be listed under every CPU: keep the first, with links to all."""
-    seen: dict[tuple[str, str, str], Part] = {}
+    seen: dict[tuple[str, str, str], SystemPart] = {}
     for part in system.parts("nic"):
         if part.net is None or part.parent is None:
             continue
@@ -303,11 +303,11 @@ def _same_nic_twice(system: System) -> None:
             first.also.append(part.parent)
 
 
-def _is_parent(cpu: Part, system: System) -> bool:
+def _is_parent(cpu: SystemPart, system: System) -> bool:
     return any(cpu in part.also for part in system.parts("nic"))
 
 
-def _trim(part: Part) -> None:
+def _trim(part: SystemPart) -> None:
     """Drop switches and cards without anything below."""
     for child in list(part.children):
         _trim(child)
@@ -315,7 +315,7 @@ def _trim(part: Part) -> None:
             part.children.remove(child)
 
 
-def _flatten(part: Part) -> None:
+def _flatten(part: SystemPart) -> None:
     """Show two-level Broadcom switches as the one switch they are."""
     for child in list(part.children):
         if any((_identity(part), _identity(child)) == levels for levels in _FLATTENED) and child.role == "pcie":
@@ -327,7 +327,7 @@ def _flatten(part: Part) -> None:
         _flatten(child)
 
 
-def _identity(part: Part) -> int:
+def _identity(part: SystemPart) -> int:
     """Vendor, device and subsystem in one number, without the variant in the last digits."""
     keys = ("vendor", "device", "subsystem_vendor", "subsystem_device")
     whole = 0
@@ -336,9 +336,9 @@ def _identity(part: Part) -> int:
     return whole & ~0xFFF
 
 
-def _cards(part: Part) -> None:
+def _cards(part: SystemPart) -> None:
     """PCI functions of one device, or NICs with one guid, are the ports of one card."""
-    groups: dict[str, list[Part]] = {}
+    groups: dict[str, list[SystemPart]] = {}
     for child in part.children:
         if child.role == "nic" and child.speed is not None:
             guid = child.net.get("guid", "") if child.net is not None else ""
@@ -346,7 +346,7 @@ def _cards(part: Part) -> None:
             groups.setdefault(real or child.bus, []).append(child)
     for ports in groups.values():
         if len(ports) > 1:
-            card = Part("card", ports[0].element, part, ports[0].speed, list(ports))
+            card = SystemPart("card", ports[0].element, part, ports[0].speed, list(ports))
             part.children[part.children.index(ports[0])] = card
             for port in ports:
                 port.parent = card

@@ -10,7 +10,7 @@ from parsim.hardware.fabric.node import Node
 from parsim.interop.description import PCI_DEVICES, Choices, Facts, Gpu, Imported, finish, gpu_named, kind_of, nics_used
 from parsim.interop.drawing import NVLINK_HEADINGS, SOURCES, Drawing, Wire, between_cpus
 from parsim.interop.nccl_links import XmlNvlinks, read_nvlinks
-from parsim.interop.nccl_system import Part, Role, System, bus_order, hexadecimal, number, read_system, where
+from parsim.interop.nccl_system import Role, System, SystemPart, bus_order, hexadecimal, number, read_system, where
 from parsim.interop.topo_matrix import LARGEST
 
 ORIGIN = "an NCCL topology XML"
@@ -28,8 +28,8 @@ class _Machine:
     """Everything that was found out, with the names that the topology file uses."""
 
     system: System
-    gpus: list[Part]
-    nics: list[Part]
+    gpus: list[SystemPart]
+    nics: list[SystemPart]
     choices: Choices
     models: list[Gpu] = field(default_factory=list)
     own_kinds: dict[str, tuple[LinkKind, str]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def import_nccl_xml(text: str, *, device: str | None, nic: str | None, pcie: str
     return finish(drawing, choices, lambda node: _facts(machine, links, excluded, node))
 
 
-def _by_number(parts: list[Part], tag: str) -> list[Part]:
+def _by_number(parts: list[SystemPart], tag: str) -> list[SystemPart]:
     """Parts by their number in the file (dev); without such numbers by bus id, as nvidia-smi counts."""
     problems: list[Finding] = []
     entries = [part.element.find("gpu") if tag == "gpu" else part.net for part in parts]
@@ -131,11 +131,11 @@ def _left_out(machine: _Machine) -> tuple[int, ...]:
     return excluded
 
 
-def _without_gdr(nic: Part) -> bool:
+def _without_gdr(nic: SystemPart) -> bool:
     return nic.net is not None and nic.net.get("gdr") == "0"
 
 
-def _interface(nic: Part) -> str:
+def _interface(nic: SystemPart) -> str:
     return (nic.net.get("name", "") if nic.net is not None else "") or nic.bus or "unnamed"
 
 
@@ -156,7 +156,7 @@ def _socket(machine: _Machine) -> tuple[str, str]:
     return (kinds[0], "") if len(cpus) > 1 else ("", kind_of(kinds[0]).vendor)
 
 
-def _socket_kind(cpu: Part) -> str:
+def _socket_kind(cpu: SystemPart) -> str:
     """The inter-socket link of a CPU by architecture, maker and model (NVIDIA/nccl src/graph/topo.cc); empty if unknown."""
     element, problems = cpu.element, list[Finding]()
     by_arch = {"ppc64": "socket-power9", "arm64": "socket-arm"}
@@ -189,7 +189,7 @@ def _network(machine: _Machine, usable: list[int]) -> str:
     return best
 
 
-def _network_kind(machine: _Machine, nic: Part) -> str:
+def _network_kind(machine: _Machine, nic: SystemPart) -> str:
     if nic.net is None:
         return ""
     problems: list[Finding] = []
@@ -245,18 +245,18 @@ def _draw(machine: _Machine, links: XmlNvlinks, socket: str, name: str) -> Drawi
     return Drawing(name, ORIGIN, len(machine.gpus), devices, vertices, wires, own_kinds=machine.own_kinds)
 
 
-def _all_parts(system: System) -> list[Part]:
+def _all_parts(system: System) -> list[SystemPart]:
     return [part for cpu in system.cpus for part in cpu.walk()]
 
 
-def _heading(cpu: Part) -> str:
+def _heading(cpu: SystemPart) -> str:
     names = [f"{part.name} = {_interface(part)}" for part in cpu.walk() if part.role == "nic"]
     vendor = cpu.element.get("vendor", "") or cpu.element.get("arch", "")
     listed = f"; {', '.join(names)}" if names else ""
     return f"{cpu.name}: NUMA {cpu.element.get('numaid', '?')} {vendor}{listed}"
 
 
-def _below(machine: _Machine, parent: Part, direct: dict[tuple[str, str], Wire]) -> list[Wire]:
+def _below(machine: _Machine, parent: SystemPart, direct: dict[tuple[str, str], Wire]) -> list[Wire]:
     """Edges from what is plugged into `parent`: GPUs first, then NICs, then cards and switches."""
     order = {"gpu": 0, "nic": 1, "card": 2, "pcie": 3}
     children = sorted(parent.children, key=lambda part: order[part.role])
@@ -264,7 +264,7 @@ def _below(machine: _Machine, parent: Part, direct: dict[tuple[str, str], Wire])
     return wires + [Wire((nic.name,), parent.name, _kind(machine, nic)) for nic in machine.nics if parent in nic.also]
 
 
-def _kind(machine: _Machine, part: Part) -> str:
+def _kind(machine: _Machine, part: SystemPart) -> str:
     """Link kind between a part and what it is plugged into; new ones are noted."""
     if part.speed is None:
         return _local(machine)

@@ -10,8 +10,8 @@ import fnmatch
 import re
 from dataclasses import dataclass
 
-from parsim.interop.shell_values import Field, Run, Variables, plain
-from parsim.interop.shell_words import Part, Token, tokens
+from parsim.interop.shell_values import Field, LetterRun, Variables, plain
+from parsim.interop.shell_words import Token, WordPart, tokens
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
@@ -42,7 +42,7 @@ class Script:
 
     def __init__(self, text: str, variables: dict[str, str] | None = None, environment: dict[str, str] | None = None) -> None:
         known = {**(environment or {}), **(variables or {})}
-        self.variables = Variables({name: [Run(value, 0)] for name, value in known.items()})
+        self.variables = Variables({name: [LetterRun(value, 0)] for name, value in known.items()})
         self.fixed = frozenset(variables or ())
         """names whose value the user has said"""
         self.exported: dict[str, int] = {}
@@ -168,7 +168,7 @@ class Script:
         if word == "for" and live and len(header) > 2 and header[1].bare == "in":
             items = [item for token in header[2:] for item in self.variables.expand(token.parts)]
             if items:
-                self._assign(header[0].bare, [Run(items[0].text, line)], append=False)
+                self._assign(header[0].bare, [LetterRun(items[0].text, line)], append=False)
             if len(items) > 1:
                 rest = ", ".join(item.text for item in items[1:])
                 self.notes.append(Note(f"the loop is read once, with {header[0].bare}={items[0].text} (not with {rest})", line))
@@ -233,7 +233,7 @@ class Script:
         while rest and (match := _ASSIGNMENT.match(rest[0].bare)) and rest[0].parts[0].quote == "":
             token = rest.pop(0)
             first = token.parts[0]
-            parts = (Part(first.text[match.end() :], "", first.line), *token.parts[1:])
+            parts = (WordPart(first.text[match.end() :], "", first.line), *token.parts[1:])
             self._assign(match[1], self.variables.text(parts), append=bool(match[2]))
             if declares and words[0].bare == "export":
                 self.exported[match[1]] = token.line
@@ -251,7 +251,7 @@ class Script:
             self.commands.append(Command(items, line))
         return True
 
-    def _assign(self, name: str, value: list[Run], *, append: bool) -> None:
+    def _assign(self, name: str, value: list[LetterRun], *, append: bool) -> None:
         if name not in self.fixed:
             self.variables.set(name, value, append=append)
 

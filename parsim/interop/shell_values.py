@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from parsim.interop.shell_words import HELD, JOINED, Part, enclosed
+from parsim.interop.shell_words import HELD, JOINED, WordPart, enclosed
 from parsim.units import is_digits
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
@@ -29,14 +29,14 @@ _ARITHMETIC: Mapping[type, Callable[[int, int], int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LetterRun:
     """Letters that begin on a line."""
 
     text: str
     line: int
 
 
-Scalar = list[Run]
+Scalar = list[LetterRun]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Field:
 
     text: str
     line: int
-    runs: tuple[Run, ...] = ()
+    runs: tuple[LetterRun, ...] = ()
     """of a text in quotes: its pieces with their lines"""
 
 
@@ -96,15 +96,15 @@ class Variables:
         self.arrays[name] = [*before, *items] if append else items
         self.scalars.pop(name, None)
 
-    def expand(self, parts: tuple[Part, ...]) -> list[Field]:
+    def expand(self, parts: tuple[WordPart, ...]) -> list[Field]:
         """The words that one word becomes: what is not in quotes is cut at blanks."""
         done: list[Field] = []
         current: Scalar | None = None
         raw: Scalar = []
         for part in parts:
             if part.quote == "'":
-                raw.append(Run(part.text, part.line))
-                current = [*(current or []), Run(_kept(part.text), part.line)]
+                raw.append(LetterRun(part.text, part.line))
+                current = [*(current or []), LetterRun(_kept(part.text), part.line)]
                 continue
             for piece in self._pieces(part.text, part.line):
                 if items := [item for item in piece if isinstance(item, Field)]:
@@ -112,9 +112,9 @@ class Variables:
                     done += [Field(_kept(item.text), item.line) for item in items] if part.quote else _recut(items)
                     current = None
                     continue
-                runs = [item for item in piece if isinstance(item, Run)]
+                runs = [item for item in piece if isinstance(item, LetterRun)]
                 raw += runs
-                current = [*(current or []), *([Run(_kept(run.text), run.line) for run in runs] if part.quote else runs)]
+                current = [*(current or []), *([LetterRun(_kept(run.text), run.line) for run in runs] if part.quote else runs)]
         quoted = any(part.quote for part in parts)
         words = any(part.quote == '"' and _WORDS.search(part.text) for part in parts)
         if current is not None:
@@ -125,17 +125,17 @@ class Variables:
             return [Field(_restored(done[0].text), done[0].line, tuple(raw))]
         return [Field(_restored(item.text), item.line) for item in done]
 
-    def text(self, parts: tuple[Part, ...]) -> Scalar:
+    def text(self, parts: tuple[WordPart, ...]) -> Scalar:
         """The value that an assignment gives: nothing is cut."""
         value: Scalar = []
         for part in parts:
             if part.quote == "'":
-                value.append(Run(part.text, part.line))
+                value.append(LetterRun(part.text, part.line))
                 continue
             for piece in self._pieces(part.text, part.line):
                 words = [item for item in piece if isinstance(item, Field)]
-                value += [Run(" " * bool(i) + item.text, item.line) for i, item in enumerate(words)]
-                value += [item for item in piece if isinstance(item, Run)]
+                value += [LetterRun(" " * bool(i) + item.text, item.line) for i, item in enumerate(words)]
+                value += [item for item in piece if isinstance(item, LetterRun)]
         return value
 
     def lookup(self, name: str, line: int) -> Scalar | list[Field] | None:
@@ -143,7 +143,7 @@ class Variables:
         self.used[name] = None
         value = self.arrays.get(name, self.scalars.get(name))
         if name == "#":
-            value = [Run(_MANY_ARGUMENTS, line)]
+            value = [LetterRun(_MANY_ARGUMENTS, line)]
         if value and _letters(value):
             return value
         if value is not None and name in self.arrays:
@@ -173,16 +173,16 @@ class Variables:
                 taken = match.end()
                 value = self.lookup(match[0], line) or []
                 if value and isinstance(value[0], Field):
-                    value = [Run(value[0].text, value[0].line)]  # $NAME of an array is its first word
+                    value = [LetterRun(value[0].text, value[0].line)]  # $NAME of an array is its first word
             else:
                 letters += rest[0]
             if value is not None:
-                pieces += [[Run(letters, begun)], value] if letters else [value]
+                pieces += [[LetterRun(letters, begun)], value] if letters else [value]
                 letters = ""
             line += text[at : at + taken].count("\n") + text[at : at + taken].count(JOINED)
             begun = begun if letters else line
             at += taken
-        return [*pieces, [Run(letters, begun)]] if letters else pieces
+        return [*pieces, [LetterRun(letters, begun)]] if letters else pieces
 
     def _braced(self, inner: str, line: int) -> Scalar | list[Field]:
         match = _INNER.fullmatch(inner)
@@ -205,31 +205,31 @@ class Variables:
         if index in ("[@]", "[*]") and not count:
             return value if value and isinstance(value[0], Field) else fields(value)
         if count:
-            return [Run(str(len(value) if index else len(_letters(value))), line)]
+            return [LetterRun(str(len(value) if index else len(_letters(value))), line)]
         if index and is_digits(index[1:-1]) and name in self.arrays:
             items = self.arrays[name]
             chosen = int(index[1:-1])
-            return [Run(items[chosen].text, items[chosen].line)] if chosen < len(items) else []
+            return [LetterRun(items[chosen].text, items[chosen].line)] if chosen < len(items) else []
         if value and isinstance(value[0], Field):
-            return [Run(value[0].text, value[0].line)]
+            return [LetterRun(value[0].text, value[0].line)]
         return value
 
     def _default(self, text: str, line: int) -> Scalar:
-        return self.text((Part(text, '"', line),))
+        return self.text((WordPart(text, '"', line),))
 
     def _computed(self, text: str, line: int) -> Scalar:
         """``$((...))`` as a number; the output of a command is not known."""
         if text.startswith("$((") and text.endswith("))"):
             number = self.arithmetic(text[3:-2], line)
             if number is not None:
-                return [Run(str(number), line)]
+                return [LetterRun(str(number), line)]
         self.unset.setdefault(line, {})[text if len(text) < 40 else text[:37] + "..."] = None
         return []
 
     def arithmetic(self, text: str, line: int) -> int | None:
         """The value of an arithmetic expression of numbers and variables; None where it has none."""
-        expanded = plain(self.text((Part(text, '"', line),)))
-        named = re.sub(r"[A-Za-z_]\w*", lambda match: plain(self.text((Part("${" + match[0] + "}", '"', line),))) or "?", expanded)
+        expanded = plain(self.text((WordPart(text, '"', line),)))
+        named = re.sub(r"[A-Za-z_]\w*", lambda match: plain(self.text((WordPart("${" + match[0] + "}", '"', line),))) or "?", expanded)
         try:
             return _calculated(ast.parse(named.strip(), mode="eval").body)
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, OverflowError):
@@ -261,4 +261,4 @@ def _restored(text: str) -> str:
 
 def _recut(items: list[Field]) -> list[Field]:
     """``${NAME[@]}`` without quotes: its words are cut at blanks once more."""
-    return [piece for item in items for piece in fields([Run(item.text, item.line)])]
+    return [piece for item in items for piece in fields([LetterRun(item.text, item.line)])]

@@ -16,7 +16,7 @@ _ENDS = set(" \t\n;&|()<>")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WordPart:
     """A piece of a word; what quotes stand around it."""
 
     text: str
@@ -30,7 +30,7 @@ class Token:
     """A word (with parts) or an operator (with text)."""
 
     line: int
-    parts: tuple[Part, ...] = ()
+    parts: tuple[WordPart, ...] = ()
     operator: str = ""
     glued: bool = False
     """no blank before it"""
@@ -109,7 +109,7 @@ class _Reader:
                 return
 
     def _word(self, glued: bool) -> None:
-        parts: list[Part] = []
+        parts: list[WordPart] = []
         first = self.line
         while self.at < len(self.text) and self.text[self.at] not in _ENDS:
             letter = self.text[self.at]
@@ -121,29 +121,29 @@ class _Reader:
                 parts.append(self._bare())
         self.found.append(Token(first, tuple(parts), glued=glued))
 
-    def _single(self) -> Part:
+    def _single(self) -> WordPart:
         end = self.text.find("'", self.at + 1)
         end = len(self.text) if end < 0 else end
-        part = Part(self.text[self.at + 1 : end], "'", self.line)
+        part = WordPart(self.text[self.at + 1 : end], "'", self.line)
         self.line += part.text.count("\n")
         self.at = end + 1
         return part
 
-    def _double(self) -> Part:
+    def _double(self) -> WordPart:
         letters: list[str] = []
         first = self.line
         self.at += 1
         while self.at < len(self.text) and self.text[self.at] != '"':
             self._letter(letters, escapes='"$`\\')
         self.at += 1
-        return Part("".join(letters), '"', first)
+        return WordPart("".join(letters), '"', first)
 
-    def _bare(self) -> Part:
+    def _bare(self) -> WordPart:
         letters: list[str] = []
         first = self.line
         while self.at < len(self.text) and self.text[self.at] not in _ENDS and self.text[self.at] not in "'\"":
             self._letter(letters, escapes="")
-        return Part("".join(letters), "", first)
+        return WordPart("".join(letters), "", first)
 
     def _letter(self, letters: list[str], escapes: str) -> None:
         """One letter, an escaped one, or a whole ``$(...)``, ``${...}`` or ```...```."""

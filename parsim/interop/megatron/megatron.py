@@ -7,7 +7,7 @@ megatron/core/transformer/transformer_config.py. Written are the names of its ma
 from __future__ import annotations
 
 from parsim.interop.command import Invocation, read_environment
-from parsim.interop.export_draft import ExportDraft, Exported, Job, comments, grid, simulator_only, strategy_of_nobody, torchrun
+from parsim.interop.export_draft import ExportDraft, Exported, ExportJob, comments, grid, simulator_only, strategy_of_nobody, torchrun
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_launched, write_sequence_length
 from parsim.interop.keys import Source, key_table
@@ -60,7 +60,7 @@ def _read_software(draft: ImportDraft, source: Source) -> None:
         draft.unmodelled(scope, "parsim's graphs hold whole passes") if graphs else draft.harmless(scope, "there are no graphs")
 
 
-def to_megatron(job: Job) -> Exported:
+def to_megatron(job: ExportJob) -> Exported:
     """The script. Raises `PlanError` with everything that Megatron-LM cannot run as it was simulated."""
     draft = ExportDraft(job, "Megatron-LM", key_table("megatron"))
     simulator_only(draft)
