@@ -43,7 +43,6 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "pure-bf16": {"bf16": True, "master": True, "optimizer": True},
 }
 """preset -> rows below training.precision"""
-MASTERLESS = "without ZeRO bf16 has no fp32 master weights there (DDP_BFLOAT16)"
 CLIENT = {
     "sgd": "torch.optim.SGD(parameters)",
     "momentum": "torch.optim.SGD(parameters, momentum=0.9)",
@@ -137,13 +136,9 @@ def _types(draft: ImportDraft, source: Source, preset: str, used: list[Key | Non
     halves = [source.of(f"training.precision.{name}") for name in ("master", "optimizer")]
     row = source.table.rows["training.precision.reduce"]
     value: Any = preset
-    stage = source.of("parallel.data.strategy")
     if preset == "bf16" and all(draft.flag(key) for key in halves):
         value = "pure-bf16"
         used += halves
-    elif preset == "bf16" and accumulated is None and (stage is None or str(stage.value) == "0"):
-        value = "pure-bf16"
-        draft.remark(MASTERLESS, "training.precision")
     if accumulated is not None and accumulated.value == "fp32" and preset in ("bf16", "fp16"):
         value = f"{preset}-fp32grad"
         used.append(accumulated)
@@ -231,8 +226,6 @@ def _precision(draft: ExportDraft) -> dict[str, Any]:
     rows = dict(PRECISIONS[usual])
     if wanted.reduce != wanted.gradients:
         rows["reduce"] = "fp32" if wanted.reduce == 4 else "bf16" if wanted.matmul == "bf16" else "fp16"
-    if usual == "pure-bf16" and job.built.parallelism.data.strategy in ("none", "ddp"):
-        rows = {"bf16": True}
     said: dict[str, Any] = {}
     for row, value in rows.items():
         draft.put(said, f"{path}.{row}", value)
@@ -246,14 +239,16 @@ def _precision(draft: ExportDraft) -> dict[str, Any]:
 
 
 def _without_zero(draft: ExportDraft, usual: str) -> None:
-    """What stage 0 cannot store (``_do_optimizer_sanity_check`` in runtime/engine.py); the pipeline engine has its own optimizer."""
+    """What stage 0 cannot store: bf16 runs in ``FP16_Optimizer``, which keeps fp32 master weights and accumulates in the weights' type
+    (``_do_optimizer_sanity_check`` in runtime/engine.py); the pipeline engine has its own optimizer.
+    """
     job, path = draft.job, "training.precision"
     if job.built.parallelism.data.strategy not in ("none", "ddp") or job.built.parallelism.pipeline.size > 1:
         return
-    if usual in ("bf16", "bf16-fp32grad"):
-        draft.refuses(path, MASTERLESS, "use parallel.zero 1, or precision: pure-bf16, amp-bf16 or fp16")
-    elif usual == "fp16-fp32grad":
-        draft.refuses(path, "without ZeRO gradients have the type of the weights there", "use parallel.zero 1, or precision: fp16")
+    if usual == "pure-bf16":
+        draft.refuses(path, "without ZeRO bf16 has fp32 master weights there", "use parallel.zero 1, or precision: bf16")
+    elif usual in ("bf16-fp32grad", "fp16-fp32grad"):
+        draft.refuses(path, "without ZeRO gradients have the type of the weights there", f"use parallel.zero 1, or precision: {usual[:4]}")
 
 
 def _optimizer(draft: ExportDraft) -> dict[str, Any]:

@@ -154,7 +154,12 @@ def test_other_optimizers_are_handed_over() -> None:
         (ZERO3, ["parallel.context.size=2"], "parallel.context.method", r"use method: ulysses, or --to megatron or fsdp"),
         (ZERO3, ["training.recompute=selective"], "training.recompute", r"parts of a layer; use --to megatron"),
         (ZERO3, ["training.precision=fp8", "cluster.topology=dgx-h100"], "training.precision", r"fp8.*--to megatron or fsdp"),
-        (LLAMA, ["parallel.data.strategy=ddp", "training.precision=bf16"], "training.precision", r"no fp32 master.*DDP_BFLOAT16"),
+        (
+            LLAMA,
+            ["parallel.data.strategy=ddp", "training.precision=pure-bf16"],
+            "training.precision",
+            "without ZeRO bf16 has fp32 master weights",
+        ),
         (
             {**LLAMA, "training": {"sequence_length": 2048, "micro_batch": 2, "global_batch": 48, "partial_micro_batch": True}},
             ["parallel.data.strategy=zero1"],
