@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
@@ -15,6 +16,7 @@ from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.interference import MODELS, DeviceInterference
 from parsim.kernel import Kernel
 from parsim.parallel.custom_strategy import blamed
+from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules import CUSTOM, schedule
 from parsim.parallel.schedules.repetition import repetitions, shorter
@@ -109,7 +111,7 @@ def _in_scenario(finding: Finding) -> Finding:
 class StepResult:
     """What a search asks of one step; times are equal to what the report says to 1e-9."""
 
-    plan: Plan
+    built: Built
     step_time: float
     """one optimizer step in steady state [s]"""
     makespan: float
@@ -118,7 +120,6 @@ class StepResult:
     """whether every micro-batch was simulated, or as many as it took to see that the step repeats itself"""
     micro_batches_simulated: int
     _run: Run
-    _built: Built
 
     @cached_property
     def memory(self) -> MemoryFacts:
@@ -127,11 +128,11 @@ class StepResult:
         """
         facts = self._memory(self._run)
         if self.method == "periods" and abs(facts.headroom) <= CLOSE * facts.capacity_bytes:
-            return self._memory(execute(self._built, unfolded=not self._built.report.fold))
+            return self._memory(execute(self.built, unfolded=not self.built.report.fold))
         return facts
 
     def _memory(self, run: Run) -> MemoryFacts:
-        built = self._built
+        built = self.built
         with collector_paused():
             return memory_of(run, built.cluster, reserve=built.memory_reserve, bytes_per_parameter=built.bytes_per_parameter)
 
@@ -140,7 +141,7 @@ class StepResult:
         """Whether every device and every host have enough memory, as `Report.fits` says. Where the tensors alone are too large, the
         allocator is not asked.
         """
-        if "memory" not in self.__dict__ and overfull(self._run, self._built.cluster, self._built.memory_reserve):
+        if "memory" not in self.__dict__ and overfull(self._run, self.built.cluster, self.built.memory_reserve):
             return False
         return self.memory.headroom >= 0 and (self.memory.host is None or self.memory.host.lacks == 0)
 
@@ -155,32 +156,34 @@ def step_of(built: Built) -> StepResult:
 
     Long steps are answered from shorter ones, where these prove that the step repeats itself (`parsim.simulation.periods`).
     """
-    whole = plan_of(built, clock_of(built))
-    if (step := _from_periods(built, whole)) is not None:
-        return step
+    with suppress(InputError):  # what is wrong is said of the step that was asked for
+        if (step := _from_periods(built)) is not None:
+            return step
     run = execute(built, unfolded=not built.report.fold)
     step_time = run.makespan
-    if whole.asynchronous:
+    if run.plan.asynchronous:
         step_time = steady_period(Timeline(run.trace), run.micro_batches).step_time(run.micro_batches)
-    return StepResult(whole, step_time, run.makespan, "whole", whole.training.micro_batches, run, built)
+    return StepResult(built, step_time, run.makespan, "whole", run.plan.training.micro_batches, run)
 
 
-def _from_periods(built: Built, whole: Plan) -> StepResult | None:
+def _from_periods(built: Built) -> StepResult | None:
     """The step from a shorter one that repeats itself; None where none is known to."""
-    pipeline, micro_batches = whole.parallelism.pipeline, whole.training.micro_batches
-    own = pipeline.schedule == CUSTOM or whole.parallelism.data.custom is not None  # code of the user's may count micro-batches
-    if own or whole.asynchronous or any(stream.volume < inf for stream in built.background):
+    pipeline, micro_batches = built.parallelism.pipeline, built.training.micro_batches
+    own = pipeline.schedule == CUSTOM or built.parallelism.data.custom is not None  # code of the user's may count micro-batches
+    if own or any(stream.volume < inf for stream in built.background):
         return None
     for count in shorter(pipeline.size, micro_batches, pipeline.virtual_stages):
-        rows = schedule(pipeline.schedule, pipeline.size, count, pipeline.virtual_stages)
-        if not (known := repetitions(rows, whole.slots)):
+        # schedules of a name grow by whole periods: where two more groups of p go in, any number does
+        rows, longer = (schedule(pipeline.schedule, pipeline.size, m, pipeline.virtual_stages) for m in (count, count + 2 * pipeline.size))
+        cycles = {cycle: found for cycle, found in repetitions(rows, longer).items() if (micro_batches - count) % cycle == 0}
+        if not cycles:
             continue
         run = execute(replace(built, training=replace(built.training, micro_batches=count)), unfolded=not built.report.fold)
-        for cycle, found in known.items():
-            repeating = {rank: found[whole.mesh.coordinate(rank, "pipeline")] for rank in run.trace.program.begins}
+        for cycle, found in cycles.items():
+            repeating = {rank: found[run.plan.mesh.coordinate(rank, PIPELINE)] for rank in run.trace.program.begins}
             if (period := period_of(run.trace, repeating, cycle)) is not None:
                 end = period.makespan(run.trace, micro_batches - count)
-                return StepResult(whole, end, end, "periods", count, run, built)
+                return StepResult(built, end, end, "periods", count, run)
     return None
 
 

@@ -131,7 +131,7 @@ def find_alternatives(answer: Answer, refused: list[str], most: int = 5) -> Iter
                 refused.append(f"{change}: {came.refusal}")
             elif came.status == "fits" and (step := came.answer) is not None:
                 satisfied[family] = satisfied.get(family, 0) + 1
-                gpus = step.plan.mesh.ranks
+                gpus = step.built.used_gpus
                 fitting.append(Alternative(change, overrides, gpus, step.step_time, step.memory, _slowdown(report, step)))
         fitting.sort(key=lambda alternative: (alternative.gpus, alternative.slowdown or 1.0))
         yield from fitting[:most]
@@ -165,7 +165,7 @@ class _Around:
 
 def _slowdown(before: Report, after: StepResult) -> float | None:
     old = before.samples_per_s
-    new = after.plan.training.global_batch / after.step_time if after.step_time > 0 else None
+    new = after.built.training.global_batch / after.step_time if after.step_time > 0 else None
     return old / new if old and new else None
 
 

@@ -84,7 +84,7 @@ def test_only_long_steps_are_worth_it():
 def test_a_step_from_periods_takes_what_the_whole_takes(parallel):
     built = job(**parallel)
     step, run = step_of(built), execute(built)
-    assert (step.method, step.plan.training.micro_batches) == ("periods", MICRO_BATCHES)
+    assert (step.method, step.built.training.micro_batches) == ("periods", MICRO_BATCHES)
     assert step.micro_batches_simulated <= 2 * MICRO_BATCHES / 3
     assert step.makespan == step.step_time == pytest.approx(run.makespan, rel=1e-11)
 

@@ -35,7 +35,7 @@ def check(built, step=None):
     assert cheap.step_time == (0.0 if cheap.surely_full else quick)
     assert quick <= tight <= chained <= found.step_time * ROUNDING
     assert cheap.peak_memory <= peak
-    assert (cheap.samples, cheap.gpus) == (built.training.global_batch, found.plan.mesh.ranks)
+    assert (cheap.samples, cheap.gpus) == (built.training.global_batch, found.built.used_gpus)
     assert cheap.capacity == memory.capacity_bytes - memory.reserve_bytes
     return quick / found.step_time, tight / found.step_time, cheap.peak_memory / peak, chained / found.step_time
 
