@@ -170,7 +170,9 @@ def _from_periods(built: Built) -> StepResult | None:
     """The step from a shorter one that repeats itself; None where none is known to."""
     pipeline, micro_batches = built.parallelism.pipeline, built.training.micro_batches
     own = pipeline.schedule == CUSTOM or built.parallelism.data.custom is not None  # code of the user's may count micro-batches
-    if own or any(stream.volume < inf for stream in built.background):
+    blocking = pipeline.size > 1 and not pipeline.overlap_sends  # where such sends stand depends on all that comes before and after
+    flushes = pipeline.schedule != "pipedream"  # else a step is a stretch of a longer run already
+    if own or blocking or not flushes or any(stream.volume < inf for stream in built.background):
         return None
     for count in shorter(pipeline.size, micro_batches, pipeline.virtual_stages):
         # schedules of a name grow by whole periods: where two more groups of p go in, any number does
