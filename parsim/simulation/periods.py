@@ -92,9 +92,10 @@ def _gaps(begins: Floats, ends: Floats, length: float) -> Floats:
 def _within(trace: Trace, repetitions: Mapping[int, Repetition], begin: float, end: float) -> bool:
     """Whether, from `begin` to `end`, every rank is in slots that repeat themselves, and takes as many as a period has."""
     for rank, repetition in repetitions.items():
-        starts = trace.starts[trace.program.begins[rank]]
-        # half way between two periods' rounding errors
-        tolerance = _EQUAL * (end - begin)
+        if min(ops := trace.program.begins[rank]) < 0:
+            return False  # nobody can say when a slot without compute began
+        starts = trace.starts[ops]
+        tolerance = _EQUAL * (end - begin)  # a slot that begins at the end of a period belongs to the next one, rounded or not
         first, last = (int(np.count_nonzero(starts < time - tolerance)) for time in (begin, end))
         if last - first != repetition.slots or first < repetition.begin or last + _AHEAD > repetition.end:
             return False

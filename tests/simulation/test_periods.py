@@ -150,5 +150,8 @@ def test_a_period_is_two_equal_stretches():
     assert period.makespan(alternating([1.0] * 10), 90) == 200.0
     assert period_of(alternating([1.0, 2.0] * 5), everywhere, 1) is None
     assert period_of(alternating([1.0, 2.0] * 5), {0: Repetition(0, 20, 4)}, 2).seconds == 6.0
+    hidden = alternating([1.0] * 10)
+    hidden.program.begins[0][3] = -1
+    assert period_of(hidden, everywhere, 1) is None
     # only in what the schedule repeats
     assert period_of(alternating([1.0] * 10), {0: Repetition(0, 5, 2)}, 1) is None
