@@ -27,6 +27,12 @@ class Gemm:
     layout: str = "TN"
     """how the operands lie in memory, as transA and transB of the column-major library call: TN (forward) both operands are
     contiguous along K, NN (gradient of the input) only the [m, k] one, NT (gradient of the weight) neither"""
+    occupied: int = 0
+    """multiprocessors that communication beside it keeps"""
+    grouped: bool = False
+    """the `batch` products have weights of their own, as those of experts have: what they move passes through memory once per step"""
+    gradient: float = 4
+    """of a grouped weight gradient: bytes of an element of the gradient that it is added to [B]"""
 
     @property
     def flop(self) -> float:
@@ -35,8 +41,13 @@ class Gemm:
 
     @property
     def bytes(self) -> float:
-        """Operands read once and the result written once [B]."""
-        return float(self.element) * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+        """Operands read once and the result written once [B]; the result of an 8-bit product has 16 bits.
+
+        A grouped weight gradient reads and writes the gradient that it is added to.
+        """
+        operands = self.element * (self.m * self.k + self.k * self.n)
+        result = 2 * self.gradient if self.grouped and self.weight_gradient else max(self.element, 2)
+        return float(self.batch * (operands + result * self.m * self.n))
 
     @property
     def along_k(self) -> tuple[bool, bool]:

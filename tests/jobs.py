@@ -31,8 +31,8 @@ def tree(name):
 
 @cache
 def model_of(name, tensor=1, loss="auto"):
-    """A model of the catalogue."""
-    return build_model(tree(name), name=name, tensor=tensor, base_lookup=tree, loss=loss)
+    """A model of the catalogue; over several tensor ranks with Megatron's padded vocabulary."""
+    return build_model(tree(name), name=name, tensor=tensor, base_lookup=tree, loss=loss, divisor=128 if tensor > 1 else 0)
 
 
 def layers(count, forward=1.0, backward_input=1.0, backward_weight=1.0, parameters=1000):

@@ -211,7 +211,7 @@ def device_tree(tree: Mapping[str, Any], fitted: Device, tables: MeasuredTables)
         new["memory"] = {**tree["memory"], "efficiency": _round(fitted.memory_efficiency)}
         new["memory"]["source"] = f"{tree['memory'].get('source', '')}; efficiency: the largest measured copy, {tables.date}".lstrip("; ")
     if tables.gemm:
-        fields = ("k_half", "wave_quantisation", "tile_128", "weight_gradient", "unaligned", "unaligned_128")
+        fields = ("k_half", "wave_quantisation", "tile_128", "weight_gradient", "exposed", "unaligned", "unaligned_128")
         new["gemm"] = {"efficiency": efficiency, **{name: _round(getattr(gemm, name)) for name in fields}, "source": when}
     if tables.attention:
         kernels = {

@@ -31,6 +31,7 @@ def collective(
     profile: Annotated[str, typer.Option(help="measured | nccl (the library's own prediction)")] = "measured",
     algorithm: Annotated[str, typer.Option(help="auto | ring | tree | nvls | nvls-tree | ...")] = "auto",
     protocol: Annotated[str, typer.Option(help="auto | simple | ll | ll128")] = "auto",
+    kernels: Annotated[str, typer.Option(help="of an all-to-all: nccl | deepep | deepep-low-latency")] = "nccl",
     nccl: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of the library, for example 2.18.")] = None,
     as_json: Json = False,
     plot: Figure = None,
@@ -42,30 +43,35 @@ def collective(
     from parsim.interop.nccl_logs import read_log
     from parsim.scenario.machines import group
     from parsim.study import collective as study
+    from parsim.study.collective_bands import worth
 
     wanted = study.kind_of(kind)
     suffix = None if plot is None else picture_kind(plot)
     log = None if compare is None else read_log(compare)
     cluster, members = group(topology, gpus or (log.ranks if log else None), nodes or (log.nodes if log and not gpus else None))
-    settings = Settings(profile, nccl or AUTOMATIC.version, algorithm.replace("-", "_"), protocol)
+    settings = Settings(profile, nccl or AUTOMATIC.version, algorithm.replace("-", "_"), protocol, kernels=kernels)
     measured = tuple(sorted({sample.bytes for sample in log.samples})) if log and size is None else ()
     rows = study.sweep(cluster, members, wanted, measured or study.sizes(size or "1KiB:16GiB", factor), settings)
     compared = () if log is None else study.compare(cluster, members, wanted, log, settings)
     machines = len({cluster.node_of(gpu) for gpu in members})
     title = f"{wanted.replace('_', '-')}, {len(members)} GPUs of {f'{machines} x ' if machines > 1 else ''}{cluster.name}"
-    title += f", NCCL {settings.version}, profile {profile}"
+    title += f", NCCL {settings.version}, profile {profile}" if kernels == "nccl" else f", {kernels}"
     if plot is not None and suffix is not None:
         from parsim.report.write import write_file
 
         write_file(plot, study.picture(rows, compared, title, suffix))
+    judged = profile == "measured" and kernels == "nccl"
     if as_json:
         about = {
             "collective": wanted, "topology": cluster.name, "gpus": len(members), "nodes": machines, "profile": profile,
             "nccl": settings.version, "algorithm": settings.algorithm, "protocol": settings.protocol,
+            "kernels": kernels,
+            **({"worth": worth(cluster, members).document()} if judged else {}),
         }  # fmt: skip
         say_json(study.document(rows, compared, about))
     else:
-        say(study.text(rows, compared, title) + (f"\nWrote {plot}" if plot is not None else ""))
+        remarks = worth(cluster, members).lines() if judged else []
+        say(study.text(rows, compared, title, remarks) + (f"\nWrote {plot}" if plot is not None else ""))
 
 
 @topologies.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def runs(
     context: typer.Context,
     source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this source; may be given again.")] = None,
-    grade: Annotated[list[str] | None, typer.Option(help="a-priori | calibrated | held-out; default: all three")] = None,
+    grade: Annotated[list[str] | None, typer.Option(help="a-priori | left-out | calibrated; default: all three")] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Leave out the rows.")] = False,
     plot: Figure = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own sources.yaml, fits.yaml and rows.")] = None,
@@ -34,24 +33,58 @@ def runs(
     """Compare predicted with published steps of training runs: seconds and memory, by source."""
     if context.invoked_subcommand is not None:
         return
-    from parsim.validation.predicted_runs import GRADES, document, picture, text, validate
-    from parsim.validation.published_runs import fitted, published
+    from parsim.validation.predicted_runs import GRADES, PredictedRun, fitted, predictions
+    from parsim.validation.published_runs import not_expressed, published
+    from parsim.validation.run_scores import RunScores, document, heading, picture, row_line
+    from parsim.validation.run_scores import summary as summarised
 
     for name in grade or ():
         if name not in GRADES:
             raise ScenarioError(Finding(f"unknown grade {name!r}", "--grade", name, f"known: {', '.join(GRADES)}"))
     suffix = None if plot is None else picture_kind(plot)
     grades = tuple(one for one in GRADES if not grade or one in grade)
-    watch = partial(progress, "Predicting published runs")
-    compared = validate(published(data, source or ()), fitted(data), grades, jobs=jobs, watch=watch)
+    sources = published(data, source or ())
+    titles = {one.name: heading(one) for one in sources}
+    found: list[PredictedRun] = []
+    total = sum(len(one.rows) for one in sources)
+    for one in progress("Predicting published runs", predictions(sources, fitted(data), grades, jobs=jobs), total):
+        found.append(one)
+        if not (summary or as_json):  # rows are printed as they come: all of them take minutes
+            if one.row.source in titles:
+                say("\n" + titles.pop(one.row.source))
+            say(row_line(one, grades))
+    scores = RunScores(sources, tuple(found), grades)
     if plot is not None and suffix is not None:
         from parsim.report.write import write_file
 
-        write_file(plot, picture(compared, suffix))
+        write_file(plot, picture(scores, suffix))
     if as_json:
-        say_json(document(compared))
+        say_json(document(scores))
     else:
-        say(text(compared, rows=not summary) + (f"\nWrote {plot}" if plot is not None else ""))
+        say(("" if summary else "\n") + summarised(scores, not_expressed(data)) + (f"\nWrote {plot}" if plot is not None else ""))
+
+
+@validations.command()
+def memory(
+    source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this source; may be given again.")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Leave out the rows.")] = False,
+    every: Annotated[int, typer.Option(min=1, metavar="K", help="Only every K-th row of a source.")] = 1,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare predicted with published peak memory, by stack: what the allocator handed out or reserved, or what nvidia-smi showed."""
+    from parsim.validation.predicted_memory import PredictedMemory, document, line, memory_rows, predictions, sampled, table
+
+    rows = sampled(memory_rows(source or ()), every)
+    found: list[PredictedMemory] = []
+    for one in progress("Predicting published peaks", predictions(rows, jobs=jobs), len(rows)):
+        if not (summary or as_json):
+            if not found or found[-1].row.source != one.row.source:
+                say(f"\n{one.row.source}: {one.row.stack}, {one.row.kind.replace('_', ' ')}")
+            say(line(one))
+        found.append(one)
+    say_json(document(found)) if as_json else say(("" if summary else "\n") + table(found))
 
 
 @validations.command()
@@ -62,8 +95,8 @@ def nccl(
     debug: Debug = False,
 ) -> None:
     """Compare predicted with published times of collectives, by system and size."""
-    from parsim.hardware.nccl.estimate import PROFILES
-    from parsim.hardware.nccl.estimate import profile as known
+    from parsim.hardware.nccl.profiles import PROFILES
+    from parsim.hardware.nccl.profiles import profile as known
     from parsim.validation.predicted_collectives import document, text, validate
     from parsim.validation.published_collectives import measurements
 

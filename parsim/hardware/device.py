@@ -26,7 +26,7 @@ class GemmEfficiency:
     by_dtype: Mapping[str, float] = field(default_factory=dict)
     """`efficiency` where it differs by type, e.g. fp8"""
     k_half: float = 145.0
-    """K at which prologue and epilogue cost as much as the main loop [elements]"""
+    """K at which prologue and epilogue cost as much as the main loop of a 16-bit product [elements]"""
     wave_quantisation: float = 0.65
     """1: a partial last wave costs a full one; 0: it costs its share"""
     tile_128: float = 0.71
@@ -41,6 +41,8 @@ class GemmEfficiency:
     """rate for each operand that is contiguous along K (Volta must transpose those in shared memory)"""
     k_major_stream: float = 1.0
     """share of the streaming rate that a product with a side of at most 64 reaches on a large operand contiguous along K"""
+    exposed: float = 0.2
+    """share of the shorter of computing and moving data that a grouped product does not hide behind the longer"""
     latency: float | None = None
     """fixed time of a product [s]; None: the device's kernel latency"""
 
@@ -55,7 +57,7 @@ class AttentionEfficiency:
 
     forward: float
     backward: float
-    s_half: float = 41.0
+    s_half: float = 93.0
     """number of keys at which the ramp of a kernel without mask is one half, head size 128 [tokens]"""
     d64: float = 1.0
     """factor for head sizes of 64 and below"""
@@ -93,7 +95,8 @@ class Device:
     sms: int
     """streaming multiprocessors (compute units)"""
     clock_derate: float
-    """sustained clock of a training step over that of a kernel benchmark (power limit); scales matrix products and attention"""
+    """clock that this machine sustains over that of the card's published kernel times; scales matrix products and attention. 1 in
+    every shipped file: a machine that throttles is described by its scenario (``cluster.set``), by a calibration or by a fit"""
     peak: Mapping[str, float]
     """dense datasheet peak by dtype [FLOP/s]"""
     gemm: GemmEfficiency
@@ -156,7 +159,7 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     bandwidth = memory.quantity("bandwidth", "rate")
     l2 = int(memory.quantity("l2", "bytes", 0, positive=False))
     memory_efficiency = memory.number("efficiency", 0.82, 0.01, 1.0)
-    l2_gain = memory.number("l2_gain", 0.3, 0.0, 4.0)
+    l2_gain = memory.number("l2_gain", 0.0, 0.0, 4.0)
     half_size = memory.quantity("half_size", "bytes", 0, positive=False)
     memory.close()
     compute = top.child("compute")
@@ -252,6 +255,7 @@ def _gemm(tree: Tree) -> GemmEfficiency:
         unaligned_128=tree.number("unaligned_128", 0.9, 0.01, 1.0),
         k_major=tree.number("k_major", 1.0, 0.5, 1.0),
         k_major_stream=tree.number("k_major_stream", 1.0, 0.1, 1.0),
+        exposed=tree.number("exposed", 0.2, 0.0, 1.0),
         latency=tree.quantity("latency", "latency", 0.0, positive=False) if tree.has("latency") else None,
     )
     tree.close()
@@ -264,7 +268,7 @@ def _attention(name: str, tree: Tree, top: Tree) -> AttentionEfficiency:
     result = AttentionEfficiency(
         forward=tree.number("forward", low=0.01, high=1.0),
         backward=tree.number("backward", low=0.01, high=1.0),
-        s_half=tree.number("s_half", 41.0, 0.0, 65536.0),
+        s_half=tree.number("s_half", 93.0, 0.0, 65536.0),
         d64=tree.number("d64", 1.0, 0.05, 1.0),
         d256=tree.number("d256", 1.0, 0.05, 1.0),
         block=tree.whole("block", 128),

@@ -28,6 +28,8 @@ class CollectiveCost(NamedTuple):
     flows: tuple[Flow, ...]
     algorithm: str = "ring"
     protocol: str = "simple"
+    blocks: int = 0
+    """CUDA blocks of its kernel on every member; 0: not known"""
 
     @property
     def time(self) -> float:

@@ -1,13 +1,17 @@
 """What communication kernels take from compute that runs beside them, and the other way round.
 
-A collective occupies streaming multiprocessors (one block per channel) and HBM bandwidth (each byte on the wire is read
-and written, and summed if it is reduced); a memory-bound kernel feels the latter fully, a GEMM partly.
+A collective's kernel holds streaming multiprocessors for as long as it runs, one block per channel however slow the wire, and HBM
+bandwidth (each byte on the wire is read and written, and summed if it is reduced). A GEMM has the other multiprocessors; a memory-bound
+kernel streams with few of them and feels the bandwidth.
 
-    compute rate = (1 - sum of SM shares) x (1 - mu x sum of HBM shares)
+    simple: compute rate = (1 - m) (1 - sum of SM shares) + m (1 - sum of HBM shares), m the share of memory-bound time
+    full:   compute rate = (1 - sum of SM shares) x (1 - mu x sum of HBM shares), and communication is slowed, too
 
-Published: overlapped compute is slowed by 18.9 % on average and up to 40 % on A100, H100, MI250 and MI210 (arXiv
-2507.03114); BatchNorm's backward doubles to quadruples beside an all-reduce on V100 (NVIDIA/nccl issue 338). The rule
-and its constants are assumptions bounded by those figures.
+Published, kernel by kernel: beside NCCL's all-gather of 24 blocks a GEMM of 132 blocks on the 132 multiprocessors of an H100 gets
+the others only and runs its last blocks in a second wave, at 47 instead of 80 % of the peak (forums.developer.nvidia.com/t/337991,
+with Nsight Systems); 24 is what NCCL's model gives there (`parsim.hardware.nccl.estimate.ctas`). The rule counts the average of many
+waves, 1 - 24/132. Of whole steps: overlapped compute is slowed by 18.9 % on average and up to 40 % on A100, H100, MI250 and MI210 (arXiv
+2507.03114); BatchNorm's backward doubles to quadruples beside an all-reduce on V100 (NVIDIA/nccl issue 338).
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 
 class Load(NamedTuple):
-    """What one collective takes from a device while it moves data."""
+    """What one collective takes from a device while it moves data, or a memory-bound kernel on a stream of its own."""
 
     multiprocessors: float
     """share of the SMs"""
@@ -32,25 +36,36 @@ class Load(NamedTuple):
     """share of the HBM bandwidth"""
     network: bool
     """crosses machines"""
+    kernel: bool = False
+    """not a collective but a kernel of another stream"""
+
+
+KERNEL = Load(0.0, 1.0, network=False, kernel=True)
+"""A copy or sum on a stream of its own streams at the rate of HBM; its blocks find room beside those of a GEMM."""
+GEMM_SENSITIVITY, MEMORY_SENSITIVITY = 0.3, 1.0
+"""mu of a GEMM and of a memory-bound kernel (assumptions)"""
+LEAST = 0.2
+"""compute never gets slower than this (assumption)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Simple:
-    """Constant compute rates beside NVLink or PCIe collectives and beside network collectives (assumption; Calculon uses 0.85 and 0.98)."""
-
-    beside_local: float = 0.85
-    beside_network: float = 0.95
+    """Multiprocessors that collectives hold are lost to GEMMs, HBM bandwidth to memory-bound kernels; nothing slows communication."""
 
     def compute_rate(self, loads: Iterable[Load], memory_bound: float) -> float:
-        """The slowest of the rates that the active collectives allow."""
-        return min((self.beside_network if load.network else self.beside_local for load in loads), default=1.0)
+        """Rate of a kernel mix of which `memory_bound` is the share of memory-bound time."""
+        known = list(loads)
+        if not known:
+            return 1.0
+        held = min(1.0, math.fsum(load.multiprocessors for load in known))
+        kernels = min(1.0, math.fsum(load.memory for load in known if load.kernel))
+        gemm = (1 - held) * (1 - GEMM_SENSITIVITY * kernels)
+        streaming = 1 - min(1.0, math.fsum(load.memory for load in known))
+        return max(LEAST, gemm * (1 - memory_bound) + streaming * memory_bound)
 
     def alike(self, loads: Iterable[Load]) -> tuple[Load, ...]:
-        """Loads that slow every kernel, also with others besides, as much as these."""
-        slowest: dict[float, Load] = {}
-        for load in loads:
-            slowest.setdefault(self.compute_rate((load,), 0.0), load)
-        return (slowest[min(slowest)],) if slowest else ()
+        """Loads that slow every kernel, also with others besides, as much as these: their sums count."""
+        return tuple(loads)
 
     def communication_rate(self, memory_bound: float) -> float:
         """Communication is not slowed."""
@@ -61,15 +76,15 @@ class Simple:
 class Full:
     """SMs and HBM as in the module's formula."""
 
-    gemm_sensitivity: float = 0.3
+    gemm_sensitivity: float = GEMM_SENSITIVITY
     """mu of a GEMM"""
-    memory_sensitivity: float = 1.0
+    memory_sensitivity: float = MEMORY_SENSITIVITY
     """mu of a memory-bound kernel"""
     beside_gemm: float = 0.05
     """share of its rate that communication loses beside a GEMM"""
     beside_memory: float = 0.15
     """the same beside a memory-bound kernel"""
-    least: float = 0.2
+    least: float = LEAST
     """compute never gets slower than this"""
 
     def compute_rate(self, loads: Iterable[Load], memory_bound: float) -> float:
@@ -77,9 +92,9 @@ class Full:
         known = list(loads)
         if not known:
             return 1.0
-        mu = self.gemm_sensitivity * (1 - memory_bound) + self.memory_sensitivity * memory_bound
         multiprocessors = math.fsum(load.multiprocessors for load in known)
         memory = min(1.0, math.fsum(load.memory for load in known))
+        mu = self.gemm_sensitivity * (1 - memory_bound) + self.memory_sensitivity * memory_bound
         return max(self.least, (1 - min(1.0, multiprocessors)) * (1 - mu * memory))
 
     def alike(self, loads: Iterable[Load]) -> tuple[Load, ...]:
@@ -109,7 +124,7 @@ def load_of(kind: str, cost: CollectiveCost, members: int, blocks: int, *, sms: 
 
 
 BLOCKS_LOCAL, BLOCKS_NETWORK, BLOCKS_SEND = 24, 16, 4
-"""CUDA blocks of a collective inside a machine, across machines, and of a send: NCCL's defaults on A100 and H100
+"""CUDA blocks where the collective's model does not say, inside a machine, across machines, and of a send: NCCL's on A100 and H100
 (NVIDIA/nccl 2.30 src/graph/tuning.cc; Megatron-LM distributed_data_parallel_config.py lists 16 to 24 without registered buffers)"""
 
 MODELS: dict[str, Model | None] = {"off": None, "simple": Simple(), "full": Full()}
@@ -131,9 +146,14 @@ class DeviceInterference:
         device = self._cluster.device(members[0])
         home = self._cluster.node_of(members[0])
         network = any(self._cluster.node_of(gpu) != home for gpu in members)
-        blocks = BLOCKS_SEND if collective.kind in ("send", "sendrecv") else BLOCKS_NETWORK if network else BLOCKS_LOCAL
         cost = self._cost(collective)
+        usual = BLOCKS_SEND if collective.kind in ("send", "sendrecv") else BLOCKS_NETWORK if network else BLOCKS_LOCAL
+        blocks = cost.blocks or usual
         return load_of(collective.kind, cost, len(members), blocks, sms=device.sms, bandwidth=device.bandwidth, network=network)
+
+    def kernel_load(self) -> Load:
+        """What a kernel on a stream of its own takes."""
+        return KERNEL
 
     def compute_rate(self, loads: Iterable[Load], memory_bound: float) -> float:
         """See the model."""

@@ -12,6 +12,7 @@ measured tables answers from them what they reach (`parsim.hardware.measured`).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 from parsim.errors import Finding, TopologyError
@@ -59,8 +60,15 @@ def shape_time(device: Device, kernel: Gemm | Attention) -> float:
 
     if device.measured is None:
         return analytic(kernel)
+    if isinstance(kernel, Gemm) and kernel.occupied:  # nobody measures on a part of a device
+        return shape_time(device, replace(kernel, occupied=0)) * device.sms / free_multiprocessors(device, kernel)
     least = kernel.flop / peak_of(device, kernel.dtype)
     return device.measured.table(kernel).time(kernel, analytic, least)
+
+
+def free_multiprocessors(device: Device, gemm: Gemm) -> int:
+    """Multiprocessors that a product runs on: at least one."""
+    return max(1, device.sms - gemm.occupied)
 
 
 def step_time(device: Device, step: AdamStep) -> float:
@@ -89,20 +97,23 @@ def wave_efficiency(m: int, n: int, tile: tuple[int, int], sms: int) -> float:
 
 
 def gemm_time(device: Device, gemm: Gemm) -> float:
-    """Time of a matrix product [s]: the best tile and split of K, or moving the operands if that takes longer."""
+    """Time of a matrix product [s]: the best tile and split of K, or moving the operands if that takes longer.
+
+    A grouped product does not hide the shorter of the two altogether: few tiles use the weights of a group, and what a group
+    moves at its beginning and end no main loop of its own covers.
+    """
     shape = device.gemm
     rate = peak_of(device, gemm.dtype) * device.clock_derate * shape.of(gemm.dtype) * alignment(device, gemm) / device.sms
     tensor = gemm.dtype in _TENSOR_BYTES
-    ramp = shape.k_half
+    # prologue and epilogue take as long in any type; in that time faster arithmetic gets further along K
+    ramp = shape.k_half * device.peak[gemm.dtype] / device.peak.get("fp16", device.peak[gemm.dtype])
     if tensor:
         rate *= shape.k_major ** sum(gemm.along_k)
-    else:
-        # prologue and epilogue take as long as beside tensor cores, in which time the slower arithmetic gets less far
-        ramp *= device.peak[gemm.dtype] / device.peak.get("fp16", device.peak[gemm.dtype])
-    if gemm.weight_gradient:
+    if gemm.weight_gradient and not gemm.grouped:
         rate *= shape.weight_gradient
     latency = device.kernel_latency if shape.latency is None else shape.latency
     stream = device.bandwidth * device.memory_efficiency
+    sms = free_multiprocessors(device, gemm)
     best = math.inf
     for tile in TILES:
         tile_rate = rate * (tile_share(tile, shape.tile_128) if tensor else 1.0)
@@ -112,14 +123,16 @@ def gemm_time(device: Device, gemm: Gemm) -> float:
             if split > 1 and depth < _SHORTEST_SPLIT:
                 break
             work = 2 * tile[0] * tile[1] * (depth + ramp)
-            time = waves(count * split, device.sms, shape.wave_quantisation) * work / tile_rate
+            time = waves(count * split, sms, shape.wave_quantisation) * work / tile_rate
             if split > 1:
                 # partial sums are written in fp32, read back and reduced by a second kernel
                 time += gemm.batch * gemm.m * gemm.n * (4 * split + gemm.element) / stream + device.kernel_latency
             best = min(best, time)
     if min(gemm.m, gemm.n) <= _SKINNY and gemm.along_k[gemm.n > gemm.m]:
         stream *= shape.k_major_stream
-    return max(best, gemm.bytes / stream) + latency
+    moving = gemm.bytes / stream
+    exposed = shape.exposed * min(best, moving) if gemm.grouped else 0.0
+    return max(best, moving) + exposed + latency
 
 
 def tile_share(tile: tuple[int, int], tile_128: float) -> float:
@@ -135,7 +148,7 @@ def tile_share(tile: tuple[int, int], tile_128: float) -> float:
 
 
 def alignment(device: Device, gemm: Gemm) -> float:
-    """Rate factor for contiguous dimensions that break 16-byte loads (0.44) or 128-byte lines (0.9).
+    """Rate factor for contiguous dimensions that break 16-byte loads (0.44 unless the device says otherwise) or 128-byte lines (0.9).
 
     Contiguous dimensions are that of the [m, k] operand (K, or M in a weight gradient) and N, in which results are written.
     """

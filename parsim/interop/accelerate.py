@@ -161,7 +161,15 @@ def _read_precision(draft: ImportDraft, source: Source, half: tuple[str, Key] | 
     if half is None:
         draft.write("training.precision", "fp32", note="mixed_precision is no if not given")
     elif (preset := row.ours(half[0])) is not None:
-        draft.write("training.precision", preset, half[1])
+        backend = source.of("training.precision.recipe")
+        recipe = source.table.rows["training.precision.recipe"].ours(backend.text.upper()) if backend is not None else None
+        if preset == "fp8" and recipe is not None:
+            draft.write("training.precision", {"preset": preset, "recipe": recipe}, half[1], backend)
+        else:
+            draft.write("training.precision", preset, half[1])
+            draft.harmless(backend, "it is of fp8 only") if preset != "fp8" else draft.unmodelled(
+                backend, "parsim has TE's and AO's products"
+            )
     else:
         draft.errors.append(half[1].finding(f"{half[0]!r} is none of {', '.join(dict.fromkeys(row.words.values()))}"))
 
@@ -320,7 +328,8 @@ def _mesh(draft: ExportDraft, version: int) -> dict[str, Any]:
         text = "accelerate shards what the model's tensor-parallel plan says, and has no switch for norms and dropout"
         draft.refuses("parallel.tensor.sequence_parallel", text, "use --to megatron, or sequence_parallel: false")
     draft.says("parallel.tensor.sequence_parallel", "the default, off")
-    draft.lacks("parallel.tensor.overlap", "PyTorch's tensor parallelism does not overlap")
+    draft.lacks("parallel.tensor.overlap", "PyTorch's tensor parallelism waits for its collectives, but for inductor's micro_pipeline_tp")
+    draft.lacks_below("parallel.tensor.")
     method = draft.pair("parallel.context.method", context.method)
     draft.says("parallel.context.method", as_text(method))
     if context.size > 1 and None in method.values():

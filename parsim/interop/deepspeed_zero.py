@@ -261,6 +261,7 @@ def model_parallel(draft: ExportDraft) -> dict[str, Any]:
         text = "AutoTP repeats norms and dropout on every tensor-parallel rank"
         draft.refuses("parallel.tensor.sequence_parallel", text, "use --to megatron, or sequence_parallel: false")
     draft.says("parallel.tensor.sequence_parallel", "never")
+    draft.lacks_below("parallel.tensor.")
     draft.entry(said if context.size > 1 else {}, "parallel.context.size", context.size)
     draft.says("parallel.context.method", "Ulysses, always")
     if context.size > 1:
@@ -309,8 +310,8 @@ def checkpointing(draft: ExportDraft) -> dict[str, Any]:
     """``activation_checkpointing``, which the model's code uses."""
     recompute, offload = draft.job.built.training.recompute, draft.job.built.training.offload.activations
     path, host = "training.recompute", "training.offload.activations"
-    if recompute.mode in ("blocks", "selective"):
-        what = "the first layers of a stage only" if recompute.mode == "blocks" else "parts of a layer"
+    said_of = {"blocks": "the first layers of a stage only", "one_in": "some of the layers", "selective": "parts of a layer"}
+    if what := said_of.get(recompute.mode):
         draft.refuses(path, f"no key checkpoints {what}", "use --to megatron, or recompute: full")
     if recompute.mode not in ("full", "every"):
         draft.says(path, "the default, none")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from parsim.hardware.fabric.links import LinkKind, standard_kind
+from parsim.hardware.fabric.networks import network_class
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
@@ -17,15 +18,12 @@ SOURCES = {
     "nvlink": "NVIDIA/nccl src/graph/topo.h (effective rate per link)",
     "pcie": "NVIDIA/nccl src/graph/topo.cc: width x speed / 80",
     "socket": "NVIDIA/nccl src/graph/topo.h (link between sockets)",
-    "network": "line rate x 0.96, the RDMA payload share at MTU 4096",
     "memory": "assumption: 0.6 x STREAM",
 }
 """where the rates of `parsim.hardware.fabric.links` come from, by medium"""
 _SOURCE_OF = {
     "nvlink2": "measured per link on a V100 cube mesh (VIA-Research/vTrain); NCCL plans with 20",
     "xgmi3": "ROCm/rccl issue 1210 (effective rate per link)",
-    "ethernet-10g": "line rate x 0.9",
-    "ethernet-25g": "line rate x 0.9",
     "nvlink-c2c": "0.8 x the 450 GB/s of the datasheet",
 }
 
@@ -115,11 +113,18 @@ class Drawing:
         kind = own[0] if own else standard_kind(name)
         if kind is None:
             raise ValueError(f"no link kind {name!r}")
-        source = own[1] if own else _SOURCE_OF.get(name, SOURCES[kind.medium])
         keys = [f"medium: {kind.medium}"] if own else []
-        keys += [f"per_direction: {kind.capacity / 1e9:.10g} GB/s", f"latency: {kind.latency * 1e6:.6g} us"]
-        if kind.message_latency:
-            keys.append(f"message_latency: {kind.message_latency * 1e6:.6g} us")
+        if kind.medium == "network":
+            source = network_class(name).source
+            share = kind.capacity / kind.planning
+            keys += [f"line_rate: {kind.planning * 8 / 1e9:.10g} Gb/s", f"efficiency: {share:.6g}"]
+        else:
+            source = own[1] if own else _SOURCE_OF.get(name, SOURCES[kind.medium])
+            keys.append(f"per_direction: {kind.capacity / 1e9:.10g} GB/s")
+        keys.append(f"latency: {kind.latency * 1e6:.6g} us")
+        for key, seconds in (("message_latency", kind.message_latency), ("handshake", kind.handshake)):
+            if seconds:
+                keys.append(f"{key}: {seconds * 1e6:.6g} us")
         return f"{{{', '.join(keys)}, source: {quoted(source)}}}"
 
 

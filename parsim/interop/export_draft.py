@@ -111,7 +111,7 @@ class ExportJob:
 
 def preset_name(precision: Precision) -> str:
     """The preset that `precision` is, whatever it is called."""
-    return next((name for name, preset in PRESETS.items() if replace(precision, name=name) == preset), "")
+    return next((name for name, preset in PRESETS.items() if replace(precision, name=name, quantisation=None) == preset), "")
 
 
 def job_of(scenario: Scenario) -> ExportJob:

@@ -25,6 +25,7 @@ LAYER_CLASSES = {
 def write_fsdp(draft: ImportDraft, source: Source, switch: Key | None) -> None:
     """Write strategy, units and prefetching. `switch` is transformers' ``fsdp``."""
     _read_strategy(draft, source, switch)
+    _read_version(draft, source)
     _read_units(draft, source, switch)
     offload = source.of("training.offload.parameters")
     words = _words(switch)
@@ -50,6 +51,17 @@ def write_fsdp(draft: ImportDraft, source: Source, switch: Key | None) -> None:
     for name in source.table.names():
         if name.startswith("fsdp_") and not name.endswith("*") and (key := source.get(name)) is not None:
             draft.harmless(key, source.table.reason(source.table.harmless, name))
+
+
+def _read_version(draft: ImportDraft, source: Source) -> None:
+    """FullyShardedDataParallel, which is what accelerate means where nothing is said, or fully_shard."""
+    path = "parallel.data.fsdp_version"
+    key = source.of(path)
+    number = "1" if key is None else str(key.value)
+    if number not in ("1", "2"):
+        draft.errors += [] if key is None else [key.finding(f"there is no version {number} of FSDP", "1 or 2")]
+        return
+    draft.write(path, int(number), key, note="" if key is not None else "1 if not given")
 
 
 def _words(switch: Key | None) -> list[str]:
@@ -119,6 +131,9 @@ def fsdp(draft: ExportDraft, version: int) -> dict[str, Any]:
         draft.refuses(path, text, "use --to deepspeed or --to megatron, or zero2, zero3 or fsdp")
     resharded = data.reshard_after_forward and data.strategy != "zero2"
     said: dict[str, Any] = {"fsdp_version": version}
+    draft.says("parallel.data.fsdp_version", as_text(said))
+    if data.strategy in ("fsdp", "hsdp") and data.fsdp_version != version:
+        draft.remarks("parallel.data.fsdp_version", f"version {version} is written, the scenario runs version {data.fsdp_version}")
     if version == 2:
         said |= draft.pair("parallel.data.reshard_after_forward", resharded)
     else:
@@ -198,6 +213,7 @@ def data_parallel(draft: ExportDraft) -> dict[str, Any]:
         "prefetch",
         "limit_gathers",
         "reshard_after_forward",
+        "fsdp_version",
     ):
         draft.lacks(f"parallel.data.{key}", "DDP has no such option")
     return {}
@@ -207,7 +223,7 @@ def recompute(draft: ExportDraft, document: dict[str, Any]) -> None:
     """Activation checkpointing: FSDP's own, or the model's where nothing is sharded."""
     path, mode = "training.recompute", draft.job.built.training.recompute.mode
     if mode not in ("none", "full"):
-        what = {"every": "groups of layers", "blocks": "the first layers only", "selective": "parts of a layer"}[mode]
+        what = {"every": "groups of layers", "one_in": "some of the layers", "blocks": "the first layers only", "selective": "parts of a layer"}[mode]
         draft.refuses(path, f"every layer is checkpointed, or none; not {what}", "use --to megatron, or recompute: full")
     if "fsdp_config" not in document:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.fabric.links import LinkKind, standard_kind
+from parsim.hardware.fabric.links import LinkKind, network_kind, standard_kind
 from parsim.hardware.fabric.node import Node
 from parsim.interop.description import PCI_DEVICES, Choices, Facts, Gpu, Imported, finish, gpu_named, kind_of, nics_used
 from parsim.interop.drawing import NVLINK_HEADINGS, SOURCES, Drawing, Wire, between_cpus
@@ -209,9 +209,8 @@ def _network_kind(machine: _Machine, nic: SystemPart) -> str:
     rate = speed / 1000
     name = f"ib-{generations[int(rate)]}" if family == "ib" and rate in generations else f"{family}-{rate:g}g"
     if standard_kind(name) is None:
-        base = kind_of({"ib": "ib-hdr", "efa": "efa-100g", "roce": "roce-100g", "ethernet": "ethernet-100g"}[family])
         name = name.replace(".", "-")
-        machine.own_kinds[name] = (replace(base, name=name, capacity=speed * 1e6 / 8 * 0.96), SOURCES["network"])
+        machine.own_kinds[name] = (network_kind(name, speed * 1e6 / 8), "")
     return name
 
 

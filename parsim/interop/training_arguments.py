@@ -15,7 +15,8 @@ from parsim.interop.peft import asks_for_adapters
 
 CHOSEN = ("sdpa", "auto", "None")
 """attention that PyTorch chooses, as parsim's auto"""
-FP8 = {"fp8_backend": "TE", "fp8_format": "HYBRID"}
+FP8: dict[str, dict[str, str]] = {"delayed": {"fp8_backend": "TE", "fp8_format": "HYBRID"}, "tensorwise": {"fp8_backend": "AO"}}
+"""recipe -> accelerate's fp8_config"""
 
 
 def write_length(draft: ImportDraft, source: Source, *, factory: bool) -> int | None:
@@ -166,7 +167,13 @@ def precision(draft: ExportDraft) -> dict[str, Any]:
         draft.remarks(path, f"weights and gradients are fp32 there, amp-{mixed if mixed != 'fp8' else 'bf16'}; simulated: {simulated}")
     elif mixed != "no" and draft.job.built.parallelism.data.strategy not in ("none", "ddp"):
         draft.remarks(path, f"FSDP reduces gradients in {mixed} there; simulated: fp32")
-    return said | ({"fp8_config": dict(FP8)} if mixed == "fp8" else {})
+    quantisation = draft.job.built.training.precision.quantisation
+    if quantisation is None:
+        return said
+    if quantisation.recipe not in FP8:
+        draft.refuses(path, f"accelerate has no {quantisation.recipe} products in fp8", f"use recipe: {' or '.join(FP8)}, or --to megatron")
+        return said
+    return said | {"fp8_config": dict(FP8[quantisation.recipe])}
 
 
 def trainer_arguments(draft: ExportDraft, document: dict[str, Any]) -> list[str]:
@@ -240,7 +247,7 @@ def model_code(draft: ExportDraft) -> None:
         text = f"from_pretrained({_argument('training.attention', training.attention)})"
         draft.script.append(draft.scripted("training.attention", text))
     draft.lacks("training.dropout", f"the model's configuration decides; simulated: {training.dropout:g}")
-    for key, value in (("kind", training.loss), ("kernel", training.loss_kernel), ("chunks", training.loss_chunks)):
+    for key, value in (("kind", training.loss), ("kernel", training.loss_kernel), ("chunks", training.loss_chunks), ("hold_logits", training.holds_logits)):
         draft.lacks(f"training.loss.{key}", f"the model's code decides; simulated: {value}")
     if draft.job.settings.software.fusion == "compiled":
         draft.scripted("software.fusion", "torch.compile(model)")

@@ -6,7 +6,7 @@ rows, embedding and head by vocabulary. Parameters stand in Hugging Face's regis
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from parsim.model.attention import AttentionCore, QKNorm, Rotary, RotaryTables
 from parsim.model.convolution import Conv2d
@@ -19,12 +19,14 @@ from parsim.model.model import Block, Model, Operator
 from parsim.model.transformer import Experts, LatentAttention, Row, TransformerConfig, norm
 
 
-def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, loss: str = "auto") -> Model:
-    """The model of `config` for a tensor-parallel group of `tensor` ranks (more than one pads the vocabulary).
+def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, loss: str = "auto", divisor: int = 0) -> Model:
+    """The model of `config` for a tensor-parallel group of `tensor` ranks.
 
-    `loss`: auto (the task's) | cross_entropy | mse | sum.
+    `loss`: auto (the task's) | cross_entropy | mse | sum. `divisor`: what the stack pads vocabularies to a multiple of, times
+    `tensor`, where the architecture does not say it; 0 = it does not pad.
     """
     config = config.resolved()
+    config = replace(config, vocab_divisible_by=config.vocab_divisible_by or divisor)
     padded = padded_vocabulary(config, tensor)
     kinds = [(config.is_mixture(i), config.window(i)) for i in range(config.layers)]
     made = {kind: _layer(config, *kind) for kind in dict.fromkeys(kinds)}
@@ -47,11 +49,12 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
 
 
 def padded_vocabulary(config: TransformerConfig, tensor: int) -> int:
-    """Rows of the word table: on several ranks a multiple of vocab_divisible_by x tensor (Megatron-LM, ``training/tokenizer``)."""
-    if tensor == 1:
-        return config.vocabulary
+    """Rows of the word table: a multiple of vocab_divisible_by x tensor, where that is not 0.
+
+    Megatron-LM pads on one rank too (``megatron/training/vocab_utils.py``: calculate_padded_vocab_size).
+    """
     multiple = config.vocab_divisible_by * tensor
-    return -(-config.vocabulary // multiple) * multiple
+    return -(-config.vocabulary // multiple) * multiple if multiple else config.vocabulary
 
 
 def _facts(config: TransformerConfig) -> dict[str, object]:
@@ -172,6 +175,11 @@ def _attention(config: TransformerConfig, window: int, row: Row, source: str) ->
     return _leave(config, row, "attention")
 
 
+def _norms_feed_products(config: TransformerConfig) -> bool:
+    """The product behind a norm is the only one that reads what the norm makes."""
+    return config.norm_placement != "post" and not config.parallel_residual
+
+
 def _query_key_value(config: TransformerConfig, row: Row) -> None:
     """The fused tensor of queries, keys and values, normed and rotated where the architecture says so."""
     heads, kv_heads, d = config.heads, config.kv_heads, config.head_dim
@@ -180,7 +188,8 @@ def _query_key_value(config: TransformerConfig, row: Row) -> None:
     if config.fused_query_key_value:
         widths, names = (sum(widths),), ()
     bias = config.query_key_value_bias
-    row.add(Linear("query_key_value", (row.last,), "query_key_value", config.hidden, widths, bias, "column", names))
+    alone = _norms_feed_products(config)
+    row.add(Linear("query_key_value", (row.last,), "query_key_value", config.hidden, widths, bias, "column", names, after_norm=alone))
     if config.query_key_norm:
         row.add(QKNorm("query_key_norm", (row.last,), "query_key_norm", heads, kv_heads, d))
     if config.position == "rotary":
@@ -198,7 +207,8 @@ def _mlp(config: TransformerConfig, mixture: bool, row: Row, source: str) -> str
     names: tuple[str, ...] = ("gate", "up") if config.gated else ()
     if config.gated and config.fused_gate_up:
         widths, names = (2 * config.mlp,), ()
-    row.add(Linear("mlp_up", (source,), "mlp_up", config.hidden, widths, config.mlp_bias, "column", names, selective="mlp"))
+    alone, bias = _norms_feed_products(config), config.mlp_bias
+    row.add(Linear("mlp_up", (source,), "mlp_up", config.hidden, widths, bias, "column", names, selective="mlp", after_norm=alone))
     if config.gated:
         row.add(GatedActivation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation))
     else:

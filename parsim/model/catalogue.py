@@ -28,11 +28,11 @@ LABELS = frozenset({"name", "aliases", "source", "parameters", "active_parameter
 """keys of a transformer file that describe it and change nothing; the two counts are what the source states"""
 
 
-def build_model(tree: Mapping[str, Any], *, name: str, base_lookup: Lookup, tensor: int = 1, loss: str = "auto") -> Model:
+def build_model(tree: Mapping[str, Any], *, name: str, base_lookup: Lookup, tensor: int = 1, loss: str = "auto", divisor: int = 0) -> Model:
     """The model that `tree` describes.
 
     `base_lookup` returns the tree of a catalogue name, alias or path; it is called for ``base:`` only. `tensor` is the
-    tensor-parallel size (more than one pads the vocabulary); `loss` is the scenario's ``training.loss``.
+    tensor-parallel size; `loss` is the scenario's ``training.loss``; `divisor` is what the stack pads vocabularies to a multiple of.
     Raises `ModelError` where the tree is of no known kind, or a field is unknown, missing or contradictory.
     """
     kind, tree = _unfold(tree, base_lookup, ())
@@ -44,7 +44,7 @@ def build_model(tree: Mapping[str, Any], *, name: str, base_lookup: Lookup, tens
         from parsim.model.stages import build_stages
 
         return build_stages(_fields(tree), name=name)
-    return build_transformer(_config(kind, tree, "model"), name=name, tensor=tensor, loss=loss)
+    return build_transformer(_config(kind, tree, "model"), name=name, tensor=tensor, loss=loss, divisor=divisor)
 
 
 def read_architecture(tree: Mapping[str, Any], *, base_lookup: Lookup, path: str = "model") -> TransformerConfig:

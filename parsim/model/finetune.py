@@ -154,7 +154,8 @@ def _frozen(operator: Operator) -> Operator:
 
 def _frozen_linear(linear: Linear, storage: str, adapters: tuple[Adapter, ...]) -> FrozenLinear:
     values = {field.name: getattr(linear, field.name) for field in fields(Linear)}
-    return FrozenLinear(**{**values, "trainable": False}, storage=storage, adapters=adapters)
+    alone = linear.after_norm and not adapters  # adapters read the norm's output in bf16
+    return FrozenLinear(**{**values, "trainable": False, "after_norm": alone}, storage=storage, adapters=adapters)
 
 
 # -- a part of the model ------------------------------------------------------------------------------------------

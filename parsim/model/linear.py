@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, rows, shard
@@ -17,7 +18,8 @@ class Linear(Layer):
     parallelism column and vocab gather their input, row scatters its output. Of a vocabulary's logits only one of the
     workload's `loss_chunks` parts exists at a time (`parsim.model.linear`). `per_sample`: works on one row per
     sample (pooler, classifier). `tied`: full name of the parameter the weight is tied to. An fp8 product keeps a
-    one-byte copy of its input instead of the input (Transformer Engine).
+    one-byte copy of its input instead of the input (Transformer Engine), or the input (torchao); see `parsim.model.low_precision`.
+    `after_norm`: a norm makes its input, and makes it for this product alone.
     """
 
     in_features: int
@@ -30,6 +32,7 @@ class Linear(Layer):
     selective: str = ""
     per_sample: bool = False
     trainable: bool = True
+    after_norm: bool = False
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Weights [out, in] and biases [out]."""
@@ -60,27 +63,71 @@ class Linear(Layer):
         if self.split == "vocab" and chunked(at):
             return head_work(self.name, at, n, k, bias, trainable=self.trainable)
         operand = 1 if at.dtype == "fp8" else at.element
+        casts = product_casts(at, (rows_in * k, m * k), (rows_out * n, m * n), n * k, trains=self.trainable, after_norm=self.after_norm)
+        sent = at.casts.sent() if at.casts is not None else 0.0
         weight: tuple[Kernel, ...] = ()
         saves: tuple[Save, ...] = ()
         if self.trainable:
-            weight = (Gemm(n, k, m, dtype=at.dtype, element=operand, weight_gradient=True, layout="NT"),)
-            saved = f"{self.name}.input_fp8" if at.dtype == "fp8" else self.inputs[0]
-            saves = (Save(saved, rows_in * k * operand, "weight"),)
-            if bias:
+            weight = (*casts.weight, Gemm(n, k, m, dtype=at.dtype, element=operand, weight_gradient=True, layout=casts.layouts[1]))
+            saves = (saved_input(self.name, self.inputs[0], rows_in * k, at),)
+            if rows_in != m and not at.gathers_again:
+                saves = (Save(f"{self.name}.gathered", round(m * k * (sent or at.element)), "weight"),)
+            if bias and not casts.fused_bias:
                 weight += (Memory(rows_out * bias * at.element),)
-        gathered = (m * k if rows_in != m else 0) * at.element
+        gathered = round((m * k if rows_in != m else 0) * (sent or at.element))
         scattered = (m * n if rows_out != m else 0) * at.element
         return Work(
-            forward=(Gemm(m, n, k, dtype=at.dtype, element=operand),),
-            backward_input=(Gemm(m, k, n, dtype=at.dtype, element=operand, layout="NN"),),
+            forward=(*casts.forward, Gemm(m, n, k, dtype=at.dtype, element=operand)),
+            backward_input=(*casts.input, Gemm(m, k, n, dtype=at.dtype, element=operand, layout=casts.layouts[0])),
             backward_weight=weight,
             output=-(-rows_out // (parts(at) if self.split == "vocab" else 1)) * n * at.element,
             input_gradients=(rows_in * k * at.element,),
             saves=saves,
-            forward_temporary=gathered + scattered,
+            forward_temporary=gathered * (at.gathers_again or not self.trainable) + scattered,
             # the gathered input for the weight's gradient and the input's gradient before it is scattered
-            backward_temporary=2 * gathered + scattered,
+            backward_temporary=gathered * (1 + at.gathers_again) + scattered,
         )
+
+
+class ProductCasts(NamedTuple):
+    """The kernels that make fp8 operands of one layer, by where they run."""
+
+    forward: tuple[Kernel, ...] = ()
+    input: tuple[Kernel, ...] = ()
+    weight: tuple[Kernel, ...] = ()
+    layouts: tuple[str, str] = ("NN", "NT")
+    fused_bias: bool = False
+
+
+def product_casts(
+    at: Workload, inputs: tuple[int, int], outputs: tuple[int, int], weights: int, *, trains: bool, after_norm: bool = False
+) -> ProductCasts:
+    """The casts of a product: `inputs` and `outputs` are elements that this rank has, and that it multiplies; `weights` elements."""
+    casts = at.casts
+    if casts is None:
+        return ProductCasts()
+    input_gathered, gradient_gathered = inputs[0] != inputs[1], outputs[0] != outputs[1]
+    return ProductCasts(
+        forward=(
+            *casts.input(inputs[0], trains=trains, gathers=input_gathered, after_norm=after_norm and at.library),
+            *casts.weight_in_pass(weights, backward=False),
+        ),
+        input=(
+            *casts.gradient(outputs[0], trains=trains, gathers=gradient_gathered),
+            *casts.weight_in_pass(weights, backward=True),
+        ),
+        weight=casts.before_weight(inputs[1], outputs[1], input_gathered=input_gathered, gradient_gathered=gradient_gathered),
+        layouts=casts.layouts,
+        fused_bias=casts.fuses_bias and not gradient_gathered,
+    )
+
+
+def saved_input(name: str, source: str, count: int, at: Workload) -> Save:
+    """What a trained product keeps of the `count` elements of its input."""
+    if at.dtype != "fp8":
+        return Save(source, count * at.element, "weight")
+    saved = at.casts.saved if at.casts is not None else 1.0
+    return Save(f"{name}.input_fp8", round(count * saved), "weight") if saved else Save(source, count * at.element, "weight")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,16 +35,43 @@ class Softcap(Layer):
         )
 
 
+_CACHED_ROW = 2**16
+"""bytes of logits of one token that a log-softmax reads from memory only once, because the rows at hand stay in the L2 cache"""
+
+
+def _log_softmax(count: int, row: int, element: int, *, cast: bool) -> Memory:
+    """PyTorch's forward over `count` logits of `element` bytes, `row` of them per token: a `cast` to fp32, a log-softmax, and the pick.
+
+    The log-softmax reads for the maximum, for the sum and for the result (aten/src/ATen/native/cuda/SoftMax.cu, cunn_SoftMaxForward).
+    Published: 16384 rows of 131072, 65536 and 16384 fp32 logits take 20.7, 10.6 and 2.0 ms on an A100 (linkedin/Liger-Kernel,
+    benchmark/data/all_benchmark_data.csv): four passes over them, four, and two.
+    """
+    wide = 4 if cast else element
+    passes = 4 if row * wide > _CACHED_ROW else 2
+    return Memory((passes * wide + (element + wide if cast else 0)) * count, launches=3 if cast else 2)
+
+
+def _last(work: Work) -> int:
+    """What is left of backward's scratch when it makes its result."""
+    return work.backward_scratch[-1] if work.backward_scratch else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Loss(Layer):
     """cross_entropy | mse | sum over `classes` outputs per token (or per sample).
 
     The kernel of cross-entropy is the workload's `loss_kernel`:
-    eager, PyTorch's: the log-softmax is kept, in fp32 where logits are `upcast`; the script holds the logits it was returned;
-    fused: one kernel that keeps the logits and the fp32 log-sum-exp of each row (flash-attention's cross entropy);
-    vocab-parallel: Megatron-LM's, which turns the logits into fp32 exponentials in place and keeps them, 1/t per rank.
-    Compiled, PyTorch's keeps the logits and two fp32 numbers per row. With `loss_chunks` the gradient of each part of the
-    logits is made before the next part (`parsim.model.linear`): all kernels run in forward, nothing is kept or returned.
+    eager, PyTorch's: the log-softmax is kept, in fp32 where logits are `upcast`; the script holds the logits it was returned; of
+    sharded logits DTensor's loss_parallel;
+    eager-chunks, PyTorch's on chunks of tokens: fp32 logits and log-softmax of all are kept, gradients are those of one chunk (litgpt's
+    chunked_cross_entropy in litgpt/utils.py; Lightning's precision plugins return fp32: convert_output);
+    compiled, PyTorch's under torch.compile: keeps the logits and two fp32 numbers per row;
+    fused: one kernel that keeps the logits and the fp32 log-sum-exp of each row (apex's and flash-attention's cross entropy, which
+    read the logits for the maximum and for the sum: cunn_SoftMaxXEntropyForward in csrc/xentropy);
+    vocab-parallel: Megatron-LM's, which turns the logits into fp32 exponentials in place and keeps them, 1/t per rank;
+    vocab-parallel-fused: the same with its elementwise steps joined (--cross-entropy-loss-fusion).
+    With `loss_chunks` the gradient of each part of the logits is made before the next part (`parsim.model.linear`): all kernels run
+    in forward, nothing is kept or returned.
     """
 
     classes: int
@@ -64,15 +91,24 @@ class Loss(Layer):
     def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
         if self.kind == "cross_entropy":
-            kernels = {"eager": self._eager, "fused": self._fused, "vocab-parallel": self._vocab_parallel}
-            if at.compiled:
-                kernels["eager"] = self._compiled
+            kernels = {"eager": self._eager, "compiled": self._compiled, "fused": self._fused, "vocab-parallel": self._vocab_parallel}
+            kernels |= {"vocab-parallel-fused": self._vocab_parallel, "eager-chunks": self._eager_chunks}
             work = kernels[at.loss_kernel](at)
             if self.split == "vocab" and chunked(at):
                 work = self._in_parts(at, work)
         else:
             work = self._simple(at)
         return work
+
+    def metric(self, at: Workload) -> tuple[Memory, int]:
+        """A metric of the logits that a trainer computes behind backward: PyTorch's cross entropy in fp32 without a gradient.
+
+        Returns its kernels (cast, log-softmax, pick) and the bytes of what they make [B]. The metrics of MosaicML's Composer are
+        ``torch.nn.CrossEntropyLoss`` under autocast (composer/metrics/nlp.py, LanguageCrossEntropy; composer/trainer/trainer.py,
+        _eval_train_metrics).
+        """
+        count, cast = self._count(at), at.element < 4
+        return _log_softmax(count, count // self._rows(at), at.element, cast=cast), (8 if cast else 4) * count
 
     def _count(self, at: Workload) -> int:
         return elements(at, self.classes, self.split, self.per_sample)
@@ -85,7 +121,7 @@ class Loss(Layer):
     def _in_parts(self, at: Workload, whole: Work) -> Work:
         """`whole` (with the memory of one part) as it runs part by part: backward's kernels follow forward's at once."""
         kept_in_part = sum(save.bytes for save in whole.saves if save.tensor not in (*self.inputs, self.output))
-        in_place = at.loss_kernel == "fused" or at.compiled  # the gradient takes the place of the logits
+        in_place = at.loss_kernel in ("fused", "compiled")  # the gradient takes the place of the logits
         gradient = 0 if in_place else whole.input_gradients[0]
         passes = [kernel for kernel in (*whole.forward, *whole.backward_input) if isinstance(kernel, Memory)]
         count = parts(at)
@@ -94,7 +130,7 @@ class Loss(Layer):
             output=4,
             input_gradients=(0,),
             saves=(Save(self.output, 4, "pass"),),
-            forward_temporary=kept_in_part + max(whole.forward_temporary, whole.backward_temporary + gradient),
+            forward_temporary=kept_in_part + max(whole.forward_temporary, sum(whole.backward_scratch), _last(whole) + gradient),
         )
 
     def _rows(self, at: Workload) -> int:
@@ -105,17 +141,20 @@ class Loss(Layer):
 
     def _held(self, size: int, at: Workload) -> tuple[Save, ...]:
         loss = Save(self.output, 4, "pass")
-        whole = self.hold_output and (at.loss_chunks == 1 or self.split != "vocab")
+        whole = self.hold_output and at.holds_logits and (at.loss_chunks == 1 or self.split != "vocab")
         return (Save(self.inputs[0], size, "pass"), loss) if whole else (loss,)
 
     def _eager(self, at: Workload) -> Work:
         count, part = self._count(at), self._part(at)
         size, upcast = part * at.element, (self.upcast or at.autocast) and at.element < 4
         wide = 4 if upcast else at.element
-        forward = 3 * wide + (at.element + wide if upcast else 0)
-        backward = 4 * wide + (wide + at.element if upcast else 0)
+        # DTensor's loss_parallel subtracts the maximum first, and makes backward's exponentials a tensor of their own: see _log_softmax
+        # and _nll_loss_and_log_softmax_backward of PyTorch's tensor parallelism, file loss
+        sharded = at.tensor > 1 and self.split == "vocab"
+        # zeros, the picked entries among them; the sum of a row's gradients; gradients and log-softmax read, the result written
+        backward = 5 * wide + (wide + at.element if upcast else 0)
         return Work(
-            (Memory(forward * count, launches=3 if upcast else 2),),
+            (_log_softmax(count, count // self._rows(at), at.element, cast=upcast),),
             (Memory(backward * count, launches=4 if upcast else 3),),
             output=4,
             input_gradients=(size,),
@@ -125,10 +164,18 @@ class Loss(Layer):
                 Save(f"{self.name}.total_weight", wide),
                 *self._held(size, at),
             ),
-            forward_temporary=wide * part if upcast else 0,
-            # two gradients (of the picked entries, then of all); the result's own buffer counts against them
-            backward_temporary=2 * wide * part - size,
+            forward_temporary=(upcast + sharded) * wide * part,
+            # two gradients, of the picked entries, then of all; the latter is the result where nothing is cast
+            backward_scratch=(wide * part,) * (1 + upcast + sharded),
         )
+
+    def _eager_chunks(self, at: Workload) -> Work:
+        """Forward keeps what all chunks need; backward ends with one before it begins the next, so that its tensors are small."""
+        whole, part = self._eager(at), self._part(at)
+        wider = (4 - at.element) * part  # the fp32 logits take the place of the 16-bit ones before the log-softmax is there
+        logits = (Save(self.inputs[0], at.element * part, "pass"), *((Save(f"{self.name}.wider", wider, "pass"),) if wider else ()))
+        kept = (Save(f"{self.name}.log_softmax", 4 * part), self._targets(at), *logits, Save(self.output, 4, "pass"))
+        return whole._replace(input_gradients=(0,), saves=kept, forward_temporary=0, backward_scratch=())
 
     def _compiled(self, at: Workload) -> Work:
         """Inductor's: the maximum, then the sum of exponentials; backward makes the gradient from logits and both."""
@@ -140,7 +187,7 @@ class Loss(Layer):
     def _fused(self, at: Workload) -> Work:
         size, traffic = self._part(at) * at.element, self._count(at) * at.element
         return Work(
-            (Memory(traffic),),
+            (Memory(2 * traffic),),
             (Memory(2 * traffic),),
             output=4,
             input_gradients=(size,),
@@ -153,10 +200,18 @@ class Loss(Layer):
         )
 
     def _vocab_parallel(self, at: Workload) -> Work:
+        """Megatron-LM's, step by step in fp32 (megatron/core/tensor_parallel/cross_entropy.py).
+
+        Forward casts, finds the maximum (4 B a logit), subtracts it, takes exponentials (8 B each, or together), sums (4 B) and divides
+        (8 B); backward multiplies (8 B) and casts back. Published for 8192 x 131072 bf16 logits on an H100 (linkedin/Liger-Kernel,
+        benchmark/data/all_benchmark_data.csv, megatron_cross_entropy): 15.8 and 5.4 ms, fused 11.8 and 6.4 ms.
+        """
         count, part, tokens = self._count(at), self._part(at), self._rows(at)
+        fused = at.loss_kernel == "vocab-parallel-fused"
+        cast = 4 + at.element if at.element < 4 else 0
         return Work(
-            (Memory(12 * count, launches=4),),
-            (Memory(10 * count, launches=3),),
+            (Memory((24 if fused else 32) * count + cast * count, launches=8 if fused else 12),),
+            (Memory((8 + cast) * count, launches=4),),
             output=4,
             input_gradients=(part * at.element,),
             saves=(

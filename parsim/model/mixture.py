@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.elementwise import Activation, GatedActivation, ResidualAdd, SharedGate
-from parsim.model.linear import Linear
+from parsim.model.linear import Linear, product_casts, saved_input
 from parsim.model.model import Layer, Operator, Parameter, Save, Split, Work, Workload, dispatched, shard
 
 
@@ -135,17 +135,18 @@ class GroupedLinear(Layer):
         n = shard(self.out_features, at) if self.split == "column" else self.out_features
         k = shard(self.in_features, at) if self.split == "row" else self.in_features
         operand = 1 if at.dtype == "fp8" else at.element
+        casts = product_casts(at, (copies * k, copies * k), (copies * n, copies * n), local * n * k, trains=self.trainable)
         weight: tuple[Kernel, ...] = ()
         saves: tuple[Save, ...] = ()
         if self.trainable:
-            weight = (Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True, layout="NT"),)
-            saves = (Save(f"{self.name}.input_fp8" if at.dtype == "fp8" else self.inputs[0], copies * k * operand, "weight"),)
-            weight += (Memory(copies * n * at.element),) if self.bias else ()
+            weight = (*casts.weight, Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True, layout=casts.layouts[1], grouped=True))
+            saves = (saved_input(self.name, self.inputs[0], copies * k, at),)
+            weight += (Memory(copies * n * at.element),) if self.bias and not casts.fused_bias else ()
         if self.split == "column" and not at.library:
             saves += (Save(f"{self.name}.offsets", 4 * local),)
         return Work(
-            (Gemm(m, n, k, local, at.dtype, operand),),
-            (Gemm(m, k, n, local, at.dtype, operand, layout="NN"),),
+            (*casts.forward, Gemm(m, n, k, local, at.dtype, operand, grouped=True)),
+            (*casts.input, Gemm(m, k, n, local, at.dtype, operand, layout=casts.layouts[0], grouped=True)),
             weight,
             copies * n * at.element,
             (copies * k * at.element,),

@@ -19,6 +19,7 @@ from math import prod
 from typing import Literal, NamedTuple, Protocol
 
 from parsim.kernel import Kernel
+from parsim.model.low_precision import Quantisation
 
 Split = Literal["replicated", "column", "row", "vocab", "heads"]
 """What tensor parallelism does to an operator: column and vocab (head) shard outputs, row shards inputs,
@@ -37,12 +38,17 @@ class Workload:
     tensor: int = 1
     """tensor-parallel size (t)"""
     sequence_parallel: bool = False
+    gathers_again: bool = True
+    """a column-parallel product keeps its shard of the tokens and gathers the others again for its weight's gradient; False: it keeps
+    all of them, as autograd does behind DTensor's redistribution"""
     element: int = 2
     """bytes per activation element (e)"""
     dtype: str = "bf16"
     """matmul type: fp32 | tf32 | fp16 | bf16 | fp8"""
     kept: tuple[str, ...] = ()
     """parts whose products stay bf16 where `dtype` is fp8: embedding and head (blocks), router, attention (scores and values)"""
+    quantisation: Quantisation | None = None
+    """how fp8 products get their operands; None: they are there"""
     weight_element: int = 2
     """bytes per weight element as the matmuls read it"""
     attention: str = "flash2"
@@ -56,10 +62,14 @@ class Workload:
     and two fp32 numbers per row. What backward keeps is otherwise what fused kernels keep: Inductor's min-cut partitioner
     recomputes inside a chain of elementwise operations, but keeps every operand of a matrix product and every dropout mask
     (``torch/_functorch/partitioners.py``: ban_recompute_materialized_backward, random operations; PyTorch 2.13)"""
+    two_pass_norm: bool | None = None
+    """norm kernels read a row for its statistics and once more to scale it; None: those of eager PyTorch do, fused ones do not"""
     autocast: bool = False
     """weights are cast in every product (torch.autocast): losses work in fp32"""
     loss_kernel: str = "eager"
-    """eager | fused | vocab-parallel"""
+    """eager | eager-chunks | compiled | fused | vocab-parallel | vocab-parallel-fused"""
+    holds_logits: bool = True
+    """the training script holds the logits, if a loss kernel makes some, until the micro-batch is done"""
     loss_chunks: int = 1
     """parts in which logits and loss are computed one after another (chunked cross-entropy)"""
     expert: int = 1
@@ -73,6 +83,11 @@ class Workload:
     context_method: str = "ring"
     """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
 
+    @property
+    def casts(self) -> Quantisation | None:
+        """How this block's products get fp8 operands; None where they need none."""
+        return self.quantisation if self.dtype == "fp8" else None
+
     def inside(self, kind: str) -> Workload:
         """The workload of a block of this kind: one that keeps bf16 products under fp8 is a bf16 block."""
         return replace(self, dtype="bf16") if self.dtype == "fp8" and kind in self.kept else self
@@ -80,6 +95,11 @@ class Workload:
     def product_type(self, part: str) -> str:
         """Type of the matrix products of a part that has a choice under fp8: router or attention."""
         return "bf16" if self.dtype == "fp8" and part in self.kept else self.dtype
+
+    @property
+    def norm_reads_twice(self) -> bool:
+        """Whether norm kernels read their input twice (`two_pass_norm`)."""
+        return not self.fused if self.two_pass_norm is None else self.two_pass_norm
 
     @property
     def library(self) -> bool:
@@ -157,6 +177,9 @@ class Work(NamedTuple):
     """bytes live only while the forward runs (beyond inputs, output and saves)"""
     backward_temporary: int = 0
     """bytes live only while the backward runs (beyond grad of output, grad of inputs, saves)"""
+    backward_scratch: tuple[int, ...] = ()
+    """bytes of tensors that backward makes one after another before the gradients of the inputs: all are there together, then only
+    the last, until the gradients are made"""
     ready_gradient: str = ""
     """a tensor of `saves` that forward has made and that is the gradient of the one input (its entry in `input_gradients` is 0)"""
 
@@ -321,7 +344,7 @@ def parameter_count(model: Model) -> int:
 
 
 def padded_parameter_count(model: Model) -> int:
-    """Parameters as built: with the rows that vocabulary padding adds under tensor parallelism."""
+    """Parameters as built: with the rows that vocabulary padding adds."""
     return sum(_block_count(model, block, padded=True) for block in model.blocks)
 
 

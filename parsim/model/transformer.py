@@ -104,8 +104,8 @@ class TransformerConfig:
     """width of the dense MLP (f); 0 = 4 x hidden"""
     maximum_sequence: int = 0
     """positions the model was made for; learned positions have parameters for them"""
-    vocab_divisible_by: int = 128
-    """under tensor parallelism the vocabulary is padded to a multiple of this times the tensor size (Megatron's rule)"""
+    vocab_divisible_by: int = 0
+    """the vocabulary is padded to a multiple of this times the tensor size (Megatron's rule, on one rank too); 0 = as the stack does"""
     task: Task = "causal-lm"
     labels: int = 2
     """classes of a classification head"""
@@ -230,7 +230,7 @@ def check(config: TransformerConfig, path: str = "model") -> None:
 
 def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
     wrong: list[tuple[str, str, str]] = []
-    for name in ("hidden", "layers", "heads", "vocabulary", "vocab_divisible_by"):
+    for name in ("hidden", "layers", "heads", "vocabulary"):
         low = 0 if name == "vocabulary" and config.image is not None else 1
         if getattr(config, name) < low:
             wrong.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))

@@ -94,6 +94,7 @@ class DistributedDataParallel(Replicated):
         precision = self.training.precision
         if not self._view:
             at.compute("", "compute", (Memory(2.0 * bucket.count * precision.gradients),))
+        self._average(bucket.count, at)
         return at.collective("all_reduce", DATA, bucket.count * precision.reduce, f"bucket {bucket.index}", lane=LANE)
 
     def finish_gradients(self, at: Emitter) -> None:

@@ -9,16 +9,30 @@ after forward      free the gathered unit (reshard) unless `reshard_after_forwar
 before backward    all-gather it again; the next unit's gather is issued first (BACKWARD_PRE prefetch), so the
                    queue reads AG L, AG L-1, | B L, RS L, AG L-2, | B L-1, RS L-1, ...
 after backward     reduce-scatter its gradients, free weights and whole gradients, keep the own share
+last unit          the compute stream waits for the last reduction of a micro-batch that is reduced (the final
+                   callback of PyTorch's backward, DeepSpeed's independent_gradient_partition_epilogue); a pipeline
+                   stage that reduces once does so behind its last send (REDUCE_GRAD of
+                   torch.distributed.pipelining), and the step waits
 step               optimizer on the own share; nothing to gather: the next forward does
 =================  ====================================================================================
+
+What is copied and cast around gathers and reductions, and on which stream, is in `parsim.parallel.copies`. FSDP2 joins a unit's
+gradients only when the reduction before has ended (FSDPParamGroup.post_backward), FSDP1 and DeepSpeed queue them on a stream.
 
 All-gathers and reduce-scatters share one communicator, hence one queue (`queues: separate` gives each its own).
 Hybrid sharding (hsdp) does this inside shard groups and all-reduces each unit's own share across the groups behind its
 reduce-scatter, in a queue of its own.
 `unit`: ``layer`` wraps every transformer layer and leaves embedding, final norm and head in the root unit, which stays
-gathered from forward to backward; ``block`` wraps those too; ``model`` is one unit. Under FSDP `accumulate: no_sync`
+gathered from forward to backward; ``block`` wraps those too; ``model`` is one unit. In a pipeline, units that are not resharded
+after forward stay gathered until their last backward (torch.distributed.pipelining, stage.py: backward_maybe_with_nosync). Under FSDP `accumulate: no_sync`
 keeps whole gradients until the last micro-batch, ``every`` reduces in each; ZeRO-3 always does (DeepSpeed's engine
 refuses no_sync from stage 2 on).
+
+Memory of fully_shard (PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py and _fsdp_param_group.py): a unit is gathered
+into a buffer that the stream of the gathers allocates, and copied out of it into its weights; forward keeps the buffer until the next
+unit is copied out, backward does not. Gradients are made weight by weight in the type of the gathered weights, and joined in a buffer of
+the type of the reduction, kept until the next unit's; what a reduce-scatter returns, the own share, is allocated by the reductions'
+stream. The allocator gives no stream what another has freed. Flat parameters (FSDP1, ZeRO-3) are gathered in place.
 
 Frozen weights are gathered as they are stored, and have no gradients; with `finetune.base_sharded` off they stay whole on every
 rank. Units in which nothing wants a gradient take no part in the backward pass. As in FSDP2, a unit may hold both kinds and reduces
@@ -30,10 +44,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from parsim.kernel import Memory
-from parsim.parallel.groups import REPLICA, SHARD
+from parsim.parallel.copies import GATHERS, REDUCTIONS, ShardedCopies
+from parsim.parallel.groups import REPLICA, SHARD, stream_lane
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, place, wait_for_gradients
 from parsim.parallel.optimizer import State, split_bytes
@@ -51,6 +66,8 @@ class FullyShardedDataParallel(Replicated):
     units: tuple[Unit, ...] = ()
     copies: int = 1
     """shard groups; `size` is the ranks of one"""
+    pipelined: bool = False
+    """the units are a stage of a pipeline"""
     _live: set[str] = field(init=False, default_factory=set)
     """units gathered now"""
     _order: list[Unit] = field(init=False, default_factory=list)
@@ -65,8 +82,14 @@ class FullyShardedDataParallel(Replicated):
     """handles of the units already finished in it"""
     _issued: dict[str, int] = field(init=False, default_factory=dict)
     """handles of the gathers issued in it"""
+    _reduced: int = field(init=False, default=START)
+    """handle of the last reduction in it"""
     _written: set[str] = field(init=False, default_factory=set)
     """units whose gradient this pass has begun; empty between passes, because a pass that is repeated is not written again"""
+    _arrived: list[str] = field(init=False, default_factory=list)
+    """buffer of the unit gathered last, kept until the next one is copied out"""
+    _left: list[str] = field(init=False, default_factory=list)
+    """buffer of the unit reduced last, kept until the next one is"""
 
     @property
     def _reduce_lane(self) -> str:
@@ -80,6 +103,20 @@ class FullyShardedDataParallel(Replicated):
     def _every(self) -> bool:
         """Every micro-batch reduces its gradients."""
         return self.data.accumulate == "every" or self.data.strategy == "zero3"
+
+    @property
+    def _stays(self) -> bool:
+        """Gathered units stay until their last backward: a pipeline stage that reduces then reshards then."""
+        return self.pipelined and not self.data.reshard_after_forward and not self._every
+
+    @property
+    def _copies(self) -> ShardedCopies:
+        precision = self.training.precision
+        if self.data.strategy == "zero3":
+            return ShardedCopies("zero3", self.size, self._gathered_element, precision.gradients, precision.reduce)
+        fp16 = precision.matmul == "fp16" and precision.reduce == 2
+        stack: Literal["fsdp1", "fsdp2"] = "fsdp1" if self.data.fsdp_version == 1 else "fsdp2"
+        return ShardedCopies(stack, self.size, self._gathered_element, precision.master or precision.parameters, precision.reduce, fp16)
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
@@ -105,8 +142,7 @@ class FullyShardedDataParallel(Replicated):
     @property
     def _gathered_element(self) -> int:
         """Bytes of a gathered weight: MixedPrecision casts fp32 shards to the type that the layers read before it gathers."""
-        precision = self.training.precision
-        return precision.cached_casts if precision.parameters == 4 and precision.cached_casts else precision.parameters
+        return self.training.precision.gathered
 
     @property
     def _whole_base(self) -> bool:
@@ -142,17 +178,37 @@ class FullyShardedDataParallel(Replicated):
         trained = sum(w.count for w in unit.weights if w.trains)
         return self._share(unit.count if self.training.finetune is None else trained)
 
+    @property
+    def _fully_shard(self) -> bool:
+        """PyTorch's fully_shard: gathers and reductions pass through buffers of their own (see the module's table of memory)."""
+        return self._copies.stack == "fsdp2" and self.size > 1 and self.training.offload.parameters == "none"
+
     def _whole(self, unit: Unit, at: Emitter) -> str:
         return at.tensor(f"{unit.name}.gathered", self._gathered_bytes(unit), "buffers", per_micro_batch=False)
 
-    def _whole_gradient(self, unit: Unit, at: Emitter) -> str:
-        """Accumulated over the step; or each micro-batch's own, the next of which may begin while the last one is still reduced."""
-        size = self._trained(unit) * self.training.precision.gradients
-        return at.tensor(f"{unit.name}.grad", size, "gradients", per_micro_batch=self._every)
+    def _arriving(self, unit: Unit, at: Emitter) -> str:
+        return at.tensor(f"{unit.name}.all-gather", self._gathered_bytes(unit), "buffers", stream=GATHERS)
+
+    def _leaving(self, unit: Unit, at: Emitter) -> str:
+        size = self._trained(unit) * self.training.precision.reduce
+        return at.tensor(f"{unit.name}.reduce-scatter", size, "buffers", per_micro_batch=self._every)
+
+    def _gradients(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> list[str]:
+        """Whole gradients: of a unit, or of its weights one by one as autograd makes them, in the type that the layers compute in.
+
+        Accumulated over the step; or each micro-batch's own, the next of which may begin while the last one is still reduced.
+        """
+        if not self._fully_shard:
+            size = self._trained(unit) * self.training.precision.gradients
+            return [at.tensor(f"{unit.name}.grad", size, "gradients", per_micro_batch=self._every)]
+        alone = self._every or (at.first and at.last)
+        element = self._gathered_element if alone else self.training.precision.gradients
+        return [at.tensor(f"{w.name}.grad", w.count * element, "gradients", per_micro_batch=self._every) for w in weights if w.trains]
 
     def _shard_gradient(self, unit: Unit, at: Emitter) -> str:
         size = self._share(self._trained(unit)) * self.training.precision.gradients
-        return at.tensor(f"{unit.name}.grad.shard", size, "gradients", per_micro_batch=self._offloaded)
+        stream = REDUCTIONS if self._fully_shard else ""
+        return at.tensor(f"{unit.name}.grad.shard", size, "gradients", per_micro_batch=self._offloaded, stream=stream)
 
     # -- forward --------------------------------------------------------------------------------------------------
 
@@ -175,6 +231,7 @@ class FullyShardedDataParallel(Replicated):
         self._place = {unit.name: place for place, unit in enumerate(self._order)}
         self._done = []
         self._issued = {}
+        self._reduced = START
 
     def _gather(self, unit: Unit, at: Emitter, after: Sequence[int]) -> None:
         size = self._gathered_bytes(unit)
@@ -184,9 +241,15 @@ class FullyShardedDataParallel(Replicated):
         if self.training.offload.parameters != "none":
             self._issued[unit.name] = self._fetch(unit, size, at, after)
             return
-        self._issued[unit.name] = at.collective(
-            "all_gather", SHARD, size, f"{unit.name} weights", lane=LANE, after=after, allocates=[self._whole(unit, at)]
-        )
+        name = f"{unit.name} weights"
+        plain, other = self._split(unit)
+        if self.size > 1 and (kernels := self._copies.before_gather(self._share(plain), self._share(other))):
+            after = [at.beside(f"copy {name} in", kernels, stream=GATHERS, after=after)]
+        into = self._arriving(unit, at) if self._fully_shard else self._whole(unit, at)
+        gathered = at.collective("all_gather", SHARD, size, name, lane=LANE, after=after, allocates=[into])
+        if self.size > 1 and self._copies.out_beside:
+            gathered = at.beside(f"copy {name} out", self._copies.behind_gather(size), stream=GATHERS, after=[gathered])
+        self._issued[unit.name] = gathered
 
     def _fetch(self, unit: Unit, size: int, at: Emitter, after: Sequence[int]) -> int:
         """Gather a unit whose own share is off the device: bring that first."""
@@ -211,8 +274,24 @@ class FullyShardedDataParallel(Replicated):
             self._gather(unit, at, [START])
         else:
             self._gather(unit, at, self._after(self._place[unit.name], max(1, self.data.limit_gathers)))
-        if unit.name in self._issued:
-            at.wait(self._issued[unit.name])
+        self._use(unit, at, backward=False)
+
+    def _use(self, unit: Unit, at: Emitter, *, backward: bool) -> None:
+        """Wait for the unit's weights, and copy them to where the layers read them. Forward keeps what they arrived in until the next
+        unit's are copied.
+        """
+        if unit.name not in self._issued:
+            return
+        at.wait(self._issued[unit.name])
+        kernels = () if self.size == 1 or self._copies.out_beside else self._copies.behind_gather(self._gathered_bytes(unit))
+        if self._fully_shard:
+            arrived = [self._arriving(unit, at)]
+            if not backward:
+                at.compute("", "compute", (), frees=self._arrived)
+            at.compute("", "compute", kernels, allocates=[self._whole(unit, at)], frees=arrived if backward else ())
+            self._arrived = [] if backward else arrived
+        elif kernels:
+            at.compute("", "compute", kernels)
 
     def after_forward(self, unit: Unit, at: Emitter) -> None:
         """Free the gathered weights, unless the unit stays gathered for its backward."""
@@ -237,67 +316,102 @@ class FullyShardedDataParallel(Replicated):
             position = self._place[unit.name]
             for ahead, coming in enumerate(self._order[position : position + self.data.prefetch + 1], position):
                 self._gather(coming, at, self._after(ahead, self.data.prefetch + 1))
-        if unit.name in self._issued:
-            at.wait(self._issued[unit.name])
+        self._use(unit, at, backward=True)
 
     def before_gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
-        """The unit's whole gradient comes into being with its first weight gradient."""
-        if unit.name not in self._written:
+        """The unit's whole gradient comes into being with its first weight gradient, or weight by weight."""
+        if self._fully_shard or unit.name not in self._written:
             self._written.add(unit.name)
             if at.first or self._every:
-                at.compute("", "compute", (), allocates=[self._whole_gradient(unit, at)])
+                at.compute("", "compute", (), allocates=self._gradients(unit, weights, at))
 
     def gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
         """Gradients leave unit by unit; see `after_backward`."""
 
     def after_backward(self, unit: Unit, at: Emitter) -> None:
         """Reduce-scatter the gradients and free the unit."""
-        if unit.name in self._live:
+        if unit.name in self._live and (at.last or not self._stays):
             at.compute("", "compute", (), frees=[self._whole(unit, at)])
-        self._live.discard(unit.name)
+            self._live.discard(unit.name)
         precision, count = self.training.precision, self._trained(unit)
         if unit.name != ROOT:
             self._done.append(at.mark())
         if not count:
             return
         if self._every or at.last:
-            keep = [self._shard_gradient(unit, at)] if at.first or not self._every or self._offloaded else []
-            reduced = at.collective(
-                "reduce_scatter",
-                SHARD,
-                count * precision.reduce,
-                f"{unit.name} grads",
-                lane=self._reduce_lane,
-                allocates=keep,
-                frees=[self._whole_gradient(unit, at)],
-            )
-            if self.copies > 1:
-                share = self._share(count) * precision.reduce
-                reduced = at.collective("all_reduce", REPLICA, share, f"{unit.name} grads", lane=self._replica_lane, after=[reduced])
-            if self._offloaded:
-                share, adds = self._share(count), self._every and not at.first
-                gradients_out(at, self.training, share, f"{unit.name} grads", reduced, adds=adds, frees=keep)
-            if self._every and not at.first:
-                at.compute("", "compute", (Memory(3.0 * self._share(count) * precision.gradients),))
+            self._reduce(unit, count, at)
         elif not at.first and not self.runtime.gradient_accumulation_fusion:
             at.compute("", "compute", (Memory(3.0 * count * precision.gradients),))
 
+    def _reduce(self, unit: Unit, count: int, at: Emitter) -> None:
+        """Reduce-scatter `count` gradients of the unit, which are complete, and add what comes of them to the own share."""
+        name, precision, copies = f"{unit.name} grads", self.training.precision, self._copies
+        keep = [self._shard_gradient(unit, at)] if at.first or not self._every or self._offloaded else []
+        whole, after = self._gradients(unit, unit.weights, at), None
+        if self.size > 1:
+            if copies.stack == "fsdp2":
+                at.wait(self._reduced)
+            if self._fully_shard:
+                joined = [self._leaving(unit, at)]
+                at.compute("", "compute", (), frees=self._left)
+                at.compute("", "compute", copies.join(count), allocates=joined, frees=whole)
+                self._left, whole = joined, []
+            else:
+                at.compute("", "compute", copies.join(count))
+            if kernels := copies.before_reduce(count):
+                after = [at.beside(f"copy {name} in", kernels, stream=REDUCTIONS)]
+        reduced = self._reduced = at.collective(
+            "reduce_scatter",
+            SHARD,
+            count * precision.reduce,
+            name,
+            lane=self._reduce_lane,
+            after=after,
+            allocates=keep,
+            frees=whole,
+        )
+        share, adds = self._share(count), self._every and not at.first
+        if self.copies > 1:
+            reduced = at.collective("all_reduce", REPLICA, share * precision.reduce, name, lane=self._replica_lane, after=[reduced])
+        if self.size > 1:
+            if kernels := copies.behind_reduce(share, adds=adds):
+                reduced = at.beside(f"add {name}" if adds else f"copy {name} out", kernels, stream=REDUCTIONS, after=[reduced])
+        elif adds:
+            at.compute("", "compute", (Memory(3.0 * share * precision.gradients),))
+        if self._offloaded:
+            gradients_out(at, self.training, share, name, reduced, adds=adds, frees=keep)
+
     def pass_ends(self, at: Emitter, *, backward: bool) -> None:
         """Units that backward had no use for, left gathered by the forward, are freed."""
+        at.compute("", "compute", (), frees=[*self._arrived, *self._left])
+        self._arrived, self._left = [], []
         if backward:
             self._written = set()
-            idle = [unit for unit in self.units if unit.name in self._live]
+            self._reduced = START
+            idle = [unit for unit in self.units if unit.name in self._live and (at.last or not self._stays)]
             at.compute("", "compute", (), frees=[self._whole(unit, at) for unit in idle])
             self._live.difference_update(unit.name for unit in idle)
+            if self._every or (at.last and not self.pipelined):
+                self._wait_for_reductions(at)
 
-    def finish_gradients(self, at: Emitter) -> None:
-        """Wait for the last reduce-scatter, and for the last all-reduce across shard groups."""
-        at.wait_for_lane(LANE)
+    def _wait_for_reductions(self, at: Emitter) -> None:
+        """For the last reduce-scatter, the last all-reduce across shard groups, and what follows them."""
         at.wait_for_lane(self._reduce_lane)
         if self.copies > 1:
             at.wait_for_lane(self._replica_lane)
+        at.wait_for_lane(stream_lane(REDUCTIONS))
+
+    def finish_gradients(self, at: Emitter) -> None:
+        """Wait for all of that, and for the last gather."""
+        at.wait_for_lane(LANE)
+        self._wait_for_reductions(at)
         if self._offloaded:
             wait_for_gradients(at, self.training.offload)
+
+    @property
+    def masters_only(self) -> bool:
+        """PyTorch's shards are the optimizer's; DeepSpeed keeps 16-bit ones besides."""
+        return self.data.strategy != "zero3"
 
     def step(self, at: Emitter) -> None:
         """Run the optimizer on this rank's share, then drop its gradients."""

@@ -48,6 +48,21 @@ _TIED = "tied-"
 OFFLOAD = "offload"
 """Copies over the host's links, and the optimizer's step in host memory: transfers of one rank with its own host."""
 
+USER_BUFFERS = "user buffers"
+"""Lane of exchanges that run through copy engines, or on multiprocessors that the products beside them leave free."""
+_STREAM = "stream "
+
+
+def stream_lane(stream: str) -> str:
+    """Name of the lane of a stream whose kernels run beside those of the compute lane."""
+    return f"{_STREAM}{stream}"
+
+
+def is_stream(lane: str) -> bool:
+    """Whether a lane is such a stream."""
+    return lane.startswith(_STREAM)
+
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray

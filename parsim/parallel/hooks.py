@@ -107,6 +107,13 @@ class Emitter(Protocol):
         """
         ...
 
+    def beside(self, name: str, kernels: Sequence[Kernel], *, stream: str, after: Sequence[int] | None = None) -> int:
+        """Run kernels beside the compute, one after another in the order of their `stream`, and return a handle.
+
+        They take their time whatever runs meanwhile, and slow the compute. `after` as for collectives.
+        """
+        ...
+
     def wait(self, *handles: int) -> None:
         """The next compute waits for these."""
         ...
@@ -123,8 +130,11 @@ class Emitter(Protocol):
         """Run kernels on the compute lane; allocate before, free after."""
         ...
 
-    def tensor(self, name: str, size: int, category: str, *, per_micro_batch: bool = False) -> str:
-        """Declare a tensor (bytes) so that it can be allocated and freed by name; declaring twice is harmless."""
+    def tensor(self, name: str, size: int, category: str, *, per_micro_batch: bool = False, stream: str = "") -> str:
+        """Declare a tensor (bytes) so that it can be allocated and freed by name; declaring twice is harmless.
+
+        `stream`: the one that allocates it where that is not the compute's; PyTorch's allocator keeps what each has freed apart.
+        """
         ...
 
 

@@ -97,20 +97,34 @@ def flat_states(optimizer: Optimizer, precision: Precision, count: int, matrix: 
     return states(optimizer, precision, (count,), count)
 
 
-def step_kernels(optimizer: Optimizer, precision: Precision, count: int, state_bytes: int, tensors: int) -> list[Memory]:
-    """Memory-bound kernels of one optimizer step over `count` elements in `tensors` tensors with `state_bytes` of state.
+def step_kernels(
+    optimizer: Optimizer, precision: Precision, count: int, state_bytes: int, tensors: int, *, masters_only: bool = False
+) -> list[Memory]:
+    """Memory-bound kernels of one optimizer step over `count` elements in `tensors` tensors with `state_bytes` of state, in order.
 
-    Fused: gradient, master (or weight) and moments read once, the latter written back, the low-precision weight written.
+    Gradients narrower than the master weights are widened; fp16 ones are divided by the loss scale and searched for infinities; their
+    norm is taken and they are scaled by it; the optimizer steps (fused: gradient, master or weight, and moments read once, the latter two
+    written back); the masters are copied to the weights that the layers read. With `masters_only` there are no other weights to
+    write and no gradients to widen: FSDP keeps both as wide as the masters, and casts what it gathers.
+    Megatron-LM: optimizer.py, prepare_grads (_copy_model_grads_to_main_grads, _unscale_main_grads_and_check_for_nan, with
+    torch._amp_foreach_non_finite_check_and_unscale_), clip_grads.py (multi_tensor_l2norm and multi_tensor_scale) and
+    _copy_main_params_to_model_params; DeepSpeed: stage_1_and_2.py and stage3.py, step (single_grad_partition, has_overflow,
+    unscale_and_clip_grads, then bit16 partitions are copied from the fp32 ones).
     """
     if not count:
         return []
     master = precision.master * count
     moments = state_bytes - master
     weight = precision.parameters * count
-    bytes_moved = precision.gradients * count + 2 * (master or weight) + 2 * moments + (weight if master else 0)
+    wide = max(precision.gradients, precision.master)
+    bytes_moved = wide * count + 2 * (master or weight) + 2 * moments
     kernels: list[Memory] = []
+    if wide > precision.gradients and not masters_only:
+        kernels.append(Memory(float((precision.gradients + wide) * count)))
+    if precision.matmul == "fp16":
+        kernels.append(Memory(2.0 * wide * count, flop=float(count)))
     if optimizer.clip_gradients:
-        kernels.append(Memory(bytes=3.0 * precision.gradients * count, flop=3.0 * count, launches=3))
+        kernels.append(Memory(bytes=3.0 * wide * count, flop=3.0 * count, launches=3))
     fused, foreach = optimizer.implementation == "fused", optimizer.implementation == "foreach"
     moved = float(bytes_moved) if fused else FOREACH_TRAFFIC * bytes_moved
     launches = 1 if fused else 12 if foreach else 12 * tensors
@@ -118,6 +132,8 @@ def step_kernels(optimizer: Optimizer, precision: Precision, count: int, state_b
         kernels.append(AdamStep(moved, 12.0 * count, launches, optimizer.implementation, float(bytes_moved)))
     else:
         kernels.append(Memory(moved, 12.0 * count, launches))
+    if master and not masters_only:
+        kernels.append(Memory(float(master + weight)))
     return kernels
 
 

@@ -107,7 +107,7 @@ class Plan:
         made: list[OperatorHooks] = []
         if self.mesh.size(TENSOR) > 1:
             gradient = self.training.precision.gradients
-            made.append(TensorParallelHooks(self.timed(partial), self.parallelism.tensor.overlap, gradient, split=split))
+            made.append(TensorParallelHooks(self.timed(partial), self.parallelism.tensor, gradient, split=split))
         if self.mesh.size(CONTEXT) > 1:
             made.append(ContextParallelHooks(self.timed(partial)))
         return made
@@ -245,7 +245,8 @@ class Plan:
             return ZeroOptimizer(*common, stage=int(strategy[-1]))
         if strategy in SHARDED:
             units = tuple(u for u in self.units(chunk) if u.weights)
-            return FullyShardedDataParallel(*common[:-1], self.shard_size, units=units, copies=size // self.shard_size)
+            pipelined = self.parallelism.pipeline.size > 1
+            return FullyShardedDataParallel(*common[:-1], self.shard_size, units=units, copies=size // self.shard_size, pipelined=pipelined)
         central = DataParallelModule if strategy == "torch-data-parallel" else ParameterServer
         outputs, inputs = self._boundary_bytes()
         return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
@@ -315,16 +316,20 @@ def plan(
         context_method=parallelism.context.method,
         tensor=parallelism.tensor.size,
         sequence_parallel=parallelism.tensor.sequence_parallel,
+        gathers_again=runtime.gathers_again,
         element=training.precision.activations,
         dtype=training.precision.matmul,
         kept=training.precision.keep,
+        quantisation=training.precision.quantisation,
         weight_element=training.precision.cached_casts or training.precision.parameters,
         attention=training.attention,
         dropout=training.dropout,
         fused=runtime.fused,
         compiled=runtime.compiled,
+        two_pass_norm=runtime.two_pass_norm,
         autocast=bool(training.precision.cached_casts),
         loss_kernel=training.loss_kernel,
+        holds_logits=training.holds_logits,
         loss_chunks=training.loss_chunks,
         backward=training.backward,
     )

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from parsim.errors import Finding
+from parsim.model.kept_products import MATMULS
+from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Model
 from parsim.parallel.context import context_findings
-from parsim.parallel.groups import Mesh
+from parsim.parallel.groups import Groups, Mesh
 from parsim.parallel.offload import offload_findings
 from parsim.parallel.settings import Parallelism, Runtime, Training
-from parsim.parallel.tensor import tensor_findings
+from parsim.parallel.tensor import placement_findings, tensor_findings
 
 CENTRAL = ("torch-data-parallel", "parameter-server")
 
@@ -41,9 +43,11 @@ def findings_of(
         text = f"{' x '.join(mesh.order)} = {product} = {mesh.ranks} ranks, but {len(gpus)} GPUs are used"
         findings.append(Finding(text, "parallel", mesh.ranks, "change a size, cluster.nodes or cluster.gpus"))
     findings += tensor_findings(model, training, parallelism)
+    findings += placement_findings(parallelism, Groups(mesh, mesh.replicas), gpus, machine.node_of)
     findings += context_findings(model, training, parallelism)
     findings += _uneven_findings(model, training, parallelism)
     findings += offload_findings(training, parallelism, runtime)
+    findings += _product_findings(model, training, parallelism)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))
@@ -97,6 +101,24 @@ def _uneven_findings(model: Model, training: Training, parallelism: Parallelism)
     if training.last_micro_batch and model.facts.get("family") == "stages":
         text = "measured stage times are those of a whole micro-batch"
         findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
+    return findings
+
+
+def _product_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    """What recomputation of every second product does not go with: collectives would have to run again."""
+    path, recompute = "training.recompute", training.recompute
+    if recompute.mode != "selective" or MATMULS not in recompute.selective:
+        return []
+    findings = []
+    if parallelism.tensor.size > 1 and not parallelism.tensor.sequence_parallel:
+        text = f"{MATMULS} under tensor parallelism keeps what reduce-scatters return, and without sequence parallelism there are none"
+        findings.append(Finding(text, path, MATMULS, "use parallel.tensor.sequence_parallel: true, or recompute: full"))
+    if any(isinstance(operator, GroupedLinear) for block in model.blocks for operator in block.operators):
+        text = f"{MATMULS} counts the products of dense layers; those of experts are not supported"
+        findings.append(Finding(text, path, MATMULS, "use recompute: full, or {selective: [attention]}"))
+    if training.finetune is not None and training.finetune.method != "freeze":
+        text = f"{MATMULS} counts the products of trained layers; those of adapters are not supported"
+        findings.append(Finding(text, path, MATMULS, "use recompute: full"))
     return findings
 
 

@@ -38,9 +38,16 @@ class Replicated(Sharding):
     """this rank holds optimizer state and steps (False on the workers of DataParallel)"""
     _trainable: tuple[Weight, ...] = field(init=False)
     _kept: list[str] = field(default_factory=list, init=False)
+    _let_go: set[str] = field(default_factory=set, init=False)
+    """weights whose gradients the step has let go already"""
 
     def __post_init__(self) -> None:
         self._trainable = tuple(w for w in self.weights if w.trains)
+
+    @property
+    def masters_only(self) -> bool:
+        """The own weights are the optimizer's masters, and there are no others between steps."""
+        return False
 
     @property
     def trainable(self) -> tuple[Weight, ...]:
@@ -63,14 +70,14 @@ class Replicated(Sharding):
         return at.tensor(weight.name, weight_bytes(weight, self.training), category)
 
     def _casts(self, at: Emitter) -> list[str]:
-        element = self.training.precision.cached_casts
+        element = self.training.precision.weight_copies
         if not element:
             return []
         half = self.training.finetune is not None and self.training.finetune.base  # frozen weights are stored as they are read
         cast = self._trainable if half else tuple(w for w in self.weights if not w.parameter.buffer)
         kept = self.training.precision.keep
         matrices = [w for w in cast if len(w.parameter.shape) >= 2 and w.product and w.part not in kept]
-        return [at.tensor(f"{w.name}.cast", element * w.count, "parameters") for w in matrices]
+        return [at.tensor(f"{w.name}.cast", round(element * w.count), "parameters") for w in matrices]
 
     def _placeholders(self, at: Emitter) -> list[str]:
         """Transformer Engine adds weight gradients to the fp32 buffer inside the GEMM and gives autograd an empty tensor instead.
@@ -139,7 +146,15 @@ class Replicated(Sharding):
         """Go to the state that a repeated pass would have left."""
 
     def step_begins(self, at: Emitter) -> None:
-        """Nothing to distribute."""
+        """Megatron-LM sets its gradient buffer to zero (megatron/core/distributed/param_and_grad_buffer.py, reset)."""
+        if self.runtime.megatron and self.training.backward and self.training.step:
+            size = sum(w.count for w in self._trainable) * self.training.precision.gradients
+            at.compute("zero gradients", "optimizer", [Memory(float(size))] if size else [])
+
+    def _average(self, count: int, at: Emitter) -> None:
+        """Megatron-LM scales a bucket of `count` gradients by one over the replicas before it reduces it (start_grad_sync there)."""
+        if self.runtime.megatron:
+            at.compute("", "compute", [Memory(2.0 * count * self.training.precision.gradients, float(count))])
 
     def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None:
         """A forward or backward over `units` (in the order they will run) begins."""
@@ -205,7 +220,7 @@ class Replicated(Sharding):
 
     def _drop_gradients(self, at: Emitter) -> None:
         if self.training.backward:
-            at.compute("", "optimizer", (), frees=[self._gradient(w, at) for w in self._trainable])
+            at.compute("", "optimizer", (), frees=[self._gradient(w, at) for w in self._trainable if w.name not in self._let_go])
 
     def _step(self, at: Emitter, count: int, tensors: int, largest: int) -> None:
         if not (self.training.step and self.training.backward and self.steps):
@@ -220,9 +235,23 @@ class Replicated(Sharding):
         state_bytes = self._state_bytes()
         temporary = step_temporary(optimizer, precision, count, largest)
         name = [at.tensor("optimizer.temporary", temporary, "temporaries")] if temporary else []
-        at.compute("optimizer", "optimizer", step_kernels(optimizer, precision, count, state_bytes, tensors), allocates=name, frees=name)
+        wide = self._widen(count, at) if precision.gradients < precision.master and not self.masters_only else []
+        kernels = step_kernels(optimizer, precision, count, state_bytes, tensors, masters_only=self.masters_only)
+        at.compute("optimizer", "optimizer", kernels, allocates=name, frees=[*name, *wide])
         if self.training.iteration == "first":
             at.compute("optimizer", "optimizer", (), frees=self._states(at))
+
+    def _widen(self, count: int, at: Emitter) -> list[str]:
+        """Make the fp32 gradients that the step of `count` fp32 masters reads, and return what it frees.
+
+        Megatron-LM: optimizer.py, _copy_model_grads_to_main_grads (``main_param.grad = model_param.grad.float()``); apex: FP16_Optimizer.
+        """
+        wide = [self._wide(count, at)]
+        at.compute("optimizer", "optimizer", (), allocates=wide)
+        return wide
+
+    def _wide(self, count: int, at: Emitter) -> str:
+        return at.tensor("optimizer.gradients", self.training.precision.master * count, "temporaries")
 
     def _state_bytes(self) -> int:
         return sum(state.bytes for _, state in self._state_list())

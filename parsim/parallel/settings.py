@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from parsim.model.finetune import Finetune
+from parsim.model.low_precision import Quantisation
 from parsim.parallel.groups import AXES, CONTEXT, DATA, PIPELINE, TENSOR
 from parsim.parallel.hooks import Sharding
 from parsim.parallel.schedules.slot import Schedule
@@ -38,6 +39,23 @@ class Precision:
     """bytes per element of the gradient reduction on the wire"""
     keep: tuple[str, ...] = ()
     """parts whose products stay bf16 under fp8: see `KEPT`"""
+    quantisation: Quantisation | None = None
+    """how fp8 products get their operands; None: they are there"""
+
+    @property
+    def weight_copies(self) -> float:
+        """Bytes per element of the low-precision copies of a weight that stay through the step."""
+        return self.cached_casts if self.quantisation is None else self.quantisation.weight_copies
+
+    @property
+    def gathered(self) -> int:
+        """Bytes per element of a weight on the wire of sharded strategies, which cast fp32 shards to what layers read.
+
+        Copies in fp8 are made behind the gather (torchao: unless enable_fsdp_float8_all_gather).
+        """
+        if self.parameters != 4 or not self.cached_casts:
+            return self.parameters
+        return self.activations if self.matmul == "fp8" else self.cached_casts
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +72,11 @@ class Optimizer:
 class Recompute:
     """Which activations are recomputed in the backward pass."""
 
-    mode: Literal["none", "full", "every", "blocks", "selective"] = "none"
+    mode: Literal["none", "full", "every", "one_in", "blocks", "selective"] = "none"
     every: int = 1
     """mode every: checkpoint the input of each group of this many layers"""
+    one_in: int = 1
+    """mode one_in: of every this many layers of a stage chunk the last is checkpointed, the others keep everything (torchtitan)"""
     blocks: int = 0
     """mode blocks: the first this many layers of each stage chunk are checkpointed one by one"""
     selective: tuple[str, ...] = ("attention",)
@@ -99,6 +119,8 @@ class Training:
     optimizer: Optimizer = field(default_factory=Optimizer)
     loss: str = "auto"
     loss_kernel: str = "eager"
+    holds_logits: bool = True
+    """the training script holds the logits until the micro-batch is done"""
     loss_chunks: int = 1
     dropout: float = 0.0
     attention: str = "flash2"
@@ -115,13 +137,21 @@ class Training:
         return self.mean_sequence_length or self.sequence_length
 
 
+Overlap = Literal["none", "backward", "full", "async"]
+
+
 @dataclass(frozen=True, slots=True)
 class TensorParallel:
     """The `parallel.tensor` section."""
 
     size: int = 1
     sequence_parallel: bool = False
-    overlap: Literal["none", "backward", "full"] = "backward"
+    overlap: Overlap = "backward"
+    """what runs beside the collectives: nothing | weight gradients | also the products before and behind them"""
+    overlap_splits: int = 4
+    """full: parts in which results are computed and scattered"""
+    overlap_sms: int = 16
+    """full: multiprocessors that scattering takes from the products beside it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +210,8 @@ class DataParallel:
     reshard_after_forward: bool = True
     queues: Literal["shared", "separate"] = "shared"
     """whether FSDP's all-gathers and reduce-scatters wait in one communicator's queue or in two"""
+    fsdp_version: Literal[1, 2] = 2
+    """PyTorch's FullyShardedDataParallel with flat parameters (1), or fully_shard (2)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +263,18 @@ class Runtime:
     """cuBLAS workspace per handle [B]; one in the forward thread, one in the autograd thread"""
     allocator: Literal["segments", "expandable", "exact"] = "segments"
     gradient_accumulation_fusion: bool = True
+    gathers_again: bool = True
+    """sequence parallelism gathers a column's saved input again for its weight gradient (Megatron-LM, Transformer Engine)"""
     fused: bool = False
     """fused norm and activation kernels (software.fusion)"""
     compiled: bool = False
     """with `fused`: by torch.compile"""
     host: Host = field(default_factory=Host)
     """launch floor; all zero with CUDA graphs"""
+    two_pass_norm: bool | None = None
+    """norm kernels read a row twice (software.norm); None: as eager PyTorch's do, and fused ones do not"""
+    train_metrics: int = 0
+    """cross entropies of the logits that the trainer reports, each of them computed once more behind every backward"""
     step_constant: float = 0.0
     """seconds added to every step"""
     boundary: float = 0.0
@@ -245,9 +283,22 @@ class Runtime:
     @property
     def transformer_engine(self) -> bool:
         """Layers are Transformer Engine's."""
-        return self.profile == "megatron-core"
+        return self.profile in ("megatron-core", "nemo")
+
+    @property
+    def sends_alone(self) -> bool:
+        """Pipeline messages are single sends and receives, not batches of them."""
+        return self.profile == "deepspeed"
+
+    @property
+    def holds_stage_outputs(self) -> bool:
+        """A stage keeps what it has sent until its backward has run: DeepSpeed (runtime/pipe/engine.py, pipe_buffers["outputs"]), PyTorch
+        (torch/distributed/pipelining/stage.py, fwd_cache) and Megatron-LM before deallocate_output_tensor (Korthikanti et al. 2022,
+        2205.05198, appendix B), which frees it behind the send.
+        """
+        return not self.megatron or self.profile == "megatron-2021"
 
     @property
     def megatron(self) -> bool:
         """Gradients and buckets are Megatron-LM's."""
-        return self.profile.startswith("megatron")
+        return self.profile.startswith("megatron") or self.profile == "nemo"

@@ -10,6 +10,7 @@ from typing import Literal
 
 from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
+from parsim.model.kept_products import MATMULS
 from parsim.model.loss import Loss
 from parsim.model.model import Block, Model, Workload
 from parsim.parallel.settings import Recompute
@@ -26,12 +27,15 @@ def split_blocks(
     """Block indices per global virtual stage (ranks x virtual of them), in forward order.
 
     `even` counts layers, the extra ones go to the earliest stages; embedding and head join the first and the last
-    stage. A tuple gives layers per stage. `balanced` minimises the slowest stage's forward + backward time, with
+    stage. A tuple gives layers per stage; the first and the last may be 0 where embedding and head fill them, as with Megatron's
+    --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split. `balanced` minimises the slowest stage's forward + backward time, with
     embedding and head counted.
     """
     stages = ranks * virtual
     layers = [i for i, block in enumerate(model.blocks) if block.kind not in ("embedding", "head")]
-    if len(layers) < stages:
+    before = tuple(range(layers[0]))
+    after = tuple(range(layers[-1] + 1, len(model.blocks)))
+    if len(layers) < stages and isinstance(split, str):
         text = f"{len(layers)} layers cannot fill pipeline {ranks} x virtual stages {virtual} = {stages} stages"
         raise PlanError(Finding(text, "parallel.pipeline.size", ranks, f"use at most {len(layers)} stages"))
     if split == "balanced":
@@ -40,17 +44,16 @@ def split_blocks(
         counts = [len(layers) // stages + (stage < len(layers) % stages) for stage in range(stages)]
     else:
         counts = list(split)
-        _check_list(counts, stages, len(layers))
+        _check_list(counts, stages, len(layers), [bool(before), *[False] * (stages - 2), bool(after)])
     starts = [0, *accumulate(counts)]
     cuts = [tuple(layers[a:b]) for a, b in pairwise(starts)]
-    before = tuple(range(layers[0]))
-    after = tuple(range(layers[-1] + 1, len(model.blocks)))
     cuts[0] = before + cuts[0]
     cuts[-1] = cuts[-1] + after
     return cuts
 
 
-def _check_list(counts: list[int], stages: int, layers: int) -> None:
+def _check_list(counts: list[int], stages: int, layers: int, filled: Sequence[bool]) -> None:
+    """Refuse a list of layers per stage that does not fit; `filled`: stages that hold something else too."""
     findings = []
     path = "parallel.pipeline.split"
     if len(counts) != stages:
@@ -58,8 +61,9 @@ def _check_list(counts: list[int], stages: int, layers: int) -> None:
     if sum(counts) != layers:
         text = f"{' + '.join(map(str, counts))} = {sum(counts)} layers, but the model has {layers}"
         findings.append(Finding(text, path, counts, "make the sum match"))
-    if any(count < 1 for count in counts):
-        findings.append(Finding("every stage needs at least one layer", path, counts))
+    if len(counts) == stages and any(count < 1 and not other for count, other in zip(counts, filled, strict=True)):
+        text = "every stage needs at least one layer, but for the first beside the embedding and the last beside the head"
+        findings.append(Finding(text, path, counts))
     if findings:
         raise PlanError(findings)
 
@@ -123,17 +127,24 @@ def _repeatable(block: Block) -> bool:
     return block.kind not in ("embedding", "head") and not isinstance(block.operators[-1], Loss)
 
 
+def selected(recompute: Recompute, block: Block) -> tuple[str, ...]:
+    """What selective recomputation drops of a block; the products of embedding and head lie outside the layers that torchtitan wraps."""
+    parts = recompute.selective if recompute.mode == "selective" else ()
+    return parts if _repeatable(block) else tuple(part for part in parts if part != MATMULS)
+
+
 def checkpoint_groups(recompute: Recompute, model: Model, blocks: Sequence[int]) -> tuple[Group, ...]:
     """The blocks of a stage, grouped by what is checkpointed (Chen et al. 2016, Korthikanti et al. 2022).
 
-    none keeps everything; full checkpoints every layer; every k checkpoints the input of each group of k layers;
+    none keeps everything; full checkpoints every layer; every k checkpoints the input of each group of k layers; one in k checkpoints
+    every k-th layer of a stage and keeps the others (torchtitan's selective_ac_option = "k": distributed/activation_checkpoint.py);
     blocks n checkpoints the first n layers of a stage one by one and keeps the rest (Megatron's `block` method);
     selective keeps layers but drops and recomputes the parts it names, inside the tape.
     Embedding, head and a block that ends in the loss are never checkpointed.
     """
     layers = [b for b in blocks if _repeatable(model.blocks[b])]
-    size = {"none": 0, "selective": 0, "full": 1, "every": recompute.every, "blocks": 1}[recompute.mode]
-    covered = layers if recompute.mode != "blocks" else layers[: recompute.blocks]
+    size = {"none": 0, "selective": 0, "every": recompute.every}.get(recompute.mode, 1)
+    covered = {"blocks": layers[: recompute.blocks], "one_in": layers[recompute.one_in - 1 :: recompute.one_in]}.get(recompute.mode, layers)
     groups: list[Group] = []
     taken: set[int] = set()
     for block in blocks:

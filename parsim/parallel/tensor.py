@@ -12,7 +12,7 @@ before a column    -                           forward all-gather, b*s*h
 after a row        forward all-reduce, b*s*h   forward reduce-scatter, b*s*h
 embedding          forward all-reduce, b*s*h   forward reduce-scatter, b*s*h
 before a row's I   -                           backward all-gather of the output gradient
-column's W         -                           all-gather of the saved input, beside I
+column's W         -                           all-gather of the saved input, beside I (unless the gathered one is kept)
 after a column's I backward all-reduce beside W  backward reduce-scatter beside W
 vocabulary loss    three all-reduces of T*4 B  the same
 step               adapters' gradients         all-reduce of the norms' and adapters' gradients
@@ -21,7 +21,7 @@ step               adapters' gradients         all-reduce of the norms' and adap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parsim.errors import Finding
@@ -29,9 +29,11 @@ from parsim.model.linear import Embedding, Linear
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Model, Operator, Workload
-from parsim.parallel.groups import TENSOR
+from parsim.model.tape import Step
+from parsim.parallel.groups import TENSOR, Groups
 from parsim.parallel.hooks import Emitter, SilentHooks, Weight
-from parsim.parallel.settings import Parallelism, Training
+from parsim.parallel.settings import Parallelism, TensorParallel, Training
+from parsim.parallel.tensor_overlap import OverlappedProducts
 
 
 @dataclass
@@ -42,27 +44,65 @@ class TensorParallelHooks(SilentHooks):
     """
 
     workload: Workload
-    overlap: str
-    """none | backward: the input gradient's collective runs beside the weight gradient"""
+    settings: TensorParallel
     gradient: int
     """bytes of a gradient's element"""
     split: bool = False
     """input and weight gradients run in different passes (I and W slots)"""
 
+    def __post_init__(self) -> None:
+        self.products = OverlappedProducts(self.workload, self.settings)
+        self.hidden = self.settings.overlap in ("backward", "full")
+        """collectives of a column's input gradient run beside products"""
+
     def _size(self, operator: Operator, side: str) -> int:
         return self.workload.tokens * _features(operator, side) * self.workload.element
 
+    def _gathered(self, operator: Operator, side: str) -> int:
+        """Bytes of a gathered input, or output gradient, which fp8 products may take over the wire as they multiply it."""
+        casts = self.workload.casts
+        quantised = casts is not None and isinstance(operator, Linear) and operator.split in ("column", "row")
+        element = casts.sent(backward=side == "output") if casts is not None and quantised else 0.0
+        return round(self.workload.tokens * _features(operator, side) * element) if element else self._size(operator, side)
+
+    def _regathers(self, operator: Operator) -> bool:
+        """The weight's gradient needs tokens that were not kept."""
+        return _enters(operator) and _trains(operator) and (self.workload.gathers_again or not isinstance(operator, Linear))
+
+    def _agree(self, operator: Operator, at: Emitter) -> None:
+        """The ranks that quantise a tensor with one scale agree on it (Transformer Engine: set_quantizer_amax_reduction_group)."""
+        casts = self.workload.casts
+        if casts is not None and casts.reduces_scales and isinstance(operator, Linear) and operator.split in ("column", "row"):
+            at.collective("all_reduce", TENSOR, 4, f"{operator.name} scale", blocking=True)
+
+    def runs(self, operator: Operator) -> bool:
+        """Whether a product of the operator runs in pieces, with those of its collective beside them."""
+        return self.products.covers(operator, phase="forward")
+
+    def run(self, step: Step, kind: str, at: Emitter, allocates: Sequence[str], frees: Sequence[str]) -> None:
+        """A forward or input step in pieces where its collective is overlapped; else as it is."""
+        if self.products.covers(step.operator, phase=step.phase):
+            side = "output" if step.operator.split == "row" else "input"
+            gathers = (side == "input") == (step.phase == "forward")
+            size = self._gathered(step.operator, side) if gathers else self._size(step.operator, side)
+            self.products.run(step, size, kind, at, allocates, frees)
+        else:
+            at.compute("", kind, step.kernels, allocates, frees)
+
     def before_forward(self, operator: Operator, at: Emitter) -> None:
         """Sequence parallel: gather the tokens a column-parallel operator reads."""
-        if self.workload.sequence_parallel and _enters(operator):
-            self._gather(operator, at)
+        if not (self.workload.sequence_parallel and _enters(operator)):
+            return
+        self._agree(operator, at)
+        if not self.products.covers(operator, phase="forward"):
+            at.collective("all_gather", TENSOR, self._gathered(operator, "input"), operator.name, blocking=True)
 
     def after_forward(self, operator: Operator, at: Emitter) -> None:
         """Combine the partial sums of a row-parallel operator, the embedding or the vocabulary-parallel loss."""
         if isinstance(operator, Loss) and operator.split == "vocab":
             for what in ("max", "target logit", "sum"):
                 at.collective("all_reduce", TENSOR, 4 * self.workload.tokens, f"loss {what}", blocking=True)
-        elif _leaves(operator):
+        elif _leaves(operator) and not self.products.covers(operator, phase="forward"):
             kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
             at.collective(kind, TENSOR, self._size(operator, "output"), operator.name, blocking=True)
 
@@ -71,10 +111,12 @@ class TensorParallelHooks(SilentHooks):
         if not self.workload.sequence_parallel:
             return
         if _leaves(operator) and operator.split == "row":
-            at.collective("all_gather", TENSOR, self._size(operator, "output"), f"{operator.name} grad", blocking=True)
-        elif _enters(operator) and _trains(operator) and not self.split:
+            self._agree(operator, at)
+            if not self.products.covers(operator, phase="input"):
+                at.collective("all_gather", TENSOR, self._gathered(operator, "output"), f"{operator.name} grad", blocking=True)
+        elif self._regathers(operator) and not self.split:
             handle = at.collective(
-                "all_gather", TENSOR, self._size(operator, "input"), f"{operator.name} saved input", blocking=self.overlap == "none"
+                "all_gather", TENSOR, self._gathered(operator, "input"), f"{operator.name} saved input", blocking=not self.hidden
             )
             self.pending.append(handle)
 
@@ -84,9 +126,10 @@ class TensorParallelHooks(SilentHooks):
             saved = self.pending[:]
             self.pending.clear()
             kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
-            handle = at.collective(kind, TENSOR, self._size(operator, "input"), f"{operator.name} grad", blocking=self.overlap == "none")
-            self.pending.append(handle)
-            if self.overlap != "none":
+            if not self.products.covers(operator, phase="input"):
+                handle = at.collective(kind, TENSOR, self._size(operator, "input"), f"{operator.name} grad", blocking=not self.hidden)
+                self.pending.append(handle)
+            if self.hidden:
                 at.wait(*saved)
             if self.split or not _trains(operator):
                 at.wait(*self.pending)
@@ -96,8 +139,8 @@ class TensorParallelHooks(SilentHooks):
         """Embedding under sequence parallelism: gather the output gradient before the scatter-add."""
         if self.workload.sequence_parallel and _leaves(operator) and operator.split == "vocab":
             at.collective("all_gather", TENSOR, self._size(operator, "output"), f"{operator.name} grad", blocking=True)
-        elif self.workload.sequence_parallel and self.split and _enters(operator):
-            at.collective("all_gather", TENSOR, self._size(operator, "input"), f"{operator.name} saved input", blocking=True)
+        elif self.workload.sequence_parallel and self.split and self._regathers(operator):
+            at.collective("all_gather", TENSOR, self._gathered(operator, "input"), f"{operator.name} saved input", blocking=True)
 
     def after_weight(self, operator: Operator, at: Emitter) -> None:
         """The compute that follows needs the summed input gradient."""
@@ -116,9 +159,6 @@ class TensorParallelHooks(SilentHooks):
         if size := self.gradient * (partial + self.workload.sequence_parallel * whole):
             name = "adapter gradients" if partial else "norm gradients"
             at.collective("all_reduce", TENSOR, size, name, blocking=True)
-
-    def _gather(self, operator: Operator, at: Emitter) -> None:
-        at.collective("all_gather", TENSOR, self._size(operator, "input"), operator.name, blocking=True)
 
 
 def _enters(operator: Operator) -> bool:
@@ -165,8 +205,41 @@ def tensor_findings(model: Model, training: Training, parallelism: Parallelism) 
             nearest = sorted(legal, key=lambda d: abs(d - size))[:2]
             text = f"{count} {name} / tensor size {size} = {count / size:g} is not whole"
             findings.append(Finding(text, path, size, f"use {' or '.join(map(str, sorted(nearest)))}"))
+    findings += _overlap_findings(parallelism.tensor)
     if parallelism.tensor.sequence_parallel and parallelism.context.size == 1 and training.sequence_length % size:
         tokens = training.sequence_length
         text = f"sequence parallelism shards {tokens} tokens over {size} ranks = {tokens / size:g} is not whole"
         findings.append(Finding(text, "parallel.tensor.sequence_parallel", True, "pad the sequence length"))
     return findings
+
+
+def _overlap_findings(tensor: TensorParallel) -> list[Finding]:
+    """Why collectives cannot run beside products in this way."""
+    findings = []
+    path = "parallel.tensor.overlap"
+    if tensor.overlap in ("full", "async") and not tensor.sequence_parallel:
+        what = (
+            "user buffers gather and scatter tokens"
+            if tensor.overlap == "full"
+            else "only gathers and scatters of tokens are cut in pieces"
+        )
+        findings.append(Finding(f"{what}, which needs sequence parallelism", path, tensor.overlap, "add sequence_parallel: true"))
+    for name in ("overlap_splits", "overlap_sms"):
+        value, default = getattr(tensor, name), TensorParallel.__dataclass_fields__[name].default
+        if tensor.overlap != "full" and value != default:
+            text = f"it is of user buffers, but the overlap is {tensor.overlap}"
+            findings.append(Finding(text, f"parallel.tensor.{name}", value, "leave it out, or use overlap: full"))
+    return findings
+
+
+def placement_findings(parallelism: Parallelism, groups: Groups, gpus: Sequence[int], node_of: Callable[[int], int]) -> list[Finding]:
+    """User buffers and symmetric memory are mapped into the processes of one machine (of one NVLink rack)."""
+    tensor = parallelism.tensor
+    if tensor.size == 1 or tensor.overlap not in ("full", "async") or groups.mesh.ranks != len(gpus):
+        return []
+    for rank in range(groups.mesh.ranks):
+        members = groups.members(TENSOR, rank)
+        if rank == members[0] and len({node_of(gpus[member]) for member in members}) > 1:
+            text = f"the tensor-parallel ranks {members[0]} to {members[-1]} are on several machines; they exchange pieces over NVLink only"
+            return [Finding(text, "parallel.tensor.overlap", tensor.overlap, "use overlap: backward")]
+    return []

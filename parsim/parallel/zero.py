@@ -21,6 +21,7 @@ from typing import ClassVar
 
 from parsim.kernel import Memory
 from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, BucketArrivals, element_buckets, megatron_buckets
+from parsim.parallel.copies import REDUCTIONS, bucket_copies
 from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, wait_for_gradients
@@ -99,6 +100,15 @@ class ZeroOptimizer(Replicated):
 
     # -- events ---------------------------------------------------------------------------------------------------
 
+    def step_begins(self, at: Emitter) -> None:
+        """DeepSpeed has stepped once on zeros (initialize_optimizer_states), so that the allocator has room for its fp32 gradients."""
+        super().step_begins(at)
+        precision = self.training.precision
+        if not self.runtime.megatron and self._keeps_states() and not self._offloaded and precision.gradients < precision.master:
+            wide = [self._wide(self.shard, at)]
+            at.compute("", "compute", (), allocates=wide)
+            at.compute("", "compute", (), frees=wide)
+
     def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None:
         """The previous step's updated weights arrive under the first forward, first bucket of the forward first."""
         self._gathers = {}
@@ -146,6 +156,10 @@ class ZeroOptimizer(Replicated):
             allocates = [at.tensor(f"bucket {bucket.index}.share", share * element, "gradients", per_micro_batch=True)]
         else:
             allocates = [self._gradient_shard(at)] if self.stage == 2 and at.first and bucket.index == 0 else []
+        frees = []
+        if self.stage == 1 and not self.runtime.megatron and not self.data.overlap_reduce:
+            # "Overlap and contiguous grads are meaningless in stage 1 and are ignored" (runtime/engine.py): a bucket is joined now
+            frees = [at.tensor(f"bucket {bucket.index}.joined", bucket.count * self.training.precision.reduce, "buffers")]
         handle = at.collective(
             "reduce_scatter",
             DATA,
@@ -153,7 +167,9 @@ class ZeroOptimizer(Replicated):
             f"bucket {bucket.index}",
             lane=LANE,
             blocking=not self.data.overlap_reduce,
-            allocates=allocates,
+            after=self._pack(bucket, at),
+            allocates=[*allocates, *frees],
+            frees=frees,
         )
         if self._offloaded:
             adds = self.stage == 2 and not at.first
@@ -161,6 +177,23 @@ class ZeroOptimizer(Replicated):
         if self.stage == 2 and not at.first:
             at.compute("", "compute", (Memory(3.0 * share * element),))
         return handle
+
+    def _pack(self, bucket: Bucket, at: Emitter) -> list[int] | None:
+        """What happens to a bucket before it is reduced: beside compute where that overlaps; returns what the reduction waits for."""
+        self._average(bucket.count, at)
+        if self.runtime.profile != "deepspeed" or self.size == 1:
+            return None
+        kernels = bucket_copies(self.training.precision, bucket.count, copied=self.stage == 2)
+        if self.data.overlap_reduce:
+            return [at.beside(f"copy bucket {bucket.index} in", kernels, stream=REDUCTIONS)]
+        at.compute("", "compute", kernels)
+        return None
+
+    def pass_ends(self, at: Emitter, *, backward: bool) -> None:
+        """Stage 2 of DeepSpeed waits for the gradients of every micro-batch (independent_gradient_partition_epilogue)."""
+        super().pass_ends(at, backward=backward)
+        if backward and self.stage == 2 and self.size > 1 and self.runtime.profile == "deepspeed":
+            at.wait_for_lane(LANE)
 
     def finish_gradients(self, at: Emitter) -> None:
         """Without overlap stage 1 reduces everything now; the step waits for the last bucket."""
@@ -174,12 +207,34 @@ class ZeroOptimizer(Replicated):
 
     def step(self, at: Emitter) -> None:
         """Step the own share, drop the gradients."""
+        self._let_go = set()
         self._step(at, self.shard, 1, self.shard)
         if self.stage == 2 and self.training.backward:
             kept = bool(self.buckets) and not self._offloaded
             at.compute("", "optimizer", (), frees=[self._gradient_shard(at)] if kept else [])
         else:
             self._drop_gradients(at)
+
+    def _widen(self, count: int, at: Emitter) -> list[str]:
+        """DeepSpeed lets the gradients of other shares go, joins those of its own, widens what it has joined and lets them go too
+        (runtime/zero/stage_1_and_2.py, step: free_grad_in_param_list, flatten and single_grad_partition).
+        """
+        if self.runtime.megatron:
+            return super()._widen(count, at)
+        own: list[str] = []
+        if self.stage == 1:
+            covered = 0
+            for weight in self._trainable:
+                if covered < count:
+                    own.append(self._gradient(weight, at))
+                covered += weight.count
+            at.compute("", "optimizer", (), frees=[self._gradient(weight, at) for weight in self._trainable[len(own) :]])
+            self._let_go = {weight.name for weight in self._trainable}
+        flat = at.tensor("optimizer.joined gradients", self.training.precision.gradients * count, "temporaries")
+        at.compute("", "optimizer", (), allocates=[flat])
+        wide = super()._widen(count, at)
+        at.compute("", "optimizer", (), frees=[flat, *own])
+        return wide
 
     def distribute(self, at: Emitter) -> None:
         """All-gather the stepped weights, unless the next forward does."""

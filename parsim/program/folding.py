@@ -107,7 +107,7 @@ class FoldedInterconnect:
             Flow(tuple((link, times * coefficient) for link, coefficient in path), volume, cap, weight)
             for (path, volume, cap, weight), times in merged.items()
         )
-        return CollectiveCost(cost.latency, flows, cost.algorithm, cost.protocol)
+        return CollectiveCost(cost.latency, flows, cost.algorithm, cost.protocol, cost.blocks)
 
     def _path(self, path: Path, count: int) -> Path:
         """See `Classes.path`; transfers of a group share their paths."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from parsim.kernel import Fixed, Kernel, Memory
-from parsim.parallel.groups import OFFLOAD
+from parsim.parallel.groups import OFFLOAD, stream_lane
 from parsim.parallel.hooks import START, Emitter
 from parsim.program.program import COMPUTE, Effect, Effects, Tensor
 
@@ -23,11 +23,11 @@ class TensorTable:
     rows: list[Tensor] = field(default_factory=list)
     index: dict[str, int] = field(default_factory=dict)
 
-    def declare(self, name: str, size: int, category: str, *, per_micro_batch: bool) -> int:
+    def declare(self, name: str, size: int, category: str, *, per_micro_batch: bool, stream: str = "") -> int:
         """Number of the tensor `name`; the first declaration decides its size."""
         if (number := self.index.get(name)) is None:
             number = self.index[name] = len(self.rows)
-            self.rows.append(Tensor(name, size, category, per_micro_batch))
+            self.rows.append(Tensor(name, size, category, per_micro_batch, stream))
         return number
 
 
@@ -134,11 +134,11 @@ class PassBuilder(Emitter):
 
     # -- Emitter --------------------------------------------------------------------------------------------------
 
-    def tensor(self, name: str, size: int, category: str, *, per_micro_batch: bool = False) -> str:
+    def tensor(self, name: str, size: int, category: str, *, per_micro_batch: bool = False, stream: str = "") -> str:
         """See `Emitter.tensor`."""
         full = self.full(name)
         if full not in self.table.index:
-            self.table.declare(full, size, category, per_micro_batch=per_micro_batch)
+            self.table.declare(full, size, category, per_micro_batch=per_micro_batch, stream=stream)
         return name
 
     def compute(self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()) -> None:
@@ -216,6 +216,24 @@ class PassBuilder(Emitter):
         item.kind = "optimizer" if kind == "cpu_step" else OFFLOAD
         item.tails += [lane for lane in behind if lane != COMPUTE]
         return handle
+
+    def beside(self, name: str, kernels: Sequence[Kernel], *, stream: str, after: Sequence[int] | None = None) -> int:
+        """See `Emitter.beside`."""
+        self.settle()
+        item = Item(name, "other", (stream_lane(stream),))
+        for handle in [self.mark()] if after is None else after:
+            if handle == START:
+                item.tails.append(COMPUTE)
+            else:
+                item.needs.append(handle)
+        for kernel in kernels:
+            seconds = self.clock(kernel)
+            item.duration += seconds
+            item.flop += kernel.flop
+            item.moved += 0.0 if isinstance(kernel, Fixed) else kernel.bytes
+            item.memory_time += seconds if isinstance(kernel, Memory) else 0.0
+        self.items.append(item)
+        return len(self.items) - 1
 
     def wait(self, *handles: int) -> None:
         """See `Emitter.wait`."""

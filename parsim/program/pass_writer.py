@@ -58,7 +58,7 @@ class StagePassWriter:
         self._left: dict[str, int] = {}
         again = [group.blocks[-1] for group in self.groups if group.checkpoint and split]
         self._again = frozenset(block for block in again if block + 1 < len(self.plan.model.blocks))
-        """blocks whose recomputed output is a second tensor, because weight gradients still wait for the first"""
+        """blocks whose recomputed output is a second tensor, because weight gradients or the engine still hold the first"""
         self._written: set[str] = set()
         self._split = split
         offloads = self.plan.training.backward and self.plan.training.offload.activations != "none"
@@ -167,6 +167,8 @@ class StagePassWriter:
         kept = saved and (taped.input_saved or self._kept_by_producer(block))
         free_input = not (keep_input or kept or self._external(block))
         has_output = recomputes and self._ends(block)
+        if not recomputes and (casts := self.home.weight_casts(block)) and self.at.first:
+            self.at.compute("", COMPUTE, casts)
 
         def write() -> None:
             for index, step in enumerate(steps):
@@ -237,6 +239,8 @@ class StagePassWriter:
     def backward(self, *, inputs: bool, weights: bool) -> None:
         """All blocks in reverse: input steps, weight steps or both."""
         at, plan = self.at, self.plan
+        if self.home.holds_output(self.chunk) and self.groups[-1].checkpoint:
+            self._again |= {self.chunk.blocks[-1]}
         for block in self.chunk.blocks:
             self._declare(block)
         label = SlotKind.FULL_BACKWARD if inputs and weights else SlotKind.BACKWARD_INPUT if inputs else SlotKind.BACKWARD_WEIGHT
@@ -261,9 +265,22 @@ class StagePassWriter:
                 if weights:
                     self._leave(block, backward=True)
                 self.host.end_block()
+        if inputs and self.home.holds_output(self.chunk):
+            last = self.chunk.blocks[-1]
+            size = self.tape(last).tensors["output"].bytes
+            at.compute("", COMPUTE, (), frees=[at.tensor(f"{self._mark}x{last + 1}", size, "activations", per_micro_batch=True)])
         if weights:
             self.sharding.pass_ends(at, backward=True)
+            if self._is_last and plan.runtime.train_metrics:
+                self._metrics()
             self._drop_pass()
+
+    def _metrics(self) -> None:
+        """The trainer's metrics of the logits."""
+        kernels, size = self.home.metrics(self.partial)
+        tensor = self.at.tensor(f"{self._mark}metric", size, "temporaries", per_micro_batch=True)
+        self.at.label(f"metrics{self.stage}", COMPUTE)
+        self.at.compute("", COMPUTE, kernels, allocates=[tensor], frees=[tensor])
 
     def _unwanted(self, block: int) -> bool:
         """Nobody takes the gradient of the block's input: there is no block before it, or that one wants none."""

@@ -10,15 +10,18 @@ from dataclasses import replace
 from functools import lru_cache
 from math import fsum
 
-from parsim.kernel import Attention, Gemm, Kernel
+from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.attention import AttentionCore
 from parsim.model.flops import Again
 from parsim.model.liveness import tape
+from parsim.model.loss import Loss
+from parsim.model.model import Block
 from parsim.model.tape import Step, Tape
+from parsim.model.weight_casts import weight_casts
 from parsim.parallel.hooks import Weight
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.schedules.classic import weight_versions
-from parsim.parallel.stages import Group, checkpoint_groups
+from parsim.parallel.stages import Group, checkpoint_groups, selected
 from parsim.program.block_templates import BlockTemplates, BlockTensors
 from parsim.program.host import Floor
 from parsim.program.pass_builder import PassBuilder, TensorTable
@@ -45,6 +48,7 @@ class PipelineRank:
         self.floors: dict[Hashable, Floor] = {}
         """of blocks with the same tape, by way and by what of backward is run"""
         self._tapes: dict[tuple[int, bool], Tape] = {}
+        self._weight_casts: dict[Block, tuple[Kernel, ...]] = {}
         self._groups: dict[int, tuple[Group, ...]] = {}
         self._of_operator: dict[tuple[int, str], tuple[tuple[Weight, ...], tuple[Weight, ...]]] = {}
         self._used_workspaces: set[str] = set()
@@ -95,8 +99,7 @@ class PipelineRank:
         """The tape of a block under the plan's workload, or that of its smaller last micro-batch."""
         key = (block, partial)
         if key not in self._tapes:
-            recompute = self.plan.training.recompute
-            drop = recompute.selective if recompute.mode == "selective" else ()
+            drop = selected(self.plan.training.recompute, self.plan.model.blocks[block])
             below = any(p.trainable and not p.buffer for b in self.plan.model.blocks[:block] for p in b.parameters())
             wanted = below or self.profiled or (self._inputs_require_gradients and block > 0)
             sized, timed = self.plan.sized(partial), self.plan.timed(partial)
@@ -105,6 +108,13 @@ class PipelineRank:
                 longest = _at_mean_length(longest, tape(self.plan.model.blocks[block], timed, drop, input_gradient=wanted))
             self._tapes[key] = longest
         return self._tapes[key]
+
+    def weight_casts(self, block: int) -> tuple[Kernel, ...]:
+        """What the step's first micro-batch does to the block's weights."""
+        described = self.plan.model.blocks[block]
+        if described not in self._weight_casts:
+            self._weight_casts[described] = () if self.profiled else weight_casts(described, self.plan.workload)
+        return self._weight_casts[described]
 
     @property
     def _inputs_require_gradients(self) -> bool:
@@ -155,6 +165,18 @@ class PipelineRank:
         """The chunk's last operator needs its own output in backward (a ReLU), so sending does not release it."""
         groups = self.groups(chunk.stage)
         return self.plan.training.backward and not groups[-1].checkpoint and self.tape(chunk.blocks[-1]).output_saved
+
+    def metrics(self, partial: bool) -> tuple[list[Memory], int]:
+        """What the trainer computes from the logits behind a backward, and the largest tensors of it that live at once [B]."""
+        losses = [operator for operator in self.plan.model.blocks[-1].operators if isinstance(operator, Loss) and operator.split == "vocab"]
+        count, timed, sized = self.plan.runtime.train_metrics, self.plan.timed(partial), self.plan.sized(partial)
+        return [loss.metric(timed)[0] for loss in losses] * count, max((loss.metric(sized)[1] for loss in losses), default=0)
+
+    def holds_output(self, chunk: Chunk) -> bool:
+        """The pipeline engine, not backward, keeps what the chunk has sent, until its backward has run."""
+        sent = chunk.blocks[-1] + 1 < len(self.plan.model.blocks) and not self.plan.stays(chunk.stage)
+        engine = self.plan.runtime.holds_stage_outputs and self.plan.training.backward and not self.profiled
+        return sent and engine and not self.keeps_output(chunk)
 
     def message(self, size: int) -> int:
         """Bytes of one pipeline message of a `size`-byte activation: scattered over the tensor ranks unless already sharded."""

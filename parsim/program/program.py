@@ -24,7 +24,7 @@ COMPUTE = "compute"
 
 
 class Lane(NamedTuple):
-    """A queue of one rank: ``compute``, a communicator (``tensor``, ``data``, ``send``, ...) or a copy engine."""
+    """A queue of one rank: ``compute``, a communicator (``tensor``, ``data``, ``send``, ...), a stream beside it or a copy engine."""
 
     rank: int
     name: str
@@ -72,6 +72,8 @@ class Tensor:
     """parameters | gradients | optimizer | activations | buffers | temporaries | workspace; ``host ...`` and ``nvme ...`` are elsewhere
     than on the device"""
     per_micro_batch: bool = False
+    stream: str = ""
+    """the stream whose memory it is taken from; empty: that of compute. What one stream has freed no other one gets"""
 
 
 Effects = tuple[tuple[int, tuple[Effect, ...]], ...]

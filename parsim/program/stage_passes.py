@@ -31,6 +31,7 @@ class StagePasses(PipelineRank):
         self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], templates: BlockTemplates | None = None
     ) -> None:
         super().__init__(plan, pipeline_rank, role, clock, templates)
+        self._beginning: list[Item] = []
         self._ending: list[Item] = []
         self._templates: dict[_Template, tuple[list[Item], Hashable]] = {}
         self._written: dict[tuple[str, int, bool], list[tuple[_Template, set[str]]]] = {}
@@ -47,6 +48,7 @@ class StagePasses(PipelineRank):
             at.label("step begins", COMPUTE)
             sharding.step_begins(at)
             _extend(items, at.finish())
+        self._beginning = items
         return items
 
     def end(self) -> list[Item]:
@@ -155,7 +157,8 @@ class StagePasses(PipelineRank):
         if number is None:
             return (0, (), 0.0)
         size = self.table.rows[number].bytes
-        released = () if kind == SlotKind.FORWARD and self.keeps_output(chunk) else (number,)
+        kept = kind == SlotKind.FORWARD and (self.keeps_output(chunk) or self.holds_output(chunk))
+        released = () if kept else (number,)
         operator = self.plan.model.blocks[chunk.blocks[0]].operators[0]
         if isinstance(operator, ProfiledStage) and (operator.send or not operator.output_bytes):
             return (None, tuple(Effect(operator.send, n, allocate=False) for n in released), operator.send)
@@ -174,7 +177,7 @@ class StagePasses(PipelineRank):
 
     def work(self) -> dict[tuple[str, float], tuple[float, float]]:
         """(Op name, duration [s]) -> what its kernels compute [FLOP] and move in device memory [B], over the templates so far."""
-        written = [items for items, _ in self._templates.values()] + [self._ending]
+        written = [items for items, _ in self._templates.values()] + [self._beginning, self._ending]
         items = (item for items in written for item in items if item.duration and (item.flop or item.moved))
         return {(item.name, item.duration): (item.flop, item.moved) for item in items}
 

@@ -27,6 +27,7 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*")
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _FIELDS = re.compile(rf'(?:[^\s"]|{_QUOTED})+|"')
 _SPLITTERS = {mark: re.compile(rf'(?:[^{mark}"]|{_QUOTED})+') for mark in ",:;"}
+_TENSOR_WORD = re.compile(rf"per_micro_batch|stream=(?:[^\s\"]|{_QUOTED})+")
 _EFFECT = re.compile(r"([+-])(\d+)@(\S+)")
 
 
@@ -121,7 +122,8 @@ def _memory(rank: int, effects: Iterable[Effect]) -> str:
 
 def _tensor(tensor: Tensor) -> str:
     text = f"{_word(tensor.name)} {_word(tensor.category)} {tensor.bytes}"
-    return f"{text} per_micro_batch" if tensor.per_micro_batch else text
+    text += " per_micro_batch" if tensor.per_micro_batch else ""
+    return f"{text} stream={_word(tensor.stream)}" if tensor.stream else text
 
 
 def _word(text: str) -> str:
@@ -193,12 +195,13 @@ class _Reader:
         match fields:
             case ["tensors", rank, _]:
                 program.tensors[int(rank)] = []
-            case ["tensor", place, name, category, size, *rest] if rest in ([], ["per_micro_batch"]):
+            case ["tensor", place, name, category, size, *rest] if all(map(_TENSOR_WORD.fullmatch, rest)):
                 owner, _, row = place.partition(".")
                 table = program.tensors[int(owner)]
                 if int(row) != len(table):
                     raise ValueError(f"tensor {place} is out of order")
-                table.append(Tensor(_unquote(name), int(size), _unquote(category), bool(rest)))
+                streams = [_unquote(word.removeprefix("stream=")) for word in rest if word.startswith("stream=")]
+                table.append(Tensor(_unquote(name), int(size), _unquote(category), "per_micro_batch" in rest, *streams))
             case ["resident", rank, *rows]:
                 program.resident[int(rank)] = tuple(_numbers("".join(rows)))
             case ["slots", rank, *slots]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Factors = tuple[float, float]
@@ -14,8 +14,8 @@ class Confidence:
     """Bands as factors of the prediction: measured / predicted of runs like this one lies between them in 80 % of cases."""
 
     status: str = "unvalidated"
-    """validated: measured runs are close in GPUs and size; interpolated: same GPU and kind of strategy, farther away;
-    unvalidated: nothing like it was measured"""
+    """validated: at least five published runs of one family with the same GPU, type of products and kind of strategy, off by at most 10 %
+    in the mean where nothing was fitted to that family; interpolated: published runs on the same GPU; unvalidated: none"""
     step: Factors | None = None
     memory: Factors | None = None
     step_ratio: float = 1.0
@@ -23,6 +23,14 @@ class Confidence:
     memory_ratio: float = 1.0
     basis: str | None = None
     """what the bands rest on, in words"""
+    rows: int = 0
+    """published runs with the same GPU, type of products and kind of strategy"""
+    sources: tuple[str, ...] = ()
+    """where they were published"""
+    left_out_error: float | None = None
+    """mean error of their families, each predicted with nothing fitted to it; None without such runs"""
+    features: Mapping[str, Any] = field(default_factory=dict)
+    """what makes the run like others: GPU, architecture, stack, precision, kind of strategy, GPUs, parameters"""
     nearest: tuple[Mapping[str, Any], ...] = ()
     """measured rows, the nearest first: id, source, error, what differs"""
 
@@ -42,6 +50,10 @@ class Confidence:
             "step_time_s": None if step is None else list(step),
             "peak_bytes": None if peak is None else list(peak),
             "basis": self.basis,
+            "rows": self.rows,
+            "sources": list(self.sources),
+            "left_out_error": self.left_out_error,
+            "features": dict(self.features),
             "nearest": [dict(row) for row in self.nearest],
         }
 

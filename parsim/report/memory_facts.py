@@ -19,6 +19,7 @@ from parsim.parallel.groups import OFFLOAD
 from parsim.parallel.hooks import Weight
 from parsim.parallel.optimizer import state_bytes, weight_bytes
 from parsim.parallel.plan import Chunk, Plan
+from parsim.parallel.tensor_overlap import user_buffer_bytes
 from parsim.report.measured import AT_PEAK, DeviceMemory, HostMemory, MemoryCurve, MemoryFacts
 from parsim.report.simulated import Hardware, Run
 from parsim.simulation.ledger import Ledger, MemoryTimeline
@@ -44,7 +45,7 @@ def memory_of(run: Run, hardware: Hardware, *, reserve: int, bytes_per_parameter
     For the other classes the replay leaves periods out of long steps, see `parsim.simulation.replay.repeats`.
     """
     plan = run.plan
-    classes = _Classes(run)
+    classes = _Classes(run, capacity_of(run, hardware))
     devices = dict(classes.devices(classes.ranks, whole=False))
     usable = capacity_of(run, hardware) - reserve
     decisive = _decisive(devices.values(), usable, CLOSE * (usable + reserve))
@@ -74,16 +75,18 @@ def overfull(run: Run, hardware: Hardware, reserve: int) -> bool:
     The allocator reserves at least the blocks that are live, and each is at least its tensor rounded up to 512 B: what the
     ledger adds up. The opposite must be replayed: tensors may fit where the segments that hold them do not.
     """
-    classes = _Classes(run)
-    usable = capacity_of(run, hardware) - reserve
+    capacity = capacity_of(run, hardware)
+    classes, usable = _Classes(run, capacity), capacity - reserve
     return any(classes.ledger.measure(rank).peak + sum(classes.fixed(rank)) > usable for rank in classes.ranks)
 
 
 class _Classes:
     """The classes of ranks of one run, each by its representative."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, capacity: int) -> None:
         self.run = run
+        self.capacity = capacity
+        """what the driver reports on the smallest device [B]: where it is reached, the allocator gives back segments that are free"""
         self.joined = communicators(run)
         mesh = run.plan.mesh
         representatives = set(run.classes.represents.values())
@@ -93,8 +96,9 @@ class _Classes:
 
     def fixed(self, rank: int) -> tuple[int, int]:
         """What lies outside the allocator: context and overhead, buffers of communicators [B]."""
-        runtime = self.run.plan.runtime
-        return runtime.context + runtime.overhead, _buffers(runtime.communicators, self.joined.get(rank, 0))
+        plan, runtime = self.run.plan, self.run.plan.runtime
+        buffers = user_buffer_bytes(plan.workload, plan.model.hidden, plan.parallelism.tensor)
+        return runtime.context + runtime.overhead, _buffers(runtime.communicators, self.joined.get(rank, 0)) + buffers
 
     def devices(self, ranks: Iterable[int], *, whole: bool) -> Iterator[tuple[int, DeviceMemory]]:
         """The memory of each, every event replayed if `whole`. Ranks that do the same at different times are replayed once."""
@@ -102,7 +106,8 @@ class _Classes:
         for rank in ranks:
             curve = self.ledger.measure(rank)
             if plain is None or played is None or curve.delta is not plain.delta:
-                plain, played = curve, curve.replayed(self.run.plan.runtime.allocator, whole=whole)
+                room = self.capacity - sum(self.fixed(rank))
+                plain, played = curve, curve.replayed(self.run.plan.runtime.allocator, room, whole=whole)
             drawn = None if played.replay is None else partial(self._drawn, rank, played.replay)
             yield rank, _device(self.run, played.at_other_times(curve), self.fixed(rank), drawn)
 
@@ -169,15 +174,22 @@ def _gathered(weight: Weight, plan: Plan) -> int:
 
 
 def communicators(run: Run) -> dict[int, int]:
-    """How many communicators each simulated rank belongs to: one per group of its collectives, one for all its sends."""
+    """How many communicators each simulated rank belongs to: one per group of its collectives, the default group of all ranks (barriers,
+    the norm of the gradients), and for its sends one of its pipeline, or one per neighbour.
+
+    PyTorch makes a communicator for every pair of ranks that sends alone and uses the group's for sends in a batch
+    (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, pointToPoint: getKeySendRecv). Megatron-LM sends in batches
+    (megatron/core/pipeline_parallel/p2p_communication.py, batch_isend_irecv), DeepSpeed does not (runtime/pipe/p2p.py).
+    """
+    pairs, ranks = run.plan.runtime.sends_alone, run.plan.mesh.ranks
     groups: dict[int, set[tuple[int, ...]]] = {}
     for op in run.trace.columns.examples:
         collective = op.collective
         if collective is None or collective.axis == OFFLOAD:
             continue
         for lane in op.lanes:
-            groups.setdefault(lane.rank, set()).add(() if collective.kind == "send" else collective.group)
-    return {rank: len(joined) for rank, joined in groups.items()}
+            groups.setdefault(lane.rank, set()).add(() if collective.kind == "send" and not pairs else tuple(sorted(collective.group)))
+    return {rank: len(joined) + all(len(group) < ranks for group in joined) for rank, joined in groups.items()}
 
 
 def _device(run: Run, curve: MemoryTimeline, fixed: tuple[int, int], drawn: Callable[[], MemoryCurve] | None) -> DeviceMemory:

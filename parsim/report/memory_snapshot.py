@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PROTOCOL = 4
 BASE = 0x7F00_0000_0000
 """added to addresses, so that they look like those of a device"""
-STREAM = 0
+COMPUTE_STREAM = 0
 _NO_FRAMES: list[dict[str, Any]] = []
 
 
@@ -60,7 +60,8 @@ def memory_snapshot(report: Metrics, rank: int) -> dict[str, Any]:
         key = keys.setdefault((tensor, int(curve.instance[row])), len(keys))
         events.append((key, curve.tensors[tensor].bytes * (1 if curve.delta[row] > 0 else -1)))
     mode = report.measured.profiled.allocator
-    done = history(events, mode)
+    streams = [] if curve.streams is None else curve.streams[rows].tolist()
+    done = history(events, mode, streams)
     facts = _EventFacts(report, curve, rows, events)
     entries = _entries(done, facts, _room(report, rank))
     return {
@@ -104,6 +105,10 @@ class _EventFacts:
     def category(self, event: int) -> str:
         return self.curve.tensors[int(self.curve.tensor[self.rows[event]])].category
 
+    def stream(self, event: int) -> int:
+        """Number of the stream that the tensor is taken from."""
+        return COMPUTE_STREAM if self.curve.streams is None else int(self.curve.streams[self.rows[event]])
+
     def requested(self, event: int) -> int:
         """Size of the tensor before the allocator rounds it up [B]."""
         return abs(self.events[event][1])
@@ -133,11 +138,11 @@ def _entries(done: History, facts: _EventFacts, room: int | None) -> list[dict[s
     for step in done.steps:
         event = step.event
         time, category = facts.time(event), facts.category(event)
-        entry: dict[str, Any] = {"addr": BASE + step.address, "size": step.size, "stream": STREAM, "time_us": time}
+        entry: dict[str, Any] = {"addr": BASE + step.address, "size": step.size, "stream": facts.stream(event), "time_us": time}
         if step.action in ("segment_alloc", "segment_map"):
             if room is not None and reserved <= room < reserved + step.size:
-                oom = {"action": "oom", "device_free": room - reserved, "size": step.size, "stream": STREAM, "time_us": time}
-                entries.append(oom | {"frames": facts.frames(event)})
+                oom = {"action": "oom", "device_free": room - reserved, "size": step.size, "stream": facts.stream(event)}
+                entries.append(oom | {"time_us": time, "frames": facts.frames(event)})
             reserved += step.size
         elif step.action == "segment_free":
             reserved -= step.size
@@ -150,7 +155,8 @@ def _entries(done: History, facts: _EventFacts, room: int | None) -> list[dict[s
         actions = ("free_requested", "free_completed") if step.action == "free" else (step.action,)
         entries += [{"action": action, **entry} for action in actions]
     last = entries[-1]["time_us"] if entries else 0
-    end = {"action": "snapshot", "addr": 0, "size": 0, "stream": STREAM, "time_us": last, "frames": _NO_FRAMES, "category": "unknown"}
+    end = {"action": "snapshot", "addr": 0, "size": 0, "stream": COMPUTE_STREAM, "time_us": last, "frames": _NO_FRAMES}
+    end["category"] = "unknown"
     return [*entries, end]
 
 
@@ -180,7 +186,7 @@ def _segments(done: History, facts: _EventFacts, *, expandable: bool) -> list[di
                 "allocated_size": allocated,
                 "active_size": allocated,
                 "requested_size": sum(int(part["requested_size"]) for part in live),
-                "stream": STREAM,
+                "stream": segment.stream,
                 "segment_type": "small" if segment.small else "large",
                 "segment_pool_id": (0, 0),
                 "is_expandable": expandable,

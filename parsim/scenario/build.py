@@ -14,7 +14,9 @@ from parsim.parallel.settings import Offload, Runtime, Training
 from parsim.scenario.batch import counting_findings, resolve_batch, steps_to_train
 from parsim.scenario.built import Built
 from parsim.scenario.cluster import background_traffic, collective_settings, machine_findings
+from parsim.scenario.effects import effects_of
 from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
+from parsim.scenario.low_precision import quantised
 from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.pricing import Pricing, pricing
 from parsim.scenario.recipe import (
@@ -22,6 +24,8 @@ from parsim.scenario.recipe import (
     attention_kernel,
     chunk_findings,
     keep_findings,
+    logits_reason,
+    metric_findings,
     optimizer_settings,
     precision_findings,
     preset_for,
@@ -30,7 +34,15 @@ from parsim.scenario.references import folder, lookup, model_tree, topology_docu
 from parsim.scenario.scenario import Scenario
 from parsim.scenario.software import Assumption, Profile, automatic, blocking_findings, read_profile, runtime_of
 from parsim.scenario.sold import oversold_warning
-from parsim.scenario.strategy import accumulation, overlap_warnings, parallelism, with_schedule
+from parsim.scenario.strategy import (
+    accumulation,
+    fsdp_version,
+    overlap_warnings,
+    parallelism,
+    parameter_gather,
+    tensor_overlap,
+    with_schedule,
+)
 
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
@@ -96,17 +108,22 @@ class Builder:
             self._fail(
                 TopologyError, [Finding(text, "cluster.topology", None, "use cluster.gpus or cluster.placement to keep to one kind")]
             )
+        split = self._overlapping(split, profile)
         self.warnings += overlap_warnings(split, devices)
+        padded = self._padded(whole, profile)
         precision = self._precision(profile, devices)
         placed = split
         recipe = self._try(lambda: self._finetune(precision))
-        model = (self._try(lambda: self._finetuned(whole, recipe)) if recipe is not None else None) or whole
+        model = (self._try(lambda: self._finetuned(padded, recipe)) if recipe is not None else None) or padded
         training = self._try(lambda: self._training(model, profile, precision, devices, placed.data.size))
         if training is not None:
             micro_batches = training[0].micro_batches
             split = self._try(lambda: with_schedule(placed, self.scenario, micro_batches))
             if split is not None:
-                split = self._accumulating(split, training[0], profile)
+                split = self._version(self._accumulating(split, training[0], profile), profile)
+        no_logits = logits_reason(model, self.settings.training, placed.tensor.size)
+        if findings := metric_findings(self.settings.software, no_logits):
+            self._fail(PlanError, findings)
         if findings := counting_findings(self.settings, model):
             self._fail(ModelError, findings)
         if findings := blocking_findings(self.settings.software.host, placed):
@@ -114,6 +131,8 @@ class Builder:
         self._stop()
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
+        wanted, strategy = self.settings.software.effects, split.data.strategy
+        effects = effects_of(wanted, devices[0], profile.name, strategy, self.assumptions)
         economics = self._priced(pricing(self.settings, cluster, gpus, model, training[0], placed.data.size))
         return Built(
             scenario=self.scenario,
@@ -121,7 +140,8 @@ class Builder:
             cluster=cluster,
             training=replace(training[0], finetune=recipe),
             parallelism=split,
-            runtime=self._runtime(profile, devices),
+            runtime=effects.on_runtime(self._runtime(profile, devices, logits=not no_logits)),
+            effects=effects,
             gpus=gpus,
             slow={slow.rank: slow.speed for slow in self.settings.variability.slow},
             batch_arithmetic=training[1],
@@ -230,7 +250,19 @@ class Builder:
 
     # the model
 
-    def _model(self) -> Model:
+    def _padded(self, model: Model, profile: Profile) -> Model:
+        """The model with the vocabulary that the stack pads, where the scenario leaves that to it."""
+        divisor = profile.vocabulary_divisor
+        if not model.vocabulary or not divisor or model.facts.get("vocab_divisible_by"):
+            return model
+        padded = self._model(divisor)
+        if padded.vocabulary_padded != model.vocabulary:
+            value = f"{model.vocabulary:,} rows padded to {padded.vocabulary_padded:,}"
+            self.assumptions.append(profile.assumption("vocabulary_padding", value, "vocabulary.divisible_by"))
+        return padded
+
+    def _model(self, divisor: int = 0) -> Model:
+        """The model; its vocabulary is padded as it says itself, else to a multiple of `divisor` x tensor size."""
         from parsim.model.catalogue import build_model
 
         settings = self.settings
@@ -242,6 +274,7 @@ class Builder:
             base_lookup=lookup("models", beside),
             tensor=settings.parallel.tensor.size,
             loss=settings.training.loss.kind,
+            divisor=divisor,
         )
         if isinstance(tree.get("input"), dict):
             self.input_dtype = str(tree["input"].get("dtype", ""))
@@ -294,7 +327,9 @@ class Builder:
         if precision.matmul == "fp8" and wanted.keep is None:
             self.assumptions.append(profile.assumption("fp8_keep", ", ".join(precision.keep), "fp8.keep"))
         problems = precision_findings(precision, devices)
-        if problems:
+        strategy = self.settings.parallel.data.strategy
+        precision, refused = quantised(precision, wanted, profile, devices, strategy, self.assumptions)
+        if problems := problems or refused:
             self._fail(PlanError, problems)
         return precision
 
@@ -304,15 +339,16 @@ class Builder:
         section = self.settings.training
         problems: list[Finding] = []
         attention = section.attention
+        order, key = profile.attention_order(devices)
         if not model.heads:
             if attention != "auto":
                 problems = [Finding(f"{model.name} has no attention", "training.attention", attention, "leave it out")]
             attention = "eager"
         elif attention == "auto":
-            attention = attention_kernel(profile.attention, devices, precision, model.head_dim)
-            self.assumptions.append(profile.assumption("attention", attention, "attention.order"))
+            attention = attention_kernel(order, devices, precision, model.head_dim)
+            self.assumptions.append(profile.assumption("attention", attention, key))
         else:
-            problems = attention_findings(attention, profile.attention, devices, precision, model)
+            problems = attention_findings(attention, order, devices, precision, model)
         problems += keep_findings(section.precision.keep, precision, model, attention)
         if problems:
             self._fail(PlanError, problems)
@@ -344,6 +380,7 @@ class Builder:
             optimizer=optimizer_settings(section.optimizer, profile, self.assumptions),
             loss=section.loss.kind,
             loss_kernel=self._loss_kernel(model, profile),
+            holds_logits=profile.holds_logits if section.loss.hold_logits == "auto" else bool(section.loss.hold_logits),
             loss_chunks=section.loss.chunks,
             dropout=dropout,
             attention=attention,
@@ -379,9 +416,13 @@ class Builder:
             return kernel
         if not model.vocabulary:
             return "eager"
-        if self.settings.parallel.tensor.size > 1 and profile.loss != "vocab-parallel":
+        if self.settings.parallel.tensor.size > 1 and not profile.loss.startswith("vocab-parallel"):
             self._assume("loss_kernel", "vocab-parallel", "the logits are sharded over the tensor-parallel ranks", "parallel.tensor.size")
             return "vocab-parallel"
+        fusion = self.settings.software.fusion
+        if profile.loss == "eager" and (profile.fusion if fusion == "auto" else fusion) == "compiled":
+            self._assume("loss_kernel", "compiled", "torch.compile is applied to the loss as well as to the layers", "software.fusion")
+            return "compiled"
         self.assumptions.append(profile.assumption("loss_kernel", profile.loss, "kernels.loss"))
         return profile.loss
 
@@ -393,5 +434,21 @@ class Builder:
         self.assumptions += [record] if record is not None else []
         return replace(split, data=replace(split.data, accumulate=found))
 
-    def _runtime(self, profile: Profile, devices: list[Device]) -> Runtime:
-        return runtime_of(self.settings.software, profile, devices, self.devices, self.assumptions)
+    def _overlapping(self, split: Parallelism, profile: Profile) -> Parallelism:
+        """The strategy with what runs beside tensor parallelism's collectives and beside gathers of stepped parameters."""
+        parallel, blocking = self.settings.parallel, self.settings.software.host.blocking
+        found, record = tensor_overlap(parallel.tensor, blocking=blocking, profile=profile)
+        gathers, other = parameter_gather(parallel.data, split, blocking=blocking, profile=profile)
+        self.assumptions += [one for one in (record, other) if one is not None]
+        return replace(split, tensor=replace(split.tensor, overlap=found), data=replace(split.data, overlap_gather=gathers))
+
+    def _version(self, split: Parallelism, profile: Profile) -> Parallelism:
+        """The strategy with its version of FSDP, where the scenario leaves that to the stack."""
+        if self.settings.parallel.data.fsdp_version != "auto":
+            return split
+        found, record = fsdp_version(split, profile)
+        self.assumptions += [record] if record is not None else []
+        return replace(split, data=replace(split.data, fsdp_version=found))
+
+    def _runtime(self, profile: Profile, devices: list[Device], *, logits: bool) -> Runtime:
+        return runtime_of(self.settings.software, profile, devices, self.devices, self.assumptions, logits=logits)

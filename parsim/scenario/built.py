@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding
@@ -11,6 +11,7 @@ from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan, plan
 from parsim.parallel.settings import Parallelism, Runtime, Training
+from parsim.scenario.effects import Effects
 from parsim.scenario.schema import ReportSection
 from parsim.scenario.software import Assumption
 
@@ -56,6 +57,8 @@ class Built:
     """optimizer steps of the whole training; None: the scenario does not say"""
     economics: Mapping[str, Any] | None = None
     """facts for `parsim.report.economics.economics`; None: nobody asked"""
+    effects: Effects = field(default_factory=Effects)
+    """what training steps show and single kernels do not"""
     background: tuple[Background, ...] = ()
     """traffic of other jobs"""
 
@@ -75,7 +78,7 @@ def plan_of(built: Built, clock: Callable[[Kernel], float]) -> Plan:
 
 def clock_of(built: Built) -> Callable[[Kernel], float]:
     """Seconds of a kernel on the job's GPUs; the first GPU's device stands for all."""
-    device = built.cluster.device(built.gpus[0])
+    device = built.effects.on_device(built.cluster.device(built.gpus[0]))
     known: dict[Kernel, float] = {}
 
     def clock(kernel: Kernel) -> float:

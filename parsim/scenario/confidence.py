@@ -1,8 +1,9 @@
-"""Which published runs are like a scenario, and how far predictions were off there.
+"""Which published runs are like a scenario, and how far predictions that did not know their family were off there.
 
-`catalogue/published_runs.csv` is written by validation/runs/predict.py: every counted row with the error of its a priori prediction,
-and whether a parameter of that prediction came from the row's source. Runs of the same GPU and kind of strategy count; the nearest in
-number of GPUs and size of model count most.
+`catalogue/published_runs.csv` is written by validation/runs/predict.py: every scored row with the error of its prediction, by the effects
+of training that come with parsim and by effects that were fitted without the row's family. Every scenario gets a band from it: its middle
+from the former, its width from the latter. Rows count by how like they are (GPU, stack, type of matrix products, kind of strategy, size),
+families by their most alike row, so that a source of 300 rows weighs no more than one of 30; the fewer the families, the wider the band.
 """
 
 from __future__ import annotations
@@ -10,29 +11,29 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
-from statistics import median
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from parsim.model.model import parameter_count
+from parsim.scenario.effects import ARCHITECTURES
 from parsim.scenario.files import home, read_text
 
 if TYPE_CHECKING:
     from parsim.scenario.built import Built
 
-CLOSE = 1.0
-"""octaves in GPUs or parameters up to which a run is validated by the nearest one"""
-_FAR = 4.0
-"""octaves beyond which measured runs say nothing"""
-_COUNT = 24
-_LEAST = 8
 SHARE = 0.8
 """of measured runs that the band should cover"""
+APART = {"gpu": 0.5, "architecture": 1.0, "stack": 0.7, "precision": 0.7, "strategy": 0.7, "octave": 0.12}
+"""how much farther apart two runs are for each thing that differs, and for each octave in GPUs and in parameters; a run counts
+exp(-distance)"""
+VALIDATED_ROWS, VALIDATED_ERROR = 5, 0.10
+"""rows of one family with the same GPU, type of products and kind of strategy, and their mean error, from which a scenario is validated"""
 _WORDS = {
     "data": "replicated states", "sharded": "sharded states", "model": "tensor or pipeline parallelism",
-    "both": "sharded states and tensor or pipeline parallelism",
+    "both": "sharded states and tensor or pipeline parallelism", "own": "a strategy of one's own",
 }  # fmt: skip
 
 
@@ -42,14 +43,26 @@ class Features:
 
     gpu: str
     """name of the device"""
-    family: str
+    architecture: str
+    """key of `ARCHITECTURES`; empty: none of them"""
+    stack: str
+    """software profile"""
+    precision: str
+    """type of matrix products"""
+    strategy: str
     """data | sharded | model | both: replicas, sharded states (ZeRO-3, FSDP), tensor or pipeline parallelism, the last two together"""
     gpus: int
     parameters: float
 
     def distance(self, other: Features) -> float:
-        """Octaves between two runs: the larger of those in GPUs and in parameters."""
-        return max(abs(math.log2(self.gpus / other.gpus)), abs(math.log2(self.parameters / other.parameters)))
+        """How unlike two runs are, by `APART`."""
+        octaves = abs(math.log2(self.gpus / other.gpus)) + abs(math.log2(self.parameters / other.parameters))
+        named = ("gpu", "architecture", "stack", "precision", "strategy")
+        return math.fsum([*(APART[name] for name in named if getattr(self, name) != getattr(other, name)), APART["octave"] * octaves])
+
+    def same_kind(self, other: Features) -> bool:
+        """The same GPU, type of products and kind of strategy."""
+        return (self.gpu, self.precision, self.strategy) == (other.gpu, other.precision, other.strategy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +71,43 @@ class KnownRun:
 
     id: str
     source: str
+    family: str
     features: Features
     step_error: float | None
+    """with effects fitted without the family"""
+    calibrated_error: float | None
+    """with the effects that come with parsim"""
     memory_error: float | None
-    fitted: bool = False
-    """a parameter of the prediction was fitted to, or chosen by, runs of the same source"""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Measured / predicted of runs like a scenario: quantiles 10 and 90, and the median."""
+
+    low: float
+    middle: float
+    high: float
+
+
+def architecture(capability: float) -> str:
+    """The name of a GPU's architecture by its compute capability; empty for others."""
+    return next((name for name, (low, high) in ARCHITECTURES.items() if low <= capability < high), "")
 
 
 def features(built: Built) -> Features:
     """Those of a scenario."""
     split = built.parallelism
-    family = "data"
+    strategy = "data"
     if split.data.strategy in ("zero3", "fsdp", "hsdp"):
-        family = "sharded"
+        strategy = "sharded"
     if split.data.custom is not None:
-        family = "own"
+        strategy = "own"
     elif split.tensor.size > 1 or split.pipeline.size > 1:
-        family = "both" if family == "sharded" else "model"
-    return Features(built.cluster.device(built.gpus[0]).name, family, built.used_gpus, float(max(1, parameter_count(built.model))))
+        strategy = "both" if strategy == "sharded" else "model"
+    device = built.cluster.device(built.gpus[0])
+    parameters = float(max(1, parameter_count(built.model)))
+    names = (device.name, architecture(device.compute_capability), built.runtime.profile, built.training.precision.matmul, strategy)
+    return Features(*names, built.used_gpus, parameters)
 
 
 @cache
@@ -85,104 +117,115 @@ def known_runs() -> tuple[KnownRun, ...]:
     if not path.exists():
         return ()
     rows = csv.DictReader(io.StringIO(read_text(path)))
-    return tuple(
-        KnownRun(
-            row["id"], row["source"], Features(row["gpu"], row["family"], int(row["gpus"]), float(row["parameters"])),
-            _number(row["step_error"]), _number(row["memory_error"]),
-            bool(row["fitted"]),
-        )
-        for row in rows
-    )  # fmt: skip
+    return tuple(_known(row) for row in rows)
+
+
+def _known(row: Mapping[str, str]) -> KnownRun:
+    features_of = Features(
+        row["gpu"], row["architecture"], row["stack"], row["precision"], row["strategy"], int(row["gpus"]), float(row["parameters"])
+    )
+    errors = (_number(row[name]) for name in ("step_error", "calibrated_error", "memory_error"))
+    return KnownRun(row["id"], row["source"], row["family"], features_of, *errors)
 
 
 def _number(text: str) -> float | None:
     return float(text) if text else None
 
 
-def _alike(wanted: Features, run: KnownRun) -> bool:
-    return (run.features.gpu, run.features.family) == (wanted.gpu, wanted.family)
+def weights(wanted: Features, runs: Sequence[KnownRun]) -> list[float]:
+    """How much each run says about a scenario: a family counts by its most alike run, and its rows share that by how like they are."""
+    alike = [math.exp(-wanted.distance(run.features)) for run in runs]
+    nearest: dict[str, float] = {}
+    total: dict[str, float] = {}
+    for run, share in zip(runs, alike, strict=True):
+        nearest[run.family] = max(nearest.get(run.family, 0.0), share)
+        total[run.family] = total.get(run.family, 0.0) + share
+    return [share * nearest[run.family] / total[run.family] for run, share in zip(runs, alike, strict=True)]
 
 
-def like(wanted: Features, runs: Sequence[KnownRun]) -> list[tuple[float, KnownRun]]:
-    """(distance, run) of the runs on the same GPU with the same kind of strategy, the nearest first."""
-    same = [(wanted.distance(run.features), run) for run in runs if _alike(wanted, run)]
-    return sorted((entry for entry in same if entry[0] <= _FAR), key=lambda entry: (entry[0], entry[1].id))
+def band(wanted: Features, runs: Sequence[KnownRun], errors: Sequence[float], middles: Sequence[float]) -> Band | None:
+    """The band of a scenario from the errors of runs; None without any.
 
-
-def band(errors: Sequence[float]) -> tuple[float, float] | None:
-    """Factors of a prediction between which `SHARE` of the measurements lay; None for too few.
-
-    Ranks (n + 1) q of the ratios measured / predicted, as a prediction interval for one more run has it (Hahn and Meeker,
-    "Statistical Intervals", section 5.2).
+    The middle is the weighted median of log(measured / predicted) by `middles`, errors of the predictions that a user gets. The
+    weighted quantiles of `errors`, of predictions that did not know the run's family, say how far from their own median the truth may
+    be, times 1 + 1/n with n = (sum of the families' weights)^2 / sum of their squares (Kish's effective number): with one family alone
+    its spread says half of what another family will show.
     """
-    if len(errors) < _LEAST:
+    if not runs:
         return None
-    ratios = sorted(1.0 / (1.0 + error) for error in errors)
-    low, high = ((len(ratios) + 1) * quantile - 1 for quantile in ((1 - SHARE) / 2, (1 + SHARE) / 2))
-    return _between(ratios, low), _between(ratios, high)
+    share = weights(wanted, runs)
+    family: dict[str, float] = {}
+    for run, one in zip(runs, share, strict=True):
+        family[run.family] = family.get(run.family, 0.0) + one
+    wider = 1.0 + math.fsum(one * one for one in family.values()) / math.fsum(family.values()) ** 2
+    middle = _quantile(middles, share, 0.5)
+    low, median, high = (_quantile(errors, share, place) for place in ((1 - SHARE) / 2, 0.5, (1 + SHARE) / 2))
+    return Band(math.exp(middle + wider * (low - median)), math.exp(middle), math.exp(middle + wider * (high - median)))
 
 
-def middle(errors: Sequence[float]) -> float:
-    """The median of measured / predicted, by which an estimate multiplies a prediction; 1 where there is no `band`."""
-    return 1.0 if band(errors) is None else median(1.0 / (1.0 + error) for error in errors)
-
-
-def _between(ordered: Sequence[float], place: float) -> float:
-    place = min(max(place, 0.0), len(ordered) - 1.0)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+def _quantile(errors: Sequence[float], share: Sequence[float], place: float) -> float:
+    """The log(measured / predicted) below which `place` of the weight lies, half of each value's own on either side; linear between."""
+    ordered = sorted((-math.log1p(error), one) for error, one in zip(errors, share, strict=True))
+    total = math.fsum(weight for _, weight in ordered)
+    passed, before = 0.0, None
+    for value, weight in ordered:
+        middle = (passed + weight / 2) / total
+        if middle >= place:
+            if before is None:
+                return value
+            return before[1] + (place - before[0]) / (middle - before[0]) * (value - before[1])
+        before = (middle, value)
+        passed += weight
+    return ordered[-1][0]
 
 
 def confidence(built: Built) -> dict[str, Any]:
     """The fields of `parsim.report.estimate.Confidence` for a scenario."""
-    return confidence_of(features(built), known_runs())
+    wanted = features(built)
+    return {**confidence_of(wanted, known_runs()), "features": asdict(wanted)}
 
 
 def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
-    """The same for features and runs."""
-    near = like(wanted, runs)
-    steps = [run.step_error for _, run in near if run.step_error is not None][:_COUNT]
-    peaks = [run.memory_error for _, run in near if run.memory_error is not None][:_COUNT]
-    step, memory = band(steps), band(peaks)
-    if step is None:
-        return _apart(wanted, runs) if wanted.family == "both" else {}
-    words = _WORDS[wanted.family]
-    used = [run for _, run in near if run.step_error is not None][:_COUNT]
-    count = sum(run.fitted for run in used)
-    free = "nothing was fitted to them" if not count else f"parameters of the prediction were fitted to the sources of {count} of them"
+    """The same for features and runs; empty without runs."""
+    timed = [run for run in runs if run.step_error is not None]
+    if not timed:
+        return {}
+    filled = [run for run in runs if run.memory_error is not None]
+    step = band(wanted, timed, [run.step_error or 0.0 for run in timed], [run.calibrated_error or 0.0 for run in timed])
+    peaks = [run.memory_error or 0.0 for run in filled]
+    memory = band(wanted, filled, peaks, peaks)
+    kind = [run for run in timed if wanted.same_kind(run.features)]
+    errors = {
+        name: [abs(run.step_error or 0.0) for run in kind if run.family == name] for name in dict.fromkeys(run.family for run in kind)
+    }
+    stood = [name for name, found in errors.items() if len(found) >= VALIDATED_ROWS and fmean(found) <= VALIDATED_ERROR]
+    near = sorted(timed, key=lambda run: (wanted.distance(run.features), run.id))
     return {
-        "status": "validated" if near[0][0] <= CLOSE else "interpolated",
-        "step": step,
-        "memory": memory,
-        "step_ratio": middle(steps),
-        "memory_ratio": middle(peaks),
-        "basis": f"{100 * SHARE:.0f} % of the {len(steps)} nearest published runs on {wanted.gpu} with {words}; {free}",
-        "nearest": tuple(_near(wanted, run) for _, run in near[:5]),
+        "status": "validated" if stood else "interpolated" if any(run.features.gpu == wanted.gpu for run in timed) else "unvalidated",
+        "step": None if step is None else (step.low, step.high),
+        "memory": None if memory is None else (memory.low, memory.high),
+        "step_ratio": 1.0 if step is None else step.middle,
+        "memory_ratio": 1.0 if memory is None else memory.middle,
+        "rows": len(kind),
+        "sources": tuple(dict.fromkeys(run.source for run in kind)),
+        "left_out_error": fmean(fmean(found) for found in errors.values()) if errors else None,
+        "basis": _basis(wanted, kind, errors),
+        "nearest": tuple(_near(wanted, run) for run in near[:5]),
     }
 
 
-def _apart(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
-    """What runs with one half of such a strategy say, in words: neither is a band for both halves together."""
-    parts = []
-    for family in ("sharded", "model"):
-        half = replace(wanted, family=family)
-        same = sorted((half.distance(run.features), run.id, run) for run in runs if _alike(half, run) and run.step_error is not None)
-        near = [run for *_, run in same[:_COUNT]]
-        if factors := band([run.step_error for run in near if run.step_error is not None]):
-            gpus = [run.features.gpus for run in near]
-            where = f"{len(near)} runs on {min(gpus)} to {max(gpus)} GPUs"
-            parts.append(f"{factors[0]:.2f} to {factors[1]:.2f} with {_WORDS[family]} alone ({where})")
-    if not parts:
-        return {}
-    taken = f"measured over predicted, {100 * SHARE:.0f} % of runs: {', '.join(parts)}"
-    return {"basis": f"no published run on {wanted.gpu} has {_WORDS['both']}; {taken}"}
+def _basis(wanted: Features, kind: Sequence[KnownRun], errors: Mapping[str, Sequence[float]]) -> str:
+    words = f"on {wanted.gpu} with {_WORDS[wanted.strategy]} and {wanted.precision} products"
+    if not kind:
+        return f"no published run {words}; the band comes from less alike ones"
+    off = 100 * fmean(fmean(found) for found in errors.values())
+    many = f"{len(kind)} published run{'s' if len(kind) > 1 else ''}"
+    return f"{many} {words}, off by {off:.1f} % where nothing was fitted to their publishers; the band weighs all runs by how like they are"
 
 
 def _near(wanted: Features, run: KnownRun) -> dict[str, Any]:
-    differs: dict[str, float] = {}
-    if run.features.gpus != wanted.gpus:
-        differs["gpus"] = run.features.gpus
-    if run.features.parameters != wanted.parameters:
-        differs["parameters"] = run.features.parameters
+    differs: dict[str, Any] = {}
+    for name in ("gpu", "stack", "precision", "strategy", "gpus", "parameters"):
+        if getattr(run.features, name) != getattr(wanted, name):
+            differs[name] = getattr(run.features, name)
     return {"id": run.id, "source": run.source, "step_error": run.step_error, "memory_error": run.memory_error, "differs": differs}

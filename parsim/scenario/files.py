@@ -192,7 +192,7 @@ _SIGNS = {
     "models": ("base", "family", "model_type", "architectures", "input", "stages"),
     "topologies": ("node", "gpu", "vertices"),
     "devices": ("compute", "memory"),
-    "software": ("kernels", "precision", "attention", "accumulate", "fp8", "host", "memory"),
+    "software": ("kernels", "precision", "attention", "vocabulary", "tensor", "accumulate", "fsdp", "fp8", "host", "memory"),
     "scenarios": ("model", "cluster", "training", "parallel", "software", "extends", "study"),
 }  # fmt: skip
 """keys by which a file of a kind is told from any other; one of them is enough"""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from parsim.hardware.transfers import SHORTEST_PERIOD
+from parsim.scenario.effects import EffectsKind
 from parsim.scenario.values import Anything, Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Section, Text, Whole, shown
 
 FABRICS = ("default", "single-switch", "fat-tree", "rail-optimised", "torus", "full-mesh")
@@ -158,19 +159,24 @@ class RuntimeMemorySection(Section):
     """cuBLAS workspace of a handle; auto = the library's, by device"""
     overhead: Annotated[int, Quantity("bytes", TERABYTE)] = Field(default="0 B")  # type: ignore[assignment]
     """any other memory on every device"""
-    allocator: Annotated[str, Choice(("segments", "expandable", "exact"))] = "segments"
-    """caching allocator: segments | expandable segments | exact sizes"""
+    allocator: Annotated[str, Choice(("segments", "expandable", "exact", "auto"))] = "auto"
+    """caching allocator: segments | expandable segments | exact sizes; auto = what the stack's launcher sets, by the software profile"""
 
 
 class SoftwareSection(Section):
     """The training stack; `profile` sets every key below that is auto."""
 
     profile: Annotated[str, Text("pytorch-2")] = "auto"
-    """pytorch-2 | deepspeed | megatron-core; auto = by the parallel strategy"""
+    """pytorch-2 | deepspeed | megatron-core | nemo | ... (parsim list software), or a file; auto = by the parallel strategy"""
     fusion: Annotated[str, Choice(("auto", "eager", "compiled", "fused"))] = "auto"
     """norm and activation kernels: eager | fused (Megatron-LM, Transformer Engine) | compiled (torch.compile); auto = the profile's"""
     gradient_accumulation_fusion: Annotated[Any, Flag(("auto",))] = "auto"
     """weight gradients are added to the accumulated gradient inside the GEMM; auto = the profile's"""
+    norm: Annotated[str, Choice(("auto", "persistent", "two-pass"))] = "auto"
+    """norm kernels: persistent ones keep a row on the chip, two-pass ones read it for the statistics and again; auto = two-pass in eager
+    PyTorch, persistent where compiled, the profile's where fused"""
+    train_metrics: Annotated[Any, Whole(0, 16, ("auto",))] = "auto"
+    """metrics that the trainer computes from the logits of every micro-batch, each a cross entropy of its own; auto = the profile's"""
     host: HostSection = HostSection()
     """launch floor"""
     boundary: Annotated[float, _TIME] = Field(default="0 s")  # type: ignore[assignment]
@@ -179,6 +185,8 @@ class SoftwareSection(Section):
     """time added to every step"""
     memory: RuntimeMemorySection = RuntimeMemorySection()
     """device memory outside tensors"""
+    effects: Annotated[Any, EffectsKind()] = "published"
+    """published | none | a mapping of effects to values: what training steps show and single kernels do not"""
 
 
 class SlowSection(Section):

@@ -167,15 +167,14 @@ class _NeighbourBuilder(Builder):
         read = super()._kinds
         return self._once(("kinds", self._beyond_devices()), lambda: read(cluster, gpus))
 
-    def _model(self) -> Model:
-        settings = self.settings
-        training = settings.training
-        key = ("model", settings.parallel.tensor.size, training.loss.kind, training.sequence_length, str(training.mean_sequence_length))
+    def _model(self, divisor: int = 0) -> Model:
+        training, tensor = self.settings.training, self.settings.parallel.tensor.size
+        key = ("model", divisor, tensor, training.loss.kind, training.sequence_length, str(training.mean_sequence_length))
 
         read = super()._model
 
         def step() -> tuple[Model, str]:
-            return read(), self.input_dtype
+            return read(divisor), self.input_dtype
 
         model, self.input_dtype = self._once(key, step)
         return model
@@ -197,6 +196,6 @@ class _NeighbourBuilder(Builder):
 
         return self._once(("profile", sizes, strategy, offload, model.heads > 0), step)
 
-    def _runtime(self, profile: Profile, devices: list[Device]) -> Runtime:
+    def _runtime(self, profile: Profile, devices: list[Device], *, logits: bool) -> Runtime:
         resolve = super()._runtime
-        return self._once(("runtime", profile.name, self._beyond_devices()), lambda: resolve(profile, devices))
+        return self._once(("runtime", profile.name, self._beyond_devices(), logits), lambda: resolve(profile, devices, logits=logits))

@@ -90,8 +90,14 @@ class TensorSection(Section):
     """ranks (t)"""
     sequence_parallel: Annotated[bool, Flag()] = False
     """norms and dropout work on a shard of the tokens (Korthikanti et al. 2022)"""
-    overlap: Annotated[str, Choice(("none", "backward", "full"))] = "backward"
-    """none | backward: the gradient's all-reduce runs under the weight gradient | full"""
+    overlap: Annotated[str, Choice(("auto", "none", "backward", "full", "async"))] = "auto"
+    """none | backward: the input gradient's collective runs under the weight gradient | full: products and collectives of a layer run in
+    pieces beside each other (Transformer Engine's user buffers) | async: so does PyTorch's asynchronous tensor parallelism; auto = what
+    the software profile's stack does"""
+    overlap_splits: Annotated[int, Whole(1, 64)] = 4
+    """full: parts in which a result is computed and scattered (num_splits)"""
+    overlap_sms: Annotated[int, Whole(0, 128)] = 16
+    """full: multiprocessors that scattering takes from the product beside it (num_sm)"""
 
 
 class PipelineSection(Section):
@@ -148,8 +154,8 @@ class DataSection(Section):
     """gradients are views of the buckets (gradient_as_bucket_view)"""
     overlap_reduce: Annotated[bool, Flag()] = True
     """gradients are reduced while the backward runs"""
-    overlap_gather: Annotated[bool, Flag()] = False
-    """parameters are gathered under the next forward (sharded optimizers)"""
+    overlap_gather: Annotated[Any, Flag(("auto",))] = "auto"
+    """parameters are gathered under the next forward (sharded optimizers); auto = as the software profile's stack does"""
     accumulate: Annotated[str, Choice(("auto", "no_sync", "every"))] = "auto"
     """gradients are reduced after the last micro-batch (no_sync), or after every one (zero2 and zero3 always do); auto = what the
     software profile's stack does under the strategy"""
@@ -163,6 +169,8 @@ class DataSection(Section):
     """gathered parameters are dropped after the forward"""
     queues: Annotated[str, Choice(("shared", "separate"))] = "shared"
     """fsdp: all-gathers and reduce-scatters wait in one communicator's queue, or in two"""
+    fsdp_version: Annotated[Any, Whole(1, 2, ("auto",))] = "auto"
+    """fsdp and hsdp: 1 = FullyShardedDataParallel with flat parameters, 2 = fully_shard; auto = what the software profile's stack uses"""
 
 
 class ParallelSection(Section):

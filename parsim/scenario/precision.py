@@ -2,7 +2,8 @@
 
 Bytes of weight + gradient + master follow the accounting of ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1) for
 fp16 and bf16, PyTorch autocast (fp32 weights and gradients, cached half-precision casts of linear weights) for amp-*, and
-Megatron-LM's fp32 gradient accumulation for *-fp32grad; fp8 is Transformer Engine on bf16 weights with a cached fp8 copy.
+Megatron-LM's fp32 gradient accumulation for *-fp32grad; fp8 is bf16 weights with copies as its recipe has them
+(`parsim.model.low_precision`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from parsim.model.low_precision import RECIPES
 from parsim.parallel.optimizer import state_bytes
 from parsim.parallel.settings import KEPT, Optimizer, Precision
 from parsim.scenario.values import JsonSchema, Kind, did_you_mean, shown
@@ -25,7 +27,9 @@ WIDTHS = {
 }
 """bytes that a value of each kind may have; 0 is none"""
 MATMULS = ("fp32", "tf32", "fp16", "bf16", "fp8")
-_KEYS = ("preset", *WIDTHS, "matmul", "keep")
+_KEYS = ("preset", *WIDTHS, "matmul", "keep", "recipe")
+SHORT = {"mxfp8": {"preset": "fp8", "recipe": "mxfp8"}}
+"""words for a preset with a recipe"""
 
 
 def _preset(name: str, sizes: tuple[int, int, int], activations: int, matmul: str, *, casts: int = 0, element: int = 4) -> Precision:
@@ -64,6 +68,21 @@ _HINTS = {
 }
 
 
+_LATER = {
+    "gather": "parameters gathered in fp8 (torchao's enable_fsdp_float8_all_gather); gathers are bf16. Leave gather out",
+    "keep_layers": "first and last layers that stay bf16 (--first-last-layers-bf16). Leave keep_layers out",
+}
+"""keys that no version knows so far"""
+_RECIPE_HINTS = {
+    "nvfp4": "not supported yet: products in four bits",
+    "deepseek-v3": "not supported yet; blockwise comes nearest",
+    "dynamic": "write current (Transformer Engine) or tensorwise (torchao)",
+    "float8": "write tensorwise",
+    "block": "write blockwise",
+    "axiswise": "write rowwise",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What the user asked for: a preset (or auto) and changes to it."""
@@ -76,16 +95,27 @@ class Wanted:
         """Parts that stay bf16 under fp8; None where nobody says."""
         return dict(self.changes).get("keep")
 
+    @property
+    def recipe(self) -> str:
+        """The fp8 recipe; auto where nobody says."""
+        return str(dict(self.changes).get("recipe", "auto"))
+
 
 class PrecisionKind(Kind):
     """A preset name, auto, or a mapping of dtypes (``{gradients: fp32}``) on top of ``preset``."""
 
     def check(self, value: Any) -> Any:
+        if isinstance(value, str) and value in SHORT:
+            value = SHORT[value]
+        if isinstance(value, dict) and value.get("preset") in SHORT:
+            value = SHORT[value["preset"]] | {key: item for key, item in value.items() if key != "preset"}
         if isinstance(value, str):
             return Wanted(_known_preset(value))
         if not isinstance(value, dict):
             raise ValueError(f"{shown(value)} is not a precision; write one of {', '.join(PRESETS)}, or a mapping")
         for key in value:
+            if key in _LATER:
+                raise ValueError(f"not supported yet: {_LATER[key]}")
             if key not in _KEYS:
                 hint = did_you_mean(str(key), _KEYS) or f"known: {', '.join(_KEYS)}"
                 raise ValueError(f"unknown key {key!r} in a precision; {hint}")
@@ -94,12 +124,13 @@ class PrecisionKind(Kind):
         return Wanted(preset, changes)
 
     def json_schema(self) -> JsonSchema:
-        properties: JsonSchema = {"preset": {"enum": ["auto", *PRESETS]}}
+        properties: JsonSchema = {"preset": {"enum": ["auto", *PRESETS, *SHORT]}}
         properties |= {key: {"enum": [*_names(widths), *widths]} for key, widths in WIDTHS.items()}
         properties["matmul"] = {"enum": list(MATMULS)}
         properties["keep"] = {"type": "array", "items": {"enum": list(KEPT)}, "contains": {"const": "norm"}, "uniqueItems": True}
+        properties["recipe"] = {"enum": ["auto", *RECIPES]}
         mapping = {"type": "object", "properties": properties, "additionalProperties": False}
-        return {"anyOf": [{"enum": ["auto", *PRESETS]}, mapping]}
+        return {"anyOf": [{"enum": ["auto", *PRESETS, *SHORT]}, mapping]}
 
 
 PrecisionChoice = Annotated[Wanted, PrecisionKind()]
@@ -127,6 +158,7 @@ def resolve(wanted: Wanted, default: str, kept: tuple[str, ...] = KEPT) -> Preci
     base = PRESETS[default if wanted.preset == "auto" else wanted.preset]
     changes = dict(wanted.changes)
     stated = changes.pop("keep", kept)
+    changes.pop("recipe", None)
     precision = _changed(base, changes) if changes else base
     return replace(precision, keep=stated if precision.matmul == "fp8" else ())
 
@@ -152,7 +184,7 @@ def sum_text(precision: Precision, optimizer: Optimizer) -> str:
     """Bytes per parameter as the report prints them: ``2+2+4+8 = 16 B/parameter``."""
     sizes = state_bytes(precision, optimizer)
     parts = [sizes.weight, sizes.gradient, *([sizes.master] if sizes.master else []), sizes.optimizer]
-    casts = f" (+{precision.cached_casts} cached)" if precision.cached_casts else ""
+    casts = f" (+{precision.weight_copies:g} cached)" if precision.weight_copies else ""
     return f"{'+'.join(map(str, parts))} = {'' if sizes.exact else '~'}{sizes.total} B/parameter{casts}"
 
 
@@ -167,6 +199,11 @@ def _size(key: str, value: Any) -> Any:
     """Bytes for a dtype name or a number of bytes; the matmul type stays a name, parts that are kept stay a list."""
     if key == "keep":
         return kept_parts(value)
+    if key == "recipe":
+        if value != "auto" and value not in RECIPES:
+            hint = _RECIPE_HINTS.get(str(value), "") or did_you_mean(str(value), tuple(RECIPES)) or f"write one of {', '.join(RECIPES)}"
+            raise ValueError(f"recipe: {shown(value)} is no fp8 recipe; {hint}")
+        return value
     if key == "matmul":
         if value not in MATMULS:
             raise ValueError(f"matmul: {shown(value)} is not one of {', '.join(MATMULS)}")

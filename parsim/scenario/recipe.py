@@ -13,9 +13,10 @@ from parsim.model.loss import Loss
 from parsim.model.mixture import Router
 from parsim.model.model import Model, Operator, Workload
 from parsim.parallel.settings import Optimizer, Precision
+from parsim.scenario.machine import SoftwareSection
 from parsim.scenario.precision import HALF_SIBLING, PRESETS
 from parsim.scenario.software import Assumption, Profile
-from parsim.scenario.training import OptimizerSection
+from parsim.scenario.training import OptimizerSection, TrainingSection
 
 
 def optimizer_settings(section: OptimizerSection, profile: Profile, assumptions: list[Assumption]) -> Optimizer:
@@ -134,6 +135,26 @@ def chunk_findings(chunks: int, model: Model, tokens: int, tensor: int, context:
         message = f"not supported yet: a chunked loss on logits that are split over {tensor} tensor-parallel ranks"
         findings.append(Finding(message, path, chunks, "use chunks: 1 with kernel: vocab-parallel"))
     return findings
+
+
+def logits_reason(model: Model, training: TrainingSection, tensor: int) -> str:
+    """Why a trainer cannot compute metrics of a micro-batch's logits behind its backward; empty if it can."""
+    losses = [operator for operator in model.blocks[-1].operators if isinstance(operator, Loss)]
+    if not any(loss.split == "vocab" and loss.kind == "cross_entropy" for loss in losses):
+        return f"{model.name} has no cross-entropy over a vocabulary"
+    if not training.backward:
+        return "there is no backward pass"
+    if training.loss.chunks > 1:
+        return f"the loss is computed in {training.loss.chunks} parts, and no logits are left"
+    return f"the logits are split over {tensor} tensor-parallel ranks" if tensor > 1 else ""
+
+
+def metric_findings(software: SoftwareSection, reason: str) -> list[Finding]:
+    """A finding where metrics are asked for that cannot be computed."""
+    asked = software.train_metrics
+    if asked in ("auto", 0) or not reason:
+        return []
+    return [Finding(f"no metrics of the logits: {reason}", "software.train_metrics", asked, "leave it out")]
 
 
 def _refusal(kernel: str, devices: Sequence[Device], precision: Precision, head_dim: int) -> str:

@@ -32,8 +32,12 @@ SHORT = {
 """short key -> long key"""
 ASSUMPTIONS = {
     "software_profile": "software.profile",
+    "vocabulary_padding": "model.vocab_divisible_by",
     "precision": "training.precision",
     "fp8_keep": "training.precision.keep",
+    "fp8_recipe": "training.precision.recipe",
+    "tensor_overlap": "parallel.tensor.overlap",
+    "parameter_gather": "parallel.data.overlap_gather",
     "gradient_reduction": "parallel.data.accumulate",
     "attention": "training.attention",
     "dropout": "training.dropout",
@@ -41,6 +45,9 @@ ASSUMPTIONS = {
     "loss_kernel": "training.loss.kernel",
     "kernel_fusion": "software.fusion",
     "gradient_accumulation_fusion": "software.gradient_accumulation_fusion",
+    "norm_kernels": "software.norm",
+    "train_metrics": "software.train_metrics",
+    "fsdp_version": "parallel.data.fsdp_version",
     "host_per_kernel_forward": "software.host.per_kernel_forward",
     "host_per_kernel_backward": "software.host.per_kernel_backward",
     "context_memory": "software.memory.context",
@@ -137,8 +144,8 @@ class Layer:
             inner = holder.setdefault(section, {})
             if inner is None:
                 inner = holder[section] = {}
-            if isinstance(inner, str) and reached in SCALAR:
-                inner = holder[section] = {SCALAR[reached]: inner}
+            if isinstance(inner, str) and (plain := (SCALAR | LATE_SCALAR).get(reached)) is not None:
+                inner = holder[section] = {plain: inner}
             if not isinstance(inner, dict):
                 return  # the schema says what is wrong with it
             if origin is not None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from parsim.errors import Finding, ScenarioError
+from parsim.model.low_precision import RECIPES
 from parsim.parallel.settings import KEPT, Host, Parallelism, Runtime
 from parsim.scenario import files
 from parsim.scenario.machine import HostSection, SoftwareSection
 from parsim.scenario.precision import PRESETS, kept_parts
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.training import ATTENTIONS
-from parsim.scenario.values import Choice, Flag, Quantity, did_you_mean
+from parsim.scenario.values import Choice, Flag, Quantity, Whole, did_you_mean
 from parsim.units import format_time
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 ACCUMULATE = ("ddp", "zero1", "fsdp", "hsdp", "pipeline")
 """keys of a profile's accumulate: data strategies that can wait (zero2 and zero3 cannot), and what a pipeline's schedule does instead"""
+VOLTA, HOPPER = 7.0, 9.0
+"""compute capability"""
 HOST_TIMES = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
 """keys of software.host that are times"""
 
@@ -43,18 +46,42 @@ class Profile:
     precision: str
     kept: tuple[str, ...]
     """parts of a model whose products stay bf16 under fp8"""
+    recipe: str
+    """of fp8 products; see `parsim.model.low_precision`"""
     attention: tuple[str, ...]
     """in order of preference"""
+    attention_hopper: tuple[str, ...]
+    """the same from Hopper on, where that differs"""
     fusion: str
     loss: str
     optimizer: str
     gradient_accumulation_fusion: bool
+    tensor_overlap: str
+    """none | backward | full | async: what runs beside tensor parallelism's collectives"""
+    gathers_again: bool
+    """sequence parallelism gathers a column's saved input again for its weight gradient instead of keeping the gathered one"""
+    vocabulary_divisor: int
+    """vocabularies are padded to a multiple of this times the tensor size; 0 = they are not"""
+    norm: str
+    """persistent | two-pass: the norm kernels of the stack's fused layers"""
+    train_metrics: int
+    """cross entropies of the logits that the trainer computes as metrics"""
     accumulate: Mapping[str, str]
     """data strategy -> no_sync | every: when gradients of several micro-batches are reduced; ``pipeline``: under one, if that differs"""
+    fsdp_version: Literal[1, 2]
+    """which of PyTorch's fully sharded data parallels: FullyShardedDataParallel or fully_shard"""
+    overlap_gather: bool
+    """parameters that a sharded optimizer has stepped are gathered under the next forward"""
     host: Mapping[str, float]
     """what launching takes, by the keys of software.host [s]"""
+    holds_logits: bool
+    """the training loop holds the logits until the micro-batch is done"""
     context: int
     """[B]"""
+    context_sm70: int
+    """the same on Volta [B]"""
+    allocator: str
+    """segments | expandable"""
     workspace: int
     """cuBLAS workspace per handle [B]"""
     workspace_sm90: int
@@ -62,6 +89,12 @@ class Profile:
     sources: Mapping[str, str]
     """section -> source"""
     document: files.Document
+
+    def attention_order(self, devices: Sequence[Device]) -> tuple[tuple[str, ...], str]:
+        """Attention kernels in order of preference on `devices`, and the key that says so."""
+        if self.attention_hopper and all(device.compute_capability >= HOPPER for device in devices):
+            return self.attention_hopper, "attention.order_hopper"
+        return self.attention, "attention.order"
 
     def assumption(self, name: str, value: object, key: str) -> Assumption:
         """The record of a default taken from `key` of the profile."""
@@ -101,14 +134,26 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         name=str(document.tree.get("name", name)),
         precision=reader.get("precision.preset", Choice(tuple(PRESETS)), "bf16"),
         kept=reader.get("fp8.keep", _Parts(), KEPT),
+        recipe=reader.get("fp8.recipe", Choice(tuple(RECIPES)), "delayed"),
         attention=tuple(reader.get("attention.order", _Order(), ["flash2", "mem-efficient", "eager"])),
+        attention_hopper=tuple(reader.get("attention.order_hopper", _Order(), [])),
         fusion=reader.get("kernels.fusion", Choice(("eager", "compiled", "fused")), "eager"),
-        loss=reader.get("kernels.loss", Choice(("eager", "fused", "vocab-parallel")), "eager"),
+        loss=reader.get("kernels.loss", Choice(("eager", "fused", "vocab-parallel", "vocab-parallel-fused")), "eager"),
         optimizer=reader.get("kernels.optimizer", Choice(("fused", "foreach", "loop")), "foreach"),
         gradient_accumulation_fusion=reader.get("kernels.gradient_accumulation_fusion", Flag(), default=False),
+        tensor_overlap=reader.get("tensor.overlap", Choice(("none", "backward", "full", "async")), "none"),
+        gathers_again=reader.get("tensor.gathers_again", Flag(), default=True),
+        vocabulary_divisor=reader.get("vocabulary.divisible_by", _Divisor(), "none"),
+        norm=reader.get("kernels.norm", Choice(("persistent", "two-pass")), "persistent"),
+        train_metrics=reader.get("kernels.train_metrics", Whole(0, 16), 0),
         accumulate={key: value for key in ACCUMULATE if (value := reader.get(f"accumulate.{key}", _Reduction(), ""))},
+        fsdp_version=reader.get("fsdp.version", Whole(1, 2), 2),
+        overlap_gather=reader.get("accumulate.overlap_gather", Flag(), default=False),
         host={key: reader.get(f"host.{key}", Quantity("time", 1.0), "0 s") for key in HOST_TIMES},
+        holds_logits=reader.get("kernels.hold_logits", Flag(), default=True),
         context=reader.get("memory.context", Quantity("bytes", 10**12), "0.5 GiB"),
+        context_sm70=reader.get("memory.context_sm70", Quantity("bytes", 10**12), "0 B"),
+        allocator=reader.get("memory.allocator", Choice(("segments", "expandable")), "segments"),
         workspace=reader.get("memory.workspace", Quantity("bytes", 10**12), "8519680 B"),
         workspace_sm90=reader.get("memory.workspace_sm90", Quantity("bytes", 10**12), "32 MiB"),
         sources={section: str(value.get("source", "")) for section, value in document.tree.items() if isinstance(value, Mapping)},
@@ -168,13 +213,19 @@ def runtime_of(
     devices: Sequence[Device],
     documents: Mapping[str, files.Document],
     assumptions: list[Assumption],
+    *,
+    logits: bool = True,
 ) -> Runtime:
-    """Kernels, memory and host of the stack on `devices`; what the profile decides is added to `assumptions`."""
+    """Kernels, memory and host of the stack on `devices`; what the profile decides is added to `assumptions`.
+
+    `logits`: a backward leaves whole logits behind, of which a trainer can compute metrics.
+    """
     memory = section.memory
     context, workspace = memory.context, memory.workspace
     if context == "auto":
-        context = profile.context
-        assumptions.append(profile.assumption("context_memory", f"{context} B", "memory.context"))
+        volta = profile.context_sm70 and all(device.compute_capability == VOLTA for device in devices)
+        context, key = (profile.context_sm70, "memory.context_sm70") if volta else (profile.context, "memory.context")
+        assumptions.append(profile.assumption("context_memory", f"{context} B", key))
     if workspace == "auto":
         hopper = any(device.has("flash3") for device in devices)
         workspace = profile.workspace_sm90 if hopper else profile.workspace
@@ -184,6 +235,9 @@ def runtime_of(
         text = "0.3 GiB for the first communicator of a rank and 0.2 GiB for each further one"
         source = "NCCL buffers reported at 0.5 to 0.7 GB per group on A100 (NVIDIA/nccl issue 964)"
         assumptions.append(Assumption("communicator_memory", text, source, "default"))
+    allocator = profile.allocator if memory.allocator == "auto" else memory.allocator
+    if allocator not in (memory.allocator, "segments"):
+        assumptions.append(profile.assumption("allocator", allocator, "memory.allocator"))
     fusion, accumulate = section.fusion, section.gradient_accumulation_fusion
     if fusion == "auto":
         fusion = profile.fusion
@@ -192,17 +246,30 @@ def runtime_of(
         accumulate = profile.gradient_accumulation_fusion
         record = profile.assumption("gradient_accumulation_fusion", str(accumulate).lower(), "kernels.gradient_accumulation_fusion")
         assumptions.append(record)
+    norm = section.norm
+    if norm == "auto":
+        norm = "two-pass" if fusion == "eager" else "persistent" if fusion == "compiled" else profile.norm
+        if fusion == "fused":
+            assumptions.append(profile.assumption("norm_kernels", norm, "kernels.norm"))
+    metrics = section.train_metrics
+    if metrics == "auto":
+        metrics = profile.train_metrics if logits else 0
+        if metrics:
+            assumptions.append(profile.assumption("train_metrics", metrics, "kernels.train_metrics"))
     return Runtime(
         profile=profile.name,
         context=context,
         communicators=None if memory.communicators == "auto" else memory.communicators,
         overhead=memory.overhead,
         workspace=workspace,
-        allocator=cast(Literal["segments", "expandable", "exact"], memory.allocator),
+        allocator=cast(Literal["segments", "expandable", "exact"], allocator),
         gradient_accumulation_fusion=accumulate,
+        gathers_again=profile.gathers_again,
         fused=fusion != "eager",
         compiled=fusion == "compiled",
         host=host_of(section.host, profile, assumptions, issue_of(devices[0], documents)),
+        two_pass_norm=norm == "two-pass",
+        train_metrics=metrics,
         step_constant=section.step_constant,
         boundary=section.boundary,
     )
@@ -244,6 +311,14 @@ class _Reduction:
 
     def check(self, value: Any) -> str:
         return "" if value == "" else Choice(("no_sync", "every")).check(value)
+
+
+class _Divisor:
+    """A whole number, or none (0)."""
+
+    def check(self, value: Any) -> int:
+        number = Whole(1, 10**6, ("none",)).check(value)
+        return 0 if number == "none" else int(number)
 
 
 class _Parts:

@@ -14,9 +14,18 @@ from parsim.parallel.custom_strategy import load_strategy
 from parsim.parallel.groups import DATA, Groups, Mesh
 from parsim.parallel.schedules import ALIASES, NAMES, Schedule, check, chunks, homes, schedule
 from parsim.parallel.schedules.custom import from_function, from_text, load_function
-from parsim.parallel.settings import ContextParallel, CustomStrategy, DataParallel, Offload, Parallelism, PipelineParallel, TensorParallel
+from parsim.parallel.settings import (
+    ContextParallel,
+    CustomStrategy,
+    DataParallel,
+    Offload,
+    Overlap,
+    Parallelism,
+    PipelineParallel,
+    TensorParallel,
+)
 from parsim.scenario import files
-from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection
+from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection, TensorSection
 from parsim.scenario.references import folder, is_table, python_file, schedule_file
 from parsim.scenario.software import Assumption, Profile
 from parsim.scenario.trust import SCHEDULE, STRATEGY, code_file, refusal
@@ -40,9 +49,7 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
     size = data_size(section, cluster, len(gpus))
     split = Parallelism(
         order=section.order,
-        tensor=TensorParallel(
-            section.tensor.size, section.tensor.sequence_parallel, cast(Literal["none", "backward", "full"], section.tensor.overlap)
-        ),
+        tensor=_tensor(section.tensor),
         context=ContextParallel(section.context.size, cast(Literal["ring", "all-gather", "ulysses"], section.context.method)),
         pipeline=_pipeline(section.pipeline, scenario),
         data=_data(section.data, size),
@@ -66,6 +73,49 @@ def accumulation(
     key = "pipeline" if split.pipeline.size > 1 and "pipeline" in profile.accumulate else strategy
     when = cast(Literal["no_sync", "every"], profile.accumulate[key])
     return when, profile.assumption("gradient_reduction", when, f"accumulate.{key}")
+
+
+def tensor_overlap(section: TensorSection, *, blocking: bool, profile: Profile) -> tuple[Overlap, Assumption | None]:
+    """What runs beside tensor parallelism's collectives where the scenario leaves it to the stack; and the record of it.
+
+    User buffers need sequence parallelism, without which Megatron-Bridge switches them off (``training/comm_overlap.py``).
+    """
+    if section.overlap != "auto":
+        return cast(Overlap, section.overlap), None
+    mode = profile.tensor_overlap
+    if mode in ("full", "async") and not section.sequence_parallel:
+        mode = "backward" if mode == "full" else "none"
+    if blocking:
+        mode = "none"
+    record = profile.assumption("tensor_overlap", mode, "tensor.overlap") if section.size > 1 else None
+    return cast(Overlap, mode), record
+
+
+def parameter_gather(section: DataSection, split: Parallelism, *, blocking: bool, profile: Profile) -> tuple[bool, Assumption | None]:
+    """Whether stepped parameters are gathered under the next forward, and the record of it where the stack decides.
+
+    Megatron-Core takes --overlap-param-gather with --overlap-grad-reduce only (``megatron/training/arguments.py``).
+    """
+    data = split.data
+    if section.overlap_gather != "auto":
+        return bool(section.overlap_gather), None
+    if data.strategy not in ("zero1", "zero2") or data.size * split.context.size == 1:
+        return False, None
+    found = profile.overlap_gather and data.overlap_reduce and not blocking
+    return found, profile.assumption("parameter_gather", str(found).lower(), "accumulate.overlap_gather")
+
+
+def _tensor(section: TensorSection) -> TensorParallel:
+    """Tensor parallelism as written; `tensor_overlap` says what auto is."""
+    overlap = cast(Overlap, "backward" if section.overlap == "auto" else section.overlap)
+    return TensorParallel(section.size, section.sequence_parallel, overlap, section.overlap_splits, section.overlap_sms)
+
+
+def fsdp_version(split: Parallelism, profile: Profile) -> tuple[Literal[1, 2], Assumption | None]:
+    """Which FSDP runs where the scenario leaves it to the stack; and the record of it where there is one."""
+    sharded = split.data.strategy in ("fsdp", "hsdp") and split.data.size * split.context.size > 1
+    record = profile.assumption("fsdp_version", profile.fsdp_version, "fsdp.version") if sharded else None
+    return profile.fsdp_version, record
 
 
 def overlap_warnings(split: Parallelism, devices: Iterable[Device]) -> list[Finding]:
@@ -225,7 +275,8 @@ def _data(section: DataSection, size: int) -> DataParallel:
         first_bucket=None if section.first_bucket == "auto" else section.first_bucket,
         bucket_view=section.bucket_view,
         overlap_reduce=section.overlap_reduce,
-        overlap_gather=section.overlap_gather,
+        overlap_gather=section.overlap_gather is True,
+        fsdp_version=1 if section.fsdp_version == 1 else 2,
         accumulate="every" if section.accumulate == "every" else "no_sync",  # auto: see `accumulation`
         unit=cast(Literal["layer", "block", "model"], section.unit),
         prefetch=section.prefetch,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from parsim import units
+from parsim.model.kept_products import MATMULS
 from parsim.parallel.settings import Recompute
 from parsim.scenario.finetune import FinetuneSection
 from parsim.scenario.precision import PrecisionChoice
@@ -15,8 +16,9 @@ from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quant
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lion")
 LOSSES = ("auto", "sum", "mse", "cross_entropy")
+LOSS_KERNELS = ("eager", "eager-chunks", "compiled", "fused", "vocab-parallel", "vocab-parallel-fused", "auto")
 ATTENTIONS = ("eager", "mem-efficient", "triton-fa1", "flash2", "flash3", "cudnn")
-SELECTABLE = ("attention", "mlp", "norm")
+SELECTABLE = ("attention", "mlp", "norm", MATMULS)
 PLACES = ("none", "cpu", "nvme")
 LARGEST_BATCH = 10**12
 
@@ -51,18 +53,20 @@ class Batch(Kind):
 
 
 class RecomputeKind(Kind):
-    """Which activations are recomputed: a word, or one of ``{every: k}``, ``{blocks: n}``, ``{selective: [...]}``."""
+    """Which activations are recomputed: a word, or one of ``{every: k}``, ``{one_in: k}``, ``{blocks: n}``, ``{selective: [...]}``."""
 
     words = ("none", "full", "selective")
 
     def check(self, value: Any) -> Any:
-        rule = f"none, full, {{every: k}}, {{blocks: n}}, selective or {{selective: [{', '.join(SELECTABLE)}]}}"
+        rule = f"none, full, {{every: k}}, {{one_in: k}}, {{blocks: n}}, selective or {{selective: [{', '.join(SELECTABLE)}]}}"
         if isinstance(value, str) and value in self.words:
             return Recompute(mode=value)  # type: ignore[arg-type]
         if isinstance(value, dict) and len(value) == 1:
             key, item = next(iter(value.items()))
             if key == "every":
                 return Recompute("every", every=_count(key, item))
+            if key == "one_in":
+                return Recompute("one_in", one_in=_count(key, item))
             if key == "blocks":
                 return Recompute("blocks", blocks=_count(key, item))
             if key == "selective":
@@ -75,7 +79,7 @@ class RecomputeKind(Kind):
         parts = {"type": "array", "items": {"enum": list(SELECTABLE)}, "minItems": 1}
         mappings = [
             {"type": "object", "properties": {key: kind}, "required": [key], "additionalProperties": False}
-            for key, kind in (("every", count), ("blocks", count), ("selective", parts))
+            for key, kind in (("every", count), ("one_in", count), ("blocks", count), ("selective", parts))
         ]
         return {"anyOf": [{"enum": [*self.words, "gradient_checkpointing"]}, {"type": "boolean"}, *mappings]}
 
@@ -91,7 +95,10 @@ def _parts(value: Any) -> tuple[str, ...]:
     parts = [value] if isinstance(value, str) else value
     if not isinstance(parts, list) or not parts:
         raise ValueError(f"selective: {shown(value)} is not a list of {', '.join(SELECTABLE)}")
-    return tuple(Choice(SELECTABLE).check(part) for part in parts)
+    known = tuple(Choice(SELECTABLE).check(part) for part in parts)
+    if MATMULS in known and not set(known) <= {MATMULS, "attention"}:
+        raise ValueError(f"selective: {MATMULS} recomputes all but every second product and fused attention: only attention goes with it")
+    return known
 
 
 class OptimizerSection(Section):
@@ -110,8 +117,10 @@ class LossSection(Section):
 
     kind: Annotated[str, Choice(LOSSES)] = "auto"
     """sum | mse | cross_entropy; auto = the model's"""
-    kernel: Annotated[str, Choice(("eager", "fused", "vocab-parallel", "auto"))] = "auto"
-    """how logits become a loss; auto = the software profile's, vocab-parallel under tensor parallelism"""
+    kernel: Annotated[str, Choice(LOSS_KERNELS)] = "auto"
+    """how logits become a loss; auto = the software profile's, compiled where its eager one is, vocab-parallel under tensor parallelism"""
+    hold_logits: Annotated[Any, Flag(("auto",))] = "auto"
+    """the script holds the logits until the micro-batch is done; auto = as the stack's training loop does, by the software profile"""
     chunks: Annotated[int, Whole(1, 10_000)] = 1
     """parts in which logits and loss are computed one after another"""
 

@@ -1,10 +1,11 @@
 """PyTorch's CUDA caching allocator, block by block.
 
-The algorithm of `c10/cuda/CUDACachingAllocator.cpp` (PyTorch 2.x) with its defaults and one stream: sizes are rounded
+The algorithm of `c10/cuda/CUDACachingAllocator.cpp` (PyTorch 2.x) with its defaults: sizes are rounded
 to 512 B; requests up to 1 MiB are served from 2 MiB segments, requests under 10 MiB from 20 MiB segments, larger ones
 from segments of their own, rounded to 2 MiB. Best fit, lowest address on ties; a block is split if what remains is
 at least 512 B (small pool) or more than 1 MiB (large pool), else the whole block counts as allocated; free neighbours
-within a segment coalesce. Segments stay reserved until memory runs out.
+within a segment coalesce. Segments stay reserved until memory runs out. A free block serves only the stream that it was
+allocated on (BlockComparatorSize compares the stream first): each stream has pools of its own.
 
 A step has tens of thousands of allocations on each rank, so everything here is a whole number: an event, an address, a
 size; there are no objects for blocks.
@@ -13,8 +14,9 @@ size; there are no objects for blocks.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import groupby
 
 from parsim.errors import ParsimError
 
@@ -32,6 +34,11 @@ SEGMENT_ROUNDING = 2 << 20
 """kRoundLarge [B]"""
 RANGE = 1 << 50
 """distance of the address ranges of an expandable allocator's pools [B]; more than any device has"""
+
+
+def first_address(stream: int, *, small: bool) -> int:
+    """Where an expandable allocator's pool of a stream begins."""
+    return (2 * stream + (1 if small else 2)) * RANGE
 
 
 class AllocatorError(ParsimError):
@@ -82,7 +89,7 @@ class Pool:
 
 
 class Allocator:
-    """One device's caching allocator, one stream, and what it did with the events that it was given.
+    """One device's caching allocator, and what it did with the events that it was given.
 
     `capacity`: bytes that may be reserved; before they are exceeded, cached segments are released, as PyTorch does. If
     that does not help, `out_of_memory` is set and the run goes on beyond the capacity. None = no limit.
@@ -110,20 +117,36 @@ class Allocator:
         """address -> size of each free block"""
         self._free_end: dict[int, int] = {}
         """end of each free block -> its address"""
-        self._small, self._large = self._pools()
+        self._of_stream: dict[int, tuple[Pool, Pool]] = {}
         self._next = 0
 
-    def _pools(self) -> tuple[Pool, Pool]:
+    def _pools(self, stream: int) -> tuple[Pool, Pool]:
+        """New pools for small and large requests of a stream."""
         return Pool(ROUNDING, 0, 0), Pool(SMALL + 1, 0, 0)
 
-    def run(self, events: Iterable[int]) -> None:
+    def run(self, events: Sequence[int], streams: Sequence[int] = ()) -> None:
         """Allocate and release, event by event.
 
         An event is a size > 0 [B], a multiple of 512, to be allocated; or ~i < 0, which releases what event i allocated; or 0,
-        an empty tensor. Events are numbered from the first one that this allocator was given. Nothing is checked.
+        an empty tensor. Events are numbered from the first one that this allocator was given. `streams` = the stream of each, a
+        number; none: all are of stream 0. Nothing is checked.
         """
+        if not streams:
+            self._run(events, 0)
+            return
+        begin = 0
+        for stream, alike in groupby(streams):
+            end = begin + sum(1 for _ in alike)
+            self._run(events[begin:end], stream)
+            begin = end
+
+    def _run(self, events: Iterable[int], stream: int) -> None:
+        """The same for events of one stream."""
+        if stream not in self._of_stream:
+            self._of_stream[stream] = self._pools(stream)
         blocks, addresses, free_at, free_end = self.blocks, self.addresses, self.free_at, self._free_end
-        small, large, segment, find = self._small, self._large, self._segment, self._find
+        small, large = self._of_stream[stream]
+        segment, find = self._segment, self._find
         for event in events:
             if event > 0:
                 pool = small if event <= SMALL else large
@@ -226,15 +249,16 @@ class Allocator:
 
 
 class ExpandableAllocator(Allocator):
-    """The same with expandable segments: one range of addresses per pool, mapped in pages of 2 MiB and 20 MiB.
+    """The same with expandable segments: one range of addresses per stream and pool, mapped in pages of 2 MiB and 20 MiB.
 
     `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. Blocks are always split. When memory runs out, whole pages of
     free blocks are unmapped; the holes can be mapped again. The ranges are taken as endless (PyTorch: 9/8 of the device).
     """
 
-    def _pools(self) -> tuple[Pool, Pool]:
-        pools = Pool(ROUNDING, SMALL_SEGMENT, RANGE), Pool(ROUNDING, LARGE_SEGMENT, 2 * RANGE)
-        self.holes = {pool.first: RANGE // 2 for pool in pools}
+    def _pools(self, stream: int) -> tuple[Pool, Pool]:
+        small, large = (first_address(stream, small=small) for small in (True, False))
+        pools = Pool(ROUNDING, SMALL_SEGMENT, small), Pool(ROUNDING, LARGE_SEGMENT, large)
+        self.holes |= {pool.first: RANGE // 2 for pool in pools}
         return pools
 
     def _find(self, pool: Pool, wanted: int) -> tuple[int, int]:
@@ -315,7 +339,7 @@ class ExpandableAllocator(Allocator):
 
     def _release(self) -> None:
         """Unmap the whole pages of all free blocks."""
-        for pool in (self._small, self._large):
+        for pool in (pool for pools in self._of_stream.values() for pool in pools):
             inside = [(a, s) for a, s in self.free_at.items() if pool.first <= a < pool.first + RANGE]
             for address, size in inside:
                 first = -(-(address - pool.first) // pool.page) * pool.page + pool.first

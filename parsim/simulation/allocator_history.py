@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from parsim.simulation.allocator import RANGE, ROUNDING, SMALL, SMALL_SEGMENT, Allocator, ExpandableAllocator
+from parsim.simulation.allocator import ROUNDING, SMALL, SMALL_SEGMENT, Allocator, ExpandableAllocator, first_address
 from parsim.simulation.replay import Mode, numbered
 
 Action = Literal["alloc", "free", "segment_alloc", "segment_free", "segment_map"]
@@ -45,6 +45,8 @@ class Segment:
     """[B]"""
     small: bool
     """of the pool for requests up to 1 MiB"""
+    stream: int = 0
+    """number of the stream whose pool it is in"""
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,10 @@ def _peak(steps: Iterable[Step], more: tuple[str, ...], less: tuple[str, ...]) -
     return highest
 
 
-def history(events: Iterable[tuple[int, int]], mode: Mode = "segments") -> History:
+def history(events: Iterable[tuple[int, int]], mode: Mode = "segments", streams: Sequence[int] = ()) -> History:
     """Run (key, bytes) events through the allocator of `mode`: bytes > 0 allocate a block, < 0 release it, 0 do nothing.
 
+    `streams`: the number of each event's stream; none: all are of one.
     No capacity, so nothing reserved is given back. Mode exact has no allocator: each block is a segment of its own.
     Raises AllocatorError as `parsim.simulation.replay.replay`.
     """
@@ -87,8 +90,8 @@ def history(events: Iterable[tuple[int, int]], mode: Mode = "segments") -> Histo
     if mode == "exact":
         return _exact(keys, numbers)
     allocator = ExpandableAllocator() if mode == "expandable" else Allocator()
-    allocator.run(numbers)
-    reserved = _segments(allocator, numbers)
+    allocator.run(numbers, streams)
+    reserved = _segments(allocator, numbers, streams or [0] * len(numbers))
     come = dict(zip(allocator.reserved_at, reserved, strict=True))
     action: Action = "segment_map" if mode == "expandable" else "segment_alloc"
     steps: list[Step] = []
@@ -106,26 +109,30 @@ def history(events: Iterable[tuple[int, int]], mode: Mode = "segments") -> Histo
     return History(tuple(steps), tuple(live[address] for address in sorted(live)), tuple(segments))
 
 
-def _segments(allocator: Allocator, numbers: Sequence[int]) -> list[Segment]:
+def _segments(allocator: Allocator, numbers: Sequence[int], streams: Sequence[int]) -> list[Segment]:
     """What each reservation reserved: a segment, or what was mapped at the end of a pool's range (nothing is ever unmapped)."""
     if not isinstance(allocator, ExpandableAllocator):
-        return [Segment(address, size, size == SMALL_SEGMENT) for address, size in allocator.segments.items()]
+        reserved_for = (streams[event] for event in allocator.reserved_at)
+        known = zip(allocator.segments.items(), reserved_for, strict=True)
+        return [Segment(address, size, size == SMALL_SEGMENT, stream) for (address, size), stream in known]
     found: list[Segment] = []
-    ends = {True: RANGE, False: 2 * RANGE}
+    ends: dict[tuple[int, bool], int] = {}
     before = 0
     for event, reserved in zip(allocator.reserved_at, allocator.reserved_to, strict=True):
-        small = numbers[event] <= SMALL
-        found.append(Segment(ends[small], reserved - before, small))
-        ends[small] += reserved - before
+        pool = stream, small = streams[event], numbers[event] <= SMALL
+        address = ends.get(pool, first_address(stream, small=small))
+        found.append(Segment(address, reserved - before, small, stream))
+        ends[pool] = address + reserved - before
         before = reserved
     return found
 
 
 def _joined(mapped: Sequence[Segment]) -> list[Segment]:
     """One segment per pool."""
-    pools = ((RANGE, True), (2 * RANGE, False))
-    sizes = [sum(part.size for part in mapped if part.small == small) for _, small in pools]
-    return [Segment(address, size, small) for (address, small), size in zip(pools, sizes, strict=True) if size]
+    sizes: dict[tuple[int, bool], int] = {}
+    for part in mapped:
+        sizes[part.stream, not part.small] = sizes.get((part.stream, not part.small), 0) + part.size
+    return [Segment(first_address(stream, small=not large), size, not large, stream) for (stream, large), size in sorted(sizes.items())]
 
 
 def _exact(keys: Sequence[int], numbers: Sequence[int]) -> History:

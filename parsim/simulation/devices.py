@@ -24,6 +24,9 @@ class Interference(Protocol):
     def load(self, collective: Collective) -> Any:
         """What a collective takes."""
 
+    def kernel_load(self) -> Any:
+        """What a kernel on a stream of its own takes, which copies or sums."""
+
     def compute_rate(self, loads: Iterable[Any], memory_bound: float) -> float:
         """Rate of a kernel beside these, 1 = undisturbed."""
 

@@ -18,12 +18,12 @@ from typing import Any, Protocol
 from parsim.errors import DeadlockError, ParsimError
 from parsim.hardware.flows import CollectiveCost
 from parsim.hardware.transfers import Background
-from parsim.parallel.groups import OFFLOAD
+from parsim.parallel.groups import OFFLOAD, USER_BUFFERS, is_stream
 from parsim.program.program import COMPUTE, Collective, OpSpec, Program
 from parsim.simulation.background import BackgroundTraffic
 from parsim.simulation.carried import CarriedTransfers
 from parsim.simulation.clock import NUMBER, Clock
-from parsim.simulation.contention import Sides, Transfer, Transfers
+from parsim.simulation.contention import Beside, Sides, Transfer, Transfers
 from parsim.simulation.contention_free import add_uses, contention_free
 from parsim.simulation.deadlock import explain
 from parsim.simulation.devices import Device, Interference, Kernel, LoadSets, Rates
@@ -177,6 +177,9 @@ class Run:
                 if (rates := bounds.get(bound)) is None:
                     rates = bounds[bound] = Rates(self._interference, bound)
                 self._works.append(Kernel(self._device(spec.lanes[0].rank), spec.duration, rates))
+            elif self._interference is not None and spec.duration and spec.lanes and is_stream(spec.lanes[0].name):
+                load = self._sets.number(self._interference.kernel_load())
+                self._works.append(Beside(spec.duration, ((self._device(spec.lanes[0].rank), load, 0),)))
             else:
                 self._works.append(float(spec.duration))
 
@@ -189,12 +192,15 @@ class Run:
         return found
 
     def _sides(self, spec: OpSpec) -> Sides:
-        """The devices that a transfer loads: copy engines do not, and where it holds the compute lane no kernel runs."""
+        """The devices that a transfer loads: copy engines do not, and where it holds the compute lane no kernel runs.
+
+        What runs beside user buffers has given up its multiprocessors already.
+        """
         collective = spec.collective
         if self._interference is None or collective is None or collective.axis == OFFLOAD:
             return ()
         held = {lane.rank for lane in spec.lanes if lane.name == COMPUTE}
-        beside = {lane.rank: lane.name for lane in reversed(spec.lanes) if lane.rank not in held}
+        beside = {lane.rank: lane.name for lane in reversed(spec.lanes) if lane.rank not in held and lane.name != USER_BUFFERS}
         if not beside:
             return ()
         load = self._sets.number(self._interference.load(collective))

@@ -108,7 +108,16 @@ class MemoryTimeline:
         releases = self.allocated_by != np.arange(len(self.delta))
         events = np.where(releases & (self.delta != 0), ~self.allocated_by, self.delta)
         without = None if whole else repeats(self.tensor, self.instance, self.delta, events, self.peak_row)
-        return self.with_blocks(replay_numbered(events, allocator, capacity, without))
+        return self.with_blocks(replay_numbered(events, allocator, capacity, without, self.streams))
+
+    @cached_property
+    def streams(self) -> Integers | None:
+        """Number of the stream that each row's tensor belongs to, compute's is 0; None if there is no other."""
+        names = dict.fromkeys(("", *(tensor.stream for tensor in self.tensors)))
+        if len(names) == 1:
+            return None
+        number = {name: place for place, name in enumerate(names)}
+        return np.array([number[tensor.stream] for tensor in self.tensors], dtype=np.int64)[self.tensor]
 
     def with_blocks(self, replay: Replay) -> MemoryTimeline:
         """The same with the blocks of a replay of it."""

@@ -81,8 +81,14 @@ def replay(events: Iterable[tuple[int, int]], mode: Mode = "segments", capacity:
     return replay_numbered(numbered(columns[:, 0], columns[:, 1]), mode, capacity)
 
 
-def replay_numbered(events: Integers, mode: Mode = "segments", capacity: int | None = None, without: Repeats | None = None) -> Replay:
-    """Replay events in the form of `Allocator.run`.
+def replay_numbered(
+    events: Integers,
+    mode: Mode = "segments",
+    capacity: int | None = None,
+    without: Repeats | None = None,
+    streams: Integers | None = None,
+) -> Replay:
+    """Replay events in the form of `Allocator.run`, each of its stream (None: all of one).
 
     The events `without` do not go through the allocator, see `Repeats`: their blocks have no unsplit slack, and they are taken
     to reserve nothing. With mode exact nothing needs the allocator, and all is known.
@@ -95,11 +101,12 @@ def replay_numbered(events: Integers, mode: Mode = "segments", capacity: int | N
         over = np.flatnonzero(level > capacity)[:1].tolist() if capacity is not None else []
         return Replay(mode, blocks, np.arange(len(blocks)), level, next(iter(over), None), len(blocks))
     allocator = ExpandableAllocator(capacity) if mode == "expandable" else Allocator(capacity)
+    of = () if streams is None else streams.tolist()
     if without is None:
-        allocator.run(events.tolist())
+        allocator.run(events.tolist(), of)
         rows, blocks = np.arange(len(events)), np.array(allocator.blocks, dtype=np.int64)
     else:
-        allocator.run(without.left_out(events).tolist())
+        allocator.run(without.left_out(events).tolist(), of[: without.begin] + of[without.end :])
         rows, blocks = np.delete(np.arange(len(events)), slice(without.begin, without.end)), np.maximum(events, 0)
         blocks[rows] = allocator.blocks
         blocks = _released(events, blocks)

@@ -177,11 +177,11 @@ def picture(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], title: s
     return save(collective_figure(dots, marks, title=title), kind)
 
 
-def text(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], title: str) -> str:
-    """The answer as nccl-tests prints it; with a comparison, measured times and errors beside."""
+def text(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], title: str, remarks: Sequence[str] = ()) -> str:
+    """The answer as nccl-tests prints it, with remarks below; with a comparison, measured times and errors beside."""
     lines = [f"# {title}", f"# {'size':>14}  {'algorithm':>14}  {'protocol':>8}  {'time':>12}  {'algbw':>8}  {'busbw':>8}"]
     lines.append(f"# {'(B)':>14}  {'':>14}  {'':>8}  {'(us)':>12}  {'(GB/s)':>8}  {'(GB/s)':>8}")
-    lines += [f"  {_cells(row)}" for row in rows]
+    lines += [*(f"  {_cells(row)}" for row in rows), *remarks]
     if compared:
         lines += ["", f"# compared with {len(compared)} measurements", f"{lines[1]}  {'measured':>12}  {'error':>8}"]
         lines += [

@@ -155,6 +155,7 @@ class ComparisonData:
             "labels": list(self.labels),
             "baseline": self.labels[self.baseline],
             "winner": None if won is None or won.place is None else self.labels[won.place],
+            "tie": None if won is None or won.tie is None else self.labels[won.tie],
             "criterion": None if won is None else won.criterion,
             "verdict": self.verdict,
             "explained_by": None

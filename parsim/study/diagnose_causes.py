@@ -302,7 +302,7 @@ _SETTINGS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
     ("prefetch", "units gathered ahead", "parallel.data.prefetch", (0, 1, 2), "print the arguments of FSDP or ZeRO; a trace"),
     ("accumulate", "reduction in every micro-batch", "parallel.data.accumulate", ("no_sync", "every"),
      "is no_sync() around all but the last micro-batch? Count the reductions in a trace"),
-    ("tensor_overlap", "tensor-parallel overlap", "parallel.tensor.overlap", ("none", "backward"),
+    ("tensor_overlap", "tensor-parallel overlap", "parallel.tensor.overlap", ("none", "backward", "full", "async"),
      "CUDA_DEVICE_MAX_CONNECTIONS=1 set? A trace: do the NCCL kernels run beside those of backward?"),
     ("overlap_sends", "pipeline messages beside compute", "parallel.pipeline.overlap_sends", (True, False), "a trace of a middle stage"),
     ("interference", "interference", "cluster.interference", ("off", "simple", "full"),

@@ -234,6 +234,7 @@ def document(survey: Survey) -> dict[str, Any]:
             for one in survey.shared
         ],
         "half_duplex": list(survey.half_duplex),
+        "collectives": {key: list(value) if isinstance(value, tuple) else value for key, value in cluster.library.changed().items()},
     }  # fmt: skip
 
 
@@ -267,6 +268,9 @@ def text(survey: Survey) -> str:
         ones = [one for one in survey.shared if one.towards == towards]
         lines += ["", f"links that GPUs share on the way to {'their NICs' if towards == 'NICs' else 'the host'}"]
         lines += [f"  {one.link:<22} {format_rate(one.capacity):>12}  {_users(one.users)}" for one in ones] or ["  none"]
+    if settings := cluster.library.changed():
+        lines += ["", "what the machines set for NCCL (collectives of the file)"]
+        lines += [f"  {key}: {', '.join(value) if isinstance(value, tuple) else str(value).lower()}" for key, value in settings.items()]
     if survey.half_duplex:
         lines += ["", "half duplex, both directions share the capacity", *(f"  {name}" for name in survey.half_duplex)]
     return "\n".join(line.rstrip() for line in lines)

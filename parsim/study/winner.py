@@ -9,6 +9,7 @@ from typing import Any
 from parsim.report.quantities import gib, percent, seconds
 from parsim.report.timeline import KEYS
 from parsim.report.verdict import WORDS
+from parsim.scenario.ratios import RatioBand, features_of, ratio_band
 from parsim.study.differences import Document, fullest, has_band, same, work
 
 TIE = 1e-3
@@ -35,6 +36,8 @@ class Winner:
     """the variant that it is explained by"""
     parts_s: Mapping[str, float] | None = None
     """where the difference of time lies: the winner's parts less the other's [s]; they sum to the difference of the simulated times"""
+    tie: int | None = None
+    """the next best, where published pairs do not tell which of the two is faster"""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,23 @@ def winner(labels: Sequence[str], documents: Sequence[Document | None], baseline
     if other is None:
         return Winner(chosen, criterion, f"{labels[chosen]} is the only one that can be simulated: {contest.text(chosen)}.")
     parts = _parts(contest, chosen, other)
-    return Winner(chosen, criterion, _sentence(contest, chosen, other, parts), other, parts)
+    rival, open_ratio = _undecided(contest, chosen)
+    why = _sentence(contest, chosen, other, parts)
+    if rival is not None and open_ratio is not None:
+        why += f" {labels[chosen]} and {labels[rival]} are a tie: {open_ratio.words()}; a few measured steps of each would settle it."
+    return Winner(chosen, criterion, why, other, parts, rival)
+
+
+def _undecided(contest: _Contest, chosen: int) -> tuple[int | None, RatioBand | None]:
+    """The next best that fits, where nobody can say that it is slower, and the band that says so."""
+    rest = [place for place in contest.documents if place != chosen and contest.fits[place]]
+    rival = min(rest, key=contest.time, default=None)
+    if rival is None:
+        return None, None
+    ours, theirs = (features_of(contest.documents[place]) for place in (chosen, rival))
+    band = ratio_band(ours, theirs) if ours and theirs else None
+    apart = abs(contest.time(chosen) - contest.time(rival)) > TIE * contest.time(chosen)
+    return (rival, band) if band is not None and apart and band.ties(contest.time(chosen), contest.time(rival)) else (None, None)
 
 
 def _other(contest: _Contest, chosen: int, baseline: int) -> int | None:

@@ -177,3 +177,36 @@ def ring_attention_time(ranks: int, block: float, message: float, *, backward: b
     if ranks == 1:
         return block
     return ranks * max(block, message) if backward else block + (ranks - 1) * max(block, message)
+
+
+def gather_and_product_time(ranks: int, product: float, gather: float) -> float:
+    """A product of tokens that t ranks gather in a ring meanwhile (Transformer Engine: split_overlap_ag) [s].
+
+    The t pieces take G/t each, the t - 1 hops A/(t - 1): max((t - 1)/t G, A) + G/t. The product hides what takes no longer.
+
+    >>> [gather_and_product_time(8, 100, gather) for gather in (40, 140)]
+    [100.0, 152.5]
+    """
+    return max((ranks - 1) / ranks * product, gather) + product / ranks
+
+
+def product_and_scatter_time(parts: int, product: float, scatter: float) -> float:
+    """A product in S parts, each of which is reduced and scattered while the next is computed (split_overlap_rs) [s].
+
+    G/S + (S - 1)/S max(G, R) + R/S: the longer of the two, and one part of the other.
+
+    >>> [product_and_scatter_time(4, 100, scatter) for scatter in (40, 140)]
+    [110.0, 165.0]
+    """
+    return (product + (parts - 1) * max(product, scatter) + scatter) / parts
+
+
+def product_and_exchange_time(ranks: int, product: float, exchange: float) -> float:
+    """A product whose t pieces are sent to their ranks as they are made, the own one last (PyTorch's asynchronous TP) [s].
+
+    G/t + max((t - 1)/t G, R): `gather_and_product_time` run backwards.
+
+    >>> product_and_exchange_time(8, 100, 40)
+    100.0
+    """
+    return gather_and_product_time(ranks, product, exchange)

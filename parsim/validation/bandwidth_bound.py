@@ -24,14 +24,14 @@ def least_time(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, w
     Args:
         cluster: where the GPUs are.
         group: GPU numbers; equally many on every machine.
-        kind: all_reduce, all_gather or reduce_scatter.
+        kind: all_reduce, all_gather, reduce_scatter or all_to_all.
         size: bytes, as in nccl-tests.
         wire: signalling rate by kind of link, per link and direction [B/s].
 
     Raises:
         TopologyError: another kind of collective; a kind of link without a rate.
     """
-    if kind not in ("all_reduce", "all_gather", "reduce_scatter"):
+    if kind not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
         raise TopologyError(Finding(f"no bound is known for {kind}", "collective", kind))
     ranks = len(group)
     nodes: dict[int, list[int]] = {}
@@ -49,6 +49,9 @@ def least_time(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, w
             inside = 2 * (ranks - 1) * size / math.fsum(ports.values())
         return max(inside, 2 * (count - 1) * size / math.fsum(plugs.values()) if plugs else 0.0)
     inside = max((ranks - 1) / ranks * size / rate for rate in ports.values())
+    if kind == "all_to_all":  # every GPU has its own bytes for every GPU of another machine
+        each = {node: len(members) * (ranks - len(members)) / ranks * size for node, members in nodes.items()}
+        return max(inside, max((each[node] / rate for node, rate in plugs.items()), default=0.0))
     return max(inside, max(((count - 1) / count * size / rate for rate in plugs.values()), default=0.0))
 
 

@@ -2,7 +2,8 @@
 
 The mean of |predicted / measured - 1| is minimised by simplex searches: deterministic, from the start that
 validation/gemm/devices.yaml gives, not from the numbers in the device file. A parameter is named as in the device file's `gemm`;
-`efficiency.fp32` is the efficiency of one type, `flash2.forward` one number of an attention implementation.
+`efficiency.fp32` is the efficiency of one type, `flash2.forward` one number of an attention implementation. `clock` describes the
+machine whose products were measured, not its kind: it stands in devices.yaml.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from statistics import fmean
 from parsim.errors import Finding, ScenarioError
 from parsim.hardware.device import AttentionEfficiency, Device, GemmEfficiency
 from parsim.hardware.kernels import attention_time, gemm_time
-from parsim.kernel import Gemm
 from parsim.report.write import write_file
 from parsim.scenario.files import find, read_text
 from parsim.validation.published_kernels import BenchmarkedDevice, KernelMeasurements, ParameterFit, PublishedAttention, PublishedProduct
@@ -55,45 +55,54 @@ def refit(measured: KernelMeasurements, name: str) -> Refit:
         known = ", ".join(one for one, entry in measured.entries.items() if entry.fits)
         raise ScenarioError(Finding(f"nothing of {name!r} is fitted", "DEVICE", name, f"one of {known}"))
     base = measured.devices[name]
+    machine = replace(base, clock_derate=entry.clock)
     values = {key: limits[2] for fit in entry.fits for key, limits in fit.parameters.items()}
     for key in values:
         _check(base, key)
     for _ in range(entry.rounds):
         for fit in entry.fits:
-            values |= _search(base, _chosen(measured, name, fit), fit, values)
+            attends = fit.rows == "attention"
+            start = {key: value for key, value in values.items() if key != "clock"} if attends else values
+            values |= _search(base if attends else machine, _chosen(measured, name, fit), fit, start)
     limits = {key: one for fit in entry.fits for key, one in fit.parameters.items()}
     values = {key: _rounded(value, *limits[key][:2]) for key, value in values.items()}
     errors = {}
     for of in dict.fromkeys(fit.of for fit in entry.fits):
         rows = [row for fit in entry.fits if fit.of == of for row in _chosen(measured, name, fit)]
-        errors[of] = (mean_error(with_parameters(base, values), rows), mean_error(base, rows))
-    return Refit(entry, values, {key: parameter(base, key) for key in values}, errors)
+        before = machine if isinstance(rows[0], PublishedProduct) else base
+        after = with_parameters(before, {key: value for key, value in values.items() if key != "clock" or before is machine})
+        errors[of] = (mean_error(after, rows), mean_error(before, rows))
+    return Refit(entry, values, {key: parameter(machine, key) for key in values}, errors)
 
 
 def _check(device: Device, key: str) -> None:
     group, _, name = key.rpartition(".")
-    good = name in _OF_GEMM if not group else group == "efficiency" or (group in device.attention and name in _OF_ATTENTION)
+    good = name in (*_OF_GEMM, "clock") if not group else group == "efficiency" or (group in device.attention and name in _OF_ATTENTION)
     if not good:
         raise ScenarioError(Finding(f"unknown parameter {key!r}", "fits", key, ", ".join(sorted(_OF_GEMM | _OF_ATTENTION))))
 
 
 def with_parameters(device: Device, values: Mapping[str, float]) -> Device:
     """A device with other parameters of its kernels."""
-    gemm, by_dtype, attention = device.gemm, dict(device.gemm.by_dtype), dict(device.attention)
+    gemm, by_dtype, attention, clock = device.gemm, dict(device.gemm.by_dtype), dict(device.attention), device.clock_derate
     for key, value in values.items():
         group, _, name = key.rpartition(".")
-        if not group:
+        if key == "clock":
+            clock = value
+        elif not group:
             gemm = replace(gemm, **{name: value})  # type: ignore[arg-type]
         elif group == "efficiency":
             by_dtype[name] = value
         else:
             attention[group] = replace(attention[group], **{name: value})  # type: ignore[arg-type]
-    return replace(device, gemm=replace(gemm, by_dtype=by_dtype), attention=attention)
+    return replace(device, clock_derate=clock, gemm=replace(gemm, by_dtype=by_dtype), attention=attention)
 
 
 def parameter(device: Device, key: str) -> float:
     """The value that a device has for a fitted parameter."""
     group, _, name = key.rpartition(".")
+    if key == "clock":
+        return device.clock_derate
     if group == "efficiency":
         return device.gemm.of(name)
     value = getattr(device.attention[group] if group else device.gemm, name)
@@ -102,16 +111,22 @@ def parameter(device: Device, key: str) -> float:
 
 def mean_error(device: Device, rows: Sequence[PublishedProduct | PublishedAttention]) -> float:
     """Mean of |predicted / measured - 1|."""
-    return fmean(
-        abs(relative_error(gemm_time(device, one) if isinstance(one := row.kernel, Gemm) else attention_time(device, one), row.time))
-        for row in rows
-    )
+
+    def time(row: PublishedProduct | PublishedAttention) -> float:
+        if isinstance(row, PublishedProduct):
+            return max(gemm_time(device, row.gemm), row.calls)
+        return attention_time(device, row.attention)
+
+    return fmean(abs(relative_error(time(row), row.time)) for row in rows)
 
 
 def _chosen(measured: KernelMeasurements, name: str, fit: ParameterFit) -> Sequence[PublishedProduct | PublishedAttention]:
     if fit.rows == "attention":
         return [row for row in measured.attention if row.device == name and row.attention.implementation == fit.of]
-    rows = [row for row in measured.products if row.device == name and row.kind == "gemm" and row.gemm.dtype == fit.of]
+    kind = "grouped" if fit.rows == "grouped" else "gemm"
+    rows = [row for row in measured.products if row.device == name and row.kind == kind and row.gemm.dtype == fit.of]
+    if fit.rows == "grouped":
+        return rows
     if fit.rows == "all":
         return [row for row in rows if row.gemm.flop > 1e9]
     return [row for row in rows if (row.large and row.gemm.flop > 1e9) == (fit.rows == "large")]
@@ -180,6 +195,8 @@ def write(refit: Refit, name: str) -> Path:
     path = find("devices", name)
     text = read_text(path)
     for key, value in refit.fitted.items():
+        if key == "clock":
+            continue
         group, _, own = key.rpartition(".")
         section = rf"\n  {group}: {{[^\n]*?" if group not in ("", "efficiency") else r"\ngemm:\n(?:  [^\n]*\n)*?  [^\n]*?"
         label = "default" if key == "efficiency" and "efficiency: {default" in text else own

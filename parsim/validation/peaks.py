@@ -98,6 +98,7 @@ def scenario_of(row: PublishedPeak, settings: Mapping[str, Any]) -> dict[str, An
     """The scenario of a row, by the settings of its group."""
     group = settings["groups"][row.group]
     tree = laid(group["scenario"], {})
+    tree = laid(tree, group.get("recipes", {}).get(row.model, {}))
     if row.gpus > 1:
         tree = laid(tree, group.get("sharded", {}))
     if row.method == "qlora":

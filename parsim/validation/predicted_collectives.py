@@ -9,11 +9,13 @@ from typing import Any
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.nccl.cost import collective_cost
-from parsim.hardware.nccl.estimate import PROFILES
 from parsim.hardware.nccl.inputs import Settings
+from parsim.hardware.nccl.profiles import PROFILES
+from parsim.hardware.nccl.tables import DEFAULT_VERSION
 from parsim.report.table import Column, Content, Table
 from parsim.units import format_bytes
 from parsim.validation.bandwidth_bound import least_time
+from parsim.validation.left_out_collectives import graded, table
 from parsim.validation.published_collectives import HOST, BenchmarkSystem, Measurements, PublishedCollective
 from parsim.validation.score import Errors, errors, relative_error
 
@@ -131,9 +133,8 @@ def _predict(measured: Measurements, point: PublishedCollective, profile: str, c
     system = measured.systems[point.system]
     each = point.gpus // point.nodes
     group = tuple(cluster.gpu(node, local) for node in range(point.nodes) for local in range(each))
-    one = collective_cost(cluster, group, point.kind, point.bytes, Settings(profile=profile, algorithm=point.algorithm))
-    floor, gap = HOST[system.driven_from] if profile == "measured" else (0.0, 0.0)
-    time = max(floor, one.time + gap)
+    one = collective_cost(cluster, group, point.kind, point.bytes, settings_of(system, point, profile))
+    time = host_time(system, one.time) if profile == "measured" else one.time
     number = measured.size_class(point.bytes)
     return PredictedCollective(
         point,
@@ -143,8 +144,19 @@ def _predict(measured: Measurements, point: PublishedCollective, profile: str, c
         one.protocol,
         least_time(cluster, group, point.kind, point.bytes, measured.wire),
         number,
-        measured.bands[system.band].holds(number, relative_error(time, point.time)),
+        measured.bands[system.band].holds(number, relative_error(time, point.time), point.nodes),
     )
+
+
+def settings_of(system: BenchmarkSystem, point: PublishedCollective, profile: str) -> Settings:
+    """How a point was measured: its algorithm, and the version of the library where the source prints it."""
+    return Settings(profile=profile, version=system.nccl or DEFAULT_VERSION, algorithm=point.algorithm)
+
+
+def host_time(system: BenchmarkSystem, time: float) -> float:
+    """Time of a collective with what the host of a system adds to it [s]."""
+    floor, gap = HOST[system.driven_from]
+    return max(floor, time + gap)
 
 
 def summary(predictions: Sequence[PredictedCollective]) -> Summary | None:
@@ -192,6 +204,7 @@ def document(validation: CollectiveValidation) -> dict[str, Any]:
              **{profile: one.document() for profile, one in summaries.items()}}
             for band, number, summaries in _by_band(validation)
         ],
+        "left_out": {"rows": dict(measured.left_out), "classes": [one.document() for one in graded(measured, validation.of("measured"))]},
         "misses": [{**_row(one), "reason": measured.systems[one.point.system].reason(one.point, one.profile)} for one in validation.misses],
         "beats_the_wires": [_row(one) for one in validation.impossible],
         "rows": [_row(one) for one in validation.predictions],
@@ -223,6 +236,11 @@ def text(validation: CollectiveValidation) -> str:
         "",
         _band_table(validation).text(),
     ]
+    if classes := graded(measured, validation.of("measured")):
+        lines += ["", table(classes).text()]
+    if measured.left_out:
+        lines += ["", "left out by rules that look at no prediction (README.md): "]
+        lines[-1] += ", ".join(f"{count} {rule}" for rule, count in measured.left_out.items())
     lines += ["", *_misses(validation)]
     beaten = len(validation.impossible)
     lines += ["", f"{beaten} of {len(validation.predictions)} predictions are faster than the wires allow."]

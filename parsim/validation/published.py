@@ -123,10 +123,27 @@ def exclusions(entries: Any) -> dict[str, str]:
     return {str(row): str(entry["reason"]) for entry in entries or () for row in entry["rows"]}
 
 
+def excluded_by_rule(entries: Any, rules: Mapping[str, Any]) -> dict[str, str]:
+    """As `exclusions`, from a list of ``{rows: [...], rule: NAME, because: ...}``; ``rows: all`` leaves out every row.
+
+    Raises:
+        ValueError: a rule that is not among `rules`.
+    """
+    found: dict[str, str] = {}
+    for entry in entries or ():
+        if (rule := entry["rule"]) not in rules:
+            raise ValueError(f"no rule is called {rule!r}; known: {', '.join(rules)}")
+        because = f": {entry['because']}" if entry.get("because") else ""
+        rows = entry["rows"]
+        found |= {str(row): f"{rule}{because}" for row in (["all"] if rows == "all" else rows)}
+    return found
+
+
 def reason(excluded: Mapping[str, str], row: str) -> str:
     """Why a row is left out, alone or in a range; empty: it is not."""
-    if row in excluded:
-        return excluded[row]
+    for key in (row, "all"):
+        if key in excluded:
+            return excluded[key]
     for key, why in excluded.items():
         if (match := re.fullmatch(r"(.*-)([0-9]+)\.\.([0-9]+)", key)) and row.startswith(match[1]):
             number = row[len(match[1]) :]

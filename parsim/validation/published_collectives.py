@@ -23,7 +23,7 @@ HOST = {"nccl-tests": (0.0, 0.0), "python": (38e-6, 8e-6), "python-synchronous":
 """what the host of a system adds to a loop of collectives [s]: a floor for each call, and time added to it. Python needs 38 us to issue one
 call (the floor of an H200 sweep, stas00/ml-engineering network/README.md) and leaves a gap of 8 us before it (the same, from 1 MiB on);
 calls that are waited for take 45 us more than the library's floor (PKU-DAIR/Hetu-Galvatron), of which the launch is 2"""
-_SYSTEM_KEYS = ("title", "class", "topology", "fabric", "set", "network", "driven_from", "inferred", "misses")
+_SYSTEM_KEYS = ("title", "class", "topology", "fabric", "set", "network", "driven_from", "nccl", "family", "inferred", "misses")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,11 @@ class PublishedCollective(Published):
     """[s]; from the bus bandwidth where that is what was printed"""
     algorithm: str
     """auto, or the one that the measurement was made with"""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it from the other points."""
+        return self.system, self.kind, self.gpus, self.nodes, self.bytes, self.algorithm
 
     @property
     def busbw(self) -> float:
@@ -75,12 +80,21 @@ class Band:
     low: tuple[float, ...] | None
     """None: nothing is claimed"""
     high: tuple[float, ...] | None
+    more: tuple[float, ...] | None = None
+    """both limits at more than two machines, where they differ"""
 
-    def holds(self, number: int, error: float) -> bool | None:
-        """Whether an error in size class `number` is inside; None where nothing is claimed."""
+    def limits(self, number: int, nodes: int = 1) -> tuple[float, float] | None:
+        """Limits of an error in size class `number` on so many machines; None where nothing is claimed."""
         if self.low is None or self.high is None:
             return None
-        return self.low[number] <= error <= self.high[number]
+        if nodes > 2 and self.more is not None:
+            return -self.more[number], self.more[number]
+        return self.low[number], self.high[number]
+
+    def holds(self, number: int, error: float, nodes: int = 1) -> bool | None:
+        """Whether an error is inside; None where nothing is claimed."""
+        limits = self.limits(number, nodes)
+        return None if limits is None else limits[0] <= error <= limits[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +109,21 @@ class BenchmarkSystem:
     change: Mapping[str, Any] | None
     network: str
     driven_from: str
+    nccl: str
+    """version of the library, where the source prints it"""
+    family: str
+    """systems of one publisher and machine share it: whoever has seen one has seen the others"""
     inferred: str
     reasons: tuple[Reason, ...]
 
-    def cluster(self, nodes: int) -> Cluster:
-        """As many of the machines as a point needs.
+    def cluster(self, nodes: int, links: Mapping[str, Any] | None = None) -> Cluster:
+        """As many of the machines as a point needs; `links` changes kinds of links further.
 
         Raises:
             TopologyError: what is wrong in the description.
         """
-        return machines(self.topology, nodes, fabric=self.fabric, change=self.change)
+        change = {**(self.change or {}), "links": {**(self.change or {}).get("links", {}), **links}} if links else self.change
+        return machines(self.topology, nodes, fabric=self.fabric, change=change)
 
     def reason(self, point: PublishedCollective, profile: str) -> str:
         """Why the prediction of a profile for `point` misses."""
@@ -122,6 +141,10 @@ class Measurements:
     """of the size classes [0, a), [a, b], (b, c), [c, ...) [B]"""
     wire: Mapping[str, float]
     """signalling rate of a kind of link, per link and direction [B/s]"""
+    fitted: Mapping[tuple[object, ...], tuple[float, float]]
+    """key of a point of several machines -> its times from a priori numbers, and from a fit without its family, if stored [s]"""
+    left_out: Mapping[str, int]
+    """rule -> rows that it keeps out (left_out.csv)"""
 
     def size_class(self, size: int) -> int:
         """Number of the class of sizes, 0 to 3, that `size` [B] is in."""
@@ -154,6 +177,8 @@ def measurements(directory: str | Path | None = None) -> Measurements:
         findings.append(Finding(f"expected three sizes: {error}", "sizes").at(*about.locate("sizes")))
     path = home / "measurements.csv"
     rows = tuple(CsvRows(read_text(path), str(path), findings).made(_published))
+    fitted = _fitted(home / "left_out_predictions.csv", findings)
+    left_out = _left_out(home / "left_out.csv", findings)
     broken = {finding.path for finding in findings}
     findings += [
         Finding("unknown system", "system", row.system, file=str(path), line=line)
@@ -162,14 +187,37 @@ def measurements(directory: str | Path | None = None) -> Measurements:
     ]
     if findings:
         raise ScenarioError(findings)
-    return Measurements(tuple(row for _, row in rows), systems, bands, (low, middle, high), wire)
+    return Measurements(tuple(row for _, row in rows), systems, bands, (low, middle, high), wire, fitted, left_out)
+
+
+def _fitted(path: Path, findings: list[Finding]) -> dict[tuple[object, ...], tuple[float, float]]:
+    """What validation/nccl/fit.py wrote; empty where there is no such file."""
+    if not path.is_file():
+        return {}
+    rows = CsvRows(read_text(path), str(path), findings).made(_stored)
+    return {key: times for _, (key, times) in rows}
+
+
+def _stored(cells: Mapping[str, str]) -> tuple[tuple[object, ...], tuple[float, float]]:
+    key = (cells["system"], cells["collective"], whole(cells["gpus"]), whole(cells["nodes"]), whole(cells["bytes"]), cells["algorithm"])
+    return key, (float(cells["a_priori_us"]) * 1e-6, float(cells["left_out_us"]) * 1e-6)
+
+
+def _left_out(path: Path, findings: list[Finding]) -> dict[str, int]:
+    """How many rows every rule keeps out."""
+    counts: dict[str, int] = {}
+    if path.is_file():
+        for _, rule in CsvRows(read_text(path), str(path), findings).made(lambda cells: cells["rule"]):
+            counts[rule] = counts.get(rule, 0) + 1
+    return counts
 
 
 def _band(_: str, tree: Mapping[str, Any]) -> Band:
-    sides = [None if tree[side] is None else tuple(map(float, tree[side])) for side in ("low", "high")]
-    if any(side is not None and len(side) != 4 for side in sides):
+    low, high = (None if tree[side] is None else tuple(map(float, tree[side])) for side in ("low", "high"))
+    more = tuple(map(float, tree["more"])) if tree.get("more") is not None else None
+    if any(side is not None and len(side) != 4 for side in (low, high, more)):
         raise ValueError("needs a limit for each of four classes of sizes")
-    return Band(str(tree["what"]), *sides)
+    return Band(str(tree["what"]), low, high, more)
 
 
 def _system(name: str, tree: Mapping[str, Any]) -> BenchmarkSystem:
@@ -199,6 +247,8 @@ def _system(name: str, tree: Mapping[str, Any]) -> BenchmarkSystem:
         change=tree.get("set"),
         network=str(tree.get("network", "")),
         driven_from=one_of(tree, "driven_from", tuple(HOST)),
+        nccl=str(tree.get("nccl", "")),
+        family=str(tree.get("family", name)),
         inferred=str(tree.get("inferred", "")),
         reasons=reasons,
     )

@@ -14,7 +14,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.hardware.device import Device, device_from_tree
 from parsim.kernel import Attention, Gemm
 from parsim.scenario.files import find, read
-from parsim.units import whole
+from parsim.units import parse, whole
 from parsim.validation.published import Published, folder, one_of, only_known, printed_time, read_entries, read_rows
 
 KINDS = ("gemm", "grouped", "best")
@@ -22,7 +22,7 @@ KINDS = ("gemm", "grouped", "best")
 _BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 _BACKWARD_COUNT = 2.5
 """operations of an attention backward over those of its forward, as benchmarks count them"""
-_ENTRY_KEYS = ("title", "fitted", "pad", "fits", "rounds", "files", "keep")
+_ENTRY_KEYS = ("title", "fitted", "clock", "call", "pad", "fits", "rounds", "files", "keep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class PublishedProduct(Published):
     """as it was executed, padded where the library pads"""
     time: float
     """[s]"""
+    calls: float = 0.0
+    """host time of its library calls, before which it cannot end [s]"""
 
     @property
     def kernel(self) -> Gemm:
@@ -70,7 +72,7 @@ class ParameterFit:
     of: str
     """type of the products, or implementation of the attention"""
     rows: str
-    """products: large (above 1 GFLOP, no side below 512) | rest (the others) | all (above 1 GFLOP); or attention"""
+    """products: large (above 1 GFLOP, no side below 512) | rest (the others) | all (above 1 GFLOP) | grouped; or attention"""
     parameters: Mapping[str, tuple[float, float, float]]
     """name: (lower bound, upper bound, start)"""
 
@@ -83,6 +85,10 @@ class BenchmarkedDevice:
     title: str
     fitted: Mapping[str, str]
     """dtype: what of the device file was fitted to these rows; for attention see `fits`"""
+    clock: float
+    """clock at which the measured machine ran long products over that of the device file: its own power limit"""
+    call: float
+    """host time of one library call where the benchmark makes one for every group of a grouped product [s]; 0: not known, or hidden"""
     pad: Mapping[str, int]
     """dtype: multiple to which the library pads every side"""
     fits: tuple[ParameterFit, ...]
@@ -101,7 +107,13 @@ class KernelMeasurements:
     attention: tuple[PublishedAttention, ...]
     entries: Mapping[str, BenchmarkedDevice]
     devices: Mapping[str, Device]
-    """as the device files have them, but at the clock of a benchmark (`clock_derate` 1)"""
+    """as the device files have them"""
+
+    def machine(self, row: PublishedProduct | PublishedAttention) -> Device:
+        """The device of a row as it was measured: products at the clock of that machine, attention, which draws less power, at full."""
+        device = self.devices[row.device]
+        clock = self.entries[row.device].clock
+        return replace(device, clock_derate=clock) if isinstance(row, PublishedProduct) and clock != 1.0 else device
 
 
 def kernel_measurements(directory: str | Path | None = None) -> KernelMeasurements:
@@ -121,8 +133,8 @@ def kernel_measurements(directory: str | Path | None = None) -> KernelMeasuremen
 
 
 def benchmark_device(name: str) -> Device:
-    """A device at the clock of a kernel benchmark; a training step runs at `clock_derate` of it."""
-    return replace(device_from_tree(read(find("devices", name)).tree, f"device {name}"), clock_derate=1.0)
+    """A device as its file describes it."""
+    return device_from_tree(read(find("devices", name)).tree, f"device {name}")
 
 
 def _entry(name: str, tree: Mapping[str, Any]) -> BenchmarkedDevice:
@@ -131,6 +143,8 @@ def _entry(name: str, tree: Mapping[str, Any]) -> BenchmarkedDevice:
         name=name,
         title=str(tree["title"]),
         fitted={str(key): str(value) for key, value in tree.get("fitted", {}).items()},
+        clock=float(tree.get("clock", 1.0)),
+        call=float(parse(tree["call"], "time")) if "call" in tree else 0.0,
         pad={str(key): int(value) for key, value in tree.get("pad", {}).items()},
         fits=tuple(_fit(one) for one in tree.get("fits", ())),
         rounds=int(tree.get("rounds", 1)),
@@ -146,7 +160,7 @@ def _fit(tree: Mapping[str, Any]) -> ParameterFit:
         if not low <= start <= high:
             raise ValueError(f"{name} starts at {start:g}, outside {low:g} to {high:g}")
         parameters[str(name)] = (low, high, start)
-    return ParameterFit(str(tree["of"]), one_of(tree, "rows", ("large", "rest", "all", "attention")), parameters)
+    return ParameterFit(str(tree["of"]), one_of(tree, "rows", ("large", "rest", "all", "grouped", "attention")), parameters)
 
 
 def _known(device: str, entries: Mapping[str, BenchmarkedDevice]) -> str:
@@ -164,8 +178,13 @@ def _product(row: Mapping[str, str], entries: Mapping[str, BenchmarkedDevice]) -
     time = printed_time(row, "tflops", 2.0 * sides[0] * sides[1] * sides[2] * groups, 1e12)
     step = entries[device].pad.get(dtype, 1) if device else 1
     m, n, k = (-(-side // step) * step for side in sides)
-    gemm = Gemm(m, n, k, groups, dtype, _BYTES.get(dtype, 2), weight_gradient=row["accumulates"] == "1", layout=layout)
-    return PublishedProduct(device, kind, gemm, time, source=row["source"], note=row["note"])
+    added, grouped = one_of(row, "accumulates", ("0", "1", "bf16")), kind == "grouped"
+    gemm = Gemm(
+        m, n, k, groups, dtype, _BYTES.get(dtype, 2), weight_gradient=added != "0", layout=layout, grouped=grouped,
+        gradient=2 if added == "bf16" else 4,
+    )  # fmt: skip
+    calls = groups * entries[device].call if device and grouped else 0.0
+    return PublishedProduct(device, kind, gemm, time, calls, source=row["source"], note=row["note"])
 
 
 def _attended(row: Mapping[str, str], entries: Mapping[str, BenchmarkedDevice]) -> PublishedAttention:

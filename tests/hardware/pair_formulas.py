@@ -6,7 +6,8 @@ import math
 from typing import NamedTuple
 
 from parsim.hardware.nccl import p2p
-from parsim.hardware.nccl.estimate import Estimate, Profile
+from parsim.hardware.nccl.estimate import Estimate
+from parsim.hardware.nccl.profiles import Profile
 
 
 def send_time(way: p2p.Way, size: float, used: Profile, connection_cap: float = 0.0) -> float:

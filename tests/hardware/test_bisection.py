@@ -83,22 +83,26 @@ def test_the_worst_halves_of_random_machines(tree):
         assert one.bandwidth == pytest.approx(least)
 
 
+HDR = 0.945 * 25 * GB
+"""what a 200 Gb/s port of InfiniBand carries [B/s]"""
+
+
 def test_what_leaves_a_machine():
-    assert egress(machines("dgx-a100-80gb", 2), 0) == pytest.approx([24 * GB] * 8)
-    assert egress(machines("aws-p4d", 2), 0) == pytest.approx([12 * GB] * 4)
+    assert egress(machines("dgx-a100-80gb", 2), 0) == pytest.approx([HDR] * 8)
+    assert egress(machines("aws-p4d", 2), 0) == pytest.approx([11.875 * GB] * 4)
 
 
 def test_fabrics_by_formula():
     assert fabric_bisection(machines("dgx-a100-80gb")) is None
     full = fabric_bisection(machines("dgx-a100-80gb", 128))
-    assert full.bandwidth == pytest.approx(64 * 8 * 24 * GB)
+    assert full.bandwidth == pytest.approx(64 * 8 * HDR)
     assert full.exact
     thin = machines("dgx-1-v100", 8, fabric={"leaf_ports": 16, "oversubscription": 4})  # four machines of four NICs to a leaf
-    assert fabric_bisection(thin) == Bisection("fabric", pytest.approx(4 * 4 * 12 * GB / 4), ((0, 1, 2, 3), (4, 5, 6, 7)))
+    assert fabric_bisection(thin) == Bisection("fabric", pytest.approx(4 * 4 * HDR / 2 / 4), ((0, 1, 2, 3), (4, 5, 6, 7)))
     split = fabric_bisection(machines("dgx-1-v100", 6, fabric={"leaf_ports": 16, "oversubscription": 4}))
     assert not split.exact
-    # three machines send; the fourth of their leaf receives 48 of it there, the trunk takes 48 more
-    assert split.bandwidth == pytest.approx((48 + 48) * GB)
+    # three machines send; the fourth of their leaf receives what its four NICs take, the trunk as much more
+    assert split.bandwidth == pytest.approx(2 * 4 * HDR / 2)
 
 
 def test_a_torus_is_cut_across_its_longest_dimension():
@@ -108,10 +112,10 @@ def test_a_torus_is_cut_across_its_longest_dimension():
     }  # fmt: skip
     torus = {"name": "torus", "node": node, "fabric": {"kind": "torus", "dims": [4, 2], "nics": ["nic0"], "link": "ib-hdr"}}
     found = fabric_bisection(machines(torus, 8))
-    assert found.bandwidth == pytest.approx(2 * 2 * 24 * GB)
+    assert found.bandwidth == pytest.approx(2 * 2 * HDR)
     assert found.halves == ((0, 1, 4, 5), (2, 3, 6, 7))
     mesh = {"name": "mesh", "node": node, "fabric": {"kind": "full-mesh", "nics": ["nic0"], "link": "ib-hdr"}}
-    assert fabric_bisection(machines(mesh, 4)).bandwidth == pytest.approx(4 * 24 * GB)
+    assert fabric_bisection(machines(mesh, 4)).bandwidth == pytest.approx(4 * HDR)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_fat_tree_trunks():
     inside, across = cluster.route(0, 24), cluster.route(0, 32)
     assert len(across.links) == len(inside.links) + 2
     trunk = next(link for link in across.links if cluster.link_class_name(link) == "leaf->spine")
-    assert cluster.capacity(trunk) == 32 * 48e9 / 2
+    assert cluster.capacity(trunk) == 32 * 0.98 * 50e9 / 2
     assert cluster.link(trunk).name == "leaf0->spine"
 
 

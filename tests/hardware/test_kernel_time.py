@@ -69,6 +69,51 @@ def test_gemm_by_hand():
     assert time == pytest.approx(2 * 256 * 128 * 1024 / (100e12 / 100 * 0.5 * 0.9) + 2e-6, rel=1e-12)
 
 
+def test_prologue_and_epilogue_take_as_long_in_any_type():
+    # k_half 100 elements of a 16-bit product: twice as many of an 8-bit one, whose main loop is twice as fast
+    card = device_from_tree(
+        {
+            **PLAIN,
+            "compute": {"sms": 100, "peak": {**PLAIN["compute"]["peak"], "fp8": "200 TFLOP/s"}},
+            "gemm": {**PLAIN["gemm"], "k_half": 100},
+        }
+    )
+    wide, narrow = Gemm(2560, 1280, 1024), Gemm(2560, 1280, 1024, dtype="fp8", element=1)
+    assert kernel_time(card, wide) == pytest.approx(2 * 256 * 128 * 1124 / 0.5e12 + 2e-6, rel=1e-12)
+    assert kernel_time(card, narrow) == pytest.approx(2 * 256 * 128 * 1224 / 1e12 + 2e-6, rel=1e-12)
+
+
+def test_bytes_of_products():
+    assert Gemm(3, 5, 7).bytes == 2 * (21 + 35 + 15)
+    assert Gemm(3, 5, 7, dtype="fp8", element=1).bytes == 21 + 35 + 2 * 15
+    assert Gemm(3, 5, 7, 4, dtype="fp32", element=4).bytes == 4 * 4 * (21 + 35 + 15)
+    # a grouped weight gradient reads and writes an fp32 or bf16 gradient
+    assert Gemm(3, 5, 7, 4, weight_gradient=True, layout="NT", grouped=True).bytes == 4 * (2 * (21 + 35) + 8 * 15)
+    assert Gemm(3, 5, 7, 4, weight_gradient=True, layout="NT", grouped=True, gradient=2).bytes == 4 * (2 * (21 + 35) + 4 * 15)
+
+
+@given(
+    m=st.integers(1, 40).map(lambda x: 64 * x),
+    n=st.integers(1, 40).map(lambda x: 64 * x),
+    k=st.integers(1, 80).map(lambda x: 64 * x),
+    groups=st.integers(1, 300),
+    exposed=st.floats(0, 1),
+)
+def test_a_grouped_product_lies_between_perfect_overlap_and_none(m, n, k, groups, exposed):
+    card = device_from_tree({**PLAIN, "gemm": {**PLAIN["gemm"], "exposed": exposed}})
+    plain_one, grouped = Gemm(m, n, k, groups), Gemm(m, n, k, groups, grouped=True)
+    moving = grouped.bytes / 1e12
+    overlapped = kernel_time(card, plain_one) - 2e-6
+    infinite = device_from_tree({**PLAIN, "memory": {**PLAIN["memory"], "bandwidth": "100 PB/s"}})
+    computing = kernel_time(infinite, plain_one) - 2e-6
+    found = kernel_time(card, grouped) - 2e-6
+    assert overlapped - 1e-15 <= found
+    # splitting K, whose partial sums move as well, only makes the compute side longer than it is with an infinite memory
+    assert found >= max(computing, moving) + exposed * min(computing, moving) - 1e-15
+    if exposed == 0:
+        assert found == overlapped
+
+
 def test_gemm_takes_the_smaller_tile_when_it_saves_a_wave():
     # one more column: 110 tiles of 256 x 128 need two waves; 440 of 128 x 64 need five of a quarter of the work at 0.8 of the rate
     time = kernel_time(plain(), Gemm(2560, 1408, 1024))
@@ -239,9 +284,8 @@ def test_bandwidth_ramp_of_small_kernels():
         rate = card.bandwidth * card.memory_efficiency
         half = card.kernel_latency * rate
         assert 2 * 2**20 <= half / (card.bandwidth / 2e12) <= 4 * 2**20
-        far = replace(card, l2_gain=0.0)
         for size in (half / 4, half, 16 * half):
-            assert size / kernel_time(far, Memory(size)) == pytest.approx(rate * size / (size + half), rel=1e-12)
+            assert size / kernel_time(card, Memory(size)) == pytest.approx(rate * size / (size + half), rel=1e-12)
     slow = device_from_tree({**PLAIN, "memory": {**PLAIN["memory"], "half_size": "8 MiB"}})
     assert kernel_time(slow, Memory(2**23)) == pytest.approx(2 * 2**23 / 1e12)
     assert kernel_time(slow, Memory(2**23, launches=2)) == pytest.approx(3 * 2**23 / 1e12)
@@ -259,10 +303,12 @@ def test_foreach_adamw_on_a_b200():
 
 
 def test_cached_tensors_move_faster():
+    """Where a device file says so: no shipped one does, for want of a measured kernel."""
     a100 = device("a100-sxm-80gb")
-    large, small = memory_rate(a100, 2**33), memory_rate(a100, 2**20)
+    large, small = memory_rate(replace(a100, l2_gain=0.3), 2**33), memory_rate(replace(a100, l2_gain=0.3), 2**20)
     assert large == pytest.approx(0.82 * 2039e9)
     assert small == pytest.approx(0.82 * 2039e9 * (1 + 0.3 * math.exp(-(2**19) / (40 * 2**20))))
+    assert memory_rate(a100, 2**20) == large
 
 
 def test_impossible_kernels_are_errors():
@@ -323,7 +369,7 @@ def test_gemm_grows_with_every_dimension(m, n, k, which):
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(1, 1e11), st.integers(1, 50))
-def test_memory_work_never_beats_the_bandwidth_by_more_than_the_cache(size, launches):
+def test_memory_work_never_beats_the_bandwidth(size, launches):
     card = device("a100-sxm-80gb")
     time = kernel_time(card, Memory(size, launches=launches))
-    assert time >= size / (2039e9 * 0.82 * 1.3) + launches * 2e-6 - 1e-15
+    assert time >= size / (2039e9 * 0.82) + launches * 2e-6 - 1e-15

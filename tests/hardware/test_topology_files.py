@@ -247,7 +247,7 @@ def test_box_wirings():
 def test_box_with_a_nic():
     cluster = build({"gpu": "l40s", "count": 4, "nic": "roce-200g"}, nodes=2)
     route = cluster.route(0, 7)
-    assert route.bottleneck(cluster.capacity) == 24e9
+    assert route.bottleneck(cluster.capacity) == 0.945 * 25e9
     assert len(route.links) == 6
 
 
@@ -265,7 +265,10 @@ def test_link_overrides():
         lambda link: shipped("dgx-a100-80gb", overrides={"links": {"nvlink3": {"bandwidth": "x2"}}}).capacity(link)
     ) == pytest.approx(480e9)
     slow = shipped("dgx-a100-80gb", nodes=2, overrides={"links": {"ib-hdr": {"bandwidth": "100 Gb/s"}}})
-    assert slow.route(0, 8).bottleneck(slow.capacity) == pytest.approx(12e9)
+    assert slow.route(0, 8).bottleneck(slow.capacity) == pytest.approx(0.945 * 12.5e9)
+    standard = {"fabric": {"link": "roce-200g"}, "overrides": {"links": {"roce-200g": {"efficiency": 0.5, "message_latency": "9 us"}}}}
+    changed = shipped("dgx-a100-80gb", nodes=2, **standard).network.link_kind  # not in the file: the standard kind is changed
+    assert (changed.capacity, changed.planning, changed.message_latency) == pytest.approx((12.5e9, 25e9, 9e-6))
     with pytest.raises(TopologyError, match="unknown kind of link"):
         shipped("dgx-a100-80gb", overrides={"links": {"nvlink33": {"bandwidth": "x2"}}})
 

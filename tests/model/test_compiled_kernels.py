@@ -19,7 +19,7 @@ from parsim.model.model import Model, Workload
 H, F, A, V = 512, 1376, 8, 32000
 EAGER = Workload(2, 256)
 FUSED = replace(EAGER, fused=True)
-COMPILED = replace(FUSED, compiled=True)
+COMPILED = replace(FUSED, compiled=True, loss_kernel="compiled")
 
 
 def llama(**changes: Any) -> Model:

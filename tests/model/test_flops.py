@@ -174,7 +174,7 @@ def test_resnet_50_is_4_1_billion_multiply_adds() -> None:
 
 
 def test_padded_vocabulary_is_executed() -> None:
-    padded = build_model(look_up("gpt3-175b"), name="gpt3-175b", tensor=8, base_lookup=look_up)
+    padded = build_model(look_up("gpt3-175b"), name="gpt3-175b", tensor=8, divisor=128, base_lookup=look_up)
     extra = forward_flop(padded, 2048) - forward_flop(model("gpt3-175b"), 2048)
     assert extra == 2 * 12288 * (51200 - 50257)
 

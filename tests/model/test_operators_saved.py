@@ -171,7 +171,28 @@ def test_logits_and_loss_peaks() -> None:
     assert by_name["loss.log_softmax"] == 4 * logits
     assert by_name["logits"] == 2 * logits
     assert 2 * logits + by_name["loss.log_softmax"] + work.forward_temporary == 10 * logits
-    assert 2 * logits + by_name["loss.log_softmax"] + work.backward_temporary + work.input_gradients[0] == 14 * logits
+    assert 2 * logits + by_name["loss.log_softmax"] + sum(work.backward_scratch) == 14 * logits
     single = loss.work(Workload(1, 512, element=4, dtype="fp32"))
     assert 4 * logits + 4 * logits + single.forward_temporary == 8 * logits
-    assert 4 * logits + 4 * logits + single.backward_temporary + single.input_gradients[0] == 16 * logits
+    assert 4 * logits + 4 * logits + sum(single.backward_scratch) + single.input_gradients[0] == 16 * logits
+
+
+def test_sharded_and_chunked_cross_entropy() -> None:
+    """DTensor's loss_parallel: fp32 copy, shifted copy and log-softmax forward; backward three more beside the log-softmax. In chunks: fp32
+    logits and log-softmax of all of them, and no gradient of all logits.
+    """
+    logits = 512 * 32000
+    loss = Loss("loss", ("logits",), "loss", 32000)
+    sharded = loss.work(Workload(1, 512, tensor=8, sequence_parallel=True))
+    part = 4 * logits // 8
+    assert next(save.bytes for save in sharded.saves if save.tensor == "loss.log_softmax") == part
+    assert sharded.forward_temporary == 2 * part
+    assert sharded.backward_scratch == (part, part, part)
+    chunked = loss.work(Workload(1, 512, loss_kernel="eager-chunks"))
+    assert {save.tensor: save.bytes for save in chunked.saves if save.bytes > 10_000} == {
+        "loss.log_softmax": 4 * logits, "logits": 2 * logits, "loss.wider": 2 * logits,
+    }  # fmt: skip
+    assert chunked.input_gradients == (0,)
+    assert (chunked.forward_temporary, chunked.backward_scratch) == (0, ())
+    freed = loss.work(Workload(1, 512, holds_logits=False))
+    assert "logits" not in {save.tensor for save in freed.saves}

@@ -166,14 +166,22 @@ def test_megatron_sizes_are_as_named(name: str, billions: float) -> None:
 
 
 def test_vocabulary_is_padded_to_128_times_the_tensor_size() -> None:
-    padded = model("gpt3-175b", tensor=8)
+    padded = build_model(look_up("gpt3-175b"), name="gpt3-175b", tensor=8, divisor=128, base_lookup=look_up)
     assert (padded.vocabulary, padded.vocabulary_padded) == (50257, 51200)
     assert parameter_count(padded) == 174_604_259_328
     assert padded_parameter_count(padded) == 174_604_259_328 + (51200 - 50257) * 12288
 
 
-def test_vocabulary_is_not_padded_on_one_rank() -> None:
-    assert model("gpt2").vocabulary_padded == 50257
+@pytest.mark.parametrize(("tensor", "divisor", "rows"), [(1, 0, 50257), (8, 0, 50257), (1, 128, 50304), (2, 128, 50432)])
+def test_vocabulary_is_padded_where_the_stack_does_so_on_one_rank_too(tensor: int, divisor: int, rows: int) -> None:
+    gpt2 = build_model(look_up("gpt2"), name="gpt2", tensor=tensor, divisor=divisor, base_lookup=look_up)
+    assert gpt2.vocabulary_padded == rows
+    assert parameter_count(gpt2) == 124_439_808
+    assert padded_parameter_count(gpt2) == 124_439_808 + (rows - 50257) * 768
+
+
+def test_no_padding_on_one_rank_where_rows_divide() -> None:
+    assert changed("gpt2", 1, vocabulary=51200, vocab_divisible_by=128).vocabulary_padded == 51200
 
 
 def test_padding_follows_the_divisor_of_the_user() -> None:

@@ -144,7 +144,7 @@ def renamed(block: Block) -> Block:
     blocks(),
     st.sampled_from([0.0, 0.1]),
     st.booleans(),
-    st.lists(st.sampled_from(["mlp", "norm", "attention"]), unique=True),
+    st.lists(st.sampled_from(["mlp", "norm", "attention"]), unique=True) | st.just(["matmuls"]),
     st.booleans(),
 )
 def test_laws(block: Block, dropout: float, fused: bool, drop: list[str], input_gradient: bool) -> None:
@@ -186,7 +186,7 @@ def layer() -> Block:
     )
 
 
-@pytest.mark.parametrize("drop", [(), ("attention",), ("mlp",), ("norm",), ("attention", "mlp", "norm")])
+@pytest.mark.parametrize("drop", [(), ("attention",), ("mlp",), ("norm",), ("attention", "mlp", "norm"), ("matmuls",)])
 @pytest.mark.parametrize("attention", ["eager", "flash2"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_laws_of_a_transformer_layer(drop: tuple[str, ...], attention: str, fused: bool) -> None:

@@ -146,6 +146,11 @@ def test_blocking_refuses_what_overlaps():
     with pytest.raises(ScenarioError) as caught:
         simulate(tree)
     hints = [finding.suggestion for finding in caught.value.findings]
+    assert hints == ["write parallel.pipeline.overlap_sends: false"], "what is left to the stack does not overlap then"
+    tree["parallel"]["tensor"]["overlap"] = "backward"
+    with pytest.raises(ScenarioError) as caught:
+        simulate(tree)
+    hints = [finding.suggestion for finding in caught.value.findings]
     assert hints == ["write parallel.tensor.overlap: none", "write parallel.pipeline.overlap_sends: false"]
     with pytest.raises(ScenarioError) as caught:
         simulate(BLOCKING, "software.host.graphs=true")

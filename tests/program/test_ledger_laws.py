@@ -394,7 +394,7 @@ def without_frees(method):
         ("fsdp", FullyShardedDataParallel, "after_backward"),
         ("fsdp", FullyShardedDataParallel, "step"),
         ("ddp", Replicated, "_drop_gradients"),
-        ("zero1", Replicated, "_drop_gradients"),
+        ("zero1", ZeroOptimizer, "step"),
         ("zero2", ZeroOptimizer, "gradient"),
         ("zero2", ZeroOptimizer, "step"),
         ("torch-data-parallel", DataParallelModule, "pass_ends"),

@@ -64,7 +64,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "training.mean_sequence_length": (33, 64),
     "training.dropout": (0.0, 0.1),
     "training.loss.chunks": (1, 2, 4, 7),
-    "training.recompute": ({"every": 1}, {"every": 2}, {"blocks": 1}),
+    "training.recompute": ({"every": 1}, {"every": 2}, {"one_in": 2}, {"blocks": 1}),
     "training.data_loading": ("1 ms", "20 us"),
     "training.finetune.rank": (1, 8),
     "training.finetune.dropout": (0.05,),
@@ -357,6 +357,10 @@ class Draw:
             value = self.random.sample(words()[path], 4)
         if path == "training.recompute.selective":
             value = [value]
+        if path == "training.precision.recipe":  # of a job in fp8
+            self.tree["training"]["precision"] = {"preset": "fp8"}
+        if path == "parallel.tensor.overlap" and value in ("full", "async"):
+            self.tree["parallel"].setdefault("tensor", {"size": 2})["sequence_parallel"] = True
         if path == "training.precision.keep":  # of a job in fp8, whose norms are kept in any case
             value = [value] if value == "norm" else [value, "norm"]
             self.tree["training"]["precision"] = {"preset": "fp8"}

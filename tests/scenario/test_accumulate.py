@@ -82,6 +82,7 @@ def test_llama_70b_under_fsdp_and_context_parallelism_fits_64_h100():
     }  # fmt: skip
     auto, waiting = simulate(load(tree)), simulate(load(tree, "parallel.data.accumulate=no_sync"))
     assert auto.fits
-    assert auto.peak_memory < 46 * GIB
     assert not waiting.fits
-    assert waiting.peak_memory - auto.peak_memory == pytest.approx(2 * 70.55e9, rel=0.05)
+    peaks = [report.document()["memory"]["peak_allocated_bytes"] for report in (auto, waiting)]
+    assert peaks[0] < 38 * GIB
+    assert peaks[1] - peaks[0] == pytest.approx(2 * 70.55e9, rel=0.05)

@@ -60,7 +60,8 @@ def test_every_assumption_can_be_stated(folder: Path) -> None:
     }  # fmt: skip
     assert list(stated) == [assumption.name for assumption in built().assumptions]
     result = built(*(f"assumptions.{name}={text}" for name, text in stated.items()))
-    assert result.assumptions == ()
+    assert [assumption.name for assumption in result.assumptions] == ["norm_kernels"]  # the profile's, where kernels are fused
+    assert built(*(f"assumptions.{name}={text}" for name, text in stated.items()), "software.norm=two-pass").assumptions == ()
     assert (result.training.precision.name, result.training.attention, result.training.dropout) == ("fp32", "eager", 0.1)
     assert (result.runtime.context, result.runtime.workspace, result.runtime.communicators) == (2**30, 2**20, 2**31)
     assert (result.runtime.profile, result.runtime.fused, result.runtime.gradient_accumulation_fusion) == ("deepspeed", True, True)
@@ -319,3 +320,21 @@ def test_mixed_devices_are_refused(folder: Path) -> None:
     arguments = ("cluster.set.node.device=[old.yaml, old.yaml, modern.yaml, modern.yaml]",)
     assert "not supported yet: GPUs of several kinds in one job (Test GPU and Modern GPU)" in refusal(TopologyError, *arguments)
     assert built(*arguments, "cluster.gpus=2").training.attention == "mem-efficient"
+
+
+def test_the_stack_pads_the_vocabulary_on_one_rank_too(folder: Path) -> None:
+    odd = "model.vocabulary=1000"
+    plain, megatron = built(odd), built(odd, "software.profile=megatron-core")
+    assert (plain.model.vocabulary, plain.model.vocabulary_padded) == (1000, 1000)
+    assert (megatron.model.vocabulary, megatron.model.vocabulary_padded) == (1000, 1024)
+    assert value(megatron, "vocabulary_padding") == "1,000 rows padded to 1,024"
+    assert built(odd, "parallel.tp=4").model.vocabulary_padded == 1024
+    assert built(odd, "parallel.tp=4", "software.profile=pytorch-2").model.vocabulary_padded == 1000
+    assert built(odd, "parallel.tp=2", "software.profile=pytorch-2", "model.vocab_divisible_by=300").model.vocabulary_padded == 1200
+
+
+def test_an_own_profile_says_how_vocabularies_are_padded(folder: Path) -> None:
+    (folder / "stack.yaml").write_text("name: stack\nvocabulary: {divisible_by: 64, source: measured here}\n")
+    assert built("model.vocabulary=1000", "software.profile=stack.yaml").model.vocabulary_padded == 1024
+    (folder / "stack.yaml").write_text("name: stack\nvocabulary: {divisible_by: 0}\n")
+    assert "vocabulary.divisible_by" in refusal(ScenarioError, "software.profile=stack.yaml")

@@ -1,7 +1,8 @@
-"""How sure a report may be: bands from published runs like it."""
+"""How sure a report may be: bands from published runs, weighted by how like the scenario they are."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,113 +13,118 @@ from parsim import simulate
 from parsim.report import Report
 from parsim.report.estimate import Confidence
 from parsim.scenario.build import build
-from parsim.scenario.confidence import SHARE, Features, KnownRun, band, confidence_of, features, known_runs, like
+from parsim.scenario.confidence import APART, Features, KnownRun, band, confidence_of, features, known_runs, weights
 from parsim.scenario.load import load
+from parsim.validation.bands import band_scores
 
-A100 = Features("A100", "model", 64, 1e10)
-
-
-def run(number, gpus=64, parameters=1e10, error=0.1, **others):
-    return KnownRun(
-        f"row-{number}",
-        "one",
-        Features(**({"gpu": "A100", "family": "model", "gpus": gpus, "parameters": parameters} | others)),
-        error,
-        None,
-    )
+A100 = Features("A100", "ampere", "megatron-core", "bf16", "model", 64, 1e10)
 
 
-def test_distance_is_in_octaves():
-    assert A100.distance(Features("A100", "model", 256, 1.25e9)) == pytest.approx(3.0)
+def run(number, family="one", error=0.1, calibrated=0.0, **others):
+    return KnownRun(f"row-{number}", f"{family}-source", family, replace(A100, **others), error, calibrated, None)
+
+
+def test_distance_counts_what_differs_and_octaves():
     assert A100.distance(A100) == 0
+    assert A100.distance(replace(A100, gpus=256, parameters=1.25e9)) == pytest.approx(5 * APART["octave"])
+    other = replace(A100, gpu="H100", architecture="hopper", precision="fp8")
+    assert A100.distance(other) == pytest.approx(APART["gpu"] + APART["architecture"] + APART["precision"])
+    assert A100.distance(other) == other.distance(A100)
 
 
-def test_only_the_same_gpu_and_kind_of_strategy_counts():
-    runs = [run(1), run(2, gpu="H100"), run(3, family="sharded"), run(4, gpus=64 * 32), run(5, gpus=32)]
-    assert [one.id for _, one in like(A100, runs)] == ["row-1", "row-5"]
+def test_a_family_counts_by_its_most_alike_run():
+    """300 alike rows of one publisher weigh what one of another weighs, and a far one e^-distance of it."""
+    runs = [run(i) for i in range(300)] + [run(300, "two"), run(301, "three", gpu="A800")]
+    share = weights(A100, runs)
+    assert sum(share[:300]) == pytest.approx(1.0)
+    assert share[300] == pytest.approx(1.0)
+    assert share[301] == pytest.approx(math.exp(-APART["gpu"]))
 
 
-def test_the_band_is_the_middle_80_percent_of_measured_over_predicted():
-    assert band([0.25] * 7) is None
-    assert band([0.25] * 9) == (0.8, 0.8)
-    ratios = [0.9 + 0.02 * i for i in range(9)]
-    # ranks (9 + 1) 0.1 = 1 and (9 + 1) 0.9 = 9: the smallest and the largest of nine
-    assert band([1 / ratio - 1 for ratio in ratios]) == pytest.approx((0.9, 1.06))
+def test_the_band_by_hand():
+    """Two families of equal weight: measured / predicted of 1/1.1 and 1/0.9, so the median lies between, widened by 1 + 1/2."""
+    runs = [run(0, error=0.1), run(1, "two", error=-0.1)]
+    found = band(A100, runs, [0.1, -0.1], [0.0, 0.0])
+    low, high = -math.log(1.1), -math.log(0.9)
+    middle = (low + high) / 2
+    assert found.middle == 1.0
+    assert math.log(found.low) == pytest.approx(1.5 * (low - middle))
+    assert math.log(found.high) == pytest.approx(1.5 * (high - middle))
+    assert band(A100, [], [], []) is None
 
 
-@given(st.lists(st.floats(-0.5, 1.0), min_size=8, max_size=60))
-def test_the_band_lies_inside_what_was_measured(errors):
-    low, high = band(errors)
-    ratios = [1 / (1 + error) for error in errors]
-    assert min(ratios) <= low <= high <= max(ratios)
+@given(st.lists(st.tuples(st.floats(-0.5, 1.0), st.floats(-0.5, 1.0), st.sampled_from("abcd")), min_size=1, max_size=40))
+def test_the_estimate_is_inside_its_band(rows):
+    runs = [run(i, family, error, calibrated) for i, (error, calibrated, family) in enumerate(rows)]
+    found = band(A100, runs, [one.step_error for one in runs], [one.calibrated_error for one in runs])
+    assert 0 < found.low <= found.middle <= found.high
 
 
-def test_nothing_alike_is_unvalidated():
-    assert confidence_of(A100, [run(i) for i in range(7)]) == {}
+def test_fewer_families_make_a_wider_band():
+    errors = [0.1, -0.1, 0.05, -0.05]
+    one = band(A100, [run(i) for i in range(4)], errors, errors)
+    four = band(A100, [run(i, str(i)) for i in range(4)], errors, errors)
+    assert one.high / one.low > four.high / four.low
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "changes", "status"),
+    [
+        (5, 0.1, {}, "validated"),
+        (4, 0.1, {}, "interpolated"),
+        (5, 0.11, {}, "interpolated"),
+        (5, 0.1, {"precision": "fp8"}, "interpolated"),
+        (5, 0.1, {"gpu": "H100", "architecture": "hopper"}, "unvalidated"),
+    ],
+)
+def test_what_validates(rows, error, changes, status):
+    found = confidence_of(A100, [run(i, error=error, **changes) for i in range(rows)])
+    assert found["status"] == status
+    assert found["step"] is not None, "every scenario has a band"
+    same = not changes
+    assert found["rows"] == (rows if same else 0)
+    assert found["left_out_error"] == (pytest.approx(error) if same else None)
+    assert found["nearest"][0]["differs"].items() <= changes.items()
+
+
+def test_nothing_known_says_nothing():
+    assert confidence_of(A100, []) == {}
     assert Confidence(**confidence_of(A100, [])).document(1.0, 10) == {
-        "status": "unvalidated", "step_time_s": None, "peak_bytes": None, "basis": None, "nearest": [],
+        "status": "unvalidated", "step_time_s": None, "peak_bytes": None, "basis": None, "rows": 0, "sources": [],
+        "left_out_error": None, "features": {}, "nearest": [],
     }  # fmt: skip
 
 
-def test_both_halves_together_have_no_band_but_say_what_each_shows_alone():
-    """Rows of measured / predicted: 1.25 with sharded states on 8 GPUs, 0.8 with tensor or pipeline parallelism on 64 and 128."""
-    sharded = [run(i, family="sharded", gpus=8, error=-0.2) for i in range(9)]
-    model = [run(i, gpus=64 * (1 + i % 2), error=0.25) for i in range(30)]
-    both = replace(A100, family="both", gpus=2048)
-    found = confidence_of(both, sharded + model)
-    assert found == {
-        "basis": "no published run on A100 has sharded states and tensor or pipeline parallelism; measured over predicted, 80 % of runs:"
-        " 1.25 to 1.25 with sharded states alone (9 runs on 8 to 8 GPUs),"
-        " 0.80 to 0.80 with tensor or pipeline parallelism alone (24 runs on 64 to 128 GPUs)"
-    }
-    assert Confidence(**found).document(1.0, 10) | {"basis": None} == Confidence().document(1.0, 10)
-    assert confidence_of(both, sharded[:7] + model[:7]) == {}
-    assert confidence_of(both, [*model, *(run(i, family="both", gpus=2048) for i in range(8))])["status"] == "validated"
-
-
-@pytest.mark.parametrize(("gpus", "status"), [(64, "validated"), (128, "validated"), (256, "interpolated")])
-def test_close_runs_validate_and_far_ones_interpolate(gpus, status):
-    found = confidence_of(A100, [run(i, gpus=gpus) for i in range(9)])
-    assert found["status"] == status
-    assert found["step"] == pytest.approx((1 / 1.1, 1 / 1.1))
-    assert found["nearest"][0]["differs"] == ({} if gpus == 64 else {"gpus": gpus})
-
-
 def test_bands_multiply_the_prediction():
-    sure = Confidence("validated", (0.9, 1.1), (0.95, 1.2), "words")
+    sure = Confidence("validated", (0.9, 1.1), (0.95, 1.2), basis="words")
     assert sure.document(2.0, 1000)["step_time_s"] == pytest.approx([1.8, 2.2])
     assert sure.document(2.0, 1000)["peak_bytes"] == [950, 1200]
 
 
 def test_features_of_a_scenario():
     found = features(build(load("gpt3-175b-64x-a100")))
-    assert (found.gpu, found.family, found.gpus) == ("A100 SXM 80GB", "model", 64)
+    assert (found.gpu, found.architecture, found.strategy, found.gpus) == ("A100 SXM 80GB", "ampere", "model", 64)
     assert found.parameters == pytest.approx(1.746e11, rel=0.01)
     sharded = features(build(load("gpt3-175b-64x-a100", "parallel.pipeline.size=1", "parallel.data.strategy=fsdp")))
-    assert sharded.family == "both", "no run of either kind alone says how far off the two together are"
+    assert sharded.strategy == "both"
 
 
 def test_a_report_carries_its_band():
     report = simulate("gpt3-22b-8x-a100")
     document = report.document()["confidence"]
-    assert document["status"] == "validated"
     low, high = document["step_time_s"]
     assert low < high
     assert f"{low:.3g}"[:3] in report.verdict
     assert len(document["nearest"]) == 5
+    assert document["rows"] > 0
 
 
-def test_shipped_bands_cover_80_percent_of_runs_they_did_not_see():
-    """Each row's band comes from all other rows; the share of rows inside is what was promised."""
-    runs = known_runs()
-    inside = []
-    for one in runs:
-        found = confidence_of(one.features, [other for other in runs if other is not one])
-        if found and one.step_error is not None:
-            low, high = found["step"]
-            inside.append(low <= 1 / (1 + one.step_error) <= high)
-    assert len(inside) > 400
-    assert 0.75 <= sum(inside) / len(inside) <= 0.90, f"promised {SHARE}"
+def test_shipped_bands_cover_what_they_promise_on_families_that_they_did_not_see():
+    *each, overall = band_scores(known_runs())
+    assert overall.source == "all"
+    assert overall.rows == sum(one.rows for one in each) > 700
+    assert 0.75 <= overall.inside <= 0.90
+    assert overall.half_width <= 0.15
 
 
 def test_the_verdict_states_the_estimate_in_its_band():

@@ -99,7 +99,7 @@ def test_precisions(preset: str, keys: dict[str, Any]) -> None:
         ("parallel.data.overlap_reduce=false", "zero_optimization.overlap_comm", False),
         ("training.offload.optimizer=nvme", "zero_optimization.offload_optimizer.nvme_path", "/local_nvme"),
         ("training.recompute={every: 5}", "activation_checkpointing.number_checkpoints", 7),
-        ("parallel.tensor.size=2", "tensor_parallel", {"autotp_size": 2, "tp_overlap_comm": True}),
+        ("parallel.tensor.size=2", "tensor_parallel", {"autotp_size": 2, "tp_overlap_comm": False}),
     ],
 )
 def test_what_a_key_becomes(override: str, path: str, value: Any) -> None:

@@ -125,10 +125,13 @@ def test_precisions(precision: str, mixed: str) -> None:
     assert ("training.precision" in notes(result)) == (mixed != "no")
 
 
-def test_fp8_is_transformer_engines() -> None:
-    found = document(LLAMA, "training.precision=fp8", "cluster.topology=dgx-h100")
+@pytest.mark.parametrize(
+    ("recipe", "config"), [("delayed", {"fp8_backend": "TE", "fp8_format": "HYBRID"}), ("tensorwise", {"fp8_backend": "AO"})]
+)
+def test_fp8_is_that_of_the_recipes_library(recipe: str, config: dict[str, str]) -> None:
+    found = document(LLAMA, f"training.precision={{preset: fp8, recipe: {recipe}}}", "cluster.topology=dgx-h100")
     assert found["mixed_precision"] == "fp8"
-    assert found["fp8_config"] == {"fp8_backend": "TE", "fp8_format": "HYBRID"}
+    assert found["fp8_config"] == config
 
 
 def test_every_family_has_the_class_of_its_layers() -> None:

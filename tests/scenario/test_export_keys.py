@@ -18,6 +18,7 @@ HYBRID: dict[str, Any] = {**LLAMA, "parallel": {"data": {"strategy": "hsdp"}}}
 REPLICATED: dict[str, Any] = {**LLAMA, "parallel": {"data": {"strategy": "ddp"}}, "training": {**LLAMA["training"], "precision": "fp16"}}
 STAGED: dict[str, Any] = {**GPT, "parallel": {"tensor": {"size": 2}, "pipeline": {"size": 4}, "data": {"strategy": "zero1"}}}
 RECIPE = (
+    "training.loss.hold_logits=false",
     "training.mean_sequence_length=1024", "training.partial_micro_batch=true", "training.tokens=1B", "training.iteration=first",
     "training.precision=fp16", "training.optimizer={name: lion, implementation: foreach, clip_gradients: false}",
     "training.loss={kind: cross_entropy, kernel: fused}", "training.dropout=0.2", "training.attention=flash2", "training.recompute=full",
@@ -27,6 +28,7 @@ DATA = (
     "parallel.data.size=16", "parallel.data.bucket='100 MiB'", "parallel.data.first_bucket='2 MiB'", "parallel.data.bucket_view=true",
     "parallel.data.overlap_reduce=false", "parallel.data.accumulate=every", "parallel.data.unit=block", "parallel.data.prefetch=2",
     "parallel.data.limit_gathers=3", "parallel.data.reshard_after_forward=false", "parallel.data.queues=separate",
+    "parallel.data.fsdp_version=1",
 )  # fmt: skip
 PIPELINE = (
     "parallel.pipeline.split=[13,13,11,11]", "parallel.pipeline.overlap_sends=false", "parallel.pipeline.scatter_sends=false",
@@ -40,6 +42,7 @@ TUNED = (f"training.finetune={{{QLORA}}}",)
 ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
     "megatron": [
         (STAGED, (*RECIPE, "parallel.tensor.sequence_parallel=true")),
+        (STAGED, ("parallel.tensor={sequence_parallel: true, overlap: full, overlap_splits: 2, overlap_sms: 8}",)),
         (STAGED, (*PIPELINE, *LONG)),
         (STAGED, (*INTERLEAVED, "parallel.context.size=2", "parallel.context.method=ulysses", "parallel.data.overlap_gather=true")),
         (STAGED, ("parallel.order=[tensor,context,pipeline,data]", "training.gradient_accumulation=16", "parallel.data.size=8")),
@@ -72,18 +75,19 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
 }
 """target -> scenarios with changes that it takes"""
 PIPELINED = {f"parallel.pipeline.{key}" for key in ("schedule", "virtual_stages", "split", "overlap_sends", "scatter_sends")}
+BUFFERS = {f"parallel.tensor.{key}" for key in ("sequence_parallel", "overlap_splits", "overlap_sms")}
 EVERYWHERE = {"training.backward", "training.step"}
 ELSEWHERE = {
     "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*"},
     "deepspeed": {
         "parallel.order",
-        "parallel.tensor.sequence_parallel",
+        *BUFFERS,
         "parallel.pipeline.schedule",
         "parallel.pipeline.virtual_stages",
     },
     "fsdp": {
         "parallel.order",
-        "parallel.tensor.sequence_parallel",
+        *BUFFERS,
         "training.offload.activations",
         "parallel.pipeline.size",
         *PIPELINED,
@@ -128,6 +132,7 @@ def _value(tree: Any, path: str) -> Any:
     return tree
 
 
+USER_BUFFERS = "sequence_parallel: true, overlap: full, overlap_splits: 2, overlap_sms: 8"
 REFUSED = [
     ("megatron", STAGED, ("training.backward=false", "training.step=false"), {"training.backward", "training.step"}),
     ("megatron", SHARDED, OFFLOAD, {"training.offload.parameters", "parallel.data.strategy"}),
@@ -138,6 +143,9 @@ REFUSED = [
     ("deepspeed", STAGED, ("parallel.order=[pipeline,tensor,context,data]", "training.precision=fp16"), {"parallel.order"}),
     ("fsdp", STAGED, INTERLEAVED, {"parallel.pipeline.size", "parallel.data.strategy"}),
     ("fsdp", LLAMA, ("parallel.tensor={size: 2, sequence_parallel: true}",), {"parallel.tensor.sequence_parallel"}),
+    ("fsdp", LLAMA, (f"parallel.tensor={{size: 2, {USER_BUFFERS}}}",), {"parallel.tensor.sequence_parallel"}),
+    ("deepspeed", SHARDED, (f"parallel.tensor={{size: 2, {USER_BUFFERS}}}",), {"parallel.tensor.sequence_parallel"}),
+    ("megatron", STAGED, ("parallel.tensor={sequence_parallel: true, overlap: async}",), {"parallel.tensor.overlap"}),
     ("fsdp", LLAMA, ("parallel.tensor.size=2", "parallel.order=[data,tensor,context,pipeline]"), {"parallel.order"}),
 ]
 

@@ -99,7 +99,7 @@ def test_a_whole_script() -> None:
         ("training.optimizer=momentum", "--optimizer sgd; --sgd-momentum 0.9", "--optimizer adam"),
         ("training.optimizer.clip_gradients=false", "--clip-grad 0.0", "--clip-grad 1.0"),
         ("training.dropout=0", "--attention-dropout 0; --hidden-dropout 0", "--attention-dropout 0.1; --hidden-dropout 0.1"),
-        ("training.loss.kernel=fused", "--cross-entropy-loss-fusion", ""),
+        ("training.loss.kernel=vocab-parallel-fused", "--cross-entropy-loss-fusion", ""),
         ("training.examples=1280 training.epochs=3", "--train-iters 30", ""),
         ("software.gradient_accumulation_fusion=false", "--no-gradient-accumulation-fusion", ""),
         ("software.host.graphs=true", "--enable-cuda-graph", ""),

@@ -181,12 +181,12 @@ bad.yaml:4:3  training.micro_batch_size  unknown key; the name in Megatron; writ
 bad.yaml:5:3  training.global_batch  -8 is not a number of samples from 1 to 1,000,000,000,000, or of tokens such as "4M tokens"
 bad.yaml:6:3  training.sequence_length  nan is not a whole number from 1 to 100,000,000
 bad.yaml:7:3  training.precision  'bf61' is not a precision; did you mean 'bf16'?
-bad.yaml:8:3  training.recompute  'ful' is not none, full, {every: k}, {blocks: n}, selective or {selective: [attention, mlp, norm]}; did you mean 'full'?
+bad.yaml:8:3  training.recompute  'ful' is not none, full, {every: k}, {one_in: k}, {blocks: n}, selective or {selective: [attention, mlp, norm, matmuls]}; did you mean 'full'?
 bad.yaml:9:3  training.optimizer.name  'adamm' is not one of sgd, momentum, adam, adamw, adam-8bit, adafactor, lion; did you mean 'adam'?
 bad.yaml:10:3  training.data_loading  3 has no unit, expected a time in s; write the unit, for example '1.5 ms'
 bad.yaml:11:3  training.backward  'yes' is not true or false; write true
 bad.yaml:12:3  training.dropout  1.5 is not a number in [0, 1) or auto
-bad.yaml:14:3  parallel.tensor  4 is not a mapping of size, sequence_parallel, overlap; write tensor: {size: 4}
+bad.yaml:14:3  parallel.tensor  4 is not a mapping of size, sequence_parallel, overlap, overlap_splits, overlap_sms; write tensor: {size: 4}
 bad.yaml:16:3  parallel.pipline  unknown key; did you mean 'pipeline'?
 bad.yaml:17:14  parallel.pipeline.size  0 is not a whole number from 1 to 1,000,000
 bad.yaml:17:23  parallel.pipeline.schedul  unknown key; did you mean 'schedule'?
@@ -298,7 +298,7 @@ def test_show_names_the_origin_of_every_value_and_can_be_read_back(folder: Path)
     assert parse_text(shown, "shown").tree == scenario.written
     everything = scenario.show(defaults=True)
     assert parse_text(everything, "shown").tree == scenario.tree
-    assert any(line.strip().startswith("allocator: segments") and line.endswith("# default") for line in everything.splitlines())
+    assert any(line.strip().startswith("allocator: auto") and line.endswith("# default") for line in everything.splitlines())
 
 
 def test_document_is_self_contained_and_loads_to_the_same(

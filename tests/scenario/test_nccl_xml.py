@@ -414,14 +414,14 @@ def test_uplinks_that_state_nonsense_are_named():
 @pytest.mark.parametrize(
     ("name", "kind", "speed", "link", "rate"),
     [
-        ("mlx5_0", "0x020700", 100_000, "ib-edr", 12e9),
-        ("mlx5_0", "0x020000", 200_000, "roce-200g", 24e9),
-        ("rdmap79s0", "0x020000", 100_000, "efa-100g", 12e9),
-        ("rdmap79s0", "0x020000", 200_000, "efa-200g", 24e9),
+        ("mlx5_0", "0x020700", 100_000, "ib-edr", 0.945 * 12.5e9),
+        ("mlx5_0", "0x020000", 200_000, "roce-200g", 0.945 * 25e9),
+        ("rdmap79s0", "0x020000", 100_000, "efa-100g", 0.95 * 12.5e9),
+        ("rdmap79s0", "0x020000", 200_000, "efa-200g", 0.95 * 25e9),
         ("eth0", "0x020000", 25_000, "ethernet-25g", 2.8125e9),
-        ("ens5", "0x020000", 50_000, "ethernet-50g", 6e9),
-        ("ens5", "0x020000", -1, "ethernet-10g", 1.125e9),
-        ("ens5", "0x020000", 2_500, "ethernet-2-5g", 0.3e9),
+        ("ens5", "0x020000", 50_000, "ethernet-50g", 0.6 * 6.25e9),
+        ("ens5", "0x020000", -1, "ethernet-10g", 0.9 * 1.25e9),
+        ("ens5", "0x020000", 2_500, "ethernet-2-5g", 0.9 * 0.3125e9),
     ],
 )
 def test_network_kind_by_family_and_speed(name, kind, speed, link, rate):
@@ -430,7 +430,8 @@ def test_network_kind_by_family_and_speed(name, kind, speed, link, rate):
     fabric = built(imported, nodes=2).fabric
     assert fabric is not None
     assert fabric.link_kind.capacity == pytest.approx(rate)
-    assert fabric.message_latency == (20e-6 if link.startswith("efa") else 5e-6 if link.startswith("roce") else 0.0)
+    waiting = {"efa": (20e-6, 15e-6), "roce": (4e-6, 0.0), "ib": (0.0, 0.0), "ethernet": (25e-6, 0.0)}
+    assert (fabric.message_latency, fabric.handshake) == pytest.approx(waiting[link.partition("-")[0]])
 
 
 def test_four_nics_per_gpu():

@@ -14,7 +14,6 @@ from parsim.scenario.support import LIMITS, unsupported
 MINIMAL = {"model": "gpt2", "cluster": "4x v100-32gb", "training": {"sequence_length": 1024, "global_batch": 8, "micro_batch": 1}}
 
 REFUSED: dict[str, tuple[Any, ...]] = {
-    "parallel.tensor.overlap": ("full",),
     "parallel.expert.size": (2,),
     "parallel.expert.imbalance": (1.5,),
     "parallel.expert.capacity_factor": (1.25,),

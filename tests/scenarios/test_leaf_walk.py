@@ -74,8 +74,9 @@ AUTO = {"auto": None}
 LORA = {"method": "lora"}
 FREEZE = {"method": "freeze"}
 PRESETS = ("fp32", "tf32", "amp-bf16", "bf16-fp32grad", "pure-bf16", "fp8")
-AS_PRECISE = {"auto": None, "bf16": None, "fp16": None, "amp-fp16": "amp-bf16", "fp16-fp32grad": "bf16-fp32grad"}
-"""both half-precision types are equally fast on an A100"""
+FP16 = ("fp16", "amp-fp16", "fp16-fp32grad")
+AS_PRECISE = {"auto": None, "bf16": None}
+"""fp16 is as fast on an A100, but its step divides gradients by the loss scale"""
 HALF: dict[Any, Any] = {"bf16": None, "fp16": None, 2: None, "tf32": "fp32", 4: "fp32"}
 """types of a state that has two bytes by default"""
 WHOLE: dict[Any, Any] = {"fp32": None, "tf32": None, 4: None, "fp16": "bf16", 2: "bf16"}
@@ -103,24 +104,31 @@ LEAVES: dict[str, Leaf] = {
     "training.iteration": leaf("first", same={"steady": None}),
     "training.backward": leaf(False),
     "training.step": leaf(False),
-    "training.precision": leaf(*PRESETS, same=AS_PRECISE),
-    "training.precision.preset": leaf(*PRESETS, same=AS_PRECISE),
+    "training.precision": leaf(*PRESETS, *FP16, "mxfp8", same=AS_PRECISE),
+    "training.precision.preset": leaf(*PRESETS, *FP16, "mxfp8", same=AS_PRECISE),
     "training.precision.parameters": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
     "training.precision.gradients": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
     "training.precision.master": leaf("none", "bf16", "fp8", 1, same={**WHOLE, 0: "none"}),
     "training.precision.optimizer": leaf("bf16", "fp8", "none", 0, same={**WHOLE, 1: "fp8"}),
     "training.precision.activations": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
-    "training.precision.matmul": leaf("fp32", "tf32", "fp8", same={"bf16": None, "fp16": None}),
+    "training.precision.matmul": leaf("fp32", "tf32", "fp8", "fp16", same={"bf16": None}),
     "training.precision.keep": leaf(
         ["embedding", "router", "norm", "attention"], ["embedding", "head", "router", "norm"], ["head", "attention"],
         training__precision__preset="fp8", training__attention="cudnn", cluster__topology="hgx-h100",
+    ),
+    "training.precision.recipe": leaf(
+        "delayed", "current", "blockwise", "mxfp8", "rowwise", same={"auto": None, "tensorwise": None},
+        training__precision__preset="fp8", cluster__topology="hgx-b200",
     ),
     "training.precision.reduce": leaf("fp32", "fp8", "none", 0, same={**HALF, 1: "fp8"}),
     "training.optimizer.name": leaf("sgd", "momentum", "adam-8bit", "adafactor", same={"adam": None, "adamw": None, "lion": "momentum"}),
     "training.optimizer.implementation": leaf("fused", "loop", same={"auto": None, "foreach": None}),
     "training.optimizer.clip_gradients": leaf(False),
     "training.loss.kind": leaf("sum", "mse", same={"auto": None, "cross_entropy": None}),
-    "training.loss.kernel": leaf("fused", "vocab-parallel", same={"auto": None, "eager": None}),
+    "training.loss.kernel": leaf(
+        "fused", "vocab-parallel", "vocab-parallel-fused", "eager-chunks", "compiled", same={"auto": None, "eager": None}
+    ),
+    "training.loss.hold_logits": leaf(False, same={"auto": None, True: None}),
     "training.loss.chunks": leaf(2, 4),
     "training.dropout": leaf(0.0, same={"auto": None, 0.2: None}),
     "training.attention": leaf(
@@ -128,8 +136,9 @@ LEAVES: dict[str, Leaf] = {
     ),
     "training.recompute": leaf("full", "selective", same={"none": None, "gradient_checkpointing": "full"}, training__attention="eager"),
     "training.recompute.every": leaf(1, 2),
+    "training.recompute.one_in": leaf(1, 2),
     "training.recompute.blocks": leaf(1, 2),
-    "training.recompute.selective": leaf(["attention"], ["mlp"], ["norm"], training__attention="eager"),
+    "training.recompute.selective": leaf(["attention"], ["mlp"], ["norm"], ["matmuls"], training__attention="eager"),
     "training.offload.parameters": leaf(
         *PLACES, same={"none": None}, parallel__data__strategy="zero3", training__offload={"optimizer": "cpu", "gradients": "cpu"}
     ),
@@ -159,7 +168,12 @@ LEAVES: dict[str, Leaf] = {
     ),
     "parallel.tensor.size": leaf(2, 4),
     "parallel.tensor.sequence_parallel": leaf(True, parallel__tensor__size=2),
-    "parallel.tensor.overlap": leaf("none", "full", same={"backward": None}, parallel__tensor__size=2),
+    "parallel.tensor.overlap": leaf(
+        "none", "full", "async", same={"backward": None, "auto": None},
+        parallel__tensor={"size": 2, "sequence_parallel": True}, software__profile="megatron-core",
+    ),
+    "parallel.tensor.overlap_splits": leaf(2, parallel__tensor={"size": 2, "sequence_parallel": True, "overlap": "full"}),
+    "parallel.tensor.overlap_sms": leaf(64, parallel__tensor={"size": 2, "sequence_parallel": True, "overlap": "full"}),
     "parallel.pipeline.size": leaf(2, 4),
     "parallel.pipeline.schedule": leaf(
         "gpipe", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe",
@@ -185,12 +199,13 @@ LEAVES: dict[str, Leaf] = {
     "parallel.data.first_bucket": leaf("4 MiB", same=AUTO),
     "parallel.data.bucket_view": leaf(True),
     "parallel.data.overlap_reduce": leaf(False),
-    "parallel.data.overlap_gather": leaf(True, parallel__data__strategy="zero1"),
+    "parallel.data.overlap_gather": leaf(True, same={"auto": None}, parallel__data__strategy="zero1"),
     "parallel.data.accumulate": leaf("no_sync", same={"auto": None, "every": None}),
     "parallel.data.unit": leaf("block", "model", same={"layer": None}, parallel__data__strategy="fsdp"),
     "parallel.data.prefetch": leaf(0, 2, parallel__data__strategy="fsdp", cluster=PCIE),
     "parallel.data.limit_gathers": leaf(1, 3, parallel__data__strategy="fsdp", training__backward=False, training__micro_batch=32),
     "parallel.data.reshard_after_forward": leaf(False, parallel__data__strategy="fsdp"),
+    "parallel.data.fsdp_version": leaf(1, same={"auto": None, 2: None}, parallel__data__strategy="fsdp"),
     "parallel.data.queues": leaf("separate", same={"shared": None}, parallel__data__strategy="fsdp", cluster=PCIE),
     "cluster.topology": leaf("hgx-h100", "8x-rtx-4090-pcie", "4x v100-32gb", BOX, training__precision="fp16", cluster__gpus=2),
     "cluster.nodes": leaf(2, [{"use": "dgx-a100-80gb", "count": 2}], cluster__gpus="all"),
@@ -230,8 +245,18 @@ LEAVES: dict[str, Leaf] = {
     "cluster.background.at": leaf("1 ms", "2 ms", same={"0 s": None}, cluster__background=TRANSFERS),
     "cluster.background.every": leaf("2 ms", "10 s", cluster__background=TRANSFERS),
     "software.profile": leaf("megatron-core", "deepspeed", same={"auto": None, "pytorch-2": None}),
+    "software.effects": leaf("none", {"clock-ampere": 0.8}, same={"published": None}),
+    "software.effects.clock-volta": leaf(0.8, cluster__topology="dgx-1-v100", training__precision="fp16"),
+    "software.effects.clock-ampere": leaf(0.8, 1.0),
+    "software.effects.clock-hopper": leaf(0.8, 1.0, cluster__topology="hgx-h100"),
+    "software.effects.clock-blackwell": leaf(0.8, 1.0, cluster__topology="hgx-b200"),
+    "software.effects.memory-traffic": leaf(0.8),
+    "software.effects.launch-2021": leaf(2.0, software__profile="megatron-2021"),
+    "software.effects.boundary-deepspeed": leaf(1.0, software__profile="deepspeed", parallel__data__strategy="zero1"),
     "software.fusion": leaf("fused", "compiled", same={"auto": None, "eager": None}),
     "software.gradient_accumulation_fusion": leaf(True, same={"auto": None}),
+    "software.norm": leaf("persistent", same={"auto": None, "two-pass": None}),
+    "software.train_metrics": leaf(1, 2, same={"auto": None, 0: None}),
     "software.host.per_layer_forward": leaf("1 ms", same=AUTO),
     "software.host.per_layer_backward": leaf("1 ms", same=AUTO),
     "software.host.per_collective": leaf("1 ms", same=AUTO, parallel__tensor__size=2),
@@ -245,7 +270,7 @@ LEAVES: dict[str, Leaf] = {
     "software.memory.communicators": leaf("1 GiB", same=AUTO),
     "software.memory.workspace": leaf("64 MiB", same={"auto": None, "8519680 B": None}),
     "software.memory.overhead": leaf("1 GiB"),
-    "software.memory.allocator": leaf("expandable", "exact", same={"segments": None}),
+    "software.memory.allocator": leaf("expandable", "exact", same={"auto": None, "segments": None}),
     "variability.seed": leaf(7),
     "variability.runs": leaf(3),
     "variability.jitter": leaf(0.1),
@@ -429,6 +454,9 @@ ASSUMED = {
     "loss_kernel": "fused",
     "kernel_fusion": "fused",
     "gradient_accumulation_fusion": True,
+    "train_metrics": 1,
+    "norm_kernels": "two-pass",
+    "fsdp_version": 1,
     "context_memory": "1 GiB",
     "communicator_memory": "1 GiB",
     "workspace_memory": "64 MiB",
@@ -437,7 +465,11 @@ ASSUMED = {
     "drive_write_bandwidth": "1 GB/s",
     "finetune_base": "nf4",
     "fp8_keep": ["embedding", "router", "norm", "attention"],
+    "fp8_recipe": "delayed",
     "gradient_reduction": "no_sync",
+    "tensor_overlap": "none",
+    "parameter_gather": True,
+    "vocabulary_padding": 300,
 }
 DRIVES = {"training": {"offload": {"optimizer": "nvme"}}, "parallel": {"data": {"strategy": "zero3"}}}
 ASSUMED_WHERE = {
@@ -447,7 +479,14 @@ ASSUMED_WHERE = {
     **{key: {"training": {"tokens": "1G"}} for key in ("power_computing", "power_communicating", "power_waiting")},
     "node_power": {"training": {"tokens": "1G"}, "cluster": {"topology": "8x-l40s-pcie"}},
     "restart_time": {"economics": FAILING},
+    "fsdp_version": {"parallel": {"data": {"strategy": "fsdp"}}},
+    "norm_kernels": {"software": {"profile": "megatron-core"}},
+    "train_metrics": {"software": {"profile": "llm-foundry-2023"}},
+    "fp8_recipe": {"training": {"precision": {"preset": "fp8"}}, "cluster": {"topology": "hgx-h100"}},
     "fp8_keep": {"training": {"precision": {"preset": "fp8"}}, "cluster": {"topology": "hgx-h100"}},
+    "parameter_gather": {"parallel": {"data": {"strategy": "zero1"}}},
+    "tensor_overlap": {"parallel": {"tensor": {"size": 2}}, "software": {"profile": "megatron-core"}},
+    "vocabulary_padding": {"software": {"profile": "megatron-core"}, "model": {"vocabulary": 1000}},
 }
 """where an assumption is made that not every scenario needs"""
 

@@ -11,7 +11,7 @@ from math import fsum, inf, nan
 
 import simpy
 
-from parsim.parallel.groups import OFFLOAD
+from parsim.parallel.groups import OFFLOAD, is_stream
 from parsim.program.program import COMPUTE
 
 
@@ -62,7 +62,15 @@ class Reference:
             self.add(job)
             yield job.ended
         else:
+            beside = self.interference is not None and op.duration and op.lanes and is_stream(op.lanes[0].name)
+            if beside:  # kernels on a stream of their own load the device, and nothing slows them
+                load, loads = self.interference.kernel_load(), self.loads[op.lanes[0].rank]
+                loads.append(load)
+                self.stir()
             yield self.env.timeout(op.duration)
+            if beside:
+                loads.remove(load)
+                self.stir()
         self.end[op.index] = self.env.now
         done.succeed()
 

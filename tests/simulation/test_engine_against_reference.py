@@ -11,7 +11,7 @@ from reference_engine import Reference
 from parsim.errors import DeadlockError
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.hardware.transfers import Background
-from parsim.parallel.groups import OFFLOAD
+from parsim.parallel.groups import OFFLOAD, stream_lane
 from parsim.program.program import Collective, Lane, Program
 from parsim.simulation.engine import Engine
 from parsim.simulation.trace import LinkUse
@@ -39,6 +39,9 @@ class Slowest:
 
     def load(self, collective):
         return collective.bytes % 3
+
+    def kernel_load(self):
+        return 1
 
     def compute_rate(self, loads, memory_bound):
         return min((self.RATES[load] for load in loads), default=1.0)
@@ -84,11 +87,12 @@ COSTS = st.lists(
 )
 SECONDS = st.sampled_from([0.0, 0.5, 1.0, 2.3, 7.1])
 KERNELS = st.tuples(st.just("kernel"), st.integers(0, 2), st.integers(0, 1), SECONDS, st.lists(st.integers(1, 5), max_size=1))
+BESIDE = st.tuples(st.just("beside"), st.integers(0, 2), st.sampled_from(["a", "b"]), SECONDS, st.lists(st.integers(1, 5), max_size=1))
 LANES = st.sets(
     st.tuples(st.integers(0, 2), st.sampled_from(["tensor", "send", "receive", "receive", "data", "compute"])), min_size=1, max_size=3
 )
 TRANSFERS = st.tuples(st.just("transfer"), LANES, st.integers(0, 5), SECONDS, st.lists(st.integers(1, 5), max_size=2))
-OPS = st.lists(KERNELS | TRANSFERS, min_size=6, max_size=30)
+OPS = st.lists(KERNELS | TRANSFERS | BESIDE, min_size=6, max_size=30)
 CHANGES = st.lists(
     st.tuples(st.sampled_from([0.0, 1.0, 3.7]), st.integers(0, 3), st.sampled_from([4.0, 10.0, 30.0])), min_size=1, max_size=2
 )
@@ -108,12 +112,15 @@ NOTHING = st.just([])
 
 
 def made(ops, costs):
-    """A program of kernels (in a rank's compute lane) and transfers of these costs in any lanes."""
+    """A program of kernels (in a rank's compute lane, or on a stream beside it) and transfers of these costs in any lanes."""
     program = Program(memory_bound={"k1": 0.5})
     for number, (kind, where, which, seconds, needs) in enumerate(ops):
         before = tuple(program.ops[-back] for back in needs if back <= number)
         if kind == "kernel":
             program.add(f"k{which}", "compute", (Lane(where, "compute"),), before, seconds)
+            continue
+        if kind == "beside":
+            program.add("copy", "other", (Lane(where, stream_lane(which)),), before, seconds)
             continue
         lanes = tuple(Lane(*place) for place in sorted(where))
         collective = Collective("send", OFFLOAD if which == 5 else "data", (0, 1), which % len(costs))

@@ -3,7 +3,7 @@
 import pytest
 
 from parsim.hardware.flows import CollectiveCost, Flow
-from parsim.hardware.interference import Full, Load, Simple, load_of
+from parsim.hardware.interference import KERNEL, Full, Load, Simple, load_of
 from parsim.program.program import Collective, Effect, Lane, Program, Tensor
 from parsim.simulation.engine import Engine
 from parsim.simulation.ledger import measure
@@ -105,6 +105,18 @@ def test_the_full_rule_on_h100():
 
 
 def test_the_simple_rule():
-    assert Simple().compute_rate([Load(0.1, 0.1, network=False), Load(0.1, 0.1, network=True)], 0.5) == 0.85
-    assert Simple().compute_rate([Load(0.1, 0.1, network=True)], 0.5) == 0.95
+    """A GEMM loses the multiprocessors, a memory-bound kernel the bandwidth; two collectives take both their shares."""
+    one, other = Load(0.125, 0.25, network=False), Load(0.0625, 0.05, network=True)
+    assert Simple().compute_rate([one], 0.0) == 0.875
+    assert Simple().compute_rate([one], 1.0) == 0.75
+    assert Simple().compute_rate([one, other], 0.0) == 1 - 0.1875
+    assert Simple().compute_rate([one, other], 0.5) == pytest.approx(0.5 * (1 - 0.1875) + 0.5 * (1 - 0.3), rel=1e-12)
     assert Simple().compute_rate([], 0.5) == 1.0
+
+
+def test_a_copy_on_a_stream_of_its_own_takes_the_bandwidth():
+    """GEMMs feel 0.3 of it; a memory-bound kernel goes on at the least rate that there is."""
+    assert Simple().compute_rate([KERNEL], 0.0) == Full().compute_rate([KERNEL], 0.0) == 0.7
+    assert Simple().compute_rate([KERNEL], 1.0) == Full().compute_rate([KERNEL], 1.0) == 0.2
+    beside = Load(0.125, 0.25, network=True)
+    assert Simple().compute_rate([KERNEL, beside], 0.0) == 0.875 * 0.7

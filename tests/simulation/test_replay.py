@@ -97,6 +97,35 @@ def test_at_least_so_many_events_are_replayed(monkeypatch):
     assert repeats_of(*columns)[0] is None
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(SIZES, st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=40),
+    st.sampled_from(["segments", "expandable"]),
+)
+def test_streams_share_nothing(tensors, mode):
+    """Tensors of several streams, in any order, reserve what each stream's own would reserve alone."""
+    events, streams, live = [], [], []
+    for size, stream, lives in tensors:
+        events.append(-(-size // 512) * 512)
+        streams.append(stream)
+        live.append((len(events) - 1, stream))
+        for born, of in live[:lives]:
+            events.append(~born)
+            streams.append(of)
+        live = live[lives:]
+    columns, of = np.array(events), np.array(streams)
+    whole = replay_numbered(columns, mode, streams=of)
+    alone = []
+    for stream in set(streams):
+        rows = np.flatnonzero(of == stream)
+        place = np.cumsum(of == stream) - 1
+        own = columns[rows]
+        own[own < 0] = ~place[~own[own < 0]]
+        alone.append(replay_numbered(own, mode))
+    assert whole.reserved == sum(one.reserved for one in alone)
+    assert whole.allocated == sum(one.allocated for one in alone)
+
+
 def test_what_does_not_repeat_itself_is_replayed_whole():
     tensor, instance, delta = micro_batches(60, 3, [4 * MIB, MIB])
     shuffled = np.random.default_rng(7).permutation(tensor)

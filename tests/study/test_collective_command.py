@@ -11,6 +11,7 @@ from parsim.hardware.nccl.inputs import KINDS, Settings
 from parsim.interop.nccl_logs import parse_log
 from parsim.scenario.machines import group
 from parsim.study import collective
+from parsim.study.collective_bands import MORE, ONE, TWO, worth
 
 MIB, GIB = 2**20, 2**30
 LIBRARY = Settings(profile="nccl")
@@ -123,7 +124,28 @@ def test_the_table_on_the_command_line(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "# all-reduce, 16 GPUs of 2 x hgx-h100, NCCL 2.30, profile measured"
     assert lines[1].split() == ["#", "size", "algorithm", "protocol", "time", "algbw", "busbw"]
-    assert [line.split()[0] for line in lines[3:]] == ["1024", "2048", "4096"]
+    assert [line.split()[0] for line in lines[3:6]] == ["1024", "2048", "4096"]
+    assert lines[6:] == [
+        "# healthy machines that run alone: ±40 % below 1 MiB, ±25 % to 512 MiB, ±10 % beyond",
+        "# slow ones: down to 30 % less bandwidth (one cluster, ten jobs: 236 to 329 GB/s)",
+        "# network: ib-ndr, 49 GB/s each way (98 % of the line rate), 0 us per message, 0 us to agree on a large one",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("topology", "nodes", "bands", "tail", "said"),
+    [
+        ("hgx-h100", 1, ONE, 0.0, ""),
+        ("aws-p5", 2, TWO, 0.3, "20 us per message, 15 us to agree on a large one"),
+        ("aws-p5", 4, MORE, 0.3, "95 % of the line rate"),
+        ("8x-rtx-4090-pcie", 2, TWO, 0.3, "nobody measured such a network: assumptions"),
+    ],
+)
+def test_what_a_prediction_is_worth(topology, nodes, bands, tail, said):
+    found = worth(*group(topology, None, nodes))
+    assert (found.bands, found.tail) == (bands, tail)
+    assert said in found.network
+    assert found.document()["slow_tail"] == tail
 
 
 def test_one_json_document(capsys):

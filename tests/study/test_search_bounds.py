@@ -93,6 +93,22 @@ def test_gathers_of_a_sharded_pass_are_chained_as_they_are_simulated():
         assert chained >= 0.9995, words
 
 
+@pytest.mark.parametrize("overlap", ["none", "backward", "full", "async"])
+@pytest.mark.parametrize("recipe", ["delayed", "current", "rowwise"])
+def test_bounds_hold_for_overlapped_products_and_fp8_recipes(overlap, recipe):
+    tree = {
+        "model": "llama-3-8b",
+        "cluster": {"topology": "hgx-h100"},
+        "training": {"sequence_length": 4096, "micro_batch": 1, "global_batch": 8, "precision": {"preset": "fp8", "recipe": recipe}},
+        "parallel": {
+            "tensor": {"size": 4, "sequence_parallel": True, "overlap": overlap}, "pipeline": {"size": 2}, "data": {"strategy": "zero1"}
+        },
+        "software": {"profile": "megatron-core"},
+    }  # fmt: skip
+    tight = check(build(load(tree)))[1]
+    assert tight > 0.9
+
+
 def test_memory_that_is_surely_live():
     """A gathered buffer counts from the compute that waits for it; what a reduction frees is gone with what it waits for."""
     tensors = [Tensor("saved", 1024, "activations"), Tensor("whole", 4096, "buffers"), Tensor("grad", 2000, "gradients")]
@@ -141,18 +157,18 @@ def test_a_walked_schedule_waits_for_messages():
         ("pipeline-unit-pipedream", 0.999, 0.999, 0.98, 0.999),
         ("custom-schedule", 0.92, 1.0, 0.99, 1.0),
         ("mlp-1x-a100", 1.0, 1.0, 0.94, 1.0),
-        # gradients leave in every micro-batch, as with ZeRO-2: compute beside them is slower
-        ("llama-7b-ddp-8x-a100", 0.95, 0.95, 0.98, 0.973),
-        ("llama-7b-ddp-8x-a100 parallel.data.accumulate=no_sync", 0.99, 0.99, 0.98, 0.996),
-        ("llama-7b-zero1-8x-a100", 0.99, 0.99, 0.97, 0.998),
-        ("llama-7b-zero2-8x-a100", 0.95, 0.95, 0.93, 0.985),
-        ("llama-7b-zero3-8x-a100", 0.94, 0.94, 0.77, 0.96),
-        ("llama-13b-fsdp-16x-a100", 0.98, 0.98, 0.75, 0.99),
-        ("gpt2-xl-gpipe-4x-v100", 0.99, 0.999, 0.96, 0.999),
-        ("gpt2-ddp-straggler", 0.99, 0.99, 0.92, 0.997),
-        ("resnet50-ddp-8x-v100", 0.99, 0.99, 0.87, 0.998),
+        # gradients leave in every micro-batch, as with ZeRO-2: compute beside them is slower, and beside the copies of sharded strategies
+        ("llama-7b-ddp-8x-a100", 0.93, 0.93, 0.98, 0.96),
+        ("llama-7b-ddp-8x-a100 parallel.data.accumulate=no_sync", 0.99, 0.99, 0.98, 0.994),
+        ("llama-7b-zero1-8x-a100", 0.99, 0.99, 0.90, 0.993),
+        ("llama-7b-zero2-8x-a100", 0.92, 0.92, 0.93, 0.961),
+        ("llama-7b-zero3-8x-a100", 0.88, 0.88, 0.77, 0.897),
+        ("llama-13b-fsdp-16x-a100", 0.92, 0.92, 0.67, 0.97),
+        ("gpt2-xl-gpipe-4x-v100", 0.99, 0.997, 0.86, 0.999),
+        ("gpt2-ddp-straggler", 0.99, 0.99, 0.92, 0.996),
+        ("resnet50-ddp-8x-v100", 0.99, 0.99, 0.87, 0.997),
         ("llama-7b-lora-1x-rtx-4090", 0.99, 0.99, 0.97, 1.0),
-        ("llama-7b-zero3-offload-2x-rtx-3090", 0.5, 0.5, 0.6, 0.91),
+        ("llama-7b-zero3-offload-2x-rtx-3090", 0.5, 0.5, 0.6, 0.907),
         ("bert-torch-dp-8x-v100-pcie", 0.05, 0.05, 0.7, 0.05),
     ],
 )

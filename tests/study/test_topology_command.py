@@ -27,7 +27,7 @@ def test_two_gpus_share_a_nic():
         ("gpu1", "nic0", "PIX"),
         ("gpu2", "nic1", "PIX"),
     ]
-    assert all((way.alone, way.together) == (pytest.approx(12 * GB), pytest.approx(6 * GB)) for way in found.ways)
+    assert all((way.alone, way.together) == (pytest.approx(0.95 * 12.5 * GB), pytest.approx(0.475 * 12.5 * GB)) for way in found.ways)
     assert next((one.link, one.users) for one in found.shared if one.towards == "NICs") == ("pcie0->nic0", ("gpu0", "gpu1"))
     assert {one.link for one in found.shared if one.towards == "host"} == {"pcie0->cpu0", "pcie1->cpu0", "pcie2->cpu1", "pcie3->cpu1"}
 
@@ -35,7 +35,7 @@ def test_two_gpus_share_a_nic():
 def test_eight_gpus_on_one_cable():
     found = survey("8x-rtx-4090-pcie")
     assert [way.relation for way in found.ways] == ["PHB"] * 4 + ["SYS"] * 4
-    assert all(way.together == pytest.approx(12 / 8 * GB) for way in found.ways)  # 100 Gb/s x 0.96
+    assert all(way.together == pytest.approx(0.6 * 12.5 / 8 * GB) for way in found.ways)  # sockets: 0.6 x 100 Gb/s
     assert found.half_duplex == ("memory0<->cpu0", "memory1<->cpu1")
     assert "pass through host memory" in text(found)
 
@@ -79,3 +79,12 @@ def test_show_and_plot(tmp_path, monkeypatch, capsys):
     assert execute(["topology", "show", "nothing"]) == 2
     assert execute(["topology", "plot", "dgx-h100", "--out", "x.gif"]) == 2
     assert execute(["topology"]) == 2
+
+
+def test_what_machines_set_for_nccl_is_shown():
+    shown = text(survey("gcp-a3-mega"))
+    assert "what the machines set for NCCL" in shown
+    for line in ("algorithms: ring, tree", "protocols: simple", "nvls: false", "cross_nic: false", "min_channels: 4", "buffer: 8388608"):
+        assert f"  {line}\n" in shown + "\n"
+    assert document(survey("aws-p4d"))["collectives"] == {"protocols": ["simple"]}
+    assert document(survey("hgx-h100"))["collectives"] == {}

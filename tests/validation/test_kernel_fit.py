@@ -22,7 +22,7 @@ def measured():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["v100-sxm2-16gb", "t4-16gb", "h100-sxm-80gb"])
+@pytest.mark.parametrize("name", ["v100-sxm2-16gb", "t4-16gb", "h100-sxm-80gb", "h800-sxm-80gb"])
 def test_the_device_files_hold_the_fit(measured, name):
     found = refit(measured, name)
     for file in found.entry.files:
@@ -38,8 +38,9 @@ def test_the_a100_keeps_numbers_that_are_as_good(measured):
     for fitted, written in found.errors.values():
         assert written - fitted < 0.001
     assert found.fitted["efficiency"] == pytest.approx(found.written["efficiency"], rel=0.01)
-    for key in ("flash2.forward", "flash2.backward", "flash2.tail_forward", "flash2.tail_backward", "cudnn.forward", "cudnn.backward"):
-        assert found.written[key] == pytest.approx(found.fitted[key], rel=0.01)
+    for key in found.written:
+        if "." in key:
+            assert found.written[key] == pytest.approx(found.fitted[key], rel=0.01)
 
 
 @pytest.mark.slow
@@ -49,8 +50,11 @@ def test_the_b200_keeps_numbers_that_are_as_good(measured):
     for file in found.entry.files:
         card = benchmark_device(file)
         for key, value in found.fitted.items():
+            if key == "clock":
+                assert found.written[key] == pytest.approx(value, abs=0.002)
+                continue
             if not key.startswith("cudnn"):
-                assert parameter(card, key) == pytest.approx(value, rel=0.01, abs=0.002), f"{file}: {key}"
+                assert parameter(card, key) == pytest.approx(value, rel=0.01, abs=0.008), f"{file}: {key}"
             assert parameter(card, key) == found.written[key]
     for fitted, written in found.errors.values():
         assert written - fitted < 0.001
@@ -62,20 +66,42 @@ def test_efficiencies_are_physical(name):
     shape = card.gemm
     for value in (shape.efficiency, *shape.by_dtype.values()):
         assert 0.3 < value <= 1.0
-    assert 0.8 <= card.memory_efficiency <= 0.92  # what copies reach
+    assert 0.75 <= card.memory_efficiency <= 0.92  # what BabelStream reaches: 0.77 on an MI300X, 0.92 on a V100
     assert 0.0 <= shape.wave_quantisation <= 1.0
     assert 0.0 <= shape.k_half <= 300
     for table in card.attention.values():
         assert 0.0 < table.backward <= table.forward <= 1.0
 
 
-def test_sxm_cards_of_the_a100_are_4_5_percent_faster():
+def test_sxm_cards_of_the_a100_are_7_percent_faster():
+    # the ratio of the best products of a sweep, 271.2 and 252.9 TFLOP/s, and of what both sustain
     pcie, sxm = benchmark_device("a100-pcie-80gb"), benchmark_device("a100-sxm-80gb")
-    assert sxm.gemm.efficiency == pytest.approx(1.045 * pcie.gemm.efficiency, rel=1e-3)
+    assert sxm.gemm.efficiency == pytest.approx(271.2 / 252.9 * pcie.gemm.efficiency, rel=0.002)
     assert replace(sxm.gemm, efficiency=0.0) == replace(pcie.gemm, efficiency=0.0)
     for name in ("flash2", "cudnn"):
-        assert sxm.attention[name].forward == pytest.approx(1.045 * pcie.attention[name].forward, rel=1e-3)
-        assert sxm.attention[name].backward == pytest.approx(1.045 * pcie.attention[name].backward, rel=1e-3)
+        assert sxm.attention[name].forward == pytest.approx(1.07 * pcie.attention[name].forward, rel=1e-3)
+        assert sxm.attention[name].backward == pytest.approx(1.07 * pcie.attention[name].backward, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", names("devices"))
+def test_no_device_holds_what_a_training_run_taught(name):
+    tree = read(find("devices", name)).tree
+    assert "clock_derate" not in tree["compute"]
+    for block in ("compute", "gemm", "attention"):
+        for word in ("training step", "training run", "llm-foundry"):
+            assert word not in tree[block]["source"], f"{name}: {block}"
+
+
+def test_what_a_machine_sustains_is_not_written_into_device_files(measured, tmp_path, monkeypatch):
+    path = tmp_path / "b200.yaml"
+    shutil.copy(find("devices", "b200-sxm-180gb"), path)
+    monkeypatch.setattr(kernel_fit, "find", lambda kind, name: path)
+    entry = measured.entries["b200-sxm-180gb"]
+    write(kernel_fit.Refit(entry, {"clock": 0.5, "exposed": 0.4}, {}, {}), "b200")
+    card = device_from_tree(read(path).tree)
+    assert (card.clock_derate, card.gemm.exposed) == (1.0, 0.4)
+    slower = with_parameters(card, {"clock": 0.5})
+    assert parameter(slower, "clock") == slower.clock_derate == 0.5
 
 
 @pytest.mark.parametrize(("efficiency", "k_half"), [(0.5, 20.0), (0.62, 250.0), (0.9, 90.0)])

@@ -1,14 +1,21 @@
 """`parsim validate nccl`: the data are complete, the arithmetic is right, and the model keeps its promises on them."""
 
+import csv
+import importlib.util
 import json
+import sys
 
 import pytest
+import yaml
 
 from parsim.cli import execute
 from parsim.errors import ScenarioError, TopologyError
+from parsim.hardware.nccl.cost import collective_cost
 from parsim.scenario.files import data_root
 from parsim.scenario.machines import machines
+from parsim.study.collective_bands import EDGES, MORE, ONE, TAIL, TWO
 from parsim.validation.bandwidth_bound import least_time
+from parsim.validation.left_out_collectives import graded
 from parsim.validation.predicted_collectives import document, summary, text, validate
 from parsim.validation.published_collectives import Band, Reason, measurements
 from parsim.validation.score import percentile
@@ -29,7 +36,7 @@ def validation(measured):
 
 
 def test_every_row_is_there_with_its_source(measured):
-    assert len(measured.points) == 492
+    assert len(measured.points) == 894
     assert all(point.source for point in measured.points)
     assert {point.system for point in measured.points} == set(measured.systems)
     rows = {name: sum(point.system == name for point in measured.points) for name in measured.systems}
@@ -67,14 +74,16 @@ def test_shares_inside_the_bands(validation):
     assert inside(validation, "nvlink", 1) >= 0.94
     assert inside(validation, "nvlink", 2) == 1.0
     assert inside(validation, "nvlink", 3) >= 0.90
-    assert inside(validation, "network", 0) >= 0.94
-    assert inside(validation, "network", 1) >= 0.84
-    assert inside(validation, "network", 3) >= 0.90
+    # 25 systems instead of four; 14 of the rows are exchanges, whose machine is inferred
+    assert inside(validation, "network", 0) >= 0.96
+    assert inside(validation, "network", 1) >= 0.82
+    assert inside(validation, "network", 2) >= 0.94
+    assert inside(validation, "network", 3) >= 0.89
     assert inside(validation, "pcie", 1) == inside(validation, "pcie", 3) == 1.0
     assert inside(validation, "nvlink", 3, "nccl") < 0.5 < inside(validation, "nvlink", 3)
 
 
-# mean and median error of a prototype of the same formulas, in percent
+# mean and median error in percent; inside a machine those of a prototype of the same formulas
 @pytest.mark.parametrize(
     ("system", "size_class", "measured_profile", "nccl_profile"),
     [
@@ -82,15 +91,15 @@ def test_shares_inside_the_bands(validation):
         ("v100-cube-mesh", 1, (-1.4, 4.0), (0.9, 12.1)),
         ("a100-nvswitch", 3, (0.5, 0.8), (-7.7, 6.0)),
         ("a100-nvswitch", 1, (-6.3, 3.6), (-25.9, 23.5)),
-        ("a100-python", 1, (2.9, 4.5), (-41.7, 41.2)),
+        ("a100-python", 1, (1.1, 5.4), (-53.1, 50.5)),
         ("h200-peaks", 3, (0.4, 0.5), (2.1, 1.4)),
         ("h200-sweep", 0, (-3.4, 3.2), (-55.4, 58.5)),
         ("h200-sweep", 1, (1.1, 3.1), (-32.5, 37.1)),
         ("p5-1-node", 1, (8.4, 7.5), (-21.5, 25.0)),
         ("b200-peaks", 3, (0.8, 0.9), (-2.9, 5.7)),
-        ("p5-2-nodes", 1, (-1.2, 4.8), (-26.1, 26.1)),
-        ("p5-2-nodes", 3, (0.1, 2.2), (-0.3, 3.3)),
-        ("gb10-2-nodes", 3, (-9.5, 6.8), (-9.5, 6.8)),
+        ("p5-2-nodes", 1, (1.0, 4.4), (-26.1, 26.1)),
+        ("p5-2-nodes", 3, (1.0, 1.7), (-0.3, 3.3)),
+        ("gb10-2-nodes", 3, (-8.0, 5.2), (-8.1, 5.3)),
     ],
 )
 def test_errors_by_system(validation, system, size_class, measured_profile, nccl_profile):
@@ -143,19 +152,22 @@ def test_wire_speed_by_hand():
     two = machines("dgx-a100-80gb", 2, change={"node": {"nics": 2}})
     assert least_time(two, tuple(range(16)), "all_gather", GIB, WIRE) == pytest.approx(GIB / 2 / 50e9)
     assert least_time(two, tuple(range(16)), "all_reduce", GIB, WIRE) == pytest.approx(GIB / 50e9)
+    # every GPU keeps an eighth; half of all bytes leave the machine
+    assert least_time(a100, eight, "all_to_all", GIB, WIRE) == pytest.approx(7 / 8 * GIB / 300e9)
+    assert least_time(two, tuple(range(16)), "all_to_all", GIB, WIRE) == pytest.approx(8 * GIB / 2 / 50e9)
     with pytest.raises(TopologyError, match="no bound"):
-        least_time(a100, eight, "all_to_all", GIB, WIRE)
+        least_time(a100, eight, "broadcast", GIB, WIRE)
     with pytest.raises(TopologyError, match="signalling rate"):
         least_time(a100, eight, "all_reduce", GIB, {})
 
 
 def test_text_and_json(validation, capsys):
     shown = text(validation)
-    assert shown.startswith("492 published measurements of 19 systems.")
-    assert "0 of 984 predictions are faster than the wires allow." in shown
+    assert shown.startswith("894 published measurements of 43 systems.")
+    assert "0 of 1788 predictions are faster than the wires allow." in shown
     assert execute(["validate", "nccl", "--json", "--profile", "measured"]) == 0
     answered = json.loads(capsys.readouterr().out)
-    assert answered["points"] == len(answered["rows"]) == 492
+    assert answered["points"] == len(answered["rows"]) == 894
     assert answered["beats_the_wires"] == []
     assert {row["profile"] for row in answered["rows"]} == {"measured"}
     assert execute(["validate", "nccl", "--profile", "none"]) == 2
@@ -188,3 +200,88 @@ def test_sections_that_are_no_mappings(tmp_path, section):
         measurements(tmp_path)
     (finding,) = error.value.findings
     assert (finding.path, finding.value, finding.message, finding.column) == (section, 7, "expected a mapping", 1)
+
+
+# systems that the numbers have not seen
+
+
+def test_shares_between_machines_by_grade(validation):
+    """What README.md of validation/nccl claims; the stored columns are those of its fit.py."""
+    found = {
+        one.what: (one.rows, *(one.inside(grade) for grade in range(3))) for one in graded(validation.measured, validation.of("measured"))
+    }
+    assert {what: counts[0] for what, counts in found.items()} == {
+        "< 1 MiB": 143, "1-128 MiB": 149, "128-512 MiB": 18, ">= 512 MiB, two machines": 70, ">= 512 MiB, more machines": 29,
+    }  # fmt: skip
+    shares = {what: [count / counts[0] for count in counts[1:]] for what, counts in found.items()}
+    least = {
+        "< 1 MiB": (0.91, 0.97, 0.92), "1-128 MiB": (0.77, 0.81, 0.73), "128-512 MiB": (0.94, 0.94, 0.94),
+        ">= 512 MiB, two machines": (0.90, 0.91, 0.85), ">= 512 MiB, more machines": (1.0, 1.0, 1.0),
+    }  # fmt: skip
+    for what, wanted in least.items():
+        assert all(share >= limit for share, limit in zip(shares[what], wanted, strict=True)), what
+
+
+def test_every_point_between_machines_has_its_stored_predictions(validation):
+    measured = validation.measured
+    between = [point for point in measured.points if point.nodes > 1 and measured.systems[point.system].band == "network"]
+    assert [point.key for point in between] == list(measured.fitted)
+
+
+def test_a_family_is_predicted_by_the_stored_fit_without_it():
+    """The numbers of fit.yaml without a family give its stored times: nothing has moved since the fit."""
+    home = data_root() / "validation" / "nccl"
+    spec = importlib.util.spec_from_file_location("nccl_fit", home / "fit.py")
+    fit = importlib.util.module_from_spec(spec)
+    sys.modules["nccl_fit"] = fit  # its dataclasses look themselves up
+    spec.loader.exec_module(fit)
+    stored = yaml.safe_load((home / "fit.yaml").read_text(encoding="utf-8"))
+    measured = measurements()
+    for family in ("p4de-2-nodes", "aion", "alps"):
+        mine = [point for point in measured.points if measured.systems[point.system].family == family]
+        times = fit.predict(measured, mine, stored["without"][family])
+        assert times == pytest.approx([measured.fitted[point.key][1] for point in mine], rel=1e-5)
+    rows = fit.rows_of(measured)
+    known = fit.shipped({row.network for row in rows})
+    assert {name: number["shipped"] for name, number in stored["numbers"].items()} == pytest.approx(known, rel=1e-3)
+    without = [row for row in rows if row.family != "alps"]
+    assert 0 < len(without) < len(rows)
+    assert not any(row.point.system.startswith("alps") for row in without)
+
+
+def test_no_row_is_left_out_without_a_rule():
+    rules = {"unhealthy", "disturbed", "no-size", "unstated", "old-library", "other-library"}
+    assert set(measurements().left_out) == rules
+    readme = (data_root() / "validation" / "nccl" / "README.md").read_text(encoding="utf-8")
+    assert all(f"| {rule} | {count} |" in readme for rule, count in measurements().left_out.items())
+
+
+def test_bands_are_those_of_the_command():
+    """`parsim collective` says what the bands here say."""
+    bands = measurements().bands
+    assert bands["nvlink"].high == ONE
+    assert bands["network"].high == TWO
+    assert bands["network"].more == MORE
+    assert bands["network"].limits(3, 8) == (-0.20, 0.20)
+    assert measurements().edges == EDGES
+
+
+@pytest.mark.parametrize(
+    ("rows", "topology", "least"),
+    [
+        ("CSCS Alps (4x GH200 per node), CXI hook disabled", "alps-2-nodes", 2**26),
+        ("Azure ND96asr_v4 (8x A100-40GB) AKS IPoIB", "azure-a100-2-nodes", 2**26),
+        ("H100 cluster nccl-tests#290 (misconfigured HCA list)", "dell-h100-2-nodes", 2**28),
+    ],
+)
+def test_broken_systems_are_slower_than_the_tail(rows, topology, least):
+    """What the sources call broken is further off than `parsim collective` grants slow clusters: a comparison tells it."""
+    with (data_root() / "validation" / "nccl" / "left_out.csv").open(newline="", encoding="utf-8") as file:
+        broken = [row for row in csv.DictReader(file) if row["system"] == rows and int(row["bytes"]) >= least]
+    assert {row["rule"] for row in broken} == {"unhealthy"}
+    cluster = measurements().systems[topology].cluster(2)
+    for row in broken:
+        each = int(row["gpus"]) // 2
+        group = tuple(cluster.gpu(node, local) for node in range(2) for local in range(each))
+        healthy = collective_cost(cluster, group, row["collective"], int(row["bytes"])).time
+        assert healthy < (1 - TAIL) * float(row["time_us"]) * 1e-6

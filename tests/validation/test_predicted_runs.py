@@ -10,8 +10,9 @@ from published_runs import PUBLISHED
 from parsim.run import execute
 from parsim.scenario.build import build
 from parsim.scenario.load import load
-from parsim.validation.predicted_runs import GRADES, PredictedRun, RunValidation, document, picture, predict, step_time, text, validate
-from parsim.validation.published_runs import Fits, PublishedRun, published
+from parsim.validation.predicted_runs import GRADES, Fits, PredictedRun, inputs, predict, predictions, step_time
+from parsim.validation.published_runs import PublishedRun, RunSource, published
+from parsim.validation.run_scores import RunScores, document, picture, row_line, summary
 from parsim.validation.score import errors
 
 
@@ -37,69 +38,74 @@ def test_errors_by_hand():
 
 def test_rows_that_cannot_be_simulated_say_why():
     settings = {"model": "gpt2", "cluster": "single-a100", "training": {"sequence_length": 4096}}
-    broken = PublishedRun("x-1", {"step_time_s": 1.0}, settings, source="x")
-    found = predict(broken, "a-priori", {})
-    assert found.seconds is None
+    found = predict(PublishedRun("x-1", {"step_time_s": 1.0}, settings, source="x"), {"a-priori": "none"})
+    assert found.seconds == {}
     assert "training" in found.refused
+    assert "cannot be simulated: training" in row_line(found, GRADES)
 
 
-@pytest.fixture(scope="module")
-def small():
-    sources = published(names=["zero-bubble"])
-    return validate(sources, Fits(constants={"zero-bubble": {"model.stages.overhead": "1 ms"}}), GRADES[:2], jobs=1)
+def test_grades_differ_in_the_effects_of_training_alone():
+    fits = Fits({"ours": {"clock-ampere": 0.9}})
+    assert [fits.effects(grade, "ours") for grade in GRADES] == ["none", {"clock-ampere": 0.9}, "published"]
+    assert fits.effects("left-out", "theirs") is None
+    row = row_of("vtrain-single-0016")
+    found = predict(row, {grade: fits.effects(grade, "ours") for grade in GRADES[:2]})
+    assert found.seconds["a-priori"] == step_time(row.scenario({"software.effects": "none"}))
+    assert found.seconds["left-out"] == step_time(row.scenario({"software.effects": {"clock-ampere": 0.9}})) > found.seconds["a-priori"]
 
 
-def test_zero_bubble_rows_with_profiled_stage_times(small):
-    """No parameter of a device enters: an error is the schedule's or what was not profiled, hence one sign.
-
-    What was not profiled is there per micro-batch, so its share is larger where the bubble is smaller: 5.8 % of 1F1B, 7.1 % of ZB-1p.
-    """
-    found = small.times("zero-bubble", "a-priori")
-    assert found.rows == 16
-    assert found.mean <= 0.067
-    assert found.bias == pytest.approx(-found.mean)
+def test_a_row_is_known_by_its_inputs():
+    row = row_of("vtrain-single-0016")
+    changed = PublishedRun(row.id, row.measured, row.scenario({"training.micro_batch": 1}), source=row.source)
+    assert inputs(row) == inputs(PublishedRun("other", {}, row.scenario(), source="x"))
+    assert inputs(row) != inputs(changed)
 
 
-def test_one_overhead_per_micro_batch_and_stage_explains_most_of_it():
-    source = published(names=["zero-bubble"])[0]
-    from parsim.validation.published_runs import fitted
-
-    found = validate([source], fitted(), ["calibrated"], jobs=1).times("zero-bubble", "calibrated")
-    assert found.mean <= 0.03
+def made(source, seconds, *, left_out="", gib=None, measured=1.0, number=1):
+    row = PublishedRun(f"{source}-{number}", {"step_time_s": measured, "allocated_gib": 10.0}, {}, source=source, left_out=left_out)
+    return PredictedRun(row, {"a-priori": seconds}, gib)
 
 
-def test_the_document_has_every_row_and_source(small):
-    made = json.loads(json.dumps(document(small)))
-    source = made["sources"]["zero-bubble"]
-    assert source["grade"] == "calibrated"
-    assert {"rows", "mean_abs_error", "median_abs_error", "p90_abs_error", "worst_abs_error", "bias"} <= source.keys()
-    assert source["grades"]["a_priori"]["rows"] == 16
-    assert len(made["rows"]) == 32
-    assert made["rows"][0]["error"] == pytest.approx(made["rows"][0]["predicted_s"] / made["rows"][0]["measured_s"] - 1)
+@pytest.fixture
+def scores():
+    found = [made("large", 1.1, number=i) for i in range(4)] + [made("large", 0.8, gib=11.0, number=4)]
+    found += [made("large", 9.0, left_out="duplicate: again", number=5), made("one", 1.5), made("two", 1.3)]
+    rows = {name: tuple(one.row for one in found if one.row.source == name) for name in ("large", "one", "two")}
+    sources = tuple(RunSource(name, name.title(), "somewhere", name, "", "guessed", "", rows[name]) for name in rows)
+    return RunScores(sources, tuple(found), ("a-priori",))
 
 
-def test_the_text_names_rows_grades_and_constants(small):
-    made = text(small)
-    assert "zerobubble-0025" in made
-    assert "overhead = 1 ms" in made
-    assert "zerobubble-0025" not in text(small, rows=False)
+def test_sources_count_the_same_and_small_ones_together(scores):
+    """large: (4 x 0.1 + 0.2) / 5 = 0.12; one and two together (0.5 + 0.3) / 2 = 0.4; the mean over sources 0.26."""
+    assert scores.times("large", "a-priori").mean == pytest.approx(0.12)
+    assert scores.over_sources("a-priori") == pytest.approx(0.26)
+    assert scores.over_sources("left-out") is None
+    assert scores.memories("large").mean == pytest.approx(0.1)
 
 
-def test_left_out_rows_are_printed_apart():
-    rows = (
-        PublishedRun("x-1", {"step_time_s": 1.0}, {}, source="x"),
-        PublishedRun("x-2", {"step_time_s": 1.0}, {}, source="x", left_out="an outlier"),
-    )
-    source = published(names=["zero-bubble"])[0]
-    made = RunValidation(
-        (type(source)("x", "X", "somewhere", "gpu", "", (), rows),),
-        tuple(PredictedRun(row, "a-priori", 1.1 if row.left_out == "" else 9.0) for row in rows),
-        Fits(),
-    )
-    assert made.times("x", "a-priori").mean == pytest.approx(0.1)
-    assert "an outlier" in text(made)
+def test_the_text_says_what_counts_and_what_does_not(scores):
+    text = summary(scores, [("x-1", "x", "TPUs"), ("x-2", "x", "TPUs")])
+    assert "7 rows scored, 1 left out by a rule, 2 cannot be scored" in text
+    assert "large: 1 (5): duplicate: again" in text
+    assert "x: 2: TPUs" in text
+    assert "mean over sources, a-priori: 26.0 % (nothing fitted)" in text
+    assert "left out: duplicate: again" in row_line(scores.predictions[5], ("a-priori",))
 
 
-def test_the_picture_is_a_file(small):
-    assert picture(small, "svg").startswith(b"<?xml")
-    assert picture(small, "png").startswith(b"\x89PNG")
+def test_the_document_has_every_row_and_source(scores):
+    found = json.loads(json.dumps(document(scores)))
+    assert found["sources"]["large"]["grades"]["a_priori"]["rows"] == 5
+    assert found["mean_over_sources"] == {"a_priori": pytest.approx(0.26)}
+    assert len(found["rows"]) == 8
+    assert found["rows"][0]["error"] == {"a_priori": pytest.approx(0.1)}
+
+
+def test_predictions_come_one_by_one():
+    source = published(names=["tinyllama"])[0]
+    (found,) = predictions([source], Fits(), ["a-priori"], jobs=1)
+    assert (found.row.id, set(found.seconds)) == ("tinyllama-0001", {"a-priori"})
+
+
+@pytest.mark.parametrize(("kind", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
+def test_the_picture_is_a_file(scores, kind, start):
+    assert picture(scores, kind).startswith(start)

@@ -1,230 +1,196 @@
-"""Fit device parameters and the constants of each source to published training runs, and write fits.yaml.
+"""Fit the effects of training to published steps: on all families, and on all but one for each family.
 
-    python validation/runs/fit.py [GPU ... | SOURCE ...]
+    python validation/runs/fit.py             # fit what responses.csv holds
+    python validation/runs/fit.py simulate [SOURCE ...]   # simulate the rows of these sources (or of all) first
 
-Errors are log(predicted / measured); every source weighs the same however many rows it has, and the sum of absolute errors is
-least, so that outliers count little. Bounds keep every parameter physical. A fit looks at `MOST_ROWS` rows of a source at most.
-Three fits per source:
+Writes the values of `parsim/catalogue/training_effects.yaml` (all families) and `fits.yaml` (each family left out). Every fit starts from
+the a priori prediction and knows nothing of another fit. What it needs of the simulator, `responses.csv`, does not depend on what was
+measured: the step of every row a priori, and how it changes when one effect takes other values. With t the step and v the effects,
+log t(v) = log t(start) + the sum of the changes, each read off between grid points (`GRID`); where effects meet in one kernel that is an
+approximation, so that the predictions of predict.py, which simulate every row with its values, are what counts.
 
-calibrated   device parameters on all sources of a GPU together, with each source's constants
-held out     device parameters without the source; its constants on each half of its rows (by sha256 of the id). A source that is
-             the only one of its GPU has its device parameters fitted on the half as well.
+A fit makes the sum over sources of the mean |log(predicted / measured)| least, plus `RIDGE` x the sum of squared ways from the start
+in units of the possible range, so that an effect which the rows do not determine stays where it is.
 """
 
 from __future__ import annotations
 
+import csv
+import gc
+import json
+import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.validation.predicted_runs import short_step, step_time
-from parsim.validation.published_runs import Constant, PublishedRun, RunSource, published
+import parsim
+from parsim.errors import InputError
+from parsim.scenario.build import build
+from parsim.scenario.effects import Effect, catalogue, concerning
+from parsim.scenario.load import load
+from parsim.validation.predicted_runs import EFFECTS, shortened, step_time
+from parsim.validation.published_runs import PublishedRun, RunSource, published
 
 HERE = Path(__file__).parent
-DEVICE: dict[str, tuple[Constant, ...]] = {
-    "a100-sxm-80gb": (
-        Constant("gemm", "device.gemm.efficiency", "", "", 0.80, 0.70, 0.869),
-        Constant("hbm", "device.memory.efficiency", "", "", 0.72, 0.55, 0.92),
-    ),
-    "h100-sxm-80gb": (
-        Constant("clock", "device.compute.clock_derate", "", "", 0.78, 0.70, 1.0),
-        Constant("hbm", "device.memory.efficiency", "", "", 0.82, 0.55, 0.92),
-    ),
-    "b200-sxm-180gb": (Constant("clock", "device.compute.clock_derate", "", "", 0.90, 0.80, 1.0),),
-}
-"""parameters of a device that training runs may move, with what is physically possible: matrix products between a bad day and the
-best product ever found on the card, copies between fragmented and sequential, clocks between the power limit and boost"""
-ITERATIONS = 3
-MOST_ROWS, DEEPEST = 110, 16
-"""rows of a source, and pipeline stages of a row, that a fit looks at; all are predicted with what it finds"""
-_STEP = 0.04
-_RIDGE = 0.02
-"""keeps parameters that the rows do not determine near where they start: half of the possible range away costs 0.25 % of error"""
-_ONCE = ("software.step_constant", "software.boundary")
-"""keys of what happens once per step, however many micro-batches it has"""
+RESPONSES = HERE / "responses.csv"
+CATALOGUE = Path(parsim.__file__).parent / "catalogue" / "training_effects.yaml"
+GRID = {"compute": (0.75, 0.85, 1.0), "memory": (0.65, 0.8, 1.0), "launch": (0.5, 1.0, 2.0, 4.0, 8.0), "boundary": (0.0, 3.0, 6.0)}
+"""values of an effect at which a row is simulated, within its bounds"""
+RIDGE = 0.02
+MOST_ROWS, MOST_CHUNKS = 8, 20
+"""rows of a source, evenly spread, and chunks of a row's pipeline, that a fit looks at; all rows are predicted with what it finds"""
+SWEEPS, VALUES = 40, 201
+"""rounds of coordinate descent, and values that each coordinate tries"""
 
 
-@dataclass
-class Problem:
-    """The rows that judge one GPU, its parameters, and the linear model of their errors."""
+@dataclass(frozen=True)
+class Response:
+    """A row's step a priori, and what each effect makes of it."""
 
-    sources: Sequence[RunSource]
-    device: tuple[Constant, ...]
-    pool: ProcessPoolExecutor
+    source: str
+    family: str
+    measured: float
+    """[s]"""
+    start: float
+    """predicted step without effects [s]"""
+    changes: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+    """effect -> (values, log of the step over that at the start)"""
 
-    def __post_init__(self) -> None:
-        self.rows = [row for source in self.sources for row in sample(source)]
-        self.parameters = [("", one) for one in self.device] + [(s.name, one) for s in self.sources for one in s.constants]
-        counts = {source.name: sum(row.source == source.name for row in self.rows) for source in self.sources}
-        self.weights = np.array([1.0 / counts[row.source] for row in self.rows])
-        self.values = np.array([one.start for _, one in self.parameters])
-
-    def seconds(self, values: NDArray[Any], rows: Sequence[int], predict: Callable[[Mapping[str, Any]], float]) -> NDArray[Any]:
-        """Predicted steps of some rows [s]."""
-        trees = [self.rows[i].scenario(changes(self.parameters, values, self.rows[i])) for i in rows]
-        return np.array(list(self.pool.map(predict, trees, chunksize=2)))
-
-    def linearise(self) -> None:
-        """Errors where the parameters stand now, and their derivatives, found on steps of as many micro-batches as stages."""
-        everything = list(range(len(self.rows)))
-        self.at = self.values.copy()
-        self.residuals = self.errors(self.values)
-        whole = np.exp(self.residuals) * np.array([row.measured["step_time_s"] for row in self.rows])
-        short = self.seconds(self.values, everything, short_step)
-        self.slopes = np.zeros((len(self.rows), len(self.parameters)))
-        for column, (source, one) in enumerate(self.parameters):
-            concerned = [i for i in everything if source in ("", self.rows[i].source)]
-            moved = self.values.copy()
-            moved[column] += _STEP * max(abs(moved[column]), 0.25 * one.start)
-            gained = self.seconds(moved, concerned, short_step) - short[concerned]
-            per = whole[concerned] if one.key in _ONCE else short[concerned]
-            self.slopes[concerned, column] = gained / per / (moved[column] - self.values[column])
-
-    def settle(self, title: str) -> None:
-        """Linearise and solve in turn; the best parameters met stay, because floors under the time bend it."""
-        everything, best, least = np.arange(len(self.rows)), self.values, np.inf
-        for number in range(ITERATIONS + 1):
-            if number < ITERATIONS:
-                self.linearise()
-                residuals = self.residuals
-            else:
-                residuals = self.errors(self.values)
-            report(self, residuals, f"{title}, iteration {number}")
-            error = float(self.weights @ np.abs(residuals))
-            if error < least:
-                best, least = self.values.copy(), error
-            self.values = self.solve(everything, range(len(self.parameters)), self.values)
-        self.values = best
-
-    def errors(self, values: NDArray[Any]) -> NDArray[Any]:
-        """log(predicted / measured) of every row."""
-        whole = self.seconds(values, range(len(self.rows)), step_time)
-        return np.log(whole / np.array([row.measured["step_time_s"] for row in self.rows]))
-
-    def solve(self, rows: NDArray[Any], free: Sequence[int], start: NDArray[Any]) -> NDArray[Any]:
-        """The parameters `free` that make the weighted sum of absolute errors of `rows` least, by the linear model."""
-        values = start.copy()
-        scale = np.array([one.start for _, one in self.parameters])
-        lower = np.array([one.least for _, one in self.parameters])
-        upper = np.array([one.most for _, one in self.parameters])
-        active = list(free)
-        span = upper - lower
-        for _ in range(60):
-            errors = (self.residuals + self.slopes @ (values - self.at))[rows]
-            weight = self.weights[rows] / np.maximum(np.abs(errors), 0.005)
-            slopes = self.slopes[rows][:, active] * scale[active]
-            normal = slopes.T @ (weight[:, None] * slopes) + np.diag(_RIDGE * (scale / span)[active] ** 2)
-            pull = _RIDGE * ((values - scale) * scale / span**2)[active]
-            values[active] += scale[active] * np.linalg.solve(normal, -slopes.T @ (weight * errors) - pull)
-            values = np.clip(values, lower, upper)
-        return values
+    def curve(self, effect: Effect, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Log of the step over that at the start, for values of one effect."""
+        if effect.name not in self.changes:
+            return np.zeros_like(values)
+        return np.interp(values, *self.changes[effect.name])
 
 
 def sample(source: RunSource) -> list[PublishedRun]:
-    """The rows of a source that the fit looks at: at most `MOST_ROWS`, evenly spread, without the deepest pipelines."""
+    """The rows of a source that the fit looks at."""
     rows = [row for row in source.rows if not row.left_out and "step_time_s" in row.measured]
-    depths = [row.settings.get("parallel", {}).get("pipeline", {}).get("size", 1) for row in rows]
-    rows = [row for row, depth in zip(rows, depths, strict=True) if depth <= DEEPEST]
-    return rows[:: -(-len(rows) // MOST_ROWS)]
+    rows = [row for row in rows if chunks(row) <= MOST_CHUNKS]
+    return rows[:: -(-len(rows) // MOST_ROWS) or 1]
 
 
-def changes(parameters: Sequence[tuple[str, Constant]], values: NDArray[Any], row: PublishedRun) -> dict[str, Any]:
-    """What a row's scenario is changed by."""
-    found: dict[str, Any] = {}
-    for (source, one), value in zip(parameters, values, strict=True):
-        if source in ("", row.source):
-            found |= one.values(value)
-    return found
+def chunks(row: PublishedRun) -> int:
+    """Pipeline stages times virtual stages of a row."""
+    pipeline = row.settings.get("parallel", {}).get("pipeline", {})
+    return int(pipeline.get("size", 1)) * int(pipeline.get("virtual_stages", 1))
 
 
-def report(problem: Problem, errors: NDArray[Any], title: str) -> None:
-    """Mean absolute error by source, on stderr."""
-    line = []
-    for source in problem.sources:
-        mine = np.abs(np.expm1(errors[[row.source == source.name for row in problem.rows]]))
-        line.append(f"{source.name} {100 * mine.mean():.2f}")
-    values = ", ".join(f"{one.name} {value:.4g}" for (_, one), value in zip(problem.parameters, problem.values, strict=True))
-    sys.stderr.write(f"{title}: {', '.join(line)}; {values}\n")
-    sys.stderr.flush()
+def respond(row: PublishedRun) -> tuple[float, dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] | None:
+    """The step of a row a priori [s], and its changes, of steps no longer than the pipeline; None where it cannot be simulated."""
+    effects = {effect.name: effect for effect in catalogue()}
+    try:
+        tree = row.scenario({EFFECTS: "none"})
+        whole = step_time(tree)
+        built = build(load(tree))
+        strategy = built.parallelism.data.strategy
+        names = concerning(list(effects), built.cluster.device(built.gpus[0]), built.runtime.profile, strategy)
+        short = shortened(tree, 1)
+        start = step_time(short)
+        changes = {}
+        for name in names:
+            effect = effects[name]
+            values = tuple(value for value in GRID[effect.changes] if effect.least <= value <= effect.most)
+            steps = []
+            for value in values:
+                short["software"]["effects"] = {name: value}
+                found = step_time(short)
+                once = effect.changes == "boundary"  # however many micro-batches a step has
+                steps.append(math.log1p((found - start) / whole) if once else math.log(found / start))
+            changes[name] = (values, tuple(steps))
+    except InputError:
+        return None
+    finally:
+        gc.collect()  # clusters of thousands of GPUs hold themselves in cycles, and runs pause the collector
+    return whole, changes
 
 
-def fit(gpu: str, sources: Sequence[RunSource], pool: ProcessPoolExecutor) -> dict[str, Any]:
-    """The three fits of one GPU's sources."""
-    problem = Problem(sources, DEVICE.get(gpu, ()), pool)
-    free = list(range(len(problem.parameters)))
-    problem.settle(gpu)
-    names = {source.name: np.array([row.source == source.name for row in problem.rows]) for source in sources}
-    folds = np.array([row.fold for row in problem.rows])
-    device = [i for i, (source, _) in enumerate(problem.parameters) if not source]
-    held_out: dict[str, Any] = {}
-    for source in sources:
-        own = [i for i, (name, _) in enumerate(problem.parameters) if name == source.name]
-        others = np.flatnonzero(~names[source.name])
-        row = next(row for row in problem.rows if row.source == source.name)
-        if len(others):
-            without = problem.solve(others, [i for i in free if i not in own], problem.values)
-            fixed = changes([pair for pair in problem.parameters if not pair[0]], without[device], row)
-            held_out[source.name] = {fold: {**fixed, **refined(source, fixed, fold, pool)} for fold in "ab"}
-            continue
-        held_out[source.name] = {}
-        for fold in "ab":
-            other_half = np.flatnonzero(names[source.name] & (folds != fold))
-            values = problem.solve(other_half, [*device, *own], problem.values)
-            held_out[source.name][fold] = changes(problem.parameters, values, row)
-    calibrated = changes([problem.parameters[i] for i in device], problem.values[device], problem.rows[0])
-    constants = {source.name: refined(source, calibrated, "", pool) for source in sources if source.constants}
-    return {"calibrated": {gpu: calibrated} if calibrated else {}, "constants": constants, "held_out": held_out}
+def solve(responses: Sequence[Response]) -> dict[str, float]:
+    """The effects that fit these rows best, from where nothing is known."""
+    effects = catalogue()
+    counts: dict[str, int] = {}
+    for one in responses:
+        counts[one.source] = counts.get(one.source, 0) + 1
+    weights = np.array([1.0 / counts[one.source] for one in responses])
+    residual = np.log([one.start / one.measured for one in responses])
+    values = {effect.name: effect.start for effect in effects}
+    grids = {effect.name: np.linspace(effect.least, effect.most, VALUES) for effect in effects}
+    curves = {effect.name: np.array([one.curve(effect, grids[effect.name]) for one in responses]) for effect in effects}
+    now = {effect.name: np.array([one.curve(effect, np.array([effect.start]))[0] for one in responses]) for effect in effects}
+    for _ in range(SWEEPS):
+        before = dict(values)
+        for effect in effects:
+            grid, curve = grids[effect.name], curves[effect.name]
+            if not curve.any():
+                continue
+            rest = residual + sum(now[other.name] for other in effects if other.name != effect.name)
+            cost = weights @ np.abs(rest[:, None] + curve) + RIDGE * ((grid - effect.start) / (effect.most - effect.least)) ** 2
+            best = int(np.argmin(cost))
+            values[effect.name], now[effect.name] = float(grid[best]), curve[:, best]
+        if values == before:
+            break
+    return {name: round(value, 4) for name, value in values.items()}
 
 
-def refined(source: RunSource, fixed: Mapping[str, Any], fold: str, pool: ProcessPoolExecutor) -> dict[str, Any]:
-    """A source's constants on all rows but those of a fold, with the GPU's parameters fixed."""
-    if not source.constants:
-        return {}
-    rows = [replace(row, settings=row.scenario(fixed)) for row in source.rows if row.fold != fold]
-    problem = Problem([replace(source, rows=tuple(rows))], (), pool)
-    problem.settle(f"  {source.name} without {fold or 'nothing'}")
-    return changes(problem.parameters, problem.values, rows[0])
+def simulate(names: Sequence[str]) -> None:
+    """Write the responses of the rows of these sources, or of all, into responses.csv; those of others stay."""
+    chosen = [row for source in published(HERE, names) for row in sample(source)]
+    known = {} if not names else read_responses()
+    with ProcessPoolExecutor() as pool:
+        for row, answer in zip(chosen, pool.map(respond, chosen, chunksize=1), strict=True):
+            if answer is not None:
+                known[row.id] = answer
+                sys.stderr.write(f"{row.id} {answer[0]:.5g} s\n")
+    with RESPONSES.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("id", "start_s", "changes"))
+        for source in published(HERE):
+            for row in sample(source):
+                if row.id in known:
+                    start, changes = known[row.id]
+                    rounded = {name: [list(at), [round(step, 7) for step in steps]] for name, (at, steps) in changes.items()}
+                    writer.writerow((row.id, f"{start:.7g}", json.dumps(rounded)))
 
 
-def refit_constants(names: Sequence[str], found: Mapping[str, Any], pool: ProcessPoolExecutor) -> None:
-    """The constants of some sources again, with the GPU's parameters that stand in `found`."""
-    for source in published(HERE, names):
-        found["constants"][source.name] = refined(source, found["calibrated"].get(source.gpu, {}), "", pool)
-        keys = {one.key for one in DEVICE.get(source.gpu, ())}
-        for fold, values in found["held_out"][source.name].items():
-            fixed = {key: value for key, value in values.items() if key in keys}
-            found["held_out"][source.name][fold] = {**fixed, **refined(source, fixed, fold, pool)}
+def read_responses() -> dict[str, tuple[float, dict[str, tuple[tuple[float, ...], tuple[float, ...]]]]]:
+    """What was simulated: id of a row -> its step a priori [s] and its changes."""
+    rows = csv.DictReader(RESPONSES.read_text(encoding="utf-8").splitlines())
+    return {
+        row["id"]: (float(row["start_s"]), {name: (tuple(at), tuple(steps)) for name, (at, steps) in json.loads(row["changes"]).items()})
+        for row in rows
+    }
 
 
 def main() -> None:
-    """Fit the GPUs named on the command line (or all), or only the constants of the sources named there, and write the file."""
+    """Simulate where asked, fit and write."""
     from ruamel.yaml import YAML
 
+    if sys.argv[1:2] == ["simulate"]:
+        simulate(sys.argv[2:])
+    known = read_responses()
+    responses = [
+        Response(source.name, source.family, row.measured["step_time_s"], *known[row.id])
+        for source in published(HERE)
+        for row in sample(source)
+        if row.id in known
+    ]
+    families = dict.fromkeys(one.family for one in responses)
+    left_out = {family: solve([one for one in responses if one.family != family]) for family in families}
     yaml = YAML()
     yaml.width = 200
-    target = HERE / "fits.yaml"
-    found: dict[str, dict[str, Any]] = {"calibrated": {}, "constants": {}, "held_out": {}}
-    if sys.argv[1:]:  # the rest stays as it is; a full run begins with nothing
-        found.update(yaml.load(target))
-    with ProcessPoolExecutor() as pool:
-        timed = [source for source in published(HERE) if any("step_time_s" in row.measured for row in source.rows)]
-        names = [source.name for source in timed if source.name in sys.argv[1:]]
-        if names:
-            refit_constants(names, found, pool)
-        gpus = [gpu for gpu in dict.fromkeys(source.gpu for source in timed) if gpu in sys.argv[1:] or not sys.argv[1:]]
-        for gpu in gpus:
-            chosen = [source for source in timed if source.gpu == gpu]
-            for section, values in fit(gpu, chosen, pool).items():
-                found[section].update(values)
-    with target.open("w", encoding="utf-8") as file:
-        file.write("# Written by validation/runs/fit.py; see there what each part is.\n")
-        yaml.dump(found, file)
+    with (HERE / "fits.yaml").open("w", encoding="utf-8") as file:
+        file.write("# Written by validation/runs/fit.py: the effects of training, fitted without one family of sources.\n")
+        yaml.dump({"left_out": left_out}, file)
+    tree = yaml.load(CATALOGUE)
+    for name, value in solve(responses).items():
+        tree["effects"][name]["value"] = value
+    with CATALOGUE.open("w", encoding="utf-8") as file:
+        yaml.dump(tree, file)
 
 
 if __name__ == "__main__":

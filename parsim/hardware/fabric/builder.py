@@ -44,7 +44,7 @@ def build_cluster(  # noqa: PLR0913
         gpus: use the first so many; None or "all" uses every one.
         placement: where ranks go: packed, scattered, or the GPU of each rank.
         fabric: keys that replace those of the topology's fabric; None or "default" keeps it.
-        overrides: the scenario's ``cluster.set``: changes under device, node and links, ``xF`` multiplies.
+        overrides: the scenario's ``cluster.set``: changes under device, node, links, fabric and collectives, ``xF`` multiplies.
         seed: of the hash that spreads flows over uplinks (``routing: ecmp``).
         host: "memory" where something is offloaded to the CPU's memory, "nvme" where to drives; adds what the file does not draw.
         p2p: whether GPUs exchange data over PCIe directly; None takes the machine's or the device's word.
@@ -72,11 +72,11 @@ def build_cluster(  # noqa: PLR0913
     wanted = None if gpus in (None, "all") else gpus
     if wanted is not None and (isinstance(wanted, (bool, str)) or not isinstance(wanted, int)):
         raise TopologyError(Finding("expected a number of GPUs or all", "cluster.gpus", wanted))
-    return Cluster(topology.name, machines, built, gpus=wanted, placement=placement, price=topology.price)
+    return Cluster(topology.name, machines, built, gpus=wanted, placement=placement, price=topology.price, library=topology.library)
 
 
 def _sections(overrides: Mapping[str, Any] | None, findings: list[Finding]) -> dict[str, Mapping[str, Any]]:
-    known = ("device", "node", "links", "fabric", "price")
+    known = ("device", "node", "links", "fabric", "collectives", "price")
     result: dict[str, Mapping[str, Any]] = {}
     for key, value in (overrides or {}).items():
         if key not in known:
@@ -111,7 +111,7 @@ def _apply(whole: dict[str, Any], change: Mapping[str, Mapping[str, Any]], fabri
     """Put the scenario's changes on top of the topology tree."""
     if "links" in change:
         whole["links"] = changed_links(whole.get("links") or {}, change["links"], "cluster.set.links", findings)
-    for section in ("node", "fabric", "price"):
+    for section in ("node", "fabric", "collectives", "price"):
         if section in change:
             if section == "node" and "node" not in whole:
                 findings.append(Finding("an explicit graph has no node template to change", "cluster.set.node"))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
+from parsim.hardware.fabric.library import DEFAULTS, Library
 from parsim.hardware.fabric.links import Link
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import NOWHERE, TIER_NETWORK, Route, join, shift, unreachable
@@ -64,9 +65,12 @@ class Cluster:
         gpus: int | None = None,
         placement: Placement = "packed",
         price: Price | None = None,
+        library: Library = DEFAULTS,
     ) -> None:
         self.name = name
         self.price = price
+        self.library = library
+        """what the machines set for the library of collectives"""
         self.fabric = fabric
         blocks: list[Block] = []
         nodes = total = links = 0

@@ -141,7 +141,9 @@ class GraphFabric(Fabric):
         self.nodes = len(self.port_names)
         self.ports = sum(len(names) for names in self.port_names)
         self.blocks = tuple((1, len(names)) for names in self.port_names)
-        self.message_latency = max((data["link_kind"].message_latency for _, _, data in finder.edges()), default=0.0)
+        kinds = [data["link_kind"] for _, _, data in finder.edges()]
+        self.message_latency = max((kind.message_latency for kind in kinds), default=0.0)
+        self.handshake = max((kind.handshake for kind in kinds), default=0.0)
         self._routes: dict[tuple[Port, Port], tuple[int, ...]] = {}
 
     @property

@@ -60,6 +60,7 @@ class Fabric:
         self.nodes = sum(count for count, _ in self.blocks)
         self.ports = sum(count * ports for count, ports in self.blocks)
         self.message_latency = link.message_latency
+        self.handshake = link.handshake
         self._half = link.duplex == "half"
         self._ports_each = self.blocks[0][1] if len(self.blocks) == 1 else 0
 

@@ -197,7 +197,10 @@ def changed_links(links: Mapping[str, Any], change: Mapping[str, Any], where: st
             own = ", ".join(result) or "none of its own"
             findings.append(Finding(f"unknown kind of link {name!r}", place, entry, f"the topology has {own}"))
             continue
-        if not rated and standard is not None:
+        if not rated and standard is not None and standard.medium == "network":
+            share = standard.capacity / standard.planning
+            base = {"line_rate": f"{standard.planning!r} B/s", "efficiency": share, **base}
+        elif not rated and standard is not None:
             base = {**base, "per_direction": f"{standard.capacity!r} B/s"}
         if "latency" not in base and standard is not None:
             base = {**base, "latency": f"{standard.latency!r} s"}

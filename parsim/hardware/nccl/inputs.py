@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
+from parsim.hardware.fabric.library import DEFAULTS, Library
 from parsim.hardware.nccl.tables import ALGORITHMS, DEFAULT_VERSION, PROTOCOLS, Generation
 
 KINDS = (
@@ -17,8 +18,6 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduc
 """those for which the library chooses an algorithm"""
 
 Local = Literal["", "nvlink2", "nvlink3", "nvlink4", "nvlink5", "xgmi", "pcie"]
-Network = Literal["", "ib", "efa", "roce", "tcp", "ethernet"]
-"""ethernet: TCP at up to 25 Gb/s"""
 Path = Literal["nvlink", "pcie"]
 
 
@@ -85,7 +84,9 @@ class Inputs:
     cpu: str = ""
     """intel | amd | arm | ibm | mixed; empty: unknown, treated as intel"""
     network_latency: float = 0.0
-    """latency of a message that the network plug-in declares [s]"""
+    """of a message between nodes, beyond the library's own constants [s]"""
+    handshake: float = 0.0
+    """of a message between nodes that is too large to be sent unasked [s]"""
     ll128: bool = True
     """whether the paths allow LL128: NVLink inside, NICs not beyond a host bridge, equal GPUs"""
     plain_tree: bool = False
@@ -94,8 +95,8 @@ class Inputs:
     """every channel visits the GPUs in the same order"""
     local: Local = "nvlink3"
     """wires inside a node, for the corrections of the measured profile"""
-    network: Network = ""
-    """between nodes"""
+    library: Library = DEFAULTS
+    """what the machines set: allowed algorithms, protocols, channels, buffers"""
 
     def __post_init__(self) -> None:
         if self.ranks < 2 or not 1 <= self.nodes <= self.ranks or self.ring.channels < 1:
@@ -145,6 +146,8 @@ class Settings:
     """goodput between more than two nodes x (nodes / 2)^-exponent, for shared and congested clusters; 0: a healthy network"""
     connection_cap: float = 0.0
     """most that one connection gets out of a NIC in point-to-point operations [B/s]; 0: all"""
+    kernels: str = "nccl"
+    """of an all_to_all: nccl | deepep | deepep-low-latency"""
     max_ctas: int = 0
     """limit on the CUDA blocks of a collective (NCCL_MAX_CTAS); 0: none; the library's predictions do not depend on it"""
 

@@ -116,8 +116,14 @@ def _switch_links(cluster: Cluster, node: int, locals_: Sequence[int]) -> list[E
 
 
 def _add_trees(cluster: Cluster, load: dict[int, float], plan: Plan, amount: float) -> float:
-    """Put both trees between machines on the links, `amount` up and down every edge: from each ring's first GPU by its port."""
-    doors = [(node, ring.order[0], ring.entry) for node, ring in plan]
+    """Put both trees between machines on the links, `amount` up and down every edge: from each ring's first GPU by its port.
+
+    Rings may change places from machine to machine, trees do not: the end of a ring is taken that has the first machine's port.
+    """
+    port = plan[0][1].entry
+    doors = [
+        (node, ring.order[-1], ring.exit) if ring.exit == port != ring.entry else (node, ring.order[0], ring.entry) for node, ring in plan
+    ]
     cap = math.inf
     for tree in double_tree(len(doors)):
         for child, parent in tree:
@@ -213,4 +219,4 @@ def flows(over: Lanes, amount: float, transfer: float) -> tuple[Flow, ...]:
 def cost(one: Estimate, kind: str, ranks: int, over: Lanes) -> CollectiveCost:
     """The cost of an estimated collective over the links of `over`."""
     amount = volume(one.choice.algorithm, kind, ranks, one.choice.size)
-    return CollectiveCost(one.latency, flows(over, amount, one.transfer), one.choice.algorithm, one.choice.protocol)
+    return CollectiveCost(one.latency, flows(over, amount, one.transfer), one.choice.algorithm, one.choice.protocol, one.ctas)

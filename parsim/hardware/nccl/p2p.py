@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from parsim.hardware.nccl.estimate import Pairs, Profile
+from parsim.hardware.nccl.profiles import Pairs, Profile
 
 LAUNCH = 5e-6
 """of a point-to-point kernel [s]; 5 to 8 us measured between two GPUs of a node (microsoft/vidur, send_recv profiles)"""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.direct import GraphFabric, Torus
@@ -144,13 +144,18 @@ def ring_channel(cluster: Cluster, group: tuple[int, ...], plan: Plan) -> Channe
 
 
 def port_rates(cluster: Cluster, node: int) -> dict[int, float]:
-    """What the network takes from each port of a machine, in each direction [B/s]."""
+    """What the library takes each port of a machine for, in each direction: the line rate [B/s]."""
     fabric, ports = cluster.network, cluster.machine(node).ports
     if not isinstance(fabric, GraphFabric):
-        return dict.fromkeys(range(len(ports)), fabric.link_kind.capacity)
+        return dict.fromkeys(range(len(ports)), fabric.link_kind.planning)
     adjacent = fabric.finder.adjacent
     names = fabric.port_names[node]
-    return {port: max((data["link"].capacity for data in adjacent[name].values()), default=0.0) for port, name in enumerate(names)}
+    return {port: max((_cable(data) for data in adjacent[name].values()), default=0.0) for port, name in enumerate(names)}
+
+
+def _cable(data: Mapping[str, Any]) -> float:
+    kind = data["link_kind"]
+    return float(data["link"].capacity * kind.planning / kind.capacity)
 
 
 def _searches(cluster: Cluster, group: tuple[int, ...], nodes: Mapping[int, tuple[int, ...]]) -> dict[int, MachineRings]:
@@ -168,7 +173,7 @@ def _searches(cluster: Cluster, group: tuple[int, ...], nodes: Mapping[int, tupl
             if not machine.ports:
                 other = next(gpu for gpu in group if cluster.node_of(gpu) != node)
                 raise unreachable(f"GPU {cluster.gpu(node, locals_[0])}", f"GPU {other}")
-            known[key] = search(machine, locals_, network=True, ports=port_rates(cluster, node))
+            known[key] = search(machine, locals_, network=True, ports=port_rates(cluster, node), cross=cluster.library.cross_nic)
         searched[node] = known[key]
     return searched
 
@@ -176,9 +181,11 @@ def _searches(cluster: Cluster, group: tuple[int, ...], nodes: Mapping[int, tupl
 def plans_of(rings_of: Mapping[int, tuple[Ring, ...]], fabric: Fabric) -> tuple[Plan, ...]:
     """Join the rings of several machines, one plan per channel: on rails all machines share if the fabric wants that, else by position.
 
-    Nothing where a full mesh has no cable between the ports at which machines would be joined.
+    Rings that leave by another port than they came by change places with their partners on every other machine, so that they do
+    not cross rails (NVIDIA/nccl src/graph/connect.cc, "Alternate rings"). Nothing where a full mesh has no cable between the
+    ports at which machines would be joined.
     """
-    plans = _on_rails(rings_of) if fabric.rail_bound else []
+    plans = _alternating(rings_of) or (_on_rails(rings_of) if fabric.rail_bound else [])
     if not plans:
         count = min(map(len, rings_of.values()))
         plans = [tuple((node, rings[number]) for node, rings in rings_of.items()) for number in range(count)]
@@ -188,6 +195,16 @@ def plans_of(rings_of: Mapping[int, tuple[Ring, ...]], fabric: Fabric) -> tuple[
         plans = [way for plan in plans for way in (plan, plan[::-1])]
     one_of_each: dict[Plan, Plan] = {}
     return tuple(one_of_each.setdefault(plan, plan) for plan in plans)
+
+
+def _alternating(rings_of: Mapping[int, tuple[Ring, ...]]) -> list[Plan]:
+    """Plans of machines whose rings come in pairs, each leaving by the port at which its partner comes in; else none."""
+    count = len(next(iter(rings_of.values())))
+    for rings in dict.fromkeys(rings_of.values()):
+        pairs = zip(rings[::2], rings[1::2], strict=False)
+        if len(rings) != count or count % 2 or not all(a.entry == b.exit != a.exit == b.entry for a, b in pairs):
+            return []
+    return [tuple((node, rings[number ^ (place & 1)]) for place, (node, rings) in enumerate(rings_of.items())) for number in range(count)]
 
 
 def _on_rails(rings_of: Mapping[int, tuple[Ring, ...]]) -> list[Plan]:

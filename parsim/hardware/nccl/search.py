@@ -38,7 +38,7 @@ _FOUND: WeakKeyDictionary[Wiring, dict[object, MachineRings]] = WeakKeyDictionar
 """answers by what was asked"""
 
 
-def search(node: Node, group: tuple[int, ...], *, network: bool = False, ports: Ports = None) -> MachineRings:
+def search(node: Node, group: tuple[int, ...], *, network: bool = False, ports: Ports = None, cross: bool = True) -> MachineRings:
     """The channels of GPUs of one machine as NCCL's search would lay them: the largest count x speed without an overbooked link.
 
     Args:
@@ -47,6 +47,7 @@ def search(node: Node, group: tuple[int, ...], *, network: bool = False, ports: 
         network: whether the group goes on in other machines: rings then come in and leave by ports.
         ports: what the network takes from a port in each direction [B/s]: one rate for all, or the usable ports and their
             rates; None: as much as the port's links inside the machine.
+        cross: whether a ring may leave by another port than it came by (NCCL_CROSS_NIC, whose default 2 allows it).
 
     Raises:
         TopologyError: members that cannot reach each other or any port; a GPU twice; indices the machine does not have.
@@ -54,8 +55,8 @@ def search(node: Node, group: tuple[int, ...], *, network: bool = False, ports: 
     members = tuple(sorted(group))
     _check(node, members, ports, network)
     capability = min(node.devices[gpu].compute_capability for gpu in members)
-    task = make_task(node, members, speed_list(capability, network=network), capability, ports, network)
-    key = ("rings", members, task.ports, task.speeds)
+    task = make_task(node, members, speed_list(capability, network=network), capability, ports, network, cross)
+    key = ("rings", members, task.ports, task.speeds, cross)
     known = _FOUND.setdefault(task.wiring, {})
     if key not in known:
         known[key] = _search(task)
@@ -178,14 +179,16 @@ def _rails(task: Task, order: tuple[int, ...]) -> MachineRings:
     rings = [_rail(task, order, port) for port in ports]
     nearest = min(ring.tier for ring in rings)
     rings = [ring for ring in rings if ring.tier == nearest]
+    kinds = [rings, crossed] if task.cross and (crossed := _crossed(task, order, rings)) else [rings]
     best: list[Ring] = []
     speed = 0.0
     for trial in task.trials(hop for ring in rings for hop in ring.hops):
         if best and trial < STOP * speed:
             break
-        fitting = _fill(task, rings, trial)
-        if len(fitting) * trial > len(best) * speed * (1 + EPSILON):
-            best, speed = fitting, trial
+        for kind in kinds:
+            fitting = _fill(task, kind, trial)
+            if len(fitting) * trial > len(best) * speed * (1 + EPSILON):
+                best, speed = fitting, trial
     if not best:
         best = [max(rings, key=lambda ring: (share([ring], task.planned), -ring.entry))]
         speed = share(best, task.planned)
@@ -237,6 +240,29 @@ def _rail(task: Task, order: tuple[int, ...], port: int) -> Ring:
         links, loads = back.links + out.links, back.coefficients + out.coefficients
         hops.append(Route(links, loads, back.latency + out.latency, max(back.tier, out.tier), min(back.cap, out.cap)))
     return make_ring(turned, hops, port, port)
+
+
+def _crossed(task: Task, order: tuple[int, ...], rings: list[Ring]) -> list[Ring]:
+    """Two rings for every two ports of different GPUs: in by the one, past the others in index order, out by the other.
+
+    They need no hop back, so every GPU's NVLink has one ring less to carry. None where a port is left over or GPUs share one.
+    """
+    firsts = [ring.order[0] for ring in rings]
+    shared = any(ring.entry in task.owned[ring.order[-1]] for ring in rings)
+    if len(rings) % 2 or shared or len(set(firsts)) < len(firsts):
+        return []
+    made = []
+    for number in range(0, len(rings), 2):
+        for here, there in ((number, number + 1), (number + 1, number)):
+            first, last = firsts[here], firsts[there]
+            turned = (first, *(gpu for gpu in order if gpu not in (first, last)), last)
+            hops = [
+                task.from_port(rings[here].entry, first),
+                *(task.best(a, b) for a, b in pairwise(turned)),
+                task.to_port(last, rings[there].entry),
+            ]
+            made.append(make_ring(turned, hops, rings[here].entry, rings[there].entry))
+    return made
 
 
 # PCIe and network

@@ -49,7 +49,7 @@ class Constants(NamedTuple):
     nvls_efficiency: tuple[float, float, float, float] = (0.0, 0.0, 0.85, 0.74)
     """by generation; where `nvls_rule` is efficiency"""
     nvls_rule: Literal["efficiency", "narrower", "plain", "none"] = "efficiency"
-    """how bus bandwidth follows from the head speeds: 2.27+, 2.20-2.26, 2.18-2.19, before"""
+    """how bus bandwidth follows from the head speeds: 2.28+, 2.20-2.27, 2.18-2.19, before"""
     ring_ll_share: tuple[float, float] = (0.5, 0.5)
     """LL relative to Simple: of reductions and between nodes; of other collectives on one node"""
     ring_ll128_share: tuple[float, float] = (0.92, 0.92)
@@ -180,6 +180,17 @@ _THIRTY = Constants(
     nvls_tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, (0.0, 57.7, 45.5), (0.0, 96.0, 80.0)),
     tree_correction=_CORRECTION,
 )
+_TWENTY_NINE = _THIRTY._replace(
+    version="2.29",
+    source="NVIDIA/nccl v2.29.7-1 src/graph/tuning.cc",
+    nvls_tree_cap=_gb(_VOLTA_TREE, _AMPERE_TREE, (0.0, 57.7, 45.5), (0.0, 96.0, 43.8)),
+)
+_TWENTY_EIGHT = _TWENTY_NINE._replace(
+    version="2.28",
+    source="NVIDIA/nccl v2.28.9-1 src/graph/tuning.cc",
+    ring_ll128_cap=_gb(_TWENTY, _TWENTY, (36.7, 36.7, 36.7), (73.4, 34.6, 73.4)),
+    nvls_tree_corrected=False,
+)
 _TWENTY_THREE = _THIRTY._replace(
     version="2.23",
     source="NVIDIA/nccl v2.23.4-1 src/graph/tuning.cc",
@@ -241,5 +252,7 @@ _TWELVE = _EIGHTEEN._replace(
     ll128_capabilities=(7.0, 8.0),
 )
 
-TABLES: dict[str, Constants] = {one.version: one for one in (_TWELVE, _EIGHTEEN, _TWENTY_ZERO, _TWENTY_THREE, _THIRTY)}
+TABLES: dict[str, Constants] = {
+    one.version: one for one in (_TWELVE, _EIGHTEEN, _TWENTY_ZERO, _TWENTY_THREE, _TWENTY_EIGHT, _TWENTY_NINE, _THIRTY)
+}
 """the tables by version, oldest first"""

@@ -32,6 +32,8 @@ class Task:
     """the library's list, fastest first [B/s]; empty: the capacities on the way"""
     capability: float
     ports: tuple[tuple[int, float], ...] | None = None
+    cross: bool = True
+    """whether a ring may leave by another port than it came by"""
 
     @property
     def patient(self) -> bool:
@@ -157,13 +159,15 @@ def share(rings: Iterable[Ring], capacity: list[float]) -> float:
     return min((capacity[link] / amount for link, amount in load.items()), default=math.inf)
 
 
-def make_task(node: Node, group: tuple[int, ...], speeds: tuple[float, ...], capability: float, ports: Ports, network: bool) -> Task:
+def make_task(
+    node: Node, group: tuple[int, ...], speeds: tuple[float, ...], capability: float, ports: Ports, network: bool, cross: bool = True
+) -> Task:
     """A task; `ports` as in :func:`parsim.hardware.nccl.search.search`."""
     used = None
     if network:
         given = ports if isinstance(ports, Mapping) else dict.fromkeys(range(len(node.ports)), math.inf if ports is None else ports)
         used = tuple(sorted((port, rate) for port, rate in given.items() if rate > 0))
-    return Task(wiring(node), tuple(sorted(group)), speeds, capability, used)
+    return Task(wiring(node), tuple(sorted(group)), speeds, capability, used, cross)
 
 
 # the answer

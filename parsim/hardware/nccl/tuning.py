@@ -87,6 +87,8 @@ def _no_nvls(inputs: Inputs, kind: str, algorithm: Algorithm, table: Constants) 
     heads = inputs.nvls
     if table.nvls_rule == "none":
         return f"version {table.version} has no NVLS"
+    if not inputs.library.nvls:
+        return "NVLS is switched off on these machines (collectives.nvls of the topology)"
     if heads is None or heads.count < 2 or not heads.speed or not _efficiency(inputs, table):
         return "NVLS needs an NVSwitch that adds (compute capability 9.0) and two GPUs on it"
     if algorithm == "nvls_tree":
@@ -227,12 +229,12 @@ def latency(inputs: Inputs, kind: str, algorithm: Algorithm, protocol: Protocol,
     network = table.step["network"]["tree" if table.lone_gpu_tree_latency and inputs.per_node == 1 else algorithm][number]
     network += inputs.network_latency * (2 if protocol == "simple" else 1)  # Simple flushes
     inner = inputs.ranks // inputs.nodes - 1
-    depth = math.floor(math.log2(inputs.nodes))
+    deep = depth(inputs)
     match algorithm:
         case "ring":
             return base + _ring_latency(inputs, kind, protocol, local, network, table)
         case "tree":
-            return base + 2 * (inner * local * _slower(inputs, protocol, table) + depth * network)
+            return base + 2 * (inner * local * _slower(inputs, protocol, table) + deep * network)
         case "collnet_direct":
             return base + 2 * (min(1, inner) * local + inner * table.arity_latency) + network
         case "collnet_chain":
@@ -240,9 +242,14 @@ def latency(inputs: Inputs, kind: str, algorithm: Algorithm, protocol: Protocol,
         case "nvls":
             return base + local + (network if inputs.nodes > 1 else 0.0)
         case "nvls_tree":
-            return base + local + 2 * (inputs.nodes - 1 if table.nvls_rule == "plain" else depth) * network
+            return base + local + 2 * (inputs.nodes - 1 if table.nvls_rule == "plain" else deep) * network
         case "pat":
-            return base + depth * network / 3.5 + inputs.ranks * 2.8e-6
+            return base + deep * network / 3.5 + inputs.ranks * 2.8e-6
+
+
+def depth(inputs: Inputs) -> int:
+    """Levels of a tree over the machines, below its root."""
+    return math.floor(math.log2(inputs.nodes))
 
 
 def _ring_latency(inputs: Inputs, kind: str, protocol: Protocol, local: float, network: float, table: Constants) -> float:
@@ -277,6 +284,13 @@ def plateau(inputs: Inputs, kind: str, algorithm: Algorithm, protocol: Protocol,
     return table.plateau[0 if inputs.capability >= 8.0 else 1] if large else 1.0
 
 
+def head_blocks(inputs: Inputs) -> int:
+    """Thread blocks of NVLS, within what the machines set (NVIDIA/nccl src/transport/nvls.cc, nvlsChannels)."""
+    count = 16 if inputs.generation != "blackwell" else 24 if inputs.nodes == 1 else 32
+    return max(min(count, inputs.library.max_channels or 64), inputs.library.min_channels)
+
+
 def channels_run(inputs: Inputs) -> int:
-    """Channels that the communicator runs: the search's, each twice, at most 64."""
-    return min(2 * inputs.ring.channels, 64)
+    """Channels that the communicator runs: the search's, each twice, at most 64, within what the machines set."""
+    library = inputs.library
+    return max(min(2 * inputs.ring.channels, 64, library.max_channels or 64), library.min_channels)

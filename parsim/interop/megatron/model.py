@@ -153,12 +153,13 @@ def _read_window(draft: ImportDraft, source: Source) -> None:
 
 
 def _read_vocabulary(draft: ImportDraft, source: Source, tensor: int) -> None:
-    """Rows of the word table. Megatron pads them also on one tensor rank, where the scenario has to say it."""
+    """Rows of the word table, and what they are padded to a multiple of."""
     padded, size, tokenizer = source.get("padded_vocab_size"), source.of("model.vocabulary"), source.get("tokenizer_type")
     multiple = source.of("model.vocab_divisible_by")
-    step = draft.whole(multiple, 1) or PADDING
     if (rows := draft.whole(padded, 1)) is not None:
         draft.write("model.vocabulary", rows, padded)
+        if rows % (PADDING * tensor):
+            draft.write("model.vocab_divisible_by", 1, padded, note="they are padded already")
         for other in (size, tokenizer, multiple):
             draft.harmless(other, f"{padded.written if padded else ''} counts")
         return
@@ -175,11 +176,8 @@ def _read_vocabulary(draft: ImportDraft, source: Source, tensor: int) -> None:
         draft.fill("model.vocabulary", f"{EXAMPLES['model.vocabulary']}; the script says it in a tokenizer only", tokenizer)
         draft.harmless(size, "not a number")
     else:
-        whole = -(-rows // step) * step if tensor == 1 else rows
-        text = f"{rows} padded to a multiple of {step}" if whole != rows else ""
-        draft.write("model.vocabulary", whole, key, note="; ".join(part for part in (note, text) if part))
-    if multiple is not None:
-        draft.write("model.vocab_divisible_by", step, multiple)
+        draft.write("model.vocabulary", rows, key, note=note)
+    draft.take(source, "model.vocab_divisible_by")
 
 
 def _read_experts(draft: ImportDraft, source: Source) -> None:
@@ -246,7 +244,7 @@ def model_arguments(draft: ExportDraft) -> list[str]:
         draft.option("training.sequence_length", length),
         draft.option("model.maximum_sequence", config.maximum_sequence or length),
         draft.option("model.vocabulary", config.vocabulary),
-        draft.option("model.vocab_divisible_by", config.vocab_divisible_by),
+        draft.option("model.vocab_divisible_by", draft.job.built.model.facts["vocab_divisible_by"] or 1),
     ]
     return arguments + _structure(draft, config) + _experts(draft, config) + _latent(draft, config.latent)
 

@@ -41,7 +41,20 @@ def _read_tensor(draft: ImportDraft, source: Source) -> None:
         draft.take(source, "parallel.tensor.sequence_parallel")
     else:
         draft.harmless(source.of("parallel.tensor.sequence_parallel"), "there is one tensor rank")
-    late = source.get("no_async_tensor_model_parallel_allreduce")
+    _read_overlap(draft, source, wide)
+
+
+def _read_overlap(draft: ImportDraft, source: Source, wide: bool) -> None:
+    """What runs beside tensor parallelism's collectives."""
+    buffers, late = source.of("parallel.tensor.overlap"), source.get("no_async_tensor_model_parallel_allreduce")
+    if buffers is not None and not wide:
+        draft.harmless(buffers, "there is one tensor rank")
+    elif draft.flag(buffers) and draft.value("parallel.tensor.sequence_parallel"):
+        draft.write("parallel.tensor.overlap", "full", buffers)
+    elif draft.flag(buffers):
+        draft.unmodelled(buffers, "it needs --sequence-parallel, there too")
+    else:
+        draft.harmless(buffers, "switched off")
     if draft.flag(late):
         draft.write("parallel.tensor.overlap", "none", late)
     elif wide and draft.value("software.profile") is None and any(name in source for name in OF_2021):
@@ -166,10 +179,13 @@ def mesh_arguments(draft: ExportDraft) -> list[str]:
     overlap = "parallel.tensor.overlap"
     if tensor.overlap == "full":
         arguments.append(draft.option(overlap, "full"))
+    elif tensor.overlap == "async":
+        draft.refuses(overlap, "PyTorch's asynchronous tensor parallelism is not Megatron-LM's", "use overlap: full, or --to fsdp")
     elif tensor.overlap == "none":
         draft.lacks(overlap, "the gradient's all-reduce always runs under the weight gradient")
     else:
         draft.says(overlap, "always")
+    draft.lacks_below("parallel.tensor.")
     context_size = draft.option("parallel.context.size", context.size)
     if context.size > 1:
         arguments += [context_size, draft.option("parallel.context.method", context.method)]

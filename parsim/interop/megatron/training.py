@@ -9,6 +9,7 @@ from parsim.interop.export_draft import ExportDraft, partial_batch, preset_name
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_micro_batch
 from parsim.interop.keys import Key, Source
+from parsim.model.kept_products import MATMULS
 from parsim.parallel.settings import KEPT
 
 PRECISIONS: dict[str, tuple[str, ...]] = {
@@ -36,7 +37,7 @@ def read_training(draft: ImportDraft, source: Source, length: int | None) -> Non
     _read_attention(draft, source)
     _read_recompute(draft, source)
     if draft.switch(source, "training.loss.kernel"):
-        draft.write("training.loss.kernel", "fused", source.of("training.loss.kernel"))
+        draft.write("training.loss.kernel", "vocab-parallel-fused", source.of("training.loss.kernel"))
 
 
 def _read_batch(draft: ImportDraft, source: Source, length: int | None) -> None:
@@ -76,6 +77,7 @@ def _read_precision(draft: ImportDraft, source: Source) -> None:
         preset, used = "fp8", [fp8, bf16, *halving]
         changes |= {"gradients": "bf16"} if halving else {}
         _read_kept(draft, source, changes, used)
+        _read_recipe(draft, source, changes, used)
     elif draft.flag(bf16):
         preset, used = "bf16" if halving else "bf16-fp32grad", [bf16, *halving]
     elif draft.flag(fp16):
@@ -93,6 +95,19 @@ def _read_precision(draft: ImportDraft, source: Source) -> None:
         key = source.of(f"training.precision.keep.{part}")
         if key is not None and not draft.settled(key):
             draft.harmless(key, "it counts with --fp8-format only" if preset != "fp8" else "switched off")
+
+
+def _read_recipe(draft: ImportDraft, source: Source, changes: dict[str, Any], used: list[Key | None]) -> None:
+    """How operands are quantised, where that is said."""
+    key = source.of("training.precision.recipe")
+    if key is None:
+        return
+    recipe = source.table.rows["training.precision.recipe"].ours(key.text)
+    if recipe is None:
+        draft.unmodelled(key, "parsim has the recipes of --fp8-recipe but custom")
+        return
+    changes["recipe"] = recipe
+    used.append(key)
 
 
 def _read_kept(draft: ImportDraft, source: Source, changes: dict[str, Any], used: list[Key | None]) -> None:
@@ -234,7 +249,7 @@ def _precision(draft: ExportDraft) -> list[str]:
     name = preset_name(replace(wanted, keep=tuple(part for part in KEPT if part in wanted.keep or part in in_fp8)))
     if name in PRECISIONS:
         rows = [*PRECISIONS[name], *(f"keep.{part}" for part in in_fp8)]
-        said = [draft.written(f"{path}.{row}") for row in rows]
+        said = [*(draft.written(f"{path}.{row}") for row in rows), *_recipe(draft)]
         draft.says(path, " ".join(said) or "the default, fp32")
         return said
     if name.startswith("amp"):
@@ -245,6 +260,19 @@ def _precision(draft: ExportDraft) -> list[str]:
         text, hint = f"no arguments store {draft.job.stored}", f"use one of {', '.join(PRECISIONS)}"
     draft.refuses(path, text, hint)
     return []
+
+
+def _recipe(draft: ExportDraft) -> list[str]:
+    """``--fp8-recipe``."""
+    quantisation = draft.job.built.training.precision.quantisation
+    path = "training.precision.recipe"
+    if quantisation is None:
+        return []
+    if quantisation.recipe not in draft.table.rows[path].words:
+        text = f"{quantisation.recipe} products are torchao's, not Transformer Engine's"
+        draft.refuses("training.precision", text, "use recipe: delayed, current, blockwise or mxfp8, or --to fsdp")
+        return []
+    return [draft.written(path, quantisation.recipe)]
 
 
 def _optimizer(draft: ExportDraft) -> list[str]:
@@ -272,9 +300,10 @@ def _loss(draft: ExportDraft) -> list[str]:
         draft.refuses("training.loss.chunks", text, "use chunks: 1, or --to deepspeed or fsdp, where the model's code is yours")
     draft.says("training.loss.chunks", "1")
     kernel = "training.loss.kernel"
-    if training.loss_kernel == "fused":
-        return [draft.option(kernel, "fused")]
-    if training.loss_kernel == "eager":
+    draft.lacks("training.loss.hold_logits", "the pipeline's schedule decides what is kept")
+    if training.loss_kernel == "vocab-parallel-fused":
+        return [draft.option(kernel, "vocab-parallel-fused")]
+    if not training.loss_kernel.startswith("vocab-parallel"):
         draft.lacks(kernel, "the cross-entropy is always the vocabulary-parallel one")
     else:
         draft.says(kernel, "always")
@@ -299,7 +328,11 @@ def _attention(draft: ExportDraft) -> list[str]:
 
 def _recompute(draft: ExportDraft) -> list[str]:
     path, recompute = "training.recompute", draft.job.built.training.recompute
-    said = []
+    said: list[str] = []
+    if recompute.mode == "one_in" or recompute.selective == (MATMULS,):
+        what = "some of the layers of a stage" if recompute.mode == "one_in" else "every second matrix product"
+        draft.refuses(path, f"no option recomputes {what}", "use recompute: full, {every: k}, {blocks: n} or {selective: [mlp]}")
+        return said
     if recompute.mode != "none":
         said.append(draft.written(path, recompute.mode))
     if recompute.mode in ("full", "every", "blocks"):

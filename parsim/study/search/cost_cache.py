@@ -59,7 +59,7 @@ class CostCache:
 
     def costs(self, built: Built) -> CandidateCosts:
         """What a candidate costs. Raises `PlanError` where no plan exists for it."""
-        clock = self.known(("clock", built.cluster.device(built.gpus[0])), lambda: clock_of(built))
+        clock = self.known(("clock", built.cluster.device(built.gpus[0]), built.effects), lambda: clock_of(built))
         pipeline = built.parallelism.pipeline
         slots = pipeline.slots or short(pipeline.schedule, pipeline.size, built.training.micro_batches, pipeline.virtual_stages)
         plan = plan_of(replace(built, parallelism=replace(built.parallelism, pipeline=replace(pipeline, slots=slots))), clock)

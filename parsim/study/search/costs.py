@@ -331,5 +331,4 @@ def _sharded(sharding: FullyShardedDataParallel, price: Callable[[str, str, int]
 
 
 def _gathered_element(sharding: FullyShardedDataParallel) -> int:
-    precision = sharding.training.precision
-    return precision.cached_casts if precision.parameters == 4 and precision.cached_casts else precision.parameters
+    return sharding.training.precision.gathered

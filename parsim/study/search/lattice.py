@@ -131,7 +131,7 @@ class Lattice:
                 yield {
                     "parallel.tensor.size": layout.tensor,
                     "parallel.tensor.sequence_parallel": sharded,
-                    "parallel.tensor.overlap": "backward",
+                    "parallel.tensor.overlap": self._overlap(sharded),
                     "parallel.context.size": 1,
                     "parallel.pipeline.size": layout.pipeline,
                     "parallel.pipeline.schedule": schedule,
@@ -144,6 +144,11 @@ class Lattice:
                     "training.global_batch": self.built.training.global_batch,
                     "training.recompute": recompute,
                 }
+
+    def _overlap(self, sequence_parallel: bool) -> str:
+        """As the scenario has it; user buffers and asynchronous collectives need sequence parallelism."""
+        wanted = self.built.parallelism.tensor.overlap
+        return wanted if sequence_parallel or wanted in ("none", "backward") else "backward"
 
     def _schedules(self, layout: Split, micro_batch: int) -> list[tuple[str, int]]:
         """Schedules and their virtual stages; one stage has no schedule."""

@@ -73,6 +73,7 @@ def test_two_overlaps_that_ask_for_opposite_settings(overrides: tuple[str, ...],
         "training": {"sequence_length": 1024, "global_batch": 64, "micro_batch": 1},
     }
     small["parallel"] = {"tensor": {"size": 2}, "data": {"strategy": "fsdp"}}
+    small["software"] = {"profile": "megatron-core"}
     assert ("parallel.tensor.overlap" in [one.path for one in build(load(small, *overrides)).warnings]) == warns
 
 

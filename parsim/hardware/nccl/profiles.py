@@ -1,0 +1,124 @@
+"""What is added to the library's own prediction: corrections of wires inside a machine, pairs of GPUs, and the law between machines.
+
+Inside a machine the measured profile has, on top of the library's time,
+
+    t = t_launch + L + (S / bandwidth) (1 + r / steps) / rate + E S / (S + S_h)
+
+`rate`: what the wires move relative to the library's constant (not for LL); r: further steps of every ring loop; E and S_h: filling
+the pipeline. NVLS inside a node moves what a head's share of the NVLinks comes to, not the next lower entry of the library's list of
+speeds. Between machines see `parsim.hardware.nccl.between`. Parameters hold per kind of wire, never per message size or machine.
+
+Sources, by name below:
+vtrain: VIA-Research/vTrain, V100 profile (cube mesh, 2 to 8 GPUs); ml-engineering: stas00/ml-engineering network/README.md (A100,
+H200, B200 sweeps); vidur: microsoft/vidur data/profiling/network; Hetu-Galvatron: PKU-DAIR/Hetu-Galvatron galvatron/profile_hardware
+(all_to_all on a node of A100); oci: a guide to OCI's GB300 racks (all_to_all in one NVLink domain, NCCL 2.28.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from parsim.errors import Finding, TopologyError
+from parsim.hardware.nccl.between import BETWEEN, Between
+from parsim.hardware.nccl.inputs import Inputs
+
+
+class Pace(NamedTuple):
+    """Corrections of one kind of wire inside a machine."""
+
+    rate: float = 1.0
+    """bytes moved per byte the library counts on; not for LL"""
+    ring_steps: float = 0.0
+    """steps of a ring beyond the library's"""
+    ramp: float = 0.0
+    """time that a large message loses to filling the pipeline [s]"""
+    half: float = 1.0
+    """size at which half of it is lost [B]"""
+    source: str = ""
+
+
+class Pairs(NamedTuple):
+    """Point-to-point operations over one kind of wire."""
+
+    send: float = 1.0
+    """what one message moves relative to the links [-]"""
+    exchange: float = 1.0
+    """what a GPU moves in an exchange with several peers, relative to its links"""
+    pair: float = 1.0
+    """the same with one peer"""
+    start: float = 0.0
+    """fixed part of an exchange besides the launch [s]"""
+    peer: float = 1e-6
+    """per peer [s]"""
+    source: str = ""
+
+
+NEUTRAL = Pace(source="the library's own prediction")
+
+
+class Profile(NamedTuple):
+    """Everything that is added to the library's own prediction."""
+
+    name: Literal["nccl", "measured"]
+    launch: float = 0.0
+    """start of the kernel on one node [s]"""
+    unquantised_heads: bool = False
+    """NVLS heads move their share of the NVLinks; on Blackwell the library's choice counts on it, too"""
+    real_rate: bool = False
+    """rings carry what the links do, not what the search planned"""
+    local: Mapping[str, Pace] = {}
+    local_nvls: Mapping[str, Pace] = {}
+    between: Between | None = None
+    """the law between machines; None: the library's own prediction"""
+
+    pairs: Mapping[str, Pairs] = {}
+    """point-to-point operations by wire inside a node"""
+
+    def pace(self, inputs: Inputs, algorithm: str) -> Pace:
+        """The corrections for a group inside a machine and an algorithm."""
+        return (self.local_nvls if algorithm in ("nvls", "nvls_tree") else self.local).get(inputs.local, NEUTRAL)
+
+
+MEASURED = Profile(
+    name="measured",
+    launch=2e-6,
+    unquantised_heads=True,
+    real_rate=True,
+    local={
+        "nvlink2": Pace(ramp=20e-6, half=2e6, source="vtrain; its rate of 22.5 / 20 is that of the links themselves"),
+        "nvlink3": Pace(0.985, 0.4, 50e-6, 10e6, source="vtrain, ml-engineering: A100 groups of 2 to 8"),
+        "nvlink4": Pace(1.02, 0.07, 100e-6, 20e6, source="ml-engineering: H200, ring; the ramp is weakly determined"),
+        "nvlink5": Pace(0.955, 0.14, 100e-6, 20e6, source="ml-engineering: B200, ring; the ramp is an assumption"),
+        "xgmi": Pace(source="ml-engineering: MI300X; no correction needed"),
+        "pcie": Pace(source="no correction needed where the path is known"),
+    },
+    local_nvls={
+        "nvlink4": Pace(0.972, 0.0, 65e-6, 8e6, source="ml-engineering: H200, 5 to 8 GPUs"),
+        "nvlink5": Pace(1.012, 0.0, 65e-6, 8e6, source="ml-engineering: B200, 6 to 8 GPUs"),
+    },
+    pairs={
+        "nvlink2": Pairs(0.93, 0.83, 0.646, 15e-6, 6e-6, "assumption: as nvlink3"),
+        "nvlink3": Pairs(
+            0.93, 0.83, 0.646, 15e-6, 6e-6, "vidur: 223 of 240 GB/s; Hetu-Galvatron: 199 GB/s, 155 between two; 75, 80, 110 us"
+        ),
+        "nvlink4": Pairs(0.976, 0.83, 0.646, 15e-6, 6e-6, "vidur: 362 of 370.8 GB/s; exchange: assumption, as nvlink3"),
+        "nvlink5": Pairs(
+            0.955, 0.91, 0.646, 15e-6, 6e-6, "oci: 628, 685, 667 of 721.8 GB/s per GPU at 4, 8, 64 GPUs (0.87 to 0.95); else assumption"
+        ),
+    },
+    between=BETWEEN,
+)
+NCCL = Profile(name="nccl")
+PROFILES: dict[str, Profile] = {"measured": MEASURED, "nccl": NCCL}
+
+
+def profile(name: str) -> Profile:
+    """A profile by name.
+
+    Raises:
+        TopologyError: unknown.
+    """
+    if name not in PROFILES:
+        raise TopologyError(Finding("unknown profile", "collectives.profile", name, f"known: {', '.join(PROFILES)}"))
+    return PROFILES[name]

@@ -1,0 +1,176 @@
+"""fp8 recipes: what products in fp8 cost beside themselves, and what they keep.
+
+A linear layer y = x W^T multiplies three times: y from x and W, dx from dy and W, dW from dy and x. Each operand is quantised from
+bf16, most of them in two directions: Hopper's fp8 products want both operands contiguous along the sum (TN), so that W, dy and x are
+needed transposed as well, and blocks along rows are not blocks along columns on any device.
+
+=============  ===================  ==========================================================  =======================================
+recipe         library              scales                                                      passes over x (T x K), bytes an element
+=============  ===================  ==========================================================  =======================================
+delayed        Transformer Engine   one, from the largest values of steps before                2 read, 1 written, 1 for a transpose
+current        Transformer Engine   one, from the largest value (2 read)                        2 read, 1 written, 1 for a transpose
+blockwise      Transformer Engine   fp32, of 1 x 128 (weights: 128 x 128)                       2 read, 2 x (1 + 4/128) written
+mxfp8          both                 8 bit, of 1 x 32                                            2 read, 1 + 1/32 written a direction
+tensorwise     torchao              one, from the largest value (2 read)                        2 read, 1 written a direction
+rowwise        torchao              fp32, of a row or a column of the operand                   2 read, 1 written; columns 2 read more
+=============  ===================  ==========================================================  =======================================
+
+Transformer Engine (``pytorch/module/linear.py``, ``layernorm_linear.py``, ``csrc/quantizer.cpp``, ``csrc/extensions/normalization.cpp``)
+keeps x in fp8 in the direction that dW needs. Weights are quantised in the step's first micro-batch and kept (``is_first_microbatch``),
+under FSDP in every pass. A norm that feeds one product writes fp8 itself (delayed) or finds the largest value (current). With sequence
+parallelism x and dy are quantised before they are gathered, in fp8; one scale per tensor goes with rows only, so that what dW needs is
+transposed after the gather. dy is quantised for dW only if W trains.
+
+torchao (``float8/float8_linear.py``: matmul_with_hp_or_float8_args) keeps x and W in bf16 and casts them again in backward; every pass
+casts weights. Its casts are torch.compile's kernels (assumption: a cast and the copy into the layout that ``torch._scaled_mm`` wants are
+one kernel; a largest value over a row joins it, one over a column or a tensor is a pass before).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parsim.kernel import Kernel, Memory
+
+TRANSFORMER_ENGINE, TORCHAO = "transformer-engine", "torchao"
+RECIPES: dict[str, tuple[str, ...]] = {
+    "delayed": (TRANSFORMER_ENGINE,),
+    "current": (TRANSFORMER_ENGINE,),
+    "blockwise": (TRANSFORMER_ENGINE,),
+    "mxfp8": (TRANSFORMER_ENGINE, TORCHAO),
+    "rowwise": (TORCHAO,),
+    "tensorwise": (TORCHAO,),
+}
+"""recipe -> libraries that have it"""
+_PER_TENSOR = ("delayed", "current")
+_SCALES = {"blockwise": 4 / 128, "mxfp8": 1 / 32}
+"""bytes of scales per element of an activation, in one direction"""
+_WEIGHT_SCALES = {"blockwise": 4 / 128**2, "mxfp8": 1 / 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """How the products of a job are made in fp8."""
+
+    recipe: str
+    library: str
+    tn_only: bool
+    """the device multiplies fp8 operands only if both are contiguous along the sum"""
+    caches_weights: bool
+    """a weight is quantised once a step instead of in every pass"""
+
+    @property
+    def _engine(self) -> bool:
+        return self.library == TRANSFORMER_ENGINE
+
+    @property
+    def _tensor_scale(self) -> bool:
+        return self.recipe in _PER_TENSOR
+
+    @property
+    def layouts(self) -> tuple[str, str]:
+        """Layouts of the products of the input's and of the weight's gradient."""
+        return ("TN", "TN") if self.tn_only or not self._engine else ("NN", "NT")
+
+    # -- what is kept and sent ------------------------------------------------------------------------------------
+
+    @property
+    def saved(self) -> float:
+        """Bytes per element of the input that is kept for the weight's gradient; 0: the bf16 input itself."""
+        return 1 + _SCALES.get(self.recipe, 0.0) if self._engine else 0.0
+
+    @property
+    def weight_copies(self) -> float:
+        """Bytes per element of a weight's quantised copies that stay through the step."""
+        if not self.caches_weights:
+            return 0.0
+        one = 1 + _WEIGHT_SCALES.get(self.recipe, 0.0)
+        return one * (2 if self.tn_only or not self._tensor_scale else 1)
+
+    def sent(self, *, backward: bool = False) -> float:
+        """Bytes per element that tensor parallelism gathers of an input, or (`backward`) of an output's gradient; 0: bf16.
+
+        torchtitan gathered in fp8 with tensorwise scales only (enable_float8_tensorwise_tp, until February 2026; torchao's
+        Float8ColwiseParallel and Float8RowwiseParallel).
+        """
+        if not self._engine:
+            return 1.0 if self.recipe == "tensorwise" else 0.0
+        one = 1 + _SCALES.get(self.recipe, 0.0)
+        return one * (2 if backward and not self._tensor_scale else 1)
+
+    @property
+    def reduces_scales(self) -> bool:
+        """The ranks that gather a tensor agree on its largest value first."""
+        return self.recipe == "current"
+
+    # -- kernels --------------------------------------------------------------------------------------------------
+
+    def input(self, count: int, *, trains: bool, gathers: bool, after_norm: bool) -> tuple[Kernel, ...]:
+        """Quantise the `count` elements of the input that a rank has, before the product.
+
+        `gathers`: the other ranks' elements are gathered behind it; `after_norm`: a norm makes them for this product alone.
+        """
+        if not self._engine:
+            return self._pass(count)
+        if not self._tensor_scale:
+            return (self._both(count, trains),)
+        transposed = trains and self.tn_only and not gathers
+        if after_norm and self.recipe == "delayed":  # the norm writes one byte for two; the transpose reads and writes one each
+            return (Memory(float(count)),) if transposed else ()
+        return (*(() if after_norm else self._largest(count)), Memory(float(count * (3 + transposed))))
+
+    def weight(self, count: int) -> tuple[Kernel, ...]:
+        """Quantise a weight of `count` elements in every direction that a step needs, where that is done once a step."""
+        if not self._tensor_scale:
+            return (Memory(count * (2 + 2 * (1 + _WEIGHT_SCALES[self.recipe]))),)
+        return (*self._largest(count), Memory(float(count * (3 + self.tn_only))))
+
+    def weight_in_pass(self, count: int, *, backward: bool) -> tuple[Kernel, ...]:
+        """The same where every pass does it for itself; none where weights are kept."""
+        if self.caches_weights:
+            return ()
+        if not self._engine:
+            return self._pass(count, columns=backward, again=backward)
+        one = Memory(count * (3 + _WEIGHT_SCALES.get(self.recipe, 0.0) + (backward and self.tn_only and self._tensor_scale)))
+        return (*self._largest(count), one)
+
+    def gradient(self, count: int, *, trains: bool, gathers: bool) -> tuple[Kernel, ...]:
+        """Quantise the `count` elements of the output's gradient that a rank has, before the products of backward."""
+        if not self._engine:
+            return self._pass(count)
+        if not self._tensor_scale:
+            return (self._both(count, trains),)
+        transposed = trains and self.tn_only and not gathers
+        return (*self._largest(count), Memory(float(count * (3 + transposed))))
+
+    def before_weight(self, inputs: int, gradients: int, *, input_gathered: bool, gradient_gathered: bool) -> tuple[Kernel, ...]:
+        """What the weight's gradient needs beyond that: transposes of what was gathered, or torchao's second casts.
+
+        `inputs` and `gradients` count the elements of the whole operands.
+        """
+        if not self._engine:
+            second = () if self.recipe == "tensorwise" else self._pass(gradients, columns=True)
+            once_more = (Memory(3.0 * gradients),) if self.recipe == "tensorwise" else ()
+            return (*second, *once_more, *self._pass(inputs, columns=True, again=True))
+        if not (self._tensor_scale and self.tn_only):
+            return ()
+        return tuple(Memory(2.0 * count) for count, was in ((inputs, input_gathered), (gradients, gradient_gathered)) if was)
+
+    @property
+    def fuses_bias(self) -> bool:
+        """The bias's gradient is summed by the kernel that quantises dy (``bgrad_quantize``)."""
+        return self._engine and self.recipe != "blockwise"
+
+    def _largest(self, count: int) -> tuple[Kernel, ...]:
+        """The pass that finds the largest value, and the kernel that makes a scale of it."""
+        return (Memory(2.0 * count, launches=2),) if self.recipe == "current" else ()
+
+    def _both(self, count: int, trains: bool) -> Memory:
+        """Rows and, for a weight's gradient, columns in one kernel."""
+        return Memory(count * (2 + (1 + _SCALES[self.recipe]) * (1 + trains)))
+
+    def _pass(self, count: int, *, columns: bool = False, again: bool = False) -> tuple[Kernel, ...]:
+        """torchao: one cast. `columns`: scales run across the rows of memory; `again`: a tensor's scale is known from forward."""
+        before = not again if self.recipe == "tensorwise" else columns and self.recipe == "rowwise"
+        largest = (Memory(2.0 * count),) if before else ()
+        return (*largest, Memory(count * (3 + _SCALES.get(self.recipe, 0.0))))

@@ -1,0 +1,25 @@
+"""Quantised copies of a block's weights that are made once a step (Transformer Engine: is_first_microbatch)."""
+
+from __future__ import annotations
+
+from parsim.kernel import Kernel
+from parsim.model.linear import Linear
+from parsim.model.mixture import GroupedLinear
+from parsim.model.model import Block, Operator, Workload
+
+
+def weight_casts(block: Block, at: Workload) -> tuple[Kernel, ...]:
+    """The kernels that make them; none where the block has no fp8 products, or where every pass casts for itself."""
+    casts = at.inside(block.kind).casts
+    if casts is None or not casts.caches_weights:
+        return ()
+    return tuple(kernel for operator in block.operators for count in _matrices(operator, at) for kernel in casts.weight(count))
+
+
+def _matrices(operator: Operator, at: Workload) -> tuple[int, ...]:
+    """Elements of the matrices that an operator multiplies by, on one rank."""
+    if isinstance(operator, GroupedLinear):
+        return tuple(p.local_count(at.tensor) // at.expert for p in operator.parameters() if p.expert and len(p.shape) == 3)
+    if isinstance(operator, Linear):
+        return tuple(p.local_count(at.tensor) for p in Linear.parameters(operator) if len(p.shape) == 2)
+    return ()

@@ -1,0 +1,157 @@
+"""Effects of training: what published training steps show and single kernels do not.
+
+Device and link files hold datasheets and measurements of single kernels and collectives. In a training step kernels run at a lower clock,
+beside other work and behind a host that does more than launch them. `catalogue/training_effects.yaml` names these effects, with the
+value that published steps give them (validation/runs/fit.py) and where they apply. ``software.effects`` is ``published`` (the default),
+``none`` (nothing that a training step taught), or a mapping of effects to values of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from parsim.scenario import files
+from parsim.scenario.values import JsonSchema, Kind, did_you_mean, shown
+
+if TYPE_CHECKING:
+    from parsim.hardware.device import Device
+    from parsim.parallel.settings import Runtime
+    from parsim.scenario.software import Assumption
+
+QUANTITIES = ("compute", "memory", "launch", "boundary")
+"""what an effect changes: the rate of matrix products and attention, the rate of memory-bound kernels, the host's time per kernel (all
+as factors), the time of the optimizer step per 1e9 local parameters [s]"""
+ARCHITECTURES = {
+    "volta": (7.0, 7.5), "turing": (7.5, 8.0), "ampere": (8.0, 8.9), "ada": (8.9, 9.0), "hopper": (9.0, 10.0), "blackwell": (10.0, 13.0),
+}  # fmt: skip
+"""name -> compute capability from, to"""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One effect: what it changes, for whom, and by how much."""
+
+    name: str
+    changes: str
+    """one of `QUANTITIES`"""
+    meaning: str
+    start: float
+    """where nothing is known of training steps: 1 for a factor, 0 for a time"""
+    least: float
+    most: float
+    """what is physically possible"""
+    value: float
+    """what published training steps give it"""
+    architectures: tuple[str, ...] = ()
+    """keys of `ARCHITECTURES`; empty: all"""
+    profiles: tuple[str, ...] = ()
+    """software profiles; empty: all"""
+    strategies: tuple[str, ...] = ()
+    """data strategies; empty: all"""
+
+    def applies(self, device: Device, profile: str, strategy: str) -> bool:
+        """Whether it concerns a job."""
+        bounds = [ARCHITECTURES[name] for name in self.architectures]
+        return (
+            (not bounds or any(low <= device.compute_capability < high for low, high in bounds))
+            and (not self.profiles or profile in self.profiles)
+            and (not self.strategies or strategy in self.strategies)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What the effects of a job amount to."""
+
+    compute: float = 1.0
+    """factor on the rate of matrix products and attention"""
+    memory: float = 1.0
+    """factor on the rate of memory-bound kernels"""
+    launch: float = 1.0
+    """factor on the host's time per kernel"""
+    boundary: float = 0.0
+    """added to the optimizer step per 1e9 local parameters [s]"""
+
+    def on_device(self, device: Device) -> Device:
+        """The device as kernels of a training step find it."""
+        if self.compute == self.memory == 1.0:
+            return device
+        return replace(device, clock_derate=device.clock_derate * self.compute, memory_efficiency=device.memory_efficiency * self.memory)
+
+    def on_runtime(self, runtime: Runtime) -> Runtime:
+        """The runtime as it behaves in training."""
+        host = runtime.host
+        launches = (host.per_kernel_forward, host.per_kernel_backward)
+        forward, backward = (self.launch * seconds for seconds in launches)
+        host = replace(host, per_kernel_forward=forward, per_kernel_backward=backward)
+        return replace(runtime, host=host, boundary=runtime.boundary + self.boundary)
+
+
+class EffectsKind(Kind):
+    """``published``, ``none``, or a mapping of effects to values."""
+
+    def check(self, value: Any) -> Any:
+        if value in ("published", "none"):
+            return value
+        if not isinstance(value, Mapping):
+            raise ValueError(
+                f"{shown(value)} is neither published, none nor a mapping of effects; {did_you_mean(str(value), ('published', 'none'))}"
+            )
+        known = {effect.name: effect for effect in catalogue()}
+        for name, number in value.items():
+            if name not in known:
+                raise ValueError(f"unknown effect {name!r}; {did_you_mean(str(name), list(known)) or 'known: ' + ', '.join(known)}")
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not known[name].least <= number <= known[name].most:
+                raise ValueError(f"{name}: {shown(number)} is not a number from {known[name].least:g} to {known[name].most:g}")
+        return {str(name): float(number) for name, number in value.items()}
+
+    def json_schema(self) -> JsonSchema:
+        values = {e.name: {"type": "number", "minimum": e.least, "maximum": e.most} for e in catalogue()}
+        return {"anyOf": [{"enum": ["published", "none"]}, {"type": "object", "properties": values, "additionalProperties": False}]}
+
+
+@cache
+def catalogue() -> tuple[Effect, ...]:
+    """The effects that come with parsim."""
+    tree = files.read(files.home("devices").parent / "training_effects.yaml").tree
+    return tuple(_effect(str(name), entry) for name, entry in tree["effects"].items())
+
+
+def _effect(name: str, entry: Mapping[str, Any]) -> Effect:
+    least, most = map(float, entry["bounds"])
+    where = entry.get("where", {})
+    return Effect(
+        name, str(entry["changes"]), str(entry["meaning"]), float(entry["start"]), least, most, float(entry["value"]),
+        architectures=tuple(where.get("architectures", ())), profiles=tuple(where.get("profiles", ())),
+        strategies=tuple(where.get("strategies", ())),
+    )  # fmt: skip
+
+
+def effects_of(wanted: str | Mapping[str, float], device: Device, profile: str, strategy: str, assumptions: list[Assumption]) -> Effects:
+    """The effects of a job; what the catalogue decides is added to `assumptions`."""
+    from parsim.scenario.software import Assumption
+
+    if wanted == "none":
+        return Effects()
+    found = {"compute": 1.0, "memory": 1.0, "launch": 1.0, "boundary": 0.0}
+    for effect in catalogue():
+        if not effect.applies(device, profile, strategy):
+            continue
+        value = effect.value if isinstance(wanted, str) else wanted.get(effect.name, effect.start)
+        if effect.changes == "boundary":
+            found["boundary"] += value
+        else:
+            found[effect.changes] *= value
+        if isinstance(wanted, str) and value != effect.start:
+            shown_value = f"{value:g} s" if effect.changes == "boundary" else f"x {value:g}"
+            source = f"{effect.meaning}; fitted to published training steps, docs/accuracy.md"
+            assumptions.append(Assumption(effect.name.replace("-", "_"), shown_value, source, "catalogue/training_effects.yaml"))
+    return Effects(**found)
+
+
+def concerning(names: Sequence[str], device: Device, profile: str, strategy: str) -> list[str]:
+    """Those of the effects called `names` that concern a job."""
+    return [effect.name for effect in catalogue() if effect.name in names and effect.applies(device, profile, strategy)]

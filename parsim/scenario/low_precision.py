@@ -1,0 +1,61 @@
+"""The fp8 recipe of a job: what is wanted, what its stack has, what its devices multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from parsim.errors import Finding
+from parsim.hardware.device import Device
+from parsim.model.low_precision import RECIPES, TRANSFORMER_ENGINE, Quantisation
+from parsim.parallel.settings import Precision
+from parsim.scenario.precision import Wanted
+from parsim.scenario.software import Assumption, Profile
+
+HOPPER, BLACKWELL, RTX_BLACKWELL = 9.0, 10.0, 12.0
+"""compute capabilities"""
+_PATH = "training.precision.recipe"
+RESHARDED = ("fsdp", "hsdp", "zero3")
+"""strategies under which a pass casts the weights that it has gathered (Transformer Engine caches none under FSDP2)"""
+
+
+def quantised(
+    precision: Precision, wanted: Wanted, profile: Profile, devices: Sequence[Device], strategy: str, assumptions: list[Assumption]
+) -> tuple[Precision, list[Finding]]:
+    """`precision` with the recipe of its fp8 products, and why a device or a stack cannot do so; what the profile decides is recorded."""
+    if precision.matmul != "fp8":
+        text = f"{precision.name} has no fp8 products"
+        stated = wanted.recipe != "auto"
+        return precision, [Finding(text, _PATH, wanted.recipe, "leave it out, or use preset: fp8")] if stated else []
+    recipe = wanted.recipe
+    if recipe == "auto":
+        recipe = profile.recipe
+        assumptions.append(profile.assumption("fp8_recipe", recipe, "fp8.recipe"))
+    own = RECIPES[profile.recipe][0]
+    library = own if own in RECIPES[recipe] else RECIPES[recipe][0]
+    engine = library == TRANSFORMER_ENGINE
+    tn_only = engine and any(map(_tn_only, devices))
+    made = Quantisation(recipe, library, tn_only, caches_weights=engine and strategy not in RESHARDED)
+    findings = [Finding(reason, _PATH, recipe, hint) for device in devices for reason, hint in _refusals(recipe, device)][:1]
+    return replace(precision, quantisation=made), findings
+
+
+def _tn_only(device: Device) -> bool:
+    """Before Blackwell, and on its RTX line, cuBLAS multiplies fp8 operands that are contiguous along the sum only.
+
+    NVIDIA/TransformerEngine, ``common/transformer_engine.cpp``: nvte_is_non_tn_fp8_gemm_supported. Other makers' devices have no
+    compute capability.
+    """
+    return 0 < device.compute_capability < BLACKWELL or device.compute_capability >= RTX_BLACKWELL
+
+
+def _refusals(recipe: str, device: Device) -> list[tuple[str, str]]:
+    """Why the device does not multiply so; with a suggestion."""
+    capability = device.compute_capability
+    if recipe == "mxfp8" and not (capability >= BLACKWELL or (not capability and "fp4" in device.peak)):
+        return [
+            (f"{device.name} has no mxfp8 products (a scale for every 32 elements), which came with Blackwell", "use delayed or current")
+        ]
+    if recipe in ("blockwise", "rowwise") and 0 < capability < HOPPER:
+        return [(f"{recipe} products need Hopper or later, not {device.name}", "use delayed, current or tensorwise")]
+    return []

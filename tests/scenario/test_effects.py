@@ -1,0 +1,114 @@
+"""Effects of training: where they apply, and what they do to kernels, launches and the step."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parsim.errors import ScenarioError
+from parsim.hardware.device import device_from_tree
+from parsim.hardware.kernels import gemm_time, kernel_time
+from parsim.kernel import Gemm, Memory
+from parsim.model.model import parameter_count
+from parsim.scenario.build import build
+from parsim.scenario.effects import ARCHITECTURES, QUANTITIES, Effect, Effects, catalogue, effects_of
+from parsim.scenario.files import find, names, read
+from parsim.scenario.load import load
+from parsim.validation.predicted_runs import step_time
+
+SCENARIO = {
+    "model": "gpt2",
+    "cluster": {"topology": "dgx-a100-80gb", "gpus": 2},
+    "training": {"sequence_length": 512, "global_batch": 8, "micro_batch": 2, "precision": "bf16"},
+}
+
+
+def device(name):
+    return device_from_tree(read(find("devices", name)).tree, name)
+
+
+def scenario(effects, profile="megatron-2021", strategy="ddp"):
+    return {**copy.deepcopy(SCENARIO), "software": {"profile": profile, "effects": effects}, "parallel": {"data": {"strategy": strategy}}}
+
+
+def test_factors_are_exact_on_kernels():
+    """Products run at `compute` of their rate and copies at `memory`; what a kernel costs besides stays."""
+    a100 = device("a100-sxm-80gb")
+    slow = Effects(compute=0.8, memory=0.5).on_device(a100)
+    product = Gemm(8192, 8192, 8192, dtype="bf16")
+    fixed = a100.kernel_latency
+    assert gemm_time(slow, product) - fixed == pytest.approx((gemm_time(a100, product) - fixed) / 0.8, rel=1e-12)
+    copied = Memory(10**9)
+    assert kernel_time(slow, copied) - fixed == pytest.approx(2 * (kernel_time(a100, copied) - fixed), rel=1e-9)
+    assert Effects().on_device(a100) is a100
+
+
+def test_a_boundary_is_added_once_per_step():
+    """124 million local parameters at 5 s per 1e9."""
+    jobs = [build(load(scenario(effects, "deepspeed", "zero1"))) for effects in ({"boundary-deepspeed": 5.0}, "none")]
+    assert [one.runtime.boundary for one in jobs] == [5.0, 0.0]
+    slow, plain = (step_time(scenario(effects, "deepspeed", "zero1")) for effects in ({"boundary-deepspeed": 5.0}, "none"))
+    assert slow - plain == pytest.approx(5.0 * parameter_count(jobs[1].model) / 1e9, rel=1e-3)
+
+
+def test_launches_scale_the_host():
+    built = build(load(scenario({"launch-2021": 2.0})))
+    plain = build(load(scenario("none")))
+    assert built.runtime.host.per_kernel_forward == 2 * plain.runtime.host.per_kernel_forward
+    assert built.runtime.host.per_kernel_backward == 2 * plain.runtime.host.per_kernel_backward
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.floats(0.75, 1.0), st.floats(0.65, 1.0), st.floats(1.0, 4.0))
+def test_a_slower_part_never_speeds_a_step_up(compute, memory, launch):
+    slower = step_time(scenario({"clock-ampere": compute, "memory-traffic": memory, "launch-2021": launch}))
+    assert slower >= step_time(scenario("none")) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("effects", "problem"),
+    [
+        ("some", "neither published, none nor a mapping"),
+        ({"clock-amper": 0.9}, "did you mean 'clock-ampere'"),
+        ({"clock-ampere": 7}, "is not a number from"),
+        ({"clock-ampere": True}, "is not a number from"),
+    ],
+)
+def test_mistakes_are_found(effects, problem):
+    with pytest.raises(ScenarioError, match=problem) as caught:
+        load(scenario(effects))
+    assert caught.value.findings[0].path == "software.effects"
+
+
+def test_an_effect_concerns_some_jobs():
+    one = Effect("x", "compute", "", 1, 0.5, 1, 0.9, ("hopper",), ("nemo",), ("zero1",))
+    h100, a100 = device("h100-sxm-80gb"), device("a100-sxm-80gb")
+    assert one.applies(h100, "nemo", "zero1")
+    assert not one.applies(a100, "nemo", "zero1")
+    assert not one.applies(h100, "megatron-core", "zero1")
+    assert not one.applies(h100, "nemo", "ddp")
+
+
+def test_every_shipped_effect_is_sound():
+    """Within its bounds, on known architectures and profiles, and what is used by default is recorded as an assumption."""
+    profiles = names("software")
+    for effect in catalogue():
+        assert effect.changes in QUANTITIES
+        assert effect.least <= effect.start <= effect.most
+        assert effect.least <= effect.value <= effect.most
+        assert effect.meaning
+        assert set(effect.architectures) <= set(ARCHITECTURES)
+        assert set(effect.profiles) <= set(profiles)
+    recorded = []
+    found = effects_of("published", device("a100-sxm-80gb"), "megatron-2021", "ddp", recorded)
+    moved = [e for e in catalogue() if e.applies(device("a100-sxm-80gb"), "megatron-2021", "ddp") and e.value != e.start]
+    assert [one.name for one in recorded] == [effect.name.replace("-", "_") for effect in moved]
+    assert found.compute == pytest.approx(next(e.value for e in catalogue() if e.name == "clock-ampere"))
+
+
+def test_clock_effects_are_those_of_the_device():
+    assert effects_of({"clock-hopper": 0.8}, device("a100-sxm-80gb"), "pytorch-2", "ddp", []) == Effects()
+    assert effects_of({"clock-hopper": 0.8}, device("h100-sxm-80gb"), "pytorch-2", "ddp", []) == Effects(compute=0.8)

@@ -1,0 +1,16 @@
+"""What validation/runs/predict.py wrote, read once for all tests that look at it; and that script as a module."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from published_runs import PUBLISHED
+
+_SPEC = importlib.util.spec_from_file_location("predict_runs", Path(__file__).parents[2] / "validation" / "runs" / "predict.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+predict_runs = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(predict_runs)
+RESULTS = predict_runs.read_results()
+SCORES = predict_runs.recorded(PUBLISHED, RESULTS)
