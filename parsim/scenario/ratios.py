@@ -42,15 +42,24 @@ class RatioBand:
 
     def words(self) -> str:
         """``of 300 published pairs that differ in the number of GPUs, 80 % have a ratio within 6 % of the predicted one``."""
-        kinds = [WORDS[name] for name in self.differing]
-        listed = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1]))) if kinds else "none of the machine, the stack and the model"
-        percent = f"{100 * (self.factor - 1):.0f} %"
-        return f"of {self.pairs} published pairs that differ in {listed}, {100 * SHARE:.0f} % have a ratio within {percent} of the predicted one"
+        pairs = f"{self.pairs} published pairs that differ in {listed(self.differing)}"
+        return f"of {pairs}, {100 * SHARE:.0f} % have a ratio within {100 * (self.factor - 1):.0f} % of the predicted one"
+
+
+def listed(differing: Sequence[str]) -> str:
+    """``the GPU and the number of GPUs``."""
+    kinds = [WORDS[name] for name in differing]
+    return " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1]))) if kinds else "none of the machine, the stack and the model"
+
+
+def differing_in(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys of `NAMED` in which the features of two jobs differ."""
+    return tuple(name for name in NAMED if ours[name] != theirs[name])
 
 
 def ratio_band(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> RatioBand | None:
     """The band of the ratio of two jobs with these features (keys `NAMED`); None where no published pair differs so."""
-    return _band(tuple(name for name in NAMED if ours[name] != theirs[name]))
+    return _band(differing_in(ours, theirs))
 
 
 @cache

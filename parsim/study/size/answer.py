@@ -10,6 +10,7 @@ from parsim.errors import Finding
 from parsim.study.size.question import Assumed, Question, Recipe
 from parsim.study.size.search import Tally
 from parsim.study.size.strategies import Configuration
+from parsim.study.size.ties import Tie, ties
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class AnswerData:
         return ranking([sized.possible[0] for sized in self.machines if sized.possible], self.question.minimise)
 
     @property
+    def ties(self) -> list[Tie]:
+        """Machines whose best configuration is not known to be worse than the first of `ranked`."""
+        return ties(self.ranked, self.question.minimise)
+
+    @property
     def everything(self) -> list[Configuration]:
         """All possible configurations, the best first."""
         return ranking([one for sized in self.machines for one in sized.possible], self.question.minimise)
@@ -123,6 +129,7 @@ def document(answer: AnswerData) -> dict[str, Any]:
         },
         "parameters": answer.parameters,
         "ranked": [one.document() for one in answer.ranked],
+        "ties": [tie.document() for tie in answer.ties],
         "machines": [_machine(sized) for sized in answer.machines],
         "pareto": [{"machine": one.machine, "gpus": one.gpus} for one in front(answer.everything)],
         "sensitivity": [one.document() for one in sensitivity(answer)],

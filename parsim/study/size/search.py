@@ -212,6 +212,7 @@ class Candidates:
             limiter=report.limiter,
             economics=economics,
             busy=report.busy.times(sure.step_ratio),
+            features=sure.features,
             ratio=sure.step_ratio,
             status=sure.status,
             band=None if sure.step is None else (sure.step[0] / sure.step_ratio, sure.step[1] / sure.step_ratio),

@@ -176,6 +176,8 @@ class Configuration:
     limiter: str
     economics: Economics
     busy: Busy
+    features: Mapping[str, Any]
+    """what makes the run like published ones, as `parsim.report.estimate.Confidence` has it"""
     ratio: float = 1.0
     """of the estimated to the simulated step: the median of measured / predicted over the published runs that make the band"""
     status: str = "unvalidated"

@@ -90,6 +90,7 @@ def _table(answer: AnswerData) -> list[str]:
         lines.append("steps, days and cost are estimates: what is simulated, corrected by the published runs that make the 80 % bands")
     if any(place.endswith("*") for place in places):
         lines.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
+    lines += [tie.why for tie in answer.ties]
     sure = (
         "GPUs",
         "goodput",
