@@ -29,6 +29,7 @@ from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.tensor import TensorParallelHooks
 from parsim.parallel.zero import ZeroOptimizer
+from parsim.parallel.zero3_2021 import ListedZero3
 
 SHARDED = ("zero3", "fsdp", "hsdp")
 
@@ -243,6 +244,8 @@ class Plan:
             return DistributedDataParallel(*common)
         if strategy in ("zero1", "zero2"):
             return ZeroOptimizer(*common, stage=int(strategy[-1]))
+        if strategy == "zero3" and self.runtime.lists_weights:
+            return ListedZero3(*common, units=tuple(u for u in self.units(chunk) if u.weights))
         if strategy in SHARDED:
             units = tuple(u for u in self.units(chunk) if u.weights)
             pipelined = self.parallelism.pipeline.size > 1

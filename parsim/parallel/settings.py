@@ -244,6 +244,8 @@ class Host:
     """added for each kernel of any block's forward: interpreter, dispatcher and launch [s]"""
     per_kernel_backward: float = 0.0
     """the same in backward, which autograd issues without the interpreter [s]"""
+    per_list_entry: float = 0.0
+    """for each tensor of a list that a collective works on: a view, a copy and their bookkeeping [s]"""
     blocking: bool = False
     """the thread waits for every kernel (CUDA_LAUNCH_BLOCKING=1): launches take time besides the kernels"""
 
@@ -286,9 +288,19 @@ class Runtime:
         return self.profile in ("megatron-core", "nemo")
 
     @property
+    def deepspeed(self) -> bool:
+        """The engine is DeepSpeed's."""
+        return self.profile.startswith("deepspeed")
+
+    @property
+    def lists_weights(self) -> bool:
+        """ZeRO-3 communicates every weight by itself, through lists of tensors (DeepSpeed before v0.5.9)."""
+        return self.profile == "deepspeed-2021"
+
+    @property
     def sends_alone(self) -> bool:
         """Pipeline messages are single sends and receives, not batches of them."""
-        return self.profile == "deepspeed"
+        return self.deepspeed
 
     @property
     def holds_stage_outputs(self) -> bool:

@@ -181,7 +181,7 @@ class ZeroOptimizer(Replicated):
     def _pack(self, bucket: Bucket, at: Emitter) -> list[int] | None:
         """What happens to a bucket before it is reduced: beside compute where that overlaps; returns what the reduction waits for."""
         self._average(bucket.count, at)
-        if self.runtime.profile != "deepspeed" or self.size == 1:
+        if not self.runtime.deepspeed or self.size == 1:
             return None
         kernels = bucket_copies(self.training.precision, bucket.count, copied=self.stage == 2)
         if self.data.overlap_reduce:
@@ -192,7 +192,7 @@ class ZeroOptimizer(Replicated):
     def pass_ends(self, at: Emitter, *, backward: bool) -> None:
         """Stage 2 of DeepSpeed waits for the gradients of every micro-batch (independent_gradient_partition_epilogue)."""
         super().pass_ends(at, backward=backward)
-        if backward and self.stage == 2 and self.size > 1 and self.runtime.profile == "deepspeed":
+        if backward and self.stage == 2 and self.size > 1 and self.runtime.deepspeed:
             at.wait_for_lane(LANE)
 
     def finish_gradients(self, at: Emitter) -> None:

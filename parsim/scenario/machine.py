@@ -142,6 +142,8 @@ class HostSection(Section):
     """time to launch one kernel in forward, added to the layer's; auto = the profile's"""
     per_kernel_backward: Annotated[Any, _AUTO_TIME] = "auto"
     """time to launch one kernel in backward, added to the layer's; auto = the profile's"""
+    per_list_entry: Annotated[Any, _AUTO_TIME] = "auto"
+    """time per rank to list the views of one weight for a collective (ZeRO-3 of DeepSpeed of 2021); auto = the profile's"""
     graphs: Annotated[bool, Flag()] = False
     """CUDA graphs: the host launches a whole pass at once and is never late"""
     blocking: Annotated[bool, Flag()] = False

@@ -24,7 +24,7 @@ ACCUMULATE = ("ddp", "zero1", "fsdp", "hsdp", "pipeline")
 """keys of a profile's accumulate: data strategies that can wait (zero2 and zero3 cannot), and what a pipeline's schedule does instead"""
 VOLTA, HOPPER = 7.0, 9.0
 """compute capability"""
-HOST_TIMES = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
+HOST_TIMES = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward", "per_list_entry")
 """keys of software.host that are times"""
 
 

@@ -1,7 +1,7 @@
 """Predicted against published peak memory, by stack: nothing is fitted to it.
 
-`validation/memory/stacks.yaml` says of each source what its figure means (allocated, reserved, the driver's), in which unit, and which
-documented settings of its stack decide memory; rows are those of `validation/runs`, of a file of its own, or of fine-tuning
+`validation/memory/stacks.yaml` says of each source what its figure means (allocated, reserved, the driver's) and which documented
+settings of its stack decide memory; all are in GiB. Rows are those of `validation/runs`, of a file of its own, or of fine-tuning
 (`parsim.validation.peaks`).
 """
 
@@ -28,8 +28,7 @@ from parsim.validation.published_runs import RunSource, published
 from parsim.validation.score import FIGURES, Errors, cells, errors, relative_error, signed_percent
 
 Kind = Literal["allocated", "reserved", "device_used"]
-UNITS = {"GB": 1e9, "GiB": 2.0**30}
-_KEYS = ("stack", "file", "kind", "unit", "ranks", "settings", "versions", "left_out", "evidence")
+_KEYS = ("stack", "file", "kind", "ranks", "settings", "versions", "left_out", "evidence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,6 @@ def _rows(name: str, tree: Mapping[str, Any], runs: Mapping[str, RunSource], abo
     """The rows of one source."""
     only_known(tree, _KEYS)
     kind = cast(Kind, one_of(tree, "kind", get_args(Kind)))
-    unit = UNITS[one_of(tree, "unit", tuple(UNITS))]
     excluded = excluded_by_rule(tree.get("left_out"), about.section("rules"))
     settings = tree.get("settings") or {}
     if "file" in tree:
@@ -113,7 +111,7 @@ def _rows(name: str, tree: Mapping[str, Any], runs: Mapping[str, RunSource], abo
     node = one_of({"ranks": tree.get("ranks", "all")}, "ranks", ("all", "first-node")) == "first-node"
     stack = str(tree["stack"])
     return tuple(
-        MemoryRow(one, name, stack, kind, value * unit, laid(scenario, versions.get(one, {})), node, why or reason(excluded, one))
+        MemoryRow(one, name, stack, kind, value * 2**30, laid(scenario, versions.get(one, {})), node, why or reason(excluded, one))
         for one, value, scenario, why in given
     )
 

@@ -179,7 +179,7 @@ def main() -> None:
         for row in sample(source)
         if row.id in known
     ]
-    families = dict.fromkeys(one.family for one in responses)
+    families = dict.fromkeys(source.family for source in published(HERE))
     left_out = {family: solve([one for one in responses if one.family != family]) for family in families}
     yaml = YAML()
     yaml.width = 200
