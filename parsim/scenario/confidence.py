@@ -180,9 +180,10 @@ def _quantile(errors: Sequence[float], share: Sequence[float], place: float) -> 
 
 
 def confidence(built: Built) -> dict[str, Any]:
-    """The fields of `parsim.report.estimate.Confidence` for a scenario."""
+    """The fields of `parsim.report.estimate.Confidence` for a scenario; without a band where the times of its stages are given."""
     wanted = features(built)
-    return {**confidence_of(wanted, known_runs()), "features": asdict(wanted)}
+    given = built.model.facts.get("family") == "stages"
+    return {**({} if given else confidence_of(wanted, known_runs())), "features": asdict(wanted)}
 
 
 def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
@@ -201,7 +202,7 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
     stood = [name for name, found in errors.items() if len(found) >= VALIDATED_ROWS and fmean(found) <= VALIDATED_ERROR]
     near = sorted(timed, key=lambda run: (wanted.distance(run.features), run.id))
     return {
-        "status": "validated" if stood else "interpolated" if any(run.features.gpu == wanted.gpu for run in timed) else "unvalidated",
+        "status": _status(wanted, timed, bool(stood)),
         "step": None if step is None else (step.low, step.high),
         "memory": None if memory is None else (memory.low, memory.high),
         "step_ratio": 1.0 if step is None else step.middle,
@@ -212,6 +213,13 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
         "basis": _basis(wanted, kind, errors),
         "nearest": tuple(_near(wanted, run) for run in near[:5]),
     }
+
+
+def _status(wanted: Features, runs: Sequence[KnownRun], stood: bool) -> str:
+    """Nobody has published runs of a strategy of the user's own."""
+    if wanted.strategy == "own":
+        return "unvalidated"
+    return "validated" if stood else "interpolated" if any(run.features.gpu == wanted.gpu for run in runs) else "unvalidated"
 
 
 def _basis(wanted: Features, kind: Sequence[KnownRun], errors: Mapping[str, Sequence[float]]) -> str:

@@ -131,12 +131,14 @@ def _effect(name: str, entry: Mapping[str, Any]) -> Effect:
 
 
 def effects_of(wanted: str | Mapping[str, float], device: Device, profile: str, strategy: str, assumptions: list[Assumption]) -> Effects:
-    """The effects of a job; what the catalogue decides is added to `assumptions`."""
+    """The effects of a job; what the catalogue decides is added to `assumptions` as one."""
     from parsim.scenario.software import Assumption
 
     if wanted == "none":
         return Effects()
     found = {"compute": 1.0, "memory": 1.0, "launch": 1.0, "boundary": 0.0}
+    values: list[str] = []
+    meanings: list[str] = []
     for effect in catalogue():
         if not effect.applies(device, profile, strategy):
             continue
@@ -146,9 +148,11 @@ def effects_of(wanted: str | Mapping[str, float], device: Device, profile: str, 
         else:
             found[effect.changes] *= value
         if isinstance(wanted, str) and value != effect.start:
-            shown_value = f"{value:g} s" if effect.changes == "boundary" else f"x {value:g}"
-            source = f"{effect.meaning}; fitted to published training steps, docs/accuracy.md"
-            assumptions.append(Assumption(effect.name.replace("-", "_"), shown_value, source, "catalogue/training_effects.yaml"))
+            values.append(f"{effect.name} {value:g} s" if effect.changes == "boundary" else f"{effect.name} x {value:g}")
+            meanings.append(effect.meaning)
+    if values:
+        source = f"fitted to published training steps (docs/accuracy.md): {'; '.join(meanings)}"
+        assumptions.append(Assumption("training_effects", ", ".join(values), source, "catalogue/training_effects.yaml"))
     return Effects(**found)
 
 

@@ -50,6 +50,8 @@ ASSUMPTIONS = {
     "fsdp_version": "parallel.data.fsdp_version",
     "host_per_kernel_forward": "software.host.per_kernel_forward",
     "host_per_kernel_backward": "software.host.per_kernel_backward",
+    "training_effects": "software.effects",
+    "host_per_list_entry": "software.host.per_list_entry",
     "context_memory": "software.memory.context",
     "communicator_memory": "software.memory.communicators",
     "workspace_memory": "software.memory.workspace",

@@ -126,6 +126,8 @@ class Setting:
 
 
 Cause = UncertainParameter | Setting
+_PER_KERNEL = ("per_kernel_forward", "per_kernel_backward")
+"""keys of software.host that the effects of training multiply"""
 
 
 def parameters(scenario: Scenario, built: Built, report: Report, slow_ranks: Iterable[int] = ()) -> list[UncertainParameter]:
@@ -142,15 +144,16 @@ def parameters(scenario: Scenario, built: Built, report: Report, slow_ranks: Ite
     return known
 
 
-def _share(key: str) -> Callable[[float], tuple[str, ...]]:
-    return lambda value: (f"cluster.set.device.{key}={value!r}",)
+def _share(key: str, effect: float = 1.0) -> Callable[[float], tuple[str, ...]]:
+    """The key of the device file for a value as training finds it, `effect` times the file's."""
+    return lambda value: (f"cluster.set.device.{key}={value / effect!r}",)
 
 
 def _device_parameters(built: Built, device: Device) -> Iterator[UncertainParameter]:
     """Efficiencies of the GPU; times that were measured on it stand as they are."""
-    tables = device.measured
+    tables, effects = device.measured, built.effects
     calibrate = "parsim calibrate: times products, copies and attention on your GPU and writes its device file"
-    gemm, clock = device.gemm, device.clock_derate
+    gemm, clock = device.gemm, device.clock_derate * effects.compute
     if tables is None or not tables.gemm.rows:
         dtype = built.training.precision.matmul
         now = gemm.of(dtype)
@@ -167,14 +170,14 @@ def _device_parameters(built: Built, device: Device) -> Iterator[UncertainParame
         )  # fmt: skip
         throttled = "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE while it trains: is the clock below its maximum, and why?"
         yield UncertainParameter(
-            "clock", "sustained clock", clock, "", True, max(0.1, clock / SLOWEST), 1.0,
-            plausible("clock", clock, device.name), _share("compute.clock_derate"), throttled,
+            "clock", "sustained clock", clock, "", True, max(0.1, clock / SLOWEST), effects.compute,
+            plausible("clock", clock, device.name), _share("compute.clock_derate", effects.compute), throttled,
         )  # fmt: skip
     if tables is None or tables.copy is None:
-        now = device.memory_efficiency
+        now = device.memory_efficiency * effects.memory
         yield UncertainParameter(
-            "memory", "HBM efficiency", now, "", True, max(0.01, now / SLOWEST), 1.0,
-            plausible("memory", now, device.name), _share("memory.efficiency"), calibrate,
+            "memory", "HBM efficiency", now, "", True, max(0.01, now / SLOWEST), effects.memory,
+            plausible("memory", now, device.name), _share("memory.efficiency", effects.memory), calibrate,
         )  # fmt: skip
     kernel = device.attention.get(built.training.attention)
     if kernel is not None and built.model.head_dim and (tables is None or not tables.attention.rows):
@@ -238,7 +241,7 @@ def _linked(scenario: Scenario, kinds: list[str], now: float) -> Callable[[float
 
 def _host_parameters(built: Built, report: Report) -> Iterator[UncertainParameter]:
     """The launching thread, data loading, and what happens between steps."""
-    host, step = built.runtime.host, report.step_time
+    host, step, effects = built.runtime.host, report.step_time, built.effects
     keys = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
     times = {key: getattr(host, key) for key in keys}
     profile = "a PyTorch trace (torch.profiler, two steps after warm-up), then this command with --trace"
@@ -248,8 +251,9 @@ def _host_parameters(built: Built, report: Report) -> Iterator[UncertainParamete
 
         def launched(value: float) -> tuple[str, ...]:
             if not now:
-                return tuple(f"software.host.{key}={value!r} s" for key in ("per_kernel_forward", "per_kernel_backward"))
-            return tuple(f"software.host.{key}={old * value / now!r} s" for key, old in times.items() if old)
+                return tuple(f"software.host.{key}={value / effects.launch!r} s" for key in _PER_KERNEL)
+            without = {key: old / effects.launch if key in _PER_KERNEL else old for key, old in times.items() if old}
+            return tuple(f"software.host.{key}={old * value / now!r} s" for key, old in without.items())
 
         yield UncertainParameter(
             "launch", f"host launch time ({leading.removeprefix('per_').replace('_', ', ')})", now, "s", False,
@@ -269,8 +273,8 @@ def _host_parameters(built: Built, report: Report) -> Iterator[UncertainParamete
     local = report.measured.model.parameters / max(1, built.parallelism.tensor.size * built.parallelism.pipeline.size) / 1e9
     yield UncertainParameter(
         "boundary", "optimizer per 1e9 local parameters", built.runtime.boundary, "s", False,
-        LONGEST * step / max(local, 1e-9), 0.0, plausible("boundary", built.runtime.boundary),
-        lambda value: (f"software.boundary={value!r} s",), profile,
+        LONGEST * step / max(local, 1e-9), effects.boundary, plausible("boundary", built.runtime.boundary),
+        lambda value: (f"software.boundary={max(0.0, value - effects.boundary)!r} s",), profile,
     )  # fmt: skip
 
 

@@ -258,6 +258,8 @@ CHOICES = {
     "workspace_memory": ("0 B", "64 MiB"),
     "host_per_kernel_forward": ("5 us", "20 us"),
     "host_per_kernel_backward": ("4 us", "15 us"),
+    "host_per_list_entry": ("5 us", "20 us"),
+    "training_effects": ("none",),
     "host_memory_bandwidth": ("x0.6", "x1.6"),
     "drive_read_bandwidth": ("x0.5", "x2"),
     "drive_write_bandwidth": ("x0.5", "x2"),
