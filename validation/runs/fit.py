@@ -43,7 +43,8 @@ GRID = {"compute": (0.75, 0.85, 1.0), "memory": (0.65, 0.8, 1.0), "launch": (0.5
 """values of an effect at which a row is simulated, within its bounds"""
 RIDGE = 0.02
 MOST_ROWS, MOST_CHUNKS = 8, 20
-"""rows of a source, evenly spread, and chunks of a row's pipeline, that a fit looks at; all rows are predicted with what it finds"""
+"""rows of a source, evenly spread, and chunks of a row's pipeline where the source has such rows, that a fit looks at; all rows are
+predicted with what it finds"""
 SWEEPS, VALUES = 40, 201
 """rounds of coordinate descent, and values that each coordinate tries"""
 
@@ -71,7 +72,7 @@ class Response:
 def sample(source: RunSource) -> list[PublishedRun]:
     """The rows of a source that the fit looks at."""
     rows = [row for row in source.rows if not row.left_out and "step_time_s" in row.measured]
-    rows = [row for row in rows if chunks(row) <= MOST_CHUNKS]
+    rows = [row for row in rows if chunks(row) <= MOST_CHUNKS] or rows
     return rows[:: -(-len(rows) // MOST_ROWS) or 1]
 
 
