@@ -25,7 +25,7 @@ from parsim.kernel import Memory
 from parsim.parallel.buckets import DDP_BUCKET, DDP_FIRST_BUCKET, Bucket, BucketArrivals, ddp_buckets, megatron_buckets
 from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
-from parsim.parallel.replicated import LANE, Replicated
+from parsim.parallel.replicated import LANE, Replicated, gradient_names
 
 
 @dataclass
@@ -75,7 +75,7 @@ class DistributedDataParallel(Replicated):
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:
         if self._view:
-            return at.tensor(f"{weight.name}.grad", 0, "gradients")
+            return at.tensor(gradient_names(weight.name)[0], 0, "gradients")
         return super()._gradient(weight, at)
 
     def gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:

@@ -24,6 +24,7 @@ from parsim.parallel.hooks import OperatorHooks, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.schedules import Schedule, SlotKind, homes, schedule
+from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS
 from parsim.parallel.settings import CustomStrategy, Parallelism, Runtime, Training
 from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.stages import split_blocks
@@ -32,6 +33,8 @@ from parsim.parallel.zero import ZeroOptimizer
 from parsim.parallel.zero3_2021 import ListedZero3
 
 SHARDED = ("zero3", "fsdp", "hsdp")
+WHOLE = ("none", "ddp")
+"""strategies that keep the whole gradient of every weight until the step"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,18 @@ class Chunk:
     pipeline_rank: int
     blocks: tuple[int, ...]
     """indices into the model's blocks"""
+
+
+@dataclass(frozen=True, slots=True)
+class TiedChunks:
+    """Which chunks of one pipeline rank share a weight: it has one gradient, to which the backward passes of all of them add."""
+
+    owner: int
+    """global stage that has the weight; its data-parallel strategy reduces the gradient and steps the weight"""
+    first: int
+    """global stage whose backward is the first of a step to write the gradient"""
+    last: int
+    """global stage whose backward is the last to write it; then the gradient is complete"""
 
 
 @dataclass(frozen=True)
@@ -211,6 +226,24 @@ class Plan:
             if parameter.tied and parameter.trainable and self._home.get(parameter.tied, chunk.pipeline_rank) != chunk.pipeline_rank
         ]
 
+    @cached_property
+    def tied_chunks(self) -> dict[str, TiedChunks]:
+        """Full parameter name -> the chunks of one pipeline rank that share it, where several do (a schedule whose stages lie in a V)."""
+        chunk_of = {block: chunk for chunk in self.chunks for block in chunk.blocks} if self.model.ties else {}
+        users: dict[str, list[Chunk]] = {}
+        for owner, block, name in self.model.ties:
+            one, other = chunk_of[owner], chunk_of[block]
+            if one is not other and one.pipeline_rank == other.pipeline_rank:
+                users.setdefault(name, [one]).append(other)
+        shared = {}
+        for name, chunks in users.items():
+            stages = {chunk.stage for chunk in chunks}
+            row = self.slots[chunks[0].pipeline_rank]
+            writers = [slot.stage for slot in row if slot.kind in GRADIENTS_OF_WEIGHTS and slot.stage in stages]
+            owner = chunks[0].stage
+            shared[name] = TiedChunks(owner, *((writers[0], writers[-1]) if writers else (owner, owner)))
+        return shared
+
     def units(self, chunk: Chunk) -> tuple[Unit, ...]:
         """What hooks are called with: one unit per block, or as `data.unit` wraps them for sharded strategies."""
         held: dict[int, list[Weight]] = {block: [] for block in chunk.blocks}
@@ -346,22 +379,28 @@ def plan(
     blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock)
     chunks = tuple(Chunk(stage, held_by[stage], blocks[stage]) for stage in range(len(blocks)))
     made = Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, gpus, dict(slow or {}))
-    if findings := _tied_chunks(made):
+    if findings := _tied_findings(made):
         raise PlanError(findings)
     return made
 
 
-def _tied_chunks(plan: Plan) -> list[Finding]:
-    """Parameters that two chunks of one rank share: one gradient that is written in two places of the schedule."""
-    chunk_of = {block: chunk for chunk in plan.chunks for block in chunk.blocks} if plan.model.ties else {}
-    for owner, block, name in plan.model.ties:
-        one, other = chunk_of[owner], chunk_of[block]
-        if one is not other and one.pipeline_rank == other.pipeline_rank:
-            where = f"in another chunk of pipeline rank {other.pipeline_rank}"
-            text = f"not supported yet: {plan.model.block_names[block]} is tied to {name}, {where}"
-            hint = "untie them (model.tied_embeddings: false), or use schedule zb-h1"
-            return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, hint)]
-    return []
+def _tied_findings(plan: Plan) -> list[Finding]:
+    """Parameters that two chunks of one rank share: one gradient that is written in two places of the schedule.
+
+    Megatron-LM keeps one whole gradient per weight in a buffer, to which every backward adds, and reduces it once per step. Sharded
+    strategies reduce and drop gradients chunk by chunk, and what other stacks do with such a gradient is not known.
+    """
+    data = plan.parallelism.data
+    whole = data.custom is None and data.strategy in WHOLE and data.accumulate == "no_sync"
+    if not plan.tied_chunks or (plan.runtime.megatron and whole):
+        return []
+    _, block, name = next(tie for tie in plan.model.ties if tie[2] in plan.tied_chunks)
+    rank = plan.chunks[plan.tied_chunks[name].owner].pipeline_rank
+    where = f"in another chunk of pipeline rank {rank}: one gradient of two chunks needs Megatron-LM's buffers of whole gradients"
+    text = f"not supported yet: {plan.model.block_names[block]} is tied to {name}, {where}"
+    megatron = "software.profile: megatron-core with parallel.data: {strategy: ddp, accumulate: no_sync}"
+    hint = f"untie them (model.tied_embeddings: false), use schedule zb-h1, or {megatron}"
+    return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, hint)]
 
 
 def _elements(shape: object) -> int:

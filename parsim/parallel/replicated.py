@@ -17,6 +17,11 @@ LANE = DATA
 """queue of the collectives that gradients and weights travel in"""
 
 
+def gradient_names(weight: str) -> tuple[str, str]:
+    """Names of the tensors of a weight's gradient: the one that is kept, and that of a single micro-batch, which is added to it."""
+    return f"{weight}.grad", f"{weight}.grad.new"
+
+
 @dataclass
 class Replicated(Sharding):
     """One rank's whole copy of weights, gradients and optimizer state; no communication by itself.
@@ -134,7 +139,7 @@ class Replicated(Sharding):
         return self.training.offload.optimizer != "none"
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:
-        return at.tensor(f"{weight.name}.grad", weight.count * self.training.precision.gradients, "gradients")
+        return at.tensor(gradient_names(weight.name)[0], weight.count * self.training.precision.gradients, "gradients")
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -202,7 +207,7 @@ class Replicated(Sharding):
         return not self.runtime.gradient_accumulation_fusion and (wider or not at.first)
 
     def _fresh(self, weight: Weight, at: Emitter) -> str:
-        return at.tensor(f"{weight.name}.grad.new", weight.count * self.training.precision.parameters, "temporaries")
+        return at.tensor(gradient_names(weight.name)[1], weight.count * self.training.precision.parameters, "temporaries")
 
     def after_backward(self, unit: Unit, at: Emitter) -> None:
         """Gradients stay until the step."""

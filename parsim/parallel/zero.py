@@ -26,7 +26,7 @@ from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, wait_for_gradients
 from parsim.parallel.optimizer import State
-from parsim.parallel.replicated import LANE, Replicated
+from parsim.parallel.replicated import LANE, Replicated, gradient_names
 
 
 @dataclass
@@ -91,7 +91,7 @@ class ZeroOptimizer(Replicated):
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:
         if self.runtime.megatron and self.stage == 1:
-            return at.tensor(f"{weight.name}.grad", 0, "gradients")
+            return at.tensor(gradient_names(weight.name)[0], 0, "gradients")
         return super()._gradient(weight, at)
 
     def _gradient_shard(self, at: Emitter) -> str:

@@ -6,7 +6,8 @@ into one item and records collectives, waits and memory effects relative to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 
@@ -59,7 +60,7 @@ class Item:
 class PassBuilder(Emitter):
     """Collects the items of one pass.
 
-    `prefix` keeps the tensor names of several chunks on one rank apart, but for those that chunks hand to each other (`handed`).
+    `prefix` keeps the tensor names of several chunks on one rank apart, but for those that chunks have in common (`handed`).
     """
 
     def __init__(
@@ -103,6 +104,15 @@ class PassBuilder(Emitter):
         """See `Emitter.last`."""
         self.depends_on.add("last")
         return self._last
+
+    @contextmanager
+    def one_of_several(self, *, first: bool, last: bool) -> Iterator[None]:
+        """Speak of a gradient that several stages of the rank write: only one of them has its `first` pass, and one its `last`."""
+        self.settle()
+        own = self._first, self._last
+        self._first, self._last = self.first and first, self.last and last
+        yield
+        self._first, self._last = own
 
     # -- what the lowering calls ----------------------------------------------------------------------------------
 

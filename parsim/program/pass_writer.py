@@ -12,7 +12,8 @@ Boundary tensors are x<b> (input of block b) and dx<b> (its gradient).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from parsim.model.loss import Loss
@@ -315,7 +316,7 @@ class StagePassWriter:
 
     def _backward_block(self, block: int, *, inputs: bool, weights: bool) -> None:
         """Run a block's backward. The strategy is asked around every weight step; what lies between is one template."""
-        taped, at = self.tape(block), self.at
+        taped = self.tape(block)
         mine = taped.input_saved and not (self._external(block) or self._kept_by_producer(block))
         used = ("backward", inputs, weights, mine, self._ends(block))
         last: Step | None = None
@@ -324,10 +325,9 @@ class StagePassWriter:
             if steps or self.hooks:
                 self._add(block, (used, "before", place), partial(self._between, block, last, steps, coming, mine))
             if coming is not None and place is not None:
-                own = self._before_gradient(block, coming)
+                written = self._before_gradient(block, coming)
                 self._add(block, (used, "weight", place), partial(self._run_backward, block, place, mine))
-                if own:
-                    self.sharding.gradient(self._unit_of[block], list(own), at)
+                self._after_gradient(block, written)
             last = coming
 
     def _between(self, block: int, last: Step | None, places: Sequence[int], coming: Step | None, mine: bool) -> None:
@@ -360,16 +360,44 @@ class StagePassWriter:
         self._run(step, kind, self._names(block, step.allocates), self._names(block, frees))
 
     def _before_gradient(self, block: int, step: Step) -> Sequence[Weight]:
-        """Announce the gradients that a weight step writes first; returns those of the block's own weights."""
+        """Announce the gradients that a weight step writes first.
+
+        Returns those that the pass has then written: of the block's own weights, and of a weight that another chunk of the rank has.
+        """
         own, shared = self.home.trained(block, step.operator.name)
         fresh = [weight for weight in (*own, *shared) if weight.name not in self._written]
         self._written.update(weight.name for weight in fresh)
         by_unit: dict[str, list[Weight]] = {}
         for weight in fresh:
-            by_unit.setdefault(self._unit_of[weight.block].name, []).append(weight)
+            if weight.name in self.plan.tied_chunks:
+                with self._tied(weight) as (sharding, unit):
+                    sharding.before_gradient(unit, [weight], self.at)
+            else:
+                by_unit.setdefault(self._unit_of[weight.block].name, []).append(weight)
         for weights in by_unit.values():
             self.sharding.before_gradient(self._unit_of[weights[0].block], weights, self.at)
-        return own
+        return (*own, *(weight for weight in fresh if weight.block not in self._unit_of))
+
+    def _after_gradient(self, block: int, weights: Sequence[Weight]) -> None:
+        """These gradients have been written by this pass."""
+        alone = [weight for weight in weights if weight.name not in self.plan.tied_chunks]
+        if alone:
+            self.sharding.gradient(self._unit_of[block], alone, self.at)
+        for weight in weights:
+            if weight.name in self.plan.tied_chunks:
+                with self._tied(weight) as (sharding, unit):
+                    sharding.gradient(unit, [weight], self.at)
+
+    @contextmanager
+    def _tied(self, weight: Weight) -> Iterator[tuple[Sharding, Unit]]:
+        """Whom to ask about a weight that several chunks of the rank share: the strategy and the unit of the chunk that has it.
+
+        Meanwhile `first` and `last` are those of the gradient, which passes of other stages write before and after this one.
+        """
+        tied = self.plan.tied_chunks[weight.name]
+        unit = next(unit for unit in self.home.units[tied.owner] if weight.block in unit.blocks)
+        with self.at.one_of_several(first=self.stage == tied.first, last=self.stage == tied.last):
+            yield self.home.sharding[tied.owner], unit
 
     def _drop_pass(self) -> None:
         """The script's variables of this micro-batch go out of scope."""

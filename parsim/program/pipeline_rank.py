@@ -20,6 +20,7 @@ from parsim.model.tape import Step, Tape
 from parsim.model.weight_casts import weight_casts
 from parsim.parallel.hooks import Weight
 from parsim.parallel.plan import Chunk, Plan
+from parsim.parallel.replicated import gradient_names
 from parsim.parallel.schedules.classic import weight_versions
 from parsim.parallel.stages import Group, checkpoint_groups, selected
 from parsim.program.block_templates import BlockTemplates, BlockTensors
@@ -61,10 +62,11 @@ class PipelineRank:
         return PassBuilder(self.clock, self.table, first=first, last=last, prefix=prefix, handed=self._handed(stage))
 
     def _handed(self, stage: int) -> frozenset[str]:
-        """Boundary tensors that the stage gives to, or has from, another one on this rank: both have the same."""
+        """Tensors that several stages of this rank have in common: at a boundary between two, and gradients of tied weights."""
         plan, blocks = self.plan, self.chunks[stage].blocks
         boundaries = [blocks[0]] * plan.stays(stage - 1) + [blocks[-1] + 1] * plan.stays(stage)
-        return frozenset(f"{mark}{way}{b}" for b in boundaries for mark in (self.mark(False), self.mark(True)) for way in ("x", "dx"))
+        names = {f"{mark}{way}{b}" for b in boundaries for mark in (self.mark(False), self.mark(True)) for way in ("x", "dx")}
+        return frozenset(names.union(*map(gradient_names, plan.tied_chunks)))
 
     def _declare_resident(self) -> tuple[int, ...]:
         numbers = []

@@ -43,7 +43,7 @@ class Script:
 
     def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], templates: BlockTemplates) -> None:
         self.passes = StagePasses(plan, pipeline_rank, role, clock, templates)
-        self.begin: Sequence[Item] = self.passes.begin()
+        self.begin: Sequence[Item] = [] if plan.asynchronous else self.passes.begin()  # else between two backwards, as the end is
         self.slots: list[SlotPass] = []
         self.versions: list[Sequence[tuple[int, tuple[Effect, ...]]]] = []
         """PipeDream: (weight version, effects) of the versions kept or dropped around each slot; else empty"""

@@ -41,7 +41,7 @@ class StagePasses(PipelineRank):
     # -- begin and end of the step --------------------------------------------------------------------------------
 
     def begin(self) -> list[Item]:
-        """What happens before the first forward: gathers of the previous step's weights, the first input."""
+        """What precedes a step, or without a flush the next update: gathers of updated weights, gradients set to zero."""
         items: list[Item] = []
         for stage, sharding in self.sharding.items():
             at = self.builder(stage)
@@ -132,6 +132,7 @@ class StagePasses(PipelineRank):
             items = writer.at.finish()
             if self.plan.asynchronous and kind == SlotKind.FULL_BACKWARD:
                 _extend(items, self.end())
+                _extend(items, self.begin())  # of the next update: every one has gradients of its own
             self._templates[key] = (items, sharding.state())
             self._written.setdefault((kind, stage, partial), []).append((key, writer.at.depends_on))
         items, state = self._templates[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 from jobs import job, layers
@@ -74,6 +75,20 @@ def test_megatron_zeroes_its_gradients_and_averages_them_before_they_are_reduced
         finish = [optimizer_bytes(run, ("finish gradients",)) for run in runs]
         copied = 8 * 2000 if strategy == "ddp" and data > 1 else 0  # PyTorch's DDP copies gradients into its buckets
         assert finish == [averaged * 2000, copied]
+
+
+@pytest.mark.parametrize("data", [1, 2])
+def test_every_update_of_pipedream_zeroes_the_gradients(data):
+    """4 B written per parameter of a stage and update, between the optimizer's step and the next backward; PyTorch drops gradients."""
+    common = {
+        "data": data, "pipeline": 2, "micro_batches": 6, "precision": WIDE, "pipeline_settings": {"schedule": "pipedream"},
+    }  # fmt: skip
+    megatron, other = (job(layers(2), runtime={"profile": profile}, **common) for profile in ("megatron-core", "pytorch-2"))
+    assert optimizer_bytes(megatron, ("zero gradients",)) == 6 * 4 * 1000
+    assert optimizer_bytes(other, ("zero gradients",)) == 0
+    names = [op.name.split()[0] for op in megatron.program.ops if op.lanes == ((0, "compute"),)]
+    updates = [name for name, _ in groupby(name for name in names if name in ("B0", "optimizer", "zero"))]
+    assert updates == ["B0", "optimizer", "zero"] * 6
 
 
 @pytest.mark.parametrize(("stage", "into"), [("zero1", 4), ("zero2", 0)])

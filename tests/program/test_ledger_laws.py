@@ -136,7 +136,7 @@ def pipelines():
 
 
 def stages_in_a_v():
-    """Embedding and head share a rank, and are not tied; in the middle of the V a stage hands to another of its rank."""
+    """Embedding and head share a rank, tied in the end; in the middle of the V a stage hands to another of its rank."""
     chosen = {"schedule": "zb-v", "virtual_stages": 2}
     for model in ("llama-2-7b", "resnet50"):
         common = {"model": model, "pipeline": 4, "micro_batches": 4, "pipeline_settings": chosen}
@@ -150,6 +150,16 @@ def stages_in_a_v():
     llama = {"model": "llama-2-7b", "pipeline": 2, "micro_batches": 4, "pipeline_settings": chosen}
     yield llama | {"tensor": 2, "tensor_settings": SEQUENCE}
     yield llama | {"runtime": {"profile": "megatron-core"}, "iteration": "first"}
+    tied = {"model": "gpt2", "pipeline": 2, "micro_batches": 4, "pipeline_settings": chosen}
+    for fused in (True, False):
+        megatron = tied | {"runtime": {"profile": "megatron-core", "gradient_accumulation_fusion": fused}}
+        yield megatron
+        yield megatron | {"data": 2, "recompute": FULL}
+        yield megatron | {"data": 2, "data_settings": {"overlap_reduce": False}, "iteration": "first"}
+        yield megatron | {"tensor": 2, "tensor_settings": SEQUENCE}
+        yield megatron | {"micro_batch": 3, "last_micro_batch": 2, "pipeline_settings": chosen | {"overlap_sends": False}}
+        yield megatron | {"backward": False}
+        yield megatron | {"step": False}
 
 
 def tensors():

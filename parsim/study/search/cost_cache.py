@@ -242,9 +242,11 @@ class CandidateCosts:
         return tuple([along(mesh, rank, *axes) for axes in ((TENSOR,), REPLICATING, (TENSOR, PIPELINE))])
 
     def _tied(self, p: int) -> tuple[tuple[int, int], ...]:
-        """Pipeline ranks that share a parameter with this one."""
+        """Pipeline ranks that share a parameter with this one; its own chunks that share one, in the order of their backwards."""
         pairs = [(self._home[one], self._home[other]) for one, other, _ in self.plan.model.ties]
-        return tuple(pair for pair in pairs if pair[0] != pair[1] and p in pair)
+        here = [tied for tied in self.plan.tied_chunks.values() if self.plan.chunks[tied.owner].pipeline_rank == p]
+        chunks = [pair for tied in here for pair in ((tied.owner, tied.owner), (tied.first, tied.last))]
+        return (*(pair for pair in pairs if pair[0] != pair[1] and p in pair), *chunks)
 
     @cached_property
     def _home(self) -> dict[int, int]:
