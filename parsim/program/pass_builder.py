@@ -230,7 +230,7 @@ class PassBuilder(Emitter):
     def beside(self, name: str, kernels: Sequence[Kernel], *, stream: str, after: Sequence[int] | None = None) -> int:
         """See `Emitter.beside`."""
         self.settle()
-        item = Item(name, "other", (stream_lane(stream),))
+        item = Item(name, "data_comm", (stream_lane(stream),))
         for handle in [self.mark()] if after is None else after:
             if handle == START:
                 item.tails.append(COMPUTE)
