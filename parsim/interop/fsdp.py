@@ -223,7 +223,8 @@ def recompute(draft: ExportDraft, document: dict[str, Any]) -> None:
     """Activation checkpointing: FSDP's own, or the model's where nothing is sharded."""
     path, mode = "training.recompute", draft.job.built.training.recompute.mode
     if mode not in ("none", "full"):
-        what = {"every": "groups of layers", "one_in": "some of the layers", "blocks": "the first layers only", "selective": "parts of a layer"}[mode]
+        words = {"every": "groups of layers", "one_in": "some of the layers", "blocks": "the first layers only"}
+        what = words.get(mode, "parts of a layer")
         draft.refuses(path, f"every layer is checkpointed, or none; not {what}", "use --to megatron, or recompute: full")
     if "fsdp_config" not in document:
         return

@@ -247,7 +247,8 @@ def model_code(draft: ExportDraft) -> None:
         text = f"from_pretrained({_argument('training.attention', training.attention)})"
         draft.script.append(draft.scripted("training.attention", text))
     draft.lacks("training.dropout", f"the model's configuration decides; simulated: {training.dropout:g}")
-    for key, value in (("kind", training.loss), ("kernel", training.loss_kernel), ("chunks", training.loss_chunks), ("hold_logits", training.holds_logits)):
+    loss = {"kind": training.loss, "kernel": training.loss_kernel, "chunks": training.loss_chunks, "hold_logits": training.holds_logits}
+    for key, value in loss.items():
         draft.lacks(f"training.loss.{key}", f"the model's code decides; simulated: {value}")
     if draft.job.settings.software.fusion == "compiled":
         draft.scripted("software.fusion", "torch.compile(model)")

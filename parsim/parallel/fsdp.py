@@ -24,9 +24,9 @@ Hybrid sharding (hsdp) does this inside shard groups and all-reduces each unit's
 reduce-scatter, in a queue of its own.
 `unit`: ``layer`` wraps every transformer layer and leaves embedding, final norm and head in the root unit, which stays
 gathered from forward to backward; ``block`` wraps those too; ``model`` is one unit. In a pipeline, units that are not resharded
-after forward stay gathered until their last backward (torch.distributed.pipelining, stage.py: backward_maybe_with_nosync). Under FSDP `accumulate: no_sync`
-keeps whole gradients until the last micro-batch, ``every`` reduces in each; ZeRO-3 always does (DeepSpeed's engine
-refuses no_sync from stage 2 on).
+after forward stay gathered until their last backward (torch.distributed.pipelining, stage.py: backward_maybe_with_nosync). Under FSDP
+`accumulate: no_sync` keeps whole gradients until the last micro-batch, ``every`` reduces in each; ZeRO-3 always does (DeepSpeed's
+engine refuses no_sync from stage 2 on).
 
 Memory of fully_shard (PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py and _fsdp_param_group.py): a unit is gathered
 into a buffer that the stream of the gathers allocates, and copied out of it into its weights; forward keeps the buffer until the next

@@ -28,8 +28,8 @@ def split_blocks(
 
     `even` counts layers, the extra ones go to the earliest stages; embedding and head join the first and the last
     stage. A tuple gives layers per stage; the first and the last may be 0 where embedding and head fill them, as with Megatron's
-    --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split. `balanced` minimises the slowest stage's forward + backward time, with
-    embedding and head counted.
+    --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split. `balanced` minimises the slowest stage's forward
+    + backward time, with embedding and head counted.
     """
     stages = ranks * virtual
     layers = [i for i, block in enumerate(model.blocks) if block.kind not in ("embedding", "head")]

@@ -1,6 +1,7 @@
 """Predict published runs in every grade, and write down what came out.
 
     python validation/runs/predict.py [SOURCE ...]
+    python validation/runs/predict.py pages    # only write what follows from results.csv
 
 - results.csv: seconds of every row and grade, and the peak memory, with the hash of the row's inputs; other sources stay as they are
 - parsim/catalogue/published_runs.csv: what predictions with and without a row's family were off by; reports take their bands from it
@@ -34,6 +35,8 @@ RESULTS = HERE / "results.csv"
 KNOWN = Path(parsim.__file__).parent / "catalogue" / "published_runs.csv"
 PAGES = [*sorted(HERE.parents[1].glob("README*.md")), HERE.parents[1] / "docs" / "accuracy.md"]
 FIGURE = HERE.parents[1] / "docs" / "figures" / "accuracy.svg"
+SAVED = 20
+"""predictions after which results.csv is written again"""
 WORST = 10
 """rows that docs/accuracy.md names"""
 COLUMNS = ("id", "source", "inputs", "measured_s", *GRADES, "measured_gib", "predicted_gib")
@@ -44,15 +47,17 @@ Results = Mapping[str, Mapping[str, str]]
 
 def main() -> None:
     """Predict and write."""
-    sources = published(HERE)
-    if unknown := set(sys.argv[1:]) - {source.name for source in sources}:
+    sources, wanted = published(HERE), sys.argv[1:]
+    if unknown := set(wanted) - {source.name for source in sources} - {"pages"}:
         sys.exit(f"no source is called {', '.join(sorted(unknown))}")
-    chosen = [source for source in sources if source.name in sys.argv[1:]] or sources
     results = {one: dict(row) for one, row in read_results().items()} if RESULTS.exists() else {}
-    for one in predictions(chosen, fitted(HERE)):
-        results[one.row.id] = _result(one)
-    rows = [row for source in sources for row in source.rows if row.id in results]
-    _write(RESULTS, COLUMNS, ([results[row.id][column] for column in COLUMNS] for row in rows))
+    if wanted != ["pages"]:
+        chosen = [source for source in sources if source.name in wanted] or sources
+        for count, one in enumerate(predictions(chosen, fitted(HERE))):
+            results[one.row.id] = _result(one)
+            if count % SAVED == 0:
+                _write_results(sources, results)
+        _write_results(sources, results)
     scores = recorded(sources, results)
     _write(KNOWN, KNOWN_COLUMNS, _known(scores))
     known_runs.cache_clear()
@@ -63,6 +68,11 @@ def main() -> None:
             start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
             text = re.sub(re.escape(start) + ".*?" + re.escape(end), lambda _, made=start + block + end: made, text, flags=re.DOTALL)
         page.write_text(text, encoding="utf-8")
+
+
+def _write_results(sources: Sequence[RunSource], results: Results) -> None:
+    rows = [row for source in sources for row in source.rows if row.id in results]
+    _write(RESULTS, COLUMNS, ([results[row.id][column] for column in COLUMNS] for row in rows))
 
 
 def read_results() -> Results:
