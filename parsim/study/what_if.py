@@ -273,7 +273,7 @@ _LINKS = {
     "drive_write_bandwidth": "nvme-write",
 }
 _GEMM = ("0.93", "1.07")
-"""published training runs on one GPU ask for values this far apart (validation/runs/fits.yaml: 0.77 to 0.84 for the A100)"""
+"""as far apart as effects of training that were fitted without one family of sources or another (validation/runs/fits.yaml)"""
 _MEMORY = ("0.85", "1.12")
 """large copies reach 0.7 to 0.92 of the datasheet's bandwidth (stas00/ml-engineering; BabelStream)"""
 _ATTENTION = ("0.85", "1.15")
