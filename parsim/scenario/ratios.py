@@ -35,6 +35,8 @@ class RatioBand:
     """keys of `NAMED` in which the pairs differ"""
     pairs: int
     sources: int
+    alone: bool = True
+    """the pairs differ in nothing else of `NAMED`"""
 
     def ties(self, ours: float, theirs: float) -> bool:
         """Whether the band of the ratio of two times holds 1."""
@@ -42,7 +44,8 @@ class RatioBand:
 
     def words(self) -> str:
         """``of 300 published pairs that differ in the number of GPUs, 80 % have a ratio within 6 % of the predicted one``."""
-        pairs = f"{self.pairs} published pairs that differ in {listed(self.differing)}"
+        kinds = listed(self.differing) if self.alone else f"{listed(self.differing)}, and in more"
+        pairs = f"{self.pairs} published pairs that differ in {kinds}"
         return f"of {pairs}, {100 * SHARE:.0f} % have a ratio within {100 * (self.factor - 1):.0f} % of the predicted one"
 
 
@@ -91,7 +94,7 @@ def band_of(differing: Sequence[str], runs: Sequence[KnownRun]) -> RatioBand | N
     for error, weight in weighted:
         passed += weight
         if passed >= SHARE * len(kept) - 1e-12:
-            return RatioBand(math.exp(error), tuple(differing), sum(map(len, kept.values())), len(kept))
+            return RatioBand(math.exp(error), tuple(differing), sum(map(len, kept.values())), len(kept), bool(exact))
     raise AssertionError("the weights of all sources sum to their number")
 
 

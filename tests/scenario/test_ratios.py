@@ -44,7 +44,9 @@ def test_every_source_counts_the_same():
 
 def test_pairs_that_differ_in_more_serve_where_none_differ_in_just_that():
     runs = [run(1, 0.0), run(2, 0.3, gpus=128, parameters=2e10)]
-    assert band_of(["gpus"], runs).factor == pytest.approx(1.3)
+    found = band_of(["gpus"], runs)
+    assert found.factor == pytest.approx(1.3)
+    assert "differ in the number of GPUs, and in more" in found.words()
     assert band_of(["precision"], runs) is None
     assert band_of(["gpus"], [*runs, run(3, 0.1, gpus=128)]).factor == pytest.approx(1.1)
 
