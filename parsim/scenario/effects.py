@@ -30,6 +30,10 @@ ARCHITECTURES = {
 """name -> compute capability from, to"""
 
 
+_NOTABLE = 1e-3
+"""an effect that is closer to its start is nothing that a report has to list"""
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """One effect: what it changes, for whom, and by how much."""
@@ -147,7 +151,7 @@ def effects_of(wanted: str | Mapping[str, float], device: Device, profile: str, 
             found["boundary"] += value
         else:
             found[effect.changes] *= value
-        if isinstance(wanted, str) and value != effect.start:
+        if isinstance(wanted, str) and abs(value - effect.start) > _NOTABLE:
             values.append(f"{effect.name} {value:g} s" if effect.changes == "boundary" else f"{effect.name} x {value:g}")
             meanings.append(effect.meaning)
     if values:

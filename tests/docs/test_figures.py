@@ -12,6 +12,8 @@ import pytest
 from doc_pages import DOCS
 
 FOLDER = DOCS / "figures"
+ELSEWHERE = ("accuracy.svg",)
+"""drawn by validation/runs/predict.py; tests/validation/test_accuracy_table.py draws it again"""
 LARGEST = 180_000
 """[B] of a figure"""
 _SPEC = importlib.util.spec_from_file_location("make_figures", FOLDER / "make.py")
@@ -22,7 +24,7 @@ _SPEC.loader.exec_module(make_figures)
 
 
 def test_every_figure_is_there_and_no_other() -> None:
-    assert sorted(path.name for path in FOLDER.glob("*.svg")) == sorted(make_figures.FIGURES)
+    assert sorted(path.name for path in FOLDER.glob("*.svg")) == sorted([*make_figures.FIGURES, *ELSEWHERE])
 
 
 @pytest.mark.parametrize("name", make_figures.FIGURES)
@@ -36,8 +38,9 @@ def test_a_figure_is_a_small_drawing(name: str) -> None:
 def test_the_command_beside_a_picture_is_the_one_that_drew_it(page: str) -> None:
     text = (DOCS.parent / page).read_text(encoding="utf-8")
     shown = re.findall(r"!\[[^]]*\]\((?:docs/)?figures/([\w.-]+)\)(?:<br>`([^`]+)`)?", text)
-    assert [(name, command) for name, command in shown if make_figures.FIGURES[name][0] != command] == []
-    assert page.startswith("docs") or len(shown) == 4
+    drawn = [(name, command) for name, command in shown if name not in ELSEWHERE]
+    assert [(name, command) for name, command in drawn if make_figures.FIGURES[name][0] != command] == []
+    assert page.startswith("docs") or len(drawn) == 4
 
 
 @pytest.mark.slow

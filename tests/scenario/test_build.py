@@ -114,7 +114,7 @@ def test_own_profile(folder: Path) -> None:
     assert "stack.yaml:2:13  precision.preset  'fp31' is not one of" in message
     assert "stack.yaml:3:1  memry  unknown key; did you mean 'memory'?" in message
     assert "stack.yaml:4:10  memory.contxt  unknown key; did you mean 'context'?" in message
-    assert "unknown software profile 'deepsped'; did you mean 'deepspeed' or 'megatron-deepspeed'?" in refusal(
+    assert "unknown software profile 'deepsped'; did you mean 'deepspeed' or 'deepspeed-2021' or 'megatron-deepspeed'?" in refusal(
         ScenarioError, "software.profile=deepsped"
     )
 

@@ -146,7 +146,7 @@ def test_own_files_are_found_beside_the_file_that_names_them(tmp_path: Path, mon
         ("models", "my/model.yaml", "no such file"),
         ("models", " ", "needs a name or a path"),
         ("models", "a\0b", "needs a name or a path"),
-        ("software", "deepsped", "did you mean 'deepspeed' or 'megatron-deepspeed'?"),
+        ("software", "deepsped", "did you mean 'deepspeed' or 'deepspeed-2021' or 'megatron-deepspeed'?"),
     ],
 )
 def test_unknown_names(kind: str, name: str, words: str) -> None:
