@@ -129,8 +129,10 @@ def bands_table() -> str:
 
 def table(scores: RunScores) -> str:
     """Mean absolute errors by source and grade, in Markdown."""
+    count = len(catalogue())
     lines = [
-        "| source | rows scored / left out | a priori | left out | calibrated | worst, left out | peak memory |",
+        f"| source | rows scored / left out | a priori (nothing fitted) | left out ({count} effects fitted to others) "
+        f"| calibrated ({count} effects fitted to all) | worst, left out | peak memory |",
         "|---|---|---|---|---|---|---|",
     ]
     for source in scores.sources:
