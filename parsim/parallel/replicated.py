@@ -240,7 +240,7 @@ class Replicated(Sharding):
         state_bytes = self._state_bytes()
         temporary = step_temporary(optimizer, precision, count, largest)
         name = [at.tensor("optimizer.temporary", temporary, "temporaries")] if temporary else []
-        wide = self._widen(count, at) if precision.gradients < precision.master and not self.masters_only else []
+        wide = self._widen(count, at) if count and precision.gradients < precision.master and not self.masters_only else []
         kernels = step_kernels(optimizer, precision, count, state_bytes, tensors, masters_only=self.masters_only)
         at.compute("optimizer", "optimizer", kernels, allocates=name, frees=[*name, *wide])
         if self.training.iteration == "first":

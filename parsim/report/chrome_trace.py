@@ -189,11 +189,15 @@ def _flows(report: Metrics, sends: dict[int, list[SlicePlace]]) -> Iterator[str]
 
 
 def _counter(name: str, unit: str, pid: int, tid: int, stamps: Indices, values: Floats) -> Iterator[str]:
-    """One value per event, where it changes; the last of those at one time counts."""
+    """One value per event, where it changes; of those at one time the highest, so that a peak stays, and the last, which holds on."""
     if not len(stamps):
         return
-    last = np.append(stamps[1:] != stamps[:-1], True)
-    stamps, values = stamps[last], values[last]
+    begins = np.flatnonzero(np.append(True, stamps[1:] != stamps[:-1]))
+    group = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(stamps)))
+    reached = np.flatnonzero(values == np.maximum.reduceat(values, begins)[group])
+    highest = reached[np.unique(group[reached], return_index=True)[1]]
+    kept = np.unique(np.concatenate((highest, begins[1:] - 1, [len(stamps) - 1])))
+    stamps, values = stamps[kept], values[kept]
     changed = np.append(True, values[1:] != values[:-1])
     begin = f'{{"ph":"C","name":{json.dumps(name, ensure_ascii=False)},"pid":{pid},"tid":{tid},"ts":'
     for at, value in zip(stamps[changed].tolist(), values[changed].tolist(), strict=True):

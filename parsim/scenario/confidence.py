@@ -160,7 +160,8 @@ def band(wanted: Features, runs: Sequence[KnownRun], errors: Sequence[float], mi
     wider = 1.0 + math.fsum(one * one for one in family.values()) / math.fsum(family.values()) ** 2
     middle = _quantile(middles, share, 0.5)
     low, median, high = (_quantile(errors, share, place) for place in ((1 - SHARE) / 2, 0.5, (1 + SHARE) / 2))
-    return Band(math.exp(middle + wider * (low - median)), math.exp(middle), math.exp(middle + wider * (high - median)))
+    below, above = min(0.0, wider * (low - median)), max(0.0, wider * (high - median))  # rounding may put the median beyond a quantile
+    return Band(math.exp(middle + below), math.exp(middle), math.exp(middle + above))
 
 
 def _quantile(errors: Sequence[float], share: Sequence[float], place: float) -> float:

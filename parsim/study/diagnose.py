@@ -20,7 +20,11 @@ from parsim.scenario.scenario import Scenario
 from parsim.study.diagnose_causes import LONGEST, Cause, Setting, UncertainParameter, parameters, plausible, settings
 
 CLOSE = 1e-4
-"""a value explains the step if it leaves no more than this part of it"""
+"""how close to the measured step a value is looked for"""
+EXPLAINS = 2e-3
+"""a value explains the step if it leaves no more than this part of it: times jump where NCCL finds other channels, and measured steps vary
+by more
+"""
 _SAME = 1e-9
 _MOST_STEPS = 40
 
@@ -147,7 +151,7 @@ def explained(cause: Cause, simulator: Simulator, report: Report, question: Meas
     target = question.step_time if question.step_time is not None else report.step_time
     if isinstance(cause, UncertainParameter):
         value, reached = solve(cause, simulator.step, report.step_time, target)
-        explains = abs(reached - target) <= CLOSE * target
+        explains = abs(reached - target) <= EXPLAINS * target
         peak = simulator.report(cause.arguments(value)).peak_memory if value != cause.now else report.peak_memory
         return TriedCause(cause, value, reached, peak, explains, cause.range.beyond(value), _memory_beyond(peak, question.peak_memory))
     try:

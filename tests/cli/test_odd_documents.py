@@ -32,7 +32,7 @@ wire: {nvlink3: {rate: 25 GB/s}, pcie4-x16: {rate: 31.5 GB/s}}
 systems: {mine: {title: DGX A100, class: nvlink, topology: dgx-a100-80gb, driven_from: nccl-tests}}
 """
 MEASURED = "system,collective,gpus,nodes,bytes,time_us,busbw_GBps,algorithm,source,note\n"
-SOURCES = "mine: {title: runs, source: me, gpu: a100-sxm-80gb, settings: {model: gpt2, cluster: dgx-a100-80gb}}\n"
+SOURCES = "rules: {}\nsources: {mine: {title: runs, source: me, family: mine, settings: {model: gpt2, cluster: dgx-a100-80gb}}}\n"
 
 
 @pytest.fixture(autouse=True)

@@ -314,18 +314,32 @@ a100-sxm-80gb,A100,flash2,forward,1,4096,32,32,128,128,1,180.5,full,mine,
 """
 BENCHED = "devices:\n  a100-sxm-80gb:\n    title: A100 SXM 80GB\n    fitted: {bf16: efficiency}\n"
 SOURCES = """\
-mine:
-  title: "my runs"
-  source: "my cluster"
-  gpu: a100-sxm-80gb
-  settings:
-    model: {family: gpt2, hidden: 256, layers: 2, heads: 4, vocabulary: 1000}
-    cluster: {topology: dgx-a100-80gb}
-    training: {sequence_length: 128}
-  inferred: "nothing"
+rules:
+  duplicate: "the same measurement printed twice"
+  incomplete: "the row lacks something that decides its time"
+sources:
+  mine:
+    title: "my runs"
+    source: "my cluster"
+    family: mine
+    convention: "seconds from tokens per second"
+    settings:
+      model: {family: gpt2, hidden: 256, layers: 2, heads: 4, vocabulary: 1000}
+      cluster: {topology: dgx-a100-80gb}
+      training: {sequence_length: 128}
+    inferred: "nothing"
+    known: "nothing"
+    left_out:
+      - {rows: [mine-0002], rule: duplicate, because: "line 1 again"}
+    memory_left_out:
+      - {rows: all, rule: incomplete}
 """
-RUNS = "id,table,step_time_s,training.global_batch,training.micro_batch\nmine-0001,line 1,0.5,16,2\nmine-0002,line 2,0.7,32,2\n"
-FITS = "calibrated: {a100-sxm-80gb: {device.gemm.efficiency: 0.7867}}\nconstants: {}\nheld_out: {}\n"
+RUNS = """\
+id,table,step_time_s,reserved_gib,training.global_batch,training.micro_batch
+mine-0001,line 1,0.5,4.5,16,2
+mine-0002,line 2,0.7,,32,2
+"""
+FITS = "left_out: {mine: {clock-ampere: 0.92, memory-traffic: 1.0005}}\n"
 
 
 def _words(*words: str) -> str:

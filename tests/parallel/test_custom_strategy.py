@@ -55,8 +55,9 @@ def scenario(folder: Path, strategy: str, code: str = "", **data: Any) -> Path:
 
 
 def answer(document: dict[str, Any]) -> dict[str, Any]:
-    """A report without what repeats the input."""
-    left = {key: value for key, value in document.items() if key not in ("scenario", "provenance", "assumptions", "warnings", "confidence")}
+    """A report without what repeats the input, and without what published runs of a known strategy say."""
+    apart = ("scenario", "provenance", "assumptions", "warnings", "confidence", "estimate")
+    left = {key: value for key, value in document.items() if key not in apart}
     del left["simulation"]["wall_s"]
     return left
 

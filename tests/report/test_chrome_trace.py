@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from trace_checker import import_errors, nanoseconds
 
 from parsim.calibration.kineto import parse_trace
+from parsim.calibration.profile import COLLECTIVES, tables_of
 from parsim.program.program import Collective
 from parsim.report import Report
 from parsim.report.chrome_trace import write_chrome_trace
@@ -90,10 +91,16 @@ def test_calibration_reads_our_trace(shipped):
     rank = shipped.breakdown_rank
     document, _ = written(shipped, ranks=[rank], most_spans=None)
     trace = parse_trace(json.dumps(document).encode(), "trace.json")
-    seconds, counts = Counter(), Counter()
+    seconds, counts, copied = Counter(), Counter(), Counter()
     for kernel in trace.kernels:
-        seconds[kernel.args["class"]] += kernel.duration * 1e-6
-        counts[kernel.args["class"]] += 1
+        key = kernel.args["class"]
+        if key in COMMUNICATION and "Collective name" not in kernel.args:
+            copied[key] += kernel.duration * 1e-6
+            continue
+        seconds[key] += kernel.duration * 1e-6
+        counts[key] += 1
+    read = {(row.kind, row.ranks, row.bytes) for row in tables_of(trace, "").collectives}
+    assert read == {(row.kind, row.group_size, row.bytes) for row in shipped.collectives if row.kind in COLLECTIVES.values()}
     if shipped.measured.window is None:
         for key in ("compute", "recompute", "optimizer"):
             if not any(lane == "cpu_step" for lane in shipped.timeline.lanes[rank]):
@@ -103,6 +110,14 @@ def test_calibration_reads_our_trace(shipped):
             busy[f"{row.axis}_comm"] += row.busy_s
         for key in COMMUNICATION:
             assert seconds[key] == pytest.approx(busy[key], abs=1e-9 * (1 + counts[key]))
+        # kernels beside compute that are no collectives: the copies around those of ZeRO-3
+        timeline = shipped.timeline
+        ops = timeline.program.ops
+        copies = [op for op in timeline.beside(rank).tolist() if ops[op].collective is None and ops[op].kind == "data_comm"]
+        lasting = (timeline.end[copies] - timeline.start[copies]).sum()
+        assert set(copied) <= {"data_comm"}
+        assert copied["data_comm"] == pytest.approx(lasting, abs=1e-9 * (1 + len(copies)))
+        assert (copied["data_comm"] > 0) == (shipped.document()["scenario"]["parallel"]["data"]["strategy"] == "zero3")
     assert trace.devices[0]["name"] == shipped.measured.profiled.gpus[rank].name
     assert trace.about["distributedInfo"]["world_size"] == shipped.measured.ranks.total
 

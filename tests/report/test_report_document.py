@@ -40,7 +40,7 @@ CONTRACT = {
     "schedule.stage_time_s": "forward backward_input backward_weight",
     "collectives": "kind axis group_size count bytes busy_s exposed_s wait_s algorithm protocol algbw_Bps busbw_Bps",
     "links": "link kind count capacity_Bps bytes utilisation saturated_s",
-    "confidence": "status step_time_s peak_bytes basis nearest",
+    "confidence": "status step_time_s peak_bytes basis rows sources left_out_error features nearest",
     "assumptions": "name value source origin effect",
     "warnings": "path message",
     "simulation": "folded ranks ranks_simulated ops events wall_s seed",

@@ -24,6 +24,7 @@ from parsim.report.plots.sheet import timeline_figure
 from parsim.report.plots.timeline import COMPUTE, draw_timeline, hidden_style, idle_style, lane_pitch, legend_handles
 from parsim.report.quantities import time_unit
 from parsim.report.selection import choose, first_of_stages, inches, named, read_ranks, window_of
+from parsim.report.timeline import KEYS
 
 SCENARIOS = (
     "pipeline-unit-1f1b", "pipeline-unit-interleaved", "pipeline-unit-pipedream", "custom-schedule", "gpt2-xl-gpipe-4x-v100",
@@ -99,14 +100,35 @@ def test_bubbles_are_drawn_as_long_as_they_are():
 
 @pytest.mark.parametrize("name", ["llama-7b-zero3-8x-a100", "gpt2-ddp-straggler", "gpt3-22b-8x-a100"])
 def test_exposed_and_hidden_are_those_of_the_collectives(name):
+    """And of the copies around them that a sharded strategy runs on streams of its own."""
     report = report_of(name)
-    lane = timeline_data(report, [report.breakdown_rank]).lanes[0]
+    timeline, rank = report.timeline, report.breakdown_rank
+    lane = timeline_data(report, [rank]).lanes[0]
     for axis in ("data", "tensor"):
         rows = [row for row in report.collectives if row.axis == axis]
         if rows:
             key = f"{axis}_comm"
-            assert lane.exposed[key].seconds == pytest.approx(sum(row.exposed_s for row in rows), rel=1e-9)
-            assert lane.beside[key].seconds == pytest.approx(sum(row.busy_s for row in rows), rel=1e-9)
+            ops = timeline.not_computing(rank)
+            ops = ops[timeline.kind[ops] == KEYS.index(key)]
+            copies = np.array([op for op in ops.tolist() if timeline.program.ops[op].collective is None], dtype=int)
+            collectives, compute = np.setdiff1d(ops, copies), timeline.lane(rank)
+            exposed = alone(timeline, collectives, compute)
+            assert exposed == pytest.approx(sum(row.exposed_s for row in rows), rel=1e-9)
+            assert lane.exposed[key].seconds == pytest.approx(alone(timeline, ops, compute), rel=1e-9)
+            copied = (timeline.end[copies] - timeline.start[copies]).sum()
+            assert lane.beside[key].seconds == pytest.approx(sum(row.busy_s for row in rows) + copied, rel=1e-9)
+            assert (copied > 0) == (name == "llama-7b-zero3-8x-a100")
+
+
+def alone(timeline, ops, compute) -> float:
+    """Seconds in which any of `ops` runs and no other of `compute`, stretch by stretch between the moments at which something changes."""
+    compute = np.setdiff1d(compute, ops)
+    edges = np.unique(np.concatenate([timeline.start[ops], timeline.end[ops], timeline.start[compute], timeline.end[compute]]))
+    running = []
+    for part in (ops, compute):
+        begun, ended = (np.searchsorted(np.sort(column[part]), edges[:-1], side="right") for column in (timeline.start, timeline.end))
+        running.append(begun > ended)
+    return float(np.diff(edges)[running[0] & ~running[1]].sum())
 
 
 def test_exposed_lies_solid_on_hidden_in_the_figure():

@@ -484,6 +484,7 @@ ASSUMED_WHERE = {
     "restart_time": {"economics": FAILING},
     "fsdp_version": {"parallel": {"data": {"strategy": "fsdp"}}},
     "norm_kernels": {"software": {"profile": "megatron-core"}},
+    "host_per_list_entry": {"software": {"profile": "deepspeed-2021"}, "parallel": {"data": {"strategy": "zero3"}}},
     "train_metrics": {"software": {"profile": "llm-foundry-2023"}},
     "fp8_recipe": {"training": {"precision": {"preset": "fp8"}}, "cluster": {"topology": "hgx-h100"}},
     "fp8_keep": {"training": {"precision": {"preset": "fp8"}}, "cluster": {"topology": "hgx-h100"}},

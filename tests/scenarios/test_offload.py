@@ -77,8 +77,9 @@ def test_with_parameters_it_holds_18(zero3):
 
 
 def test_checkpoints_in_host_memory_are_2_sbh_per_layer():
-    stays = seven({})
-    moved = seven({"activations": "cpu"})
+    # the optimizer, whose fp32 gradients are the peak of a whole step, is left out: the peak is then in the backward
+    stays, moved = (seven(offload, training={"step": False}) for offload in ({}, {"activations": "cpu"}))
+    assert stays.measured.memory.devices[0].peak_op.startswith("B0 ")
     one = 2 * 2048 * 4096
     assert moved.measured.memory.host.at_peak == {"activations": 8 * 32 * one}
     assert sum(row.bytes * row.count for row in moved.collectives if row.kind == "d2h") == 32 * one

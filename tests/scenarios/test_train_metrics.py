@@ -21,7 +21,7 @@ def tree(**software: Any) -> dict[str, Any]:
         "model": {"base": "gpt2", "vocabulary": VOCABULARY},
         "cluster": {"topology": "dgx-a100-80gb", "gpus": 1},
         "training": {"sequence_length": 512, "micro_batch": 2, "global_batch": 2 * MICRO_BATCHES, "precision": "bf16"},
-        "software": {"profile": "pytorch-2", "host": {"graphs": True}, **software},
+        "software": {"profile": "pytorch-2", "host": {"graphs": True}, "effects": "none", **software},
     }
 
 

@@ -365,11 +365,12 @@ def test_the_document_is_json_and_complete(small: str) -> None:
     found = compare(small, "parallel.data.strategy=ddp,zero3")
     document = json.loads(json.dumps(found.document(), allow_nan=False))
     assert list(document) == [
-        "parsim", "version", "provenance", "comparison", "labels", "baseline", "winner", "criterion", "verdict", "explained_by",
-        "inputs", "results", "variants",
+        "parsim", "version", "provenance", "comparison", "labels", "baseline", "winner", "tie", "criterion", "verdict",
+        "explained_by", "inputs", "results", "variants",
     ]  # fmt: skip
     assert document["labels"] == ["ddp", "zero3"]
     assert document["winner"] in document["labels"]
+    assert document["tie"] in {*document["labels"], None} - {document["winner"]}
     for row in document["results"]:
         assert len(row["values"]) == len(row["differences"]) == len(row["relative"]) == 2
     assert load(document["variants"][1]["report"]["scenario"]).settings.parallel.data.strategy == "zero3"

@@ -11,6 +11,7 @@ from parsim import load, simulate
 from parsim.errors import ScenarioError
 from parsim.scenario import files
 from parsim.scenario.build import build
+from parsim.scenario.effects import catalogue
 from parsim.study.diagnose import explain_step, question, solve
 from parsim.study.diagnose_causes import Plausible, UncertainParameter, parameters, plausible
 
@@ -21,6 +22,14 @@ SMALL = {
     "parallel": {"data": {"strategy": "ddp"}},
 }
 ROOT = Path(__file__).resolve().parents[2]
+EFFECT_OF = {
+    "V100 SXM2 32GB": "clock-volta",
+    "A100 SXM 80GB": "clock-ampere",
+    "H100 SXM 80GB": "clock-hopper",
+    "B200 SXM 180GB": "clock-blackwell",
+}
+"""GPUs whose clock in a training step was fitted, and the effect that says it"""
+CLOCK = next(effect.value for effect in catalogue() if effect.name == "clock-ampere")
 
 
 def quiet(_doing, causes, _total):
@@ -77,26 +86,30 @@ class TestPlausible:
         assert plausible("network", 25e9).low == pytest.approx(22.5e9)
         assert plausible("data_loading", 0.0, unit=0.2).high == pytest.approx(0.22)
 
-    @pytest.mark.parametrize(
-        ("cause", "key", "device", "name"),
-        [
-            ("gemm", "device.gemm.efficiency", "a100-sxm-80gb", "A100 SXM 80GB"),
-            ("memory", "device.memory.efficiency", "a100-sxm-80gb", "A100 SXM 80GB"),
-            ("memory", "device.memory.efficiency", "h100-sxm-80gb", "H100 SXM 80GB"),
-            ("clock", "device.compute.clock_derate", "h100-sxm-80gb", "H100 SXM 80GB"),
-            ("clock", "device.compute.clock_derate", "b200-sxm-180gb", "B200 SXM 180GB"),
-        ],
-    )
-    def test_fitted_ranges_are_those_of_the_fits(self, cause, key, device, name):
-        """Lowest and highest of every calibrated and held-out fit of the GPU that has the key."""
-        tree = files.read(ROOT / "validation/runs/fits.yaml").tree
-        source = files.read(ROOT / "validation/runs/sources.yaml").tree
-        values = [tree["calibrated"][device][key]]
-        for judged, halves in tree["held_out"].items():
-            if judge(source, judged) == device:
-                values += [half[key] for half in halves.values() if key in half]
-        span = plausible(cause, 1.0, name)
-        assert (span.low, span.high) == (pytest.approx(min(values), abs=1e-3), pytest.approx(max(values), abs=1e-3))
+    @pytest.mark.parametrize(("device", "effect"), EFFECT_OF.items())
+    def test_fitted_clocks_are_those_of_the_fits(self, device, effect):
+        """Lowest and highest of the effect over the fits that each leave one family of sources out, rounded outwards to four digits."""
+        values = left_out(effect)
+        span = plausible("clock", 1.0, device)
+        assert (span.low, span.high) == (math.floor(1e4 * min(values) + 1e-6) / 1e4, math.ceil(1e4 * max(values) - 1e-6) / 1e4)
+        assert span.basis == "fitted"
+        assert effect in span.source
+
+    def test_the_fitted_clock_of_other_gpus_covers_all(self):
+        values = [value for effect in EFFECT_OF.values() for value in left_out(effect)]
+        assert plausible("clock", 1.0).low <= min(values) < max(values) <= plausible("clock", 1.0).high
+
+    def test_the_fitted_time_of_the_optimizer_is_that_of_the_fits(self):
+        """From nothing, as without DeepSpeed of 2021, to the highest fitted to it."""
+        span = plausible("boundary", 0.0)
+        assert span.basis == "fitted"
+        assert (span.low, span.high) == (0.0, pytest.approx(max(left_out("boundary-deepspeed"))))
+
+    def test_only_what_was_fitted_is_said_to_be(self):
+        tree = files.read(files.home("devices").parent / "plausible.yaml").tree
+        assert {name for name, row in tree.items() if row["basis"] == "fitted"} == {"clock", "boundary", "setting"}
+        narrower = {(name, device) for name, row in tree.items() for device in row.get("devices") or {}}
+        assert narrower == {("clock", device) for device in EFFECT_OF}
 
     def test_every_range_says_where_it_comes_from(self):
         tree = files.read(files.home("devices").parent / "plausible.yaml").tree
@@ -107,9 +120,9 @@ class TestPlausible:
                 assert one["low"] < one["high"]
 
 
-def judge(sources, name):
-    """The GPU that a source judges."""
-    return (sources.get("sources") or sources)[name]["gpu"]
+def left_out(effect):
+    """Its values where one family of sources was left out of the fit."""
+    return [values[effect] for values in files.read(ROOT / "validation/runs/fits.yaml").tree["left_out"].values()]
 
 
 class TestExplainStep:
@@ -118,7 +131,7 @@ class TestExplainStep:
         [
             ("cluster.set.device.gemm.efficiency=0.567", "gemm", 0.567),
             ("cluster.set.device.memory.efficiency=0.574", "memory", 0.574),
-            ("cluster.set.device.compute.clock_derate=0.7", "clock", 0.7),
+            ("cluster.set.device.compute.clock_derate=0.7", "clock", 0.7 * CLOCK),  # as training finds it
             ("software.host.per_kernel_forward=36 us", "launch", None),
             ("software.step_constant=3 ms", "step_constant", 3e-3),
             ("training.data_loading=40 ms", "data_loading", 40e-3),

@@ -38,7 +38,8 @@ def test_zero3_over_pcie_waits_for_its_collectives(over_pcie):
     assert [row.name for row in over_pcie.causes[:2]] == ["AllGather among 8 data ranks", "ReduceScatter among 8 data ranks"]
     assert "AllGather among 8 data ranks" in over_pcie.summary
     nvlink = next(one for one in over_pcie.what_ifs if one.change.name.startswith("NVLink"))
-    assert f"NVLink between these GPUs would make it {1e3 * nvlink.step_time:.0f} ms" in over_pcie.summary
+    assert 1 < nvlink.step_time < 10
+    assert f"NVLink between these GPUs would make it {nvlink.step_time:.3g} s" in over_pcie.summary
     changed = simulate("llama-7b-zero3-8x-rtx-4090", *nvlink.change.overrides)
     assert changed.step_time == nvlink.step_time
     assert any(row.kind == "nvlink4" and row.bytes for row in changed.links)

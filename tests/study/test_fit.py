@@ -9,6 +9,7 @@ from parsim.cli import execute
 from parsim.errors import InputError, ScenarioError
 from parsim.run import simulate
 from parsim.scenario import load
+from parsim.scenario.build import build
 from parsim.scenario.files import parse_text
 from parsim.study.fit import find_alternatives, find_maximum, fit
 from parsim.study.fit_question import Question, more_gpus, scenario_of
@@ -50,8 +51,12 @@ def test_same_hardware_comes_before_more_and_more_before_other(no_13b):
     kinds = []
     for alternative in no_13b.alternatives:
         words = " ".join(alternative.overrides)
-        kinds.append(0.5 if "finetune" in words else 0 if "cluster" not in words else 1 if "v100" in words else 2)
+        built = build(load(no_13b.tree, *alternative.overrides))
+        same = built.cluster.device(0).name == "V100 SXM2 32GB"  # also that of a dgx-2
+        assert built.used_gpus == 4 or (same and built.used_gpus > 4)
+        kinds.append(0.5 if "finetune" in words else 0 if "cluster" not in words else 1 if same else 2)
     assert kinds == sorted(kinds)
+    assert set(kinds) == {0, 0.5, 1, 2}
     prices = [a.slowdown for a, kind in zip(no_13b.alternatives, kinds, strict=True) if kind == 0]
     assert prices == sorted(prices)
 

@@ -131,8 +131,8 @@ def table(scores: RunScores) -> str:
     """Mean absolute errors by source and grade, in Markdown."""
     count = len(catalogue())
     lines = [
-        f"| source | rows scored / left out | a priori (nothing fitted) | left out ({count} effects fitted to others) "
-        f"| calibrated ({count} effects fitted to all) | worst, left out | peak memory |",
+        "| source | rows scored / left out | a priori (nothing fitted) | "
+        + f"left out ({count} effects fitted to others) | calibrated ({count} effects fitted to all) | worst, left out | peak memory |",
         "|---|---|---|---|---|---|---|",
     ]
     for source in scores.sources:
