@@ -132,7 +132,7 @@ def table(scores: RunScores) -> str:
     count = len(catalogue())
     lines = [
         "| source | rows scored / left out | a priori (nothing fitted) | "
-        + f"left out ({count} effects fitted to others) | calibrated ({count} effects fitted to all) | worst, left out | peak memory |",
+        f"left out ({count} effects fitted to others) | calibrated ({count} effects fitted to all) | worst, left out | peak memory |",
         "|---|---|---|---|---|---|---|",
     ]
     for source in scores.sources:
