@@ -130,11 +130,8 @@ def bands_table() -> str:
 def table(scores: RunScores) -> str:
     """Mean absolute errors by source and grade, in Markdown."""
     count = len(catalogue())
-    lines = [
-        "| source | rows scored / left out | a priori (nothing fitted) | "
-        f"left out ({count} effects fitted to others) | calibrated ({count} effects fitted to all) | worst, left out | peak memory |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    grades = f"a priori (nothing fitted) | left out ({count} effects fitted to others) | calibrated ({count} effects fitted to all)"
+    lines = [f"| source | rows scored / left out | {grades} | worst, left out | peak memory |", "|---|---|---|---|---|---|---|"]
     for source in scores.sources:
         times = [scores.times(source.name, grade) for grade in GRADES]
         memory = scores.memories(source.name)
