@@ -134,9 +134,6 @@ def offload_findings(training: Training, parallelism: Parallelism, runtime: Runt
     if runtime.megatron:
         text = f"the optimizer of {runtime.profile} stays on the device"
         return [*findings, Finding(text, where, value, "use software.profile deepspeed or pytorch-2")]
-    if strategy == "zero3" and runtime.lists_weights:
-        text = "not supported yet: offloading beside the lists of tensors of this ZeRO-3"
-        return [*findings, Finding(text, where, value, "use software.profile deepspeed")]
     alone = parallelism.data.size == parallelism.context.size == parallelism.tensor.size == parallelism.pipeline.size == 1
     if parallelism.data.custom is not None:
         return [*findings, Finding(f"{strategy} is your own strategy, which keeps states on the device", where, value, "leave it out")]

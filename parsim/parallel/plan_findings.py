@@ -48,6 +48,7 @@ def findings_of(
     findings += _uneven_findings(model, training, parallelism)
     findings += offload_findings(training, parallelism, runtime)
     findings += _product_findings(model, training, parallelism)
+    findings += _list_findings(training, parallelism, runtime)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))
@@ -102,6 +103,15 @@ def _uneven_findings(model: Model, training: Training, parallelism: Parallelism)
         text = "measured stage times are those of a whole micro-batch"
         findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
     return findings
+
+
+def _list_findings(training: Training, parallelism: Parallelism, runtime: Runtime) -> list[Finding]:
+    """What is not known of ZeRO-3 through lists of tensors."""
+    if parallelism.data.strategy != "zero3" or not runtime.lists_weights:
+        return []
+    asked = (("training.finetune", training.finetune is not None), ("training.offload", training.offload.states))
+    text = f"not supported yet with the lists of tensors of {runtime.profile}'s ZeRO-3"
+    return [Finding(text, path, None, "use software.profile deepspeed") for path, applies in asked if applies]
 
 
 def _product_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:

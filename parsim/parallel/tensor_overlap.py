@@ -70,16 +70,15 @@ class OverlappedProducts:
     def run(self, step: Step, size: int, kind: str, at: Emitter, allocates: Sequence[str], frees: Sequence[str]) -> None:
         """The kernels of a step that `covers` covers, as compute of this `kind`; its collective moves `size` bytes."""
         operator = step.operator
-        product = next((place for place, kernel in enumerate(step.kernels) if isinstance(kernel, Gemm)), None)
+        gemm = next((kernel for kernel in step.kernels if isinstance(kernel, Gemm)), None)
         at.compute("", kind, (), allocates=allocates)
         name = operator.name if step.phase == "forward" else f"{operator.name} grad"
 
         def compute(kernels: Sequence[Kernel]) -> None:
             at.compute("", kind, kernels)
 
-        if product is not None:
-            gemm = step.kernels[product]
-            assert isinstance(gemm, Gemm)
+        if gemm is not None:
+            product = step.kernels.index(gemm)
             compute(step.kernels[:product])
             gathers = (operator.split == "row") != (step.phase == "forward")
             if gathers:

@@ -102,20 +102,21 @@ class ListedZero3(FullyShardedDataParallel):
         return handle
 
     def before_forward(self, unit: Unit, at: Emitter) -> None:
-        """Wait for this unit, and gather the next one beside it."""
-        self._fetch_and_prefetch(unit, at)
+        """Wait for this unit, and gather the next ones beside it."""
+        self._fetch_and_prefetch(unit, min(self.data.prefetch, self.data.limit_gathers - 1), at)
 
-    def _fetch_and_prefetch(self, unit: Unit, at: Emitter) -> None:
+    def _fetch_and_prefetch(self, unit: Unit, ahead: int, at: Emitter) -> None:
         self._gather(unit, at, [START])
         if unit.name in self._issued:
             at.wait(self._issued[unit.name])
-        place = self._place.get(unit.name, -1) + 1
-        if unit.name != ROOT and place < len(self._order) and self._prefetched(self._order[place]):
-            self._gather(self._order[place], at, [START])
+        if unit.name != ROOT:
+            place = self._place[unit.name] + 1
+            for coming in filter(self._prefetched, self._order[place : place + ahead]):
+                self._gather(coming, at, [START])
 
     def before_backward(self, unit: Unit, at: Emitter) -> None:
         """The same; and gather again what the unit's recomputation will have let go."""
-        self._fetch_and_prefetch(unit, at)
+        self._fetch_and_prefetch(unit, self.data.prefetch, at)
         if (again := self._gather_each(self._let_go_between(unit), at)) is not None:
             self._again[unit.name] = again
             if not self._prefetched(unit):

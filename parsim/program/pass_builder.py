@@ -52,6 +52,15 @@ class Item:
     tails: list[str] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
 
+    def runs(self, kernels: Sequence[Kernel], clock: Callable[[Kernel], float]) -> None:
+        """Add kernels to what it does; `clock`: seconds of a kernel."""
+        for kernel in kernels:
+            seconds = clock(kernel)
+            self.duration += seconds
+            self.flop += kernel.flop
+            self.moved += 0.0 if isinstance(kernel, Fixed) else kernel.bytes
+            self.memory_time += seconds if isinstance(kernel, Memory) else 0.0
+
     def on(self, rank: int) -> Effects:
         """The effects on `rank`, as ops carry them."""
         return ((rank, tuple(self.effects)),)
@@ -166,12 +175,7 @@ class PassBuilder(Emitter):
             segment = self._open(*self.called)
         for tensor in allocates:
             segment.effects.append(Effect(segment.duration, self.number(tensor), allocate=True))
-        for kernel in kernels:
-            seconds = self.clock(kernel)
-            segment.duration += seconds
-            segment.flop += kernel.flop
-            segment.moved += 0.0 if isinstance(kernel, Fixed) else kernel.bytes
-            segment.memory_time += seconds if isinstance(kernel, Memory) else 0.0
+        segment.runs(kernels, self.clock)
         for tensor in frees:
             segment.effects.append(Effect(segment.duration, self.number(tensor), allocate=False))
 
@@ -236,12 +240,7 @@ class PassBuilder(Emitter):
                 item.tails.append(COMPUTE)
             else:
                 item.needs.append(handle)
-        for kernel in kernels:
-            seconds = self.clock(kernel)
-            item.duration += seconds
-            item.flop += kernel.flop
-            item.moved += 0.0 if isinstance(kernel, Fixed) else kernel.bytes
-            item.memory_time += seconds if isinstance(kernel, Memory) else 0.0
+        item.runs(kernels, self.clock)
         self.items.append(item)
         return len(self.items) - 1
 

@@ -8,7 +8,7 @@ value that published steps give them (validation/runs/fit.py) and where they app
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -158,8 +158,3 @@ def effects_of(wanted: str | Mapping[str, float], device: Device, profile: str, 
         source = f"fitted to published training steps (docs/accuracy.md): {'; '.join(meanings)}"
         assumptions.append(Assumption("training_effects", ", ".join(values), source, "catalogue/training_effects.yaml"))
     return Effects(**found)
-
-
-def concerning(names: Sequence[str], device: Device, profile: str, strategy: str) -> list[str]:
-    """Those of the effects called `names` that concern a job."""
-    return [effect.name for effect in catalogue() if effect.name in names and effect.applies(device, profile, strategy)]

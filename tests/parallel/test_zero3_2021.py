@@ -63,6 +63,15 @@ def test_the_time_grows_with_the_ranks_and_not_with_the_weights():
     assert step_time(modern) < step_time(scenario("auto"))
 
 
-def test_offloading_is_refused():
-    with pytest.raises(PlanError, match="offloading beside the lists"):
-        step_time(scenario("auto", offload={"optimizer": "cpu"}))
+def test_without_prefetching_compute_waits_for_every_gather():
+    """The same lists; and never faster."""
+    tree = scenario("auto")
+    for key, value in (("prefetch", 0), ("limit_gathers", 1)):
+        alone = {**tree, "parallel": {"data": {"strategy": "zero3", key: value}}}
+        assert step_time(alone) > step_time(tree), key
+
+
+@pytest.mark.parametrize("training", [{"offload": {"optimizer": "cpu"}}, {"finetune": {"method": "lora"}}])
+def test_what_is_not_known_is_refused(training):
+    with pytest.raises(PlanError, match="not supported yet with the lists of tensors"):
+        step_time(scenario("auto", **training))

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 import parsim
 from parsim.errors import InputError
 from parsim.scenario.build import build
-from parsim.scenario.effects import Effect, catalogue, concerning
+from parsim.scenario.effects import Effect, catalogue
 from parsim.scenario.load import load
 from parsim.validation.predicted_runs import EFFECTS, shortened, step_time
 from parsim.validation.published_runs import PublishedRun, RunSource, published
@@ -84,26 +84,24 @@ def chunks(row: PublishedRun) -> int:
 
 def respond(row: PublishedRun) -> tuple[float, dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] | None:
     """The step of a row a priori [s], and its changes, of steps no longer than the pipeline; None where it cannot be simulated."""
-    effects = {effect.name: effect for effect in catalogue()}
     try:
         tree = row.scenario({EFFECTS: "none"})
         whole = step_time(tree)
         built = build(load(tree))
         strategy = built.parallelism.data.strategy
-        names = concerning(list(effects), built.cluster.device(built.gpus[0]), built.runtime.profile, strategy)
+        device, profile = built.cluster.device(built.gpus[0]), built.runtime.profile
         short = shortened(tree, 1)
         start = step_time(short)
         changes = {}
-        for name in names:
-            effect = effects[name]
+        for effect in (one for one in catalogue() if one.applies(device, profile, strategy)):
             values = tuple(value for value in GRID[effect.changes] if effect.least <= value <= effect.most)
             steps = []
             for value in values:
-                short["software"]["effects"] = {name: value}
+                short["software"]["effects"] = {effect.name: value}
                 found = step_time(short)
                 once = effect.changes == "boundary"  # however many micro-batches a step has
                 steps.append(math.log1p((found - start) / whole) if once else math.log(found / start))
-            changes[name] = (values, tuple(steps))
+            changes[effect.name] = (values, tuple(steps))
     except InputError:
         return None
     finally:
