@@ -105,11 +105,14 @@ class EffectsKind(Kind):
                 f"{shown(value)} is neither published, none nor a mapping of effects; {did_you_mean(str(value), ('published', 'none'))}"
             )
         known = {effect.name: effect for effect in catalogue()}
+        problems = []
         for name, number in value.items():
             if name not in known:
-                raise ValueError(f"unknown effect {name!r}; {did_you_mean(str(name), list(known)) or 'known: ' + ', '.join(known)}")
-            if isinstance(number, bool) or not isinstance(number, (int, float)) or not known[name].least <= number <= known[name].most:
-                raise ValueError(f"{name}: {shown(number)} is not a number from {known[name].least:g} to {known[name].most:g}")
+                problems.append(f"unknown effect {name!r}; {did_you_mean(str(name), list(known)) or 'known: ' + ', '.join(known)}")
+            elif isinstance(number, bool) or not isinstance(number, (int, float)) or not known[name].least <= number <= known[name].most:
+                problems.append(f"{name}: {shown(number)} is not a number from {known[name].least:g} to {known[name].most:g}")
+        if problems:
+            raise ValueError("; ".join(problems))
         return {str(name): float(number) for name, number in value.items()}
 
     def json_schema(self) -> JsonSchema:

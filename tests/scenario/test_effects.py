@@ -75,6 +75,7 @@ def test_a_slower_part_never_speeds_a_step_up(compute, memory, launch):
         ({"clock-amper": 0.9}, "did you mean 'clock-ampere'"),
         ({"clock-ampere": 7}, "is not a number from"),
         ({"clock-ampere": True}, "is not a number from"),
+        ({"clock-amper": 0.9, "launch-2021": 99}, "did you mean 'clock-ampere'.*launch-2021: 99 is not a number from 0.5 to 8"),
     ],
 )
 def test_mistakes_are_found(effects, problem):
