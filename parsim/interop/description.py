@@ -65,7 +65,7 @@ class Imported:
 
 MOST_NVLINKS = 18
 """NVLinks of one GPU, H100 and later; the limit where the GPU is unknown"""
-_USUAL = ("h100-sxm-80gb", "a100-sxm-80gb", "v100-sxm2-32gb", "a100-pcie-80gb")
+_USUAL = ("h100-sxm-80gb", "a100-sxm-80gb", "v100-sxm2-32gb", "a100-pcie-80gb", "h800-sxm-80gb")
 """the first to take where several fit"""
 _SOCKETS = {"amd": "socket-amd", "intel": "socket-sapphire-rapids", "ibm": "socket-power9", "arm": "socket-arm"}
 _WIRED = {"nvswitch": ("nvswitch",), "mesh": ("nvlink-mesh",), "bridges": ("nvlink-pairs", "pcie")}
@@ -77,6 +77,8 @@ PCI_DEVICES = {
     0x10DE20F1: "a100-pcie-40gb", 0x10DE20B5: "a100-pcie-80gb", 0x10DE2237: "a10g-24gb", 0x10DE2204: "rtx-3090-24gb",
     0x10DE2684: "rtx-4090-24gb", 0x10DE26B9: "l40s-48gb", 0x10DE2330: "h100-sxm-80gb", 0x10DE2331: "h100-pcie-80gb",
     0x10DE2335: "h200-sxm-141gb", 0x10DE2901: "b200-sxm-180gb", 0x10DE2941: "gb200-186gb", 0x100274A1: "mi300x-192gb",
+    0x10DE20F3: "a800-sxm-80gb", 0x10DE2324: "h800-sxm-80gb", 0x10DE2329: "h20-sxm-96gb", 0x10DE3182: "b300-sxm-288gb",
+    0x10DE31C2: "gb300-288gb", 0x100274A5: "mi325x-256gb", 0x100275A3: "mi355x-288gb",
 }  # fmt: skip
 """PCI vendor and device to catalogue name (pci-ids.ucw.cz)"""
 
