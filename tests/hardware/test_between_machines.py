@@ -210,9 +210,10 @@ def test_giving_the_true_version_does_not_change_the_time(version, algorithm):
 
 
 WIRE = measurements().wire
+EIGHTS = ("hgx-b300", "hgx-h800", "hgx-h20", "hgx-a800", "mi325x-8", "mi355x-8")
 CLUSTERS = {
     (name, nodes): shipped(name, nodes=nodes)
-    for name in ("aws-p4d", "aws-p5", "azure-nd-a100-v4", "hgx-h100", "gcp-a3-mega", "gcp-a3-high", "mi300x-8")
+    for name in ("aws-p4d", "aws-p5", "azure-nd-a100-v4", "hgx-h100", "gcp-a3-mega", "gcp-a3-high", "mi300x-8", *EIGHTS)
     for nodes in (2, 3, 8)
 }
 
@@ -233,3 +234,13 @@ def test_nothing_beats_the_wire(machine, kind, power, each, algorithm, version):
     wished = {"all_reduce": algorithm} if algorithm == "ring" or kind == "all_reduce" else "auto"
     time = collective_cost(cluster, group, kind, size, Settings(version=version, algorithm=wished)).time
     assert time >= least_time(cluster, group, kind, size, WIRE) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", EIGHTS)
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_nothing_beats_the_wires_of_one_machine(name, kind):
+    cluster = shipped(name)
+    for each in (2, 4, 8):
+        for size in (MIB, 64 * MIB, 1024 * MIB, 16384 * MIB):
+            time = collective_cost(cluster, tuple(range(each)), kind, size).time
+            assert time >= least_time(cluster, tuple(range(each)), kind, size, WIRE) * (1 - 1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import pytest
@@ -11,8 +12,10 @@ from parsim.errors import TopologyError
 from parsim.hardware.device import device_from_tree
 from parsim.hardware.fabric.links import standard_kind
 from parsim.scenario.files import aliases, names
+from parsim.validation.published_collectives import measurements
 
 GIB = 2**30
+WIRE = measurements().wire
 
 
 @pytest.mark.parametrize("name", names("devices"))
@@ -63,6 +66,9 @@ def test_datasheet_figures():
         ("a10g-24gb", 31.2, 70, None, 24, 600, 300),
         ("t4-16gb", 8.1, 65, None, 16, 320, 70),
         ("titan-rtx-24gb", 16.3, 130, None, 24, 672, 280),
+        ("mi325x-256gb", 163.4, 1300, 2610, 256, 6000, 1000),
+        ("a800-sxm-80gb", 19.5, 312, None, 80, 2000, 400),  # an A100 but for its NVLinks
+        ("h20-sxm-96gb", 44, 148, 296, 96, 4000, 500),  # no datasheet: what resellers print; the limit that nvidia-smi shows
     ],
 )
 def test_datasheet_table(name, fp32, sixteen_bit, fp8, gibibytes, bandwidth, tdp):
@@ -74,6 +80,53 @@ def test_datasheet_table(name, fp32, sixteen_bit, fp8, gibibytes, bandwidth, tdp
     # 2039 GB/s where the table rounds to 2 TB/s; an HGX B200 has 7.7 TB/s
     assert card.bandwidth / 1e9 == pytest.approx(bandwidth, rel=0.04)
     assert card.tdp == tdp
+
+
+@pytest.mark.parametrize(
+    ("name", "both_ways"),
+    [  # GB/s of one GPU, both directions together: datasheets, stas00/ml-engineering network/README.md; DeepEP (H800), tweakers.net (A800)
+        ("v100-sxm2-32gb", 300), ("a100-sxm-80gb", 600), ("a800-sxm-80gb", 400), ("h100-sxm-80gb", 900), ("h800-sxm-80gb", 400),
+        ("h20-sxm-96gb", 900), ("h200-sxm-141gb", 900), ("b200-sxm-180gb", 1800), ("b300-sxm-288gb", 1800), ("gb300-288gb", 1800),
+        ("mi300x-192gb", 896), ("mi325x-256gb", 896), ("mi355x-288gb", 1071),
+    ],
+)  # fmt: skip
+def test_links_of_a_gpu(name, both_ways):
+    card = device(name)
+    assert 2 * card.nvlinks * WIRE[card.nvlink] / 1e9 == pytest.approx(both_ways, rel=0.005)
+    assert 0.7 < standard_kind(card.nvlink).capacity / WIRE[card.nvlink] < 0.91  # what arrives of what is signalled
+
+
+@pytest.mark.parametrize(("name", "like"), [("a800-sxm-80gb", "a100-sxm-80gb"), ("h800-sxm-80gb", "h100-sxm-80gb")])
+def test_cards_that_differ_in_their_links_alone(name, like):
+    card, same = device(name), device(like)
+    for key in ("memory", "bandwidth", "sms", "peak", "gemm", "attention", "tdp", "features", "compute_capability"):
+        assert getattr(card, key) == getattr(same, key), key
+    assert card.nvlinks < same.nvlinks
+
+
+def test_an_mi325x_is_an_mi300x_with_more_memory_and_power():
+    card, same = device("mi325x-256gb"), device("mi300x-192gb")
+    assert (card.sms, card.peak, card.nvlinks, card.nvlink) == (same.sms, same.peak, same.nvlinks, same.nvlink)
+    assert card.memory / same.memory == pytest.approx(256 / 192)
+    assert card.tdp > same.tdp
+
+
+@pytest.mark.parametrize("name", ["h20-sxm-96gb", "a800-sxm-80gb", "mi325x-256gb"])
+def test_what_nobody_measured_on_this_card_is_listed(name):
+    """A source that calls a number an assumption, or that of another card, has its block among the assumptions."""
+    tree = device_tree(name)
+    listed = {str(entry).partition(".")[0].split()[0] for entry in tree["assumptions"]}
+    for block in ("memory", "gemm", "attention"):
+        source = tree[block]["source"]
+        if "assumption" in source or re.search(r"\bas the [AHM]", source):
+            assert block in listed, f"{name}.{block}"
+
+
+def test_no_datasheet_of_the_h20_is_named():
+    tree = device_tree("h20-sxm-96gb")
+    for block in ("memory", "compute", "power"):
+        assert "no datasheet" in tree[block]["source"]
+    assert {"compute.peak", "memory.bandwidth"} <= set(tree["assumptions"])
 
 
 def test_features():
@@ -113,6 +166,9 @@ def test_attention_kernels_agree_with_features():
         ("h800", "h800-sxm-80gb"),
         ("b300", "b300-sxm-288gb"),
         ("a6000", "rtx-a6000-48gb"),
+        ("h20", "h20-sxm-96gb"),
+        ("a800", "a800-sxm-80gb"),
+        ("mi325x", "mi325x-256gb"),
     ],
 )
 def test_aliases(alias, name):

@@ -11,6 +11,7 @@ from parsim.errors import TopologyError
 from parsim.hardware.collectives import channels, collective_cost
 from parsim.hardware.fabric.topology import expand
 from parsim.scenario.files import aliases
+from parsim.study.topology import survey
 from parsim.units import parse
 
 
@@ -51,6 +52,12 @@ def test_every_shipped_topology_builds_and_names_its_sources(name):
         ("dgx-a100", "dgx-a100-80gb"),
         ("nvl72", "gb200-nvl72"),
         ("dgx-1", "dgx-1-v100"),
+        ("dgx-b300", "hgx-b300"),
+        ("8x-h800", "hgx-h800"),
+        ("8x-h20", "hgx-h20"),
+        ("8x-a800", "hgx-a800"),
+        ("mi325x", "mi325x-8"),
+        ("mi355x", "mi355x-8"),
     ],
 )
 def test_aliases(alias, name):
@@ -94,6 +101,38 @@ def test_the_network_of_an_instance(name):
     tree = topology_tree(name)
     rate = parse(tree["links"][tree["fabric"]["link"]]["line_rate"], "rate")
     assert len(shipped(name).machine(0).ports) * rate * 8 / 1e9 == NETWORK[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "links", "each", "cards", "network"),
+    [  # links of a GPU and what arrives over each [GB/s]; NICs and the line rate of each [Gb/s]
+        ("hgx-h100", "h100-sxm-80gb", 18, 20.6, 8, 400), ("hgx-h800", "h800-sxm-80gb", 8, 20.6, 8, 400),
+        ("hgx-h20", "h20-sxm-96gb", 18, 20.6, 8, 400), ("hgx-a800", "a800-sxm-80gb", 8, 20.0, 8, 200),
+        ("hgx-b300", "b300-sxm-288gb", 18, 40.1, 8, 800), ("mi325x-8", "mi325x-256gb", 7, 48.0, 8, 400),
+        ("mi355x-8", "mi355x-288gb", 7, 57.6, 8, 400),
+    ],
+)  # fmt: skip
+def test_links_and_network_of_eight_gpus(name, device, links, each, cards, network):
+    tree = topology_tree(name)
+    machine = shipped(name).machine(0)
+    assert (tree["node"]["device"], machine.gpus) == (device, 8)
+    for gpu in machine.gpu_names:
+        inner = [data["link"].capacity for data in machine.graph.adj[gpu].values() if data["link_kind"].medium == "nvlink"]
+        assert len(inner) in (1, 7)  # one bundle to the NVSwitches, or one link to each of the others
+        assert sum(inner) == pytest.approx(links * each * 1e9)
+    assert {one.nvlinks for one in machine.devices} == {links}
+    assert len(machine.ports) == cards
+    assert parse(tree["links"][tree["fabric"]["link"]]["line_rate"], "rate") * 8 / 1e9 == network
+
+
+@pytest.mark.parametrize("name", ["hgx-b300", "hgx-h800", "hgx-h20", "mi325x-8", "mi355x-8"])
+def test_every_gpu_reaches_its_own_card_at_the_line_rate(name):
+    found, tree = survey(name), topology_tree(name)
+    rate = parse(tree["links"][tree["fabric"]["link"]]["line_rate"], "rate")
+    assert [way.nic for way in found.ways] == [f"nic{number}" for number in range(8)]
+    for way in found.ways:
+        assert way.relation == "PIX"
+        assert 0.9 * rate <= way.together <= rate
 
 
 def test_ranges_and_wildcards():

@@ -17,7 +17,7 @@ from parsim.errors import TopologyError
 from parsim.hardware.fabric.builder import build_cluster
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.node import Node
-from parsim.interop.description import Imported, device_lookup
+from parsim.interop.description import PCI_DEVICES, Imported, device_lookup
 from parsim.interop.nccl_xml import import_nccl_xml
 from parsim.scenario import files
 
@@ -280,19 +280,27 @@ def test_one_gpu_without_links_is_named():
     assert imported.facts.nvlinks == (12, 0)
 
 
-def test_amd_gpus():
+@pytest.mark.parametrize(
+    ("pci_device", "name", "rate"),
+    [("0x74a1", "mi300x-192gb", 48e9), ("0x74a5", "mi325x-256gb", 48e9), ("0x75a3", "mi355x-288gb", 57.6e9)],
+)
+def test_amd_gpus(pci_device, name, rate):
     """ROCm's dump: xgmi elements, classes of AMD."""
 
     def entry(k: int) -> str:
         links = [element("xgmi", target=f"0000:0{o}:00.0", count=1, tclass="0x120000") for o in range(8) if o != k]
         inside = element("gpu", *links, dev=k, sm=94, gcn="gfx942", arch=1, rank=k, gdr=1)
-        return pci(f"0000:0{k}:00.0", "0x120000", inside, vendor="0x1002", device="0x74a1", speed=GEN5)
+        return pci(f"0000:0{k}:00.0", "0x120000", inside, vendor="0x1002", device=pci_device, speed=GEN5)
 
     imported = taken(system(cpu(0, *(entry(k) for k in range(8)))))
-    assert imported.tree["node"]["device"] == "mi300x-192gb"
+    assert imported.tree["node"]["device"] == name
     assert imported.facts.nvlink == "mesh"
     assert imported.facts.nvlinks == (7,) * 8
-    assert machine(imported).graph.edges["gpu0", "gpu5"]["link"].capacity == 48e9
+    assert machine(imported).graph.edges["gpu0", "gpu5"]["link"].capacity == rate
+
+
+def test_pci_devices_are_in_the_catalogue():
+    assert set(PCI_DEVICES.values()) <= set(files.names("devices"))
 
 
 def test_broadcom_switches_of_two_levels_are_one():

@@ -282,6 +282,7 @@ def test_a_gpu_that_cannot_have_these_links():
     assert "more than the 0 of L40S" in refused(text("02"), "l40s")
     fewer = text("06").replace("NV18", "NV8 ")
     assert "has 18 NVLinks, the matrix shows 8" in said(taken(fewer, "h100"))
+    assert taken(fewer).tree["node"]["device"] == "h800-sxm-80gb"  # the A800 has eight as well
     unequal = text("03").replace("X      NV12", "X      NV11", 1).replace("GPU1    NV12", "GPU1    NV11")
     assert "= 84, more than the 12 of A100 SXM 80GB; behind switches all pairs would show the same, not 11 and 12" in refused(unequal)
 

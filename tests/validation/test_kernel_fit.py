@@ -22,7 +22,7 @@ def measured():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["v100-sxm2-16gb", "t4-16gb", "h100-sxm-80gb", "h800-sxm-80gb"])
+@pytest.mark.parametrize("name", ["v100-sxm2-16gb", "t4-16gb", "h100-sxm-80gb", "h800-sxm-80gb", "h20-sxm-96gb"])
 def test_the_device_files_hold_the_fit(measured, name):
     found = refit(measured, name)
     for file in found.entry.files:

@@ -27,8 +27,8 @@ def validation(measured):
 
 
 def test_every_row_is_there_with_its_source(measured):
-    assert len(measured.products) == 1652
-    assert len(measured.attention) == 107
+    assert len(measured.products) == 1673
+    assert len(measured.attention) == 119
     assert all(row.source for row in (*measured.products, *measured.attention))
     rows = {name: sum(row.device == name for row in measured.products) for name in measured.entries}
     assert rows["a100-pcie-80gb"] == 124 + 9
@@ -123,6 +123,11 @@ def test_products_in_fp8(validation, device, most):
     assert errors(one.error for one in validation.of(device, "fp8")).mean < most
 
 
+def test_products_of_the_h20_that_were_not_fitted(validation):
+    assert abs(errors(one.error for one in validation.of("h20-sxm-96gb", "fp16")).worst) < 0.02
+    assert abs(errors(one.error for one in validation.of("h20-sxm-96gb", "tf32")).worst) < 0.12
+
+
 def test_sustained_products(validation):
     # nothing but the efficiency of the A100 SXM and of the GB200 came from these rows
     for device, dtype in (("a100-sxm-80gb", "fp16"), ("h100-sxm-80gb", "fp8"), ("h200-sxm-141gb", "fp8"), ("gb200-186gb", "fp8")):
@@ -175,6 +180,9 @@ def test_fast_products_of_the_b200_are_short_ones(validation):
         ("h100-sxm-80gb", "flash2", "forward, head size 128", 0.015, 0.04),
         ("h100-sxm-80gb", "flash3", "forward, head size 128", 0.04, 0.1),
         ("h100-sxm-80gb", "cudnn", "forward, head size 128", 0.04, 0.11),
+        ("h20-sxm-96gb", "flash2", "forward, head size 128", 0.01, 0.01),
+        ("h20-sxm-96gb", "flash3", "forward, head size 64", 0.03, 0.06),
+        ("h20-sxm-96gb", "cudnn", "forward, head size 128", 0.01, 0.01),
         ("b200-sxm-180gb", "cudnn", "forward, head size 128", 0.05, 0.26),
         ("b200-sxm-180gb", "cudnn", "backward, head size 128", 0.03, 0.17),
     ],
@@ -218,7 +226,7 @@ def test_text_states_what_was_fitted(validation):
     assert grouped.endswith("exposed")
     assert next(line for line in lines if "V100 32GB" in line).endswith("no")
     attention = [line.split("   ")[-1] for line in lines if re.search(r"flash3 +forward, head size 128", line)]
-    assert attention == ["forward, s_half, d256"]
+    assert attention == ["forward, s_half, d256", "forward, d64, tail_forward"]
     assert "554 rows are of devices that parsim has no file for." in lines[-1]
 
 
