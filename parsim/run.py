@@ -18,7 +18,7 @@ from parsim.kernel import Kernel
 from parsim.parallel.custom_strategy import blamed
 from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.parallel.schedules import CUSTOM, schedule
+from parsim.parallel.schedules import CUSTOM, SPLIT, grows, schedule
 from parsim.parallel.schedules.repetition import repetitions, shorter
 from parsim.program.check import refuse_illegal
 from parsim.program.folding import FoldedInterconnect, classes_of, lower
@@ -172,6 +172,8 @@ def _from_periods(built: Built) -> StepResult | None:
     own = pipeline.schedule == CUSTOM or built.parallelism.data.custom is not None  # code of the user's may count micro-batches
     blocking = pipeline.size > 1 and not pipeline.overlap_sends  # where such sends stand depends on all that comes before and after
     flushes = pipeline.schedule != "pipedream"  # else a step is a stretch of a longer run already
+    if not grows(pipeline.schedule, pipeline.size, micro_batches):
+        return None
     if own or blocking or not flushes or any(stream.volume < inf for stream in built.background):
         return None
     for count in shorter(pipeline.size, micro_batches, pipeline.virtual_stages):
@@ -219,6 +221,6 @@ def bubble_theory(job: Plan, micro_batches: int) -> float | None:
     p, pipeline = job.mesh.size("pipeline"), job.parallelism.pipeline
     if p == 1:
         return 0.0
-    if pipeline.schedule == "custom" or pipeline.schedule.startswith("zb-"):  # these depend on how the backward divides
+    if pipeline.schedule == CUSTOM or pipeline.schedule in SPLIT:  # these depend on how the backward divides
         return None
     return bubble_fraction(pipeline.schedule, p, micro_batches, pipeline.virtual_stages)

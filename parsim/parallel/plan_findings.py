@@ -12,6 +12,7 @@ from parsim.model.model import Model
 from parsim.parallel.context import context_findings
 from parsim.parallel.groups import Groups, Mesh
 from parsim.parallel.offload import offload_findings
+from parsim.parallel.schedules import V_SHAPED
 from parsim.parallel.settings import Parallelism, Runtime, Training
 from parsim.parallel.tensor import placement_findings, tensor_findings
 
@@ -67,7 +68,11 @@ def findings_of(
             findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
     if parallelism.pipeline.size == 1 and parallelism.pipeline.virtual_stages > 1:
         text = f"{parallelism.pipeline.virtual_stages} virtual stages on 1 pipeline rank: there is nothing to interleave"
-        repair = "use virtual_stages: 1" if parallelism.pipeline.schedule != "zb-v" else "use schedule 1f1b, or more pipeline ranks"
+        repair = "use virtual_stages: 1"
+        if parallelism.pipeline.schedule in V_SHAPED:
+            repair = "use schedule 1f1b, or more pipeline ranks"
+        elif parallelism.pipeline.schedule == "interleaved-zb":
+            repair = "use schedule 1f1b and virtual_stages: 1, or more pipeline ranks"
         findings.append(Finding(text, "parallel.pipeline.virtual_stages", parallelism.pipeline.virtual_stages, repair))
     if parallelism.pipeline.schedule == "pipedream" and strategy not in ("none", "ddp"):
         text = "pipedream updates after every micro-batch and keeps whole weight versions"

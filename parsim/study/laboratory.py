@@ -107,11 +107,11 @@ def schedule(  # noqa: PLR0913 - one keyword per option of the command
 ) -> Schedules:
     """Run pipeline schedules without a model or a cluster.
 
-    `names`: naive, gpipe, 1f1b, interleaved, pipedream, zb-h1, zb-h2, zb-v, or your own table ("mine.csv") or function
-    ("mine.py:rows"). `p` ranks, `m` micro-batches, `v` chunks per rank of interleaved. `times` of one micro-batch on one rank, all
-    its chunks together: numbers, or all with a unit ({"F": "1.2 ms", "B": "2.4 ms"}); `stage_times` are factors on them, one per rank.
-    `comm`: a message's time; `overlap_sends` False: messages hold up compute on both ranks. `activation`: bytes that a
-    micro-batch keeps on a rank. `trust_code` lets the Python file run that a function is in.
+    `names`: naive, gpipe, 1f1b, interleaved, pipedream, zb-h1, zb-h2, zb-v, v-half, v-min, interleaved-zb, or your own table
+    ("mine.csv") or function ("mine.py:rows"). `p` ranks, `m` micro-batches, `v` chunks per rank of interleaved and interleaved-zb.
+    `times` of one micro-batch on one rank, all its chunks together: numbers, or all with a unit ({"F": "1.2 ms", "B": "2.4 ms"});
+    `stage_times` are factors on them, one per rank. `comm`: a message's time; `overlap_sends` False: messages hold up compute on both
+    ranks. `activation`: bytes that a micro-batch keeps on a rank. `trust_code` lets the Python file run that a function is in.
 
     >>> schedule("1f1b", p=4, m=8, times={"F": 1, "B": 2})[0].makespan
     33.0

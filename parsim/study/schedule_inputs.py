@@ -9,7 +9,7 @@ from pathlib import Path
 
 from parsim import units
 from parsim.errors import Finding, PlanError, ScenarioError
-from parsim.parallel.schedules import ALIASES, NAMES, check, chunks, homes, schedule
+from parsim.parallel.schedules import ALIASES, INTERLEAVED, NAMES, check, chunks, homes, schedule
 from parsim.parallel.schedules.check import SlotFinding
 from parsim.parallel.schedules.custom import Table, from_function, load_function, read_table
 from parsim.parallel.schedules.slot import APART, Overlapped, Schedule
@@ -33,7 +33,7 @@ class LabSchedule:
     rows: Schedule
     micro_batches: int
     virtual: int = 1
-    """chunks per rank of interleaved"""
+    """chunks per rank of interleaved and interleaved-zb"""
     file: str = ""
     places: tuple[tuple[tuple[int, int], ...], ...] = ()
     """(line, column) of every slot in `file`"""
@@ -303,7 +303,7 @@ def entries(
 def _option(finding: Finding) -> Finding:
     """The finding with options of the command instead of keys of a scenario."""
     option = _OPTIONS.get(finding.path, "")
-    suggestion = finding.suggestion.replace("virtual_stages: 1", "-v 1")
+    suggestion = finding.suggestion.replace("virtual_stages: ", "-v ")
     return Finding(finding.message, option, finding.value, suggestion, finding.file, finding.line, finding.column)
 
 
@@ -314,7 +314,7 @@ def _named(name: str, p: int, m: int, virtual: Sequence[int]) -> list[LabSchedul
         return [_checked(LabSchedule("custom", name, table.rows, m, file=path, overlapped=table.overlapped), m)]
     word = name.strip().lower().replace("_", "-")
     word = ALIASES.get(word, word)
-    if word != "interleaved":
+    if word not in INTERLEAVED:
         return [LabSchedule(word, word, _schedule(word, p, m, chunks(word)), m)]
     return [LabSchedule(word, f"{word} v={v}", _schedule(word, p, m, v), m, v) for v in virtual]
 

@@ -54,8 +54,8 @@ def closed_form(entry: LabSchedule, times: PassTimes) -> ClosedForm | None:
     match entry.name:
         case "naive" | "gpipe" | "1f1b" | "interleaved" | "pipedream":
             return _whole(entry.name, (p, m, v), (f, i + w, c))
-        case "zb-h1" | "zb-h2" | "zb-v" if not c and f >= w and i >= w:
-            return _split(entry.name, (p, m), (f, i, w))
+        case "zb-h1" | "zb-h2" | "zb-v" | "interleaved-zb" if not c and f >= w and i >= w:
+            return _split(entry.name, (p, m, v), (f, i, w))
     return None
 
 
@@ -99,15 +99,19 @@ def _whole(name: str, sizes: tuple[int, int, int], times: tuple[float, float, fl
     return replace(form, citation=_PIPEDREAM, period=steady, period_formula="m (F + B" + " + 2 (p - 1) c/p" * latency + ")")
 
 
-def _split(name: str, sizes: tuple[int, int], times: tuple[float, float, float]) -> ClosedForm | None:
+def _split(name: str, sizes: tuple[int, int, int], times: tuple[float, float, float]) -> ClosedForm | None:
     """The closed form of a schedule whose backward is split into I and W."""
-    p, m = sizes
+    p, m, v = sizes
     f, i, w = times
     work = m * (f + i + w)
     if name == "zb-h1" and m >= p:
         makespan = theory.zb_h1_makespan(p, m, f, i, w)
         formula = "m (F + I + W) + (p - 1)(F + I - W)"
         return ClosedForm(_ZERO_BUBBLE, makespan, formula, bubble_formula="1 - m (F + I + W)/makespan", bubble=1 - work / makespan)
+    if name == "interleaved-zb" and m >= p:
+        makespan = theory.interleaved_zb_makespan(p, m, v, f, i, w)
+        formula, source = "m (F + I + W) + (p - 1)/v (F + I - W)", f"{_ZERO_BUBBLE}, of ZB-H1; its division by v derived in parsim"
+        return ClosedForm(source, makespan, formula, bubble_formula="1 - m (F + I + W)/makespan", bubble=1 - work / makespan)
     if name == "zb-h2" and m >= 2 * p - 1:
         span = theory.zb_h2_span(p, m, f, i, w)
         formula = "m (F + I + W) + (p - 1) max(0, F + I - 2W)"

@@ -68,6 +68,21 @@ def zb_h1_makespan(stages: int, micro_batches: int, forward: float, input_gradie
     return micro_batches * (both + weight_gradient) + (stages - 1) * (both - weight_gradient)
 
 
+def interleaved_zb_makespan(
+    stages: int, micro_batches: int, virtual_stages: int, forward: float, input_gradient: float, weight_gradient: float
+) -> float:
+    """Interleaved zero bubble [s]: m (tF + tI + tW) + (p - 1)/v (tF + tI - tW), for tF, tI >= tW; times are of all v chunks of a rank.
+
+    ZB-H1's bubble, divided by v as interleaving divides that of 1F1B. Derived here for m >= p; the tests compare it with the simulated
+    schedule.
+
+    >>> interleaved_zb_makespan(4, 8, 2, 1, 1, 1), interleaved_zb_makespan(4, 8, 4, 1, 1, 1)
+    (25.5, 24.75)
+    """
+    both = forward + input_gradient
+    return micro_batches * (both + weight_gradient) + (stages - 1) / virtual_stages * (both - weight_gradient)
+
+
 def zb_h2_span(stages: int, micro_batches: int, forward: float, input_gradient: float, weight_gradient: float) -> float:
     """Busy span of one rank under ZB-H2 [s]: m t + (p - 1) max(0, tF + tI - 2 tW) (arXiv 2401.10241), for m >= 2p - 1.
 
@@ -124,10 +139,15 @@ def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtua
 
     GPipe m; naive 1; 1F1B and PipeDream min(m, p - s); interleaved min(m v, 2 (p - s - 1) + (v - 1) p + 1)
     (arXiv 2104.04473 and Megatron-LM's warm-up rule); until their weight gradients are made, ZB-H1 min(m, p), ZB-H2
-    min(m, 2 p - 1) and ZB-V min(2 m, 2 p) chunks of half a rank (arXiv 2401.10241). Raises `KeyError` for other schedules.
+    min(m, 2 p - 1) and ZB-V min(2 m, m + s + 1, 2 p) chunks of half a rank (arXiv 2401.10241), V-Half min(2 m, m + s + 1, p + 2; p + 1 for odd p)
+    and V-Min, for m >= p, 2 ceil(p/3) + 2, less 2 where p = 1 mod 3, less 1 on rank 0 where p = 2 mod 3 (what the orders of
+    arXiv 2405.15362 come to), interleaved zero bubble min(m v, (v - 1) m/r + p) with r = max(1, floor(m/p)) rounds. Raises `KeyError` for
+    other schedules, and for V-Min with m < p.
 
     >>> [in_flight("interleaved", 4, 8, s, 2) for s in range(4)]
     [11, 9, 7, 5]
+    >>> [in_flight("v-half", 4, 8, s) for s in range(4)], [in_flight("v-min", 8, 16, s) for s in range(3)]
+    ([6, 6, 6, 6], [7, 8, 8])
     """
     if schedule == "interleaved" and virtual_stages == 1:
         schedule = "1f1b"
@@ -139,8 +159,15 @@ def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtua
         "interleaved": min(micro_batches * virtual_stages, 2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 1),
         "zb-h1": min(micro_batches, stages),
         "zb-h2": min(micro_batches, 2 * stages - 1),
-        "zb-v": min(2 * micro_batches, 2 * stages),
+        "zb-v": min(2 * micro_batches, micro_batches + stage + 1, 2 * stages),
+        "v-half": min(2 * micro_batches, micro_batches + stage + 1, stages + 2 - stages % 2),
+        "interleaved-zb": min(
+            micro_batches * virtual_stages, (virtual_stages - 1) * (micro_batches // max(1, micro_batches // stages)) + stages
+        ),
     }
+    if micro_batches >= stages:
+        less = (0, 2, int(stage == 0))[stages % 3]
+        counts["v-min"] = 2 * ceil(stages / 3) + 2 - less
     return counts[schedule]
 
 

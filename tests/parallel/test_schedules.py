@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim.errors import PlanError
-from parsim.parallel.schedules import NAMES, Slot, check, chunks, homes, peak_in_flight, schedule, to_text
+from parsim.parallel.schedules import INTERLEAVED, NAMES, SPLIT, Slot, check, chunks, homes, peak_in_flight, schedule, to_text
 from parsim.parallel.schedules.classic import endless, pipedream, staleness, weight_versions
 from parsim.theory import in_flight, pipedream_staleness, pipedream_versions
 
@@ -61,10 +61,10 @@ def test_peak_in_flight(name, virtual, peaks):
 def test_every_schedule_is_legal_and_as_theory_says(size, name):
     p, rounds, v = size
     m = p * rounds
-    v = v if name == "interleaved" else chunks(name)
+    v = max(v, 1 + (name in SPLIT)) if name in INTERLEAVED else chunks(name)
     rows = schedule(name, p, m, v)
     assert check(rows, homes(rows), m) == []
-    assert [len(row) for row in rows] == [(3 if name.startswith("zb") else 2) * m * v] * p
+    assert [len(row) for row in rows] == [(3 if name in SPLIT else 2) * m * v] * p
     assert peak_in_flight(rows) == [in_flight(name, p, m, s, v) for s in range(p)]
 
 
@@ -106,6 +106,8 @@ def test_homes():
 
 def test_aliases_and_spelling():
     assert schedule("PipeDream-Flush", 4, 8) == schedule("1F1B", 4, 8)
+    assert schedule("interleaved_zero_bubble", 4, 8, 2) == schedule("interleaved-zb", 4, 8, 2)
+    assert schedule("V_Half", 4, 8, 2) == schedule("v-half", 4, 8, 2)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,13 @@ def test_aliases_and_spelling():
         (("interleaved", 4, 8, 0), "0 virtual stages"),
         (("zb_v", 4, 8), "zb-v runs 2 stages per rank, but virtual_stages = 1"),
         (("zb-h1", 4, 8, 2), "zb-h1 runs one stage per rank, but virtual_stages = 2"),
+        (("v-half", 4, 8), "v-half runs 2 stages per rank, but virtual_stages = 1; use schedule interleaved, or virtual_stages: 2"),
+        (("v-min", 4, 8, 3), "v-min runs 2 stages per rank, but virtual_stages = 3; use schedule interleaved, or virtual_stages: 2"),
+        (
+            ("interleaved-zb", 4, 8),
+            "interleaved-zb needs at least 2 stages per rank, but virtual_stages = 1; use virtual_stages: 2 or more",
+        ),
+        (("interleaved-zb", 4, 9, 2), "9 in 2 groups leave 1; use 8 or 10 micro-batches"),
         (("dualpipe", 4, 8), "not supported yet"),
         (("pipedream-2bw", 4, 8), "not supported yet"),
         (("1f2b", 4, 8), "did you mean 1f1b?"),

@@ -170,7 +170,21 @@ def tensors():
     yield {"tensor": 2, "tensor_settings": {"overlap": "none"}}
 
 
-GRID = [*one_gpu(), *replicas(), *recomputations(), *pipelines(), *stages_in_a_v(), *tensors()]
+def split_backwards_of_two_chunks():
+    for schedule in ("v-half", "v-min", "interleaved-zb"):
+        chosen = {"schedule": schedule, "virtual_stages": 2}
+        common = {"model": "llama-2-7b", "pipeline": 4, "micro_batches": 8, "pipeline_settings": chosen}
+        yield common
+        yield common | {"recompute": FULL, "pipeline_settings": chosen | {"overlap_sends": False}}
+        yield common | {"backward": False}
+        yield common | {"micro_batch": 3, "last_micro_batch": 2, "pipeline": 3, "micro_batches": 3}
+        for strategy in ("ddp", "zero2", "fsdp"):
+            yield common | {"pipeline": 2, "data": 2, "data_settings": {"strategy": strategy}}
+        tied = {"model": "gpt2", "pipeline": 2, "micro_batches": 4, "pipeline_settings": chosen}
+        yield tied | {"runtime": {"profile": "megatron-core"}, "data": 2}
+
+
+GRID = [*one_gpu(), *replicas(), *recomputations(), *pipelines(), *stages_in_a_v(), *split_backwards_of_two_chunks(), *tensors()]
 
 
 def describe(case):

@@ -13,7 +13,7 @@ from jobs import job, layers, measured, stages
 
 from parsim.errors import DeadlockError, PlanError
 from parsim.model.stages import build_stages
-from parsim.parallel.schedules import Slot, peak_in_flight, schedule
+from parsim.parallel.schedules import SPLIT, Slot, peak_in_flight, schedule
 from parsim.parallel.settings import Recompute
 from parsim.program.check import check
 from parsim.program.text import from_text, to_text
@@ -50,12 +50,31 @@ def compute(run, rank):
         ("zb-h1", 1, (27, 15, 51, 55, 103, 13)),
         ("zb-h2", 1, (27, 16, 51, 55, 103, 13)),
         ("zb-v", 2, (25.5, 15, 49.5, 51.5, 99.5, 12.5)),
+        ("v-half", 2, (26.5, 17, 50.5, 56.5, 104.5, 12.5)),
+        ("v-min", 2, (29.5, 17.5, 53.5, 61.5, 109.5, 13.5)),
+        ("interleaved-zb", 2, (25.5, 13.5, 49.5, 51.5, 99.5, 12.5)),
+        ("interleaved-zb", 4, (24.75, 12.75, 48.75, 49.75, 97.75, 12.25)),
     ],
 )
 def test_makespans(name, v, expected):
     sizes = [(4, 8), (4, 4), (4, 16), (8, 16), (8, 32), (2, 4)]
-    times = ((1.0, 1.0, 1.0),) if name.startswith("zb") else ((1.0, 2.0),)
+    times = ((1.0, 1.0, 1.0),) if name in SPLIT else ((1.0, 2.0),)
     assert tuple(pipeline(name, p, m, v, rows=times).makespan for p, m in sizes) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "v", "times", "expected"),
+    [
+        ("v-half", 2, (1.0, 1.2, 0.8), 27.9),
+        ("v-half", 2, (1.0, 1.4, 0.6), 29.6),
+        ("v-min", 2, (1.0, 1.2, 0.8), 34.4),
+        ("v-min", 2, (1.0, 1.4, 0.6), 39.3),
+        ("interleaved-zb", 2, (1.0, 1.2, 0.8), 26.1),
+        ("interleaved-zb", 2, (1.0, 1.4, 0.6), 26.7),
+    ],
+)
+def test_makespans_where_passes_differ(name, v, times, expected):
+    assert pipeline(name, 4, 8, v, rows=(times,)).makespan == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(("name", "v", "expected"), [("zb-h1", 1, (28.2, 30, 33)), ("zb-h2", 1, (27.3, 27.75, 28.5))])

@@ -14,6 +14,7 @@ from test_ledger_laws import assert_balanced
 
 from parsim.model.catalogue import build_model
 from parsim.model.finetune import Finetune, finetuned
+from parsim.parallel.schedules import V_SHAPED
 from parsim.parallel.schedules.slot import Slot
 from parsim.parallel.settings import Offload, Recompute
 from parsim.program.check import check
@@ -51,6 +52,9 @@ SCHEDULES = {
     "zb-h1": {"schedule": "zb-h1"},
     "zb-h2": {"schedule": "zb-h2"},
     "zb-v": {"schedule": "zb-v", "virtual_stages": 2},
+    "v-half": {"schedule": "v-half", "virtual_stages": 2},
+    "v-min": {"schedule": "v-min", "virtual_stages": 2},
+    "interleaved-zb": {"schedule": "interleaved-zb", "virtual_stages": 2},
     "late weights": {"schedule": "custom", "slots": table(lambda m: [("I", 0), ("W", 2)])},
     "both kinds": {"schedule": "custom", "slots": table(lambda m: [("B", 0)] if m % 2 else [("I", 0), ("W", 0)])},
     "1f1b": {"schedule": "1f1b"},
@@ -92,9 +96,9 @@ def test_memory_is_balanced(recipe, strategy):
     for schedule, (accumulate, places, wires) in zip(cycle(SCHEDULES), turns, strict=False):
         chosen = {"strategy": strategy, "accumulate": accumulate} | ({"shard_size": 2} if strategy == "hsdp" else {})
         run = job(
-            small(RECIPES[recipe], tied=schedule != "zb-v"), finetune=RECIPES[recipe], pipeline=2, data=4, micro_batches=MICRO_BATCHES,
-            sequence_length=16, pipeline_settings=SCHEDULES[schedule], data_settings=chosen, wires=wires, one_per_stage=True,
-            runtime={"profile": "pytorch-2"}, **places,
+            small(RECIPES[recipe], tied=schedule not in V_SHAPED), finetune=RECIPES[recipe], pipeline=2, data=4,
+            micro_batches=MICRO_BATCHES, sequence_length=16, pipeline_settings=SCHEDULES[schedule], data_settings=chosen, wires=wires,
+            one_per_stage=True, runtime={"profile": "pytorch-2"}, **places,
         )  # fmt: skip
         assert_balanced(run)
         assert check(run.program) == []

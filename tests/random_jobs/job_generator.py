@@ -14,7 +14,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from parsim.parallel.schedules import schedule, to_text
+from parsim.parallel.schedules import INTERLEAVED, V_SHAPED, chunks, schedule, to_text
 from parsim.scenario.json_schema import schema
 
 Tree = dict[str, Any]
@@ -51,7 +51,7 @@ MACHINES: tuple[tuple[Any, int], ...] = (
 """a topology and its GPUs per node"""
 SINGLE = ("8x-rtx-4090-pcie", "8x-l40s-pcie", "4x-v100-pcie", "workstation-2x-rtx-3090", "single-a100", "4x v100-32gb", "mi300x-8")
 """machines without a network"""
-SCHEDULES = ("1f1b", "gpipe", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "own")
+SCHEDULES = ("1f1b", "gpipe", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zb", "own")
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "torch-data-parallel", "parameter-server")
 PROFILES = ("pytorch-2", "deepspeed", "megatron-core", "megatron-2021", "megatron-2022", "llm-foundry-2023")
 
@@ -220,9 +220,9 @@ class Draw:
         section["pipeline"] = {"size": stages, "schedule": name}
         if name == "pipedream":
             section["data"] = {"strategy": "ddp" if self.sizes["data"] * self.sizes["context"] > 1 else "none"}
-        if name in ("interleaved", "zb-v"):
-            virtual = 2 if name == "zb-v" else self.one_of((2, 3))
-            self.chunks, self.multiple = stages * virtual, stages if name == "interleaved" else 1
+        if name in (*INTERLEAVED, *V_SHAPED):
+            virtual = 2 if name in V_SHAPED else self.one_of((2, 3))
+            self.chunks, self.multiple = stages * virtual, stages if name in INTERLEAVED else 1
             section["pipeline"]["virtual_stages"] = virtual
         for key in ("overlap_sends", "scatter_sends"):
             if self.chance(0.2):
@@ -281,9 +281,9 @@ class Draw:
         if section.get("schedule") == "pipedream":
             steps += self.sizes["pipeline"]
         if section.get("schedule") == "own":
-            name = self.one_of(("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v"))
-            section["schedule"] = to_text(schedule(name, self.sizes["pipeline"], steps, 1 + (name == "zb-v")))
-            if name == "zb-v":
+            name = self.one_of(("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v", "v-half"))
+            section["schedule"] = to_text(schedule(name, self.sizes["pipeline"], steps, chunks(name)))
+            if name in V_SHAPED:
                 section["virtual_stages"] = 2
         if self.chance(0.6):
             training["gradient_accumulation"] = steps

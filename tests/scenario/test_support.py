@@ -17,7 +17,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "parallel.expert.size": (2,),
     "parallel.expert.imbalance": (1.5,),
     "parallel.expert.capacity_factor": (1.25,),
-    "parallel.pipeline.schedule": ("v-half", "V_Min", "dualpipe", "pipedream-2bw", "hanayo"),
+    "parallel.pipeline.schedule": ("DualPipeV", "Looped_BFS", "dualpipe", "pipedream-2bw", "hanayo"),
     "report.ranks": ([0, 1],),
     "cluster.nodes": ([{"use": "dgx-a100-80gb", "count": 2}],),
     "cluster.collectives.algorithm": ("collnet_direct", "collnet_chain"),

@@ -61,7 +61,8 @@ def unsplit():
     return {"schedule": "custom", "virtual_stages": 2, "slots": slots}
 
 
-ORDERS = {"zb-v": V, "head last": delayed(), "whole backwards": unsplit()}
+HALF, LEAST = ({"schedule": name, "virtual_stages": 2} for name in ("v-half", "v-min"))
+ORDERS = {"zb-v": V, "v-half": HALF, "v-min": LEAST, "head last": delayed(), "whole backwards": unsplit()}
 
 
 def peaks(found, rank=0):
@@ -173,14 +174,14 @@ def test_what_has_no_whole_gradient_of_both_is_refused(changes):
         run(data=2, **changes)
 
 
-@pytest.mark.parametrize("strategy", ["none", "ddp"])
-def test_a_scenario_of_megatron_takes_it_as_it_is(strategy):
+@pytest.mark.parametrize(("schedule", "strategy"), [("zb-v", "none"), ("zb-v", "ddp"), ("v-half", "ddp"), ("v-min", "none")])
+def test_a_scenario_of_megatron_takes_it_as_it_is(schedule, strategy):
     """Long steps too, which are answered from shorter ones: to what the whole step takes."""
     recipe = {
         "model": {"base": "gpt2", "hidden": 256, "heads": 8, "layers": 8, "vocabulary": VOCABULARY},
         "cluster": {"topology": "hgx-h100", "gpus": STAGES * (1 if strategy == "none" else 2)},
         "training": {"sequence_length": 512, "micro_batch": 1, "gradient_accumulation": 40, "precision": "bf16-fp32grad"},
-        "parallel": {"pipeline": {"size": STAGES, "schedule": "zb-v"}, "data": {"strategy": strategy}},
+        "parallel": {"pipeline": {"size": STAGES, "schedule": schedule}, "data": {"strategy": strategy}},
         "software": {"profile": "megatron-core"},
     }
     built = build(load(recipe))

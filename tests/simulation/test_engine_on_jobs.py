@@ -13,6 +13,7 @@ from reference_engine import Reference
 from parsim import simulate
 from parsim.errors import ParsimError
 from parsim.hardware.interconnect import Interconnect
+from parsim.parallel.schedules import V_SHAPED
 from parsim.program.folding import FoldedInterconnect
 from parsim.program.lowering import Lowering
 from parsim.run import execute, interference_of, step_of
@@ -30,7 +31,7 @@ def scenario(**parallel):
     chosen = dict(parallel)
     training = {"sequence_length": 512, "micro_batch": 1, "global_batch": 16, "precision": "bf16"} | chosen.pop("training", {})
     cluster = {"topology": "dgx-a100-80gb", "nodes": 2} | chosen.pop("cluster", {})
-    tied = chosen.get("pipeline", {}).get("schedule") != "zb-v"  # embedding and head are two chunks of one rank
+    tied = chosen.get("pipeline", {}).get("schedule") not in V_SHAPED  # embedding and head are two chunks of one rank
     return {
         "model": {"base": "gpt3-1.3b", "layers": 4, "tied_embeddings": tied},
         "training": training, "parallel": chosen, "cluster": cluster,
@@ -57,6 +58,8 @@ PIPELINES = [
     {"size": 2, "overlap_sends": False},
     {"size": 4, "schedule": "zb-h1"},
     {"size": 2, "schedule": "zb-v"},
+    {"size": 2, "schedule": "v-half"},
+    {"size": 2, "schedule": "interleaved-zb", "virtual_stages": 2},
 ]
 WAYS = st.fixed_dictionaries(
     {

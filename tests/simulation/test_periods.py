@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsim.parallel.schedules import NAMES, chunks, schedule
+from parsim.parallel.schedules import INTERLEAVED, NAMES, chunks, schedule
 from parsim.parallel.schedules.repetition import Repetition, repetitions, shorter
 from parsim.parallel.schedules.slot import Slot
 from parsim.program.program import COMPUTE, Lane, Program
@@ -35,8 +35,8 @@ def job(training=None, cluster=(), variability=None, **parallel):
 
 @given(st.sampled_from([name for name in NAMES if name not in ("gpipe", "pipedream")]), st.integers(1, 6), st.integers(0, 40), st.data())
 def test_periods_put_in_anywhere_make_the_longer_schedule(name, stages, more, data):
-    virtual = data.draw(st.integers(2, 3)) if name == "interleaved" else chunks(name)
-    group = stages if name == "interleaved" else 1
+    virtual = data.draw(st.integers(2, 3)) if name in INTERLEAVED else chunks(name)
+    group = stages if name in INTERLEAVED else 1
     micro_batches = (5 * stages + more) // group * group
     longer = micro_batches + group * data.draw(st.integers(1, 30))
     short, whole = (schedule(name, stages, count, virtual) for count in (micro_batches, longer))
@@ -81,6 +81,9 @@ def test_only_long_steps_are_worth_it():
         {"pipeline": {"size": 2, "schedule": "interleaved", "virtual_stages": 2}},
         {"pipeline": {"size": 4, "schedule": "zb-h1"}},
         {"pipeline": {"size": 4, "schedule": "zb-h2"}},
+        {"pipeline": {"size": 2, "schedule": "v-half"}},
+        {"pipeline": {"size": 2, "schedule": "v-min"}},
+        {"pipeline": {"size": 4, "schedule": "interleaved-zb", "virtual_stages": 2}},
     ],
     ids=str,
 )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from parsim.cli import execute
 from parsim.errors import PlanError
-from parsim.parallel.schedules import NAMES, Slot, schedule
+from parsim.parallel.schedules import NAMES, SPLIT, Slot, schedule
 from parsim.parallel.schedules.custom import read_table
 from parsim.simulation.engine import Engine
 from parsim.study.schedule import ScheduleDeadlockError, _Nobody, simulate, stage_times
@@ -43,6 +43,11 @@ MAKESPANS = {
     ("zb-h1", 1): [27, 15, 51, 55, 103, 13],
     ("zb-h2", 1): [27, None, 51, 55, 103, 13],
     ("zb-v", 1): [25.5, 15, 49.5, 51.5, 99.5, 12.5],
+    # the orders of github.com/sail-sg/zero-bubble-pipeline-parallelism (arXiv 2405.15362) and of torch.distributed.pipelining
+    ("v-half", 1): [26.5, 17, 50.5, 56.5, 104.5, 12.5],
+    ("v-min", 1): [29.5, 17.5, 53.5, 61.5, 109.5, 13.5],
+    ("interleaved-zb", 2): [25.5, 13.5, 49.5, 51.5, 99.5, 12.5],
+    ("interleaved-zb", 4): [24.75, 12.75, 48.75, 49.75, 97.75, 12.25],
 }
 PERIODS = {"pipedream": 3, "zb-h2": 3, "zb-v": 3}
 """per micro-batch, of schedules that do not fill and drain in every step (m >= 2p - 1)"""
@@ -74,6 +79,10 @@ def test_makespan_period_and_bubble(name, v, p, m, makespan):
         ("zb-h1", 1, 0.1111, [4, 4, 4, 4]),
         ("zb-h2", 1, 0.1111, [7, 7, 7, 7]),
         ("zb-v", 1, 0.0588, [4, 4, 4, 4]),
+        ("v-half", 1, 0.0943, [3, 3, 3, 3]),
+        ("v-min", 1, 0.1864, [2, 2, 2, 2]),
+        ("interleaved-zb", 2, 0.0588, [4, 4, 4, 4]),
+        ("interleaved-zb", 4, 0.0303, [4, 4, 4, 4]),
     ],
 )
 def test_bubble_and_in_flight_of_four_ranks_and_eight_micro_batches(name, v, fraction, in_flight):
@@ -82,9 +91,19 @@ def test_bubble_and_in_flight_of_four_ranks_and_eight_micro_batches(name, v, fra
     assert [rank.in_flight for rank in result.ranks] == in_flight
 
 
-@pytest.mark.parametrize(("name", "until_input"), [("zb-h1", [4, 3, 2, 1]), ("zb-h2", [7, 5, 3, 1]), ("1f1b", [4, 3, 2, 1])])
-def test_in_flight_until_the_input_gradient(name, until_input):
-    assert [rank.in_flight_until_input for rank in lab(name).ranks] == until_input
+@pytest.mark.parametrize(
+    ("name", "v", "until_input"),
+    [
+        ("zb-h1", 1, [4, 3, 2, 1]),
+        ("zb-h2", 1, [7, 5, 3, 1]),
+        ("1f1b", 1, [4, 3, 2, 1]),
+        ("v-half", 1, [3, 3, 3, 3]),
+        ("v-min", 1, [2, 2, 2, 2]),
+        ("interleaved-zb", 2, [4, 3.5, 3, 2.5]),
+    ],
+)
+def test_in_flight_until_the_input_gradient(name, v, until_input):
+    assert [rank.in_flight_until_input for rank in lab(name, v=v).ranks] == until_input
 
 
 @pytest.mark.parametrize(
@@ -95,6 +114,9 @@ def test_in_flight_until_the_input_gradient(name, until_input):
         ("interleaved", 2, [28.5, 27.5, 26.5, 25.5]),
         ("zb-h1", 1, [27, 27, 27, 27]),
         ("zb-h2", 1, [24, 25, 26, 27]),
+        ("v-half", 1, [26.5, 26, 26.5, 26.5]),
+        ("v-min", 1, [29.5, 29, 28.5, 28.5]),
+        ("interleaved-zb", 2, [25.5, 25.5, 25.5, 25.5]),
     ],
 )
 def test_ends_of_the_ranks(name, v, ends):
@@ -143,10 +165,16 @@ def test_blocking_messages_stand_in_both_ranks():
         ("F=1,I=1.2,W=0.8", "zb-h1", 28.2),
         ("F=1,I=1.4,W=0.6", "zb-h1", 29.4),
         ("F=1,I=0.8,W=1.2", "zb-h1", 27),
+        ("F=1,I=1.2,W=0.8", "v-half", 27.9),
+        ("F=1,I=1.4,W=0.6", "v-half", 29.6),
+        ("F=1,I=1.2,W=0.8", "v-min", 34.4),
+        ("F=1,I=1.4,W=0.6", "v-min", 39.3),
+        ("F=1,I=1.2,W=0.8", "interleaved-zb", 26.1),
+        ("F=1,I=1.4,W=0.6", "interleaved-zb", 26.7),
     ],
 )
 def test_other_times(passes, name, makespan):
-    assert lab(name, passes=passes).makespan == pytest.approx(makespan, rel=1e-12)
+    assert lab(name, v=2, passes=passes).makespan == pytest.approx(makespan, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +224,12 @@ def test_a_closed_form_is_what_the_engine_finds(size, name, f, i, w, c):
     """Wherever a formula is shown its conditions hold: simulation and literature agree."""
     p, rounds, v = size
     m = p * rounds
+    v = max(v, 2) if name == "interleaved-zb" else v
     result = lab(name, p, m, v, passes=f"F={f},I={i},W={w}", communication=str(c))
     closed = result.closed
     if closed is None:
-        assert c or name.startswith("zb")
+        assert c or name in SPLIT
+        assert c or f < w or i < w or name != "interleaved-zb"
         return
     if closed.makespan is not None:
         assert result.makespan == pytest.approx(closed.makespan, rel=1e-12)
@@ -216,6 +246,20 @@ def test_no_closed_form_where_its_conditions_do_not_hold():
     assert lab("interleaved", v=2, communication="0.5").closed is None
     assert lab("zb-h1", passes="F=1,I=0.8,W=1.2").closed is None
     assert lab("zb-h2", 4, 6).closed is None
+    assert lab("v-half").closed is None
+    assert lab("v-min").closed is None
+    assert lab("interleaved-zb", 4, 3, 2).closed is None
+    assert lab("interleaved-zb", v=2, passes="F=1,I=0.8,W=1.2").closed is None
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 8), st.integers(0, 24), st.integers(2, 4), seconds, seconds, seconds)
+def test_the_bubble_of_interleaved_zero_bubble_is_zb_h1s_divided_by_the_chunks(p, extra, v, w, f, i):
+    m = p + extra - (p + extra) % max(1, (p + extra) // p)  # equal groups, at times of more than p
+    result = lab("interleaved-zb", p, m, v, passes=f"F={w + f},I={w + i},W={w}")
+    assert result.period == pytest.approx(result.makespan, rel=1e-12)
+    assert result.makespan == pytest.approx(m * (3 * w + f + i) + (p - 1) / v * (w + f + i), rel=1e-12)
+    assert result.closed.makespan == pytest.approx(result.makespan, rel=1e-12)
 
 
 # -- the period -----------------------------------------------------------------------------------------------------
@@ -528,9 +572,12 @@ def test_times_that_are_none(options, message):
         ("1f2b -p 4 -m 8", "there is no schedule '1f2b'; did you mean 1f1b?"),
         (
             "dualpipe -p 4 -m 8",
-            "'dualpipe' is not supported yet; use one of naive, gpipe, 1f1b, pipedream, interleaved, zb-h1, zb-h2, zb-v, or",
+            "use one of naive, gpipe, 1f1b, pipedream, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, interleaved-zb, or the path",
         ),
         ("zb-h1 -p 4 -m 8 --times F=1,B=2", "zb-h1 splits its backwards"),
+        ("v-min -p 4 -m 8 --times F=1,B=2", "v-min splits its backwards"),
+        ("interleaved-zb -p 4 -m 8", "interleaved-zb needs at least 2 stages per rank, but virtual_stages = 1; use -v 2 or more"),
+        ("interleaved-zb -p 4 -m 9 -v 2", "9 in 2 groups leave 1; use 8 or 10 micro-batches, or schedule zb-h1"),
         ("nowhere.csv", "nowhere.csv  no such file; write naive"),
         ("own.py", "is Python: which function?"),
         (

@@ -214,7 +214,7 @@ SECTIONS = {
     "pipeline": st.fixed_dictionaries(
         {
             "size": st.sampled_from([1, 2, 4]),
-            "schedule": st.sampled_from(["1f1b", "gpipe", "interleaved", "naive", "pipedream", "zb-h1", "zb-h2"]),
+            "schedule": st.sampled_from(["1f1b", "gpipe", "interleaved", "naive", "pipedream", "zb-h1", "zb-h2", "interleaved-zb"]),
             "virtual_stages": st.sampled_from([1, 1, 2]),
             "overlap_sends": st.booleans(),
         }

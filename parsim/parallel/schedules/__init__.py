@@ -13,12 +13,13 @@ from parsim.errors import Finding, PlanError
 from parsim.limits import MOST_PASSES, beyond
 from parsim.parallel.schedules.check import check, deadlock
 from parsim.parallel.schedules.classic import gpipe, interleaved, naive, one_f_one_b, pipedream
+from parsim.parallel.schedules.controllable_memory import v_half, v_min
 from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS, Schedule, Slot, SlotKind, to_text
-from parsim.parallel.schedules.zero_bubble import zb_h1, zb_h2, zb_v
+from parsim.parallel.schedules.zero_bubble import interleaved_zb, zb_h1, zb_h2, zb_v
 
 __all__ = [
-    "ALIASES", "CUSTOM", "LATER", "NAMES", "Schedule", "Slot", "SlotKind", "check", "chunks", "deadlock", "homes", "peak_in_flight",
-    "schedule", "stays", "to_text",
+    "ALIASES", "CUSTOM", "INTERLEAVED", "LATER", "NAMES", "SPLIT", "V_SHAPED", "Schedule", "Slot", "SlotKind", "check", "chunks",
+    "deadlock", "grows", "homes", "peak_in_flight", "schedule", "stays", "to_text",
 ]  # fmt: skip
 
 _PATH = "parallel.pipeline.schedule"
@@ -31,19 +32,27 @@ _BUILDERS: dict[str, Callable[[int, int], Schedule]] = {
     "zb-h1": zb_h1,
     "zb-h2": zb_h2,
     "zb-v": zb_v,
+    "v-half": v_half,
+    "v-min": v_min,
 }
+_INTERLEAVED: dict[str, Callable[[int, int, int], Schedule]] = {"interleaved": interleaved, "interleaved-zb": interleaved_zb}
 CUSTOM = "custom"
 """a schedule of the user's own (`parsim.parallel.schedules.custom`)"""
 
-NAMES = ("naive", "gpipe", "1f1b", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v")
+NAMES = ("naive", "gpipe", "1f1b", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zb")
 """the schedules that `schedule` can make"""
+INTERLEAVED = tuple(_INTERLEAVED)
+"""those that take any number of chunks per rank"""
+V_SHAPED = ("zb-v", "v-half", "v-min")
+"""those with two chunks per rank in the shape of a V"""
+SPLIT = ("zb-h1", "zb-h2", *V_SHAPED, "interleaved-zb")
+"""those whose backward is split into I and W"""
 
-ALIASES = {"pipedream-flush": "1f1b", "dapple": "1f1b", "interleaved-1f1b": "interleaved"}
+ALIASES = {
+    "pipedream-flush": "1f1b", "dapple": "1f1b", "interleaved-1f1b": "interleaved", "interleaved-zero-bubble": "interleaved-zb",
+}  # fmt: skip
 """other names of schedules"""
-LATER = (
-    "pipedream-2bw", "v-half", "v-min", "interleaved-zero-bubble", "dualpipe", "dualpipev", "chimera", "hanayo",
-    "looped-bfs",
-)  # fmt: skip
+LATER = ("pipedream-2bw", "dualpipe", "dualpipev", "chimera", "hanayo", "looped-bfs")
 """schedules that are known and not supported yet"""
 
 
@@ -51,7 +60,7 @@ def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1
     """The schedule called `name` for p ranks, m micro-batches and v model chunks per rank.
 
     Raises `PlanError` for a name that is unknown or not supported yet, and where a schedule's own rule is broken
-    (interleaved m % p = 0, pipedream m >= p, v > 1 only interleaved, v = 2 for zb-v).
+    (interleaved m % p = 0, interleaved-zb m % floor(m/p) = 0 and v > 1, pipedream m >= p, v > 1 else only in a V, where v = 2).
 
     >>> print(to_text(schedule("1f1b", stages=2, micro_batches=3)))
     F0.0 F0.1 B0.0 F0.2 B0.1 B0.2
@@ -69,8 +78,12 @@ def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1
     path = max(sizes, key=lambda size: size[2])[0]
     if many := beyond(micro_batches * stages * virtual_stages, MOST_PASSES, "forward passes", path, arithmetic):
         raise PlanError(many)
-    if name == "interleaved":
-        return interleaved(stages, micro_batches, virtual_stages)
+    if name == "interleaved-zb" and virtual_stages == 1:
+        message = f"{name} needs at least 2 stages per rank, but virtual_stages = 1"
+        suggestion = "use virtual_stages: 2 or more, or schedule zb-h1, which is the same with one"
+        raise PlanError(Finding(message, "parallel.pipeline.virtual_stages", virtual_stages, suggestion))
+    if name in _INTERLEAVED:
+        return _INTERLEAVED[name](stages, micro_batches, virtual_stages)
     if virtual_stages != (least := chunks(name)):
         runs = "one stage" if least == 1 else f"{least} stages"
         message = f"{name} runs {runs} per rank, but virtual_stages = {virtual_stages}"
@@ -85,7 +98,16 @@ def chunks(name: str) -> int:
     >>> chunks("1f1b"), chunks("zb-v")
     (1, 2)
     """
-    return 2 if name == "zb-v" else 1
+    return 2 if name in V_SHAPED else 1
+
+
+def grows(name: str, stages: int, micro_batches: int) -> bool:
+    """Whether a schedule is a longer one of those with fewer micro-batches, as many modulo p: in groups of the same size, if any.
+
+    >>> grows("1f1b", 4, 9), grows("interleaved-zb", 4, 12), grows("interleaved-zb", 4, 10)
+    (True, True, False)
+    """
+    return name != "interleaved-zb" or micro_batches % stages == 0
 
 
 def homes(rows: Schedule) -> tuple[int, ...]:

@@ -79,18 +79,25 @@ def interleaved(stages: int, micro_batches: int, virtual_stages: int) -> Schedul
         )
     if virtual_stages == 1:
         return one_f_one_b(stages, micro_batches)
-    return tuple(_rank(rank, stages, micro_batches, virtual_stages) for rank in range(stages))
+    return tuple(
+        alternate(
+            *in_rounds(rank, stages, micro_batches, virtual_stages, stages, SlotKind.FULL_BACKWARD),
+            warm_up=2 * (stages - rank - 1) + (virtual_stages - 1) * stages,
+        )
+        for rank in range(stages)
+    )
 
 
-def _rank(rank: int, stages: int, micro_batches: int, chunks: int) -> tuple[Slot, ...]:
+def in_rounds(rank: int, stages: int, micro_batches: int, chunks: int, group: int, backward: SlotKind) -> tuple[list[Slot], list[Slot]]:
+    """Forwards and backwards of one rank, `group` micro-batches at a time through all chunks; backwards through the last chunk first."""
     forwards, backwards = [], []
     for step in range(micro_batches * chunks):
-        group, within = divmod(step, stages * chunks)
-        chunk, offset = divmod(within, stages)
-        micro_batch = group * stages + offset
+        before, within = divmod(step, group * chunks)
+        chunk, offset = divmod(within, group)
+        micro_batch = before * group + offset
         forwards.append(Slot(SlotKind.FORWARD, chunk * stages + rank, micro_batch))
-        backwards.append(Slot(SlotKind.FULL_BACKWARD, (chunks - 1 - chunk) * stages + rank, micro_batch))
-    return alternate(forwards, backwards, warm_up=2 * (stages - rank - 1) + (chunks - 1) * stages)
+        backwards.append(Slot(backward, (chunks - 1 - chunk) * stages + rank, micro_batch))
+    return forwards, backwards
 
 
 def endless(rank: int, stages: int) -> Iterator[Slot]:

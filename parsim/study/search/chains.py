@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 
-from parsim.parallel.schedules import Schedule, Slot, schedule
+from parsim.parallel.schedules import Schedule, Slot, grows, schedule
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS, GRADIENTS_OF_WEIGHTS
 from parsim.program.host import LANE as LAUNCH
 from parsim.program.pass_builder import Item
@@ -158,9 +158,9 @@ ENOUGH = 3
 def short(name: str, stages: int, micro_batches: int, virtual: int) -> Schedule:
     """The schedule with fewer micro-batches, as many modulo p: the same rules, and rows that begin as the whole schedule's do.
 
-    Raises `PlanError` where the rules of the schedule refuse that many micro-batches.
+    The whole schedule where it does not grow so. Raises `PlanError` where the rules of the schedule refuse that many micro-batches.
     """
-    least = ENOUGH * stages + micro_batches % stages
+    least = ENOUGH * stages + micro_batches % stages if grows(name, stages, micro_batches) else micro_batches
     return _known(name, stages, min(micro_batches, least), virtual)
 
 
