@@ -138,11 +138,11 @@ def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtua
     """Most (chunk, micro-batch) pairs whose activations rank `stage` holds; interleaved counts chunks of 1/v of a rank.
 
     GPipe m; naive 1; 1F1B and PipeDream min(m, p - s); interleaved min(m v, 2 (p - s - 1) + (v - 1) p + 1)
-    (arXiv 2104.04473 and Megatron-LM's warm-up rule); until their weight gradients are made, ZB-H1 min(m, p), ZB-H2
-    min(m, 2 p - 1) and ZB-V min(2 m, m + s + 1, 2 p) chunks of half a rank (arXiv 2401.10241), V-Half min(2 m, m + s + 1, p + 2; p + 1 for odd p)
-    and V-Min, for m >= p, 2 ceil(p/3) + 2, less 2 where p = 1 mod 3, less 1 on rank 0 where p = 2 mod 3 (what the orders of
-    arXiv 2405.15362 come to), interleaved zero bubble min(m v, (v - 1) m/r + p) with r = max(1, floor(m/p)) rounds. Raises `KeyError` for
-    other schedules, and for V-Min with m < p.
+    (arXiv 2104.04473 and Megatron-LM's warm-up rule). Until their weight gradients are made: ZB-H1 min(m, p), ZB-H2 min(m, 2 p - 1) and
+    ZB-V min(2 m, m + s + 1, 2 p) chunks of half a rank (arXiv 2401.10241); interleaved zero bubble min(m v, (v - 1) m/r + p) with
+    r = max(1, floor(m/p)) rounds. What the orders of arXiv 2405.15362 come to, in halves too: V-Half min(2 m, m + s + 1, p + 2), where an
+    odd p has p + 1; V-Min 2 ceil(p/3) + 2 for m >= p, less 2 if p = 1 mod 3, less 1 on rank 0 if p = 2 mod 3. Raises `KeyError` for other
+    schedules, and for V-Min with m < p.
 
     >>> [in_flight("interleaved", 4, 8, s, 2) for s in range(4)]
     [11, 9, 7, 5]

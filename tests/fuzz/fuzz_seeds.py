@@ -416,6 +416,7 @@ COMMANDS = tuple(
         ("mfu", "gpt2", "--gpu", "h100-sxm-80gb", "--step-time", "1.5s", "--global-batch", "64", "--seq", "1024"),
         ("schedule", "1f1b", "-p", "4", "-m", "8", "--times", "F=1,I=1,W=1", "--comm", "0.5", "--activation", "1GiB"),
         ("schedule", "interleaved", "zb-h1", "-p", "4", "-m", "8", "-v", "2", "--sends", "blocking", "--stage-times", "1,1,2,1"),
+        ("schedule", "v-half", "v-min", "interleaved-zb", "-p", "4", "-m", "8", "-v", "2,4", "--times", "F=1,I=1.2,W=0.8"),
         ("topology", "show", "dgx-a100-80gb", "--nodes", "2"),
         ("topology", "show", "4x v100-32gb"),
         ("list", "models"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim.errors import PlanError
-from parsim.parallel.schedules import NAMES, chunks, schedule
+from parsim.parallel.schedules import INTERLEAVED, NAMES, SPLIT, chunks, schedule
 from parsim.program.program import Collective, Effect, Lane, Program, Tensor
 from parsim.program.text import HEADER, from_text, grid, ranges, to_text
 from parsim.program.unit_times import unit_program
@@ -79,10 +79,8 @@ def test_text_both_ways(program):
 
 @given(st.sampled_from(NAMES), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.booleans())
 def test_a_program_read_back_runs_the_same(name, p, rounds, v, overlap):
-    rows = schedule(name, p, p * rounds, v if name == "interleaved" else chunks(name))
-    program = unit_program(
-        rows, 1 / 3, 0.7, weight=0.3 if name.startswith("zb") else None, latency=0.1, overlap_sends=overlap, activation=7
-    )
+    rows = schedule(name, p, p * rounds, max(v, 1 + (name in SPLIT)) if name in INTERLEAVED else chunks(name))
+    program = unit_program(rows, 1 / 3, 0.7, weight=0.3 if name in SPLIT else None, latency=0.1, overlap_sends=overlap, activation=7)
     first, second = (Engine(each, NoWire()).run() for each in (program, from_text(to_text(program))))
     assert list(first.start) == list(second.start)
     assert list(first.end) == list(second.end)

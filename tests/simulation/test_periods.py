@@ -83,7 +83,7 @@ def test_only_long_steps_are_worth_it():
         {"pipeline": {"size": 4, "schedule": "zb-h2"}},
         {"pipeline": {"size": 2, "schedule": "v-half"}},
         {"pipeline": {"size": 2, "schedule": "v-min"}},
-        {"pipeline": {"size": 4, "schedule": "interleaved-zb", "virtual_stages": 2}},
+        {"pipeline": {"size": 2, "schedule": "interleaved-zb", "virtual_stages": 2}},
     ],
     ids=str,
 )
