@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 
 import parsim
+from parsim.parallel.schedules import V_SHAPED
+from parsim.run import step_of
+from parsim.scenario.build import build
+from parsim.scenario.load import load
+from parsim.study.sweep.prover import bounds_of
 from parsim.study.sweep.space import Space
 from parsim.study.sweep.study_file import definition_of
 
@@ -95,3 +100,16 @@ def test_what_was_simulated_before_is_not_asked_again(tmp_path: Path, monkeypatc
     monkeypatch.setattr("parsim.study.sweep.prover.step_of", lambda *_: pytest.fail("simulated again"))
     again = parsim.sweep("gpt2-ddp-4x-a100", *WORDS, top=2, out=tmp_path)
     assert [entry.key for entry in again.entries[:2]] == [entry.key for entry in whole.entries[:2]]
+
+
+def test_nothing_is_proved_of_stages_in_a_v() -> None:
+    """Bounds take every boundary between stages for a message; in the middle of a V there is none."""
+    base = load("gpt2-ddp-4x-a100", "parallel.pipeline.size=4", "parallel.data.strategy=none", "model.tied_embeddings=false")
+    schedules: list[dict[str, Any]] = [{"parallel.pipeline.schedule": name} for name in V_SHAPED]
+    assert bounds_of(base, schedules) == [None] * len(V_SHAPED)
+    interleaved: dict[str, Any] = {"parallel.pipeline.schedule": "interleaved-zb", "parallel.pipeline.virtual_stages": 3}
+    (least,) = bounds_of(base, [interleaved])
+    assert least is not None
+    found = step_of(build(base.with_overrides(*(f"{key}={value}" for key, value in interleaved.items()))))
+    assert 0 < least.step_time <= found.step_time * (1 + 1e-9)
+    assert least.step_time >= 0.9 * found.step_time
