@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from parsim import simulate
 from parsim.report import Report
 from parsim.report.estimate import Confidence
+from parsim.report.quantities import seconds
 from parsim.scenario.build import build
 from parsim.scenario.confidence import APART, Features, KnownRun, band, confidence_of, features, known_runs, weights
 from parsim.scenario.load import load
@@ -114,7 +115,7 @@ def test_a_report_carries_its_band():
     document = report.document()["confidence"]
     low, high = document["step_time_s"]
     assert low < high
-    assert f"{low:.3g}"[:3] in report.verdict
+    assert f"(80 %: {seconds(low)} to {seconds(high)}" in report.verdict
     assert len(document["nearest"]) == 5
     assert document["rows"] > 0
 
