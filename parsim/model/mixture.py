@@ -1,7 +1,8 @@
 """A mixture of experts as operators: router, dispatch, grouped products, combine (Switch 2101.03961, MegaBlocks 2211.15841).
 
-No token is dropped. Expert parallelism of size `Workload.expert` leaves every rank its share of the experts and as many
-token copies as it sends; the all-to-alls stand before `Dispatch`'s and `Combine`'s outputs.
+No token is dropped. Under expert parallelism (`Workload.exchanges_tokens`) a rank has its share of the experts. It sends the copies of its
+tokens to the ranks of their experts and gets as many back; the messages stand between the kernels of `Dispatch` and `Combine`:
+`parsim.parallel.experts`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.elementwise import Activation, GatedActivation, ResidualAdd, SharedGate
 from parsim.model.linear import Linear, product_casts, saved_input
-from parsim.model.model import Layer, Operator, Parameter, Save, Split, Work, Workload, dispatched, shard
+from parsim.model.model import Layer, Operator, Parameter, Save, Split, Work, Workload, dispatched, expert_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +76,41 @@ class Router(Layer):
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """Buffers of one way of the token copies of a layer between one rank and the ranks of their experts."""
+
+    sent: int
+    """copies of the rank's own tokens [B]"""
+    received: int
+    """copies that its experts work on, gathered over the ranks that share an expert's width [B]"""
+    sorting: tuple[Memory, ...]
+    """what orders the latter by expert, or back by rank"""
+
+    @classmethod
+    def of(cls, at: Workload, hidden: int, top_k: int, experts: int) -> Exchange:
+        """The exchange of a layer of `experts` experts."""
+        sent = at.local_tokens * top_k * hidden * at.element
+        received = dispatched(at, top_k) * hidden * at.element
+        return cls(sent, received, (Memory(2 * received),) if experts > at.expert else ())
+
+    @property
+    def buffers(self) -> int:
+        """What lives beside the ordered copies: those that are sent and, where they are ordered, those that arrived [B]."""
+        return self.sent + self.received * len(self.sorting)
+
+
+@dataclass(frozen=True, slots=True)
 class Dispatch(Layer):
     """Copies tokens into the order of their experts; `inputs` is (tokens, router's output).
 
     A fused kernel keeps the order (8 B per copy); transformers' ``grouped_mm_experts_forward`` three index tensors: of
-    the tokens, of their weights, and of the way back.
+    the tokens, of their weights, and of the way back. Under expert parallelism what arrives, ordered by the rank that sent it, is
+    ordered by expert where a rank has several (Megatron-LM: token_dispatcher.py, sort_chunks_by_idxs).
     """
 
     hidden: int
     top_k: int
+    experts: int
     split: Split = "replicated"
     selective: str = ""
 
@@ -91,9 +118,17 @@ class Dispatch(Layer):
         """A gather forward, a sum of the copies backward."""
         copies, source = dispatched(at, self.top_k), at.local_tokens * self.hidden * at.element
         output = copies * self.hidden * at.element
-        kernel = Memory(2 * output)
         saves = (Save(f"{self.name}.order", (8 if at.library else 24) * copies),)
-        return Work((kernel,), (kernel,), (), output, (source, -1), saves)
+        if not at.exchanges_tokens:
+            kernel = Memory(2 * output)
+            return Work((kernel,), (kernel,), (), output, (source, -1), saves)
+        exchange = Exchange.of(at, self.hidden, self.top_k, self.experts)
+        return Work(
+            (Memory(2 * exchange.sent), *exchange.sorting),
+            (*exchange.sorting, Memory(2 * exchange.sent)),
+            (), output, (source, -1), saves,
+            forward_temporary=exchange.buffers, backward_temporary=exchange.buffers,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +167,8 @@ class GroupedLinear(Layer):
         local = -(-self.experts // at.expert)
         copies = dispatched(at, self.top_k)
         m = -(-copies // local)
-        n = shard(self.out_features, at) if self.split == "column" else self.out_features
-        k = shard(self.in_features, at) if self.split == "row" else self.in_features
+        n = expert_shard(self.out_features, at) if self.split == "column" else self.out_features
+        k = expert_shard(self.in_features, at) if self.split == "row" else self.in_features
         operand = 1 if at.dtype == "fp8" else at.element
         casts = product_casts(at, (copies * k, copies * k), (copies * n, copies * n), local * n * k, trains=self.trainable)
         weight: tuple[Kernel, ...] = ()
@@ -159,10 +194,13 @@ class Combine(Layer):
     """The weighted sum of each token's expert outputs; `inputs` is (expert outputs, router's output), both kept.
 
     Unfused, the weights are kept a second time, in the order of the experts (transformers' ``grouped_mm_experts_forward``).
+    Under expert parallelism the weights have travelled with the tokens and are applied inside the experts, so that what comes back is
+    only summed and not kept (Megatron-LM: experts.py, permuted_probs).
     """
 
     hidden: int
     top_k: int
+    experts: int
     split: Split = "replicated"
     selective: str = ""
 
@@ -170,6 +208,15 @@ class Combine(Layer):
         """A scatter with weights both ways."""
         source = dispatched(at, self.top_k) * self.hidden * at.element
         output, choice = at.local_tokens * self.hidden * at.element, at.local_tokens * self.top_k
+        if at.exchanges_tokens:
+            exchange = Exchange.of(at, self.hidden, self.top_k, self.experts)
+            moved = Memory(exchange.sent + output)
+            return Work(
+                (*exchange.sorting, moved),
+                (moved, *exchange.sorting),
+                (), output, (source, 4 * choice), (Save(self.inputs[1], 12 * choice),),
+                forward_temporary=exchange.buffers, backward_temporary=exchange.buffers,
+            )  # fmt: skip
         saves: tuple[Save, ...] = (Save(self.inputs[0], source), Save(self.inputs[1], 12 * choice))
         if not at.library:
             saves += (Save(f"{self.name}.weights", 4 * dispatched(at, self.top_k)),)
@@ -214,7 +261,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
             tensor("router"), (source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32, renormalise,
             parameter_names[0],
         ),
-        Dispatch(tensor("dispatch"), (source, tensor("choice")), tensor("copies"), hidden, top_k),
+        Dispatch(tensor("dispatch"), (source, tensor("choice")), tensor("copies"), hidden, top_k, experts),
         GroupedLinear(
             tensor("experts_up"), (tensor("copies"),), tensor("up"), hidden, factor * width, experts, top_k, "column",
             parameter_names[1], selective="mlp",
@@ -223,7 +270,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
         GroupedLinear(
             tensor("experts_down"), (tensor("product"),), tensor("down"), width, hidden, experts, top_k, "row", parameter_names[2]
         ),
-        Combine(tensor("combine"), (tensor("down"), tensor("choice")), mixed, hidden, top_k),
+        Combine(tensor("combine"), (tensor("down"), tensor("choice")), mixed, hidden, top_k, experts),
     ]  # fmt: skip
     if not shared_width:
         return tuple(operators)

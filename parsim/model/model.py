@@ -76,12 +76,24 @@ class Workload:
     """expert-parallel size: experts held by one rank = experts / expert"""
     expert_imbalance: float = 1.0
     """tokens of the busiest expert rank over the mean"""
+    expert_tensor: int = 0
+    """ranks that share the width of every expert; 0: as many as `tensor`"""
     backward: bool = True
     """False: nothing is saved for backward"""
     context: int = 1
     """context-parallel size (c): ranks that share the tokens of a sample"""
     context_method: str = "ring"
     """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
+
+    @property
+    def expert_width(self) -> int:
+        """Ranks that share the width of every expert (etp)."""
+        return self.expert_tensor or self.tensor
+
+    @property
+    def exchanges_tokens(self) -> bool:
+        """Tokens travel to the ranks of their experts, which are not those that share a layer's other products."""
+        return self.expert > 1 or self.expert_width != self.tensor
 
     @property
     def casts(self) -> Quantisation | None:
@@ -149,6 +161,12 @@ class Parameter:
         if self.split is None or tensor == 1:
             return self.count
         return self.count // self.shape[self.split] * -(-self.shape[self.split] // tensor)
+
+    def rank_count(self, at: Workload) -> int:
+        """Elements on one rank: of experts, those that it holds."""
+        if not self.expert:
+            return self.local_count(at.tensor)
+        return self.local_count(at.expert_width) // self.shape[0] * -(-self.shape[0] // at.expert)
 
 
 class Save(NamedTuple):
@@ -300,6 +318,11 @@ def shard(width: int, at: Workload) -> int:
     return -(-width // at.tensor)
 
 
+def expert_shard(width: int, at: Workload) -> int:
+    """A sharded dimension of an expert on one rank, rounded up."""
+    return -(-width // at.expert_width)
+
+
 def rows(at: Workload, split: Split = "replicated", per_sample: bool = False, copies: int = 0) -> int:
     """Rows of a tensor: tokens, of which a replicated operator holds 1/t under sequence parallelism; samples for
     pooled tensors; `copies` per token behind a mixture-of-experts router, the busiest expert rank counted.
@@ -312,13 +335,15 @@ def rows(at: Workload, split: Split = "replicated", per_sample: bool = False, co
 
 
 def dispatched(at: Workload, top_k: int) -> int:
-    """Token copies that the experts of one rank receive; dispatch evens out over expert ranks up to the imbalance."""
-    return round(at.tokens * top_k * at.expert_imbalance)
+    """Token copies that the experts of one rank work on: ranks that share an expert's width gather theirs; even up to the imbalance."""
+    return round(at.tokens * at.expert_width / at.tensor * top_k * at.expert_imbalance)
 
 
 def elements(at: Workload, width: int, split: Split = "replicated", per_sample: bool = False, copies: int = 0) -> int:
     """Elements of an activation tensor of `width` features on one rank."""
-    return rows(at, split, per_sample, copies) * (width if split == "replicated" else shard(width, at))
+    if split != "replicated":
+        width = expert_shard(width, at) if copies else shard(width, at)
+    return rows(at, split, per_sample, copies) * width
 
 
 def kept(at: Workload, work: Work, named: tuple[str, ...]) -> Work:

@@ -19,7 +19,7 @@ def weight_casts(block: Block, at: Workload) -> tuple[Kernel, ...]:
 def _matrices(operator: Operator, at: Workload) -> tuple[int, ...]:
     """Elements of the matrices that an operator multiplies by, on one rank."""
     if isinstance(operator, GroupedLinear):
-        return tuple(p.local_count(at.tensor) // at.expert for p in operator.parameters() if p.expert and len(p.shape) == 3)
+        return tuple(p.rank_count(at) for p in operator.parameters() if p.expert and len(p.shape) == 3)
     if isinstance(operator, Linear):
         return tuple(p.local_count(at.tensor) for p in Linear.parameters(operator) if len(p.shape) == 2)
     return ()

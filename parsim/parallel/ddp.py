@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 
 from parsim.kernel import Memory
 from parsim.parallel.buckets import DDP_BUCKET, DDP_FIRST_BUCKET, Bucket, BucketArrivals, ddp_buckets, megatron_buckets
-from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.replicated import LANE, Replicated, gradient_names
 
@@ -59,7 +58,8 @@ class DistributedDataParallel(Replicated):
         names = super().resident(at)
         if self.training.backward:
             element = self.training.precision.gradients
-            names += [at.tensor(f"bucket {b.index}", b.count * element, "gradients" if self._view else "buffers") for b in self.buckets]
+            category = "gradients" if self._view else "buffers"
+            names += [at.tensor(self._name(bucket), bucket.count * element, category) for bucket in self.buckets]
         return names
 
     @property
@@ -71,7 +71,7 @@ class DistributedDataParallel(Replicated):
         """Buffers follow rank 0, all in one broadcast; not inside no_sync."""
         size = sum(w.count * (w.parameter.element or 4) for w in self.weights if w.parameter.buffer)
         if size and self.size > 1 and not backward and (at.first or self.data.accumulate == "every"):
-            at.collective("broadcast", DATA, size, "buffers", lane=LANE, blocking=True)
+            at.collective("broadcast", self.group, size, "buffers", lane=LANE, blocking=True)
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:
         if self._view:
@@ -95,7 +95,7 @@ class DistributedDataParallel(Replicated):
         if not self._view:
             at.compute("", "compute", (Memory(2.0 * bucket.count * precision.gradients),))
         self._average(bucket.count, at)
-        return at.collective("all_reduce", DATA, bucket.count * precision.reduce, f"bucket {bucket.index}", lane=LANE)
+        return at.collective("all_reduce", self.group, bucket.count * precision.reduce, self._name(bucket), lane=LANE)
 
     def finish_gradients(self, at: Emitter) -> None:
         """Without overlap all buckets go now; the step waits for the last."""

@@ -6,6 +6,7 @@ A collective names its group, and everybody who has to know its members asks her
 group      members
 =========  ========================================================================================
 an axis    the ranks that differ along it only; data: along all axes that replicate the parameters
+expert     the ranks over which the experts of a layer are spread
 shard      equal parts of data, consecutive ranks: together they hold one copy of the model states
 replica    the ranks that stand at the same place in each shard group
 model      the ranks of one copy of the parameters: they differ along the axes that split them
@@ -13,6 +14,10 @@ world      all ranks
 tied-A-B   the same place on pipeline ranks A and B, which both hold a parameter (Megatron: embedding)
 offload    the rank and its own host
 =========  ========================================================================================
+
+Experts lie on a grid of their own over the ranks of a pipeline stage: etp ranks share the width of an expert, ep of these parts hold
+all experts, and the edp copies of them are the groups expert-tensor, expert and expert-data (Megatron-LM: parallel_state.py,
+expert_decoder_rank_generator). Neighbours along the first are consecutive, then along the second; context parallelism is not told apart.
 
 The axes may be laid out in any order (`parallel.order`). A group of a part of an axis, or of parts of several axes together, is a
 row in `Groups.table`: its axes, and which of the ranks along them meet.
@@ -39,11 +44,17 @@ REPLICATING = (CONTEXT, DATA)
 OPERATOR_AXES = (TENSOR, CONTEXT)
 """Axes whose ranks share the operators of a layer, and so meet between them."""
 
-TIMED = (TENSOR, CONTEXT, "expert", PIPELINE, DATA)
+EXPERT, EXPERT_TENSOR, EXPERT_DATA = "expert", "expert-tensor", "expert-data"
+OPERATOR_GROUPS = (*OPERATOR_AXES, EXPERT, EXPERT_TENSOR)
+"""Groups whose collectives stand between the operators of a layer."""
+
+TIMED = (TENSOR, CONTEXT, EXPERT, PIPELINE, DATA)
 """Axes whose communication a report tells apart, in its order."""
 
 SHARD, REPLICA, MODEL, WORLD = "shard", "replica", "model", "world"
 _TIED = "tied-"
+_STAGE = (TENSOR, *REPLICATING)
+"""axes of the ranks of one pipeline stage"""
 
 OFFLOAD = "offload"
 """Copies over the host's links, and the optimizer's step in host memory: transfers of one rank with its own host."""
@@ -165,6 +176,25 @@ class Groups:
     mesh: Mesh
     shard_size: int
     """ranks that hold one copy of the model states together"""
+    expert: tuple[int, int, int] = (0, 0, 0)
+    """ranks over which experts are spread (ep), ranks that share the width of one (etp), copies of an expert (edp); 0: all hold all"""
+
+    @property
+    def _experts(self) -> Mapping[str, ProcessGroups]:
+        """The groups along the axes of the experts' grid, where there is one."""
+        ep, etp, edp = self.expert
+        if ep * etp * edp != self.mesh.ranks // self.mesh.size(PIPELINE):
+            return {}
+        grid = Mesh((EXPERT_TENSOR, EXPERT, EXPERT_DATA), (etp, ep, edp))
+
+        def along(axis: str) -> tuple[Ranks, ...]:
+            return tuple(grid.group(first, axis) for first in grid.at(**{axis: 0}))
+
+        return {
+            EXPERT_DATA: ProcessGroups(_STAGE, DATA, along(EXPERT_DATA)),
+            EXPERT: ProcessGroups(_STAGE, EXPERT, along(EXPERT)),
+            EXPERT_TENSOR: ProcessGroups(_STAGE, EXPERT, along(EXPERT_TENSOR)),
+        }
 
     @cached_property
     def table(self) -> Mapping[str, ProcessGroups]:
@@ -182,6 +212,7 @@ class Groups:
             MODEL: ProcessGroups(splitting, whole),
             WORLD: ProcessGroups(AXES, DATA if replicas > 1 else whole),
             OFFLOAD: ProcessGroups((), OFFLOAD),
+            **self._experts,
         }
 
     def kind(self, name: str) -> ProcessGroups:

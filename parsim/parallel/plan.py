@@ -18,9 +18,10 @@ from parsim.model.mixture import Router
 from parsim.model.model import Block, Model, Parameter, Workload
 from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.ddp import DistributedDataParallel
+from parsim.parallel.experts import ExpertParallelHooks, SeveralStrategies, expert_mesh
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
-from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
-from parsim.parallel.hooks import OperatorHooks, Unit, Weight
+from parsim.parallel.groups import CONTEXT, DATA, EXPERT_DATA, TENSOR, Groups, Mesh
+from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.schedules import Schedule, SlotKind, homes, schedule
@@ -97,7 +98,8 @@ class Plan:
     @cached_property
     def groups(self) -> Groups:
         """The process groups of this plan's collectives, by name."""
-        return Groups(self.mesh, min(self.shard_size, self.replicas))
+        expert = expert_mesh(self.parallelism.expert, self.mesh) if self.parallelism.exchanges_tokens else (0, 0, 0)
+        return Groups(self.mesh, min(self.shard_size, self.replicas), expert)
 
     @property
     def asynchronous(self) -> bool:
@@ -126,6 +128,8 @@ class Plan:
             made.append(TensorParallelHooks(self.timed(partial), self.parallelism.tensor, gradient, split=split))
         if self.mesh.size(CONTEXT) > 1:
             made.append(ContextParallelHooks(self.timed(partial)))
+        if self.parallelism.exchanges_tokens:
+            made.append(ExpertParallelHooks(self.timed(partial)))
         return made
 
     def role(self, rank: int) -> str:
@@ -205,7 +209,7 @@ class Plan:
 
     def local_count(self, parameter: Parameter) -> int:
         """Elements of a parameter on each of the ranks that it is split over."""
-        return parameter.local_count(self.mesh.size(TENSOR))
+        return parameter.rank_count(self.workload)
 
     def _shared(self, pipeline_rank: int) -> set[str]:
         """Parameters that another block of the same pipeline rank uses too."""
@@ -259,10 +263,22 @@ class Plan:
         root = Unit(ROOT, outer, tuple(w for b in outer for w in by_block[b]))
         return (root, *units) if root.weights else tuple(units)
 
-    def sharding(self, chunk: Chunk, role: str) -> Replicated:
-        """The data-parallel strategy of a chunk, with its own buckets and state."""
-        size = self.replicas
-        common = (self.weights(chunk), self.training, self.parallelism.data, self.runtime, size)
+    def sharding(self, chunk: Chunk, role: str) -> Sharding:
+        """The data-parallel strategy of a chunk, with its own buckets and state; spread experts have one of their own."""
+        weights = self.weights(chunk)
+        if not self.parallelism.exchanges_tokens:
+            return self._strategy(chunk, role, weights, self.replicas)
+        experts = tuple(weight for weight in weights if weight.parameter.expert)
+        others = tuple(weight for weight in weights if not weight.parameter.expert)
+        copies = expert_mesh(self.parallelism.expert, self.mesh)[2]
+        strategies = [self._strategy(chunk, role, others, self.replicas)]
+        if experts:
+            strategies.append(self._strategy(chunk, role, experts, copies, group=EXPERT_DATA, label="experts' "))
+        return SeveralStrategies(tuple(strategies))
+
+    def _strategy(self, chunk: Chunk, role: str, weights: tuple[Weight, ...], size: int, group: str = DATA, label: str = "") -> Replicated:
+        """How `size` ranks keep these weights of a chunk."""
+        common = (weights, self.training, self.parallelism.data, self.runtime, size)
         strategy = self.parallelism.data.strategy
         alone = size == 1 or strategy == "none"
         if self.parallelism.data.custom is not None and not alone:
@@ -272,11 +288,11 @@ class Plan:
                 return FullyShardedDataParallel(*common, units=tuple(u for u in self.units(chunk) if u.weights))
             return ZeroOptimizer(*common, stage=1 if strategy == "zero1" else 2)
         if alone and not self.runtime.megatron:
-            return Replicated(*common)
+            return Replicated(*common, group=group, label=label)
         if alone or strategy == "ddp":
-            return DistributedDataParallel(*common)
+            return DistributedDataParallel(*common, group=group, label=label)
         if strategy in ("zero1", "zero2"):
-            return ZeroOptimizer(*common, stage=int(strategy[-1]))
+            return ZeroOptimizer(*common, stage=int(strategy[-1]), group=group, label=label)
         if strategy == "zero3" and self.runtime.lists_weights:
             return ListedZero3(*common, units=tuple(u for u in self.units(chunk) if u.weights))
         if strategy in SHARDED:
@@ -353,6 +369,9 @@ def plan(
         tensor=parallelism.tensor.size,
         sequence_parallel=parallelism.tensor.sequence_parallel,
         gathers_again=runtime.gathers_again,
+        expert=parallelism.expert.size,
+        expert_tensor=parallelism.expert.tensor,
+        expert_imbalance=parallelism.expert.imbalance,
         element=training.precision.activations,
         dtype=training.precision.matmul,
         kept=training.precision.keep,

@@ -10,6 +10,7 @@ from parsim.model.kept_products import MATMULS
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Model
 from parsim.parallel.context import context_findings
+from parsim.parallel.experts import expert_findings
 from parsim.parallel.groups import Groups, Mesh
 from parsim.parallel.offload import offload_findings
 from parsim.parallel.schedules import V_SHAPED
@@ -46,6 +47,7 @@ def findings_of(
     findings += tensor_findings(model, training, parallelism)
     findings += placement_findings(parallelism, Groups(mesh, mesh.replicas), gpus, machine.node_of)
     findings += context_findings(model, training, parallelism)
+    findings += expert_findings(model, training, parallelism, mesh)
     findings += _uneven_findings(model, training, parallelism)
     findings += offload_findings(training, parallelism, runtime)
     findings += _product_findings(model, training, parallelism)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from parsim.kernel import Memory
+from parsim.parallel.buckets import Bucket
 from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Sharding, Unit, Weight
 from parsim.parallel.offload import host_buffers, host_gradient, place, step_on_host
@@ -39,6 +40,10 @@ class Replicated(Sharding):
     runtime: Runtime
     size: int = 1
     """data-parallel size N"""
+    group: str = field(default=DATA, kw_only=True)
+    """ranks with the same weights"""
+    label: str = field(default="", kw_only=True)
+    """what the names of its own tensors and collectives begin with, where a rank has several strategies"""
     steps: bool = True
     """this rank holds optimizer state and steps (False on the workers of DataParallel)"""
     _trainable: tuple[Weight, ...] = field(init=False)
@@ -137,6 +142,9 @@ class Replicated(Sharding):
     def _offloaded(self) -> bool:
         """The optimizer and the gradients are off the device."""
         return self.training.offload.optimizer != "none"
+
+    def _name(self, bucket: Bucket) -> str:
+        return f"{self.label}bucket {bucket.index}"
 
     def _gradient(self, weight: Weight, at: Emitter) -> str:
         return at.tensor(gradient_names(weight.name)[0], weight.count * self.training.precision.gradients, "gradients")
@@ -239,7 +247,7 @@ class Replicated(Sharding):
             at.compute("optimizer", "optimizer", (), allocates=self._states(at))
         state_bytes = self._state_bytes()
         temporary = step_temporary(optimizer, precision, count, largest)
-        name = [at.tensor("optimizer.temporary", temporary, "temporaries")] if temporary else []
+        name = [at.tensor(f"{self.label}optimizer.temporary", temporary, "temporaries")] if temporary else []
         wide = self._widen(count, at) if count and precision.gradients < precision.master and not self.masters_only else []
         kernels = step_kernels(optimizer, precision, count, state_bytes, tensors, masters_only=self.masters_only)
         at.compute("optimizer", "optimizer", kernels, allocates=name, frees=[*name, *wide])
@@ -256,7 +264,7 @@ class Replicated(Sharding):
         return wide
 
     def _wide(self, count: int, at: Emitter) -> str:
-        return at.tensor("optimizer.gradients", self.training.precision.master * count, "temporaries")
+        return at.tensor(f"{self.label}optimizer.gradients", self.training.precision.master * count, "temporaries")
 
     def _state_bytes(self) -> int:
         return sum(state.bytes for _, state in self._state_list())

@@ -178,6 +178,17 @@ class PipelineParallel:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertParallel:
+    """The `parallel.expert` section."""
+
+    size: int = 1
+    tensor: int = 0
+    """ranks that share the width of every expert; 0: as many as `tensor.size`"""
+    imbalance: float = 1.0
+    """tokens of the busiest rank over the mean"""
+
+
+@dataclass(frozen=True, slots=True)
 class CustomStrategy:
     """A data-parallel strategy that the user wrote."""
 
@@ -221,6 +232,7 @@ class Parallelism:
     order: tuple[str, ...] = AXES
     tensor: TensorParallel = field(default_factory=TensorParallel)
     context: ContextParallel = field(default_factory=ContextParallel)
+    expert: ExpertParallel = field(default_factory=ExpertParallel)
     pipeline: PipelineParallel = field(default_factory=PipelineParallel)
     data: DataParallel = field(default_factory=DataParallel)
 
@@ -228,6 +240,11 @@ class Parallelism:
     def sizes(self) -> dict[str, int]:
         """Axis -> ranks along it."""
         return {TENSOR: self.tensor.size, CONTEXT: self.context.size, DATA: self.data.size, PIPELINE: self.pipeline.size}
+
+    @property
+    def exchanges_tokens(self) -> bool:
+        """Experts lie on a grid of ranks of their own."""
+        return self.expert.size > 1 or self.expert.tensor not in (0, self.tensor.size)
 
 
 @dataclass(frozen=True, slots=True)

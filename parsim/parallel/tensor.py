@@ -65,9 +65,24 @@ class TensorParallelHooks(SilentHooks):
         element = casts.sent(backward=side == "output") if casts is not None and quantised else 0.0
         return round(self.workload.tokens * _features(operator, side) * element) if element else self._size(operator, side)
 
+    def _enters(self, operator: Operator) -> bool:
+        """Reads the full hidden state and writes a shard: column-parallel linear or experts, vocabulary-parallel head."""
+        return isinstance(operator, self._sharded) and operator.split in ("column", "vocab")
+
+    def _leaves(self, operator: Operator) -> bool:
+        """Writes partial sums of the full hidden state: row-parallel linear or experts, vocabulary-sharded embedding."""
+        if isinstance(operator, Embedding):
+            return operator.split == "vocab"
+        return isinstance(operator, self._sharded) and operator.split == "row"
+
+    @property
+    def _sharded(self) -> tuple[type[Linear], ...] | tuple[type[Linear], type[GroupedLinear]]:
+        """Products that tensor ranks share; experts on a grid of their own are `ExpertParallelHooks`' business."""
+        return (Linear,) if self.workload.exchanges_tokens else (Linear, GroupedLinear)
+
     def _regathers(self, operator: Operator) -> bool:
         """The weight's gradient needs tokens that were not kept."""
-        return _enters(operator) and _trains(operator) and (self.workload.gathers_again or not isinstance(operator, Linear))
+        return self._enters(operator) and _trains(operator) and (self.workload.gathers_again or not isinstance(operator, Linear))
 
     def _agree(self, operator: Operator, at: Emitter) -> None:
         """The ranks that quantise a tensor with one scale agree on it (Transformer Engine: set_quantizer_amax_reduction_group)."""
@@ -91,7 +106,7 @@ class TensorParallelHooks(SilentHooks):
 
     def before_forward(self, operator: Operator, at: Emitter) -> None:
         """Sequence parallel: gather the tokens a column-parallel operator reads."""
-        if not (self.workload.sequence_parallel and _enters(operator)):
+        if not (self.workload.sequence_parallel and self._enters(operator)):
             return
         self._agree(operator, at)
         if not self.products.covers(operator, phase="forward"):
@@ -102,7 +117,7 @@ class TensorParallelHooks(SilentHooks):
         if isinstance(operator, Loss) and operator.split == "vocab":
             for what in ("max", "target logit", "sum"):
                 at.collective("all_reduce", TENSOR, 4 * self.workload.tokens, f"loss {what}", blocking=True)
-        elif _leaves(operator) and not self.products.covers(operator, phase="forward"):
+        elif self._leaves(operator) and not self.products.covers(operator, phase="forward"):
             kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
             at.collective(kind, TENSOR, self._size(operator, "output"), operator.name, blocking=True)
 
@@ -110,7 +125,7 @@ class TensorParallelHooks(SilentHooks):
         """Sequence parallel: gather a row's output gradient; start gathering a column's saved input for its W."""
         if not self.workload.sequence_parallel:
             return
-        if _leaves(operator) and operator.split == "row":
+        if self._leaves(operator) and operator.split == "row":
             self._agree(operator, at)
             if not self.products.covers(operator, phase="input"):
                 at.collective("all_gather", TENSOR, self._gathered(operator, "output"), f"{operator.name} grad", blocking=True)
@@ -122,7 +137,7 @@ class TensorParallelHooks(SilentHooks):
 
     def after_input(self, operator: Operator, at: Emitter) -> None:
         """Sum a column's partial input gradients, beside its weight gradient unless overlap is none."""
-        if _enters(operator):
+        if self._enters(operator):
             saved = self.pending[:]
             self.pending.clear()
             kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
@@ -137,14 +152,14 @@ class TensorParallelHooks(SilentHooks):
 
     def before_weight(self, operator: Operator, at: Emitter) -> None:
         """Embedding under sequence parallelism: gather the output gradient before the scatter-add."""
-        if self.workload.sequence_parallel and _leaves(operator) and operator.split == "vocab":
+        if self.workload.sequence_parallel and self._leaves(operator) and operator.split == "vocab":
             at.collective("all_gather", TENSOR, self._size(operator, "output"), f"{operator.name} grad", blocking=True)
         elif self.workload.sequence_parallel and self.split and self._regathers(operator):
             at.collective("all_gather", TENSOR, self._gathered(operator, "input"), f"{operator.name} saved input", blocking=True)
 
     def after_weight(self, operator: Operator, at: Emitter) -> None:
         """The compute that follows needs the summed input gradient."""
-        if _enters(operator):
+        if self._enters(operator):
             at.wait(*self.pending)
             self.pending.clear()
 
@@ -161,21 +176,9 @@ class TensorParallelHooks(SilentHooks):
             at.collective("all_reduce", TENSOR, size, name, blocking=True)
 
 
-def _enters(operator: Operator) -> bool:
-    """Reads the full hidden state and writes a shard: column-parallel linear or experts, vocabulary-parallel head."""
-    return isinstance(operator, Linear | GroupedLinear) and operator.split in ("column", "vocab")
-
-
 def _trains(operator: Operator) -> bool:
     """Has a weight gradient, beside which its collectives may run."""
     return any(parameter.trainable for parameter in operator.parameters())
-
-
-def _leaves(operator: Operator) -> bool:
-    """Writes partial sums of the full hidden state: row-parallel linear or experts, vocabulary-sharded embedding."""
-    if isinstance(operator, Embedding):
-        return operator.split == "vocab"
-    return isinstance(operator, Linear | GroupedLinear) and operator.split == "row"
 
 
 def _features(operator: Operator, side: str) -> int:

@@ -22,7 +22,6 @@ from typing import ClassVar
 from parsim.kernel import Memory
 from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, BucketArrivals, element_buckets, megatron_buckets
 from parsim.parallel.copies import REDUCTIONS, bucket_copies
-from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, wait_for_gradients
 from parsim.parallel.optimizer import State
@@ -73,15 +72,15 @@ class ZeroOptimizer(Replicated):
         precision = self.training.precision
         if self.runtime.megatron:
             share = self.count if self.stage == 1 else self.shard
-            names.append(at.tensor("gradient buffer", share * precision.gradients, "gradients"))
+            names.append(at.tensor(f"{self.label}gradient buffer", share * precision.gradients, "gradients"))
         elif self.data.overlap_reduce or self.stage == 2:
             largest = max((bucket.count for bucket in self.buckets), default=0)
             copies = 2 if self.data.overlap_reduce else 1
-            names += [at.tensor(f"reduce bucket {i}", largest * precision.reduce, "buffers") for i in range(copies)]
+            names += [at.tensor(f"{self.label}reduce bucket {i}", largest * precision.reduce, "buffers") for i in range(copies)]
         return names + self._host(at, self.shard, self.count)
 
     def _state_list(self) -> list[tuple[Weight, State]]:
-        return self._flat_states("flat shard", self._trainable, 0)
+        return self._flat_states(f"{self.label}flat shard", self._trainable, 0)
 
     @property
     def _keeps_fresh(self) -> bool:
@@ -96,7 +95,7 @@ class ZeroOptimizer(Replicated):
 
     def _gradient_shard(self, at: Emitter) -> str:
         size = 0 if self.runtime.megatron else self.shard * self.training.precision.gradients
-        return at.tensor("gradient shard", size, "gradients")
+        return at.tensor(f"{self.label}gradient shard", size, "gradients")
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -153,18 +152,18 @@ class ZeroOptimizer(Replicated):
         share = -(-bucket.count // self.size)
         element = self.training.precision.gradients
         if self._offloaded:
-            allocates = [at.tensor(f"bucket {bucket.index}.share", share * element, "gradients", per_micro_batch=True)]
+            allocates = [at.tensor(f"{self._name(bucket)}.share", share * element, "gradients", per_micro_batch=True)]
         else:
             allocates = [self._gradient_shard(at)] if self.stage == 2 and at.first and bucket.index == 0 else []
         frees = []
         if self.stage == 1 and not self.runtime.megatron and not self.data.overlap_reduce:
             # "Overlap and contiguous grads are meaningless in stage 1 and are ignored" (runtime/engine.py): a bucket is joined now
-            frees = [at.tensor(f"bucket {bucket.index}.joined", bucket.count * self.training.precision.reduce, "buffers")]
+            frees = [at.tensor(f"{self._name(bucket)}.joined", bucket.count * self.training.precision.reduce, "buffers")]
         handle = at.collective(
             "reduce_scatter",
-            DATA,
+            self.group,
             bucket.count * self.training.precision.reduce,
-            f"bucket {bucket.index}",
+            self._name(bucket),
             lane=LANE,
             blocking=not self.data.overlap_reduce,
             after=self._pack(bucket, at),
@@ -173,7 +172,7 @@ class ZeroOptimizer(Replicated):
         )
         if self._offloaded:
             adds = self.stage == 2 and not at.first
-            gradients_out(at, self.training, share, f"bucket {bucket.index} grads", handle, adds=adds, frees=allocates)
+            gradients_out(at, self.training, share, f"{self._name(bucket)} grads", handle, adds=adds, frees=allocates)
         if self.stage == 2 and not at.first:
             at.compute("", "compute", (Memory(3.0 * share * element),))
         return handle
@@ -185,7 +184,7 @@ class ZeroOptimizer(Replicated):
             return None
         kernels = bucket_copies(self.training.precision, bucket.count, copied=self.stage == 2)
         if self.data.overlap_reduce:
-            return [at.beside(f"copy bucket {bucket.index} in", kernels, stream=REDUCTIONS)]
+            return [at.beside(f"copy {self._name(bucket)} in", kernels, stream=REDUCTIONS)]
         at.compute("", "compute", kernels)
         return None
 
@@ -230,7 +229,7 @@ class ZeroOptimizer(Replicated):
                 covered += weight.count
             at.compute("", "optimizer", (), frees=[self._gradient(weight, at) for weight in self._trainable[len(own) :]])
             self._let_go = {weight.name for weight in self._trainable}
-        flat = at.tensor("optimizer.joined gradients", self.training.precision.gradients * count, "temporaries")
+        flat = at.tensor(f"{self.label}optimizer.joined gradients", self.training.precision.gradients * count, "temporaries")
         at.compute("", "optimizer", (), allocates=[flat])
         wide = super()._widen(count, at)
         at.compute("", "optimizer", (), frees=[flat, *own])
@@ -245,4 +244,4 @@ class ZeroOptimizer(Replicated):
 
     def _gather(self, bucket: Bucket, at: Emitter, after: Sequence[int] | None = None) -> int:
         size = bucket.count * self.training.precision.parameters
-        return at.collective("all_gather", DATA, size, f"weights bucket {bucket.index}", lane=LANE, after=after)
+        return at.collective("all_gather", self.group, size, f"weights {self._name(bucket)}", lane=LANE, after=after)

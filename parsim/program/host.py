@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.tape import Tape
-from parsim.parallel.groups import OPERATOR_AXES
+from parsim.parallel.groups import OPERATOR_GROUPS
 from parsim.parallel.hooks import START
 from parsim.parallel.settings import Host
 from parsim.program.pass_builder import Item, PassBuilder
@@ -95,7 +95,7 @@ class LaunchFloor:
             return
         handle, first = self._begun
         self.at.mark()
-        collectives = sum(item.collective is not None and item.collective[1] in OPERATOR_AXES for item in self.at.items[first:])
+        collectives = sum(item.collective is not None and item.collective[1] in OPERATOR_GROUPS for item in self.at.items[first:])
         seconds = self._floor.seconds + collectives * self.host.per_collective
         if self.host.blocking:
             self.at.idle(_NAME, "launch", seconds)

@@ -60,7 +60,7 @@ class StagePasses(PipelineRank):
         clips = training.optimizer.clip_gradients and not self.plan.asynchronous
         if training.step and training.backward and clips and self._trains():
             at.label("gradient norm", "optimizer")
-            everyone = WORLD if self.plan.shares_gradients else MODEL
+            everyone = WORLD if self.plan.shares_gradients or self.plan.workload.exchanges_tokens else MODEL
             at.collective("all_reduce", everyone, 4, "gradient norm", lane=self._last_lane, blocking=True)
             _extend(items, at.finish())
         asked = [(stage, sharding.step) for stage, sharding in self.sharding.items()]

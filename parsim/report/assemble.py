@@ -34,10 +34,17 @@ def ranks_of(run: Run, hardware: Hardware) -> Ranks:
     return Ranks(
         total=mesh.ranks,
         **{axis: mesh.size(axis) for axis in AXES},
+        **_expert_ranks(run),
         micro_batches=run.micro_batches,
         nodes=len(used),
         idle_gpus=hardware.installed_gpus - mesh.ranks,
     )
+
+
+def _expert_ranks(run: Run) -> dict[str, int]:
+    """Sizes of the grid of experts, where they are spread over ranks."""
+    ep, etp, edp = run.plan.groups.expert
+    return {"expert": ep, "expert_tensor": etp, "expert_data": edp} if ep else {}
 
 
 def classes_of(run: Run) -> tuple[RankClass, ...]:

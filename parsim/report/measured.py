@@ -78,6 +78,11 @@ class Ranks:
     data: int = 1
     pipeline: int = 1
     expert: int = 1
+    """ranks over which the experts of a layer are spread"""
+    expert_tensor: int = 1
+    """ranks that share the width of every expert, where experts are spread"""
+    expert_data: int = 1
+    """ranks with the same experts, where experts are spread"""
     micro_batches: int = 1
     nodes: int = 1
     idle_gpus: int = 0

@@ -33,7 +33,7 @@ VALIDATED_ROWS, VALIDATED_ERROR = 5, 0.10
 """rows of one family with the same GPU, type of products and kind of strategy, and their mean error, from which a scenario is validated"""
 _WORDS = {
     "data": "replicated states", "sharded": "sharded states", "model": "tensor or pipeline parallelism",
-    "both": "sharded states and tensor or pipeline parallelism", "own": "a strategy of one's own",
+    "both": "sharded states and tensor or pipeline parallelism", "own": "a strategy of one's own", "expert": "expert parallelism",
 }  # fmt: skip
 
 
@@ -102,6 +102,8 @@ def features(built: Built) -> Features:
         strategy = "sharded"
     if split.data.custom is not None:
         strategy = "own"
+    elif split.exchanges_tokens:
+        strategy = "expert"
     elif split.tensor.size > 1 or split.pipeline.size > 1:
         strategy = "both" if strategy == "sharded" else "model"
     device = built.cluster.device(built.gpus[0])
@@ -217,8 +219,8 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
 
 
 def _status(wanted: Features, runs: Sequence[KnownRun], stood: bool) -> str:
-    """Nobody has published runs of a strategy of the user's own."""
-    if wanted.strategy == "own":
+    """Nobody has published runs of a strategy of the user's own, and none with expert parallelism is among those that are known."""
+    if wanted.strategy in ("own", "expert"):
         return "unvalidated"
     return "validated" if stood else "interpolated" if any(run.features.gpu == wanted.gpu for run in runs) else "unvalidated"
 

@@ -130,9 +130,11 @@ class ExpertSection(Section):
     """Expert parallelism: divides tensor x context x data, adds no ranks."""
 
     size: Annotated[int, Whole(1, LARGEST)] = 1
-    """ranks over which the experts of a layer are spread"""
+    """ranks over which the experts of a layer are spread (ep)"""
+    tensor: Annotated[Any, Whole(1, LARGEST, ("auto",))] = "auto"
+    """ranks that share the width of every expert (etp); auto = as many as tensor.size"""
     imbalance: Annotated[float, Number(1.0, 1000.0)] = 1.0
-    """tokens of the busiest rank over the mean"""
+    """tokens of the busiest rank over the mean, in every layer"""
     capacity_factor: Annotated[float | None, Number(0.0, 1000.0, above=True, optional=True)] = None
     """tokens beyond this multiple of the mean are dropped"""
 

@@ -18,6 +18,7 @@ from parsim.parallel.settings import (
     ContextParallel,
     CustomStrategy,
     DataParallel,
+    ExpertParallel,
     Offload,
     Overlap,
     Parallelism,
@@ -25,7 +26,7 @@ from parsim.parallel.settings import (
     TensorParallel,
 )
 from parsim.scenario import files
-from parsim.scenario.parallel import DataSection, ParallelSection, PipelineSection, TensorSection
+from parsim.scenario.parallel import DataSection, ExpertSection, ParallelSection, PipelineSection, TensorSection
 from parsim.scenario.references import folder, is_table, python_file, schedule_file
 from parsim.scenario.software import Assumption, Profile
 from parsim.scenario.trust import SCHEDULE, STRATEGY, code_file, refusal
@@ -51,6 +52,7 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         order=section.order,
         tensor=_tensor(section.tensor),
         context=ContextParallel(section.context.size, cast(Literal["ring", "all-gather", "ulysses"], section.context.method)),
+        expert=_expert(section.expert),
         pipeline=_pipeline(section.pipeline, scenario),
         data=_data(section.data, size),
     )
@@ -252,6 +254,10 @@ def _rows(section: PipelineSection, found: tuple[Path, str] | None, micro_batche
     if not function:
         raise PlanError(Finding(f"{path.name} is Python: which function?", SCHEDULE, section.schedule, f"write {section.schedule}:NAME"))
     return from_function(load_function(f"{path}{function}"), section.size, micro_batches, section.virtual_stages).one_by_one()
+
+
+def _expert(section: ExpertSection) -> ExpertParallel:
+    return ExpertParallel(section.size, 0 if section.tensor == "auto" else section.tensor, section.imbalance)
 
 
 def _pipeline(section: PipelineSection, scenario: Scenario) -> PipelineParallel:

@@ -47,8 +47,6 @@ def _known_schedule(value: Any) -> bool:
 _LATER_PROFILES = ("pytorch-compile",)
 
 LIMITS: tuple[Limit, ...] = (
-    Limit("parallel.expert.size", _only(1), "expert parallelism", "use expert.size 1: every rank holds all experts"),
-    Limit("parallel.expert.imbalance", _only(1.0), "expert imbalance"),
     Limit("parallel.expert.capacity_factor", _empty, "expert capacity"),
     Limit("parallel.pipeline.schedule", _known_schedule, "this schedule", f"use {', '.join(NAMES)}, or give the order in a schedule file"),
     Limit(

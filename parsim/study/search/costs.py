@@ -15,6 +15,7 @@ from parsim.kernel import Kernel
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.groups import DATA, MODEL, OFFLOAD, SHARD, TENSOR, WORLD
+from parsim.parallel.hooks import Sharding
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import LANE, Replicated
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
@@ -250,9 +251,13 @@ def _from(items: list[Item], place: int) -> list[Item]:
     return behind
 
 
-def _gradients(sharding: Replicated) -> int:
+def _gradients(sharding: Sharding) -> int:
     """Gradients that are tensors of their own and stay until the step [B]."""
-    if sharding.training.offload.optimizer != "none" or isinstance(sharding, FullyShardedDataParallel):
+    if (
+        not isinstance(sharding, Replicated)
+        or sharding.training.offload.optimizer != "none"
+        or isinstance(sharding, FullyShardedDataParallel)
+    ):
         return 0
     if isinstance(sharding, DistributedDataParallel) and (sharding.data.bucket_view or sharding.runtime.megatron):
         return 0
@@ -263,7 +268,7 @@ def _gradients(sharding: Replicated) -> int:
     return sum(rounded(w.count * sharding.training.precision.gradients) for w in sharding.trainable)
 
 
-def _unsharded(sharding: Replicated) -> int:
+def _unsharded(sharding: Sharding) -> int:
     """FSDP without synchronisation: the first backward writes whole gradients, the last one reduces them [B]."""
     if type(sharding) is not FullyShardedDataParallel or not sharding.training.backward or sharding.training.finetune is not None:
         return 0
@@ -272,7 +277,7 @@ def _unsharded(sharding: Replicated) -> int:
     return sum(rounded(unit.count * sharding.training.precision.gradients) for unit in sharding.units)
 
 
-def _gathered(sharding: Replicated) -> tuple[int, int]:
+def _gathered(sharding: Sharding) -> tuple[int, int]:
     """Weights of the root unit, which stay whole from a forward to its backward, and of the smallest other unit [B]."""
     if type(sharding) is not FullyShardedDataParallel or sharding.training.finetune is not None:
         return 0, 0
@@ -281,8 +286,10 @@ def _gathered(sharding: Replicated) -> tuple[int, int]:
     return sizes.pop(ROOT, 0), min(sizes.values(), default=0)
 
 
-def _gradient_shards(sharding: Replicated) -> int:
+def _gradient_shards(sharding: Sharding) -> int:
     """Reduced shares that are there when the optimizer steps, and not before the first backward [B]."""
+    if not isinstance(sharding, Replicated):
+        return 0
     element = sharding.training.precision.gradients
     if sharding.training.offload.optimizer != "none" or sharding.training.finetune is not None:
         return 0
@@ -293,10 +300,10 @@ def _gradient_shards(sharding: Replicated) -> int:
     return 0
 
 
-def _reduction(sharding: Replicated, price: Callable[[str, str, int], float], backward: bool) -> Reduction:
+def _reduction(sharding: Sharding, price: Callable[[str, str, int], float], backward: bool) -> Reduction:
     """The collectives that a chunk's backward puts into the gradients' queue, in the order of the queue."""
     nothing = Reduction(-inf, -inf, 0.0)
-    if sharding.size == 1 or not backward or sharding.training.offload.parameters != "none":
+    if not isinstance(sharding, Replicated) or sharding.size == 1 or not backward or sharding.training.offload.parameters != "none":
         return nothing
     if type(sharding) is FullyShardedDataParallel:
         return _sharded(sharding, price)

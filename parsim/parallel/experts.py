@@ -1,0 +1,227 @@
+"""Expert parallelism: the experts of a layer are spread over ranks, and tokens travel to them and back (GShard, 2006.16668).
+
+Megatron-LM's all-to-all dispatcher (megatron/core/transformer/moe/token_dispatcher.py), per layer and micro-batch, with T tokens on a
+rank (1/t of the micro-batch's under sequence parallelism), k experts per token, ep ranks that hold all experts together and etp that
+share the width of each:
+
+=========================  ====================================================================================
+where                      what
+=========================  ====================================================================================
+dispatch                   permute, all-to-all of T k h over ep and of the weights (fp32), all-gather over etp, sort
+combine                    sort back, reduce-scatter over etp, all-to-all of T k h over ep, sum
+their backward             the same of the gradients, in the opposite direction
+step                       gradients of experts are reduced, and their states sharded, over the edp copies of them
+=========================  ====================================================================================
+
+Ranks that compute meanwhile wait: nothing overlaps the exchanges. With an imbalance the exchange takes as long as that of the busiest rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from parsim.errors import Finding
+from parsim.model.mixture import Combine, Dispatch, GroupedLinear
+from parsim.model.model import Model, Operator, Workload, dispatched
+from parsim.model.tape import Step
+from parsim.parallel.groups import EXPERT, EXPERT_TENSOR, PIPELINE, REPLICATING, TENSOR, Mesh
+from parsim.parallel.hooks import Emitter, Sharding, SilentHooks, Unit, Weight
+from parsim.parallel.replicated import Replicated
+from parsim.parallel.settings import ExpertParallel, Parallelism, Training
+
+_SIZE, _TENSOR = "parallel.expert.size", "parallel.expert.tensor"
+_STRATEGIES = ("none", "ddp", "zero1", "zero2")
+_WEIGHT = 4
+"""bytes of a router's weight on the wire"""
+
+
+@dataclass
+class ExpertParallelHooks(SilentHooks):
+    """Runs dispatch and combine of one rank, with the messages between their kernels."""
+
+    workload: Workload
+
+    def runs(self, operator: Operator) -> bool:
+        """Whether tokens travel inside the operator."""
+        return isinstance(operator, Dispatch | Combine)
+
+    def run(self, step: Step, kind: str, at: Emitter, allocates: Sequence[str], frees: Sequence[str]) -> None:
+        """A forward, recompute or input step of dispatch or combine: towards the experts, or back from them."""
+        operator = step.operator
+        if not isinstance(operator, Dispatch | Combine):
+            message = f"{operator.name} exchanges no tokens"
+            raise TypeError(message)
+        leaves = isinstance(operator, Dispatch) == (step.phase != "input")
+        place = 1 if leaves else len(step.kernels) - 1
+        at.compute("", kind, step.kernels[:place], allocates=allocates)
+        if leaves:
+            self._all_to_all(operator, at)
+            self._over_width("all_gather", operator, at)
+        else:
+            self._over_width("reduce_scatter", operator, at)
+            self._all_to_all(operator, at)
+        at.compute("", kind, step.kernels[place:], frees=frees)
+
+    def _all_to_all(self, operator: Dispatch | Combine, at: Emitter) -> None:
+        """Copies of tokens (or their gradients); with dispatch travel the weights, and back their gradients."""
+        if self.workload.expert == 1:
+            return
+        copies = round(self.workload.local_tokens * operator.top_k * self.workload.expert_imbalance)
+        at.collective("all_to_all", EXPERT, copies * operator.hidden * self.workload.element, operator.name, blocking=True)
+        if isinstance(operator, Dispatch):
+            at.collective("all_to_all", EXPERT, _WEIGHT * copies, f"{operator.name} weights", blocking=True)
+
+    def _over_width(self, collective: str, operator: Dispatch | Combine, at: Emitter) -> None:
+        """The ranks that share the width of an expert all need its tokens, and have a part of each result."""
+        if self.workload.expert_width > 1:
+            size = dispatched(self.workload, operator.top_k) * operator.hidden * self.workload.element
+            at.collective(collective, EXPERT_TENSOR, size, operator.name, blocking=True)
+
+
+def expert_mesh(expert: ExpertParallel, mesh: Mesh) -> tuple[int, int, int]:
+    """(ep, etp, edp): the grid of experts over the ranks of a pipeline stage; edp copies of each.
+
+    >>> expert_mesh(ExpertParallel(4, 1), Mesh(("tensor", "context", "data", "pipeline"), (2, 1, 4, 2)))
+    (4, 1, 2)
+    """
+    width = expert.tensor or mesh.size(TENSOR)
+    return expert.size, width, mesh.ranks // mesh.size(PIPELINE) // (expert.size * width)
+
+
+def expert_findings(model: Model, training: Training, parallelism: Parallelism, mesh: Mesh) -> list[Finding]:
+    """Why the experts of this model cannot be spread so; with the arithmetic."""
+    expert = parallelism.expert
+    if not parallelism.exchanges_tokens and expert.imbalance == 1.0:
+        return []
+    layers = [operator for block in model.blocks for operator in block.operators if isinstance(operator, GroupedLinear)]
+    if not layers:
+        path, value = (_SIZE, expert.size) if expert.size > 1 else ("parallel.expert.imbalance", expert.imbalance)
+        return [Finding(f"{model.name} has no experts", path, value, "leave parallel.expert out")]
+    if not parallelism.exchanges_tokens:
+        text = "every rank holds all experts: none is busier than another"
+        return [Finding(text, "parallel.expert.imbalance", expert.imbalance, "leave it out, or spread the experts (parallel.expert.size)")]
+    findings = [*_mesh_findings(expert, mesh, layers[0].experts), *_width_findings(expert, mesh, layers)]
+    if mesh.size(TENSOR) > 1 and not parallelism.tensor.sequence_parallel:
+        text = "tensor and expert parallelism together need sequence parallelism: every rank dispatches its own tokens"
+        findings.append(Finding(text, "parallel.tensor.sequence_parallel", False, "use true"))
+    data = parallelism.data
+    if data.strategy not in _STRATEGIES:
+        text = f"not supported yet: experts that are spread over ranks with {data.strategy}"
+        findings.append(Finding(text, "parallel.data.strategy", data.strategy, f"use {' or '.join(_STRATEGIES[1:])}"))
+    if training.offload.states:
+        findings.append(Finding("not supported yet: offloaded states with expert parallelism", "training.offload", None, "leave it out"))
+    if training.finetune is not None:
+        findings.append(Finding("not supported yet: fine-tuning with expert parallelism", "training.finetune", None, "leave it out"))
+    return findings
+
+
+def _mesh_findings(expert: ExpertParallel, mesh: Mesh, experts: int) -> list[Finding]:
+    """Sizes that do not divide, and an order of axes in which experts have no place."""
+    findings = []
+    width = expert.tensor or mesh.size(TENSOR)
+    stage = mesh.ranks // mesh.size(PIPELINE)
+    product = " x ".join(f"{axis} {mesh.size(axis)}" for axis in (TENSOR, *REPLICATING))
+    if stage % (expert.size * width):
+        over = f"(expert {expert.size} x expert tensor {width})"
+        text = f"{product} = {stage} ranks / {over} = {stage / (expert.size * width):.4g} is not whole"
+        legal = [str(n) for n in range(1, stage // width + 1) if stage % (n * width) == 0 and experts % n == 0]
+        findings.append(Finding(text, _SIZE, expert.size, f"use {' or '.join(legal)}" if legal else f"use a smaller {_TENSOR}"))
+    if experts % expert.size:
+        legal = [str(n) for n in range(1, experts + 1) if experts % n == 0 and stage % (n * width) == 0]
+        text = f"{experts} experts / expert size {expert.size} = {experts / expert.size:.4g} is not whole"
+        findings.append(Finding(text, _SIZE, expert.size, f"use {' or '.join(legal)}"))
+    inner = [axis for axis in mesh.order if axis != PIPELINE and mesh.size(axis) > 1]
+    if inner and TENSOR in inner and inner[0] != TENSOR:
+        text = f"experts are spread along {' x '.join(inner)}, neighbours first, and ranks that share an expert's width are those of tensor"
+        findings.append(Finding(text, "parallel.order", list(mesh.order), "put tensor first"))
+    return findings
+
+
+def _width_findings(expert: ExpertParallel, mesh: Mesh, layers: Sequence[GroupedLinear]) -> list[Finding]:
+    """Widths of experts that the ranks cannot share equally."""
+    width = expert.tensor or mesh.size(TENSOR)
+    of_experts = layers[1].in_features if len(layers) > 1 else layers[0].out_features
+    if of_experts % width:
+        text = f"expert width {of_experts} / expert tensor size {width} = {of_experts / width:.4g} is not whole"
+        return [Finding(text, _TENSOR, width, "use a size that divides it")]
+    return []
+
+
+@dataclass(frozen=True)
+class SeveralStrategies(Sharding):
+    """Strategies that each keep some of the weights of a chunk: every one is asked for its own, in their order."""
+
+    parts: tuple[Replicated, ...]
+    _part_of: dict[str, Replicated] = field(init=False, default_factory=dict)
+
+    shares_gradients: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self._part_of.update({weight.name: part for part in self.parts for weight in part.weights})
+
+    def _own(self, weights: Sequence[Weight]) -> Iterator[tuple[Replicated, list[Weight]]]:
+        """The strategies that keep some of these weights, with those."""
+        for part in self.parts:
+            if own := [weight for weight in weights if self._part_of[weight.name] is part]:
+                yield part, own
+
+    def resident(self, at: Emitter) -> list[str]:
+        return [name for part in self.parts for name in part.resident(at)]
+
+    def state(self) -> Hashable:
+        return tuple(part.state() for part in self.parts)
+
+    def restore(self, state: Hashable) -> None:
+        if isinstance(state, tuple):
+            for part, own in zip(self.parts, state, strict=True):
+                part.restore(own)
+
+    def step_begins(self, at: Emitter) -> None:
+        for part in self.parts:
+            part.step_begins(at)
+
+    def pass_begins(self, units: Sequence[Unit], at: Emitter, *, backward: bool) -> None:
+        for part in self.parts:
+            part.pass_begins(units, at, backward=backward)
+
+    def before_forward(self, unit: Unit, at: Emitter) -> None:
+        for part in self.parts:
+            part.before_forward(unit, at)
+
+    def after_forward(self, unit: Unit, at: Emitter) -> None:
+        for part in self.parts:
+            part.after_forward(unit, at)
+
+    def before_backward(self, unit: Unit, at: Emitter) -> None:
+        for part in self.parts:
+            part.before_backward(unit, at)
+
+    def before_gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
+        for part, own in self._own(weights):
+            part.before_gradient(unit, own, at)
+
+    def gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
+        for part, own in self._own(weights):
+            part.gradient(unit, own, at)
+
+    def after_backward(self, unit: Unit, at: Emitter) -> None:
+        for part in self.parts:
+            part.after_backward(unit, at)
+
+    def pass_ends(self, at: Emitter, *, backward: bool) -> None:
+        for part in self.parts:
+            part.pass_ends(at, backward=backward)
+
+    def finish_gradients(self, at: Emitter) -> None:
+        for part in self.parts:
+            part.finish_gradients(at)
+
+    def step(self, at: Emitter) -> None:
+        for part in self.parts:
+            part.step(at)
+
+    def distribute(self, at: Emitter) -> None:
+        for part in self.parts:
+            part.distribute(at)

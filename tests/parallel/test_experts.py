@@ -1,0 +1,218 @@
+"""Expert parallelism: who meets whom, what travels, what a rank holds, by Megatron-LM's arithmetic."""
+
+import copy
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parsim import load, simulate
+from parsim.errors import ParsimError
+from parsim.model.model import parameter_count
+from parsim.parallel.experts import expert_mesh
+from parsim.parallel.groups import EXPERT, EXPERT_DATA, EXPERT_TENSOR, Groups, Mesh
+from parsim.parallel.settings import ExpertParallel
+from parsim.scenario.build import build
+
+ORDER = ("tensor", "context", "data", "pipeline")
+SMALL = {
+    "model": {"base": "mixtral-8x7b", "layers": 2, "hidden": 256, "heads": 8, "kv_heads": 4, "mlp": 512, "vocabulary": 1024},
+    "cluster": {"topology": "hgx-h100", "nodes": 2},
+    "training": {"sequence_length": 128, "micro_batch": 1, "gradient_accumulation": 2, "precision": "bf16-fp32grad"},
+    "software": {"profile": "megatron-core"},
+    "parallel": {"data": {"strategy": "zero1"}},
+}
+
+
+def scenario(cluster=None, **parallel):
+    tree = copy.deepcopy(SMALL)
+    tree["cluster"].update(cluster or {})
+    tree["parallel"].update(parallel)
+    return tree
+
+
+def groups(sizes, ep, etp):
+    mesh = Mesh.of(ORDER, dict(zip(ORDER, sizes, strict=True)))
+    return Groups(mesh, mesh.replicas, expert_mesh(ExpertParallel(ep, etp), mesh))
+
+
+def all_groups(found, name):
+    return sorted({found.members(name, rank) for rank in range(found.mesh.ranks)})
+
+
+class TestGroups:
+    def test_sixteen_ranks(self):
+        """t = 2, p = 2, ep = 4, etp = 1: two copies of each expert, on ranks that are four apart."""
+        found = groups((2, 1, 4, 2), 4, 1)
+        assert found.expert == (4, 1, 2)
+        assert all_groups(found, EXPERT) == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15)]
+        assert all_groups(found, EXPERT_DATA) == [(0, 4), (1, 5), (2, 6), (3, 7), (8, 12), (9, 13), (10, 14), (11, 15)]
+        assert all_groups(found, EXPERT_TENSOR) == [(rank,) for rank in range(16)]
+        assert all_groups(found, "data") == [(0, 2, 4, 6), (1, 3, 5, 7), (8, 10, 12, 14), (9, 11, 13, 15)]
+
+    def test_experts_folded_over_tensor_context_and_data(self):
+        """256 ranks, t = 4, c = 2, N = 8, p = 4: with ep = 64 and etp = 1 all ranks of a stage hold all experts once."""
+        found = groups((4, 2, 8, 4), 64, 1)
+        assert found.expert == (64, 1, 1)
+        assert all_groups(found, EXPERT)[0] == tuple(range(64))
+        assert found.members("context", 0) == (0, 4)
+        assert found.members("data", 0) == tuple(range(0, 64, 4))
+        assert all_groups(found, EXPERT_DATA) == [(rank,) for rank in range(256)]
+
+    def test_width_over_the_ranks_of_tensor(self):
+        found = groups((2, 1, 8, 1), 4, 0)
+        assert all_groups(found, EXPERT_TENSOR) == all_groups(found, "tensor")
+        assert all_groups(found, EXPERT) == [(0, 2, 4, 6), (1, 3, 5, 7), (8, 10, 12, 14), (9, 11, 13, 15)]
+        assert all_groups(found, EXPERT_DATA)[0] == (0, 8)
+
+    @given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.sampled_from([1, 2, 4, 6]), st.sampled_from([1, 2, 3]), st.data())
+    def test_every_kind_of_group_covers_all_ranks_once(self, t, c, n, p, data):
+        stage = t * c * n
+        etp = data.draw(st.sampled_from([size for size in range(1, stage + 1) if stage % size == 0]))
+        ep = data.draw(st.sampled_from([size for size in range(1, stage + 1) if stage % (size * etp) == 0]))
+        found = groups((t, c, n, p), ep, etp)
+        for name, size in ((EXPERT, ep), (EXPERT_TENSOR, etp), (EXPERT_DATA, stage // ep // etp)):
+            members = all_groups(found, name)
+            assert sorted(itertools.chain.from_iterable(members)) == list(range(stage * p))
+            assert {len(group) for group in members} == {size}
+            assert all(len({found.mesh.coordinate(rank, "pipeline") for rank in group}) == 1 for group in members)
+
+
+def state_bytes(report):
+    """Weights, gradients and optimizer states that stay on a rank [B]."""
+    (held,) = [dict(one) for one in {tuple(sorted(device.resident_bytes.items())) for device in report.measured.memory.devices}]
+    return held["parameters"] + held["gradients"] + held["optimizer"]
+
+
+ROUNDED = 4 * 2**21
+"""what PyTorch's allocator adds to the buffers of gradients and the shards of states: up to 2 MiB each"""
+
+
+class TestStates:
+    """6 B of weight and gradient, and 12 B of optimizer states over the ranks with the same weights: N c for others, edp for experts."""
+
+    @pytest.mark.parametrize(("model", "gpus", "ep", "expected"), [("qwen3-30b-a3b", 8, 8, 71.5144), ("mixtral-8x7b", 64, 8, 48.6276)])
+    def test_published_models(self, model, gpus, ep, expected):
+        tree = scenario({"nodes": gpus // 8}, expert={"size": ep})
+        tree["model"] = model
+        assert state_bytes(simulate(tree)) / 2**30 == pytest.approx(expected, abs=ROUNDED / 2**30)
+
+    @pytest.mark.parametrize(("t", "ep", "etp"), list(itertools.product((1, 2), (1, 2, 4), (1, 2))))
+    def test_any_grid(self, t, ep, etp):
+        tree = scenario(tensor={"size": t, "sequence_parallel": t > 1}, expert={"size": ep, "tensor": etp})
+        tree["model"] |= {"hidden": 1024, "mlp": 4096}
+        built = build(load(tree))
+        experts = sum(p.count for block in built.model.blocks for p in block.parameters() if p.expert)
+        norms = sum(p.count for block in built.model.blocks for p in block.parameters() if p.split is None and not p.expert)
+        others = parameter_count(built.model) - experts - norms
+        replicas, copies = 16 // t, 16 // (ep * etp)
+        local, own = others / t + norms, experts / (ep * etp)
+        assert state_bytes(simulate(tree)) == pytest.approx(local * (6 + 12 / replicas) + own * (6 + 12 / copies), abs=ROUNDED)
+
+
+def peak(report):
+    return max(device.allocated_bytes for device in report.measured.memory.devices)
+
+
+def exchanged(report):
+    """(collective, ranks, bytes) -> how often, of the exchanges of one step."""
+    return {(row.kind, row.group_size, row.bytes): row.count for row in report.collectives if row.axis == "expert"}
+
+
+class TestMessages:
+    """4,096 tokens of hidden size 4,096 on two tensor ranks, two experts per token, 16 bit."""
+
+    def of(self, ep, etp, layers=2):
+        tree = scenario(tensor={"size": 2, "sequence_parallel": True}, expert={"size": ep, "tensor": etp})
+        tree["model"] = {"base": "mixtral-8x7b", "layers": layers}
+        tree["training"] |= {"sequence_length": 4096, "gradient_accumulation": 1}
+        return exchanged(simulate(tree))
+
+    def test_whole_experts(self):
+        """Each rank sends its 2,048 tokens twice: 32 MiB a way, four ways a layer; the router's weights go along on two of them."""
+        assert self.of(8, 1) == {("all_to_all", 8, 2**25): 4 * 2, ("all_to_all", 8, 4 * 2 * 2048): 2 * 2}
+
+    def test_experts_over_two_ranks(self):
+        """Half as many ranks to send to, and every pair that shares an expert gathers the other's tokens: twice the bytes in all."""
+        assert self.of(4, 2) == {
+            ("all_to_all", 4, 2**25): 4 * 2,
+            ("all_to_all", 4, 4 * 2 * 2048): 2 * 2,
+            ("all_gather", 2, 2**26): 2 * 2,
+            ("reduce_scatter", 2, 2**26): 2 * 2,
+        }
+        leaves = [2**25 * 7 // 8, 2**25 * 3 // 4 + 2**26 // 2]
+        assert leaves == [29_360_128, 25_165_824 + 33_554_432]
+        assert leaves[1] == 2 * leaves[0]
+
+    def test_recomputed_layers_exchange_again(self):
+        tree = scenario(expert={"size": 8})
+        tree["training"] |= {"recompute": "full", "gradient_accumulation": 1}
+        tokens = ("all_to_all", 8, 128 * 2 * 256 * 2)
+        assert exchanged(simulate(tree))[tokens] == 6 * 2
+
+    def test_the_busiest_rank_takes_longest(self):
+        even, uneven = (simulate(scenario(expert={"size": 8, "imbalance": load})) for load in (1.0, 1.5))
+        assert set(exchanged(uneven)) == {(kind, ranks, round(1.5 * size)) for kind, ranks, size in exchanged(even)}
+        assert uneven.breakdown["expert_comm"] > even.breakdown["expert_comm"]
+        assert uneven.step_time > even.step_time
+        assert peak(uneven) > peak(even)
+
+
+class TestSteps:
+    def test_one_rank_per_expert_group_is_no_expert_parallelism(self):
+        tensor = {"size": 2, "sequence_parallel": True}
+        plain, one = simulate(scenario(tensor=tensor)), simulate(scenario(tensor=tensor, expert={"size": 1, "tensor": 2}))
+        assert one.step_time == plain.step_time
+        assert one.breakdown == plain.breakdown
+        assert [device.at_peak for device in one.measured.memory.devices] == [device.at_peak for device in plain.measured.memory.devices]
+
+    @pytest.mark.parametrize(
+        ("t", "p", "c", "ep", "etp", "strategy"),
+        [
+            (1, 1, 1, 8, 1, "ddp"), (1, 1, 1, 4, 2, "zero1"), (2, 1, 1, 8, 1, "zero2"), (2, 2, 1, 4, 1, "zero1"),
+            (2, 1, 2, 4, 2, "ddp"), (1, 2, 2, 8, 1, "zero1"), (2, 1, 1, 4, 0, "ddp"),
+        ],
+    )  # fmt: skip
+    def test_folded_is_unfolded(self, t, p, c, ep, etp, strategy):
+        tree = scenario(
+            tensor={"size": t, "sequence_parallel": t > 1}, pipeline={"size": p}, context={"size": c},
+            expert={"size": ep, "tensor": etp or "auto"}, data={"strategy": strategy},
+        )  # fmt: skip
+        folded, whole = simulate(tree), simulate(tree, unfolded=True)
+        assert folded.step_time == pytest.approx(whole.step_time, rel=1e-9)
+        assert folded.breakdown == pytest.approx(whole.breakdown, rel=1e-6, abs=1e-12)
+        assert peak(folded) == peak(whole)
+
+    def test_a_slow_rank_delays_the_ranks_that_it_exchanges_with(self):
+        tree = scenario(expert={"size": 8})
+        tree["variability"] = {"slow": [{"rank": 3, "speed": 0.5}]}
+        assert simulate(tree).step_time > 1.05 * simulate(scenario(expert={"size": 8})).step_time
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "path"),
+    [
+        ({"expert": {"size": 16}}, "8 experts / expert size 16 = 0.5 is not whole; use 1 or 2 or 4 or 8", "parallel.expert.size"),
+        ({"expert": {"size": 3}}, "(expert 3 x expert tensor 1) = 5.333 is not whole; use 1 or 2 or 4 or 8", "parallel.expert.size"),
+        ({"expert": {"size": 2, "tensor": 3}}, "= 2.667 is not whole", "parallel.expert.size"),
+        ({"expert": {"size": 8}, "data": {"strategy": "fsdp"}}, "not supported yet", "parallel.data.strategy"),
+        ({"expert": {"size": 4}, "tensor": {"size": 2}}, "sequence parallelism", "parallel.tensor.sequence_parallel"),
+        ({"expert": {"size": 4}, "tensor": {"size": 2, "sequence_parallel": True}, "order": ["data", "tensor", "context", "pipeline"]},
+         "put tensor first", "parallel.order"),
+        ({"expert": {"imbalance": 1.5}}, "every rank holds all experts", "parallel.expert.imbalance"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go(change, text, path):
+    with pytest.raises(ParsimError) as caught:
+        simulate(scenario(**change))
+    found = [one for one in caught.value.findings if one.path == path]
+    assert found
+    assert text in f"{found[0].message}; {found[0].suggestion}"
+
+
+def test_a_model_without_experts_cannot_spread_them():
+    tree = scenario(expert={"size": 2})
+    tree["model"] = "gpt2"
+    with pytest.raises(ParsimError, match="has no experts"):
+        simulate(tree)
