@@ -32,6 +32,7 @@ from parsim.interop.import_sections import (
     neighbour,
     write_accumulation,
     write_cluster,
+    write_experts,
     write_micro_batch,
     write_model,
     write_sequence_length,
@@ -40,7 +41,7 @@ from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.peft import finetuning
 from parsim.interop.training_arguments import model_code, precision, trainer_arguments
 from parsim.scenario import files
-from parsim.scenario.support import EXAMPLES, unsupported
+from parsim.scenario.support import EXAMPLES
 
 SECTIONS = {
     "fsdp_": "fsdp_config", "zero": "deepspeed_config", "offload_": "deepspeed_config", "gradient_": "deepspeed_config",
@@ -229,12 +230,7 @@ def _read_megatron(draft: ImportDraft, source: Source, kind: Key | None) -> None
         draft.write("training.recompute", {"selective": ["attention"]}, again)
     else:
         draft.harmless(again, "switched off")
-    ranks = get(f"{prefix}expert_model_parallel_size")
-    if ranks is not None and (count := draft.whole(ranks, 1)) is not None:
-        if unsupported({"parallel": {"expert": {"size": count}}}):
-            draft.unmodelled(ranks, "every rank holds all experts")
-        else:
-            draft.write("parallel.expert.size", count, ranks)
+    write_experts(draft, get(f"{prefix}expert_model_parallel_size"), get(f"{prefix}expert_tensor_parallel_size"), None)
 
 
 def _read_mesh(draft: ImportDraft, source: Source) -> None:
@@ -316,8 +312,10 @@ def _mesh(draft: ExportDraft, version: int) -> dict[str, Any]:
     order(draft, ORDERS, "only --to megatron has another order")
     draft.says("parallel.expert.size", "the default, 1")
     draft.lacks("parallel.expert.capacity_factor", "the model's code")
-    if section.expert.size > 1:
-        draft.refuses("parallel.expert.size", "accelerate has no expert parallelism", "use --to megatron")
+    draft.says("parallel.expert.tensor", "as many as tensor-parallel ranks")
+    if parallelism.exchanges_tokens:
+        path = "parallel.expert.size" if section.expert.size > 1 else "parallel.expert.tensor"
+        draft.refuses(path, "accelerate has no expert parallelism", "use --to megatron")
     for axis, size in (("tensor", tensor.size), ("context", context.size)):
         draft.says(f"parallel.{axis}.size", as_text(draft.pair(f"parallel.{axis}.size", size)))
         if size > 1 and (version == 1 or not sharded):

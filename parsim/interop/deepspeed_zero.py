@@ -272,6 +272,10 @@ def model_parallel(draft: ExportDraft) -> dict[str, Any]:
     if section.expert.size > 1:
         draft.script.append(f"deepspeed.moe.layer.MoE(ep_size={section.expert.size})")
     draft.scripted("parallel.expert.size", f"deepspeed.moe.layer.MoE(ep_size={section.expert.size})")
+    draft.says("parallel.expert.tensor", "as many as tensor-parallel ranks")
+    if parallelism.expert_width != tensor.size:
+        text = "experts are as wide as the tensor-parallel ranks leave them there"
+        draft.refuses("parallel.expert.tensor", text, "use tensor: auto, or --to megatron")
     draft.lacks("parallel.expert.capacity_factor", "deepspeed.moe.layer.MoE(capacity_factor=...) in the model's code")
     return said
 

@@ -125,7 +125,6 @@ def job_of(scenario: Scenario) -> ExportJob:
     blocks = planned.model.blocks  # a profiled stage stands for all of them in built.model
     layers = [[block for block in chunk.blocks if blocks[block].kind not in ("embedding", "head")] for chunk in planned.chunks]
     nodes = Counter(built.cluster.node_of(gpu) for gpu in built.gpus)
-    tensor = built.parallelism.tensor.size
     return ExportJob(
         scenario=scenario,
         built=built,
@@ -133,7 +132,7 @@ def job_of(scenario: Scenario) -> ExportJob:
         layers=tuple(map(len, layers)),
         gpus_per_node=tuple(nodes[node] for node in sorted(nodes)),
         elements_per_layer=max(
-            sum(p.local_count(tensor) for p in blocks[block].parameters() if not p.buffer) for chunk in layers for block in chunk
+            sum(p.rank_count(planned.workload) for p in blocks[block].parameters() if not p.buffer) for chunk in layers for block in chunk
         ),
         elements=sum(p.count for block in blocks for p in block.parameters() if not p.buffer and not p.tied),
     )

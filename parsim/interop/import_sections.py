@@ -148,6 +148,14 @@ def sizes(name: str, relative_to: str | None) -> Sizes | None:
     return Sizes(config.hidden, config.layers, config.vocabulary, largest)
 
 
+def write_experts(draft: ImportDraft, ranks: Key | None, width: Key | None, dispatcher: Key | None) -> None:
+    """Over how many ranks Megatron-Core spreads experts, how many share the width of each, and how tokens reach them."""
+    for path, key in (("parallel.expert.size", ranks), ("parallel.expert.tensor", width)):
+        if (count := draft.whole(key, 1)) is not None:
+            draft.write(path, count, key)
+    draft.only_if(dispatcher, ("alltoall",), "parsim sends tokens to their experts by all-to-all")
+
+
 def write_sequence_length(draft: ImportDraft, key: Key | None, note: str = "") -> int | None:
     """Tokens per sample: what the user says, else what `key` says."""
     if draft.given.sequence_length is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import Sizes
+from parsim.interop.import_sections import Sizes, write_experts
 from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.peft import names_or_all, write_saved
 from parsim.units import is_digits
@@ -43,10 +43,11 @@ def _megatron(draft: ImportDraft, source: Source) -> None:
     rows = key_table("megatron").rows
     sizes = {path: key for path in AXES if (key := source.get(*rows[path].names)) is not None}
     paths = ("parallel.tensor.sequence_parallel", "parallel.data.strategy.zero1", "parallel.data.overlap_gather",
-             "parallel.data.overlap_reduce", "parallel.expert.size", "training.recompute")  # fmt: skip
-    sequence, sharded, gather, reduce, spread, granularity = (source.get(rows[path].name) for path in paths)
+             "parallel.data.overlap_reduce", "parallel.expert.size", "parallel.expert.tensor", "training.recompute")  # fmt: skip
+    sequence, sharded, gather, reduce, spread, width, granularity = (source.get(rows[path].name) for path in paths)
+    dispatcher = source.get("moe_token_dispatcher_type")
     if not sizes:
-        for key in (sequence, sharded, gather, reduce, spread, granularity):
+        for key in (sequence, sharded, gather, reduce, spread, width, dispatcher, granularity):
             draft.harmless(key, "Megatron's engine only")
         return
     for path, key in sizes.items():
@@ -63,7 +64,7 @@ def _megatron(draft: ImportDraft, source: Source) -> None:
     if granularity is not None:
         parts = {"selective": ["attention"]} if granularity.value == "selective" else "full"
         draft.write("training.recompute", parts, granularity)
-    draft.only_if(spread, (1,), "every rank holds all experts: how tokens travel is left out", "one rank")
+    write_experts(draft, spread, width, dispatcher)
     draft.write("training.precision", "bf16-fp32grad", *draft.lines["training.precision"].keys)
     draft.write("software.profile", "megatron-core")
 

@@ -242,9 +242,14 @@ class Parallelism:
         return {TENSOR: self.tensor.size, CONTEXT: self.context.size, DATA: self.data.size, PIPELINE: self.pipeline.size}
 
     @property
+    def expert_width(self) -> int:
+        """Ranks that share the width of every expert (etp)."""
+        return self.expert.tensor or self.tensor.size
+
+    @property
     def exchanges_tokens(self) -> bool:
         """Experts lie on a grid of ranks of their own."""
-        return self.expert.size > 1 or self.expert.tensor not in (0, self.tensor.size)
+        return self.expert.size > 1 or self.expert_width != self.tensor.size
 
 
 @dataclass(frozen=True, slots=True)

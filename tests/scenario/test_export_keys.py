@@ -39,6 +39,7 @@ LONG = ("training.examples=100000", "training.epochs=2")
 OFFLOAD = ("training.offload={parameters: cpu, gradients: cpu, optimizer: cpu}",)
 QLORA = "method: qlora, rank: 8, targets: [q, v], dropout: 0.1, train_embeddings: true, base: nf4, quantise_head: true, base_sharded: false"
 TUNED = (f"training.finetune={{{QLORA}}}",)
+MIXTURE: dict[str, Any] = {**GPT, "model": "mixtral-8x7b", "parallel": {"data": {"strategy": "zero1"}}}
 ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
     "megatron": [
         (STAGED, (*RECIPE, "parallel.tensor.sequence_parallel=true")),
@@ -47,8 +48,10 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (STAGED, (*INTERLEAVED, "parallel.context.size=2", "parallel.context.method=ulysses", "parallel.data.overlap_gather=true")),
         (STAGED, ("parallel.order=[tensor,context,pipeline,data]", "training.gradient_accumulation=16", "parallel.data.size=8")),
         ({**GPT, "parallel": {"data": {"strategy": "ddp"}}}, DATA[1:]),
+        (MIXTURE, ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2}",)),
     ],
     "deepspeed": [
+        (MIXTURE, ("parallel.expert={size: 4, tensor: 1, imbalance: 1.2}",)),
         (SHARDED, (*RECIPE, *DATA)),
         (SHARDED, (*LONG, *OFFLOAD, "parallel.tensor.size=2", "parallel.tensor.overlap=none")),
         (SHARDED, ("parallel.context={size: 2, method: ulysses}", "training.recompute=full", "training.offload.activations=cpu")),
@@ -91,6 +94,9 @@ ELSEWHERE = {
         "training.offload.activations",
         "parallel.pipeline.size",
         *PIPELINED,
+        "parallel.expert.size",
+        "parallel.expert.tensor",
+        "parallel.expert.imbalance",
     },
 }
 """keys that are refused, or taken only where another key is refused, hence tested with the refusals"""
@@ -102,9 +108,9 @@ def covered(path: str, names: set[str]) -> bool:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_changed_key_is_exported_or_listed(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parsim.scenario.support.LIMITS", ())  # expert parallelism is not simulated yet
+    monkeypatch.setattr("parsim.scenario.support.LIMITS", ())  # expert capacity is not simulated yet
     seen: set[str] = set()
-    groups = [*ACCEPTED[target], (LLAMA if target != "megatron" else STAGED, ("parallel.expert={imbalance: 1.2, capacity_factor: 1.5}",))]
+    groups = [*ACCEPTED[target], (LLAMA if target != "megatron" else STAGED, ("parallel.expert.capacity_factor=1.5",))]
     for base, overrides in groups:
         scenario = load(base, *overrides)
         result = export(scenario, target)
@@ -120,7 +126,7 @@ def test_every_changed_key_is_exported_or_listed(target: str, monkeypatch: pytes
             at_default = _value(scenario.tree, path) == _value(load({**base, "training": MINIMUM}).tree, path)
             assert fate.kind != "no counterpart" or path in noted or at_default, f"{path} = {value} is dropped silently"
     missing = [path for path in leaves("training", "parallel") if path not in seen and not covered(path, EVERYWHERE | ELSEWHERE[target])]
-    assert missing == ["parallel.expert.size"]
+    assert missing == []
 
 
 MINIMUM = {"sequence_length": 2048, "micro_batch": 1, "gradient_accumulation": 8}
@@ -146,6 +152,9 @@ REFUSED = [
     ("fsdp", LLAMA, (f"parallel.tensor={{size: 2, {USER_BUFFERS}}}",), {"parallel.tensor.sequence_parallel"}),
     ("deepspeed", SHARDED, (f"parallel.tensor={{size: 2, {USER_BUFFERS}}}",), {"parallel.tensor.sequence_parallel"}),
     ("megatron", STAGED, ("parallel.tensor={sequence_parallel: true, overlap: async}",), {"parallel.tensor.overlap"}),
+    ("fsdp", MIXTURE, ("parallel.data.strategy=ddp", "parallel.expert={size: 4, imbalance: 1.2}"), {"parallel.expert.size"}),
+    ("fsdp", MIXTURE, ("parallel.data.strategy=ddp", "parallel.expert.tensor=2"), {"parallel.expert.tensor"}),
+    ("deepspeed", MIXTURE, ("parallel.expert={size: 4, tensor: 2}",), {"parallel.expert.tensor"}),
     ("fsdp", LLAMA, ("parallel.tensor.size=2", "parallel.order=[data,tensor,context,pipeline]"), {"parallel.order"}),
 ]
 
@@ -159,14 +168,15 @@ def test_refusals_name_the_key(target: str, base: dict[str, Any], overrides: tup
     assert all(finding.suggestion for finding in caught.value.findings)
 
 
-def test_expert_parallelism_has_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expert_parallelism_has_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parsim.scenario.support.LIMITS", ())
-    base = {**GPT, "model": "mixtral-8x7b", "parallel": {"expert": {"size": 8, "capacity_factor": 1.5}, "data": {"strategy": "zero1"}}}
-    text = exported(base, "megatron").text
-    assert "    --expert-model-parallel-size 8\n" in text
+    text = exported(MIXTURE, "megatron", "parallel.expert={size: 4, tensor: 2, capacity_factor: 1.5}").text
+    assert "    --expert-model-parallel-size 4\n" in text
+    assert "    --expert-tensor-parallel-size 2\n" in text
+    assert "    --moe-token-dispatcher-type alltoall\n" in text
     assert "    --moe-expert-capacity-factor 1.5\n" in text
-    with pytest.raises(InputError, match="accelerate has no expert parallelism"):
-        exported({**base, "parallel": {"expert": {"size": 8}}}, "fsdp")
+    assert "--expert-tensor-parallel-size" not in exported(MIXTURE, "megatron", "parallel.expert.size=8").text
+    assert "deepspeed.moe.layer.MoE(ep_size=8)" in exported(MIXTURE, "deepspeed", "parallel.expert.size=8").script
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -65,7 +65,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "training.global_batch": 256, "training.tokens": 500000 * 256 * 4096, "training.precision": "bf16-fp32grad",
         "training.dropout": 0.0, "training.recompute": {"blocks": 2}, "parallel.tensor.size": 1, "parallel.pipeline.size": 4,
         "parallel.pipeline.schedule": "interleaved", "parallel.pipeline.virtual_stages": 2, "parallel.data.strategy": "zero1",
-        "parallel.data.overlap_reduce": True, "parallel.data.overlap_gather": True,
+        "parallel.data.overlap_reduce": True, "parallel.data.overlap_gather": True, "parallel.expert.size": 8,
     },
     "ds_z2.json": {
         **TRAINER, "model": "llama-2-7b", "cluster.topology": "dgx-a100-80gb", "cluster.nodes": 2, "training.sequence_length": 2048,
@@ -159,7 +159,7 @@ UNMODELLED = {
     "megatron-gpt3-175b.sh": ["--rampup-batch-size"],
     "megatron-llama3-8b-fp8.sh": ["--fp8-amax-history-len"],
     "megatron-sc21.sh": [],
-    "megatron-mixtral.txt": ["--moe-grouped-gemm", "--expert-model-parallel-size", "--moe-token-dispatcher-type"],
+    "megatron-mixtral.txt": ["--moe-grouped-gemm"],
     "ds_z2.json": ["zero_optimization.round_robin_gradients"],
     "ds_z3_offload.json": [
         "zero_optimization.reduce_bucket_size", "zero_optimization.stage3_param_persistence_threshold",
@@ -417,9 +417,32 @@ def test_how_many_machines_may_be_open() -> None:
     assert values(from_text(text, on="dgx-a100-80gb", variables={"NNODES": "2"}))["cluster.gpus"] == 16
 
 
-def test_expert_parallelism_is_said_not_to_be_modelled() -> None:
-    assert "every rank holds all experts" in "\n".join(map(str, from_text(f"{BASE} --expert-model-parallel-size 8").warnings))
-    assert values(from_text(f"{BASE} --expert-model-parallel-size 1"))["parallel.expert.size"] == 1
+EXPERTS = f"{BASE} --num-experts 8 --expert-model-parallel-size"
+
+
+def test_experts_and_the_ranks_that_share_them() -> None:
+    assert megatron("--num-experts 8 --expert-model-parallel-size 1")["parallel.expert.size"] == 1
+    found = megatron("--num-experts 8 --expert-model-parallel-size 4 --expert-tensor-parallel-size 2")
+    assert (found["parallel.expert.size"], found["parallel.expert.tensor"]) == (4, 2)
+    assert "parallel.expert.tensor" not in megatron("--num-experts 8 --expert-model-parallel-size 4")
+
+
+@pytest.mark.parametrize(
+    ("options", "unmodelled", "said"),
+    [
+        ("4 --moe-token-dispatcher-type alltoall", [], ""),
+        ("4 --moe-token-dispatcher-type allgather", ["--moe-token-dispatcher-type"], "parsim sends tokens to their experts by all-to-all"),
+        ("4 --moe-token-dispatcher-type flex", ["--moe-token-dispatcher-type"], "parsim sends tokens to their experts by all-to-all"),
+        ("4", [], "--moe-token-dispatcher-type is allgather if not given"),
+        ("1", [], ""),
+    ],
+)
+def test_only_the_all_to_all_dispatcher_is_modelled(options: str, unmodelled: list[str], said: str) -> None:
+    imported = from_text(f"{EXPERTS} {options}", on="dgx-a100-80gb")
+    assert [fate.key.written for fate in imported.fates if fate.kind == "not modelled"] == unmodelled
+    warnings = "\n".join(map(str, imported.warnings))
+    assert said in warnings
+    assert ("all-to-all" in warnings) == bool(said)
 
 
 def test_a_model_of_the_user_replaces_all_sizes() -> None:
@@ -519,6 +542,8 @@ megatron_lm_config:
   megatron_lm_num_micro_batches: 4
   megatron_lm_use_distributed_optimizer: true
   megatron_lm_sequence_parallelism: true
+  megatron_lm_expert_model_parallel_size: 4
+  megatron_lm_expert_tensor_parallel_size: 1
 """
 
 

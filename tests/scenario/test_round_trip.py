@@ -63,6 +63,7 @@ FSDP: dict[str, Any] = {
 BASES = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "accelerate": FSDP}
 TARGETS = {"megatron": ("megatron", 2), "deepspeed": ("deepspeed", 2), "accelerate": ("fsdp", 2), "accelerate with FSDP1": ("fsdp", 1)}
 EXPERTS = "model.experts={{count: 8, top_k: 2, mlp: 2048{}}}"
+SPREAD = (EXPERTS.format(""), "parallel.tensor.sequence_parallel=true")
 LATENT = "model={position: rotary, latent: {key_rank: 128, query_rank: 256, plain_dim: 64, rotary_dim: 32, value_dim: 64}}"
 OWN_LAYERS = "parallel.pipeline.split=[3,5]"
 FSDP2 = (
@@ -126,6 +127,8 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "training.recompute.method": ("training.recompute={blocks: 2}",),
         "training.recompute.layers": ("training.recompute={every: 2}",),
         "training.recompute.selective": ("training.recompute={selective: [attention, mlp]}",),
+        "parallel.expert.size": (*SPREAD, "parallel.expert.size=4"),
+        "parallel.expert.tensor": (*SPREAD, "parallel.expert={size: 2, tensor: 1}"),
         "parallel.tensor.size": ("parallel.tensor.size=4",),
         "parallel.tensor.sequence_parallel": ("parallel.tensor.sequence_parallel=true",),
         "parallel.tensor.overlap": ("parallel.tensor={sequence_parallel: true, overlap: full}",),
@@ -212,7 +215,6 @@ ONE_WAY = {
         "training.tokens": "read only: an export counts iterations",
         "training.examples": "iterations are written for examples, and read as tokens",
         "training.offload.optimizer": "the Megatron profiles keep the optimizer on the device",
-        "parallel.expert.size": "the simulator has no expert parallelism yet",
         "parallel.expert.capacity_factor": "the simulator has no expert capacity yet",
         "parallel.pipeline.split": "layouts of any stages are written only",
         "parallel.pipeline.scatter_sends": "an option of Megatron-LM of 2021 to 2023, which is read only",

@@ -24,6 +24,10 @@ from parsim.scenario.json_schema import schema
 from parsim.scenario.shortforms import ASSUMPTIONS, SHORT
 
 MODEL = {"family": "gpt2", "hidden": 256, "layers": 4, "heads": 4, "vocabulary": 1024, "maximum_sequence": 512}
+MIXTURE = {
+    "family": "mixtral", "hidden": 256, "mlp": 512, "layers": 4, "heads": 4, "kv_heads": 2, "vocabulary": 1024,
+    "experts": {"count": 4, "top_k": 2},
+}  # fmt: skip
 BASE: dict[str, Any] = {
     "name": "leaf walk",
     "model": MODEL,
@@ -187,9 +191,10 @@ LEAVES: dict[str, Leaf] = {
     ),
     "parallel.context.size": leaf(2),
     "parallel.context.method": leaf("all-gather", "ulysses", same={"ring": None}, parallel__context__size=2),
-    "parallel.expert.size": leaf(2),
-    "parallel.expert.imbalance": leaf(1.5),
-    "parallel.expert.capacity_factor": leaf(1.25),
+    "parallel.expert.size": leaf(2, 4, model=MIXTURE),
+    "parallel.expert.tensor": leaf(2, 4, same={"auto": None, 1: None}, model=MIXTURE),
+    "parallel.expert.imbalance": leaf(1.5, model=MIXTURE, parallel__expert__size=2),
+    "parallel.expert.capacity_factor": leaf(1.25, model=MIXTURE, parallel__expert__size=2),
     "parallel.data.size": leaf(2, same={"auto": None, 4: None}),
     "parallel.data.strategy": leaf(
         "none", "torch-data-parallel", "parameter-server", "zero1", "zero2", "zero3", "fsdp", same={"ddp": None, "hsdp": "fsdp"}

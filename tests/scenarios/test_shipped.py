@@ -47,7 +47,9 @@ KEYS = {
     },
     "provenance": {"catalogue_sha256", "command", "trusted_code", "python"},
     "scenario": {"name", "model", "training", "parallel", "cluster", "software", "variability", "economics", "report", "assumptions"},
-    "ranks": {"total", "tensor", "context", "data", "pipeline", "expert", "micro_batches", "nodes", "idle_gpus"},
+    "ranks": {
+        "total", "tensor", "context", "data", "pipeline", "expert", "expert_tensor", "expert_data", "micro_batches", "nodes", "idle_gpus",
+    },
     "model": {"parameters", "parameters_padded", "parameters_active", "parameters_trainable", "flop_per_step", "flop_convention"},
     "breakdown_s": CLASSES,
     "critical_path_s": CLASSES,

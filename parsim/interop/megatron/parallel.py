@@ -6,8 +6,8 @@ from itertools import groupby
 
 from parsim.interop.export_draft import ExportDraft, order
 from parsim.interop.import_draft import ImportDraft
+from parsim.interop.import_sections import write_experts
 from parsim.interop.keys import Source
-from parsim.scenario.support import unsupported
 
 OF_2021 = ("DDP_impl", "checkpoint_activations", "activations_checkpoint_method", "activations_checkpoint_num_layers")
 """options that only Megatron-LM of 2020 to early 2022 had"""
@@ -25,13 +25,7 @@ def read_parallel(draft: ImportDraft, source: Source, layers: int | None) -> Non
     _read_tensor(draft, source)
     _read_pipeline(draft, source, layers)
     _read_context(draft, source)
-    ranks = source.of("parallel.expert.size")
-    if (count := draft.whole(ranks, 1)) is not None:
-        if unsupported({"parallel": {"expert": {"size": count}}}):
-            why = "every rank holds all experts: what they take in memory is overstated, how tokens travel is left out"
-            draft.unmodelled(ranks, why)
-        else:
-            draft.write("parallel.expert.size", count, ranks)
+    _read_experts(draft, source)
     _read_data(draft, source)
 
 
@@ -122,6 +116,14 @@ def _read_context(draft: ImportDraft, source: Source) -> None:
         draft.unmodelled(kind, f"parsim has one method for all layers: {', '.join([*row.words.values(), *row.also])}")
 
 
+def _read_experts(draft: ImportDraft, source: Source) -> None:
+    ranks, dispatcher = source.of("parallel.expert.size"), source.get("moe_token_dispatcher_type")
+    write_experts(draft, ranks, source.of("parallel.expert.tensor"), dispatcher)
+    if dispatcher is None and draft.value("parallel.expert.size") not in (None, 1):
+        text = "--moe-token-dispatcher-type is allgather if not given; parsim sends tokens to their experts by all-to-all"
+        draft.remark(text, "parallel.expert.size")
+
+
 def _read_data(draft: ImportDraft, source: Source) -> None:
     path, keep = "parallel.data.strategy", source.of("parallel.data.reshard_after_forward")
     sharded, torch = source.of(f"{path}.zero1"), source.of(f"{path}.fsdp")
@@ -194,6 +196,11 @@ def mesh_arguments(draft: ExportDraft) -> list[str]:
     expert_size = draft.option("parallel.expert.size", section.expert.size)
     if section.expert.size > 1:
         arguments.append(expert_size)
+    width = "parallel.expert.tensor"
+    if parallelism.expert.tensor:
+        arguments.append(draft.option(width, parallelism.expert.tensor))
+    else:
+        draft.says(width, "the default, as many as tensor-parallel ranks")
     draft.says("parallel.expert.capacity_factor", "the default, none")
     if section.expert.capacity_factor is not None:
         arguments.append(draft.option("parallel.expert.capacity_factor", f"{section.expert.capacity_factor:g}"))
