@@ -37,7 +37,7 @@ _ADVICE = {
     "data_comm": "more micro-batches per step, overlap, or faster links between the replicas",
     "pipeline_comm": "overlapped sends, fewer stages, or faster links between the stages",
     "context_comm": "a smaller context size or another context method",
-    "expert_comm": "expert groups inside a node, or faster links between nodes",
+    "expert_comm": "groups of experts inside a node, a smaller expert tensor size, or faster links inside the groups",
     "optimizer": "a fused optimizer, or sharded optimizer states",
     "offload": "offload less, or a faster host link",
     "launch": "larger micro-batches, fusion, or CUDA graphs",
@@ -217,6 +217,7 @@ def recipe(measured: Measured) -> str:
         ("data", ranks.data),
         ("pipeline", ranks.pipeline),
         ("expert", ranks.expert),
+        ("expert tensor", ranks.expert_tensor),
     )
     parts = [f"{ranks.total} GPU{'s' * (ranks.total != 1)} on {ranks.nodes} node{'s' * (ranks.nodes != 1)}"]
     if ranks.idle_gpus:

@@ -18,7 +18,8 @@ EQUAL = 1e-9
 """numbers closer than this, relative to the larger, are the same number"""
 _DERIVED = {
     "total": "GPUs", "nodes": "nodes", "idle_gpus": "idle GPUs", "tensor": "tensor size", "context": "context size",
-    "data": "data size", "pipeline": "pipeline size", "expert": "expert size", "micro_batches": "micro-batches",
+    "data": "data size", "pipeline": "pipeline size", "expert": "expert size", "expert_tensor": "expert tensor size",
+    "expert_data": "expert data size", "micro_batches": "micro-batches",
 }  # fmt: skip
 _ABSENT = object()
 

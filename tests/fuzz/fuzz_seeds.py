@@ -91,6 +91,16 @@ training: {sequence_length: 256, global_batch: 16, micro_batch: 1, precision: fp
 parallel: {context: {size: 2, method: ring}, data: {strategy: fsdp, prefetch: 1, limit_gathers: 2}}
 """,
     """\
+name: experts over ranks
+model: {family: mixtral, hidden: 256, mlp: 512, layers: 2, heads: 4, kv_heads: 2, vocabulary: 1000, experts: {count: 4, top_k: 2}}
+cluster: {topology: hgx-h100, gpus: 8}
+training: {sequence_length: 256, gradient_accumulation: 2, micro_batch: 1, precision: bf16-fp32grad}
+parallel:
+  tensor: {size: 2, sequence_parallel: true}
+  expert: {size: 2, tensor: 1, imbalance: 1.25}
+  data: {strategy: zero1}
+""",
+    """\
 model:
   input: {shape: [3, 32, 32], dtype: fp32}
   layers:

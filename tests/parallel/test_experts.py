@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsim import load, simulate
+from parsim import load, simulate, sweep
 from parsim.errors import ParsimError
 from parsim.model.model import parameter_count
 from parsim.parallel.experts import expert_mesh
 from parsim.parallel.groups import EXPERT, EXPERT_DATA, EXPERT_TENSOR, Groups, Mesh
 from parsim.parallel.settings import ExpertParallel
 from parsim.scenario.build import build
+from parsim.study.size.size import size as answer
 
 ORDER = ("tensor", "context", "data", "pipeline")
 SMALL = {
@@ -157,6 +158,39 @@ class TestMessages:
         assert uneven.breakdown["expert_comm"] > even.breakdown["expert_comm"]
         assert uneven.step_time > even.step_time
         assert peak(uneven) > peak(even)
+
+    def test_twice_the_tokens_are_twice_the_bytes(self):
+        tree = scenario(expert={"size": 4, "tensor": 2})
+        once = exchanged(simulate(tree))
+        tree["training"]["micro_batch"] = 2
+        assert exchanged(simulate(tree)) == {(kind, ranks, 2 * size): count for (kind, ranks, size), count in once.items()}
+
+    @pytest.mark.parametrize(("placement", "crosses"), [("packed", False), ("scattered", True)])
+    def test_slower_nics_slow_exchanges_that_cross_nodes_only(self, placement, crosses):
+        """Eight expert ranks are the GPUs of a node, or half of those of each."""
+        fast = scenario({"placement": placement}, expert={"size": 8}, data={"strategy": "ddp", "overlap_reduce": False})
+        fast["training"]["sequence_length"] = 2048
+        slow = copy.deepcopy(fast)
+        slow["cluster"]["set"] = {"links": {"ib-ndr": {"line_rate": "200 Gb/s"}}}
+        before, after = (simulate(tree).breakdown["expert_comm"] for tree in (fast, slow))
+        assert before > 0
+        assert after > 1.2 * before if crosses else after == pytest.approx(before, rel=1e-9)
+
+
+class TestStudies:
+    def test_a_sweep_over_expert_sizes_simulates_all(self):
+        found = sweep(scenario(), "parallel.expert.size=1,2,4,8")
+        steps = {entry.place.settings["parallel.expert.size"]: entry.scores[0] for entry in found.entries}
+        expected = {size: simulate(scenario(expert={"size": size})).step_time for size in (1, 2, 4, 8)}
+        assert steps == expected
+
+    def test_a_search_over_strategies_says_that_it_has_no_expert_parallelism(self):
+        found = answer(
+            "mixtral-8x7b", tokens="1B", hours=100, on="hgx-h100", gpus=16, sequence_length=4096, global_batch=64, workers=1,
+            set={"parallel.expert.size": 2},
+        )  # fmt: skip
+        assert not found.ranked
+        assert "not supported yet: a search over strategies with expert parallelism" in str(found)
 
 
 class TestSteps:

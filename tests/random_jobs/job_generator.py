@@ -207,12 +207,25 @@ class Draw:
             under(section, f"data.{self.one_of(('unit', 'unit', 'reshard_after_forward'))}", self.one_of(("block", "model", "layer")))
             if "reshard_after_forward" in section["data"]:
                 section["data"]["reshard_after_forward"] = False
+        if "experts" in FAMILIES.get(kind, {}) and name in ("none", "ddp", "zero1", "zero2") and self.chance(0.6):
+            self._experts(section, FAMILIES[kind]["experts"]["count"], tensor * context * data)
         self.sizes = {"tensor": tensor, "context": context, "pipeline": pipeline, "data": data}
         self.chunks = pipeline
         self.multiple = 1
         if pipeline > 1:
             self._pipeline(section)
         self.tree["parallel"] = section
+
+    def _experts(self, section: Tree, count: int, ranks: int) -> None:
+        """Experts on a grid of their own over the ranks of a stage."""
+        size = self.one_of([n for n in range(1, count + 1) if count % n == 0 and ranks % n == 0])
+        section["expert"] = {"size": size}
+        if self.chance(0.5):
+            section["expert"]["tensor"] = self.one_of([n for n in (1, 2, 4) if ranks // size % n == 0])
+        if size > 1 and self.chance(0.3):
+            section["expert"]["imbalance"] = 1.5
+        if "tensor" in section:
+            section["tensor"]["sequence_parallel"] = True
 
     def _pipeline(self, section: Tree) -> None:
         stages = self.sizes["pipeline"]
@@ -296,11 +309,12 @@ class Draw:
             training["recompute"] = self.one_of(("full", "selective", {"every": 2}, {"blocks": 1}, {"selective": ["attention", "mlp"]}))
         if self.chance(0.25):
             place = self.one_of(("cpu", "cpu", "nvme"))
-            states = ("optimizer",), ("optimizer", "gradients"), ("optimizer", "gradients", "parameters"), ("activations",)
+            states: Any = ("optimizer",), ("optimizer", "gradients"), ("optimizer", "gradients", "parameters"), ("activations",)
+            states = states if "expert" not in self.tree["parallel"] else states[-1:]
             training["offload"] = dict.fromkeys(self.one_of(states), place)
             if "activations" in training["offload"]:
                 training["recompute"] = "full"
-        if self.chance(0.25) and kind not in IMAGES:
+        if self.chance(0.25) and kind not in IMAGES and "expert" not in self.tree["parallel"]:
             training["finetune"] = {"method": self.one_of(("lora", "lora", "qlora", "freeze"))}
             if training["finetune"]["method"] != "freeze" and self.chance(0.5):
                 training["finetune"]["rank"] = self.one_of((2, 8))

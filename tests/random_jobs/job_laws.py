@@ -95,6 +95,8 @@ def time(found: Document) -> Iterator[str]:
         yield f"hfu is {found['hfu']!r}"
     if ranks["tensor"] * ranks["context"] * ranks["data"] * ranks["pipeline"] != ranks["total"]:
         yield f"ranks do not multiply: {ranks}"
+    if ranks["expert"] * ranks["expert_tensor"] * ranks["expert_data"] not in (1, ranks["total"] // ranks["pipeline"]):
+        yield f"the grid of experts does not fill a stage: {ranks}"
     for stage in found["schedule"]["stage_time_s"]:
         if stage["forward"] > step * (1 + SAME):
             yield f"a forward of {stage['forward']!r} s in a step of {step!r} s"
@@ -163,7 +165,7 @@ def communication(found: Document) -> Iterator[str]:
         if row["count"] < 1 or not math.isclose(row["utilisation"] * row["capacity_Bps"] * step, row["bytes"], rel_tol=SAME, abs_tol=1):
             yield f"{row['link']}: utilisation x capacity x step is not bytes"
     classes = [(row["axis"], row["exposed_s"]) for row in found["collectives"]]
-    for axis in ("tensor", "context", "data"):
+    for axis in ("tensor", "context", "expert", "data"):
         shown = found["breakdown_s"][f"{axis}_comm"]
         exposed = math.fsum(seconds for name, seconds in classes if name == axis)
         if shown > exposed + SAME * step and axis != "data":
