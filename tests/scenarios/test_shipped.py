@@ -102,6 +102,9 @@ def reduced(document: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {key: document[key] for key in plain}
     if document["model"]["parameters_trainable"] == document["model"]["parameters"]:
         kept["model"] = {key: value for key, value in document["model"].items() if key != "parameters_trainable"}
+    ranks = document["ranks"]
+    if ranks["expert"] == ranks["expert_tensor"] == 1:  # a grid of experts only where they are spread
+        kept["ranks"] = {key: value for key, value in ranks.items() if key not in ("expert_tensor", "expert_data")}
     for name in ("breakdown_s", "critical_path_s"):
         kept[name] = {key: value for key, value in document[name].items() if value}
     kept |= {key: document[key] for key in ("limiter_kind", "breakdown_rank", "bottleneck_rank")}
