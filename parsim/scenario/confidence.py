@@ -219,10 +219,9 @@ def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
 
 
 def _status(wanted: Features, runs: Sequence[KnownRun], stood: bool) -> str:
-    """Nobody has published runs of a strategy of the user's own, and none with expert parallelism is among those that are known."""
-    if wanted.strategy in ("own", "expert"):
-        return "unvalidated"
-    return "validated" if stood else "interpolated" if any(run.features.gpu == wanted.gpu for run in runs) else "unvalidated"
+    """Nobody has published runs of a strategy of the user's own; runs without expert parallelism say little about runs with it."""
+    near = [run for run in runs if run.features.gpu == wanted.gpu and (wanted.strategy != "expert" or run.features.strategy == "expert")]
+    return "validated" if stood else "interpolated" if near and wanted.strategy != "own" else "unvalidated"
 
 
 def _basis(wanted: Features, kind: Sequence[KnownRun], errors: Mapping[str, Sequence[float]]) -> str:

@@ -22,7 +22,7 @@ from parsim.validation.published import UNREADABLE, CsvRows, Published, excluded
 MEASURED = {"step_time_s": "s", "allocated_gib": "GiB", "reserved_gib": "GiB", "device_used_gib": "GiB"}
 """columns that were measured, and their units"""
 _WORDS = ("title", "source", "family", "convention", "inferred", "known")
-_SOURCE_KEYS = (*_WORDS, "settings", "left_out", "memory_left_out")
+_SOURCE_KEYS = (*_WORDS, "settings", "fitted", "left_out", "memory_left_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class RunSource:
     known: str
     """what is known of its errors; empty: nothing"""
     rows: tuple[PublishedRun, ...]
+    fitted: bool = True
+    """effects of training are fitted to its rows; else they only judge"""
 
 
 def published(directory: str | Path | None = None, names: Sequence[str] = ()) -> tuple[RunSource, ...]:
@@ -136,7 +138,11 @@ def _source(name: str, home: Path, about: Document, findings: list[Finding]) -> 
         if one not in known and ".." not in one
     ]
     title, reference, family, convention, inferred, known_of = (str(tree.get(key, "")) for key in _WORDS)
-    return RunSource(name, title, reference, family, convention, inferred, known_of, tuple(rows))
+    fitted = tree.get("fitted", True)
+    if not isinstance(fitted, bool):
+        findings.append(Finding("expected true or false", f"{at}.fitted", fitted).at(*about.locate(f"{at}.fitted")))
+        return None
+    return RunSource(name, title, reference, family, convention, inferred, known_of, tuple(rows), fitted)
 
 
 def _left_out(about: Document, at: str, key: str, findings: list[Finding]) -> Mapping[str, str]:

@@ -14,8 +14,8 @@ from parsim.validation.predicted_memory import document, line, memory_rows, pred
 def test_every_source_has_rows_and_says_what_it_measured():
     rows = memory_rows()
     assert {row.source for row in rows} == {
-        "simumax", "zero-bubble", "bloom-prequel", "bigscience-1b3", "torchtitan", "torchao", "torchtune", "litgpt-tables",
-        "litgpt-configs",
+        "simumax", "simumax-experts", "zero-bubble", "bloom-prequel", "bigscience-1b3", "torchtitan", "torchao", "torchtune",
+        "litgpt-tables", "litgpt-configs",
     }  # fmt: skip
     assert len({row.stack for row in rows}) >= 6
     assert all(row.peak > 1e9 for row in rows)

@@ -70,7 +70,9 @@ class Response:
 
 
 def sample(source: RunSource) -> list[PublishedRun]:
-    """The rows of a source that the fit looks at."""
+    """The rows of a source that the fit looks at; none where they only judge."""
+    if not source.fitted:
+        return []
     rows = [row for row in source.rows if not row.left_out and "step_time_s" in row.measured]
     rows = [row for row in rows if chunks(row) <= MOST_CHUNKS] or rows
     return rows[:: -(-len(rows) // MOST_ROWS) or 1]
