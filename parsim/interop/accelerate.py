@@ -311,7 +311,8 @@ def _mesh(draft: ExportDraft, version: int) -> dict[str, Any]:
     _pipeline(draft)
     order(draft, ORDERS, "only --to megatron has another order")
     draft.says("parallel.expert.size", "the default, 1")
-    draft.lacks("parallel.expert.capacity_factor", "the model's code")
+    for key in ("capacity_factor", "pad_to_capacity"):
+        draft.lacks(f"parallel.expert.{key}", "the model's code")
     draft.says("parallel.expert.tensor", "as many as tensor-parallel ranks")
     if parallelism.exchanges_tokens:
         path = "parallel.expert.size" if section.expert.size > 1 else "parallel.expert.tensor"

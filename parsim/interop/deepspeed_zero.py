@@ -276,7 +276,8 @@ def model_parallel(draft: ExportDraft) -> dict[str, Any]:
     if parallelism.expert_width != tensor.size:
         text = "experts are as wide as the tensor-parallel ranks leave them there"
         draft.refuses("parallel.expert.tensor", text, "use tensor: auto, or --to megatron")
-    draft.lacks("parallel.expert.capacity_factor", "deepspeed.moe.layer.MoE(capacity_factor=...) in the model's code")
+    for key in ("capacity_factor", "pad_to_capacity"):
+        draft.lacks(f"parallel.expert.{key}", "deepspeed.moe.layer.MoE(capacity_factor=...) in the model's code")
     return said
 
 

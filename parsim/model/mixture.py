@@ -1,6 +1,6 @@
 """A mixture of experts as operators: router, dispatch, grouped products, combine (Switch 2101.03961, MegaBlocks 2211.15841).
 
-No token is dropped. Under expert parallelism (`Workload.exchanges_tokens`) a rank has its share of the experts. It sends the copies of its
+Under expert parallelism (`Workload.exchanges_tokens`) a rank has its share of the experts. It sends the copies of its
 tokens to the ranks of their experts and gets as many back; the messages stand between the kernels of `Dispatch` and `Combine`:
 `parsim.parallel.experts`.
 """
@@ -80,16 +80,16 @@ class Exchange:
     """Buffers of one way of the token copies of a layer between one rank and the ranks of their experts."""
 
     sent: int
-    """copies of the rank's own tokens [B]"""
+    """rows of the rank's own tokens [B]"""
     received: int
-    """copies that its experts work on, gathered over the ranks that share an expert's width [B]"""
+    """rows that its experts work on, gathered over the ranks that share an expert's width [B]"""
     sorting: tuple[Memory, ...]
     """what orders the latter by expert, or back by rank"""
 
     @classmethod
     def of(cls, at: Workload, hidden: int, top_k: int, experts: int) -> Exchange:
         """The exchange of a layer of `experts` experts."""
-        sent = at.local_tokens * top_k * hidden * at.element
+        sent = round(at.local_tokens * top_k * at.expert_sent) * hidden * at.element
         received = dispatched(at, top_k) * hidden * at.element
         return cls(sent, received, (Memory(2 * received),) if experts > at.expert else ())
 

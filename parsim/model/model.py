@@ -75,7 +75,9 @@ class Workload:
     expert: int = 1
     """expert-parallel size: experts held by one rank = experts / expert"""
     expert_imbalance: float = 1.0
-    """tokens of the busiest expert rank over the mean"""
+    """rows of the busiest expert rank over the token copies of a rank on average"""
+    expert_sent: float = 1.0
+    """rows that a rank sends over its token copies: less where some are dropped, more where experts' rows are filled up"""
     expert_tensor: int = 0
     """ranks that share the width of every expert; 0: as many as `tensor`"""
     backward: bool = True
@@ -335,7 +337,7 @@ def rows(at: Workload, split: Split = "replicated", per_sample: bool = False, co
 
 
 def dispatched(at: Workload, top_k: int) -> int:
-    """Token copies that the experts of one rank work on: ranks that share an expert's width gather theirs; even up to the imbalance."""
+    """Rows that the experts of one rank work on: ranks that share an expert's width gather theirs; even up to the imbalance."""
     return round(at.tokens * at.expert_width / at.tensor * top_k * at.expert_imbalance)
 
 

@@ -14,12 +14,14 @@ step                       gradients of experts are reduced, and their states sh
 =========================  ====================================================================================
 
 Ranks that compute meanwhile wait: nothing overlaps the exchanges. With an imbalance the exchange takes as long as that of the busiest rank.
+With a capacity an expert gets at most ceil(T k / E x factor) rows of a rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import ClassVar
 
 from parsim.errors import Finding
@@ -31,7 +33,7 @@ from parsim.parallel.hooks import Emitter, Sharding, SilentHooks, Unit, Weight
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.settings import ExpertParallel, Parallelism, Training
 
-_SIZE, _TENSOR = "parallel.expert.size", "parallel.expert.tensor"
+_SIZE, _TENSOR, _CAPACITY = "parallel.expert.size", "parallel.expert.tensor", "parallel.expert.capacity_factor"
 _STRATEGIES = ("none", "ddp", "zero1", "zero2")
 _WEIGHT = 4
 """bytes of a router's weight on the wire"""
@@ -68,7 +70,8 @@ class ExpertParallelHooks(SilentHooks):
         """Copies of tokens (or their gradients); with dispatch travel the weights, and back their gradients."""
         if self.workload.expert == 1:
             return
-        copies = round(self.workload.local_tokens * operator.top_k * self.workload.expert_imbalance)
+        most = max(self.workload.expert_imbalance, self.workload.expert_sent)
+        copies = round(self.workload.local_tokens * operator.top_k * most)
         at.collective("all_to_all", EXPERT, copies * operator.hidden * self.workload.element, operator.name, blocking=True)
         if isinstance(operator, Dispatch):
             at.collective("all_to_all", EXPERT, _WEIGHT * copies, f"{operator.name} weights", blocking=True)
@@ -90,15 +93,43 @@ def expert_mesh(expert: ExpertParallel, mesh: Mesh) -> tuple[int, int, int]:
     return expert.size, width, mesh.ranks // mesh.size(PIPELINE) // (expert.size * width)
 
 
+def capacity(tokens: int, top_k: int, experts: int, factor: float) -> int:
+    """Rows that an expert may get of one rank with `tokens` tokens (Megatron-LM: moe_utils.py, get_capacity).
+
+    >>> capacity(4096, 8, 256, 1.0), capacity(4096, 2, 8, 1.25)
+    (128, 1280)
+    """
+    return ceil(tokens * top_k / experts * factor)
+
+
+def expert_rows(expert: ExpertParallel, model: Model, tokens: int) -> tuple[float, float]:
+    """Rows of the busiest rank, and rows that a rank sends, over its token copies; `tokens` of a rank.
+
+    With a capacity the experts of the busiest rank get no more than they may, and of evenly loaded ones none is dropped from a factor of 1
+    on; padded, all of them get exactly that.
+    """
+    mixture = next((operator for block in model.blocks for operator in block.operators if isinstance(operator, GroupedLinear)), None)
+    if expert.capacity_factor is None or mixture is None:
+        return expert.imbalance, 1.0
+    full = capacity(tokens, mixture.top_k, mixture.experts, expert.capacity_factor) * mixture.experts / (tokens * mixture.top_k)
+    return (full, full) if expert.pad_to_capacity else (min(expert.imbalance, full), min(1.0, full))
+
+
 def expert_findings(model: Model, training: Training, parallelism: Parallelism, mesh: Mesh) -> list[Finding]:
     """Why the experts of this model cannot be spread so; with the arithmetic."""
     expert = parallelism.expert
-    if not parallelism.exchanges_tokens and expert.imbalance == 1.0:
+    if expert.pad_to_capacity and expert.capacity_factor is None:
+        text = "experts' rows are filled up to their capacity, of which nothing is said"
+        return [Finding(text, "parallel.expert.pad_to_capacity", True, "write parallel.expert.capacity_factor, such as 1.25")]
+    if not parallelism.exchanges_tokens and expert.imbalance == 1.0 and expert.capacity_factor is None:
         return []
     layers = [operator for block in model.blocks for operator in block.operators if isinstance(operator, GroupedLinear)]
     if not layers:
-        path, value = (_SIZE, expert.size) if expert.size > 1 else ("parallel.expert.imbalance", expert.imbalance)
-        return [Finding(f"{model.name} has no experts", path, value, "leave parallel.expert out")]
+        asked = {_SIZE: expert.size > 1, _CAPACITY: expert.capacity_factor is not None, _TENSOR: expert.tensor > 0}
+        path = next((path for path, said in asked.items() if said), "parallel.expert.imbalance")
+        return [Finding(f"{model.name} has no experts", path, None, "leave parallel.expert out")]
+    if not parallelism.exchanges_tokens and expert.imbalance == 1.0:
+        return []
     if not parallelism.exchanges_tokens:
         text = "every rank holds all experts: none is busier than another"
         return [Finding(text, "parallel.expert.imbalance", expert.imbalance, "leave it out, or spread the experts (parallel.expert.size)")]

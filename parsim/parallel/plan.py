@@ -18,7 +18,7 @@ from parsim.model.mixture import Router
 from parsim.model.model import Block, Model, Parameter, Workload
 from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.ddp import DistributedDataParallel
-from parsim.parallel.experts import ExpertParallelHooks, SeveralStrategies, expert_mesh
+from parsim.parallel.experts import ExpertParallelHooks, SeveralStrategies, expert_mesh, expert_rows
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.groups import CONTEXT, DATA, EXPERT_DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
@@ -361,6 +361,8 @@ def plan(
     findings = findings_of(model, machine, training, parallelism, runtime, mesh, gpus, slow or {})
     if findings:
         raise PlanError(findings)
+    tokens = training.micro_batch * training.sequence_length // parallelism.context.size // parallelism.tensor.size
+    busiest, sent = expert_rows(parallelism.expert, model, max(1, tokens))
     workload = Workload(
         batch=training.micro_batch,
         sequence=training.sequence_length // parallelism.context.size if model.sequence else 1,
@@ -371,7 +373,8 @@ def plan(
         gathers_again=runtime.gathers_again,
         expert=parallelism.expert.size,
         expert_tensor=parallelism.expert.tensor,
-        expert_imbalance=parallelism.expert.imbalance,
+        expert_imbalance=busiest,
+        expert_sent=sent,
         element=training.precision.activations,
         dtype=training.precision.matmul,
         kept=training.precision.keep,

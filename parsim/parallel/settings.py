@@ -186,6 +186,10 @@ class ExpertParallel:
     """ranks that share the width of every expert; 0: as many as `tensor.size`"""
     imbalance: float = 1.0
     """tokens of the busiest rank over the mean"""
+    capacity_factor: float | None = None
+    """rows that an expert may get of a rank, over the mean; None: all"""
+    pad_to_capacity: bool = False
+    """every expert gets so many"""
 
 
 @dataclass(frozen=True, slots=True)

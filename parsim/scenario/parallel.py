@@ -136,7 +136,9 @@ class ExpertSection(Section):
     imbalance: Annotated[float, Number(1.0, 1000.0)] = 1.0
     """tokens of the busiest rank over the mean, in every layer"""
     capacity_factor: Annotated[float | None, Number(0.0, 1000.0, above=True, optional=True)] = None
-    """tokens beyond this multiple of the mean are dropped"""
+    """token copies of a rank beyond this multiple of the mean are dropped, expert by expert; none = nothing is dropped"""
+    pad_to_capacity: Annotated[bool, Flag()] = False
+    """every expert gets as many rows as it may, with zeros where there are fewer tokens"""
 
 
 class DataSection(Section):

@@ -257,7 +257,8 @@ def _rows(section: PipelineSection, found: tuple[Path, str] | None, micro_batche
 
 
 def _expert(section: ExpertSection) -> ExpertParallel:
-    return ExpertParallel(section.size, 0 if section.tensor == "auto" else section.tensor, section.imbalance)
+    width = 0 if section.tensor == "auto" else section.tensor
+    return ExpertParallel(section.size, width, section.imbalance, section.capacity_factor, section.pad_to_capacity)
 
 
 def _pipeline(section: PipelineSection, scenario: Scenario) -> PipelineParallel:

@@ -47,7 +47,6 @@ def _known_schedule(value: Any) -> bool:
 _LATER_PROFILES = ("pytorch-compile",)
 
 LIMITS: tuple[Limit, ...] = (
-    Limit("parallel.expert.capacity_factor", _empty, "expert capacity"),
     Limit("parallel.pipeline.schedule", _known_schedule, "this schedule", f"use {', '.join(NAMES)}, or give the order in a schedule file"),
     Limit(
         "cluster.nodes", lambda value: not isinstance(value, list), "mixed nodes", "describe them as an explicit graph in a topology file"

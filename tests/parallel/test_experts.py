@@ -193,6 +193,32 @@ class TestStudies:
         assert "not supported yet: a search over strategies with expert parallelism" in str(found)
 
 
+class TestCapacity:
+    """Two experts of eight per token: without a capacity 256 rows leave a rank with 128 tokens."""
+
+    def rows(self, **expert):
+        tree = scenario(expert={"size": 8, **expert})
+        return {row.bytes // 512 for row in simulate(tree).collectives if row.axis == "expert" and row.bytes > 4 * 2 * 256}
+
+    def test_evenly_loaded_experts_keep_all_tokens(self):
+        assert self.rows() == self.rows(capacity_factor=1.0) == self.rows(capacity_factor=1.5) == {256}
+
+    def test_what_is_beyond_it_is_dropped(self):
+        assert self.rows(imbalance=1.5) == self.rows(imbalance=1.5, capacity_factor=2.0) == {384}
+        assert self.rows(imbalance=1.5, capacity_factor=1.25) == {320}
+        assert self.rows(capacity_factor=0.5) == {128}
+
+    def test_padded_experts_always_get_it(self):
+        """Whole rows per expert: of 128 tokens each expert gets ceil(128 x 2 / 8 x 1.01) = 33 instead of 32."""
+        assert self.rows(capacity_factor=1.25, pad_to_capacity=True) == {320}
+        assert self.rows(capacity_factor=1.25, pad_to_capacity=True, imbalance=1.1) == {320}
+        assert self.rows(capacity_factor=1.01, pad_to_capacity=True) == {33 * 8}
+
+    def test_without_exchange_too(self):
+        full, half = (simulate(scenario(expert={"capacity_factor": factor})) for factor in (1.0, 0.5))
+        assert half.breakdown["compute"] < full.breakdown["compute"]
+
+
 class TestSteps:
     def test_one_rank_per_expert_group_is_no_expert_parallelism(self):
         tensor = {"size": 2, "sequence_parallel": True}
@@ -234,6 +260,7 @@ class TestSteps:
         ({"expert": {"size": 4}, "tensor": {"size": 2}}, "sequence parallelism", "parallel.tensor.sequence_parallel"),
         ({"expert": {"size": 4}, "tensor": {"size": 2, "sequence_parallel": True}, "order": ["data", "tensor", "context", "pipeline"]},
          "put tensor first", "parallel.order"),
+        ({"expert": {"size": 8, "pad_to_capacity": True}}, "of which nothing is said", "parallel.expert.pad_to_capacity"),
         ({"expert": {"imbalance": 1.5}}, "every rank holds all experts", "parallel.expert.imbalance"),
     ],
 )  # fmt: skip

@@ -48,10 +48,10 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (STAGED, (*INTERLEAVED, "parallel.context.size=2", "parallel.context.method=ulysses", "parallel.data.overlap_gather=true")),
         (STAGED, ("parallel.order=[tensor,context,pipeline,data]", "training.gradient_accumulation=16", "parallel.data.size=8")),
         ({**GPT, "parallel": {"data": {"strategy": "ddp"}}}, DATA[1:]),
-        (MIXTURE, ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2}",)),
+        (MIXTURE, ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true}",)),
     ],
     "deepspeed": [
-        (MIXTURE, ("parallel.expert={size: 4, tensor: 1, imbalance: 1.2}",)),
+        (MIXTURE, ("parallel.expert={size: 4, tensor: 1, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true}",)),
         (SHARDED, (*RECIPE, *DATA)),
         (SHARDED, (*LONG, *OFFLOAD, "parallel.tensor.size=2", "parallel.tensor.overlap=none")),
         (SHARDED, ("parallel.context={size: 2, method: ulysses}", "training.recompute=full", "training.offload.activations=cpu")),
@@ -97,6 +97,8 @@ ELSEWHERE = {
         "parallel.expert.size",
         "parallel.expert.tensor",
         "parallel.expert.imbalance",
+        "parallel.expert.capacity_factor",
+        "parallel.expert.pad_to_capacity",
     },
 }
 """keys that are refused, or taken only where another key is refused, hence tested with the refusals"""
@@ -107,11 +109,9 @@ def covered(path: str, names: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_changed_key_is_exported_or_listed(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parsim.scenario.support.LIMITS", ())  # expert capacity is not simulated yet
+def test_every_changed_key_is_exported_or_listed(target: str) -> None:
     seen: set[str] = set()
-    groups = [*ACCEPTED[target], (LLAMA if target != "megatron" else STAGED, ("parallel.expert.capacity_factor=1.5",))]
-    for base, overrides in groups:
+    for base, overrides in ACCEPTED[target]:
         scenario = load(base, *overrides)
         result = export(scenario, target)
         noted = {note.path for note in result.notes}
@@ -152,7 +152,12 @@ REFUSED = [
     ("fsdp", LLAMA, (f"parallel.tensor={{size: 2, {USER_BUFFERS}}}",), {"parallel.tensor.sequence_parallel"}),
     ("deepspeed", SHARDED, (f"parallel.tensor={{size: 2, {USER_BUFFERS}}}",), {"parallel.tensor.sequence_parallel"}),
     ("megatron", STAGED, ("parallel.tensor={sequence_parallel: true, overlap: async}",), {"parallel.tensor.overlap"}),
-    ("fsdp", MIXTURE, ("parallel.data.strategy=ddp", "parallel.expert={size: 4, imbalance: 1.2}"), {"parallel.expert.size"}),
+    (
+        "fsdp",
+        MIXTURE,
+        ("parallel.data.strategy=ddp", "parallel.expert={size: 4, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true}"),
+        {"parallel.expert.size"},
+    ),
     ("fsdp", MIXTURE, ("parallel.data.strategy=ddp", "parallel.expert.tensor=2"), {"parallel.expert.tensor"}),
     ("deepspeed", MIXTURE, ("parallel.expert={size: 4, tensor: 2}",), {"parallel.expert.tensor"}),
     ("fsdp", LLAMA, ("parallel.tensor.size=2", "parallel.order=[data,tensor,context,pipeline]"), {"parallel.order"}),

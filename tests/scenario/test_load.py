@@ -160,7 +160,7 @@ parallel:
   tp: 2
   pipline: {size: 2}
   pipeline: {size: 0, schedul: gpipe}
-  expert: {capacity_factor: 2}
+  expert: {capacity_factor: 0}
   data: {strategy: dp, bucket: 25, micro_batch: 2}
 cluster:
   topology: four.yaml
@@ -190,7 +190,7 @@ bad.yaml:14:3  parallel.tensor  4 is not a mapping of size, sequence_parallel, o
 bad.yaml:16:3  parallel.pipline  unknown key; did you mean 'pipeline'?
 bad.yaml:17:14  parallel.pipeline.size  0 is not a whole number from 1 to 1,000,000
 bad.yaml:17:23  parallel.pipeline.schedul  unknown key; did you mean 'schedule'?
-bad.yaml:18:12  parallel.expert.capacity_factor  not supported yet: expert capacity
+bad.yaml:18:12  parallel.expert.capacity_factor  0 is not a number in (0, 1000]
 bad.yaml:19:10  parallel.data.strategy  'dp' is not one of none, torch-data-parallel, parameter-server, ddp, zero1, zero2, zero3, fsdp, hsdp; say which one: ddp (one process per GPU), torch-data-parallel (one process, torch.nn.DataParallel), zero1, zero2, zero3 or fsdp
 bad.yaml:19:24  parallel.data.bucket  25 has no unit; write for example "25 MiB" or "25 elements"
 bad.yaml:19:36  parallel.data.micro_batch  unknown key; it belongs under training

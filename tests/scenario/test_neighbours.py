@@ -54,7 +54,7 @@ def test_a_neighbour_equals_the_scenario_with_overrides(neighbours, changes, aga
         {"parallel.tensor.size": 7},
         {"training.micro_batch": 7},
         {"parallel.pipeline.schedule": "dualpipe"},
-        {"parallel.expert.capacity_factor": 2},
+        {"parallel.expert.capacity_factor": 0},
     ],
 )
 def test_a_wrong_neighbour_is_refused_with_the_same_findings(neighbours, changes):

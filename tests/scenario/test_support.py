@@ -14,7 +14,6 @@ from parsim.scenario.support import LIMITS, unsupported
 MINIMAL = {"model": "gpt2", "cluster": "4x v100-32gb", "training": {"sequence_length": 1024, "global_batch": 8, "micro_batch": 1}}
 
 REFUSED: dict[str, tuple[Any, ...]] = {
-    "parallel.expert.capacity_factor": (1.25,),
     "parallel.pipeline.schedule": ("DualPipeV", "Looped_BFS", "dualpipe", "pipedream-2bw", "hanayo"),
     "report.ranks": ([0, 1],),
     "cluster.nodes": ([{"use": "dgx-a100-80gb", "count": 2}],),

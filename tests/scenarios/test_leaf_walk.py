@@ -194,7 +194,8 @@ LEAVES: dict[str, Leaf] = {
     "parallel.expert.size": leaf(2, 4, model=MIXTURE),
     "parallel.expert.tensor": leaf(2, 4, same={"auto": None, 1: None}, model=MIXTURE),
     "parallel.expert.imbalance": leaf(1.5, model=MIXTURE, parallel__expert__size=2),
-    "parallel.expert.capacity_factor": leaf(1.25, model=MIXTURE, parallel__expert__size=2),
+    "parallel.expert.capacity_factor": leaf(0.5, same={2.0: None}, model=MIXTURE, parallel__expert__size=2),
+    "parallel.expert.pad_to_capacity": leaf(True, model=MIXTURE, parallel__expert={"size": 2, "capacity_factor": 2.0}),
     "parallel.data.size": leaf(2, same={"auto": None, 4: None}),
     "parallel.data.strategy": leaf(
         "none", "torch-data-parallel", "parameter-server", "zero1", "zero2", "zero3", "fsdp", same={"ddp": None, "hsdp": "fsdp"}

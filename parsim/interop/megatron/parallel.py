@@ -122,6 +122,8 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
     if dispatcher is None and draft.value("parallel.expert.size") not in (None, 1):
         text = "--moe-token-dispatcher-type is allgather if not given; parsim sends tokens to their experts by all-to-all"
         draft.remark(text, "parallel.expert.size")
+    for key in ("capacity_factor", "pad_to_capacity"):
+        draft.take(source, f"parallel.expert.{key}")
 
 
 def _read_data(draft: ImportDraft, source: Source) -> None:
@@ -204,6 +206,9 @@ def mesh_arguments(draft: ExportDraft) -> list[str]:
     draft.says("parallel.expert.capacity_factor", "the default, none")
     if section.expert.capacity_factor is not None:
         arguments.append(draft.option("parallel.expert.capacity_factor", f"{section.expert.capacity_factor:g}"))
+    draft.says("parallel.expert.pad_to_capacity", "the default, off")
+    if section.expert.pad_to_capacity:
+        arguments.append(draft.option("parallel.expert.pad_to_capacity"))
     mapping = order(draft, {ORDER: "", MAPPED_ORDER: draft.written("parallel.order")}, "no tool has another order")
     return [*arguments, *([mapping] if mapping else [])]
 
