@@ -23,6 +23,7 @@ SHORT = {
     "parallel.dp": "parallel.data.size",
     "parallel.cp": "parallel.context.size",
     "parallel.ep": "parallel.expert.size",
+    "parallel.etp": "parallel.expert.tensor",
     "parallel.zero": "parallel.data.strategy",
     "training.mbs": "training.micro_batch",
     "training.gbs": "training.global_batch",
