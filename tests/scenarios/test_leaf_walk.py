@@ -434,7 +434,13 @@ def test_words_that_mean_the_same_give_the_same_report(path: str) -> None:
 
 @pytest.mark.parametrize(("short", "long"), SHORT.items())
 def test_short_forms_say_the_same_as_long_ones(short: str, long: str) -> None:
-    values = {"parallel.zero": (1, "zero1"), "training.gbs": (32, 32), "parallel.dp": (4, 4), "parallel.ep": (1, 1), "parallel.etp": ("auto", "auto")}
+    values = {
+        "parallel.zero": (1, "zero1"),
+        "training.gbs": (32, 32),
+        "parallel.dp": (4, 4),
+        "parallel.ep": (1, 1),
+        "parallel.etp": ("auto", "auto"),
+    }
     value, meant = values.get(short, (2, 2))
     base = laid(BASE, {"training": {"gradient_accumulation": "auto"}} if short == "training.gbs" else {})
     section, _, key = long.rpartition(".")
