@@ -41,7 +41,7 @@ class DistributedDataParallel(Replicated):
 
     def _assign(self) -> list[Bucket]:
         if self.runtime.megatron and self.data.bucket is None:
-            return megatron_buckets(self._trainable, self.size)
+            return megatron_buckets(self._trainable, self.replicas or self.size)
         precision = self.training.precision
         cap, first = float(DDP_BUCKET), float(DDP_FIRST_BUCKET)
         if self.data.bucket is not None:

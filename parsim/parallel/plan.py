@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
+from typing import TypedDict
 
 from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
@@ -36,6 +37,14 @@ from parsim.parallel.zero3_2021 import ListedZero3
 SHARDED = ("zero3", "fsdp", "hsdp")
 WHOLE = ("none", "ddp")
 """strategies that keep the whole gradient of every weight until the step"""
+
+
+class _Own(TypedDict):
+    """What tells one strategy of a chunk from another."""
+
+    group: str
+    label: str
+    replicas: int
 
 
 @dataclass(frozen=True)
@@ -279,6 +288,7 @@ class Plan:
     def _strategy(self, chunk: Chunk, role: str, weights: tuple[Weight, ...], size: int, group: str = DATA, label: str = "") -> Replicated:
         """How `size` ranks keep these weights of a chunk."""
         common = (weights, self.training, self.parallelism.data, self.runtime, size)
+        own = _Own(group=group, label=label, replicas=self.replicas)
         strategy = self.parallelism.data.strategy
         alone = size == 1 or strategy == "none"
         if self.parallelism.data.custom is not None and not alone:
@@ -288,11 +298,11 @@ class Plan:
                 return FullyShardedDataParallel(*common, units=tuple(u for u in self.units(chunk) if u.weights))
             return ZeroOptimizer(*common, stage=1 if strategy == "zero1" else 2)
         if alone and not self.runtime.megatron:
-            return Replicated(*common, group=group, label=label)
+            return Replicated(*common, **own)
         if alone or strategy == "ddp":
-            return DistributedDataParallel(*common, group=group, label=label)
+            return DistributedDataParallel(*common, **own)
         if strategy in ("zero1", "zero2"):
-            return ZeroOptimizer(*common, stage=int(strategy[-1]), group=group, label=label)
+            return ZeroOptimizer(*common, stage=int(strategy[-1]), **own)
         if strategy == "zero3" and self.runtime.lists_weights:
             return ListedZero3(*common, units=tuple(u for u in self.units(chunk) if u.weights))
         if strategy in SHARDED:

@@ -44,6 +44,8 @@ class Replicated(Sharding):
     """ranks with the same weights"""
     label: str = field(default="", kw_only=True)
     """what the names of its own tensors and collectives begin with, where a rank has several strategies"""
+    replicas: int = field(default=0, kw_only=True)
+    """ranks by whose number Megatron-LM sizes buckets, of experts too: those with the same weights outside experts; 0: `size`"""
     steps: bool = True
     """this rank holds optimizer state and steps (False on the workers of DataParallel)"""
     _trainable: tuple[Weight, ...] = field(init=False)

@@ -49,7 +49,7 @@ class ZeroOptimizer(Replicated):
             amount, unit = self.data.bucket
             return element_buckets(self._trainable, amount if unit == "elements" else amount / self.training.precision.reduce)
         if self.runtime.megatron:
-            return megatron_buckets(self._trainable, self.size)
+            return megatron_buckets(self._trainable, self.replicas or self.size)
         return element_buckets(self._trainable, DEEPSPEED_BUCKET)
 
     @property

@@ -116,6 +116,14 @@ def peak(report):
     return max(device.allocated_bytes for device in report.measured.memory.devices)
 
 
+def test_buckets_of_experts_are_as_large_as_the_others():
+    """Megatron-LM: max(40e6, 1e6 x replicas) elements, however few copies of an expert there are."""
+    tree = scenario({"nodes": 8}, expert={"size": 8})
+    tree["model"] = {"base": "mixtral-8x7b", "layers": 2}
+    of_experts = {row.bytes for row in simulate(tree).collectives if row.kind == "reduce_scatter" and row.group_size == 8}
+    assert of_experts == {4 * (117_440_512 + 58_720_256)}  # 58.7 million elements do not fill 64 million; 40 million they would
+
+
 def exchanged(report):
     """(collective, ranks, bytes) -> how often, of the exchanges of one step."""
     return {(row.kind, row.group_size, row.bytes): row.count for row in report.collectives if row.axis == "expert"}
