@@ -208,7 +208,7 @@ def cluster_of(name, nodes):
 def test_published_peaks(name, members, kind, expected):
     """V100, A100 at 1 GiB: VIA-Research/vTrain; H200, B200 at 8 to 16 GiB: stas00/ml-engineering network/README.md.
 
-    H800: NVIDIA/nccl issue 1374; A800: what issue 412 says to expect; MI355X: rccl-tests (validation/nccl), at 8 and 16 GiB.
+    H800 and what to expect of an A800: github.com/NVIDIA/nccl/issues/1374 and /412; MI355X: rccl-tests (validation/nccl), at 8 and 16 GiB.
     """
     size = GIB if "h200" not in name and "b200" not in name else 16 * GIB
     cost = collective_cost(cluster_of(name, 1), tuple(range(members)), kind, size)

@@ -20,7 +20,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from math import fsum, inf
 
-from parsim.errors import Finding, PlanError
 from parsim.parallel.groups import OPERATOR_AXES
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
@@ -62,19 +61,12 @@ class Bounder:
     def __init__(self) -> None:
         self.cache = CostCache()
 
-    def _costs(self, built: Built) -> CandidateCosts:
-        """What a candidate costs. Raises `PlanError` for what no plan exists for, and for experts on ranks of their own."""
-        if built.parallelism.exchanges_tokens:
-            text, hint = "not supported yet: a search over strategies with expert parallelism", "run or compare the strategies one by one"
-            raise PlanError(Finding(text, "parallel.expert.size", built.parallelism.expert.size, hint))
-        return self.cache.costs(built)
-
     def bounds(self, built: Built) -> Bounds:
         """The cheap bound of the step and that of the memory. Raises `PlanError` for what no plan exists for.
 
         The step of what surely does not fit is not bounded here.
         """
-        costs = self._costs(built)
+        costs = self.cache.costs(built)
         training = built.training
         capacity = _capacity(built)
         tokens = float(training.global_batch * training.mean_length) if built.model.sequence else None
@@ -84,16 +76,16 @@ class Bounder:
 
     def surely_full(self, built: Built) -> bool:
         """Whether it cannot fit; no transfer is priced for it. Raises as `bounds`."""
-        return memory(self._costs(built)) > _capacity(built)
+        return memory(self.cache.costs(built)) > _capacity(built)
 
     def tight(self, built: Built) -> float:
         """The longest chain through the whole schedule [s]; not below the cheap bound."""
-        costs = self._costs(built)
+        costs = self.cache.costs(built)
         return max(closed(costs), longest(costs))
 
     def chained(self, built: Built) -> float:
         """The longest chain through all lanes of the schedule [s]; not below the tight bound."""
-        costs = self._costs(built)
+        costs = self.cache.costs(built)
         least, order = max(closed(costs), longest(costs)), _order(costs)
         if order is None or built.parallelism.data.strategy in CENTRAL:
             return least

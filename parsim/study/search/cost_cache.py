@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
+from parsim.errors import Finding, PlanError
 from parsim.hardware.interconnect import Interconnect
 from parsim.kernel import Kernel
 from parsim.model.model import Block, Model
@@ -58,7 +59,10 @@ class CostCache:
         self._models: list[Model] = []
 
     def costs(self, built: Built) -> CandidateCosts:
-        """What a candidate costs. Raises `PlanError` where no plan exists for it."""
+        """What a candidate costs. Raises `PlanError` where no plan exists for it, and for experts on a grid of ranks of their own."""
+        if built.parallelism.exchanges_tokens:
+            text, hint = "not supported yet: a search over strategies with expert parallelism", "run or compare the strategies one by one"
+            raise PlanError(Finding(text, "parallel.expert.size", built.parallelism.expert.size, hint))
         clock = self.known(("clock", built.cluster.device(built.gpus[0]), built.effects), lambda: clock_of(built))
         pipeline = built.parallelism.pipeline
         slots = pipeline.slots or short(pipeline.schedule, pipeline.size, built.training.micro_batches, pipeline.virtual_stages)

@@ -15,7 +15,6 @@ from parsim.kernel import Kernel
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.groups import DATA, MODEL, OFFLOAD, SHARD, TENSOR, WORLD
-from parsim.parallel.hooks import Sharding
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import LANE, Replicated
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
@@ -192,20 +191,21 @@ def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float
     """Write the end of the step of one pipeline rank and measure its memory; no transfer is priced."""
     rank, members = prices.ranks[pipeline_rank], prices.prices.members
     passes = StagePasses(plan, pipeline_rank, plan.role(rank), clock)
-    gradients = tuple(_gradients(sharding) * plan.training.backward for sharding in passes.sharding.values())
+    strategies = _strategies(passes)
+    gradients = tuple(_gradients(sharding) * plan.training.backward for sharding in strategies.values())
     items = [] if plan.asynchronous else passes.end()
     rows = passes.table.rows
     resident = sum(rounded(rows[number].bytes) for number in passes.resident if held_in(rows[number].category) == "device")
     groups = {members(plan, item.collective[1], rank) for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
-    reductions = [_reduction(sharding, lambda *_: 1.0, plan.training.backward) for sharding in passes.sharding.values()]
+    reductions = [_reduction(sharding, lambda *_: 1.0, plan.training.backward) for sharding in strategies.values()]
     if plan.replicas > 1 and any(reduction.total > 0 for reduction in reductions):
         groups.add(members(plan, SHARD if plan.sharded else DATA, rank))
     return StageMemory(
         resident,
         gradients,
-        tuple(_unsharded(sharding) for sharding in passes.sharding.values()),
-        tuple(_gathered(sharding) for sharding in passes.sharding.values()),
-        levels(items, rows).high + sum(map(_gradient_shards, passes.sharding.values())) * plan.training.backward,
+        tuple(_unsharded(sharding) for sharding in strategies.values()),
+        tuple(_gathered(sharding) for sharding in strategies.values()),
+        levels(items, rows).high + sum(map(_gradient_shards, strategies.values())) * plan.training.backward,
         frozenset(group for group in groups if len(group) > 1),
     )
 
@@ -218,7 +218,7 @@ def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float]
     def price(kind: str, axis: str, size: int) -> float:
         return prices.at(pipeline_rank, kind, axis, size)
 
-    reductions = {stage: _reduction(sharding, price, plan.training.backward) for stage, sharding in passes.sharding.items()}
+    reductions = {stage: _reduction(sharding, price, plan.training.backward) for stage, sharding in _strategies(passes).items()}
     items = [] if plan.asynchronous else passes.end()
     meeting = next((place for place, item in enumerate(items) if item.collective is not None and item.collective[1] in JOINS), None)
     from_compute, from_queue = ({COMPUTE: 0.0}, {LANE: 0.0})
@@ -233,6 +233,11 @@ def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float]
         after = longest(_from(items, meeting), price, dict.fromkeys(items[meeting].lanes, 0.0), speed=speed).whole
         queued = -inf
     return RankTimes(before, after, queued_before, queued, reductions)
+
+
+def _strategies(passes: StagePasses) -> dict[int, Replicated]:
+    """How each chunk keeps its weights, by global stage; several ways in one chunk are no candidate's (`CostCache.costs`)."""
+    return {stage: sharding for stage, sharding in passes.sharding.items() if isinstance(sharding, Replicated)}
 
 
 def up_to(items: list[Item], place: int) -> list[Item]:
@@ -251,13 +256,9 @@ def _from(items: list[Item], place: int) -> list[Item]:
     return behind
 
 
-def _gradients(sharding: Sharding) -> int:
+def _gradients(sharding: Replicated) -> int:
     """Gradients that are tensors of their own and stay until the step [B]."""
-    if (
-        not isinstance(sharding, Replicated)
-        or sharding.training.offload.optimizer != "none"
-        or isinstance(sharding, FullyShardedDataParallel)
-    ):
+    if sharding.training.offload.optimizer != "none" or isinstance(sharding, FullyShardedDataParallel):
         return 0
     if isinstance(sharding, DistributedDataParallel) and (sharding.data.bucket_view or sharding.runtime.megatron):
         return 0
@@ -268,7 +269,7 @@ def _gradients(sharding: Sharding) -> int:
     return sum(rounded(w.count * sharding.training.precision.gradients) for w in sharding.trainable)
 
 
-def _unsharded(sharding: Sharding) -> int:
+def _unsharded(sharding: Replicated) -> int:
     """FSDP without synchronisation: the first backward writes whole gradients, the last one reduces them [B]."""
     if type(sharding) is not FullyShardedDataParallel or not sharding.training.backward or sharding.training.finetune is not None:
         return 0
@@ -277,7 +278,7 @@ def _unsharded(sharding: Sharding) -> int:
     return sum(rounded(unit.count * sharding.training.precision.gradients) for unit in sharding.units)
 
 
-def _gathered(sharding: Sharding) -> tuple[int, int]:
+def _gathered(sharding: Replicated) -> tuple[int, int]:
     """Weights of the root unit, which stay whole from a forward to its backward, and of the smallest other unit [B]."""
     if type(sharding) is not FullyShardedDataParallel or sharding.training.finetune is not None:
         return 0, 0
@@ -286,10 +287,8 @@ def _gathered(sharding: Sharding) -> tuple[int, int]:
     return sizes.pop(ROOT, 0), min(sizes.values(), default=0)
 
 
-def _gradient_shards(sharding: Sharding) -> int:
+def _gradient_shards(sharding: Replicated) -> int:
     """Reduced shares that are there when the optimizer steps, and not before the first backward [B]."""
-    if not isinstance(sharding, Replicated):
-        return 0
     element = sharding.training.precision.gradients
     if sharding.training.offload.optimizer != "none" or sharding.training.finetune is not None:
         return 0
@@ -300,10 +299,10 @@ def _gradient_shards(sharding: Sharding) -> int:
     return 0
 
 
-def _reduction(sharding: Sharding, price: Callable[[str, str, int], float], backward: bool) -> Reduction:
+def _reduction(sharding: Replicated, price: Callable[[str, str, int], float], backward: bool) -> Reduction:
     """The collectives that a chunk's backward puts into the gradients' queue, in the order of the queue."""
     nothing = Reduction(-inf, -inf, 0.0)
-    if not isinstance(sharding, Replicated) or sharding.size == 1 or not backward or sharding.training.offload.parameters != "none":
+    if sharding.size == 1 or not backward or sharding.training.offload.parameters != "none":
         return nothing
     if type(sharding) is FullyShardedDataParallel:
         return _sharded(sharding, price)
