@@ -160,7 +160,8 @@ def _mesh_findings(expert: ExpertParallel, mesh: Mesh, experts: int) -> list[Fin
         legal = [str(n) for n in range(1, stage // width + 1) if stage % (n * width) == 0 and experts % n == 0]
         findings.append(Finding(text, _SIZE, expert.size, f"use {' or '.join(legal)}" if legal else f"use a smaller {_TENSOR}"))
     if experts % expert.size:
-        legal = [str(n) for n in range(1, experts + 1) if experts % n == 0 and stage % (n * width) == 0]
+        whole = [n for n in range(1, experts + 1) if experts % n == 0]
+        legal = [str(n) for n in [n for n in whole if stage % (n * width) == 0] or whole]
         text = f"{experts} experts / expert size {expert.size} = {experts / expert.size:.4g} is not whole"
         findings.append(Finding(text, _SIZE, expert.size, f"use {' or '.join(legal)}"))
     inner = [axis for axis in mesh.order if axis != PIPELINE and mesh.size(axis) > 1]

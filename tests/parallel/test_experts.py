@@ -264,6 +264,7 @@ class TestSteps:
         ({"expert": {"size": 16}}, "8 experts / expert size 16 = 0.5 is not whole; use 1 or 2 or 4 or 8", "parallel.expert.size"),
         ({"expert": {"size": 3}}, "(expert 3 x expert tensor 1) = 5.333 is not whole; use 1 or 2 or 4 or 8", "parallel.expert.size"),
         ({"expert": {"size": 2, "tensor": 3}}, "= 2.667 is not whole", "parallel.expert.size"),
+        ({"expert": {"size": 8, "tensor": 3}}, "expert width 512 / expert tensor size 3", "parallel.expert.tensor"),
         ({"expert": {"size": 8}, "data": {"strategy": "fsdp"}}, "not supported yet", "parallel.data.strategy"),
         ({"expert": {"size": 4}, "tensor": {"size": 2}}, "sequence parallelism", "parallel.tensor.sequence_parallel"),
         ({"expert": {"size": 4}, "tensor": {"size": 2, "sequence_parallel": True}, "order": ["data", "tensor", "context", "pipeline"]},
@@ -278,6 +279,14 @@ def test_what_does_not_go(change, text, path):
     found = [one for one in caught.value.findings if one.path == path]
     assert found
     assert text in f"{found[0].message}; {found[0].suggestion}"
+
+
+def test_a_number_of_experts_has_a_suggestion_where_the_width_is_wrong_too():
+    with pytest.raises(ParsimError) as caught:
+        simulate(scenario(expert={"size": 6, "tensor": 3}))
+    assert "8 experts / expert size 6 = 1.333 is not whole; use 1 or 2 or 4 or 8" in [
+        f"{one.message}; {one.suggestion}" for one in caught.value.findings
+    ]
 
 
 def test_a_model_without_experts_cannot_spread_them():
