@@ -205,6 +205,7 @@ class Builder:
                     device_lookup=lambda name: own[name] if name in own else find(name),
                     nodes=section.nodes,
                     gpus=section.gpus,
+                    per_node=section.gpus_per_node,
                     placement=section.placement,
                     fabric=fabric or None,
                     overrides=section.set or None,
@@ -243,6 +244,9 @@ class Builder:
         if isinstance(placement, str):
             return cluster.placement(cluster.gpus)
         wanted = self.settings.cluster.gpus
+        if self.settings.cluster.gpus_per_node != "all":
+            text = "the placement names the GPU of every rank: there is no other choice of them"
+            raise TopologyError(Finding(text, "cluster.gpus_per_node", self.settings.cluster.gpus_per_node, "leave it out"))
         if wanted != "all" and wanted != len(placement):
             text = f"the placement names {len(placement)} GPUs, but cluster.gpus is {wanted}"
             raise TopologyError(Finding(text, "cluster.placement", list(placement), "leave cluster.gpus out"))

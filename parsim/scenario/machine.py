@@ -113,6 +113,8 @@ class ClusterSection(Section):
     """how often the node template is repeated"""
     gpus: Annotated[Any, Whole(1, 10**7, ("all",))] = "all"
     """use the first N GPUs"""
+    gpus_per_node: Annotated[Any, Whole(1, 10**7, ("all",))] = "all"
+    """use the first N GPUs of every node: 64 of the 72 of a rack, for groups of 64"""
     placement: Annotated[Any, ListOf(Whole(0, 10**7), ("packed", "scattered"), filled=True)] = "packed"
     """packed | scattered | [GPU of each rank]"""
     fabric: FabricSection = FabricSection()

@@ -216,6 +216,7 @@ LEAVES: dict[str, Leaf] = {
     "cluster.topology": leaf("hgx-h100", "8x-rtx-4090-pcie", "4x v100-32gb", BOX, training__precision="fp16", cluster__gpus=2),
     "cluster.nodes": leaf(2, [{"use": "dgx-a100-80gb", "count": 2}], cluster__gpus="all"),
     "cluster.gpus": leaf(2, "all"),
+    "cluster.gpus_per_node": leaf(2, same={"all": None}),
     "cluster.placement": leaf(
         "scattered", [0, 8, 9, 1], same={"packed": None, "[0, 1, 2, 3]": None}, cluster={"nodes": 2, "gpus": 4}, parallel__tensor__size=2
     ),

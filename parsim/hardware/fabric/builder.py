@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device, device_from_tree
@@ -28,6 +28,7 @@ def build_cluster(  # noqa: PLR0913
     device_lookup: Callable[[str], Mapping[str, Any]],
     nodes: int | list[Any] = 1,
     gpus: int | str | None = None,
+    per_node: int | str | None = None,
     placement: Placement = "packed",
     fabric: Mapping[str, Any] | str | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -42,6 +43,7 @@ def build_cluster(  # noqa: PLR0913
         device_lookup: device name or alias to device tree.
         nodes: how often the machine of a template is repeated; 1 for an explicit graph.
         gpus: use the first so many; None or "all" uses every one.
+        per_node: use the first so many of every machine; None or "all" uses every one.
         placement: where ranks go: packed, scattered, or the GPU of each rank.
         fabric: keys that replace those of the topology's fabric; None or "default" keeps it.
         overrides: the scenario's ``cluster.set``: changes under device, node, links, fabric and collectives, ``xF`` multiplies.
@@ -72,7 +74,10 @@ def build_cluster(  # noqa: PLR0913
     wanted = None if gpus in (None, "all") else gpus
     if wanted is not None and (isinstance(wanted, (bool, str)) or not isinstance(wanted, int)):
         raise TopologyError(Finding("expected a number of GPUs or all", "cluster.gpus", wanted))
-    return Cluster(topology.name, machines, built, gpus=wanted, placement=placement, price=topology.price, library=topology.library)
+    each = None if per_node in (None, "all") else cast("int", per_node)
+    return Cluster(
+        topology.name, machines, built, gpus=wanted, per_node=each, placement=placement, price=topology.price, library=topology.library
+    )
 
 
 def _sections(overrides: Mapping[str, Any] | None, findings: list[Finding]) -> dict[str, Mapping[str, Any]]:

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
@@ -53,7 +54,8 @@ class Crossing(NamedTuple):
 class Cluster:
     """All devices and links of a job.
 
-    GPUs are numbered machine by machine from 0. `gpus` may be fewer than are installed: the rest are idle.
+    GPUs are numbered machine by machine from 0. `gpus`, and `per_node` of every machine, may be fewer than are installed:
+    the rest are idle.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Cluster:
         fabric: Fabric | None = None,
         *,
         gpus: int | None = None,
+        per_node: int | None = None,
         placement: Placement = "packed",
         price: Price | None = None,
         library: Library = DEFAULTS,
@@ -87,10 +90,16 @@ class Cluster:
         self._gpu_starts = [block.first_gpu for block in blocks]
         self._node_starts = [block.first_node for block in blocks]
         self._link_starts = [block.first_link for block in blocks]
-        if gpus is not None and not 1 <= gpus <= total:
-            text = f"{gpus} GPUs wanted, {name} has {nodes} x {total // nodes} = {total}"
-            raise TopologyError(Finding(text, "cluster.gpus", gpus, f"use cluster.gpus {total}, or more nodes"))
-        self.gpus = total if gpus is None else gpus
+        each = self.gpus_per_node if per_node is None else per_node
+        if each > self.gpus_per_node:
+            text = f"{each} GPUs of every machine wanted, {name} has {self.gpus_per_node} in each"
+            raise TopologyError(Finding(text, "cluster.gpus_per_node", each, f"use at most {self.gpus_per_node}"))
+        usable = sum(block.count * min(block.node.gpus, each) for block in blocks)
+        if gpus is not None and not 1 <= gpus <= usable:
+            text = f"{gpus} GPUs wanted, {name} has {nodes} x {usable // nodes} = {usable}"
+            raise TopologyError(Finding(text, "cluster.gpus", gpus, f"use cluster.gpus {usable}, or more nodes"))
+        self.gpus = usable if gpus is None else gpus
+        self._used_per_node = each
         self._placement = placement
         if not isinstance(placement, str):
             self._check_placement(placement)
@@ -152,13 +161,15 @@ class Cluster:
             return tuple(chosen[:ranks])
         if ranks > self.gpus:
             raise TopologyError(Finding(f"{ranks} ranks need {ranks} GPUs, {self.name} has {self.gpus}", "cluster.gpus", self.gpus))
-        if chosen == "packed":
-            return tuple(range(ranks))
-        if chosen != "scattered":
+        if chosen not in ("packed", "scattered"):
             raise TopologyError(Finding("expected packed, scattered or a list of GPUs", "cluster.placement", chosen))
-        every = ((local, node) for local in range(self.gpus_per_node) for node in range(self.nodes))
-        gpus = (self.gpu(node, local) for local, node in every if local < self.machine(node).gpus)
-        return tuple(gpu for gpu, _ in zip(gpus, range(ranks), strict=False))
+        each = self._used_per_node
+        if chosen == "packed" and each == self.gpus_per_node:
+            return tuple(range(ranks))
+        every = product(range(self.nodes), range(each))
+        places = every if chosen == "packed" else ((node, local) for local, node in product(range(each), range(self.nodes)))
+        gpus = (self.gpu(node, local) for node, local in places if local < self.machine(node).gpus)
+        return tuple(islice(gpus, ranks))
 
     def _check_placement(self, placement: Sequence[int]) -> None:
         findings = []
