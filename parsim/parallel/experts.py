@@ -83,14 +83,14 @@ class ExpertParallelHooks(SilentHooks):
             at.collective(collective, EXPERT_TENSOR, size, operator.name, blocking=True)
 
 
-def expert_mesh(expert: ExpertParallel, mesh: Mesh) -> tuple[int, int, int]:
+def expert_mesh(split: Parallelism) -> tuple[int, int, int]:
     """(ep, etp, edp): the grid of experts over the ranks of a pipeline stage; edp copies of each.
 
-    >>> expert_mesh(ExpertParallel(4, 1), Mesh(("tensor", "context", "data", "pipeline"), (2, 1, 4, 2)))
+    >>> expert_mesh(Parallelism(tensor=TensorParallel(2), expert=ExpertParallel(4, 1), data=DataParallel(4)))
     (4, 1, 2)
     """
-    width = expert.tensor or mesh.size(TENSOR)
-    return expert.size, width, mesh.ranks // mesh.size(PIPELINE) // (expert.size * width)
+    ep, width = split.expert.size, split.expert_width
+    return ep, width, split.stage_ranks // (ep * width)
 
 
 def capacity(tokens: int, top_k: int, experts: int, factor: float) -> int:
@@ -133,7 +133,7 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
     if not parallelism.exchanges_tokens:
         text = "every rank holds all experts: none is busier than another"
         return [Finding(text, "parallel.expert.imbalance", expert.imbalance, "leave it out, or spread the experts (parallel.expert.size)")]
-    findings = [*_mesh_findings(expert, mesh, layers[0].experts), *_width_findings(expert, mesh, layers)]
+    findings = [*_mesh_findings(parallelism, mesh, layers[0].experts), *_width_findings(parallelism.expert_width, layers)]
     if mesh.size(TENSOR) > 1 and not parallelism.tensor.sequence_parallel:
         text = "tensor and expert parallelism together need sequence parallelism: every rank dispatches its own tokens"
         findings.append(Finding(text, "parallel.tensor.sequence_parallel", False, "use true"))
@@ -148,11 +148,10 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
     return findings
 
 
-def _mesh_findings(expert: ExpertParallel, mesh: Mesh, experts: int) -> list[Finding]:
+def _mesh_findings(split: Parallelism, mesh: Mesh, experts: int) -> list[Finding]:
     """Sizes that do not divide, and an order of axes in which experts have no place."""
     findings = []
-    width = expert.tensor or mesh.size(TENSOR)
-    stage = mesh.ranks // mesh.size(PIPELINE)
+    expert, width, stage = split.expert, split.expert_width, split.stage_ranks
     product = " x ".join(f"{axis} {mesh.size(axis)}" for axis in (TENSOR, *REPLICATING))
     if stage % (expert.size * width):
         over = f"(expert {expert.size} x expert tensor {width})"
@@ -171,9 +170,8 @@ def _mesh_findings(expert: ExpertParallel, mesh: Mesh, experts: int) -> list[Fin
     return findings
 
 
-def _width_findings(expert: ExpertParallel, mesh: Mesh, layers: Sequence[GroupedLinear]) -> list[Finding]:
+def _width_findings(width: int, layers: Sequence[GroupedLinear]) -> list[Finding]:
     """Widths of experts that the ranks cannot share equally."""
-    width = expert.tensor or mesh.size(TENSOR)
     of_experts = layers[1].in_features if len(layers) > 1 else layers[0].out_features
     if of_experts % width:
         text = f"expert width {of_experts} / expert tensor size {width} = {of_experts / width:.4g} is not whole"

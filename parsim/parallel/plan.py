@@ -10,41 +10,27 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import TypedDict
 
 from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
 from parsim.model.linear import Embedding
 from parsim.model.mixture import Router
 from parsim.model.model import Block, Model, Parameter, Workload
+from parsim.parallel.chunk_strategy import SHARDED, sharding_of
 from parsim.parallel.context import ContextParallelHooks
-from parsim.parallel.ddp import DistributedDataParallel
-from parsim.parallel.experts import ExpertParallelHooks, SeveralStrategies, expert_mesh, expert_rows
+from parsim.parallel.experts import ExpertParallelHooks, expert_mesh, expert_rows
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
-from parsim.parallel.groups import CONTEXT, DATA, EXPERT_DATA, TENSOR, Groups, Mesh
+from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
-from parsim.parallel.replicated import Replicated
 from parsim.parallel.schedules import Schedule, SlotKind, homes, schedule
 from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS
-from parsim.parallel.settings import CustomStrategy, Parallelism, Runtime, Training
-from parsim.parallel.single_process import DataParallelModule, ParameterServer
+from parsim.parallel.settings import Parallelism, Runtime, Training
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.tensor import TensorParallelHooks
-from parsim.parallel.zero import ZeroOptimizer
-from parsim.parallel.zero3_2021 import ListedZero3
 
-SHARDED = ("zero3", "fsdp", "hsdp")
 WHOLE = ("none", "ddp")
 """strategies that keep the whole gradient of every weight until the step"""
-
-
-class _Own(TypedDict):
-    """What tells one strategy of a chunk from another."""
-
-    group: str
-    label: str
-    replicas: int
 
 
 @dataclass(frozen=True)
@@ -107,7 +93,7 @@ class Plan:
     @cached_property
     def groups(self) -> Groups:
         """The process groups of this plan's collectives, by name."""
-        expert = expert_mesh(self.parallelism.expert, self.mesh) if self.parallelism.exchanges_tokens else (0, 0, 0)
+        expert = expert_mesh(self.parallelism) if self.parallelism.exchanges_tokens else (0, 0, 0)
         return Groups(self.mesh, min(self.shard_size, self.replicas), expert)
 
     @property
@@ -273,56 +259,8 @@ class Plan:
         return (root, *units) if root.weights else tuple(units)
 
     def sharding(self, chunk: Chunk, role: str) -> Sharding:
-        """The data-parallel strategy of a chunk, with its own buckets and state; spread experts have one of their own."""
-        weights = self.weights(chunk)
-        if not self.parallelism.exchanges_tokens:
-            return self._strategy(chunk, role, weights, self.replicas)
-        experts = tuple(weight for weight in weights if weight.parameter.expert)
-        others = tuple(weight for weight in weights if not weight.parameter.expert)
-        copies = expert_mesh(self.parallelism.expert, self.mesh)[2]
-        strategies = [self._strategy(chunk, role, others, self.replicas)]
-        if experts:
-            strategies.append(self._strategy(chunk, role, experts, copies, group=EXPERT_DATA, label="experts' "))
-        return SeveralStrategies(tuple(strategies))
-
-    def _strategy(self, chunk: Chunk, role: str, weights: tuple[Weight, ...], size: int, group: str = DATA, label: str = "") -> Replicated:
-        """How `size` ranks keep these weights of a chunk."""
-        common = (weights, self.training, self.parallelism.data, self.runtime, size)
-        own = _Own(group=group, label=label, replicas=self.replicas)
-        strategy = self.parallelism.data.strategy
-        alone = size == 1 or strategy == "none"
-        if self.parallelism.data.custom is not None and not alone:
-            return self._custom(self.parallelism.data.custom, chunk)
-        if alone and self.training.offload.states:  # the optimizer's host side is a shard of one
-            if strategy in SHARDED:
-                return FullyShardedDataParallel(*common, units=tuple(u for u in self.units(chunk) if u.weights))
-            return ZeroOptimizer(*common, stage=1 if strategy == "zero1" else 2)
-        if alone and not self.runtime.megatron:
-            return Replicated(*common, **own)
-        if alone or strategy == "ddp":
-            return DistributedDataParallel(*common, **own)
-        if strategy in ("zero1", "zero2"):
-            return ZeroOptimizer(*common, stage=int(strategy[-1]), **own)
-        if strategy == "zero3" and self.runtime.lists_weights:
-            return ListedZero3(*common, units=tuple(u for u in self.units(chunk) if u.weights))
-        if strategy in SHARDED:
-            units = tuple(u for u in self.units(chunk) if u.weights)
-            pipelined = self.parallelism.pipeline.size > 1
-            return FullyShardedDataParallel(*common[:-1], self.shard_size, units=units, copies=size // self.shard_size, pipelined=pipelined)
-        central = DataParallelModule if strategy == "torch-data-parallel" else ParameterServer
-        outputs, inputs = self._boundary_bytes()
-        return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
-
-    def _custom(self, strategy: CustomStrategy, chunk: Chunk) -> Replicated:
-        """The user's strategy; `data.shard_size` says how large a shard group is."""
-        data = replace(self.parallelism.data, shard_size=self.shard_size)
-        common = (self.weights(chunk), self.training, data, self.runtime)
-        if issubclass(strategy.kind, FullyShardedDataParallel):
-            units = tuple(u for u in self.units(chunk) if u.weights)
-            return strategy.kind(*common, self.shard_size, units=units, copies=self.replicas // self.shard_size)
-        if issubclass(strategy.kind, Replicated):
-            return strategy.kind(*common, self.replicas)
-        raise TypeError(f"{strategy.kind.__name__} is not derived from Replicated")
+        """The data-parallel strategy of a chunk, with its own buckets and state."""
+        return sharding_of(self, chunk, role)
 
     def partial(self, micro_batch: int) -> bool:
         """This micro-batch is the smaller last one."""
@@ -338,7 +276,8 @@ class Plan:
         mean = self.training.mean_length // self.mesh.size(CONTEXT)
         return replace(sized, sequence=mean) if self.training.mean_sequence_length else sized
 
-    def _boundary_bytes(self, partial: bool = False) -> tuple[int, int]:
+    def boundary_bytes(self, partial: bool = False) -> tuple[int, int]:
+        """What the model puts out and what goes in, of one micro-batch [B]."""
         at = self.sized(partial)
         samples = at.batch
         if self.model.sequence:
@@ -349,7 +288,7 @@ class Plan:
 
     def input_bytes(self, partial: bool = False) -> int:
         """The batch of one micro-batch as the script holds it: int64 token ids, or images and features [B]."""
-        return self._boundary_bytes(partial)[1]
+        return self.boundary_bytes(partial)[1]
 
 
 def plan(
@@ -382,7 +321,7 @@ def plan(
         sequence_parallel=parallelism.tensor.sequence_parallel,
         gathers_again=runtime.gathers_again,
         expert=parallelism.expert.size,
-        expert_tensor=parallelism.expert.tensor,
+        expert_tensor=parallelism.expert_width,
         expert_imbalance=busiest,
         expert_sent=sent,
         element=training.precision.activations,

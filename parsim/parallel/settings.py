@@ -246,6 +246,11 @@ class Parallelism:
         return {TENSOR: self.tensor.size, CONTEXT: self.context.size, DATA: self.data.size, PIPELINE: self.pipeline.size}
 
     @property
+    def stage_ranks(self) -> int:
+        """Ranks of a pipeline stage, over which experts lie on a grid of their own."""
+        return self.tensor.size * self.context.size * self.data.size
+
+    @property
     def expert_width(self) -> int:
         """Ranks that share the width of every expert (etp)."""
         return self.expert.tensor or self.tensor.size

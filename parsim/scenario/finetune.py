@@ -8,8 +8,8 @@ from parsim.errors import Finding, PlanError
 from parsim.model.adapters import ALL_LINEAR
 from parsim.model.finetune import BACKBONE, Finetune
 from parsim.model.model import Model
+from parsim.parallel.chunk_strategy import SHARDED
 from parsim.parallel.offload import FSDP
-from parsim.parallel.plan import SHARDED
 from parsim.parallel.settings import Precision
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Section, Text, Whole, did_you_mean, shown
 

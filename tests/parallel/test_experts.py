@@ -12,7 +12,7 @@ from parsim.errors import ParsimError
 from parsim.model.model import parameter_count
 from parsim.parallel.experts import expert_mesh
 from parsim.parallel.groups import EXPERT, EXPERT_DATA, EXPERT_TENSOR, Groups, Mesh
-from parsim.parallel.settings import ExpertParallel
+from parsim.parallel.settings import ContextParallel, DataParallel, ExpertParallel, Parallelism, TensorParallel
 from parsim.scenario.build import build
 from parsim.study.size.size import size as answer
 
@@ -35,7 +35,9 @@ def scenario(cluster=None, **parallel):
 
 def groups(sizes, ep, etp):
     mesh = Mesh.of(ORDER, dict(zip(ORDER, sizes, strict=True)))
-    return Groups(mesh, mesh.replicas, expert_mesh(ExpertParallel(ep, etp), mesh))
+    t, c, n, _ = sizes
+    split = Parallelism(tensor=TensorParallel(t), context=ContextParallel(c), data=DataParallel(n), expert=ExpertParallel(ep, etp))
+    return Groups(mesh, mesh.replicas, expert_mesh(split))
 
 
 def all_groups(found, name):

@@ -1,0 +1,87 @@
+"""Which data-parallel strategy keeps the weights of a chunk, and over which ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypedDict
+
+from parsim.parallel.ddp import DistributedDataParallel
+from parsim.parallel.experts import SeveralStrategies
+from parsim.parallel.fsdp import FullyShardedDataParallel
+from parsim.parallel.groups import DATA, EXPERT_DATA
+from parsim.parallel.hooks import Sharding, Weight
+from parsim.parallel.replicated import Replicated
+from parsim.parallel.settings import CustomStrategy
+from parsim.parallel.single_process import DataParallelModule, ParameterServer
+from parsim.parallel.zero import ZeroOptimizer
+from parsim.parallel.zero3_2021 import ListedZero3
+
+if TYPE_CHECKING:
+    from parsim.parallel.plan import Chunk, Plan
+
+SHARDED = ("zero3", "fsdp", "hsdp")
+"""strategies that shard parameters"""
+
+
+class _Own(TypedDict):
+    """What tells one strategy of a chunk from another."""
+
+    group: str
+    label: str
+    replicas: int
+
+
+def sharding_of(plan: Plan, chunk: Chunk, role: str) -> Sharding:
+    """The strategy of a chunk, with buckets and state of its own; spread experts have one of their own."""
+    weights = plan.weights(chunk)
+    if not plan.parallelism.exchanges_tokens:
+        return _strategy(plan, chunk, role, weights, plan.replicas)
+    experts = tuple(weight for weight in weights if weight.parameter.expert)
+    others = tuple(weight for weight in weights if not weight.parameter.expert)
+    strategies = [_strategy(plan, chunk, role, others, plan.replicas)]
+    if experts:
+        strategies.append(_strategy(plan, chunk, role, experts, plan.groups.expert[2], group=EXPERT_DATA, label="experts' "))
+    return SeveralStrategies(tuple(strategies))
+
+
+def _strategy(
+    plan: Plan, chunk: Chunk, role: str, weights: tuple[Weight, ...], size: int, group: str = DATA, label: str = ""
+) -> Replicated:
+    """How `size` ranks keep these weights of a chunk."""
+    common = (weights, plan.training, plan.parallelism.data, plan.runtime, size)
+    own = _Own(group=group, label=label, replicas=plan.replicas)
+    strategy = plan.parallelism.data.strategy
+    alone = size == 1 or strategy == "none"
+    if plan.parallelism.data.custom is not None and not alone:
+        return _custom(plan, plan.parallelism.data.custom, chunk)
+    if alone and plan.training.offload.states:  # the optimizer's host side is a shard of one
+        if strategy in SHARDED:
+            return FullyShardedDataParallel(*common, units=tuple(u for u in plan.units(chunk) if u.weights))
+        return ZeroOptimizer(*common, stage=1 if strategy == "zero1" else 2)
+    if alone and not plan.runtime.megatron:
+        return Replicated(*common, **own)
+    if alone or strategy == "ddp":
+        return DistributedDataParallel(*common, **own)
+    if strategy in ("zero1", "zero2"):
+        return ZeroOptimizer(*common, stage=int(strategy[-1]), **own)
+    if strategy == "zero3" and plan.runtime.lists_weights:
+        return ListedZero3(*common, units=tuple(u for u in plan.units(chunk) if u.weights))
+    if strategy in SHARDED:
+        units = tuple(u for u in plan.units(chunk) if u.weights)
+        pipelined = plan.parallelism.pipeline.size > 1
+        return FullyShardedDataParallel(*common[:-1], plan.shard_size, units=units, copies=size // plan.shard_size, pipelined=pipelined)
+    central = DataParallelModule if strategy == "torch-data-parallel" else ParameterServer
+    outputs, inputs = plan.boundary_bytes()
+    return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
+
+
+def _custom(plan: Plan, strategy: CustomStrategy, chunk: Chunk) -> Replicated:
+    """The user's strategy; `data.shard_size` says how large a shard group is."""
+    data = replace(plan.parallelism.data, shard_size=plan.shard_size)
+    common = (plan.weights(chunk), plan.training, data, plan.runtime)
+    if issubclass(strategy.kind, FullyShardedDataParallel):
+        units = tuple(u for u in plan.units(chunk) if u.weights)
+        return strategy.kind(*common, plan.shard_size, units=units, copies=plan.replicas // plan.shard_size)
+    if issubclass(strategy.kind, Replicated):
+        return strategy.kind(*common, plan.replicas)
+    raise TypeError(f"{strategy.kind.__name__} is not derived from Replicated")
