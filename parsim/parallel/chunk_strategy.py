@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, TypedDict
 
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.experts import SeveralStrategies
-from parsim.parallel.fsdp import FullyShardedDataParallel
-from parsim.parallel.groups import DATA, EXPERT_DATA
-from parsim.parallel.hooks import Sharding, Weight
+from parsim.parallel.fsdp import FullyShardedDataParallel, Traffic
+from parsim.parallel.fsdp_experts import ShardedExperts, ShardedMixture, expert_unit
+from parsim.parallel.groups import DATA, EXPERT_DATA, EXPERT_REPLICA, EXPERT_SHARD
+from parsim.parallel.hooks import Sharding, Unit, Weight
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.settings import CustomStrategy
 from parsim.parallel.single_process import DataParallelModule, ParameterServer
@@ -38,10 +39,40 @@ def sharding_of(plan: Plan, chunk: Chunk, role: str) -> Sharding:
         return _strategy(plan, chunk, role, weights, plan.replicas)
     experts = tuple(weight for weight in weights if weight.parameter.expert)
     others = tuple(weight for weight in weights if not weight.parameter.expert)
+    if experts and plan.replicas > 1 and plan.parallelism.data.strategy in ("fsdp", "hsdp"):
+        return _sharded_mixture(plan, chunk, others, experts)
     strategies = [_strategy(plan, chunk, role, others, plan.replicas)]
     if experts:
         strategies.append(_strategy(plan, chunk, role, experts, plan.groups.expert[2], group=EXPERT_DATA, label="experts' "))
     return SeveralStrategies(tuple(strategies))
+
+
+def _sharded_mixture(plan: Plan, chunk: Chunk, others: tuple[Weight, ...], experts: tuple[Weight, ...]) -> ShardedMixture:
+    """Layers under FSDP, and their experts as units over those ranks of a shard group that hold the same ones."""
+    copies = plan.replicas // plan.shard_size
+    common = (plan.training, plan.parallelism.data, plan.runtime)
+    units, own = [], []
+    for unit in plan.units(chunk):
+        if held := tuple(weight for weight in unit.weights if not weight.parameter.expert):
+            units.append(Unit(unit.name, unit.blocks, held))
+        if held := tuple(weight for weight in unit.weights if weight.parameter.expert):
+            own.append(Unit(expert_unit(unit), unit.blocks, held))
+    traffic, pipelined = Traffic(), plan.parallelism.pipeline.size > 1
+    layers = FullyShardedDataParallel(
+        others, *common, plan.shard_size, units=tuple(units), copies=copies, pipelined=pipelined, traffic=traffic
+    )
+    spread = ShardedExperts(
+        experts,
+        *common,
+        plan.groups.expert[2] // copies,
+        units=tuple(own),
+        copies=copies,
+        pipelined=pipelined,
+        label="experts' ",
+        groups=(EXPERT_SHARD, EXPERT_REPLICA),
+        traffic=traffic,
+    )
+    return ShardedMixture((layers, spread))
 
 
 def _strategy(

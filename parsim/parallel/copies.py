@@ -99,6 +99,8 @@ class ShardedCopies:
         """Of `share` reduced gradients, beside compute; `adds` to those of earlier micro-batches."""
         divides = self.divides_behind if self.stack == "fsdp1" else self.fp16 and self.stack == "fsdp2"
         divide = [2 * self.reduce * share] if divides else []
+        if self.ranks == 1 and self.stack == "fsdp2":  # divided and copied instead of reduced (foreach_reduce)
+            divide = [2 * self.reduce * share] * 2
         cast = [(self.reduce + self.kept) * share] if self.reduce != self.kept or (self.stack == "zero3" and not adds) else []
         return _kernels([*divide, *cast, *([3 * self.kept * share] if adds else [])])
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, gcd
 from typing import ClassVar
 
 from parsim.errors import Finding
@@ -34,7 +34,7 @@ from parsim.parallel.replicated import Replicated
 from parsim.parallel.settings import ExpertParallel, Parallelism, Training
 
 _SIZE, _TENSOR, _CAPACITY = "parallel.expert.size", "parallel.expert.tensor", "parallel.expert.capacity_factor"
-_STRATEGIES = ("none", "ddp", "zero1", "zero2")
+_STRATEGIES = ("none", "ddp", "zero1", "zero2", "fsdp", "hsdp")
 _WEIGHT = 4
 """bytes of a router's weight on the wire"""
 
@@ -86,6 +86,7 @@ class ExpertParallelHooks(SilentHooks):
 def expert_mesh(split: Parallelism) -> tuple[int, int, int]:
     """(ep, etp, edp): the grid of experts over the ranks of a pipeline stage; edp copies of each.
 
+    >>> from parsim.parallel.settings import DataParallel, TensorParallel
     >>> expert_mesh(Parallelism(tensor=TensorParallel(2), expert=ExpertParallel(4, 1), data=DataParallel(4)))
     (4, 1, 2)
     """
@@ -137,10 +138,7 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
     if mesh.size(TENSOR) > 1 and not parallelism.tensor.sequence_parallel:
         text = "tensor and expert parallelism together need sequence parallelism: every rank dispatches its own tokens"
         findings.append(Finding(text, "parallel.tensor.sequence_parallel", False, "use true"))
-    data = parallelism.data
-    if data.strategy not in _STRATEGIES:
-        text = f"not supported yet: experts that are spread over ranks with {data.strategy}"
-        findings.append(Finding(text, "parallel.data.strategy", data.strategy, f"use {' or '.join(_STRATEGIES[1:])}"))
+    findings += _strategy_findings(parallelism)
     if training.offload.states:
         findings.append(Finding("not supported yet: offloaded states with expert parallelism", "training.offload", None, "leave it out"))
     if training.finetune is not None:
@@ -170,6 +168,35 @@ def _mesh_findings(split: Parallelism, mesh: Mesh, experts: int) -> list[Finding
     return findings
 
 
+def _strategy_findings(split: Parallelism) -> list[Finding]:
+    """Data-parallel strategies that do not keep experts that are spread, and shard groups that hold no whole copy of them."""
+    data, path = split.data, "parallel.data.strategy"
+    use = f"use {' or '.join(_STRATEGIES[1:])}"
+    if data.strategy == "zero3":
+        text = "DeepSpeed has no ZeRO-3 for experts that are spread over ranks (runtime/engine.py: MoE not supported with Stage 3)"
+        return [Finding(text, path, data.strategy, use)]
+    if data.strategy not in _STRATEGIES:
+        return [Finding(f"not supported yet: experts that are spread over ranks with {data.strategy}", path, data.strategy, use)]
+    if data.strategy not in ("fsdp", "hsdp"):
+        return []
+    findings = []
+    if data.fsdp_version == 1:
+        text = "not supported yet: experts that are spread over ranks with flat parameters"
+        findings.append(
+            Finding(text, "parallel.data.fsdp_version", 1, "use 2 (fully_shard), which keeps those of a layer as a unit of their own")
+        )
+    if data.unit == "model":
+        text = "not supported yet: experts that are spread over ranks in one unit with all layers"
+        findings.append(Finding(text, "parallel.data.unit", data.unit, "use layer or block"))
+    ranks, held = (data.shard_size or data.size * split.context.size) * split.tensor.size, split.expert.size * split.expert_width
+    if ranks % held:
+        where = f"shard group {ranks // split.tensor.size} x tensor {split.tensor.size} = {ranks} ranks"
+        text = f"{where} / (expert {split.expert.size} x expert tensor {split.expert_width}) = {ranks / held:.4g} is not whole"
+        hint = f"use a shard group of {held // gcd(held, split.tensor.size)} ranks or a multiple of it, or a smaller {_SIZE}"
+        findings.append(Finding(text, "parallel.data.shard_size", data.shard_size or "auto", hint))
+    return findings
+
+
 def _width_findings(width: int, layers: Sequence[GroupedLinear]) -> list[Finding]:
     """Widths of experts that the ranks cannot share equally."""
     of_experts = layers[1].in_features if len(layers) > 1 else layers[0].out_features
@@ -191,10 +218,14 @@ class SeveralStrategies(Sharding):
     def __post_init__(self) -> None:
         self._part_of.update({weight.name: part for part in self.parts for weight in part.weights})
 
+    def part_of(self, weight: Weight) -> Replicated:
+        """The strategy that keeps a weight."""
+        return self._part_of[weight.name]
+
     def _own(self, weights: Sequence[Weight]) -> Iterator[tuple[Replicated, list[Weight]]]:
         """The strategies that keep some of these weights, with those."""
         for part in self.parts:
-            if own := [weight for weight in weights if self._part_of[weight.name] is part]:
+            if own := [weight for weight in weights if self.part_of(weight) is part]:
                 yield part, own
 
     def resident(self, at: Emitter) -> list[str]:

@@ -58,6 +58,18 @@ ROOT = "root"
 
 
 @dataclass
+class Traffic:
+    """What the units of a stage have in common, whoever shares each of them (FSDPCommContext)."""
+
+    reduced: int = START
+    """handle of the last reduction in the current pass"""
+    arrived: list[str] = field(default_factory=list)
+    """buffer of the unit gathered last, kept until the next one is copied out"""
+    left: list[str] = field(default_factory=list)
+    """buffer of the unit reduced last, kept until the next one is"""
+
+
+@dataclass
 class FullyShardedDataParallel(Replicated):
     """See the module's table. `units` are in forward order; the root unit (if any) is named ``root``."""
 
@@ -68,6 +80,9 @@ class FullyShardedDataParallel(Replicated):
     """shard groups; `size` is the ranks of one"""
     pipelined: bool = False
     """the units are a stage of a pipeline"""
+    groups: tuple[str, str] = field(default=(SHARD, REPLICA), kw_only=True)
+    """ranks that share a unit, and ranks with the same share"""
+    traffic: Traffic = field(default_factory=Traffic, kw_only=True)
     _live: set[str] = field(init=False, default_factory=set)
     """units gathered now"""
     _order: list[Unit] = field(init=False, default_factory=list)
@@ -82,14 +97,8 @@ class FullyShardedDataParallel(Replicated):
     """handles of the units already finished in it"""
     _issued: dict[str, int] = field(init=False, default_factory=dict)
     """handles of the gathers issued in it"""
-    _reduced: int = field(init=False, default=START)
-    """handle of the last reduction in it"""
     _written: set[str] = field(init=False, default_factory=set)
     """units whose gradient this pass has begun; empty between passes, because a pass that is repeated is not written again"""
-    _arrived: list[str] = field(init=False, default_factory=list)
-    """buffer of the unit gathered last, kept until the next one is copied out"""
-    _left: list[str] = field(init=False, default_factory=list)
-    """buffer of the unit reduced last, kept until the next one is"""
 
     @property
     def _reduce_lane(self) -> str:
@@ -181,7 +190,12 @@ class FullyShardedDataParallel(Replicated):
     @property
     def _fully_shard(self) -> bool:
         """PyTorch's fully_shard: gathers and reductions pass through buffers of their own (see the module's table of memory)."""
-        return self._copies.stack == "fsdp2" and self.size > 1 and self.training.offload.parameters == "none"
+        return self._copies.stack == "fsdp2" and self._copied and self.training.offload.parameters == "none"
+
+    @property
+    def _copied(self) -> bool:
+        """What is reduced passes through a buffer of its own."""
+        return self.size > 1
 
     def _whole(self, unit: Unit, at: Emitter) -> str:
         return at.tensor(f"{unit.name}.gathered", self._gathered_bytes(unit), "buffers", per_micro_batch=False)
@@ -231,7 +245,7 @@ class FullyShardedDataParallel(Replicated):
         self._place = {unit.name: place for place, unit in enumerate(self._order)}
         self._done = []
         self._issued = {}
-        self._reduced = START
+        self.traffic.reduced = START
 
     def _gather(self, unit: Unit, at: Emitter, after: Sequence[int]) -> None:
         size = self._gathered_bytes(unit)
@@ -246,7 +260,7 @@ class FullyShardedDataParallel(Replicated):
         if self.size > 1 and (kernels := self._copies.before_gather(self._share(plain), self._share(other))):
             after = [at.beside(f"copy {name} in", kernels, stream=GATHERS, after=after)]
         into = self._arriving(unit, at) if self._fully_shard else self._whole(unit, at)
-        gathered = at.collective("all_gather", SHARD, size, name, lane=LANE, after=after, allocates=[into])
+        gathered = at.collective("all_gather", self.groups[0], size, name, lane=LANE, after=after, allocates=[into])
         if self.size > 1 and self._copies.out_beside:
             gathered = at.beside(f"copy {name} out", self._copies.behind_gather(size), stream=GATHERS, after=[gathered])
         self._issued[unit.name] = gathered
@@ -261,7 +275,9 @@ class FullyShardedDataParallel(Replicated):
         staged = at.tensor(f"{unit.name}.fetched", share, "buffers")
         here = at.copy("h2d", share, f"{unit.name} weights", after=after, allocates=[staged])
         whole = self._whole(unit, at)
-        return at.collective("all_gather", SHARD, size, f"{unit.name} weights", lane=LANE, after=[here], allocates=[whole], frees=[staged])
+        return at.collective(
+            "all_gather", self.groups[0], size, f"{unit.name} weights", lane=LANE, after=[here], allocates=[whole], frees=[staged]
+        )
 
     def _after(self, position: int, live: int) -> list[int]:
         """A gather may start once the unit `live` places before it is done (its memory is free again)."""
@@ -270,13 +286,18 @@ class FullyShardedDataParallel(Replicated):
 
     def before_forward(self, unit: Unit, at: Emitter) -> None:
         """Gather this unit and, as far as the limit lets them start, the next ones."""
+        self.gather(unit, 0, at, backward=False)
+        self.use(unit, at, backward=False)
+
+    def gather(self, unit: Unit, ahead: int, at: Emitter, *, backward: bool) -> None:
+        """Gather what stands `ahead` places behind a unit in the order of the pass, if something does."""
         if unit.name == ROOT:
             self._gather(unit, at, [START])
-        else:
-            self._gather(unit, at, self._after(self._place[unit.name], max(1, self.data.limit_gathers)))
-        self._use(unit, at, backward=False)
+        elif (place := self._place[unit.name] + ahead) < len(self._order):
+            live = self.data.prefetch + 1 if backward else max(1, self.data.limit_gathers)
+            self._gather(self._order[place], at, self._after(place, live))
 
-    def _use(self, unit: Unit, at: Emitter, *, backward: bool) -> None:
+    def use(self, unit: Unit, at: Emitter, *, backward: bool) -> None:
         """Wait for the unit's weights, and copy them to where the layers read them. Forward keeps what they arrived in until the next
         unit's are copied.
         """
@@ -287,9 +308,9 @@ class FullyShardedDataParallel(Replicated):
         if self._fully_shard:
             arrived = [self._arriving(unit, at)]
             if not backward:
-                at.compute("", "compute", (), frees=self._arrived)
+                at.compute("", "compute", (), frees=self.traffic.arrived)
             at.compute("", "compute", kernels, allocates=[self._whole(unit, at)], frees=arrived if backward else ())
-            self._arrived = [] if backward else arrived
+            self.traffic.arrived = [] if backward else arrived
         elif kernels:
             at.compute("", "compute", kernels)
 
@@ -310,13 +331,9 @@ class FullyShardedDataParallel(Replicated):
 
     def before_backward(self, unit: Unit, at: Emitter) -> None:
         """Gather this unit and prefetch the next `prefetch` ones before computing."""
-        if unit.name == ROOT:
-            self._gather(unit, at, [START])
-        else:
-            position = self._place[unit.name]
-            for ahead, coming in enumerate(self._order[position : position + self.data.prefetch + 1], position):
-                self._gather(coming, at, self._after(ahead, self.data.prefetch + 1))
-        self._use(unit, at, backward=True)
+        for ahead in range(self.data.prefetch + 1 if unit.name != ROOT else 1):
+            self.gather(unit, ahead, at, backward=True)
+        self.use(unit, at, backward=True)
 
     def before_gradient(self, unit: Unit, weights: Sequence[Weight], at: Emitter) -> None:
         """The unit's whole gradient comes into being with its first weight gradient, or weight by weight."""
@@ -330,12 +347,20 @@ class FullyShardedDataParallel(Replicated):
 
     def after_backward(self, unit: Unit, at: Emitter) -> None:
         """Reduce-scatter the gradients and free the unit."""
+        self._drop(unit, at)
+        if unit.name != ROOT:
+            self._done.append(at.mark())
+        self._take_gradients(unit, at)
+
+    def _drop(self, unit: Unit, at: Emitter) -> None:
+        """Backward needs the gathered weights no more."""
         if unit.name in self._live and (at.last or not self._stays):
             at.compute("", "compute", (), frees=[self._whole(unit, at)])
             self._live.discard(unit.name)
+
+    def _take_gradients(self, unit: Unit, at: Emitter) -> None:
+        """The unit's gradients of this micro-batch are complete."""
         precision, count = self.training.precision, self._trained(unit)
-        if unit.name != ROOT:
-            self._done.append(at.mark())
         if not count:
             return
         if self._every or at.last:
@@ -348,21 +373,21 @@ class FullyShardedDataParallel(Replicated):
         name, precision, copies = f"{unit.name} grads", self.training.precision, self._copies
         keep = [self._shard_gradient(unit, at)] if at.first or not self._every or self._offloaded else []
         whole, after = self._gradients(unit, unit.weights, at), None
-        if self.size > 1:
+        if self._copied:
             if copies.stack == "fsdp2":
-                at.wait(self._reduced)
+                at.wait(self.traffic.reduced)
             if self._fully_shard:
                 joined = [self._leaving(unit, at)]
-                at.compute("", "compute", (), frees=self._left)
+                at.compute("", "compute", (), frees=self.traffic.left)
                 at.compute("", "compute", copies.join(count), allocates=joined, frees=whole)
-                self._left, whole = joined, []
+                self.traffic.left, whole = joined, []
             else:
                 at.compute("", "compute", copies.join(count))
             if kernels := copies.before_reduce(count):
                 after = [at.beside(f"copy {name} in", kernels, stream=REDUCTIONS)]
-        reduced = self._reduced = at.collective(
+        reduced = self.traffic.reduced = at.collective(
             "reduce_scatter",
-            SHARD,
+            self.groups[0],
             count * precision.reduce,
             name,
             lane=self._reduce_lane,
@@ -372,8 +397,8 @@ class FullyShardedDataParallel(Replicated):
         )
         share, adds = self._share(count), self._every and not at.first
         if self.copies > 1:
-            reduced = at.collective("all_reduce", REPLICA, share * precision.reduce, name, lane=self._replica_lane, after=[reduced])
-        if self.size > 1:
+            reduced = at.collective("all_reduce", self.groups[1], share * precision.reduce, name, lane=self._replica_lane, after=[reduced])
+        if self._copied:
             if kernels := copies.behind_reduce(share, adds=adds):
                 reduced = at.beside(f"add {name}" if adds else f"copy {name} out", kernels, stream=REDUCTIONS, after=[reduced])
         elif adds:
@@ -383,11 +408,11 @@ class FullyShardedDataParallel(Replicated):
 
     def pass_ends(self, at: Emitter, *, backward: bool) -> None:
         """Units that backward had no use for, left gathered by the forward, are freed."""
-        at.compute("", "compute", (), frees=[*self._arrived, *self._left])
-        self._arrived, self._left = [], []
+        at.compute("", "compute", (), frees=[*self.traffic.arrived, *self.traffic.left])
+        self.traffic.arrived, self.traffic.left = [], []
         if backward:
             self._written = set()
-            self._reduced = START
+            self.traffic.reduced = START
             idle = [unit for unit in self.units if unit.name in self._live and (at.last or not self._stays)]
             at.compute("", "compute", (), frees=[self._whole(unit, at) for unit in idle])
             self._live.difference_update(unit.name for unit in idle)

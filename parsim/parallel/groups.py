@@ -18,6 +18,8 @@ offload    the rank and its own host
 Experts lie on a grid of their own over the ranks of a pipeline stage: etp ranks share the width of an expert, ep of these parts hold
 all experts, and the edp copies of them are the groups expert-tensor, expert and expert-data (Megatron-LM: parallel_state.py,
 expert_decoder_rank_generator). Neighbours along the first are consecutive, then along the second; context parallelism is not told apart.
+A shard group that holds one copy of the other model states holds copies of the experts, too: those edp ranks that are in one are the
+group expert-shard, those at the same place in each the group expert-replica (torchtitan: parallel_dims.py, efsdp and dp_replicate).
 
 The axes may be laid out in any order (`parallel.order`). A group of a part of an axis, or of parts of several axes together, is a
 row in `Groups.table`: its axes, and which of the ranks along them meet.
@@ -45,6 +47,7 @@ OPERATOR_AXES = (TENSOR, CONTEXT)
 """Axes whose ranks share the operators of a layer, and so meet between them."""
 
 EXPERT, EXPERT_TENSOR, EXPERT_DATA = "expert", "expert-tensor", "expert-data"
+EXPERT_SHARD, EXPERT_REPLICA = "expert-shard", "expert-replica"
 OPERATOR_GROUPS = (*OPERATOR_AXES, EXPERT, EXPERT_TENSOR)
 """Groups whose collectives stand between the operators of a layer."""
 
@@ -190,7 +193,12 @@ class Groups:
         def along(axis: str) -> tuple[Ranks, ...]:
             return tuple(grid.group(first, axis) for first in grid.at(**{axis: 0}))
 
+        shard = min(edp, max(1, self.shard_size * self.mesh.size(TENSOR) // (ep * etp)))
+        shards = [group[first : first + shard] for group in along(EXPERT_DATA) for first in range(0, edp, shard)]
+        replicas = [group[first::shard] for group in along(EXPERT_DATA) for first in range(shard)]
         return {
+            EXPERT_SHARD: ProcessGroups(_STAGE, DATA, tuple(shards)),
+            EXPERT_REPLICA: ProcessGroups(_STAGE, DATA, tuple(replicas)),
             EXPERT_DATA: ProcessGroups(_STAGE, DATA, along(EXPERT_DATA)),
             EXPERT: ProcessGroups(_STAGE, EXPERT, along(EXPERT)),
             EXPERT_TENSOR: ProcessGroups(_STAGE, EXPERT, along(EXPERT_TENSOR)),
