@@ -272,7 +272,7 @@ def model_parallel(draft: ExportDraft) -> dict[str, Any]:
     if section.expert.size > 1:
         draft.script.append(f"deepspeed.moe.layer.MoE(ep_size={section.expert.size})")
     draft.scripted("parallel.expert.size", f"deepspeed.moe.layer.MoE(ep_size={section.expert.size})")
-    draft.says("parallel.expert.tensor", "as many as tensor-parallel ranks")
+    draft.says("parallel.expert.tensor", "whole experts, or with enable_expert_tensor_parallelism as many as tensor-parallel ranks")
     if parallelism.expert_width != tensor.size:
         text = "experts are as wide as the tensor-parallel ranks leave them there"
         draft.refuses("parallel.expert.tensor", text, "use tensor: auto, or --to megatron")

@@ -183,7 +183,7 @@ class ExpertParallel:
 
     size: int = 1
     tensor: int = 0
-    """ranks that share the width of every expert; 0: as many as `tensor.size`"""
+    """ranks that share the width of every expert; 0: as many as `tensor.size` of the tensor section"""
     imbalance: float = 1.0
     """tokens of the busiest rank over the mean"""
     capacity_factor: float | None = None

@@ -36,6 +36,7 @@ from parsim.scenario.software import Assumption, Profile, automatic, blocking_fi
 from parsim.scenario.sold import oversold_warning
 from parsim.scenario.strategy import (
     accumulation,
+    expert_width,
     fsdp_version,
     overlap_warnings,
     parallelism,
@@ -108,7 +109,7 @@ class Builder:
             self._fail(
                 TopologyError, [Finding(text, "cluster.topology", None, "use cluster.gpus or cluster.placement to keep to one kind")]
             )
-        split = self._overlapping(split, profile)
+        split = self._overlapping(self._spread(split, profile), profile)
         self.warnings += overlap_warnings(split, devices)
         padded = self._padded(whole, profile)
         precision = self._precision(profile, devices)
@@ -445,6 +446,12 @@ class Builder:
         gathers, other = parameter_gather(parallel.data, split, blocking=blocking, profile=profile)
         self.assumptions += [one for one in (record, other) if one is not None]
         return replace(split, tensor=replace(split.tensor, overlap=found), data=replace(split.data, overlap_gather=gathers))
+
+    def _spread(self, split: Parallelism, profile: Profile) -> Parallelism:
+        """The strategy with the ranks that share an expert's width, where the scenario leaves that to the stack."""
+        found, record = expert_width(self.settings.parallel.expert, split, profile)
+        self.assumptions += [record] if record is not None else []
+        return replace(split, expert=replace(split.expert, tensor=found))
 
     def _version(self, split: Parallelism, profile: Profile) -> Parallelism:
         """The strategy with its version of FSDP, where the scenario leaves that to the stack."""

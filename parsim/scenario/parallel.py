@@ -132,7 +132,8 @@ class ExpertSection(Section):
     size: Annotated[int, Whole(1, LARGEST)] = 1
     """ranks over which the experts of a layer are spread (ep)"""
     tensor: Annotated[Any, Whole(1, LARGEST, ("auto",))] = "auto"
-    """ranks that share the width of every expert (etp); auto = as many as tensor.size"""
+    """ranks that share the width of every expert (etp); auto = as many as tensor.size where every rank holds all experts, else what the
+    software profile's stack does: so many (Megatron-LM), or 1"""
     imbalance: Annotated[float, Number(1.0, 1000.0)] = 1.0
     """tokens of the busiest rank over the mean, in every layer"""
     capacity_factor: Annotated[float | None, Number(0.0, 1000.0, above=True, optional=True)] = None

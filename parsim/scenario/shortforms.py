@@ -38,6 +38,7 @@ ASSUMPTIONS = {
     "fp8_keep": "training.precision.keep",
     "fp8_recipe": "training.precision.recipe",
     "tensor_overlap": "parallel.tensor.overlap",
+    "expert_tensor": "parallel.expert.tensor",
     "parameter_gather": "parallel.data.overlap_gather",
     "gradient_reduction": "parallel.data.accumulate",
     "attention": "training.attention",

@@ -58,6 +58,8 @@ class Profile:
     gradient_accumulation_fusion: bool
     tensor_overlap: str
     """none | backward | full | async: what runs beside tensor parallelism's collectives"""
+    wide_experts: bool
+    """experts that are spread over ranks are shared in width by the tensor-parallel ranks, too"""
     gathers_again: bool
     """sequence parallelism gathers a column's saved input again for its weight gradient instead of keeping the gathered one"""
     vocabulary_divisor: int
@@ -142,6 +144,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         optimizer=reader.get("kernels.optimizer", Choice(("fused", "foreach", "loop")), "foreach"),
         gradient_accumulation_fusion=reader.get("kernels.gradient_accumulation_fusion", Flag(), default=False),
         tensor_overlap=reader.get("tensor.overlap", Choice(("none", "backward", "full", "async")), "none"),
+        wide_experts=reader.get("experts.width", Choice(("shared", "whole")), "whole") == "shared",
         gathers_again=reader.get("tensor.gathers_again", Flag(), default=True),
         vocabulary_divisor=reader.get("vocabulary.divisible_by", _Divisor(), "none"),
         norm=reader.get("kernels.norm", Choice(("persistent", "two-pass")), "persistent"),

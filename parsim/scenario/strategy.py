@@ -107,6 +107,17 @@ def parameter_gather(section: DataSection, split: Parallelism, *, blocking: bool
     return found, profile.assumption("parameter_gather", str(found).lower(), "accumulate.overlap_gather")
 
 
+def expert_width(section: ExpertSection, split: Parallelism, profile: Profile) -> tuple[int, Assumption | None]:
+    """Ranks that share the width of an expert where the scenario leaves it to the stack (0: the tensor-parallel ones); the record of it.
+
+    Experts that every rank holds are split as all other layers.
+    """
+    if section.tensor != "auto" or section.size == 1 or split.tensor.size == 1:
+        return split.expert.tensor, None
+    width = split.tensor.size if profile.wide_experts else 1
+    return 0 if profile.wide_experts else 1, profile.assumption("expert_tensor", width, "experts.width")
+
+
 def _tensor(section: TensorSection) -> TensorParallel:
     """Tensor parallelism as written; `tensor_overlap` says what auto is."""
     overlap = cast(Overlap, "backward" if section.overlap == "auto" else section.overlap)

@@ -229,6 +229,21 @@ class TestCapacity:
         assert half.breakdown["compute"] < full.breakdown["compute"]
 
 
+@pytest.mark.parametrize(
+    ("profile", "ep", "width"),
+    [("megatron-core", 4, 2), ("nemo", 4, 2), ("torchtitan", 4, 1), ("deepspeed", 4, 1), ("pytorch-2", 4, 1), ("torchtitan", 1, 2)],
+)
+def test_the_stack_says_who_shares_the_width_of_an_expert(profile, ep, width):
+    """Megatron-LM's tensor ranks, unless told otherwise; elsewhere nobody. Experts that every rank holds are split like other layers."""
+    tree = scenario(tensor={"size": 2, "sequence_parallel": True}, expert={"size": ep})
+    tree["software"] = {"profile": profile}
+    built = build(load(tree))
+    assert built.parallelism.expert_width == width
+    assert built.parallelism.exchanges_tokens == (ep > 1)
+    said = {item.name: item.value for item in built.assumptions}
+    assert said.get("expert_tensor") == (str(width) if ep > 1 else None)
+
+
 class TestSteps:
     def test_one_rank_per_expert_group_is_no_expert_parallelism(self):
         tensor = {"size": 2, "sequence_parallel": True}

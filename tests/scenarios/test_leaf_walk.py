@@ -485,7 +485,13 @@ ASSUMED = {
     "gradient_reduction": "no_sync",
     "tensor_overlap": "none",
     "parameter_gather": True,
+    "expert_tensor": 1,
     "vocabulary_padding": 300,
+}
+SPREAD = {
+    "model": "mixtral-8x7b",
+    "software": {"profile": "megatron-core"},
+    "parallel": {"tensor": {"size": 2, "sequence_parallel": True}, "expert": {"size": 2}, "data": {"strategy": "ddp"}},
 }
 DRIVES = {"training": {"offload": {"optimizer": "nvme"}}, "parallel": {"data": {"strategy": "zero3"}}}
 ASSUMED_WHERE = {
@@ -502,6 +508,7 @@ ASSUMED_WHERE = {
     "fp8_recipe": {"training": {"precision": {"preset": "fp8"}}, "cluster": {"topology": "hgx-h100"}},
     "fp8_keep": {"training": {"precision": {"preset": "fp8"}}, "cluster": {"topology": "hgx-h100"}},
     "parameter_gather": {"parallel": {"data": {"strategy": "zero1"}}},
+    "expert_tensor": SPREAD,
     "tensor_overlap": {"parallel": {"tensor": {"size": 2}}, "software": {"profile": "megatron-core"}},
     "vocabulary_padding": {"software": {"profile": "megatron-core"}, "model": {"vocabulary": 1000}},
 }
