@@ -188,16 +188,15 @@ def _signed(report: Report, command: str) -> Report:
 
 
 def _show_program(scenario: Scenario, *, as_json: bool) -> None:
-    from parsim.hardware.interconnect import Interconnect
     from parsim.program.folding import fold
     from parsim.program.text import grid, to_text
     from parsim.scenario.build import build
-    from parsim.scenario.built import clock_of, plan_of
+    from parsim.scenario.built import clock_of, plan_of, wires_of
 
     built = build(scenario)
     clock = clock_of(built)
     plan = plan_of(built, clock)
-    _, lowering = fold(plan, Interconnect(built.cluster, plan.gpus, built.collectives), clock, built.background)
+    _, lowering = fold(plan, wires_of(built, plan), clock, built.background)
     program = lowering.program
     if as_json:
         say_json({"parsim": 1, "program": to_text(program)})

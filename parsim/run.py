@@ -34,7 +34,7 @@ from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
 from parsim.report.wiring import wiring_of
 from parsim.scenario.build import build
-from parsim.scenario.built import Built, clock_of, plan_of
+from parsim.scenario.built import Built, clock_of, plan_of, wires_of
 from parsim.scenario.confidence import confidence
 from parsim.scenario.load import load
 from parsim.scenario.provenance import provenance
@@ -196,7 +196,7 @@ def execute(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], f
     with collector_paused():
         clock = clock or clock_of(built)
         job = plan_of(built, clock)
-        wires = Interconnect(built.cluster, job.gpus, built.collectives)
+        wires = wires_of(built, job)
         beside = interference_of(built, wires)
         with blamed(job.parallelism.data.custom):
             scripts = write(job, clock)

@@ -19,6 +19,7 @@ from parsim.hardware.flows import CollectiveCost, Transfer
 from parsim.hardware.nccl.cost import collective_cost as nccl_cost
 from parsim.hardware.nccl.cost import collective_estimate
 from parsim.hardware.nccl.inputs import COLLECTIVES, Settings
+from parsim.hardware.nccl.token_exchange import TokenExchange, token_exchange_cost
 from parsim.hardware.transfers import COPIES, host_cost
 
 TINY = 16 * 1024
@@ -29,11 +30,15 @@ node of the tree a class of its own, for a load that nobody can measure."""
 class Interconnect:
     """Costs of collectives among ranks that sit on the GPUs of `placement`; equal questions are answered once."""
 
-    def __init__(self, cluster: Cluster, placement: Sequence[int], settings: Settings | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, placement: Sequence[int], settings: Settings | None = None, tokens: TokenExchange | None = None
+    ) -> None:
         self.cluster = cluster
         self.placement = tuple(placement)
         self.settings = settings
         """profile, algorithm and protocol of NCCL's model; None: rings and trees on the graph's capacities"""
+        self.tokens = tokens
+        """how kernels that send a token once to each place move tokens; None: none do"""
         self._costs: dict[tuple[str, tuple[int, ...], int], CollectiveCost] = {}
         """by kind, GPUs and bytes"""
         self._known: dict[tuple[str, tuple[int, ...], int], CollectiveCost] = {}
@@ -75,6 +80,8 @@ class Interconnect:
     def _price(self, group: tuple[int, ...], kind: str, size: int) -> CollectiveCost:
         if kind in COPIES:
             return host_cost(self.cluster, group[0], kind, size)
+        if self.tokens is not None and kind == "token_exchange":
+            return token_exchange_cost(self.cluster, group, size, self.tokens)
         if self.settings is None:
             from parsim.hardware.collectives import collective_cost as ring_cost
 

@@ -124,6 +124,15 @@ def exchange(cluster: Cluster, kind: str, group: tuple[int, ...]) -> Exchange:
     return known[key]
 
 
+def between(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> Exchange:
+    """The exchange of equal messages between these pairs of GPUs.
+
+    Raises:
+        TopologyError: GPUs that cannot reach each other.
+    """
+    return _count(cluster, pairs)
+
+
 def _pairs(kind: str, group: tuple[int, ...]) -> Iterable[tuple[int, int]]:
     root = group[0]
     if kind == "gather":

@@ -233,6 +233,7 @@ def _experts(config: TransformerConfig, experts: Experts, source: str) -> tuple[
         router_bias=experts.router_bias,
         router_fp32=experts.router_fp32,
         renormalise=experts.renormalise,
+        groups=(experts.groups, experts.groups_kept),
     )
 
 

@@ -1,8 +1,8 @@
 """A mixture of experts as operators: router, dispatch, grouped products, combine (Switch 2101.03961, MegaBlocks 2211.15841).
 
-Under expert parallelism (`Workload.exchanges_tokens`) a rank has its share of the experts. It sends the copies of its
-tokens to the ranks of their experts and gets as many back; the messages stand between the kernels of `Dispatch` and `Combine`:
-`parsim.parallel.experts`.
+Under expert parallelism (`Workload.exchanges_tokens`) a rank has its share of the experts. It sends its tokens to the ranks of
+their experts and gets their outputs back; the messages stand between the kernels of `Dispatch` and `Combine`:
+`parsim.model.exchange`, `parsim.parallel.experts`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.elementwise import Activation, GatedActivation, ResidualAdd, SharedGate
+from parsim.model.exchange import Exchange
 from parsim.model.linear import Linear, product_casts, saved_input
 from parsim.model.model import Layer, Operator, Parameter, Save, Split, Work, Workload, dispatched, expert_shard
+from parsim.routing import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,43 +78,24 @@ class Router(Layer):
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """Buffers of one way of the token copies of a layer between one rank and the ranks of their experts."""
-
-    sent: int
-    """rows of the rank's own tokens [B]"""
-    received: int
-    """rows that its experts work on, gathered over the ranks that share an expert's width [B]"""
-    sorting: tuple[Memory, ...]
-    """what orders the latter by expert, or back by rank"""
-
-    @classmethod
-    def of(cls, at: Workload, hidden: int, top_k: int, experts: int) -> Exchange:
-        """The exchange of a layer of `experts` experts."""
-        sent = round(at.local_tokens * top_k * at.expert_sent) * hidden * at.element
-        received = dispatched(at, top_k) * hidden * at.element
-        return cls(sent, received, (Memory(2 * received),) if experts > at.expert else ())
-
-    @property
-    def buffers(self) -> int:
-        """What lives beside the ordered copies: those that are sent and, where they are ordered, those that arrived [B]."""
-        return self.sent + self.received * len(self.sorting)
-
-
-@dataclass(frozen=True, slots=True)
 class Dispatch(Layer):
     """Copies tokens into the order of their experts; `inputs` is (tokens, router's output).
 
     A fused kernel keeps the order (8 B per copy); transformers' ``grouped_mm_experts_forward`` three index tensors: of
-    the tokens, of their weights, and of the way back. Under expert parallelism what arrives, ordered by the rank that sent it, is
-    ordered by expert where a rank has several (Megatron-LM: token_dispatcher.py, sort_chunks_by_idxs).
+    the tokens, of their weights, and of the way back.
     """
 
     hidden: int
     top_k: int
     experts: int
+    groups: tuple[int, int] = (0, 0)
+    """groups of experts among which a token chooses first, and how many it chooses; 0: it does not"""
     split: Split = "replicated"
     selective: str = ""
+
+    def exchange(self, at: Workload) -> Exchange:
+        """How tokens leave, and how their gradients come back."""
+        return Exchange(at, self.hidden, routing(self, at))
 
     def training_work(self, at: Workload) -> Work:
         """A gather forward, a sum of the copies backward."""
@@ -122,12 +105,10 @@ class Dispatch(Layer):
         if not at.exchanges_tokens:
             kernel = Memory(2 * output)
             return Work((kernel,), (kernel,), (), output, (source, -1), saves)
-        exchange = Exchange.of(at, self.hidden, self.top_k, self.experts)
+        leaving, returning = self.exchange(at).leaving, self.exchange(at).returning
         return Work(
-            (Memory(2 * exchange.sent), *exchange.sorting),
-            (*exchange.sorting, Memory(2 * exchange.sent)),
-            (), output, (source, -1), saves,
-            forward_temporary=exchange.buffers, backward_temporary=exchange.buffers,
+            leaving.kernels, returning.kernels, (), output, (source, -1), saves,
+            forward_temporary=leaving.buffers, backward_temporary=returning.buffers,
         )  # fmt: skip
 
 
@@ -201,26 +182,34 @@ class Combine(Layer):
     hidden: int
     top_k: int
     experts: int
+    groups: tuple[int, int] = (0, 0)
+    """as of `Dispatch`"""
     split: Split = "replicated"
     selective: str = ""
+
+    def exchange(self, at: Workload) -> Exchange:
+        """How outputs come back, and how their gradients leave."""
+        return Exchange(at, self.hidden, routing(self, at), summed=True)
 
     def training_work(self, at: Workload) -> Work:
         """A scatter with weights both ways."""
         source = dispatched(at, self.top_k) * self.hidden * at.element
         output, choice = at.local_tokens * self.hidden * at.element, at.local_tokens * self.top_k
         if at.exchanges_tokens:
-            exchange = Exchange.of(at, self.hidden, self.top_k, self.experts)
-            moved = Memory(exchange.sent + output)
+            leaving, returning = self.exchange(at).leaving, self.exchange(at).returning
             return Work(
-                (*exchange.sorting, moved),
-                (moved, *exchange.sorting),
-                (), output, (source, 4 * choice), (Save(self.inputs[1], 12 * choice),),
-                forward_temporary=exchange.buffers, backward_temporary=exchange.buffers,
+                returning.kernels, leaving.kernels, (), output, (source, 4 * choice), (Save(self.inputs[1], 12 * choice),),
+                forward_temporary=returning.buffers, backward_temporary=leaving.buffers,
             )  # fmt: skip
         saves: tuple[Save, ...] = (Save(self.inputs[0], source), Save(self.inputs[1], 12 * choice))
         if not at.library:
             saves += (Save(f"{self.name}.weights", 4 * dispatched(at, self.top_k)),)
         return Work((Memory(source + output),), (Memory(2 * source + output),), (), output, (source, 4 * choice), saves)
+
+
+def routing(operator: Dispatch | Combine, at: Workload) -> Routing:
+    """Where the tokens of a layer go."""
+    return Routing(operator.experts, operator.top_k, at.expert, at.expert_width, *operator.groups)
 
 
 def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
@@ -239,6 +228,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     router_bias: bool = False,
     router_fp32: bool = False,
     renormalise: bool = False,
+    groups: tuple[int, int] = (0, 0),
     parameter_names: Sequence[str] = ("gate", "experts.gate_up_proj", "experts.down_proj"),
     shared_names: Sequence[str] = ("shared_experts.gate_proj", "shared_experts.up_proj", "shared_experts.down_proj", "shared_expert_gate"),
 ) -> tuple[Operator, ...]:
@@ -261,7 +251,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
             tensor("router"), (source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32, renormalise,
             parameter_names[0],
         ),
-        Dispatch(tensor("dispatch"), (source, tensor("choice")), tensor("copies"), hidden, top_k, experts),
+        Dispatch(tensor("dispatch"), (source, tensor("choice")), tensor("copies"), hidden, top_k, experts, groups),
         GroupedLinear(
             tensor("experts_up"), (tensor("copies"),), tensor("up"), hidden, factor * width, experts, top_k, "column",
             parameter_names[1], selective="mlp",
@@ -270,7 +260,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
         GroupedLinear(
             tensor("experts_down"), (tensor("product"),), tensor("down"), width, hidden, experts, top_k, "row", parameter_names[2]
         ),
-        Combine(tensor("combine"), (tensor("down"), tensor("choice")), mixed, hidden, top_k, experts),
+        Combine(tensor("combine"), (tensor("down"), tensor("choice")), mixed, hidden, top_k, experts, groups),
     ]  # fmt: skip
     if not shared_width:
         return tuple(operators)

@@ -80,6 +80,12 @@ class Workload:
     """rows that a rank sends over its token copies: less where some are dropped, more where experts' rows are filled up"""
     expert_tensor: int = 0
     """ranks that share the width of every expert; 0: as many as `tensor`"""
+    dispatcher: str = "alltoall"
+    """how tokens reach the ranks of their experts: alltoall | allgather | deepep | hybridep"""
+    dispatch_fp8: bool = False
+    """tokens and gradients travel to the experts in fp8"""
+    combine_fp8: bool = False
+    """they come back so"""
     backward: bool = True
     """False: nothing is saved for backward"""
     context: int = 1

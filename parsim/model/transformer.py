@@ -51,6 +51,10 @@ class Experts:
     """the router's product is made in fp32 from copies of tokens and weights (DeepSeek)"""
     renormalise: bool = False
     """the weights of the chosen experts are divided by their sum (Mixtral; ``norm_topk_prob``)"""
+    groups: int = 0
+    """groups of neighbouring experts among which a token chooses first (DeepSeek's ``n_group``); 0: it chooses among all experts"""
+    groups_kept: int = 0
+    """groups it chooses (``topk_group``)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +270,22 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
             wrong.append(("experts", f"top_k {experts.top_k} must be between 1 and count {experts.count}", ""))
         if experts.every < 1 or not 0 <= experts.dense_layers <= config.layers:
             wrong.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
+        wrong += _group_contradictions(experts)
     return wrong
+
+
+def _group_contradictions(experts: Experts) -> list[tuple[str, str, str]]:
+    """Why a token cannot choose among groups of experts so."""
+    groups, kept = experts.groups, experts.groups_kept
+    if not groups and not kept:
+        return []
+    if not 1 <= kept <= groups:
+        return [("experts", f"1 <= groups_kept {kept} <= groups {groups} must hold", "give both, or neither")]
+    if experts.count % groups:
+        return [("experts", f"count / groups = {experts.count} / {groups} is not whole", "use a divisor of count")]
+    if (room := kept * experts.count // groups) < experts.top_k:
+        return [("experts", f"{kept} groups of {experts.count // groups} = {room} experts, fewer than top_k {experts.top_k}", "keep more")]
+    return []
 
 
 def _replace(base: Any, kind: type, values: Mapping[str, Any], path: str, findings: list[Finding]) -> Any:

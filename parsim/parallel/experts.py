@@ -1,17 +1,19 @@
 """Expert parallelism: the experts of a layer are spread over ranks, and tokens travel to them and back (GShard, 2006.16668).
 
-Megatron-LM's all-to-all dispatcher (megatron/core/transformer/moe/token_dispatcher.py), per layer and micro-batch, with T tokens on a
-rank (1/t of the micro-batch's under sequence parallelism), k experts per token, ep ranks that hold all experts together and etp that
+Megatron-LM's dispatchers (megatron/core/transformer/moe/token_dispatcher.py), per layer and micro-batch, with T tokens on a
+rank (1/t of the micro-batch's under sequence parallelism), k of E experts per token, ep ranks that hold all experts together and etp that
 share the width of each:
 
-=========================  ====================================================================================
-where                      what
-=========================  ====================================================================================
-dispatch                   permute, all-to-all of T k h over ep and of the weights (fp32), all-gather over etp, sort
-combine                    sort back, reduce-scatter over etp, all-to-all of T k h over ep, sum
-their backward             the same of the gradients, in the opposite direction
-step                       gradients of experts are reduced, and their states sharded, over the edp copies of them
-=========================  ====================================================================================
+==================  ====================================================================================
+dispatcher          messages towards the experts; back, the opposite of the tokens'
+==================  ====================================================================================
+alltoall            all-to-all of T k h over ep and of the weights (fp32), all-gather over etp
+allgather           all-gather of T h over ep x etp, of the weights (fp32) and the map (1 B) of all E
+deepep, hybridep    every token once to every machine and once to every rank of ep x etp that it visits
+==================  ====================================================================================
+
+Backward sends the gradients the opposite way. What stands before and behind the messages: `parsim.model.exchange`. At the end of a
+step gradients of experts are reduced, and their states sharded, over the edp copies of them.
 
 Ranks that compute meanwhile wait: nothing overlaps the exchanges. With an imbalance the exchange takes as long as that of the busiest rank.
 With a capacity an expert gets at most ceil(T k / E x factor) rows of a rank.
@@ -25,18 +27,21 @@ from math import ceil, gcd
 from typing import ClassVar
 
 from parsim.errors import Finding
+from parsim.model.exchange import token_bytes
 from parsim.model.mixture import Combine, Dispatch, GroupedLinear
 from parsim.model.model import Model, Operator, Workload, dispatched
 from parsim.model.tape import Step
-from parsim.parallel.groups import EXPERT, EXPERT_TENSOR, PIPELINE, REPLICATING, TENSOR, Mesh
+from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, PIPELINE, REPLICATING, TENSOR, Mesh
 from parsim.parallel.hooks import Emitter, Sharding, SilentHooks, Unit, Weight
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.settings import ExpertParallel, Parallelism, Training
+from parsim.parallel.settings import EXCHANGE_SMS, ExpertParallel, Parallelism, Training
 
 _SIZE, _TENSOR, _CAPACITY = "parallel.expert.size", "parallel.expert.tensor", "parallel.expert.capacity_factor"
 _STRATEGIES = ("none", "ddp", "zero1", "zero2", "fsdp", "hsdp")
 _WEIGHT = 4
 """bytes of a router's weight on the wire"""
+_DEEPEP_MACHINE = 8
+"""ranks of a machine for DeepEP (NUM_MAX_NVL_PEERS)"""
 
 
 @dataclass
@@ -56,31 +61,56 @@ class ExpertParallelHooks(SilentHooks):
             message = f"{operator.name} exchanges no tokens"
             raise TypeError(message)
         leaves = isinstance(operator, Dispatch) == (step.phase != "input")
-        place = 1 if leaves else len(step.kernels) - 1
+        exchange = operator.exchange(self.workload)
+        place = len((exchange.leaving if leaves else exchange.returning).before)
         at.compute("", kind, step.kernels[:place], allocates=allocates)
-        if leaves:
-            self._all_to_all(operator, at)
+        if self.workload.dispatcher == "allgather":
+            self._gather(operator, at, leaves=leaves, forward=step.phase != "input")
+        elif self.workload.dispatcher in EXCHANGE_SMS:
+            rows = round(self.workload.local_tokens * self._most)
+            at.collective("token_exchange", EXPERT_MODEL, rows * self._row(operator, leaves=leaves), operator.name, blocking=True)
+        elif leaves:
+            self._all_to_all(operator, at, leaves=True)
             self._over_width("all_gather", operator, at)
         else:
             self._over_width("reduce_scatter", operator, at)
-            self._all_to_all(operator, at)
+            self._all_to_all(operator, at, leaves=False)
         at.compute("", kind, step.kernels[place:], frees=frees)
 
-    def _all_to_all(self, operator: Dispatch | Combine, at: Emitter) -> None:
+    @property
+    def _most(self) -> float:
+        """What the busiest rank sends or receives, over the mean."""
+        return max(self.workload.expert_imbalance, self.workload.expert_sent)
+
+    def _row(self, operator: Dispatch | Combine, *, leaves: bool) -> int:
+        """Bytes of a token on the wire."""
+        return token_bytes(operator.hidden, self.workload, fp8=self.workload.dispatch_fp8 if leaves else self.workload.combine_fp8)
+
+    def _all_to_all(self, operator: Dispatch | Combine, at: Emitter, *, leaves: bool) -> None:
         """Copies of tokens (or their gradients); with dispatch travel the weights, and back their gradients."""
         if self.workload.expert == 1:
             return
-        most = max(self.workload.expert_imbalance, self.workload.expert_sent)
-        copies = round(self.workload.local_tokens * operator.top_k * most)
-        at.collective("all_to_all", EXPERT, copies * operator.hidden * self.workload.element, operator.name, blocking=True)
+        copies = round(self.workload.local_tokens * operator.top_k * self._most)
+        at.collective("all_to_all", EXPERT, copies * self._row(operator, leaves=leaves), operator.name, blocking=True)
         if isinstance(operator, Dispatch):
             at.collective("all_to_all", EXPERT, _WEIGHT * copies, f"{operator.name} weights", blocking=True)
 
     def _over_width(self, collective: str, operator: Dispatch | Combine, at: Emitter) -> None:
         """The ranks that share the width of an expert all need its tokens, and have a part of each result."""
         if self.workload.expert_width > 1:
-            size = dispatched(self.workload, operator.top_k) * operator.hidden * self.workload.element
+            leaves = collective == "all_gather"
+            size = dispatched(self.workload, operator.top_k) * self._row(operator, leaves=leaves)
             at.collective(collective, EXPERT_TENSOR, size, operator.name, blocking=True)
+
+    def _gather(self, operator: Dispatch | Combine, at: Emitter, *, leaves: bool, forward: bool) -> None:
+        """All ranks that hold the experts together see all their tokens; dispatch gathers where they go and with which weights, too."""
+        tokens = self.workload.local_tokens * self.workload.expert * self.workload.expert_width
+        way = "all_gather" if leaves else "reduce_scatter"
+        if isinstance(operator, Dispatch):
+            if forward:
+                at.collective(way, EXPERT_MODEL, tokens * operator.experts, f"{operator.name} map", blocking=True)
+            at.collective(way, EXPERT_MODEL, _WEIGHT * tokens * operator.experts, f"{operator.name} weights", blocking=True)
+        at.collective(way, EXPERT_MODEL, tokens * self._row(operator, leaves=leaves), operator.name, blocking=True)
 
 
 def expert_mesh(split: Parallelism) -> tuple[int, int, int]:
@@ -139,10 +169,36 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
         text = "tensor and expert parallelism together need sequence parallelism: every rank dispatches its own tokens"
         findings.append(Finding(text, "parallel.tensor.sequence_parallel", False, "use true"))
     findings += _strategy_findings(parallelism)
+    findings += _dispatcher_findings(expert, expert.size * parallelism.expert_width)
     if training.offload.states:
         findings.append(Finding("not supported yet: offloaded states with expert parallelism", "training.offload", None, "leave it out"))
     if training.finetune is not None:
         findings.append(Finding("not supported yet: fine-tuning with expert parallelism", "training.finetune", None, "leave it out"))
+    return findings
+
+
+def _dispatcher_findings(expert: ExpertParallel, ranks: int) -> list[Finding]:
+    """What the dispatcher of `ranks` ranks cannot do."""
+    findings = []
+    own = expert.dispatcher in EXCHANGE_SMS
+    if own and expert.pad_to_capacity:
+        text = f"{expert.dispatcher} moves the tokens there are, and fills nothing up (Megatron-LM: token_dispatcher.py)"
+        findings.append(Finding(text, "parallel.expert.pad_to_capacity", True, "leave it out, or use dispatcher alltoall"))
+    if expert.dispatcher == "deepep" and ranks > _DEEPEP_MACHINE and ranks % _DEEPEP_MACHINE:
+        text = (
+            f"DeepEP exchanges among at most {_DEEPEP_MACHINE} ranks, or whole machines of {_DEEPEP_MACHINE}: not {ranks} (csrc/config.hpp)"
+        )
+        findings.append(Finding(text, _SIZE, expert.size, f"use a multiple of {_DEEPEP_MACHINE}, or dispatcher alltoall"))
+    if expert.sms and not own:
+        text = f"{expert.dispatcher} is a collective of the library, which chooses its multiprocessors itself"
+        findings.append(Finding(text, "parallel.expert.sms", expert.sms, f"leave it out, or use dispatcher {' or '.join(EXCHANGE_SMS)}"))
+    sums = own or expert.dispatcher == "allgather" or ranks > expert.size
+    if expert.combine_dtype == "fp8" and sums:
+        who = expert.dispatcher if expert.dispatcher != "alltoall" else "the reduce-scatter over expert tensor ranks"
+        text = f"{who} sums results on their way back, and does so in 16 bits or more"
+        findings.append(
+            Finding(text, "parallel.expert.combine_dtype", "fp8", "use bf16, or dispatcher alltoall with parallel.expert.tensor 1")
+        )
     return findings
 
 

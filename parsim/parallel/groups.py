@@ -20,6 +20,7 @@ all experts, and the edp copies of them are the groups expert-tensor, expert and
 expert_decoder_rank_generator). Neighbours along the first are consecutive, then along the second; context parallelism is not told apart.
 A shard group that holds one copy of the other model states holds copies of the experts, too: those edp ranks that are in one are the
 group expert-shard, those at the same place in each the group expert-replica (torchtitan: parallel_dims.py, efsdp and dp_replicate).
+The ranks of one copy of all experts together are the group expert-model.
 
 The axes may be laid out in any order (`parallel.order`). A group of a part of an axis, or of parts of several axes together, is a
 row in `Groups.table`: its axes, and which of the ranks along them meet.
@@ -47,8 +48,8 @@ OPERATOR_AXES = (TENSOR, CONTEXT)
 """Axes whose ranks share the operators of a layer, and so meet between them."""
 
 EXPERT, EXPERT_TENSOR, EXPERT_DATA = "expert", "expert-tensor", "expert-data"
-EXPERT_SHARD, EXPERT_REPLICA = "expert-shard", "expert-replica"
-OPERATOR_GROUPS = (*OPERATOR_AXES, EXPERT, EXPERT_TENSOR)
+EXPERT_SHARD, EXPERT_REPLICA, EXPERT_MODEL = "expert-shard", "expert-replica", "expert-model"
+OPERATOR_GROUPS = (*OPERATOR_AXES, EXPERT, EXPERT_TENSOR, EXPERT_MODEL)
 """Groups whose collectives stand between the operators of a layer."""
 
 TIMED = (TENSOR, CONTEXT, EXPERT, PIPELINE, DATA)
@@ -190,8 +191,8 @@ class Groups:
             return {}
         grid = Mesh((EXPERT_TENSOR, EXPERT, EXPERT_DATA), (etp, ep, edp))
 
-        def along(axis: str) -> tuple[Ranks, ...]:
-            return tuple(grid.group(first, axis) for first in grid.at(**{axis: 0}))
+        def along(*axes: str) -> tuple[Ranks, ...]:
+            return tuple(grid.group(first, *axes) for first in grid.at(**dict.fromkeys(axes, 0)))
 
         shard = min(edp, max(1, self.shard_size * self.mesh.size(TENSOR) // (ep * etp)))
         shards = [group[first : first + shard] for group in along(EXPERT_DATA) for first in range(0, edp, shard)]
@@ -202,6 +203,7 @@ class Groups:
             EXPERT_DATA: ProcessGroups(_STAGE, DATA, along(EXPERT_DATA)),
             EXPERT: ProcessGroups(_STAGE, EXPERT, along(EXPERT)),
             EXPERT_TENSOR: ProcessGroups(_STAGE, EXPERT, along(EXPERT_TENSOR)),
+            EXPERT_MODEL: ProcessGroups(_STAGE, EXPERT, along(EXPERT, EXPERT_TENSOR)),
         }
 
     @cached_property

@@ -14,7 +14,7 @@ from math import prod
 from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
 from parsim.model.linear import Embedding
-from parsim.model.mixture import Router
+from parsim.model.mixture import Dispatch, Router, routing
 from parsim.model.model import Block, Model, Parameter, Workload
 from parsim.parallel.chunk_strategy import SHARDED, sharding_of
 from parsim.parallel.context import ContextParallelHooks
@@ -28,6 +28,7 @@ from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS
 from parsim.parallel.settings import Parallelism, Runtime, Training
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.tensor import TensorParallelHooks
+from parsim.routing import Routing
 
 WHOLE = ("none", "ddp")
 """strategies that keep the whole gradient of every weight until the step"""
@@ -95,6 +96,14 @@ class Plan:
         """The process groups of this plan's collectives, by name."""
         expert = expert_mesh(self.parallelism) if self.parallelism.exchanges_tokens else (0, 0, 0)
         return Groups(self.mesh, min(self.shard_size, self.replicas), expert)
+
+    @cached_property
+    def routing(self) -> Routing | None:
+        """Where the tokens of a mixture layer go; None: they stay."""
+        if not self.parallelism.exchanges_tokens:
+            return None
+        layers = (operator for block in self.model.blocks for operator in block.operators if isinstance(operator, Dispatch))
+        return next(routing(layer, self.workload) for layer in layers)
 
     @property
     def asynchronous(self) -> bool:
@@ -324,6 +333,9 @@ def plan(
         expert_tensor=parallelism.expert_width,
         expert_imbalance=busiest,
         expert_sent=sent,
+        dispatcher=parallelism.expert.dispatcher,
+        dispatch_fp8=parallelism.expert.dispatch_dtype == "fp8",
+        combine_fp8=parallelism.expert.combine_dtype == "fp8",
         element=training.precision.activations,
         dtype=training.precision.matmul,
         kept=training.precision.keep,

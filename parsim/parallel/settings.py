@@ -177,6 +177,12 @@ class PipelineParallel:
     scatter_sends: bool = True
 
 
+Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+EXCHANGE_SMS = {"deepep": 20, "hybridep": 32}
+"""multiprocessors of the kernels that move tokens themselves: moe_deepep_num_sms (NVIDIA/Megatron-LM, megatron/core/transformer/
+transformer_config.py), and moe_hybridep_num_sms of NVIDIA/Megatron-Bridge's recipes (scripts/performance)"""
+
+
 @dataclass(frozen=True, slots=True)
 class ExpertParallel:
     """The `parallel.expert` section."""
@@ -190,6 +196,18 @@ class ExpertParallel:
     """rows that an expert may get of a rank, over the mean; None: all"""
     pad_to_capacity: bool = False
     """every expert gets so many"""
+    dispatcher: Dispatcher = "alltoall"
+    dispatch_dtype: Literal["bf16", "fp8"] = "bf16"
+    """type of tokens on their way to the experts; bf16: that of activations"""
+    combine_dtype: Literal["bf16", "fp8"] = "bf16"
+    """and on their way back"""
+    sms: int = 0
+    """multiprocessors of a kernel that moves tokens itself; 0: as many as its library takes"""
+
+    @property
+    def multiprocessors(self) -> int:
+        """Multiprocessors of a kernel that moves tokens itself; 0: the library's collectives move them."""
+        return self.sms or EXCHANGE_SMS.get(self.dispatcher, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from parsim.parallel.plan import Plan
 from parsim.program.program import Effect, Lane, Op, Program
 
 COLLECTIVES = (
-    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter", "gather", "all_to_all", "sendrecv", "send", "barrier",
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter", "gather", "all_to_all", "token_exchange", "sendrecv",
+    "send", "barrier",
 )  # fmt: skip
 COPIES = ("d2h", "h2d", "nvme_read", "nvme_write", "cpu_step")
 """transfers of one rank with its own host"""

@@ -35,13 +35,13 @@ class Collective:
     """A transfer among ranks; shared by all ops that repeat it.
 
     `bytes` follows nccl-tests: all_reduce, broadcast, reduce: buffer per rank; all_gather, reduce_scatter: total
-    buffer (n x shard); all_to_all: send buffer per rank; send: the message, from group[0] to group[1];
-    sendrecv: what each rank sends to the next of the group, the last to the first.
+    buffer (n x shard); all_to_all: send buffer per rank; token_exchange: the tokens of a rank, each once; send: the message, from
+    group[0] to group[1]; sendrecv: what each rank sends to the next of the group, the last to the first.
     """
 
     kind: str
-    """all_reduce | all_gather | reduce_scatter | broadcast | reduce | all_to_all | sendrecv | send; of axis offload: d2h | h2d |
-    nvme_read | nvme_write | cpu_step"""
+    """all_reduce | all_gather | reduce_scatter | broadcast | reduce | all_to_all | token_exchange | sendrecv | send; of axis offload:
+    d2h | h2d | nvme_read | nvme_write | cpu_step"""
     axis: str
     """tensor | context | expert | data | pipeline | offload: whose time it is in the breakdown"""
     group: tuple[int, ...]

@@ -158,6 +158,7 @@ _COLLECTIVES = {
     "all_gather": "AllGather",
     "reduce_scatter": "ReduceScatter",
     "all_to_all": "AllToAll",
+    "token_exchange": "token exchange",
     "broadcast": "Broadcast",
     "reduce": "Reduce",
     "send": "send",

@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from parsim.hardware.nccl.token_exchange import deepep_buffers
 from parsim.parallel.fsdp import ROOT
 from parsim.parallel.groups import OFFLOAD
 from parsim.parallel.hooks import Weight
@@ -98,6 +99,7 @@ class _Classes:
         """What lies outside the allocator: context and overhead, buffers of communicators [B]."""
         plan, runtime = self.run.plan, self.run.plan.runtime
         buffers = user_buffer_bytes(plan.workload, plan.model.hidden, plan.parallelism.tensor)
+        buffers += _exchange_buffers(plan, plan.mesh.coordinate(rank, "pipeline"))
         return runtime.context + runtime.overhead, _buffers(runtime.communicators, self.joined.get(rank, 0)) + buffers
 
     def devices(self, ranks: Iterable[int], *, whole: bool) -> Iterator[tuple[int, DeviceMemory]]:
@@ -171,6 +173,15 @@ def _gathered(weight: Weight, plan: Plan) -> int:
     recipe = plan.training.finetune
     kept = recipe is not None and not recipe.base_sharded and not weight.trains
     return 0 if kept or weight.parameter.buffer else weight_bytes(weight, plan.training)
+
+
+def _exchange_buffers(plan: Plan, pipeline_rank: int) -> int:
+    """What DeepEP's kernels send from and receive in, on a rank that has experts [B]."""
+    expert = plan.parallelism.expert
+    blocks = (plan.model.blocks[block] for chunk in plan.of_rank(pipeline_rank) for block in chunk.blocks)
+    if expert.dispatcher != "deepep" or plan.routing is None or not any(p.expert for block in blocks for p in block.parameters()):
+        return 0
+    return sum(deepep_buffers(expert.size * plan.parallelism.expert_width, plan.model.hidden, expert.multiprocessors))
 
 
 def communicators(run: Run) -> dict[int, int]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding
+from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.kernels import kernel_time
+from parsim.hardware.nccl.token_exchange import TokenExchange
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan, plan
 from parsim.parallel.settings import Parallelism, Runtime, Training
@@ -74,6 +76,15 @@ def plan_of(built: Built, clock: Callable[[Kernel], float]) -> Plan:
     if parallelism.pipeline.schedule == "pipedream":
         training = replace(training, micro_batches=training.micro_batches + 4 * parallelism.pipeline.size + 8)
     return plan(built.model, built.cluster, training, parallelism, built.runtime, clock, built.gpus, built.slow)
+
+
+def wires_of(built: Built, job: Plan) -> Interconnect:
+    """What collectives among the ranks of a plan cost."""
+    expert = job.parallelism.expert
+    tokens = None
+    if job.routing is not None and expert.multiprocessors:
+        tokens = TokenExchange(expert.dispatcher, job.routing, expert.multiprocessors)
+    return Interconnect(built.cluster, job.gpus, built.collectives, tokens)
 
 
 def clock_of(built: Built) -> Callable[[Kernel], float]:

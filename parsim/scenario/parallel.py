@@ -140,6 +140,14 @@ class ExpertSection(Section):
     """token copies of a rank beyond this multiple of the mean are dropped, expert by expert; none = nothing is dropped"""
     pad_to_capacity: Annotated[bool, Flag()] = False
     """every expert gets as many rows as it may, with zeros where there are fewer tokens"""
+    dispatcher: Annotated[str, Choice(("auto", "alltoall", "allgather", "deepep", "hybridep"))] = "auto"
+    """how tokens reach their experts; auto = alltoall"""
+    dispatch_dtype: Annotated[str, Choice(("bf16", "fp8"))] = "bf16"
+    """type of tokens on their way to the experts; bf16 = as activations are"""
+    combine_dtype: Annotated[str, Choice(("bf16", "fp8"))] = "bf16"
+    """type of results on their way back; bf16 = as activations are"""
+    sms: Annotated[Any, Whole(1, 1000, ("auto",))] = "auto"
+    """deepep, hybridep: multiprocessors of their kernels; auto = 20 and 32"""
 
 
 class DataSection(Section):

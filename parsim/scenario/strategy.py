@@ -18,6 +18,7 @@ from parsim.parallel.settings import (
     ContextParallel,
     CustomStrategy,
     DataParallel,
+    Dispatcher,
     ExpertParallel,
     Offload,
     Overlap,
@@ -269,7 +270,17 @@ def _rows(section: PipelineSection, found: tuple[Path, str] | None, micro_batche
 
 def _expert(section: ExpertSection) -> ExpertParallel:
     width = 0 if section.tensor == "auto" else section.tensor
-    return ExpertParallel(section.size, width, section.imbalance, section.capacity_factor, section.pad_to_capacity)
+    return ExpertParallel(
+        section.size,
+        width,
+        section.imbalance,
+        section.capacity_factor,
+        section.pad_to_capacity,
+        dispatcher="alltoall" if section.dispatcher == "auto" else cast(Dispatcher, section.dispatcher),
+        dispatch_dtype="fp8" if section.dispatch_dtype == "fp8" else "bf16",
+        combine_dtype="fp8" if section.combine_dtype == "fp8" else "bf16",
+        sms=0 if section.sms == "auto" else section.sms,
+    )
 
 
 def _pipeline(section: PipelineSection, scenario: Scenario) -> PipelineParallel:

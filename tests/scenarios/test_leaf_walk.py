@@ -196,6 +196,14 @@ LEAVES: dict[str, Leaf] = {
     "parallel.expert.imbalance": leaf(1.5, model=MIXTURE, parallel__expert__size=2),
     "parallel.expert.capacity_factor": leaf(0.5, same={2.0: None}, model=MIXTURE, parallel__expert__size=2),
     "parallel.expert.pad_to_capacity": leaf(True, model=MIXTURE, parallel__expert={"size": 2, "capacity_factor": 2.0}),
+    "parallel.expert.dispatcher": leaf(
+        "allgather", "deepep", "hybridep", same={"auto": None, "alltoall": None}, model=MIXTURE, parallel__expert__size=2
+    ),
+    "parallel.expert.dispatch_dtype": leaf("fp8", same={"bf16": None}, model=MIXTURE, parallel__expert__size=2),
+    "parallel.expert.combine_dtype": leaf("fp8", same={"bf16": None}, model=MIXTURE, parallel__expert__size=2),
+    "parallel.expert.sms": leaf(
+        8, 40, same={"auto": None, 20: None}, model=MIXTURE, parallel__expert={"size": 2, "dispatcher": "deepep"}
+    ),
     "parallel.data.size": leaf(2, same={"auto": None, 4: None}),
     "parallel.data.strategy": leaf(
         "none", "torch-data-parallel", "parameter-server", "zero1", "zero2", "zero3", "fsdp", same={"ddp": None, "hsdp": "fsdp"}

@@ -201,12 +201,12 @@ def _exchange(cluster: Cluster, group: tuple[int, ...], kind: str, settings: Set
     if settings.kernels != "nccl":
         own = expert_kernels(settings.kernels, kind)
         line = min(port_rates(cluster, node).values()) if pairs.between_machines else 0.0
-        return own.latency, pairs.path, min(pairs.rate, _least(cluster, pairs.path, own.nvlink, own.nic * line))
+        return own.latency, pairs.path, min(pairs.rate, least_rate(cluster, pairs.path, own.nvlink, own.nic * line))
     if kind == "sendrecv":  # one peer to send to; another one to receive from at the same time
         latency, share = p2p.exchange_latency(2, min(most, 2), way, used), p2p.pairs(used, way.local).exchange
     else:
         latency, share = p2p.exchange_latency(len(group), most, way, used), p2p.local_share(used, way.local, most)
-    return latency, pairs.path, min(pairs.rate, _least(cluster, pairs.path, share, settings.connection_cap))
+    return latency, pairs.path, min(pairs.rate, least_rate(cluster, pairs.path, share, settings.connection_cap))
 
 
 def _wire(cluster: Cluster, group: tuple[int, ...], node: int) -> str:
@@ -216,7 +216,7 @@ def _wire(cluster: Cluster, group: tuple[int, ...], node: int) -> str:
     return local_wire(cluster, node, route) if route is not None else ""
 
 
-def _least(cluster: Cluster, path: LinkPath, share: float, connection_cap: float) -> float:
+def least_rate(cluster: Cluster, path: LinkPath, share: float, connection_cap: float) -> float:
     """Rate of each pair where NVLink moves `share` of its bandwidth, and a NIC at most `connection_cap` [B/s]."""
     nvlink = _nvlink_test(cluster)
     rate = math.inf

@@ -6,7 +6,8 @@ NVLink.
 
 Measured on H800 with one 400 Gb/s NIC per GPU (deepseek-ai/DeepEP docs/legacy.md): normal, 4 and 8 machines, 43 to 45 GB/s per NIC once its
 printed rates, which count the own machine, are reduced by that part; low latency, 16 to 256 ranks, within 8 % of 25 us + bytes that leave
-the machine / 44 GB/s, and within 12 % in one machine. Normal kernels on two machines reached half of that (21.5 GB/s): not known why.
+the machine / 44 GB/s, and within 12 % in one machine. Normal kernels on two machines reached half of that (21.5 GB/s): there NVLink is the
+slower leg, which an all_to_all of independent messages does not show (`parsim.hardware.nccl.token_exchange`).
 """
 
 from __future__ import annotations
@@ -25,9 +26,15 @@ class ExpertKernels(NamedTuple):
     """share of the NVLinks' rate inside a machine"""
     nic: float
     """share of a NIC's line rate"""
+    own: bool = False
+    """what a rank sends to itself takes as long as what it sends to another rank of the machine"""
 
 
-KERNELS = {"deepep": ExpertKernels(0.0, 0.97, 0.88), "deepep-low-latency": ExpertKernels(25e-6, 0.93, 0.88)}
+KERNELS = {
+    "deepep": ExpertKernels(0.0, 0.97, 0.88, own=True),
+    "deepep-low-latency": ExpertKernels(25e-6, 0.93, 0.88),
+    "hybridep": ExpertKernels(0.0, 0.85, 0.88),
+}
 
 
 def expert_kernels(name: str, kind: str) -> ExpertKernels:

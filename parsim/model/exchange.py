@@ -1,0 +1,135 @@
+"""What a rank does to its tokens before and behind the messages that bring them to their experts and back, by dispatcher.
+
+Megatron-LM (megatron/core/transformer/moe/token_dispatcher.py), T tokens of a rank with k experts each:
+
+==========  ===================================================  ==================================================================
+dispatcher  towards the experts                                  back
+==========  ===================================================  ==================================================================
+alltoall    copies in order of their experts | sort by expert    sort by rank | sum of the copies
+allgather   | copies of all ranks' tokens for the own experts    sums over the own experts, for all ranks' tokens |
+deepep      | copies of what arrived, once per rank              sums over the own experts |
+hybridep    |                                                    |
+==========  ===================================================  ==================================================================
+
+The messages stand at the bar. DeepEP's and HybridEP's kernels copy and sum inside (deepseek-ai/DeepEP); HybridEP's leave tokens in
+the order of their experts, DeepEP's in that of their senders. Tokens that travel in fp8 are cast before, with a scale per 128
+values (deepseek-ai/DeepEP README.md), and back to the type of activations behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parsim.kernel import Memory
+from parsim.model.model import Workload, dispatched
+from parsim.routing import Routing
+
+SCALED = 128
+"""values that share a scale in fp32 on the wire"""
+
+
+def token_bytes(hidden: int, at: Workload, *, fp8: bool) -> int:
+    """Bytes of a token on the wire.
+
+    >>> token_bytes(7168, Workload(1), fp8=False), token_bytes(7168, Workload(1), fp8=True)
+    (14336, 7392)
+    """
+    return hidden + 4 * -(-hidden // SCALED) if fp8 else hidden * at.element
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way of the tokens of a layer: kernels before and behind its messages, and what they keep meanwhile."""
+
+    before: tuple[Memory, ...] = ()
+    behind: tuple[Memory, ...] = ()
+    buffers: int = 0
+    """beside the tokens that enter and those that leave [B]"""
+
+    @property
+    def kernels(self) -> tuple[Memory, ...]:
+        """All of them, in order."""
+        return (*self.before, *self.behind)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The tokens of a layer between one rank and the ranks of their experts."""
+
+    at: Workload
+    hidden: int
+    routing: Routing
+    summed: bool = False
+    """the rank's own end is the sum of a token's copies and its gradient (combine), not their making (dispatch)"""
+
+    @property
+    def _tokens(self) -> int:
+        return self.at.local_tokens
+
+    @property
+    def _sent(self) -> int:
+        """Rows of the rank's own tokens."""
+        return round(self._tokens * self.routing.top_k * self.at.expert_sent)
+
+    @property
+    def _received(self) -> int:
+        """Rows that its experts work on, gathered over the ranks that share an expert's width."""
+        return dispatched(self.at, self.routing.top_k)
+
+    @property
+    def _arrived(self) -> int:
+        """Rows that arrive where each rank gets a token once."""
+        return round(self._tokens * self.routing.visited() * self.at.expert_imbalance)
+
+    @property
+    def _gathered(self) -> int:
+        """Tokens of all ranks that hold the experts together."""
+        return self._tokens * self.at.expert * self.at.expert_width
+
+    def _cast(self, rows: int, *, fp8: bool) -> tuple[Memory, ...]:
+        """Rows into fp8, or out of it."""
+        return (Memory(rows * (self.hidden * self.at.element + token_bytes(self.hidden, self.at, fp8=True))),) if fp8 else ()
+
+    def _own(self, width: int) -> Memory:
+        """The copies of the rank's own tokens, made or summed, in rows of `width` bytes."""
+        return Memory(self._sent * width + (self._tokens if self.summed else self._sent) * width)
+
+    @property
+    def leaving(self) -> Way:
+        """Towards the experts: dispatch, and the gradient of combine."""
+        fp8 = self.at.dispatch_fp8
+        width = token_bytes(self.hidden, self.at, fp8=fp8)
+        cast, back = self._cast(self._tokens, fp8=fp8), self._cast(self._received, fp8=fp8)
+        casts = (self._tokens + self._received) * width * fp8
+        match self.at.dispatcher:
+            case "hybridep":
+                return Way(cast, back, casts)
+            case "deepep":
+                ordered = Memory((self._arrived + self._received) * width)
+                return Way(cast, (ordered, *back), casts + self._arrived * width)
+            case "allgather":
+                return Way(cast, (Memory(2 * self._received * width), *back), casts + self._gathered * width)
+        sorting = self._sorting(width)
+        return Way((*cast, self._own(width)), (*sorting, *back), casts + (self._sent + self._received * len(sorting)) * width)
+
+    @property
+    def returning(self) -> Way:
+        """Back from them: combine, and the gradient of dispatch."""
+        fp8 = self.at.combine_fp8
+        width = token_bytes(self.hidden, self.at, fp8=fp8)
+        row = self.hidden * self.at.element
+        match self.at.dispatcher:
+            case "hybridep":
+                return Way()
+            case "deepep":
+                return Way((Memory((self._received + self._arrived) * row),), (), self._arrived * row)
+            case "allgather":
+                return Way((Memory((self._received + self._gathered) * row),), (), self._gathered * row)
+        sorting = self._sorting(width)
+        cast, back = self._cast(self._received, fp8=fp8), self._cast(self._sent, fp8=fp8)
+        casts = (self._received + self._sent) * width * fp8
+        return Way((*cast, *sorting), (*back, self._own(row)), casts + (self._sent + self._received * len(sorting)) * width)
+
+    def _sorting(self, width: int) -> tuple[Memory, ...]:
+        """What orders the rows of several experts by expert, or back by rank."""
+        return (Memory(2 * self._received * width),) if self.routing.experts > self.routing.slots else ()
