@@ -22,6 +22,9 @@ from parsim.model.model import Block, Operator
 LARGEST = 10**9
 """of the sizes of an architecture"""
 
+LETTERS = {"*": "attention to all keys", "W": "attention to a sliding window"}
+"""of `TransformerConfig.layer_pattern`"""
+
 Task = Literal["causal-lm", "encoder", "masked-lm", "pretraining", "sequence-classification", "image-classification"]
 """What stands after the last layer: a language-model head; nothing but the pooler; BERT's masked-LM head; masked LM
 and next-sentence heads; a classifier over the pooled first token; one over the first token of an image."""
@@ -157,6 +160,9 @@ class TransformerConfig:
     """sliding window in tokens; 0 = all keys"""
     full_attention_every: int = 0
     """with attention_window: every n-th layer sees all keys (Gemma 2: 2); 0 = none does"""
+    layer_pattern: str = ""
+    """a letter for every layer, said once where it repeats: * attention to all keys, W a sliding window of attention_window
+    (Gemma 3: WWWWW*); '' = as the two fields above say"""
     tied_embeddings: bool = False
     dropout: float = 0.0
     """probability the recipe uses unless the scenario says otherwise"""
@@ -201,8 +207,14 @@ class TransformerConfig:
         experts = self.experts
         return experts is not None and layer >= experts.dense_layers and (layer + 1) % experts.every == 0
 
+    def layer_letter(self, layer: int) -> str:
+        """The letter of `layer_pattern` for layer number `layer` (from 0); '' without a pattern."""
+        return self.layer_pattern[layer % len(self.layer_pattern)] if self.layer_pattern else ""
+
     def window(self, layer: int) -> int:
         """Sliding window of layer number `layer` (from 0) in tokens; 0 = all keys."""
+        if self.layer_pattern:
+            return self.attention_window if self.layer_letter(layer) == "W" else 0
         if self.full_attention_every and (layer + 1) % self.full_attention_every == 0:
             return 0
         return self.attention_window
@@ -240,6 +252,7 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
             wrong.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
     sizes = {field.name: value for field in fields(config) if isinstance(value := getattr(config, field.name), int)}
     wrong += [(name, f"at most {LARGEST_SIZE:,}, is {value:.4g}", "") for name, value in sizes.items() if value > LARGEST_SIZE]
+    wrong += _wrong_pattern(config)
     experts = config.experts
     wrong += [
         (name, finding.message, "")
@@ -286,6 +299,23 @@ def _group_contradictions(experts: Experts) -> list[tuple[str, str, str]]:
     if (room := kept * experts.count // groups) < experts.top_k:
         return [("experts", f"{kept} groups of {experts.count // groups} = {room} experts, fewer than top_k {experts.top_k}", "keep more")]
     return []
+
+
+def _wrong_pattern(config: TransformerConfig) -> list[tuple[str, str, str]]:
+    pattern, name = config.layer_pattern, "layer_pattern"
+    if not pattern:
+        return []
+    if strange := sorted(set(pattern) - set(LETTERS)):
+        known = ", ".join(f"{letter} ({meaning})" for letter, meaning in LETTERS.items())
+        return [(name, f"{' '.join(strange)}: no kind of layer; known: {known}", "")]
+    wrong = []
+    if len(pattern) > config.layers:
+        wrong.append((name, f"{len(pattern)} letters for {config.layers} layers", "write one letter per layer, or what repeats"))
+    if "W" in pattern and not config.attention_window:
+        wrong.append((name, "W layers need an attention_window", "give attention_window, for example 4096"))
+    if config.full_attention_every:
+        wrong.append((name, f"says the same as full_attention_every {config.full_attention_every} in another way", "give one of them"))
+    return wrong
 
 
 def _replace(base: Any, kind: type, values: Mapping[str, Any], path: str, findings: list[Finding]) -> Any:

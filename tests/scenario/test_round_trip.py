@@ -276,6 +276,13 @@ def test_every_row_there_and_back(tool: str, row: str) -> None:
     assert facts(imported(scenario, tool)) == facts(scenario)
 
 
+def test_a_pattern_of_windows_goes_to_megatron_and_back() -> None:
+    scenario = load(MEGATRON, "model={attention_window: 512, layer_pattern: '*WWW'}")
+    text = export(scenario, "megatron", fsdp_version=2).text
+    assert "--window-attn-skip-freq '([0]*1+[1]*3+[0]*1+[1]*3)'" in text.replace("\n", " ")
+    assert imported(scenario, "megatron").written["model"]["layer_pattern"] == "*WWW"
+
+
 @pytest.mark.parametrize("tool", CASES)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())

@@ -9,6 +9,7 @@ from parsim.interop.export_draft import ExportDraft
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
 from parsim.limits import MOST_LAYERS
+from parsim.model.families.family import shortest
 from parsim.model.transformer import Experts, LatentAttention, TransformerConfig
 from parsim.scenario.support import EXAMPLES
 from parsim.units import is_digits
@@ -148,8 +149,10 @@ def _read_window(draft: ImportDraft, source: Source) -> None:
     draft.write("model.attention_window", int(before) + 1, window)
     if skipped is not None and is_digits(skipped.text):
         draft.take(source, "model.full_attention_every")
+    elif skipped is not None and (layers := _listed(skipped.text)):
+        draft.write("model.layer_pattern", shortest("".join("*W"[kind == "1"] for kind in layers)), skipped)
     else:
-        draft.unmodelled(skipped, "parsim has full attention in every n-th layer")
+        draft.unmodelled(skipped, "parsim reads a number, or a sum of lists such as ([0]*3+[1]*5)")
 
 
 def _read_vocabulary(draft: ImportDraft, source: Source, tensor: int) -> None:
@@ -197,6 +200,12 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
         draft.take(source, f"model.experts.{path}")
 
 
+def _listed(text: str) -> list[str]:
+    """The zeros and ones of a sum such as ``([0]*3+[1]*58)``; empty where it is something else."""
+    runs = [_RUN.fullmatch(piece) for piece in text.replace(" ", "").strip("()'\"").split("+")]
+    return [run[1] for run in runs if run is not None for _ in range(min(int(run[2]), MOST_LAYERS))] if all(runs) else []
+
+
 def _read_expert_layers(draft: ImportDraft, key: Key | None) -> None:
     """``--moe-layer-freq``: a number, or a pattern such as ``([0]*3+[1]*58)``."""
     if key is None:
@@ -205,8 +214,7 @@ def _read_expert_layers(draft: ImportDraft, key: Key | None) -> None:
     if is_digits(text):
         draft.write("model.experts.every", int(text), key)
         return
-    runs = [_RUN.fullmatch(piece) for piece in text.split("+")]
-    layers = [run[1] for run in runs if run is not None for _ in range(min(int(run[2]), MOST_LAYERS))] if all(runs) else []
+    layers = _listed(text)
     dense, every = layers.count("0"), layers.index("1") + 1 if "1" in layers else 0
     if every and layers == ["0"] * dense + ["1"] * (len(layers) - dense):
         draft.write("model.experts.dense_layers", dense, key)
@@ -268,7 +276,10 @@ def _structure(draft: ExportDraft, config: TransformerConfig) -> list[str]:
         arguments.append(draft.option("model.query_key_norm"))
     if config.attention_window:
         arguments.append(draft.option("model.attention_window", f"{config.attention_window - 1},0"))
-        if config.full_attention_every:
+        if config.layer_pattern:
+            slides = [int(config.window(layer) > 0) for layer in range(config.layers)]
+            arguments.append(draft.option("model.full_attention_every", f"'({_runs(slides)})'"))
+        elif config.full_attention_every:
             arguments.append(draft.option("model.full_attention_every", config.full_attention_every))
     if not config.tied_embeddings:
         arguments.append(draft.option("model.tied_embeddings"))
@@ -320,9 +331,13 @@ def _experts(draft: ExportDraft, config: TransformerConfig) -> list[str]:
     ]
     mixture = [int(config.is_mixture(layer)) for layer in range(config.layers)]
     if not all(mixture):
-        runs = "+".join(f"[{kind}]*{len(list(run))}" for kind, run in groupby(mixture))
-        arguments.append(draft.option("model.experts.every", f"'({runs})'"))
+        arguments.append(draft.option("model.experts.every", f"'({_runs(mixture)})'"))
     return arguments + _router(draft, experts)
+
+
+def _runs(kinds: list[int]) -> str:
+    """A list of zeros and ones as Megatron's options take it."""
+    return "+".join(f"[{kind}]*{len(list(run))}" for kind, run in groupby(kinds))
 
 
 def _router(draft: ExportDraft, experts: Experts) -> list[str]:

@@ -35,6 +35,12 @@ class Family(NamedTuple):
     """reads what a table cannot say: changes the fields in place, returns the config keys it has read"""
 
 
+def shortest(letters: str) -> str:
+    """The shortest beginning of `letters` that, repeated, gives all of them (the last repetition may be cut)."""
+    size = next(n for n in range(1, len(letters) + 1) if all(letter == letters[i % n] for i, letter in enumerate(letters)))
+    return letters[:size]
+
+
 SIZES = {
     "hidden_size": "hidden",
     "intermediate_size": "mlp",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from parsim.errors import Finding, ModelError
-from parsim.model.families.family import GROUPED, Family, Fields, words
+from parsim.model.families.family import GROUPED, Family, Fields, shortest, words
 
 STRUCTURE: dict[str, Any] = {
     "normalisation": "rmsnorm", "position": "rotary", "activation": "silu", "gated": True, "query_key_value_bias": False,
@@ -27,22 +27,29 @@ def windows(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     types = tree.get("layer_types")
     if not tree.get("use_sliding_window", True) or (types and set(types) == {"full_attention"}):
         window = 0
-    if window and tree.get("max_window_layers") is not None:
-        message = "full attention in the first layers and a sliding window in the rest is not supported yet"
-        raise ModelError(Finding(message, "max_window_layers", tree["max_window_layers"], "set use_sliding_window: false"))
+    first, layers = tree.get("max_window_layers"), int(tree.get("num_hidden_layers") or 0)
+    if window and not types and first is not None:  # older configurations: the first layers see all keys
+        types = ["full_attention" if layer < first else "sliding_attention" for layer in range(layers)]
     fields["attention_window"] = window
     if window and types:
-        fields["full_attention_every"] = _full_every(types)
+        fields |= pattern(types)
     return {"sliding_window", "sliding_window_size", "use_sliding_window", "max_window_layers", "layer_types"}
 
 
-def _full_every(types: list[str]) -> int:
-    """The n for which every n-th entry, and no other, is ``full_attention``; 0 = none."""
-    every = types.index("full_attention") + 1 if "full_attention" in types else 0
-    expected = ["full_attention" if every and (layer + 1) % every == 0 else "sliding_attention" for layer in range(len(types))]
-    if types != expected:
-        raise ModelError(Finding("this order of layer types is not supported yet", "layer_types", types, "every n-th layer full is"))
-    return every
+LAYER_TYPES = {"full_attention": "*", "sliding_attention": "W"}
+"""word of ``layer_types`` -> letter of `TransformerConfig.layer_pattern`"""
+
+
+def pattern(types: list[str]) -> Fields:
+    """The fields for this order of layers: every n-th one full if that says it, otherwise the shortest pattern that does."""
+    if strange := sorted(set(types) - set(LAYER_TYPES)):
+        message = f"layers of the kind {' and '.join(strange)} are not supported yet"
+        raise ModelError(Finding(message, "layer_types", types, f"supported: {', '.join(LAYER_TYPES)}"))
+    letters = "".join(LAYER_TYPES[kind] for kind in types)
+    every = letters.find("*") + 1
+    if all((letter == "*") == bool(every and (layer + 1) % every == 0) for layer, letter in enumerate(letters)):
+        return {"full_attention_every": every}
+    return {"full_attention_every": 0, "layer_pattern": shortest(letters)}
 
 
 _BIASES = {"attention_bias": "query_key_value_bias output_bias"}
