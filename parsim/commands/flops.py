@@ -39,6 +39,8 @@ def flops(
     fused: Annotated[
         bool, typer.Option("--fused", help="Count the bytes of fused norms and activations instead of eager PyTorch's.")
     ] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="By module, as DeepSpeed's flops profiler; with --gpu also the time.")] = False,
+    depth: Annotated[int | None, typer.Option(min=0, max=100, help="Levels of the tree; default: all.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -46,7 +48,7 @@ def flops(
     from parsim.study.flops import FlopsQuestion, document, text
     from parsim.study.flops import flops as count
 
-    answer = count(FlopsQuestion(model, sequence_length, batch, training, gpu, gpus, tokens, mfu, convention, dtype, fused))
+    answer = count(FlopsQuestion(model, sequence_length, batch, training, gpu, gpus, tokens, mfu, convention, dtype, fused, tree, depth))
     say_json(document(answer)) if as_json else say(text(answer))
 
 

@@ -28,6 +28,7 @@ from parsim.study.counting import (
     subject,
     usual,
 )
+from parsim.study.flops_tree import Module, module_tree, records, tree_text
 from parsim.units import format_flop, format_flops, format_rate, format_time
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class FlopsQuestion:
     convention: str | None = None
     dtype: str | None = None
     fused: bool = False
+    tree: bool = False
+    """by module instead of by part"""
+    depth: int | None = None
+    """levels of the tree; None = all"""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class FlopsAnswer:
     hardware: tuple[Counted, ...]
     device: Device | None
     time: TrainingTime | None
+    modules: Module | None = None
 
     @property
     def passes(self) -> tuple[str, ...]:
@@ -163,6 +169,8 @@ def flops(question: FlopsQuestion) -> FlopsAnswer:
                 findings.append(Finding("concerns the time of a training, whose tokens are not given", option, value, hint))
     elif gpu is None:
         findings.append(Finding("the time of a training needs a GPU", "--tokens", question.tokens, "add for example --gpu a100"))
+    if question.depth is not None and not question.tree:
+        findings.append(Finding("levels are of a tree of modules", "--depth", question.depth, "add --tree, or leave it out"))
     if of is not None and not of.model.sequence and question.tokens is not None:
         findings.append(Finding(f"{of.model.name} has samples without tokens", "--tokens", question.tokens, "leave it out"))
     tokens = quantity(question.tokens, "count", "--tokens", findings)
@@ -188,7 +196,10 @@ def flops(question: FlopsQuestion) -> FlopsAnswer:
         convention = question.convention or usual(of)
         flop = next(one.flop for one in counted if one.name == convention)
         time = TrainingTime(convention, flop, tokens, question.gpus or 1, device.peak[dtype], mfu, question.mfu is not None)
-    return FlopsAnswer(question, of, dtype, parts(of.model, at), counted, again, device, time)
+    modules = None
+    if question.tree:
+        modules = module_tree(of.model, at, device, PASSES if question.training else PASSES[:1])
+    return FlopsAnswer(question, of, dtype, parts(of.model, at), counted, again, device, time, modules)
 
 
 def document(answer: FlopsAnswer) -> dict[str, Any]:
@@ -222,6 +233,8 @@ def document(answer: FlopsAnswer) -> dict[str, Any]:
             "convention": time.convention, "tokens": time.units, "flop": time.flop, "gpus": time.gpus, "mfu": time.mfu,
             "time_to_train_s": time.seconds, "gpu_hours": time.gpu_hours,
         },
+        **({} if answer.modules is None
+           else {"modules": records(answer.modules, answer.passes, question.depth, timed=device is not None)}),
     }  # fmt: skip
 
 
@@ -244,7 +257,10 @@ def _part_document(answer: FlopsAnswer, part: Part) -> dict[str, Any]:
 
 def text(answer: FlopsAnswer) -> str:
     """The answer as tables."""
-    lines = [*_head(answer), "", *_parts(answer), "", *_conventions(answer)]
+    work = _parts(answer)
+    if answer.modules is not None:
+        work = tree_text(answer.modules, answer.passes, answer.question.depth, timed=answer.device is not None)
+    lines = [*_head(answer), "", *work, "", *_conventions(answer)]
     if answer.time is not None:
         lines += ["", *_time(answer.time, answer.of.unit, training=answer.question.training)]
     return "\n".join(lines)
