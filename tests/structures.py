@@ -16,7 +16,7 @@ STRUCTURES = (
     "gemma-2b", "gemma-7b", "gpt-neox-20b", "gpt2", "gpt3-175b", "llama-2-7b", "llama-3.2-1b", "llama-3.2-3b", "mistral-7b",
     "mistral-7b-v0.3", "mixtral-8x7b", "mpt-125m", "mpt-7b", "opt-125m", "opt-350m", "phi-2", "phi-3-mini", "pythia-1b",
     "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-32b", "resnet50", "resnet18",
-    "resnet34", "roberta-base", "vit-base", "vit-huge",
+    "resnet34", "roberta-base", "vit-base", "vit-huge", "gpt-oss-20b", "llama-4-scout", "llama-4-maverick", "kimi-k2", "glm-4.5",
 )  # fmt: skip
 """one model of each structure"""
 SIZES = {"hidden", "layers", "vocabulary", "maximum_sequence", "vocab_divisible_by", "token_types", "labels"}
@@ -30,6 +30,11 @@ def look_up(name: str) -> dict[str, Any]:
 @cache
 def shipped(name: str) -> Model:
     return build_model(look_up(name), name=name, base_lookup=look_up)
+
+
+def _flag(value: Any) -> Any:
+    """Whether a size is there; words as they are."""
+    return min(value, 1) if isinstance(value, int) else value
 
 
 def structure(name: str) -> tuple[Any, ...]:
@@ -51,6 +56,6 @@ def structure(name: str) -> tuple[Any, ...]:
     for name_ in ("experts", "latent"):
         part = getattr(config, name_)
         if part is not None:
-            flags = {field.name: min(getattr(part, field.name), 1) for field in fields(part)}
+            flags = {field.name: _flag(getattr(part, field.name)) for field in fields(part)}
             config = replace(config, **{name_: replace(part, **flags)})
     return astuple(config)

@@ -71,8 +71,8 @@ def _cache(model: Model, block: Block, at: Workload) -> Cache | None:
         return None
     if model.facts.get("latent"):
         down = next(operator for operator in block.operators if isinstance(operator, Linear) and operator.name == "key_value_down")
-        return Cache(down.parameters()[0].shape[0], core.window)
-    return Cache(shard(core.kv_heads, at) * (core.head_dim + (core.value_dim or core.head_dim)), core.window)
+        return Cache(down.parameters()[0].shape[0], core.window or core.chunk)
+    return Cache(shard(core.kv_heads, at) * (core.head_dim + (core.value_dim or core.head_dim)), core.window or core.chunk)
 
 
 def forward_peak(block: Block, at: Workload) -> int:

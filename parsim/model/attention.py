@@ -41,8 +41,17 @@ class AttentionCore(Layer):
     expand_kv: bool = False
     """keys and values are copied to all query heads (repeat_kv) instead of shared by the kernel; eager and mem-efficient always
     do (PyTorch's memory-efficient kernel has no grouped queries: ``enable_gqa`` in scaled_dot_product_attention's documentation)"""
+    chunk: int = 0
+    """a sample is cut into chunks of so many tokens that do not see each other (Llama 4); 0 = it is not"""
+    sinks: bool = False
+    """a learned score per head in every softmax, without a value (GPT-OSS)"""
     split: Split = "heads"
     selective: str = "attention"
+    trainable: bool = True
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """One score [heads] if there are sinks."""
+        return (Parameter("sinks", (self.heads,), 0, trainable=self.trainable),) if self.sinks else ()
 
     def widths(self, at: Workload) -> tuple[int, int, int]:
         """Features of query, key and value on one rank."""
@@ -91,6 +100,14 @@ class AttentionCore(Layer):
             at.batch, heads, kv_heads, queries, keys, self.head_dim, causal, backward, at.attention, dtype, self.value_dim, self.window
         )
 
+    def _sample(self, at: Workload, backward: bool) -> tuple[Kernel, ...]:
+        """The kernels of whole samples; one of a sample cut into chunks works on its chunks as on samples."""
+        whole, rest = divmod(at.sequence, self.chunk or at.sequence)
+        if not whole or (whole == 1 and not rest):
+            return (self._kernel(at, at.sequence, at.sequence, self.causal, backward),)
+        kernels = (self._kernel(replace(at, batch=at.batch * whole), self.chunk, self.chunk, self.causal, backward),)
+        return (*kernels, self._kernel(at, rest, rest, self.causal, backward)) if rest else kernels
+
     def _expands(self, at: Workload) -> bool:
         return self.expand_kv or at.attention == "mem-efficient"
 
@@ -132,8 +149,7 @@ class AttentionCore(Layer):
             part = self.spread(at)
             kernels = part.kernels(backward=False), part.kernels(backward=True)
             return Work(*kernels, saves=saves, forward_temporary=part.forward_temporary, backward_temporary=part.backward_temporary)
-        square = (at.sequence, at.sequence, self.causal)
-        return Work((self._kernel(at, *square, False), *copy), (*copy, self._kernel(at, *square, True)), saves=saves)
+        return Work((*self._sample(at, False), *copy), (*copy, *self._sample(at, True)), saves=saves)
 
     def _by_heads(self, at: Workload) -> Work:
         whole = replace(at, sequence=at.sequence * at.context, tensor=at.tensor * at.context, context=1, sequence_parallel=False)
@@ -253,12 +269,15 @@ class QKNorm(Layer):
     kv_heads: int
     head_dim: int
     parameter_names: tuple[str, str] = ("q_norm", "k_norm")
+    weights: bool = True
     split: Split = "heads"
     selective: str = "norm"
     trainable: bool = True
 
     def parameters(self) -> tuple[Parameter, ...]:
         """One weight [head_dim] for queries, one for keys."""
+        if not self.weights:
+            return ()
         return tuple(Parameter(f"{name}.weight", (self.head_dim,), trainable=self.trainable) for name in self.parameter_names)
 
     def training_work(self, at: Workload) -> Work:
@@ -273,6 +292,6 @@ class QKNorm(Layer):
         else:
             forward, backward = Memory(28 * count + 4 * size, launches=12), Memory(60 * count + 8 * size, launches=24)
             saves.append(Save(f"{self.name}.fp32", 4 * count))
-            if self.trainable:  # only the weights' gradients need the normalised tensor
+            if self.trainable and self.weights:  # only the weights' gradients need the normalised tensor
                 saves.append(Save(f"{self.name}.normalised", size))
         return Work((forward,), (backward,), input_gradients=(0,), saves=tuple(saves), forward_temporary=size, backward_temporary=size)

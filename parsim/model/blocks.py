@@ -16,7 +16,8 @@ from parsim.model.heads import head_block
 from parsim.model.linear import Embedding, Linear
 from parsim.model.mixture import mixture_of_experts
 from parsim.model.model import Block, Model, Operator
-from parsim.model.transformer import Experts, LatentAttention, Row, TransformerConfig, norm
+from parsim.model.row import Row, norm
+from parsim.model.transformer import Experts, LatentAttention, LayerKind, TransformerConfig
 
 
 def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, loss: str = "auto", divisor: int = 0) -> Model:
@@ -28,9 +29,9 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
     config = config.resolved()
     config = replace(config, vocab_divisible_by=config.vocab_divisible_by or divisor)
     padded = padded_vocabulary(config, tensor)
-    kinds = [(config.is_mixture(i), config.window(i)) for i in range(config.layers)]
-    made = {kind: _layer(config, *kind) for kind in dict.fromkeys(kinds)}
-    active = {kind: _active_share(config, block) for kind, block in made.items() if kind[0]}
+    kinds = [config.kind(i) for i in range(config.layers)]
+    made = {kind: _layer(config, kind) for kind in dict.fromkeys(kinds)}
+    active = {kind: _active_share(config, block) for kind, block in made.items() if kind.mixture}
     return Model(
         name=name,
         blocks=(_embedding(config, padded), *(made[kind] for kind in kinds), head_block(config, padded, loss)),
@@ -119,16 +120,16 @@ def _embedding(config: TransformerConfig, vocabulary: int) -> Block:
     return row.block("embedding")
 
 
-def _layer(config: TransformerConfig, mixture: bool, window: int) -> Block:
+def _layer(config: TransformerConfig, kind: LayerKind) -> Block:
     row, post = Row(), config.norm_placement == "post"
     stream = normed = row.last
     if not post:
         normed = row.add(norm(config, "attention_norm", stream))
-    attended = _attention(config, window, row, normed)
+    attended = _attention(config, kind, row, normed)
     if config.parallel_residual:
         if not config.shared_norm:
             normed = row.add(norm(config, "mlp_norm", stream))
-        added = _mlp(config, mixture, row, normed)
+        added = _mlp(config, kind.mixture, row, normed)
         row.add(ResidualAdd("mlp_residual", (added, attended, stream), "mlp_residual", config.hidden))
         return row.block("layer", FAMILIES[config.family].registration)
     stream = row.add(ResidualAdd("attention_residual", (attended, stream), "attention_residual", config.hidden))
@@ -136,19 +137,19 @@ def _layer(config: TransformerConfig, mixture: bool, window: int) -> Block:
         stream = normed = row.add(norm(config, "attention_norm", stream))
     else:
         normed = row.add(norm(config, "mlp_norm", stream))
-    added = _mlp(config, mixture, row, normed)
+    added = _mlp(config, kind.mixture, row, normed)
     row.add(ResidualAdd("mlp_residual", (added, stream), "mlp_residual", config.hidden))
     if post:
         row.add(norm(config, "mlp_norm", row.last))
     return row.block("layer", FAMILIES[config.family].registration)
 
 
-def _attention(config: TransformerConfig, window: int, row: Row, source: str) -> str:
+def _attention(config: TransformerConfig, kind: LayerKind, row: Row, source: str) -> str:
     """Projections and core, up to what joins the residual stream."""
     width = config.heads * config.head_dim
     if config.latent is None:
         row.last = source
-        _query_key_value(config, row)
+        _query_key_value(config, kind, row)
         queries: tuple[str, ...] = (row.last,)
         value_dim = 0
     else:
@@ -162,13 +163,15 @@ def _attention(config: TransformerConfig, window: int, row: Row, source: str) ->
         config.heads if config.latent else config.kv_heads,
         config.head_dim,
         config.causal,
-        window,
+        kind.window,
         value_dim,
         dropout=config.attention_dropout,
         upcast_softmax=config.upcast_softmax,
         heads_first=config.rotary_concatenates,
         softcap=config.softcap_attention,
         expand_kv=config.expand_key_value,
+        chunk=kind.chunk,
+        sinks=config.attention_sinks,
     )
     row.add(core)
     row.add(Linear("attention_output", (row.last,), "attention_output", width, (config.hidden,), config.output_bias, "row"))
@@ -180,7 +183,7 @@ def _norms_feed_products(config: TransformerConfig) -> bool:
     return config.norm_placement != "post" and not config.parallel_residual
 
 
-def _query_key_value(config: TransformerConfig, row: Row) -> None:
+def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     """The fused tensor of queries, keys and values, normed and rotated where the architecture says so."""
     heads, kv_heads, d = config.heads, config.kv_heads, config.head_dim
     widths: tuple[int, ...] = (heads * d, kv_heads * d, kv_heads * d)
@@ -190,9 +193,9 @@ def _query_key_value(config: TransformerConfig, row: Row) -> None:
     bias = config.query_key_value_bias
     alone = _norms_feed_products(config)
     row.add(Linear("query_key_value", (row.last,), "query_key_value", config.hidden, widths, bias, "column", names, after_norm=alone))
-    if config.query_key_norm:
-        row.add(QKNorm("query_key_norm", (row.last,), "query_key_norm", heads, kv_heads, d))
-    if config.position == "rotary":
+    if config.query_key_norm and kind.rotates:
+        row.add(QKNorm("query_key_norm", (row.last,), "query_key_norm", heads, kv_heads, d, weights=config.query_key_norm_weights))
+    if config.position == "rotary" and kind.rotates:
         sliced = d if config.fused_query_key_value else 0
         row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction), sliced))
 
@@ -231,9 +234,10 @@ def _experts(config: TransformerConfig, experts: Experts, source: str) -> tuple[
         shared_width=experts.shared,
         shared_gate=experts.shared_gate,
         router_bias=experts.router_bias,
-        router_fp32=experts.router_fp32,
+        router_fp32=experts.router_dtype == "fp32",
         renormalise=experts.renormalise,
         groups=(experts.groups, experts.groups_kept),
+        bias=experts.bias,
     )
 
 

@@ -16,7 +16,8 @@ from parsim.model.elementwise import Activation, Dropout, LayerNorm, SelectToken
 from parsim.model.linear import Linear
 from parsim.model.loss import Loss, Softcap
 from parsim.model.model import Block, Layer, Split, Work, Workload
-from parsim.model.transformer import Row, TransformerConfig, norm
+from parsim.model.row import Row, norm
+from parsim.model.transformer import TransformerConfig
 
 Kind = Literal["cross_entropy", "mse", "sum"]
 WORD_TABLE = "embedding.word_embeddings.weight"

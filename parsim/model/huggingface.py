@@ -44,7 +44,8 @@ HARMLESS = words(
     "initializer_range layer_norm_eps layer_norm_epsilon rms_norm_eps norm_epsilon norm_eps rope_theta rope_scaling "
     "rope_parameters pretraining_tp task_specific_params gradient_checkpointing output_attentions output_hidden_states "
     "return_dict torchscript problem_type tokenizer_class finetuning_task attn_implementation _attn_implementation "
-    "id2label label2id num_labels quantization_config unsloth_version unsloth_fixed chunk_size_feed_forward is_encoder_decoder"
+    "_attn_implementation_autoset id2label label2id num_labels quantization_config unsloth_version unsloth_fixed "
+    "chunk_size_feed_forward is_encoder_decoder"
 )
 """Keys that change neither parameters nor work nor activation memory. ``quantization_config`` is how the checkpoint is
 stored; training precision is the scenario's. RoPE settings change angles, not shapes."""
@@ -53,6 +54,9 @@ _WHOLE, _NUMBER, _FLAG, _TEXTS, _MAPPING = "a whole number", "a number", "true o
 KINDS = {
     "architectures": _TEXTS,
     "layer_types": _TEXTS,
+    "attention_chunk_size": _WHOLE,
+    "interleave_moe_layer_step": _WHOLE,
+    "no_rope_layer_interval": _WHOLE,
     "sliding_window": _WHOLE,
     "sliding_window_size": _WHOLE,
     "max_window_layers": _WHOLE,
@@ -75,6 +79,8 @@ KINDS = {
 }
 """What stands under the keys that families read by themselves; the fields of `TransformerConfig` check the others."""
 
+WITH_TEXT_PART = ("llama4",)
+"""model types whose ``text_config`` is what is trained here; a vision part has no counterpart"""
 _REQUIRED = ("hidden", "layers", "heads", "vocabulary", "mlp")
 _OPTIONAL_KEYS = ("n_inner",)
 _ONE_TASK = ("causal-lm", "image-classification")
@@ -87,6 +93,7 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
     Raises `ModelError` naming an unknown ``model_type`` (with the known ones), a missing size, a key that may be
     architectural but that parsim does not read, or a value parsim cannot model.
     """
+    tree = _text_part(tree)
     family = _family(tree, path)
     _check_kinds(tree, path)
     values: dict[str, Any] = {"family": family.name}
@@ -106,6 +113,12 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
     _refuse(family, tree, read, path)
     _require(family, values, path)
     return configure(merged(family.structure, values), path=path)
+
+
+def _text_part(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The decoder of a config that describes it beside a vision part; the class of the latter's head says nothing of it."""
+    part = tree.get("text_config")
+    return part if tree.get("model_type") in WITH_TEXT_PART and isinstance(part, Mapping) else tree
 
 
 def merged(structure: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,16 +34,18 @@ class Router(Layer):
     fp32: bool = False
     renormalise: bool = False
     parameter_name: str = ""
+    bias: bool = False
     split: Split = "replicated"
     selective: str = ""
     trainable: bool = True
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """Weight [experts, hidden]."""
+        """Weight [experts, hidden] (and a bias)."""
         name = self.parameter_name or self.name
         weight = Parameter(f"{name}.weight", (self.experts, self.hidden), trainable=self.trainable)
-        bias = Parameter(f"{name}.e_score_correction_bias", (self.experts,), trainable=False, buffer=True, element=4)
-        return (weight, bias) if self.bias_buffer else (weight,)
+        bias = Parameter(f"{name}.bias", (self.experts,), trainable=self.trainable)
+        buffer = Parameter(f"{name}.e_score_correction_bias", (self.experts,), trainable=False, buffer=True, element=4)
+        return (weight, *((bias,) if self.bias else ()), *((buffer,) if self.bias_buffer else ()))
 
     def training_work(self, at: Workload) -> Work:
         """2 T h E operations each way and the softmax."""
@@ -229,6 +231,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     router_fp32: bool = False,
     renormalise: bool = False,
     groups: tuple[int, int] = (0, 0),
+    bias: bool = False,
     parameter_names: Sequence[str] = ("gate", "experts.gate_up_proj", "experts.down_proj"),
     shared_names: Sequence[str] = ("shared_experts.gate_proj", "shared_experts.up_proj", "shared_experts.down_proj", "shared_expert_gate"),
 ) -> tuple[Operator, ...]:
@@ -249,16 +252,16 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     operators: list[Operator] = [
         Router(
             tensor("router"), (source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32, renormalise,
-            parameter_names[0],
+            parameter_names[0], bias,
         ),
         Dispatch(tensor("dispatch"), (source, tensor("choice")), tensor("copies"), hidden, top_k, experts, groups),
         GroupedLinear(
             tensor("experts_up"), (tensor("copies"),), tensor("up"), hidden, factor * width, experts, top_k, "column",
-            parameter_names[1], selective="mlp",
+            parameter_names[1], bias, selective="mlp",
         ),
         activation,
         GroupedLinear(
-            tensor("experts_down"), (tensor("product"),), tensor("down"), width, hidden, experts, top_k, "row", parameter_names[2]
+            tensor("experts_down"), (tensor("product"),), tensor("down"), width, hidden, experts, top_k, "row", parameter_names[2], bias
         ),
         Combine(tensor("combine"), (tensor("down"), tensor("choice")), mixed, hidden, top_k, experts, groups),
     ]  # fmt: skip

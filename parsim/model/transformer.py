@@ -8,16 +8,14 @@ into operators. Symbols as in `parsim.model.model`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
 from parsim.limits import LARGEST_SIZE, MOST_EXPERTS, MOST_LAYERS, beyond
-from parsim.model.elementwise import LayerNorm, RMSNorm
-from parsim.model.model import Block, Operator
 
 LARGEST = 10**9
 """of the sizes of an architecture"""
@@ -50,14 +48,16 @@ class Experts:
     """every n-th layer is a mixture"""
     router_bias: bool = False
     """a buffer of E routing biases per layer (DeepSeek-V3's auxiliary-loss-free balancing)"""
-    router_fp32: bool = False
-    """the router's product is made in fp32 from copies of tokens and weights (DeepSeek)"""
+    router_dtype: Literal["activations", "fp32"] = "activations"
+    """type of the router's product; fp32: made from copies of tokens and weights (DeepSeek)"""
     renormalise: bool = False
     """the weights of the chosen experts are divided by their sum (Mixtral; ``norm_topk_prob``)"""
     groups: int = 0
     """groups of neighbouring experts among which a token chooses first (DeepSeek's ``n_group``); 0: it chooses among all experts"""
     groups_kept: int = 0
     """groups it chooses (``topk_group``)"""
+    bias: bool = False
+    """router and experts have biases (GPT-OSS)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,18 @@ class Image:
     def patches(self) -> int:
         """Patches of one image."""
         return (self.size // self.patch) ** 2
+
+
+class LayerKind(NamedTuple):
+    """In what the layers of one architecture differ; equal kinds are one block."""
+
+    mixture: bool
+    window: int
+    """sliding window in tokens; 0 = all keys"""
+    chunk: int
+    """tokens of a chunk that sees itself only; 0 = all keys"""
+    rotates: bool
+    """queries and keys are rotated, where the architecture does that"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +168,22 @@ class TransformerConfig:
     """gated: one weight for gate and up (Phi-3)"""
     query_key_norm: bool = False
     """RMSNorm over each query and key head (Qwen3)"""
+    query_key_norm_weights: bool = True
+    """that norm has weights (Llama 4's has none)"""
+    attention_sinks: bool = False
+    """a learned score per head joins the softmax without a value (GPT-OSS)"""
     attention_window: int = 0
     """sliding window in tokens; 0 = all keys"""
+    attention_chunk: int = 0
+    """samples are cut into chunks of so many tokens that do not see each other (Llama 4); 0 = they are not"""
     full_attention_every: int = 0
     """with attention_window: every n-th layer sees all keys (Gemma 2: 2); 0 = none does"""
     layer_pattern: str = ""
     """a letter for every layer, said once where it repeats: * attention to all keys, W a sliding window of attention_window
     (Gemma 3: WWWWW*); '' = as the two fields above say"""
+    """with attention_window or attention_chunk: every n-th layer sees all keys (Gemma 2: 2); 0 = none does"""
+    no_rotary_every: int = 0
+    """every n-th layer has neither rotary positions nor the norm of queries and keys (Llama 4: 4); 0 = all have them"""
     tied_embeddings: bool = False
     dropout: float = 0.0
     """probability the recipe uses unless the scenario says otherwise"""
@@ -211,13 +232,12 @@ class TransformerConfig:
         """The letter of `layer_pattern` for layer number `layer` (from 0); '' without a pattern."""
         return self.layer_pattern[layer % len(self.layer_pattern)] if self.layer_pattern else ""
 
-    def window(self, layer: int) -> int:
-        """Sliding window of layer number `layer` (from 0) in tokens; 0 = all keys."""
-        if self.layer_pattern:
-            return self.attention_window if self.layer_letter(layer) == "W" else 0
-        if self.full_attention_every and (layer + 1) % self.full_attention_every == 0:
-            return 0
-        return self.attention_window
+    def kind(self, layer: int) -> LayerKind:
+        """In what layer number `layer` (from 0) differs from others."""
+        every = self.full_attention_every
+        full = self.layer_letter(layer) == "*" if self.layer_pattern else bool(every) and (layer + 1) % every == 0
+        rotates = not (self.no_rotary_every and (layer + 1) % self.no_rotary_every == 0)
+        return LayerKind(self.is_mixture(layer), 0 if full else self.attention_window, 0 if full else self.attention_chunk, rotates)
 
 
 def configure(values: Mapping[str, Any], base: TransformerConfig | None = None, path: str = "model") -> TransformerConfig:
@@ -276,6 +296,8 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         wrong.append(("task", f"{config.task!r} {'does not take' if image else 'needs'} an image", "image goes with image-classification"))
     if config.position == "learned" and not config.maximum_sequence and image is None:
         wrong.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
+    if config.attention_window and config.attention_chunk:
+        wrong.append(("attention_chunk", "layers have a sliding window or chunks, not both", "leave one of them out"))
     if not 0.0 <= config.dropout < 1.0:
         wrong.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
     if experts is not None:
@@ -322,7 +344,7 @@ def _replace(base: Any, kind: type, values: Mapping[str, Any], path: str, findin
     """`base` (None: a new `kind`) with `values` in place; problems go to `findings`."""
     types = _types(kind)
     changes: dict[str, Any] = {}
-    for name, value in values.items():
+    for name, value in _respelled(kind, values).items():
         where = f"{path}.{name}"
         if name not in types:
             near = get_close_matches(str(name), types, n=1)
@@ -342,6 +364,14 @@ def _replace(base: Any, kind: type, values: Mapping[str, Any], path: str, findin
     missing = [f.name for f in fields(kind) if f.default is MISSING and f.name not in changes]
     findings.extend(Finding(f"{name} is required", f"{path}.{name}") for name in missing)
     return None if missing else kind(**changes)
+
+
+def _respelled(kind: type, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`values` with the older spelling of `Experts.router_dtype`, a flag, in today's."""
+    if kind is not Experts or not isinstance(values.get("router_fp32"), bool):
+        return values
+    rest = {name: value for name, value in values.items() if name != "router_fp32"}
+    return {**rest, "router_dtype": "fp32" if values["router_fp32"] else "activations"}
 
 
 def _checked(kind: Any, current: Any, value: Any, path: str, findings: list[Finding]) -> Any:
@@ -381,46 +411,3 @@ def _types(kind: type) -> dict[str, Any]:
     """Field name -> type, in declaration order."""
     hints = get_type_hints(kind)
     return {f.name: hints[f.name] for f in fields(kind)}
-
-
-# operators laid one behind the other: how blocks of transformers are written down
-
-
-@dataclass
-class Row:
-    """Operators so far and the tensor that the next one usually reads."""
-
-    operators: list[Operator] = field(default_factory=list)
-    last: str = "input"
-
-    def add(self, *operators: Operator) -> str:
-        """Append `operators`; returns the name of the last one's output."""
-        self.operators.extend(operators)
-        self.last = operators[-1].output
-        return self.last
-
-    def block(self, kind: str, roles: tuple[str, ...] = ()) -> Block:
-        """The row as a block; its last tensor becomes ``output``.
-
-        `roles` are beginnings of operator names in parameter-registration order; operators with none of them follow
-        as executed. () = registered as executed.
-        """
-        last = cast("Any", self.operators[-1])
-        operators = (*self.operators[:-1], cast("Operator", replace(last, output="output")))
-        order: tuple[str, ...] = ()
-        if roles:
-            order = tuple(sorted((operator.name for operator in operators), key=lambda name: _place(name, roles)))
-        return Block(kind, operators, order)
-
-
-def norm(config: TransformerConfig, name: str, source: str) -> Operator:
-    """The architecture's norm over the hidden dimension."""
-    if config.normalisation == "rmsnorm":
-        return RMSNorm(name, (source,), name, config.hidden, config.norm_offset)
-    return LayerNorm(name, (source,), name, config.hidden, config.norm_bias)
-
-
-def _place(name: str, roles: tuple[str, ...]) -> int:
-    """Index of the longest role that the name begins with."""
-    fitting = [(len(role), index) for index, role in enumerate(roles) if name.startswith(role)]
-    return max(fitting)[1] if fitting else len(roles)

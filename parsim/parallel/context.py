@@ -161,6 +161,9 @@ def _core_findings(model: Model, training: Training, method: str) -> list[Findin
         reasons.append("eager attention, which keeps no log-sum-exp of its rows to merge blocks by")
     if 0 < window < tokens:
         reasons.append(f"a sliding window of {window} of {tokens} tokens, whose blocks are uneven")
+    chunk = int(str(model.facts.get("attention_chunk", 0) or 0))
+    if 0 < chunk < tokens:
+        reasons.append(f"attention in chunks of {chunk} of {tokens} tokens, which some ranks have and others not")
     if model.facts.get("position") == "alibi":
         reasons.append("ALiBi, whose bias depends on where in the sample a block stands")
     hint = "use context.method ulysses, where every rank sees whole samples"

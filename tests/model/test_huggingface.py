@@ -40,7 +40,8 @@ def test_config_and_catalogue_are_the_same_architecture(name: str) -> None:
 
 
 def test_every_supported_model_type_has_a_recorded_config() -> None:
-    recorded = {config(path.stem)["model_type"] for path in CONFIGS.glob("*.json")}
+    trees = [config(path.stem) for path in CONFIGS.glob("*.json")]
+    recorded = {tree.get("text_config", tree)["model_type"] for tree in trees}
     assert set(MODEL_TYPES) - recorded == {"qwen2_moe"}
 
 
@@ -124,4 +125,4 @@ def test_layer_types_of_new_configs() -> None:
     tree["layer_types"] = ["sliding_attention", "full_attention"] * 21
     assert read_config(tree) == read_config(config("gemma-2-9b"))
     tree["layer_types"][4] = "full_attention"
-    assert [read_config(tree).window(layer) for layer in range(6)] == [4096, 0, 4096, 0, 0, 0]
+    assert [read_config(tree).kind(layer).window for layer in range(6)] == [4096, 0, 4096, 0, 0, 0]

@@ -47,9 +47,9 @@ def test_windows_are_counted_pair_by_pair(window: int, tokens: int) -> None:
 
 def test_first_layers_full_and_the_rest_windowed() -> None:
     config = qwen2(max_window_layers=21)  # layer i slides from i = max_window_layers on
-    assert [config.window(layer) for layer in range(24)] == [0] * 21 + [4096] * 3
-    assert [qwen2(max_window_layers=24).window(layer) for layer in range(24)] == [0] * 24
-    assert [qwen2(max_window_layers=0).window(layer) for layer in range(24)] == [4096] * 24
+    assert [config.kind(layer).window for layer in range(24)] == [0] * 21 + [4096] * 3
+    assert [qwen2(max_window_layers=24).kind(layer).window for layer in range(24)] == [0] * 24
+    assert [qwen2(max_window_layers=0).kind(layer).window for layer in range(24)] == [4096] * 24
     assert qwen2(max_window_layers=21, use_sliding_window=False).attention_window == 0
 
 
@@ -57,7 +57,7 @@ def test_five_windows_then_a_full_layer() -> None:
     types = (["sliding_attention"] * 5 + ["full_attention"]) * 4
     assert qwen2(layer_types=types) == replace(qwen2(), full_attention_every=6)
     pattern = architecture(attention_window=512, layer_pattern="WWWWW*")
-    assert [pattern.window(layer) for layer in range(32)] == [0 if layer % 6 == 5 else 512 for layer in range(32)]
+    assert [pattern.kind(layer).window for layer in range(32)] == [0 if layer % 6 == 5 else 512 for layer in range(32)]
     irregular = qwen2(layer_types=(["full_attention"] + ["sliding_attention"] * 2) * 8)
     assert irregular.layer_pattern == "*WW"
 

@@ -62,7 +62,7 @@ FSDP: dict[str, Any] = {
 }
 BASES = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "accelerate": FSDP}
 TARGETS = {"megatron": ("megatron", 2), "deepspeed": ("deepspeed", 2), "accelerate": ("fsdp", 2), "accelerate with FSDP1": ("fsdp", 1)}
-EXPERTS = "model.experts={{count: 8, top_k: 2, mlp: 2048{}}}"
+EXPERTS = "model.experts={{count: 8, top_k: 2, mlp: 2048, bias: true{}}}"
 SPREAD = (EXPERTS.format(""), "parallel.tensor.sequence_parallel=true")
 LATENT = "model={position: rotary, latent: {key_rank: 128, query_rank: 256, plain_dim: 64, rotary_dim: 32, value_dim: 64}}"
 OWN_LAYERS = "parallel.pipeline.split=[3,5]"
@@ -93,6 +93,8 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "model.vocabulary": ("model.vocabulary=32000",),
         "model.vocab_divisible_by": ("model={vocabulary: 50257, vocab_divisible_by: 64}",),
         "model.attention_window": ("model.attention_window=512",),
+        "model.attention_sinks": ("model.attention_sinks=true",),
+        "model.no_rotary_every": ("model={position: rotary, no_rotary_every: 4}",),
         "model.full_attention_every": ("model={attention_window: 512, full_attention_every: 4}",),
         "model.attention_dropout": ("model.attention_dropout=false", "training.dropout=0.1"),
         "model.experts.count": (EXPERTS.format(""),),
@@ -101,7 +103,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "model.experts.shared": (EXPERTS.format(", shared: 1024"),),
         "model.experts.shared_gate": (EXPERTS.format(", shared: 1024, shared_gate: true"),),
         "model.experts.every": (EXPERTS.format(", every: 2"),),
-        "model.experts.router_fp32": (EXPERTS.format(", router_fp32: true, dense_layers: 2"),),
+        "model.experts.router_dtype": (EXPERTS.format(", router_dtype: fp32, dense_layers: 2"),),
         "model.experts.router_bias": (EXPERTS.format(", router_bias: true"),),
         "model.experts.renormalise": (EXPERTS.format(", renormalise: false"),),
         "model.latent": (LATENT,),

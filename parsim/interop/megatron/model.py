@@ -112,6 +112,10 @@ def _read_norms_and_biases(draft: ImportDraft, source: Source) -> None:
     else:
         draft.harmless(source.of("model.norm_offset"), "1 + weight is made inside the norm's kernel")
     draft.take(source, "model.tied_embeddings")
+    if (kind := source.of("model.attention_sinks")) is not None and kind.value == "learnable":
+        draft.write("model.attention_sinks", True, kind)
+    else:
+        draft.only_if(kind, ("vanilla",), "parsim has learned scores per head (learnable)", "that is so anyway")
 
 
 def _read_positions(draft: ImportDraft, source: Source) -> None:
@@ -127,7 +131,11 @@ def _read_positions(draft: ImportDraft, source: Source) -> None:
         draft.harmless(none, "rotary positions are made in attention")
     elif draft.flag(none):
         draft.write("model.position", "none", none)
-    percent = source.of("model.rotary_fraction")
+    percent, skipped = source.of("model.rotary_fraction"), source.of("model.no_rotary_every")
+    if skipped is not None and is_digits(skipped.text):
+        draft.take(source, "model.no_rotary_every")
+    else:
+        draft.unmodelled(skipped, "parsim leaves rotary positions out of every n-th layer")
     if draft.value("model.position") == "rotary":
         draft.take(source, "model.rotary_fraction")
     elif draft.number(percent) is not None:
@@ -194,8 +202,10 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
     for path in ("top_k", "mlp", "shared"):
         draft.take(source, f"model.experts.{path}")
     _read_expert_layers(draft, source.of("model.experts.every"))
-    if (kind := source.of("model.experts.router_fp32")) is not None:
-        draft.write("model.experts.router_fp32", kind.value == "fp32", kind)
+    if (kind := source.of("model.experts.router_dtype")) is not None:
+        draft.write("model.experts.router_dtype", "fp32" if kind.value == "fp32" else "activations", kind)
+    if draft.value("model.mlp_bias") is not False:
+        draft.write("model.experts.bias", True, note="no --disable-bias-linear")
     for path in ("router_bias", "shared_gate", "renormalise"):
         draft.take(source, f"model.experts.{path}")
 
@@ -274,10 +284,16 @@ def _structure(draft: ExportDraft, config: TransformerConfig) -> list[str]:
         arguments.append(draft.option("model.norm_offset"))
     if config.query_key_norm:
         arguments.append(draft.option("model.query_key_norm"))
+        if not config.query_key_norm_weights:
+            draft.remarks("model.query_key_norm_weights", "the norm of queries and keys has weights there")
+    if config.attention_sinks:
+        arguments.append(draft.option("model.attention_sinks"))
+    if config.no_rotary_every:
+        arguments.append(draft.option("model.no_rotary_every", config.no_rotary_every))
     if config.attention_window:
         arguments.append(draft.option("model.attention_window", f"{config.attention_window - 1},0"))
         if config.layer_pattern:
-            slides = [int(config.window(layer) > 0) for layer in range(config.layers)]
+            slides = [int(config.kind(layer).window > 0) for layer in range(config.layers)]
             arguments.append(draft.option("model.full_attention_every", f"'({_runs(slides)})'"))
         elif config.full_attention_every:
             arguments.append(draft.option("model.full_attention_every", config.full_attention_every))
@@ -305,11 +321,17 @@ def _refusals(draft: ExportDraft, config: TransformerConfig) -> None:
         ("embedding_width", config.embedding_width != config.hidden, "the embedding is as wide as the layers there"),
         ("activation", _foreign_activation(config), f"no option makes the MLP {_mlp(config)}"),
         ("mlp_bias", linear not in BIASES, "biases of q, k and v, of the attention's output and of the MLP cannot be chosen one by one"),
+        ("experts.bias", _unlike_biases(config), "router and experts have biases where the dense layers have them"),
+        ("attention_chunk", bool(config.attention_chunk), "attention in chunks has no option there"),
         ("softcap_attention", config.softcap_attention or config.softcap_logits, "scores and logits are not capped there"),
     ]
     for name, applies, why in rules:
         if applies:
             draft.refuses(f"model.{name}", why, YOUR_CODE)
+
+
+def _unlike_biases(config: TransformerConfig) -> bool:
+    return config.experts is not None and config.experts.bias and not config.mlp_bias
 
 
 def _foreign_activation(config: TransformerConfig) -> bool:
@@ -351,8 +373,8 @@ def _router(draft: ExportDraft, experts: Experts) -> list[str]:
         arguments.append(draft.says("model.experts.router_bias", text))
     elif not experts.renormalise:
         arguments.append(draft.option("model.experts.renormalise"))
-    if experts.router_fp32:
-        arguments.append(draft.option("model.experts.router_fp32"))
+    if experts.router_dtype == "fp32":
+        arguments.append(draft.option("model.experts.router_dtype", "fp32"))
     return arguments
 
 

@@ -52,11 +52,11 @@ def pattern(types: list[str]) -> Fields:
     return {"full_attention_every": 0, "layer_pattern": shortest(letters)}
 
 
-_BIASES = {"attention_bias": "query_key_value_bias output_bias"}
+BIASES = {"attention_bias": "query_key_value_bias output_bias"}
 Adjust = Callable[[Fields, Mapping[str, Any]], set[str]]
 
 
-def _family(
+def member(
     name: str,
     structure: Fields,
     keys: Mapping[str, str] | None = None,
@@ -95,27 +95,27 @@ def _gemma2(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 _GEMMA = {"activation": "gelu-tanh", "tied_embeddings": True, "head_dim": 256, "norm_offset": True}
 _CAUSAL = {"use_bidirectional_attention": (False,)}
 
-LLAMA = _family("llama", {"maximum_sequence": 2048}, {**_BIASES, "mlp_bias": "mlp_bias"})
-MISTRAL = _family("mistral", {}, adjust=windows)
-QWEN2 = _family("qwen2", {"query_key_value_bias": True}, harmless=frozenset({"use_mrope"}), adjust=windows)
-QWEN3 = _family("qwen3", {"query_key_norm": True, "head_dim": 128}, _BIASES, adjust=windows)
-GEMMA = _family("gemma", _GEMMA, _BIASES, stated=_CAUSAL, adjust=_gemma)
-GEMMA2 = _family(
+LLAMA = member("llama", {"maximum_sequence": 2048}, {**BIASES, "mlp_bias": "mlp_bias"})
+MISTRAL = member("mistral", {}, adjust=windows)
+QWEN2 = member("qwen2", {"query_key_value_bias": True}, harmless=frozenset({"use_mrope"}), adjust=windows)
+QWEN3 = member("qwen3", {"query_key_norm": True, "head_dim": 128}, BIASES, adjust=windows)
+GEMMA = member("gemma", _GEMMA, BIASES, stated=_CAUSAL, adjust=_gemma)
+GEMMA2 = member(
     "gemma2",
     {
         **_GEMMA, "norm_placement": "sandwich", "attention_window": 4096, "full_attention_every": 2, "softcap_attention": True,
         "softcap_logits": True,
     },
-    _BIASES,
+    BIASES,
     ("query_key_value", "attention_output", "mlp_up", "mlp_down", "attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm"),
     stated=_CAUSAL,
     harmless=words("query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping cache_implementation"),
     adjust=_gemma2,
 )  # fmt: skip
-PHI3 = _family(
+PHI3 = member(
     "phi3",
     {"fused_query_key_value": True, "fused_gate_up": True, "rotary_concatenates": True},
-    {**_BIASES, "resid_pdrop": "dropout", "partial_rotary_factor": "rotary_fraction"},
+    {**BIASES, "resid_pdrop": "dropout", "partial_rotary_factor": "rotary_fraction"},
     ("attention_output", "query_key_value", "mlp_up", "mlp_down", "attention_norm", "mlp_norm"),
     harmless=words("embd_pdrop original_max_position_embeddings"),
     adjust=windows,
@@ -123,37 +123,37 @@ PHI3 = _family(
 
 # experts
 
-_ROUTER = words("router_aux_loss_coef output_router_logits router_jitter_noise num_experts_per_token")
-_REGISTRATION = (*REGISTRATION[:5], "mixture.router", "mixture.experts", "mixture.shared", *REGISTRATION[-2:])
+ROUTER = words("router_aux_loss_coef output_router_logits router_jitter_noise num_experts_per_token")
+EXPERT_REGISTRATION = (*REGISTRATION[:5], "mixture.router", "mixture.experts", "mixture.shared", *REGISTRATION[-2:])
 _QWEN_EXPERTS = {
     "num_experts": "experts.count", "num_local_experts": "experts.count", "norm_topk_prob": "experts.renormalise",
     "num_experts_per_tok": "experts.top_k", "moe_intermediate_size": "experts.mlp", "decoder_sparse_step": "experts.every",
 }  # fmt: skip
 
-MIXTRAL = _family(
+MIXTRAL = member(
     "mixtral",
     {"experts": {"renormalise": True}},
     {"num_local_experts": "experts.count", "num_experts_per_tok": "experts.top_k"},
-    _REGISTRATION,
-    harmless=_ROUTER,
+    EXPERT_REGISTRATION,
+    harmless=ROUTER,
     adjust=windows,
 )
-QWEN2_MOE = _family(
+QWEN2_MOE = member(
     "qwen2-moe",
     {"query_key_value_bias": True, "experts": {"shared_gate": True}},
     {**_QWEN_EXPERTS, "shared_expert_intermediate_size": "experts.shared", "qkv_bias": "query_key_value_bias"},
-    _REGISTRATION,
+    EXPERT_REGISTRATION,
     stated={"mlp_only_layers": ([],)},
-    harmless=_ROUTER,
+    harmless=ROUTER,
     adjust=windows,
 )
-QWEN3_MOE = _family(
+QWEN3_MOE = member(
     "qwen3-moe",
     {"query_key_norm": True},
-    {**_QWEN_EXPERTS, **_BIASES},
+    {**_QWEN_EXPERTS, **BIASES},
     (*REGISTRATION[:5], "mixture.experts", "mixture.router", *REGISTRATION[-2:]),
     stated={"mlp_only_layers": ([],)},
-    harmless=_ROUTER,
+    harmless=ROUTER,
     adjust=windows,
 )
 
@@ -170,7 +170,7 @@ def _deepseek(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 DEEPSEEK_V2 = Family(
     name="deepseek-v2",
     model_type="deepseek_v2",
-    structure={**STRUCTURE, "experts": {"router_fp32": True}},
+    structure={**STRUCTURE, "experts": {"router_dtype": "fp32"}},
     registration=(
         "query_down", "query_norm", "query_up", "key_value_down", "key_value_norm", "key_value_up", "attention_output", "mlp_up",
         "mlp_down", "mixture.experts", "mixture.router", "mixture.shared", "attention_norm", "mlp_norm",
@@ -180,10 +180,10 @@ DEEPSEEK_V2 = Family(
         "q_lora_rank": "latent.query_rank", "kv_lora_rank": "latent.key_rank", "qk_nope_head_dim": "latent.plain_dim",
         "qk_rope_head_dim": "latent.rotary_dim", "v_head_dim": "latent.value_dim",
         "n_routed_experts": "experts.count", "num_experts_per_tok": "experts.top_k", "moe_intermediate_size": "experts.mlp",
-        "first_k_dense_replace": "experts.dense_layers", "moe_layer_freq": "experts.every", **_BIASES,
+        "first_k_dense_replace": "experts.dense_layers", "moe_layer_freq": "experts.every", **BIASES,
     },
     stated={"mlp_bias": (False,)},
-    harmless=HARMLESS | _ROUTER | words(
+    harmless=HARMLESS | ROUTER | words(
         "n_group topk_group topk_method scoring_func routed_scaling_factor aux_loss_alpha seq_aux ep_size norm_topk_prob "
         "num_nextn_predict_layers qk_head_dim rope_interleave"
     ),
@@ -192,7 +192,7 @@ DEEPSEEK_V2 = Family(
 DEEPSEEK_V3 = DEEPSEEK_V2._replace(
     name="deepseek-v3",
     model_type="deepseek_v3",
-    structure={**STRUCTURE, "experts": {"router_bias": True, "router_fp32": True}},
+    structure={**STRUCTURE, "experts": {"router_bias": True, "router_dtype": "fp32"}},
     keys={**DEEPSEEK_V2.keys, "norm_topk_prob": "experts.renormalise"},
     stated={},
     harmless=DEEPSEEK_V2.harmless - {"norm_topk_prob"},

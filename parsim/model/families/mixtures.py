@@ -1,0 +1,90 @@
+"""Decoders with experts of 2025: GPT-OSS, Llama 4, Kimi K2, GLM-4.5.
+
+Structure and key names follow the modelling and configuration files of huggingface/transformers
+(``src/transformers/models/<model_type>``); GPT-OSS also 2508.10925, Kimi K2 2507.20534 and the modelling file beside its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parsim.errors import Finding, ModelError
+from parsim.model.families.family import Fields, words
+from parsim.model.families.llama import BIASES, DEEPSEEK_V3, EXPERT_REGISTRATION, REGISTRATION, ROUTER, member, windows
+
+GPT_OSS = member(
+    "gpt-oss",
+    {
+        "query_key_value_bias": True, "output_bias": True, "head_dim": 64, "attention_sinks": True, "attention_window": 128,
+        "full_attention_every": 2, "experts": {"bias": True, "renormalise": True},
+    },
+    {**BIASES, "num_local_experts": "experts.count", "num_experts_per_tok": "experts.top_k"},
+    ("attention", *EXPERT_REGISTRATION),
+    harmless=ROUTER | words("swiglu_limit initial_context_length experts_per_token"),
+    adjust=windows,
+)  # fmt: skip
+
+
+def _llama4(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Every n-th layer has no rotary positions and sees all keys; the others see their own chunk."""
+    chunk = int(tree.get("attention_chunk_size") or 0)
+    layers, interval = int(fields["layers"]), int(tree.get("no_rope_layer_interval") or 4)
+    regular = [int((layer + 1) % interval != 0) for layer in range(layers)]
+    if tree.get("no_rope_layers") and list(tree["no_rope_layers"]) != regular:
+        message = f"rotary positions in other layers than all but every {interval}th are not supported yet"
+        raise ModelError(Finding(message, "no_rope_layers", tree["no_rope_layers"], f"leave it out for {regular}"))
+    step = int(tree.get("interleave_moe_layer_step") or 1)
+    mixtures = [layer for layer in range(layers) if (layer + 1) % step == 0]
+    if tree.get("moe_layers") is not None and list(tree["moe_layers"]) != mixtures:
+        message = f"experts in other layers than every {step}th are not supported yet"
+        raise ModelError(Finding(message, "moe_layers", tree["moe_layers"], f"leave it out for {mixtures}"))
+    types = ["chunked_attention" if rotates else "full_attention" for rotates in regular]
+    if tree.get("layer_types") and list(tree["layer_types"]) != types:
+        message = f"this order of layer types is not supported yet; every {interval}th layer full is"
+        raise ModelError(Finding(message, "layer_types", tree["layer_types"]))
+    fields |= {"no_rotary_every": interval, "attention_chunk": chunk, "full_attention_every": interval}
+    fields["query_key_norm"] = bool(tree.get("use_qk_norm", True))
+    fields.setdefault("experts", {})["shared"] = fields["experts"].get("mlp", 0)  # the MLP that every token visits is as wide as an expert
+    read = "attention_chunk_size no_rope_layer_interval no_rope_layers moe_layers layer_types use_qk_norm interleave_moe_layer_step"
+    fields["experts"]["every"] = step
+    return set(words(read))
+
+
+LLAMA4 = member(
+    "llama4-text",
+    {"query_key_norm_weights": False, "query_key_norm": True},
+    {
+        **BIASES, "intermediate_size": "experts.mlp", "intermediate_size_mlp": "mlp", "num_local_experts": "experts.count",
+        "num_experts_per_tok": "experts.top_k",
+    },
+    EXPERT_REGISTRATION,
+    harmless=ROUTER | words("attn_scale attn_temperature_tuning floor_scale for_llm_compressor cache_implementation"),
+    adjust=_llama4,
+)  # fmt: skip
+
+KIMI_K2 = DEEPSEEK_V3._replace(name="kimi-k2", model_type="kimi_k2")
+
+
+def _glm(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    size = tree.get("moe_intermediate_size")
+    if size is None:
+        raise ModelError(Finding("moe_intermediate_size is required", "moe_intermediate_size"))
+    fields.setdefault("experts", {})["shared"] = (tree.get("n_shared_experts") or 0) * size
+    return {"n_shared_experts"}
+
+
+GLM4_MOE = member(
+    "glm4-moe",
+    {"query_key_value_bias": True, "rotary_fraction": 0.5, "head_dim": 128, "experts": {"router_bias": True, "router_dtype": "fp32"}},
+    {
+        "attention_bias": "query_key_value_bias", "partial_rotary_factor": "rotary_fraction", "use_qk_norm": "query_key_norm",
+        "n_routed_experts": "experts.count", "num_experts_per_tok": "experts.top_k", "moe_intermediate_size": "experts.mlp",
+        "first_k_dense_replace": "experts.dense_layers", "norm_topk_prob": "experts.renormalise",
+    },
+    (*REGISTRATION[:5], "mixture.experts", "mixture.router", "mixture.shared", *REGISTRATION[-2:]),
+    harmless=ROUTER | words("n_group topk_group routed_scaling_factor num_nextn_predict_layers"),
+    adjust=_glm,
+)  # fmt: skip
+
+FAMILIES = (GPT_OSS, LLAMA4, KIMI_K2, GLM4_MOE)
