@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from parsim.interop.export_draft import ExportDraft, order
+from parsim.interop.export_draft import ExportDraft, one_instance, order
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Sizes
 from parsim.interop.keys import Source
@@ -189,6 +189,7 @@ def zero(draft: ExportDraft) -> dict[str, Any]:
         for key in ("unit", "prefetch", "limit_gathers"):
             draft.lacks(f"parallel.data.{key}", "nothing is gathered")
     draft.lacks_below("parallel.data.")
+    one_instance(draft)
     if stage >= 2:
         draft.says("parallel.data.accumulate", "every micro-batch is always reduced (stage 2 and 3)")
     else:

@@ -314,6 +314,15 @@ def strategy_of_nobody(draft: ExportDraft) -> bool:
     return True
 
 
+def one_instance(draft: ExportDraft) -> None:
+    """Tools whose optimizer is sharded over all replicas."""
+    path, instances = "parallel.data.optimizer_instances", draft.job.built.parallelism.data.optimizer_instances
+    if instances > 1:
+        draft.refuses(path, "only Megatron-Core's distributed optimizer has instances", "use --to megatron, or 1")
+    else:
+        draft.says(path, "one, always")
+
+
 def grid(draft: ExportDraft) -> tuple[int, int]:
     """Nodes, and processes on each; unequal nodes are refused, ranks in an order of the user's own are remarked."""
     per_node = draft.job.gpus_per_node

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parsim.interop.export_draft import ExportDraft
+from parsim.interop.export_draft import ExportDraft, one_instance
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
 
@@ -148,6 +148,7 @@ def fsdp(draft: ExportDraft, version: int) -> dict[str, Any]:
     said |= _wrapping(draft) | _prefetching(draft, version)
     draft.says("parallel.data.shard_size", f"shard groups of {data.shard_size}" if data.strategy == "hsdp" else "all replicas")
     draft.lacks_below("parallel.data.")
+    one_instance(draft)
     if not data.overlap_reduce:
         draft.lacks("parallel.data.overlap_reduce", "FSDP always reduces under the backward pass")
     draft.says("parallel.data.overlap_reduce", "always")
@@ -216,6 +217,7 @@ def data_parallel(draft: ExportDraft) -> dict[str, Any]:
         "fsdp_version",
     ):
         draft.lacks(f"parallel.data.{key}", "DDP has no such option")
+    one_instance(draft)
     return {}
 
 

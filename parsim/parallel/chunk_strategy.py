@@ -9,10 +9,10 @@ from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.experts import SeveralStrategies
 from parsim.parallel.fsdp import FullyShardedDataParallel, Traffic
 from parsim.parallel.fsdp_experts import ShardedExperts, ShardedMixture, expert_unit
-from parsim.parallel.groups import DATA, EXPERT_DATA, EXPERT_REPLICA, EXPERT_SHARD
+from parsim.parallel.groups import DATA, EXPERT_DATA, EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
 from parsim.parallel.hooks import Sharding, Unit, Weight
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.settings import CustomStrategy
+from parsim.parallel.settings import CustomStrategy, DataParallel, Runtime, Training
 from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.zero import ZeroOptimizer
 from parsim.parallel.zero3_2021 import ListedZero3
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 SHARDED = ("zero3", "fsdp", "hsdp")
 """strategies that shard parameters"""
+INSTANCES = {DATA: (SHARD, REPLICA), EXPERT_DATA: (EXPERT_SHARD, EXPERT_REPLICA)}
+"""ranks with the same weights -> those of one instance of the optimizer, and those with the same share in every instance"""
+
+_Common = tuple[tuple[Weight, ...], Training, DataParallel, Runtime, int]
 
 
 class _Own(TypedDict):
@@ -94,7 +98,7 @@ def _strategy(
     if alone or strategy == "ddp":
         return DistributedDataParallel(*common, **own)
     if strategy in ("zero1", "zero2"):
-        return ZeroOptimizer(*common, stage=int(strategy[-1]), **own)
+        return _zero(common, int(strategy[-1]), own)
     if strategy == "zero3" and plan.runtime.lists_weights:
         return ListedZero3(*common, units=tuple(u for u in plan.units(chunk) if u.weights))
     if strategy in SHARDED:
@@ -104,6 +108,15 @@ def _strategy(
     central = DataParallelModule if strategy == "torch-data-parallel" else ParameterServer
     outputs, inputs = plan.boundary_bytes()
     return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
+
+
+def _zero(common: _Common, stage: int, own: _Own) -> ZeroOptimizer:
+    """ZeRO-1 or 2 over all replicas of some weights, or in each of several instances."""
+    if (instances := common[2].optimizer_instances) == 1:
+        return ZeroOptimizer(*common, stage=stage, **own)
+    inside, across = INSTANCES[own["group"]]
+    part = _Own(group=inside, label=own["label"], replicas=own["replicas"])
+    return ZeroOptimizer(*common[:-1], common[-1] // instances, stage=stage, instances=instances, across=across, **part)
 
 
 def _custom(plan: Plan, strategy: CustomStrategy, chunk: Chunk) -> Replicated:

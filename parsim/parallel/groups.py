@@ -195,12 +195,13 @@ class Groups:
             return tuple(grid.group(first, *axes) for first in grid.at(**dict.fromkeys(axes, 0)))
 
         shard = min(edp, max(1, self.shard_size * self.mesh.size(TENSOR) // (ep * etp)))
-        shards = [group[first : first + shard] for group in along(EXPERT_DATA) for first in range(0, edp, shard)]
-        replicas = [group[first::shard] for group in along(EXPERT_DATA) for first in range(shard)]
+        copies = along(EXPERT_DATA)
+        shards = tuple(part for ranks in copies for part in _equal_parts(ranks, edp // shard))
+        replicas = tuple(ranks[first::shard] for ranks in copies for first in range(shard))
         return {
-            EXPERT_SHARD: ProcessGroups(_STAGE, DATA, tuple(shards)),
-            EXPERT_REPLICA: ProcessGroups(_STAGE, DATA, tuple(replicas)),
-            EXPERT_DATA: ProcessGroups(_STAGE, DATA, along(EXPERT_DATA)),
+            EXPERT_SHARD: ProcessGroups(_STAGE, DATA, shards),
+            EXPERT_REPLICA: ProcessGroups(_STAGE, DATA, replicas),
+            EXPERT_DATA: ProcessGroups(_STAGE, DATA, copies),
             EXPERT: ProcessGroups(_STAGE, EXPERT, along(EXPERT)),
             EXPERT_TENSOR: ProcessGroups(_STAGE, EXPERT, along(EXPERT_TENSOR)),
             EXPERT_MODEL: ProcessGroups(_STAGE, EXPERT, along(EXPERT, EXPERT_TENSOR)),
@@ -213,7 +214,7 @@ class Groups:
         splitting = tuple(axis for axis in AXES if axis not in REPLICATING)
         whole = PIPELINE if mesh.size(PIPELINE) > 1 else TENSOR
         replicas, shard = mesh.replicas, self.shard_size
-        shards = tuple(tuple(range(first, first + shard)) for first in range(0, replicas, shard))
+        shards = _equal_parts(tuple(range(replicas)), replicas // shard)
         return {
             **{axis: ProcessGroups((axis,), axis) for axis in AXES},
             DATA: ProcessGroups(REPLICATING, DATA),
@@ -264,6 +265,12 @@ class Groups:
 
         senders = np.array(self.mesh.at(**{PIPELINE: source}))
         return np.asarray(senders[:, None] + np.array([0, (target - source) * self.mesh.stride(PIPELINE)]))
+
+
+def _equal_parts(ranks: Ranks, parts: int) -> tuple[Ranks, ...]:
+    """Neighbours among `ranks` together, in `parts` equal parts."""
+    each = len(ranks) // parts
+    return tuple(ranks[first : first + each] for first in range(0, len(ranks), each))
 
 
 def tied_group(owner: int, copy: int) -> str:

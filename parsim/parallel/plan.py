@@ -89,7 +89,8 @@ class Plan:
     @property
     def shard_size(self) -> int:
         """Ranks that share one copy of the model states under a sharded strategy."""
-        return self.parallelism.data.shard_size or self.replicas
+        data = self.parallelism.data
+        return data.shard_size or self.replicas // data.optimizer_instances
 
     @cached_property
     def groups(self) -> Groups:

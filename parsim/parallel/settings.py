@@ -243,6 +243,8 @@ class DataParallel:
     reshard_after_forward: bool = True
     queues: Literal["shared", "separate"] = "shared"
     """whether FSDP's all-gathers and reduce-scatters wait in one communicator's queue or in two"""
+    optimizer_instances: int = 1
+    """zero1: equal parts of the replicas, in each of which the optimizer state is sharded"""
     fsdp_version: Literal[1, 2] = 2
     """PyTorch's FullyShardedDataParallel with flat parameters (1), or fully_shard (2)"""
 

@@ -11,6 +11,10 @@ stage   resident per rank (N data-parallel ranks)        communication
 
 Buckets: DeepSpeed 5e8 elements in arrival order; Megatron max(40e6, 1e6 N) elements. With `overlap_gather` the
 all-gather runs under the next step's forward, hence stands at the beginning of this one.
+
+With several `instances` (Megatron-LM, --num-distributed-optimizer-instances) N is the ranks of one: gradients are reduce-scattered and
+weights gathered inside it, and in between the own share is all-reduced across instances, in the order of the buckets
+(param_and_grad_buffer.py, start_grad_sync: both wait in one stream).
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from typing import ClassVar
 from parsim.kernel import Memory
 from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, BucketArrivals, element_buckets, megatron_buckets
 from parsim.parallel.copies import REDUCTIONS, bucket_copies
+from parsim.parallel.groups import REPLICA
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.offload import gradients_out, wait_for_gradients
 from parsim.parallel.optimizer import State
@@ -35,6 +40,10 @@ class ZeroOptimizer(Replicated):
     shares_gradients: ClassVar[bool] = True
 
     stage: int = 1
+    instances: int = field(default=1, kw_only=True)
+    """groups of `size` ranks, each of which holds all optimizer states"""
+    across: str = field(default=REPLICA, kw_only=True)
+    """ranks with the same share, one of each instance"""
     buckets: tuple[Bucket, ...] = field(init=False)
     _arrivals: BucketArrivals = field(init=False)
     _gathers: dict[int, int] = field(init=False, default_factory=dict)
@@ -170,6 +179,16 @@ class ZeroOptimizer(Replicated):
             allocates=[*allocates, *frees],
             frees=frees,
         )
+        if self.instances > 1:
+            handle = at.collective(
+                "all_reduce",
+                self.across,
+                share * self.training.precision.reduce,
+                self._name(bucket),
+                lane=LANE,
+                blocking=not self.data.overlap_reduce,
+                after=[handle],
+            )
         if self._offloaded:
             adds = self.stage == 2 and not at.first
             gradients_out(at, self.training, share, f"{self._name(bucket)} grads", handle, adds=adds, frees=allocates)

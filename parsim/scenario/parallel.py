@@ -182,6 +182,8 @@ class DataSection(Section):
     """gathered parameters are dropped after the forward"""
     queues: Annotated[str, Choice(("shared", "separate"))] = "shared"
     """fsdp: all-gathers and reduce-scatters wait in one communicator's queue, or in two"""
+    optimizer_instances: Annotated[int, Whole(1, LARGEST)] = 1
+    """zero1: equal parts of the replicas, each of which shards the optimizer states; gradients are reduced inside, then across"""
     fsdp_version: Annotated[Any, Whole(1, 2, ("auto",))] = "auto"
     """fsdp and hsdp: 1 = FullyShardedDataParallel with flat parameters, 2 = fully_shard; auto = what the software profile's stack uses"""
 

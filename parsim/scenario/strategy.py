@@ -312,4 +312,5 @@ def _data(section: DataSection, size: int) -> DataParallel:
         limit_gathers=section.limit_gathers,
         reshard_after_forward=section.reshard_after_forward,
         queues=cast(Literal["shared", "separate"], section.queues),
+        optimizer_instances=section.optimizer_instances,
     )

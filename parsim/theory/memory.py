@@ -39,13 +39,17 @@ def zero_bytes(parameters: float, ranks: int, stage: int, weight: float = 2, gra
     return parameters * (whole + sharded / ranks)
 
 
-def distributed_optimizer_bytes(parameters: int, ranks: int) -> float:
-    """Megatron-LM's distributed optimizer per rank [B]: (6 + 12/N) P, with fp32 gradients (``docs/.../dist_optimizer``); N = 1: 18 P.
+def distributed_optimizer_bytes(parameters: int, ranks: int, instances: int = 1) -> float:
+    """Megatron-LM's distributed optimizer per rank [B]: (6 + 12 I/N) P, with fp32 gradients (``docs/.../dist_optimizer``); N = 1: 18 P.
+
+    In each of I `instances` the N/I ranks share the optimizer states.
 
     >>> round(distributed_optimizer_bytes(6_738_415_616, 8) / 2**30, 3)
     47.067
+    >>> [round(distributed_optimizer_bytes(8_030_261_248, 64, instances) / 2**30, 4) for instances in (1, 2, 8)]
+    [46.2748, 47.6771, 56.0907]
     """
-    return (6 + 12 / ranks) * parameters
+    return (6 + 12 * instances / ranks) * parameters
 
 
 def deepspeed_zero2_bytes(parameters: float, gpus: int, offload: bool = False) -> float:

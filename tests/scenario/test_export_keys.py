@@ -48,6 +48,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (STAGED, (*INTERLEAVED, "parallel.context.size=2", "parallel.context.method=ulysses", "parallel.data.overlap_gather=true")),
         (STAGED, ("parallel.order=[tensor,context,pipeline,data]", "training.gradient_accumulation=16", "parallel.data.size=8")),
         ({**GPT, "parallel": {"data": {"strategy": "ddp"}}}, DATA[1:]),
+        (STAGED, ("parallel.data.optimizer_instances=2",)),
         (MIXTURE, ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true}",)),
     ],
     "deepspeed": [
@@ -83,12 +84,14 @@ EVERYWHERE = {"training.backward", "training.step"}
 ELSEWHERE = {
     "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*"},
     "deepspeed": {
+        "parallel.data.optimizer_instances",
         "parallel.order",
         *BUFFERS,
         "parallel.pipeline.schedule",
         "parallel.pipeline.virtual_stages",
     },
     "fsdp": {
+        "parallel.data.optimizer_instances",
         "parallel.order",
         *BUFFERS,
         "training.offload.activations",
@@ -160,6 +163,10 @@ REFUSED = [
     ),
     ("fsdp", MIXTURE, ("parallel.data.strategy=ddp", "parallel.expert.tensor=2"), {"parallel.expert.tensor"}),
     ("deepspeed", MIXTURE, ("parallel.expert={size: 4, tensor: 2}",), {"parallel.expert.tensor"}),
+    *[
+        (target, STAGED, ("parallel.data.optimizer_instances=2",), {"parallel.data.optimizer_instances"})
+        for target in ("deepspeed", "fsdp")
+    ],
     ("fsdp", LLAMA, ("parallel.tensor.size=2", "parallel.order=[data,tensor,context,pipeline]"), {"parallel.order"}),
 ]
 

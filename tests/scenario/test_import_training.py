@@ -358,6 +358,7 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
         ("--hidden-dropout 0.1 --attention-dropout 0", {"training.dropout": 0.1, "model.attention_dropout": False}),
         ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", {"parallel.data.reshard_after_forward": False}),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"parallel.data.strategy": "zero2"}),
+        ("--use-distributed-optimizer --num-distributed-optimizer-instances 2", {"parallel.data.optimizer_instances": 2}),
         ("--ddp-bucket-size 1000000", {"parallel.data.bucket": "1000000 elements"}),
         ("--no-gradient-accumulation-fusion", {"software.gradient_accumulation_fusion": False}),
         ("--enable-cuda-graph", {"software.host.graphs": True}),

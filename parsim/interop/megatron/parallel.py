@@ -149,6 +149,7 @@ def _read_data(draft: ImportDraft, source: Source) -> None:
     for key in (own, torch):
         if key is not None and not draft.settled(key):
             draft.harmless(key, "switched off")
+    _read_instances(draft, source)
     reduce = source.of("parallel.data.overlap_reduce")
     if draft.value(path) == "fsdp":
         for name in ("overlap_reduce", "overlap_gather", "bucket"):
@@ -169,6 +170,21 @@ def _read_data(draft: ImportDraft, source: Source) -> None:
     bucket = source.of("parallel.data.bucket")
     if (elements := draft.whole(bucket, 1)) is not None:
         draft.write("parallel.data.bucket", f"{elements} elements", bucket)
+
+
+def _read_instances(draft: ImportDraft, source: Source) -> None:
+    """Instances of the distributed optimizer; of Megatron's own FSDP they are shard groups."""
+    key, strategy = source.of("parallel.data.optimizer_instances"), draft.value("parallel.data.strategy")
+    if (instances := draft.whole(key, 1)) is None or key is None:
+        return
+    if instances == 1:
+        draft.harmless(key, "the default")
+    elif strategy == "zero1":
+        draft.take(source, "parallel.data.optimizer_instances")
+    elif strategy == "ddp":
+        draft.errors.append(key.finding("optimizer instances need --use-distributed-optimizer, there too", "add it, or leave this out"))
+    else:
+        draft.unmodelled(key, "of Megatron's own FSDP these are shard groups: write strategy hsdp with a shard_size")
 
 
 def mesh_arguments(draft: ExportDraft) -> list[str]:
@@ -303,6 +319,11 @@ def _reduction(draft: ExportDraft) -> list[str]:
         draft.refuses(gather, "--overlap-param-gather needs --overlap-grad-reduce", "write overlap_reduce: true")
     elif data.overlap_gather and zero1 and job.replicas > 1:
         arguments.append(gathers)
+    instances = "parallel.data.optimizer_instances"
+    if data.optimizer_instances > 1:
+        arguments.append(draft.option(instances, data.optimizer_instances))
+    else:
+        draft.says(instances, "the default, 1")
     bucket = "parallel.data.bucket"
     if data.bucket is None:
         draft.says(bucket, "the default, max(40e6, 1e6 x data) elements")
@@ -316,6 +337,7 @@ def _torch_fsdp(draft: ExportDraft) -> list[str]:
     """``--use-torch-fsdp2`` with what its checks ask for (``validate_args``)."""
     job, data = draft.job, draft.job.built.parallelism.data
     switch = draft.says("parallel.data.strategy", draft.written("parallel.data.strategy.fsdp"))
+    draft.says("parallel.data.optimizer_instances", "one, always")
     for key in ("bucket", "overlap_gather"):
         draft.lacks(f"parallel.data.{key}", "FSDP's buckets are its units, gathered ahead")
     draft.says("parallel.data.overlap_reduce", "always")

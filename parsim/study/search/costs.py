@@ -14,7 +14,7 @@ from math import fsum, inf
 from parsim.kernel import Kernel
 from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
-from parsim.parallel.groups import DATA, MODEL, OFFLOAD, SHARD, TENSOR, WORLD
+from parsim.parallel.groups import DATA, MODEL, OFFLOAD, REPLICA, SHARD, TENSOR, WORLD
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import LANE, Replicated
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
@@ -199,7 +199,9 @@ def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float
     groups = {members(plan, item.collective[1], rank) for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
     reductions = [_reduction(sharding, lambda *_: 1.0, plan.training.backward) for sharding in strategies.values()]
     if plan.replicas > 1 and any(reduction.total > 0 for reduction in reductions):
-        groups.add(members(plan, SHARD if plan.sharded else DATA, rank))
+        instances = plan.parallelism.data.optimizer_instances > 1
+        names = (SHARD, REPLICA) if instances else (SHARD if plan.sharded else DATA,)
+        groups.update(members(plan, name, rank) for name in names)
     return StageMemory(
         resident,
         gradients,
@@ -310,7 +312,11 @@ def _reduction(sharding: Replicated, price: Callable[[str, str, int], float], ba
         return nothing
     kind = "reduce_scatter" if isinstance(sharding, ZeroOptimizer) else "all_reduce"
     buckets = getattr(sharding, "buckets", ())
-    seconds = [price(kind, DATA, bucket.count * sharding.training.precision.reduce) for bucket in buckets]
+    element = sharding.training.precision.reduce
+    seconds = [price(kind, sharding.group, bucket.count * element) for bucket in buckets]
+    if isinstance(sharding, ZeroOptimizer) and sharding.instances > 1:
+        shares = (-(-bucket.count // sharding.size) * element for bucket in buckets)
+        seconds = [one + price("all_reduce", sharding.across, share) for one, share in zip(seconds, shares, strict=True)]
     if not seconds:
         return nothing
     always = sharding.data.accumulate == "every" or getattr(sharding, "stage", 0) == 2
