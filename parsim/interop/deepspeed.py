@@ -17,6 +17,7 @@ from parsim.interop.export_draft import (
     Exported,
     ExportJob,
     grid,
+    no_muon,
     partial_batch,
     preset_name,
     simulator_only,
@@ -257,10 +258,13 @@ def _optimizer(draft: ExportDraft) -> dict[str, Any]:
     clipping: dict[str, Any] = {}
     draft.entry(clipping, "training.optimizer.clip_gradients", optimizer.clip_gradients)
     if optimizer.name in CLIENT:
+        no_muon(draft)
         draft.script.append(draft.scripted(path, f"deepspeed.initialize(optimizer={CLIENT[optimizer.name]})"))
         draft.lacks(kind, "the optimizer is the script's")
         return {**clipping, "zero_allow_untested_optimizer": True}
     said: dict[str, Any] = {}
+    if no_muon(draft):
+        return clipping
     draft.entry(said, path, optimizer.name)
     if optimizer.name == "adam":
         said["optimizer"]["params"] = {"adam_w_mode": False}

@@ -314,6 +314,16 @@ def strategy_of_nobody(draft: ExportDraft) -> bool:
     return True
 
 
+def no_muon(draft: ExportDraft) -> bool:
+    """Refuse Muon, which the tool's configuration does not know; True where it was asked for."""
+    asked = draft.job.built.training.optimizer.name == "muon"
+    for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts"):
+        draft.says(f"training.optimizer.{key}", "the optimizer is not Muon")
+    if asked:
+        draft.refuses("training.optimizer.name", "Muon is in the training script, not in the configuration", "use --to megatron")
+    return asked
+
+
 def one_instance(draft: ExportDraft) -> None:
     """Tools whose optimizer is sharded over all replicas."""
     path, instances = "parallel.data.optimizer_instances", draft.job.built.parallelism.data.optimizer_instances

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parsim.interop.export_draft import ExportDraft
+from parsim.interop.export_draft import ExportDraft, no_muon
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Sizes, write_sequence_length
 from parsim.interop.keys import Key, Source, key_table
@@ -180,6 +180,8 @@ def trainer_arguments(draft: ExportDraft, document: dict[str, Any]) -> list[str]
     """The script's arguments; accelerate's YAML has no keys for them."""
     job, training = draft.job, draft.job.built.training
     section = job.settings.training
+    if no_muon(draft):
+        return []
     optim = draft.scripted("training.optimizer.name", _argument("training.optimizer", _optim(draft)))
     draft.scripted("training.optimizer.implementation", optim)
     arguments = [

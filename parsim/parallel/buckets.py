@@ -79,8 +79,13 @@ def element_buckets(weights: Sequence[Weight], cap: float = DEEPSPEED_BUCKET) ->
 
 
 def megatron_buckets(weights: Sequence[Weight], ranks: int) -> list[Bucket]:
-    """Megatron-LM's rule (param_and_grad_buffer.py): append in arrival order, close at max(40e6, 1e6 x data-parallel size) elements."""
-    return _fill(list(reversed(weights)), [max(40e6, 1e6 * ranks)], 1)
+    """Megatron-LM's rule (param_and_grad_buffer.py): append in arrival order, close at so many elements."""
+    return _fill(list(reversed(weights)), [megatron_bucket(ranks)], 1)
+
+
+def megatron_bucket(ranks: int) -> float:
+    """Elements at which Megatron-LM closes a bucket among `ranks` data-parallel ones."""
+    return max(40e6, 1e6 * ranks)
 
 
 def _fill(arriving: Sequence[Weight], caps: Sequence[float], element: int) -> list[Bucket]:

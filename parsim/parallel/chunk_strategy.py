@@ -9,8 +9,10 @@ from parsim.parallel.ddp import DistributedDataParallel
 from parsim.parallel.experts import SeveralStrategies
 from parsim.parallel.fsdp import FullyShardedDataParallel, Traffic
 from parsim.parallel.fsdp_experts import ShardedExperts, ShardedMixture, expert_unit
-from parsim.parallel.groups import DATA, EXPERT_DATA, EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
+from parsim.parallel.groups import DATA, EXPERT_DATA, EXPERT_REPLICA, EXPERT_SHARD, EXPERT_TENSOR, REPLICA, SHARD, TENSOR
 from parsim.parallel.hooks import Sharding, Unit, Weight
+from parsim.parallel.layer_wise import LayerWiseOptimizer
+from parsim.parallel.muon import MatrixLayout, is_matrix
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.settings import CustomStrategy, DataParallel, Runtime, Training
 from parsim.parallel.single_process import DataParallelModule, ParameterServer
@@ -34,20 +36,22 @@ class _Own(TypedDict):
     group: str
     label: str
     replicas: int
+    layout: MatrixLayout
 
 
 def sharding_of(plan: Plan, chunk: Chunk, role: str) -> Sharding:
     """The strategy of a chunk, with buckets and state of its own; spread experts have one of their own."""
     weights = plan.weights(chunk)
     if not plan.parallelism.exchanges_tokens:
-        return _strategy(plan, chunk, role, weights, plan.replicas)
+        strategies = _alike(plan, chunk, role, weights, plan.replicas)
+        return strategies[0] if len(strategies) == 1 else SeveralStrategies(tuple(strategies))
     experts = tuple(weight for weight in weights if weight.parameter.expert)
     others = tuple(weight for weight in weights if not weight.parameter.expert)
     if experts and plan.replicas > 1 and plan.parallelism.data.strategy in ("fsdp", "hsdp"):
         return _sharded_mixture(plan, chunk, others, experts)
-    strategies = [_strategy(plan, chunk, role, others, plan.replicas)]
+    strategies = _alike(plan, chunk, role, others, plan.replicas)
     if experts:
-        strategies.append(_strategy(plan, chunk, role, experts, plan.groups.expert[2], group=EXPERT_DATA, label="experts' "))
+        strategies += _alike(plan, chunk, role, experts, plan.groups.expert[2], EXPERT_DATA, "experts' ")
     return SeveralStrategies(tuple(strategies))
 
 
@@ -79,12 +83,26 @@ def _sharded_mixture(plan: Plan, chunk: Chunk, others: tuple[Weight, ...], exper
     return ShardedMixture((layers, spread))
 
 
-def _strategy(
+def _alike(
     plan: Plan, chunk: Chunk, role: str, weights: tuple[Weight, ...], size: int, group: str = DATA, label: str = ""
+) -> list[Replicated]:
+    """The strategies that keep these weights: matrices that ranks own whole have one of their own."""
+    if not (plan.training.optimizer.name == "muon" and plan.parallelism.data.strategy == "zero1"):
+        return [_strategy(plan, chunk, role, weights, size, group, label)]
+    matrices = tuple(filter(is_matrix, weights))
+    others = tuple(weight for weight in weights if not is_matrix(weight))
+    found = [_strategy(plan, chunk, role, others, size, group, label, "adamw")] if others else []
+    return [*found, _strategy(plan, chunk, role, matrices, size, group, f"{label}matrices' ")] if matrices else found
+
+
+def _strategy(
+    plan: Plan, chunk: Chunk, role: str, weights: tuple[Weight, ...], size: int, group: str = DATA, label: str = "", optimizer: str = ""
 ) -> Replicated:
-    """How `size` ranks keep these weights of a chunk."""
-    common = (weights, plan.training, plan.parallelism.data, plan.runtime, size)
-    own = _Own(group=group, label=label, replicas=plan.replicas)
+    """How `size` ranks keep these weights of a chunk; `optimizer` steps them where it is not the recipe's."""
+    recipe = plan.training.optimizer
+    training = replace(plan.training, optimizer=replace(recipe, name=optimizer)) if optimizer else plan.training
+    common = (weights, training, plan.parallelism.data, plan.runtime, size)
+    own = _Own(group=group, label=label, replicas=plan.replicas, layout=_layout(plan, group))
     strategy = plan.parallelism.data.strategy
     alone = size == 1 or strategy == "none"
     if plan.parallelism.data.custom is not None and not alone:
@@ -112,11 +130,22 @@ def _strategy(
 
 def _zero(common: _Common, stage: int, own: _Own) -> ZeroOptimizer:
     """ZeRO-1 or 2 over all replicas of some weights, or in each of several instances."""
+    if common[1].optimizer.name == "muon":
+        return LayerWiseOptimizer(*common, **own)
     if (instances := common[2].optimizer_instances) == 1:
         return ZeroOptimizer(*common, stage=stage, **own)
     inside, across = INSTANCES[own["group"]]
-    part = _Own(group=inside, label=own["label"], replicas=own["replicas"])
+    part = _Own(group=inside, label=own["label"], replicas=own["replicas"], layout=own["layout"])
     return ZeroOptimizer(*common[:-1], common[-1] // instances, stage=stage, instances=instances, across=across, **part)
+
+
+def _layout(plan: Plan, group: str) -> MatrixLayout:
+    """How the stack stores the matrices of the ranks of one data-parallel group."""
+    facts, joined = plan.model.facts, plan.runtime.transformer_engine
+    heads, kv_heads = (int(str(facts.get(key) or 1)) for key in ("heads", "kv_heads"))
+    split = plan.parallelism
+    width = (EXPERT_TENSOR, split.expert_width) if group == EXPERT_DATA else (TENSOR, split.tensor.size)
+    return MatrixLayout(*width, heads, kv_heads, bool(facts.get("gated")), joined)
 
 
 def _custom(plan: Plan, strategy: CustomStrategy, chunk: Chunk) -> Replicated:

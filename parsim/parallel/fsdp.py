@@ -50,6 +50,7 @@ from parsim.kernel import Memory
 from parsim.parallel.copies import GATHERS, REDUCTIONS, ShardedCopies
 from parsim.parallel.groups import REPLICA, SHARD, stream_lane
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
+from parsim.parallel.muon import matrix_elements, orthogonalise_batches, workspace
 from parsim.parallel.offload import gradients_out, place, wait_for_gradients
 from parsim.parallel.optimizer import State, split_bytes
 from parsim.parallel.replicated import LANE, Replicated
@@ -437,6 +438,17 @@ class FullyShardedDataParallel(Replicated):
     def masters_only(self) -> bool:
         """PyTorch's shards are the optimizer's; DeepSpeed keeps 16-bit ones besides."""
         return self.data.strategy != "zero3"
+
+    def _matrix_elements(self) -> int:
+        return sum(self._share(matrix_elements(unit.weights)) for unit in self.units)
+
+    def _orthogonalise(self, at: Emitter) -> None:
+        """Matrices travel to whole ones on single ranks, and back."""
+        matrices, share = self._orthogonalised(), self._matrix_elements()
+        space = at.tensor("optimizer.newton-schulz", workspace(matrices) + 2 * share, "temporaries")
+        at.compute("", "optimizer", [Memory(6.0 * share)], allocates=[space])
+        orthogonalise_batches(matrices, self.size, self.training.optimizer.newton_schulz_steps, at, SHARD, LANE)
+        at.compute("", "optimizer", (), frees=[space])
 
     def step(self, at: Emitter) -> None:
         """Run the optimizer on this rank's share, then drop its gradients."""

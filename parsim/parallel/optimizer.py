@@ -1,6 +1,6 @@
 """Bytes of model states: weights as they are stored, what an optimizer keeps per parameter, and what its step moves.
 
-State sizes: Adam keeps two moments, momentum and Lion one, SGD none; Adafactor (Shazeer & Stern 2018, beta1 = 0)
+State sizes: Adam keeps two moments, momentum, Lion and Muon one, SGD none; Adafactor (Shazeer & Stern 2018, beta1 = 0)
 keeps a row and a column vector per matrix; 8-bit Adam (Dettmers et al. 2022, bitsandbytes) keeps two bytes per
 element plus one fp32 scale per block of 256 for each moment, and fp32 moments for tensors under 4096 elements.
 """
@@ -17,7 +17,7 @@ from parsim.model.adapters import stored_bytes
 from parsim.parallel.hooks import Weight
 from parsim.parallel.settings import Optimizer, Precision, Training
 
-MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adam": 2, "adamw": 2}
+MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adam": 2, "adamw": 2, "muon": 1}
 FOREACH_TRAFFIC = 20 / 7
 """What a foreach AdamW step moves over what a fused one does. torch.optim's _multi_tensor_adamw makes eight passes over all elements:
 weight decay of p (2 reads and writes of an element), lerp of m (3), decay of v (2), addcmul into v (3), root (2), bias correction (2),
@@ -56,8 +56,8 @@ class StateBytes:
 
 def state_bytes(precision: Precision, optimizer: Optimizer) -> StateBytes:
     """Weight, gradient, master and optimizer states of a parameter [B]."""
-    exact = optimizer.name in MOMENTS
-    states = MOMENTS[optimizer.name] * precision.optimizer_element if exact else _PER_PARAMETER[optimizer.name]
+    known, exact = optimizer.name in MOMENTS, optimizer.name in MOMENTS and optimizer.name != "muon"  # embeddings have two moments
+    states = MOMENTS[optimizer.name] * precision.optimizer_element if known else _PER_PARAMETER[optimizer.name]
     return StateBytes(precision.parameters, precision.gradients, precision.master, states, exact)
 
 
@@ -113,11 +113,14 @@ def step_kernels(
     """
     if not count:
         return []
-    master = precision.master * count
-    moments = state_bytes - master
-    weight = precision.parameters * count
+    kernels = before_update(optimizer, precision, count, masters_only=masters_only)
+    kernels.append(update(optimizer, precision, count, state_bytes, tensors))
+    return kernels + behind_update(precision, count, masters_only=masters_only)
+
+
+def before_update(optimizer: Optimizer, precision: Precision, count: int, *, masters_only: bool = False) -> list[Memory]:
+    """What happens to `count` gradients before the optimizer reads them."""
     wide = max(precision.gradients, precision.master)
-    bytes_moved = wide * count + 2 * (master or weight) + 2 * moments
     kernels: list[Memory] = []
     if wide > precision.gradients and not masters_only:
         kernels.append(Memory(float((precision.gradients + wide) * count)))
@@ -125,16 +128,28 @@ def step_kernels(
         kernels.append(Memory(2.0 * wide * count, flop=float(count)))
     if optimizer.clip_gradients:
         kernels.append(Memory(bytes=3.0 * wide * count, flop=3.0 * count, launches=3))
+    return kernels
+
+
+def update(optimizer: Optimizer, precision: Precision, count: int, state_bytes: int, tensors: int) -> Memory:
+    """The update of `count` elements with `state_bytes` of state."""
+    master = precision.master * count
+    moments = state_bytes - master
+    weight = precision.parameters * count
+    bytes_moved = max(precision.gradients, precision.master) * count + 2 * (master or weight) + 2 * moments
     fused, foreach = optimizer.implementation == "fused", optimizer.implementation == "foreach"
     moved = float(bytes_moved) if fused else FOREACH_TRAFFIC * bytes_moved
     launches = 1 if fused else 12 if foreach else 12 * tensors
     if optimizer.name in ("adam", "adamw") and (fused or foreach):
-        kernels.append(AdamStep(moved, 12.0 * count, launches, optimizer.implementation, float(bytes_moved)))
-    else:
-        kernels.append(Memory(moved, 12.0 * count, launches))
-    if master and not masters_only:
-        kernels.append(Memory(float(master + weight)))
-    return kernels
+        return AdamStep(moved, 12.0 * count, launches, optimizer.implementation, float(bytes_moved))
+    return Memory(moved, 12.0 * count, launches)
+
+
+def behind_update(precision: Precision, count: int, *, masters_only: bool = False) -> list[Memory]:
+    """The masters of `count` elements are copied to the weights that layers read."""
+    if not precision.master or masters_only:
+        return []
+    return [Memory(float((precision.master + precision.parameters) * count))]
 
 
 def step_temporary(optimizer: Optimizer, precision: Precision, count: int, largest: int) -> int:

@@ -13,6 +13,7 @@ from parsim.parallel.context import context_findings
 from parsim.parallel.experts import expert_findings
 from parsim.parallel.groups import Groups, Mesh
 from parsim.parallel.instances import instance_findings
+from parsim.parallel.muon_findings import muon_findings
 from parsim.parallel.offload import offload_findings
 from parsim.parallel.schedules import V_SHAPED
 from parsim.parallel.settings import Parallelism, Runtime, Training
@@ -63,6 +64,7 @@ def findings_of(
         text = f"{replicas} replicas of the parameters{split} need a strategy" if split else f"{replicas} replicas need a strategy"
         findings.append(Finding(text, "parallel.data.strategy", "none", "one of ddp, zero1, zero2, zero3, fsdp"))
     findings += _shard_findings(parallelism, replicas)
+    findings += muon_findings(training, parallelism, runtime)
     findings += instance_findings(training, parallelism, runtime, mesh)
     if strategy in CENTRAL and replicas > 1:
         if len({machine.node_of(gpu) for gpu in gpus}) > 1 and strategy == "torch-data-parallel":

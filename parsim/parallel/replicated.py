@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from parsim.kernel import Memory
+from parsim.kernel import Kernel, Memory
 from parsim.parallel.buckets import Bucket
 from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Sharding, Unit, Weight
+from parsim.parallel.muon import (
+    Matrix,
+    MatrixLayout,
+    NewtonSchulz,
+    is_matrix,
+    momentum_kernels,
+    tensors_of,
+    update_kernels,
+    workspace,
+)
 from parsim.parallel.offload import host_buffers, host_gradient, place, step_on_host
-from parsim.parallel.optimizer import State, flat_states, states, step_kernels, step_temporary, weight_bytes
-from parsim.parallel.settings import DataParallel, Runtime, Training
+from parsim.parallel.optimizer import (
+    State,
+    before_update,
+    behind_update,
+    flat_states,
+    states,
+    step_kernels,
+    step_temporary,
+    update,
+    weight_bytes,
+)
+from parsim.parallel.settings import DataParallel, Optimizer, Runtime, Training
 
 LANE = DATA
 """queue of the collectives that gradients and weights travel in"""
+
+
+def _stepped_by(weight: Weight, optimizer: Optimizer) -> Optimizer:
+    """Under Muon weights that are no matrices are AdamW's."""
+    return optimizer if is_matrix(weight) else replace(optimizer, name="adamw")
 
 
 def gradient_names(weight: str) -> tuple[str, str]:
@@ -46,6 +71,8 @@ class Replicated(Sharding):
     """what the names of its own tensors and collectives begin with, where a rank has several strategies"""
     replicas: int = field(default=0, kw_only=True)
     """ranks by whose number Megatron-LM sizes buckets, of experts too: those with the same weights outside experts; 0: `size`"""
+    layout: MatrixLayout = field(default_factory=MatrixLayout, kw_only=True)
+    """how the stack stores the matrices that Muon steps"""
     steps: bool = True
     """this rank holds optimizer state and steps (False on the workers of DataParallel)"""
     _trainable: tuple[Weight, ...] = field(init=False)
@@ -112,21 +139,47 @@ class Replicated(Sharding):
     def _state_list(self) -> list[tuple[Weight, State]]:
         optimizer, precision = self.training.optimizer, self.training.precision
         of_shape: dict[tuple[tuple[int, ...], int], tuple[State, ...]] = {}
+        if self._muon:
+            return [
+                (w, state) for w in self._trainable for state in states(_stepped_by(w, optimizer), precision, w.parameter.shape, w.count)
+            ]
         for weight in self._trainable:
             key = (weight.parameter.shape, weight.count)
             if key not in of_shape:
                 of_shape[key] = states(optimizer, precision, *key)
         return [(w, state) for w in self._trainable for state in of_shape[w.parameter.shape, w.count]]
 
-    def _flat_states(self, name: str, weights: Sequence[Weight], block: int) -> list[tuple[Weight, State]]:
+    @property
+    def _muon(self) -> bool:
+        return self.training.optimizer.name == "muon"
+
+    def _orthogonalised(self) -> Sequence[Matrix]:
+        """The matrices that this rank's Muon orthogonalises."""
+        tensors = tensors_of(self._trainable, self.training.optimizer, self.layout)
+        return [matrix for tensor in tensors for matrix in tensor.matrices]
+
+    def _matrix_elements(self) -> int:
+        """Elements of matrices that this rank steps."""
+        return sum(matrix.count for matrix in self._orthogonalised())
+
+    def _flat_states(
+        self, name: str, weights: Sequence[Weight], block: int, optimizer: Optimizer | None = None
+    ) -> list[tuple[Weight, State]]:
         """Optimizer states of this rank's share of some weights that are sharded as one flat tensor `name`, padded to a multiple of N."""
+        if self._muon and optimizer is None:
+            kinds: dict[Optimizer, list[Weight]] = {}
+            for weight in weights:
+                kinds.setdefault(_stepped_by(weight, self.training.optimizer), []).append(weight)
+            return [state for by, own in kinds.items() for state in self._flat_states(f"{name} {by.name}", own, block, by)]
         share = -(-sum(w.count for w in weights) // self.size)
         if not share:
             return []
         rows = sum(-(-w.count // w.parameter.shape[-1]) for w in weights) // self.size + 1
         columns = sum(w.parameter.shape[-1] for w in weights) // self.size + 1
         flat = Weight(name, weights[0].parameter, share, block)
-        return [(flat, state) for state in flat_states(self.training.optimizer, self.training.precision, share, (rows, columns))]
+        return [
+            (flat, state) for state in flat_states(optimizer or self.training.optimizer, self.training.precision, share, (rows, columns))
+        ]
 
     def _states(self, at: Emitter) -> list[str]:
         category = place(self.training.offload.optimizer, "optimizer")
@@ -248,13 +301,42 @@ class Replicated(Sharding):
         if self.training.iteration == "first":
             at.compute("optimizer", "optimizer", (), allocates=self._states(at))
         state_bytes = self._state_bytes()
-        temporary = step_temporary(optimizer, precision, count, largest)
+        temporary = step_temporary(optimizer, precision, count - self._matrix_elements() if self._muon else count, largest)
         name = [at.tensor(f"{self.label}optimizer.temporary", temporary, "temporaries")] if temporary else []
         wide = self._widen(count, at) if count and precision.gradients < precision.master and not self.masters_only else []
-        kernels = step_kernels(optimizer, precision, count, state_bytes, tensors, masters_only=self.masters_only)
-        at.compute("optimizer", "optimizer", kernels, allocates=name, frees=[*name, *wide])
+        if self._muon:
+            self._step_matrices(at, count, name)
+            at.compute("", "optimizer", (), frees=[*name, *wide])
+        else:
+            kernels = step_kernels(optimizer, precision, count, state_bytes, tensors, masters_only=self.masters_only)
+            at.compute("optimizer", "optimizer", kernels, allocates=name, frees=[*name, *wide])
         if self.training.iteration == "first":
             at.compute("optimizer", "optimizer", (), frees=self._states(at))
+
+    def _step_matrices(self, at: Emitter, count: int, temporary: Sequence[str]) -> None:
+        """Muon steps the matrices among `count` elements, AdamW all others."""
+        optimizer, precision = self.training.optimizer, self.training.precision
+        matrices = self._matrix_elements()
+        kernels: list[Kernel] = [*before_update(optimizer, precision, count, masters_only=self.masters_only)]
+        if others := count - matrices:
+            adamw = replace(optimizer, name="adamw")
+            held = sum(state.bytes for state in states(adamw, precision, (others,), others))
+            kernels.append(update(adamw, precision, others, held, len(self._trainable)))
+        at.compute("optimizer", "optimizer", kernels, allocates=temporary)
+        at.compute("", "optimizer", momentum_kernels(precision, matrices))
+        self._orthogonalise(at)
+        at.compute("", "optimizer", update_kernels(precision, matrices))
+        at.compute("", "optimizer", behind_update(precision, count, masters_only=self.masters_only))
+
+    def _orthogonalise(self, at: Emitter) -> None:
+        """Newton-Schulz on this rank's matrices."""
+        optimizer = self.training.optimizer
+        matrices = self._orthogonalised()
+        whole = [matrix.whole(self.layout.ranks) if optimizer.tensor_mode == "duplicated" else matrix for matrix in matrices]
+        space = at.tensor(f"{self.label}optimizer.newton-schulz", workspace(whole), "temporaries")
+        at.compute("", "optimizer", (), allocates=[space])
+        NewtonSchulz(optimizer.newton_schulz_steps, optimizer.tensor_mode, self.layout).run(matrices, at)
+        at.compute("", "optimizer", (), frees=[space])
 
     def _widen(self, count: int, at: Emitter) -> list[str]:
         """Make the fp32 gradients that the step of `count` fp32 masters reads, and return what it frees.

@@ -63,9 +63,18 @@ class Optimizer:
     """`states` per parameter come from the algorithm; see `parsim.parallel.optimizer`."""
 
     name: str = "adamw"
-    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion"""
+    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion | muon"""
     implementation: Literal["fused", "foreach", "loop"] = "foreach"
     clip_gradients: bool = True
+    newton_schulz_steps: int = 5
+    """muon: iterations that orthogonalise a matrix"""
+    tensor_mode: Literal["blockwise", "duplicated", "distributed"] = "blockwise"
+    """muon: what tensor-parallel ranks do that share a matrix"""
+    split_query_key_value: bool = True
+    """muon: they are orthogonalised one by one where they are stored as one tensor"""
+    split_gate_up: bool = False
+    padded_parts: bool = False
+    """muon, zero1: gradients are reduce-scattered in parts as long as the longest, not all-reduced"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,16 @@ def optimizer_settings(section: OptimizerSection, profile: Profile, assumptions:
     if implementation == "auto":
         implementation = profile.optimizer
         assumptions.append(profile.assumption("optimizer_kernels", implementation, "kernels.optimizer"))
-    return Optimizer(section.name, cast(Literal["fused", "foreach", "loop"], implementation), section.clip_gradients)
+    return Optimizer(
+        section.name,
+        cast(Literal["fused", "foreach", "loop"], implementation),
+        section.clip_gradients,
+        section.newton_schulz_steps,
+        cast(Literal["blockwise", "duplicated", "distributed"], section.tensor_mode),
+        section.split_query_key_value,
+        section.split_gate_up,
+        section.padded_parts,
+    )
 
 
 _HALF_ONLY = ("flash2", "flash3", "cudnn", "triton-fa1")

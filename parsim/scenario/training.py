@@ -14,7 +14,7 @@ from parsim.scenario.finetune import FinetuneSection
 from parsim.scenario.precision import PrecisionChoice
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quantity, Section, Whole, did_you_mean, shown
 
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lion")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lion", "muon")
 LOSSES = ("auto", "sum", "mse", "cross_entropy")
 LOSS_KERNELS = ("eager", "eager-chunks", "compiled", "fused", "vocab-parallel", "vocab-parallel-fused", "auto")
 ATTENTIONS = ("eager", "mem-efficient", "triton-fa1", "flash2", "flash3", "cudnn")
@@ -110,6 +110,16 @@ class OptimizerSection(Section):
     """fused | foreach | loop kernels; auto = the software profile's"""
     clip_gradients: Annotated[bool, Flag()] = True
     """a global gradient norm before the step"""
+    newton_schulz_steps: Annotated[int, Whole(1, 100)] = 5
+    """muon: iterations that orthogonalise the momentum of a matrix"""
+    tensor_mode: Annotated[str, Choice(("blockwise", "duplicated", "distributed"))] = "blockwise"
+    """muon: tensor-parallel ranks orthogonalise each its part, or each the gathered whole, or together"""
+    split_query_key_value: Annotated[bool, Flag()] = True
+    """muon: query, key and value are orthogonalised one by one where they are stored as one tensor"""
+    split_gate_up: Annotated[bool, Flag()] = False
+    """muon: so are gate and up; separate tensors always are"""
+    padded_parts: Annotated[bool, Flag()] = False
+    """muon with zero1: gradients are reduce-scattered in parts as long as the longest, instead of all-reduced"""
 
 
 class LossSection(Section):
@@ -168,7 +178,7 @@ class TrainingSection(Section):
     precision: PrecisionChoice = Field(default="auto")  # type: ignore[assignment]
     """a preset, or a mapping of types; auto = what the software profile's stack uses"""
     optimizer: OptimizerSection = OptimizerSection()
-    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion, or a mapping"""
+    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion | muon, or a mapping"""
     loss: LossSection = LossSection()
     """auto | sum | mse | cross_entropy, or a mapping"""
     dropout: Annotated[Any, Number(0.0, 1.0, open=True, words=("auto",))] = "auto"

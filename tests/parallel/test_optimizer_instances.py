@@ -97,7 +97,7 @@ def test_every_copy_of_an_expert_is_in_one_part_and_meets_its_equals(t, n, ep, d
         return
     instances = data.draw(st.sampled_from([i for i in range(1, copies + 1) if copies % i == 0 and n % i == 0]))
     mesh = Mesh.of(ORDER, {"tensor": t, "context": 1, "data": n, "pipeline": 1})
-    found = Groups(mesh, n // instances, (ep, 1, copies), instances)
+    found = Groups(mesh, n // instances, (ep, 1, copies))
     for rank in range(stage):
         copies_of, inside = found.members(EXPERT_DATA, rank), found.members(EXPERT_SHARD, rank)
         assert len(inside) == copies // instances

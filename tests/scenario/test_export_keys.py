@@ -49,6 +49,8 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (STAGED, ("parallel.order=[tensor,context,pipeline,data]", "training.gradient_accumulation=16", "parallel.data.size=8")),
         ({**GPT, "parallel": {"data": {"strategy": "ddp"}}}, DATA[1:]),
         (STAGED, ("parallel.data.optimizer_instances=2",)),
+        (STAGED, ("training.optimizer={name: muon, newton_schulz_steps: 6, tensor_mode: distributed, split_query_key_value: false}",)),
+        (STAGED, ("training.optimizer={name: muon, split_gate_up: true, padded_parts: true}",)),
         (MIXTURE, ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true}",)),
     ],
     "deepspeed": [
@@ -80,10 +82,14 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
 """target -> scenarios with changes that it takes"""
 PIPELINED = {f"parallel.pipeline.{key}" for key in ("schedule", "virtual_stages", "split", "overlap_sends", "scatter_sends")}
 BUFFERS = {f"parallel.tensor.{key}" for key in ("sequence_parallel", "overlap_splits", "overlap_sms")}
+MUON = {
+    f"training.optimizer.{key}" for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts")
+}
 EVERYWHERE = {"training.backward", "training.step"}
 ELSEWHERE = {
     "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*"},
     "deepspeed": {
+        *MUON,
         "parallel.data.optimizer_instances",
         "parallel.order",
         *BUFFERS,
@@ -91,6 +97,7 @@ ELSEWHERE = {
         "parallel.pipeline.virtual_stages",
     },
     "fsdp": {
+        *MUON,
         "parallel.data.optimizer_instances",
         "parallel.order",
         *BUFFERS,
@@ -165,6 +172,10 @@ REFUSED = [
     ("deepspeed", MIXTURE, ("parallel.expert={size: 4, tensor: 2}",), {"parallel.expert.tensor"}),
     *[
         (target, STAGED, ("parallel.data.optimizer_instances=2",), {"parallel.data.optimizer_instances"})
+        for target in ("deepspeed", "fsdp")
+    ],
+    *[
+        (target, {**LLAMA, "parallel": {"data": {"strategy": "ddp"}}}, ("training.optimizer=muon",), {"training.optimizer.name"})
         for target in ("deepspeed", "fsdp")
     ],
     ("fsdp", LLAMA, ("parallel.tensor.size=2", "parallel.order=[data,tensor,context,pipeline]"), {"parallel.order"}),

@@ -355,6 +355,20 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
         ("--use-flash-attn", {"training.attention": "flash2"}),
         ("--attention-backend unfused", {"training.attention": "eager"}),
         ("--optimizer sgd --clip-grad 0.0", {"training.optimizer.name": "momentum", "training.optimizer.clip_gradients": False}),
+        (
+            "--optimizer muon --muon-num-ns-steps 6 --muon-tp-mode duplicated --muon-no-split-qkv --use-layer-wise-param-layout"
+            " --muon-momentum 0.9 --use-distributed-optimizer",
+            {
+                "training.optimizer.name": "muon",
+                "training.optimizer.newton_schulz_steps": 6,
+                "training.optimizer.tensor_mode": "duplicated",
+                "training.optimizer.split_query_key_value": False,
+                "training.optimizer.padded_parts": True,
+                "parallel.data.strategy": "zero1",
+            },
+        ),
+        ("--optimizer dist_muon", {"training.optimizer.name": "muon", "parallel.data.strategy": "zero1"}),
+        ("--optimizer adam --muon-num-ns-steps 6", {"training.optimizer.name": "adam"}),
         ("--hidden-dropout 0.1 --attention-dropout 0", {"training.dropout": 0.1, "model.attention_dropout": False}),
         ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", {"parallel.data.reshard_after_forward": False}),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"parallel.data.strategy": "zero2"}),

@@ -142,7 +142,10 @@ def _read_data(draft: ImportDraft, source: Source) -> None:
         word = "optim_grads_params" if how is None else str(how.value)
         draft.write(path, SHARDING.get(word, "fsdp"), own, how, sharded)
     else:
-        draft.write(path, "zero1" if draft.flag(sharded) else "ddp", sharded, note="" if sharded else "no distributed optimizer")
+        whole = source.of("training.optimizer.name")
+        by_layer = whole is not None and whole.text == "dist_muon"
+        note = "" if sharded else "the layer-wise optimizer" if by_layer else "no distributed optimizer"
+        draft.write(path, "zero1" if draft.flag(sharded) or by_layer else "ddp", sharded, note=note)
     for key, switch in ((how, "--use-megatron-fsdp"), (keep, "--use-torch-fsdp2")):
         if key is not None and not draft.settled(key):
             draft.harmless(key, f"it counts with {switch} only")

@@ -151,9 +151,27 @@ def _read_optimizer(draft: ImportDraft, source: Source) -> None:
         draft.write("training.optimizer.name", "sgd" if plain else "momentum", kind, momentum if plain else None)
     elif draft.take(source, "training.optimizer.name") is None:
         draft.unmodelled(kind, f"adamw stands in for it; parsim has {', '.join(name for name in row.known if name != 'sgd')}")
+    _read_muon(draft, source)
     limit, clip = draft.number(key := source.of("training.optimizer.clip_gradients")), "training.optimizer.clip_gradients"
     if limit is not None:
         draft.write(clip, limit > 0, key)
+
+
+def _read_muon(draft: ImportDraft, source: Source) -> None:
+    """How matrices are orthogonalised."""
+    rows = ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "padded_parts")
+    path = "training.optimizer.name"
+    if draft.value(path) != "muon":
+        for key in (*(source.of(f"training.optimizer.{row}") for row in rows), *source.all(*source.table.only)):
+            draft.harmless(key, "--optimizer is not muon")
+        return
+    for row in rows:
+        draft.take(source, f"training.optimizer.{row}")
+    draft.only_some(source, *source.table.only)
+    if (kind := source.of(path)) is not None and kind.text == "dist_muon":
+        draft.remark(
+            "dist_muon reduces gradients by all-reduce; parsim shards them as --optimizer muon --use-distributed-optimizer does", path
+        )
 
 
 def _read_dropout(draft: ImportDraft, source: Source) -> None:
@@ -289,7 +307,26 @@ def _optimizer(draft: ExportDraft) -> list[str]:
     if optimizer.name in draft.table.rows["training.optimizer.momentum"].words:
         said.append(draft.written("training.optimizer.momentum", optimizer.name))
     draft.says(path, " ".join(said))
-    return [*said, clip]
+    return [*said, *(_muon(draft) if optimizer.name == "muon" else _no_muon(draft)), clip]
+
+
+def _no_muon(draft: ExportDraft) -> list[str]:
+    for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "padded_parts"):
+        draft.says(f"training.optimizer.{key}", "--optimizer is not muon")
+    return []
+
+
+def _muon(draft: ExportDraft) -> list[str]:
+    """How matrices are orthogonalised."""
+    optimizer, path = draft.job.built.training.optimizer, "training.optimizer"
+    said = [draft.option(f"{path}.newton_schulz_steps", optimizer.newton_schulz_steps)]
+    said.append(draft.option(f"{path}.tensor_mode", optimizer.tensor_mode))
+    for key, usual in (("split_query_key_value", True), ("padded_parts", False)):
+        if getattr(optimizer, key) == usual:
+            draft.says(f"{path}.{key}", f"the default, {'on' if usual else 'off'}")
+        else:
+            said.append(draft.option(f"{path}.{key}"))
+    return said
 
 
 def _loss(draft: ExportDraft) -> list[str]:

@@ -63,6 +63,9 @@ class CostCache:
         if built.parallelism.exchanges_tokens:
             text, hint = "not supported yet: a search over strategies with expert parallelism", "run or compare the strategies one by one"
             raise PlanError(Finding(text, "parallel.expert.size", built.parallelism.expert.size, hint))
+        if built.training.optimizer.name == "muon":
+            text, hint = "not supported yet: a search over strategies with Muon", "run or compare the strategies one by one"
+            raise PlanError(Finding(text, "training.optimizer.name", "muon", hint))
         clock = self.known(("clock", built.cluster.device(built.gpus[0]), built.effects), lambda: clock_of(built))
         pipeline = built.parallelism.pipeline
         slots = pipeline.slots or short(pipeline.schedule, pipeline.size, built.training.micro_batches, pipeline.virtual_stages)

@@ -1,0 +1,60 @@
+"""What Muon does not go with: where no public stack runs it, or where how it does is not modelled."""
+
+from __future__ import annotations
+
+from parsim.errors import Finding
+from parsim.parallel.settings import Optimizer, Parallelism, Runtime, Training
+
+_NAME, _STRATEGY = "training.optimizer.name", "parallel.data.strategy"
+_STRATEGIES = ("none", "ddp", "zero1", "fsdp")
+
+
+def muon_findings(training: Training, parallelism: Parallelism, runtime: Runtime) -> list[Finding]:
+    """Combinations without a model, and settings of Muon for another optimizer.
+
+    Megatron-LM runs it under its own data parallelism and its layer-wise distributed optimizer (megatron/core/optimizer/
+    layer_wise_optimizer.py: one instance, no fp16), PyTorch's stacks under DDP and fully_shard (microsoft/dion, where weights are sharded
+    along one axis only).
+    """
+    optimizer, data = training.optimizer, parallelism.data
+    if optimizer.name != "muon":
+        return _unused(optimizer)
+    findings = []
+    if data.custom is not None or data.strategy not in _STRATEGIES:
+        text = f"not supported yet: Muon with {data.strategy}"
+        findings.append(Finding(text, _STRATEGY, data.strategy, f"use {' or '.join(_STRATEGIES[1:])}"))
+    if data.strategy == "zero1" and not runtime.transformer_engine:
+        text = f"Muon needs whole matrices: only Megatron-Core's layer-wise optimizer shards so, and the stack is {runtime.profile}"
+        findings.append(Finding(text, _STRATEGY, "zero1", "use software.profile megatron-core, or ddp or fsdp"))
+    if data.strategy == "fsdp":
+        findings += _sharded(parallelism)
+    elif optimizer.padded_parts and data.strategy != "zero1":
+        text = f"{data.strategy} has no parts of buckets that ranks own"
+        findings.append(Finding(text, "training.optimizer.padded_parts", True, "leave it out, or use zero1"))
+    if data.optimizer_instances > 1:
+        text = "the layer-wise optimizer knows no instances: whole matrices are owned by ranks of all replicas"
+        findings.append(Finding(text, "parallel.data.optimizer_instances", data.optimizer_instances, "use 1"))
+    if parallelism.pipeline.schedule == "pipedream":
+        text = "not supported yet: Muon after every micro-batch"
+        findings.append(Finding(text, "parallel.pipeline.schedule", "pipedream", "use 1f1b"))
+    refused = (("training.offload", training.offload.states), ("training.finetune", training.finetune is not None))
+    findings += [Finding("not supported yet: Muon with it", path, None, "leave it out") for path, asked in refused if asked]
+    if training.precision.matmul == "fp16":
+        findings.append(Finding("Muon does not run in fp16 (Megatron-LM refuses it, too)", "training.precision", "fp16", "use bf16"))
+    return findings
+
+
+def _sharded(parallelism: Parallelism) -> list[Finding]:
+    """What weights that are sharded along an axis cannot be besides."""
+    sizes = {"parallel.tensor.size": parallelism.tensor.size, "parallel.expert.size": parallelism.expert.size}
+    text = "not supported yet: Muon under fsdp with matrices that are split otherwise, too"
+    return [Finding(text, path, size, "use 1, or zero1 under software.profile megatron-core") for path, size in sizes.items() if size > 1]
+
+
+def _unused(optimizer: Optimizer) -> list[Finding]:
+    """Settings of Newton-Schulz iterations that nothing runs."""
+    plain = Optimizer()
+    names = ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts")
+    changed = [name for name in names if getattr(optimizer, name) != getattr(plain, name)]
+    text = f"{optimizer.name} orthogonalises nothing"
+    return [Finding(text, f"training.optimizer.{name}", getattr(optimizer, name), "leave it out, or use muon") for name in changed]
