@@ -44,6 +44,7 @@ def write_states(draft: ImportDraft, source: Source, sizes: Sizes | None) -> Non
     _read_buckets(draft, source, stage, sizes)
     _read_gathers(draft, source, stage, sizes)
     _read_offload(draft, source, stage)
+    _read_plus_plus(draft, source, stage)
     _read_checkpointing(draft, source, sizes)
     draft.only_some(source, *source.table.only)
 
@@ -108,6 +109,20 @@ def _read_gathers(draft: ImportDraft, source: Source, stage: int, sizes: Sizes |
             draft.write(f"parallel.data.{path}", layers, key, note=f"in layers of {layer / 1e6:.4g}M parameters")
         else:
             draft.unmodelled(key, "parsim counts in layers, of a model that is not known here; its default is taken")
+
+
+def _read_plus_plus(draft: ImportDraft, source: Source, stage: int) -> None:
+    """ZeRO++: what is quantised, and a second copy of the weights."""
+    for name, off in (("quantised_weights", False), ("quantised_gradients", False), ("secondary_partition", 1)):
+        key = source.of(f"parallel.data.{name}")
+        if key is None or key.value == off:
+            draft.harmless(key, "switched off")
+        elif stage < 3:
+            draft.harmless(key, "ZeRO-3 only")
+        elif any(draft.value(f"training.offload.{state}") not in (None, "none") for state in ("optimizer", "parameters")):
+            draft.unmodelled(key, "ZeRO++ with states off the device")
+        else:
+            draft.take(source, f"parallel.data.{name}")
 
 
 def _kept_whole(draft: ImportDraft, source: Source, sizes: Sizes | None) -> bool:
@@ -186,7 +201,7 @@ def zero(draft: ExportDraft) -> dict[str, Any]:
         _stage3(draft, said)
     else:
         draft.lacks("parallel.data.reshard_after_forward", "parameters are whole on every rank")
-        for key in ("unit", "prefetch", "limit_gathers"):
+        for key in ("unit", "prefetch", "limit_gathers", "quantised_weights", "quantised_gradients", "secondary_partition"):
             draft.lacks(f"parallel.data.{key}", "nothing is gathered")
     draft.lacks_below("parallel.data.")
     one_instance(draft)
@@ -224,6 +239,11 @@ def _stage3(draft: ExportDraft, said: dict[str, Any]) -> None:
         draft.put(said, reshard, 2 * job.elements)
         draft.put(said, "parallel.data.limit_gathers", 2 * job.elements)
         draft.says(reshard, "stage3_max_reuse_distance and stage3_max_live_parameters above the size of the model")
+    for key, off in (("quantised_weights", False), ("quantised_gradients", False), ("secondary_partition", 1)):
+        if (value := getattr(data, key)) == off:
+            draft.says(f"parallel.data.{key}", "the default, off")
+        else:
+            draft.entry(said, f"parallel.data.{key}", value)
     draft.lacks("parallel.data.unit", "modules are gathered one by one, as their hooks run")
     if data.strategy == "hsdp":
         draft.entry(said, "parallel.data.shard_size", data.shard_size)

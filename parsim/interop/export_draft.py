@@ -314,6 +314,16 @@ def strategy_of_nobody(draft: ExportDraft) -> bool:
     return True
 
 
+def sixteen_bits(draft: ExportDraft) -> None:
+    """Tools that send weights and gradients as they are: refuse ZeRO++."""
+    data = draft.job.built.parallelism.data
+    for key, off in (("quantised_weights", False), ("quantised_gradients", False), ("secondary_partition", 1)):
+        if getattr(data, key) == off:
+            draft.says(f"parallel.data.{key}", "never")
+        else:
+            draft.refuses(f"parallel.data.{key}", "ZeRO++ is DeepSpeed's", "use --to deepspeed, or leave it out")
+
+
 def no_muon(draft: ExportDraft) -> bool:
     """Refuse Muon, which the tool's configuration does not know; True where it was asked for."""
     asked = draft.job.built.training.optimizer.name == "muon"

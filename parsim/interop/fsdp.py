@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parsim.interop.export_draft import ExportDraft, one_instance
+from parsim.interop.export_draft import ExportDraft, one_instance, sixteen_bits
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
 
@@ -149,6 +149,7 @@ def fsdp(draft: ExportDraft, version: int) -> dict[str, Any]:
     draft.says("parallel.data.shard_size", f"shard groups of {data.shard_size}" if data.strategy == "hsdp" else "all replicas")
     draft.lacks_below("parallel.data.")
     one_instance(draft)
+    sixteen_bits(draft)
     if not data.overlap_reduce:
         draft.lacks("parallel.data.overlap_reduce", "FSDP always reduces under the backward pass")
     draft.says("parallel.data.overlap_reduce", "always")
@@ -218,6 +219,7 @@ def data_parallel(draft: ExportDraft) -> dict[str, Any]:
     ):
         draft.lacks(f"parallel.data.{key}", "DDP has no such option")
     one_instance(draft)
+    sixteen_bits(draft)
     return {}
 
 

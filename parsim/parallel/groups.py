@@ -9,6 +9,8 @@ an axis    the ranks that differ along it only; data: along all axes that replic
 expert     the ranks over which the experts of a layer are spread
 shard      equal parts of data, consecutive ranks: together they hold one copy of the model states
 replica    the ranks that stand at the same place in each shard group
+secondary  neighbours that share a second copy of the parameters (ZeRO++)
+local, remote   replicas on one machine, and those at the same place on every machine
 model      the ranks of one copy of the parameters: they differ along the axes that split them
 world      all ranks
 tied-A-B   the same place on pipeline ranks A and B, which both hold a parameter (Megatron: embedding)
@@ -56,6 +58,7 @@ TIMED = (TENSOR, CONTEXT, EXPERT, PIPELINE, DATA)
 """Axes whose communication a report tells apart, in its order."""
 
 SHARD, REPLICA, MODEL, WORLD = "shard", "replica", "model", "world"
+SECONDARY, LOCAL, REMOTE = "secondary", "local", "remote"
 _TIED = "tied-"
 _STAGE = (TENSOR, *REPLICATING)
 """axes of the ranks of one pipeline stage"""
@@ -182,6 +185,10 @@ class Groups:
     """ranks that hold one copy of the model states together"""
     expert: tuple[int, int, int] = (0, 0, 0)
     """ranks over which experts are spread (ep), ranks that share the width of one (etp), copies of an expert (edp); 0: all hold all"""
+    secondary: int = 1
+    """ranks that share a second copy of the parameters"""
+    local: int = 0
+    """replicas on one machine; 0: no groups of them"""
 
     @property
     def _experts(self) -> Mapping[str, ProcessGroups]:
@@ -224,7 +231,21 @@ class Groups:
             WORLD: ProcessGroups(AXES, DATA if replicas > 1 else whole),
             OFFLOAD: ProcessGroups((), OFFLOAD),
             **self._experts,
+            **self._second,
         }
+
+    @property
+    def _second(self) -> Mapping[str, ProcessGroups]:
+        """Groups of neighbouring replicas besides shard groups."""
+        replicas = tuple(range(self.mesh.replicas))
+        found = {}
+        if self.secondary > 1:
+            found[SECONDARY] = ProcessGroups(REPLICATING, DATA, _equal_parts(replicas, len(replicas) // self.secondary))
+        if self.local:
+            machines = _equal_parts(replicas, len(replicas) // self.local)
+            found[LOCAL] = ProcessGroups(REPLICATING, DATA, machines)
+            found[REMOTE] = ProcessGroups(REPLICATING, DATA, tuple(zip(*machines, strict=True)))
+        return found
 
     def kind(self, name: str) -> ProcessGroups:
         """The kind of group called `name`. Raises `PlanError` for one that does not exist."""

@@ -96,7 +96,8 @@ class Plan:
     def groups(self) -> Groups:
         """The process groups of this plan's collectives, by name."""
         expert = expert_mesh(self.parallelism) if self.parallelism.exchanges_tokens else (0, 0, 0)
-        return Groups(self.mesh, min(self.shard_size, self.replicas), expert)
+        data = self.parallelism.data
+        return Groups(self.mesh, min(self.shard_size, self.replicas), expert, data.secondary_partition, data.local_ranks)
 
     @cached_property
     def routing(self) -> Routing | None:

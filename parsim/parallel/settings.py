@@ -254,6 +254,14 @@ class DataParallel:
     """whether FSDP's all-gathers and reduce-scatters wait in one communicator's queue or in two"""
     optimizer_instances: int = 1
     """zero1: equal parts of the replicas, in each of which the optimizer state is sharded"""
+    quantised_weights: bool = False
+    """zero3: gathered in int8"""
+    quantised_gradients: bool = False
+    """zero3: exchanged in int4, inside machines and between them"""
+    secondary_partition: int = 1
+    """zero3: ranks that share a second copy of the weights, from which backward gathers"""
+    local_ranks: int = 0
+    """replicas of one parameter on a machine, where gradients are quantised; 0 elsewhere"""
     fsdp_version: Literal[1, 2] = 2
     """PyTorch's FullyShardedDataParallel with flat parameters (1), or fully_shard (2)"""
 

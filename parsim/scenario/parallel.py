@@ -184,6 +184,12 @@ class DataSection(Section):
     """fsdp: all-gathers and reduce-scatters wait in one communicator's queue, or in two"""
     optimizer_instances: Annotated[int, Whole(1, LARGEST)] = 1
     """zero1: equal parts of the replicas, each of which shards the optimizer states; gradients are reduced inside, then across"""
+    quantised_weights: Annotated[bool, Flag()] = False
+    """zero3 of DeepSpeed: weights are gathered in int8 (ZeRO++'s qwZ)"""
+    quantised_gradients: Annotated[bool, Flag()] = False
+    """zero3 of DeepSpeed: gradients are exchanged in int4, inside machines and then between them (qgZ)"""
+    secondary_partition: Annotated[int, Whole(1, LARGEST)] = 1
+    """zero3 of DeepSpeed: ranks that share a second copy of the weights, from which backward gathers (hpZ); 1 = none"""
     fsdp_version: Annotated[Any, Whole(1, 2, ("auto",))] = "auto"
     """fsdp and hsdp: 1 = FullyShardedDataParallel with flat parameters, 2 = fully_shard; auto = what the software profile's stack uses"""
 

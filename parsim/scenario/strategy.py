@@ -57,8 +57,11 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         pipeline=_pipeline(section.pipeline, scenario),
         data=_data(section.data, size),
     )
-    shard_size = _shard_size(section, Mesh.of(split.order, split.sizes), cluster, gpus)
-    return replace(split, data=replace(split.data, shard_size=shard_size, custom=_custom(section, scenario)))
+    mesh = Mesh.of(split.order, split.sizes)
+    shard_size, local = _shard_size(section, mesh, cluster, gpus), 0
+    if section.data.quantised_gradients:
+        local = _on_node(mesh, cluster, gpus)[1]
+    return replace(split, data=replace(split.data, shard_size=shard_size, local_ranks=local, custom=_custom(section, scenario)))
 
 
 def accumulation(
@@ -172,9 +175,14 @@ def _shard_size(section: ParallelSection, mesh: Mesh, cluster: Cluster, gpus: tu
     own = ".py:" in section.data.strategy
     if section.data.strategy != "hsdp" and not own:
         return 0
+    replicas, on_node = _on_node(mesh, cluster, gpus)
+    return 0 if own and replicas % on_node else on_node
+
+
+def _on_node(mesh: Mesh, cluster: Cluster, gpus: tuple[int, ...]) -> tuple[int, int]:
+    """Replicas of rank 0's parameters, and those of them that sit on its node."""
     replicas = Groups(mesh, mesh.replicas).members(DATA, 0)
-    on_node = sum(cluster.node_of(gpus[rank]) == cluster.node_of(gpus[0]) for rank in replicas)
-    return 0 if own and len(replicas) % on_node else on_node
+    return len(replicas), sum(cluster.node_of(gpus[rank]) == cluster.node_of(gpus[0]) for rank in replicas)
 
 
 def data_size(section: ParallelSection, cluster: Cluster, used: int) -> int:
@@ -313,4 +321,7 @@ def _data(section: DataSection, size: int) -> DataParallel:
         reshard_after_forward=section.reshard_after_forward,
         queues=cast(Literal["shared", "separate"], section.queues),
         optimizer_instances=section.optimizer_instances,
+        quantised_weights=section.quantised_weights,
+        quantised_gradients=section.quantised_gradients,
+        secondary_partition=section.secondary_partition,
     )

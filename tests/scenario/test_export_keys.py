@@ -59,6 +59,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (SHARDED, (*LONG, *OFFLOAD, "parallel.tensor.size=2", "parallel.tensor.overlap=none")),
         (SHARDED, ("parallel.context={size: 2, method: ulysses}", "training.recompute=full", "training.offload.activations=cpu")),
         (HYBRID, ("parallel.data.shard_size=4",)),
+        (SHARDED, ("parallel.data={quantised_weights: true, quantised_gradients: true, secondary_partition: 8}",)),
         (STAGED, (*PIPELINE, "training.precision=fp16")),
         ({**LLAMA, "parallel": {"data": {"strategy": "zero2"}}}, ("parallel.data.overlap_gather=true",)),
         (SHARDED, ("training.loss={kernel: eager, chunks: 4}",)),
@@ -85,9 +86,10 @@ BUFFERS = {f"parallel.tensor.{key}" for key in ("sequence_parallel", "overlap_sp
 MUON = {
     f"training.optimizer.{key}" for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts")
 }
+PLUS_PLUS = {f"parallel.data.{key}" for key in ("quantised_weights", "quantised_gradients", "secondary_partition")}
 EVERYWHERE = {"training.backward", "training.step"}
 ELSEWHERE = {
-    "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*"},
+    "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*", *PLUS_PLUS},
     "deepspeed": {
         *MUON,
         "parallel.data.optimizer_instances",
@@ -97,6 +99,7 @@ ELSEWHERE = {
         "parallel.pipeline.virtual_stages",
     },
     "fsdp": {
+        *PLUS_PLUS,
         *MUON,
         "parallel.data.optimizer_instances",
         "parallel.order",
@@ -173,6 +176,10 @@ REFUSED = [
     *[
         (target, STAGED, ("parallel.data.optimizer_instances=2",), {"parallel.data.optimizer_instances"})
         for target in ("deepspeed", "fsdp")
+    ],
+    *[
+        (target, SHARDED, ("parallel.data={quantised_weights: true, quantised_gradients: true, secondary_partition: 8}",), paths)
+        for target, paths in (("fsdp", PLUS_PLUS), ("megatron", {"parallel.data.strategy"}))
     ],
     *[
         (target, {**LLAMA, "parallel": {"data": {"strategy": "ddp"}}}, ("training.optimizer=muon",), {"training.optimizer.name"})

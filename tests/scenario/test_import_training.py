@@ -356,17 +356,16 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
         ("--attention-backend unfused", {"training.attention": "eager"}),
         ("--optimizer sgd --clip-grad 0.0", {"training.optimizer.name": "momentum", "training.optimizer.clip_gradients": False}),
         (
-            "--optimizer muon --muon-num-ns-steps 6 --muon-tp-mode duplicated --muon-no-split-qkv --use-layer-wise-param-layout"
-            " --muon-momentum 0.9 --use-distributed-optimizer",
+            "--optimizer muon --muon-num-ns-steps 6 --muon-tp-mode duplicated --muon-no-split-qkv --use-layer-wise-param-layout",
             {
                 "training.optimizer.name": "muon",
                 "training.optimizer.newton_schulz_steps": 6,
                 "training.optimizer.tensor_mode": "duplicated",
                 "training.optimizer.split_query_key_value": False,
                 "training.optimizer.padded_parts": True,
-                "parallel.data.strategy": "zero1",
             },
         ),
+        ("--optimizer muon --use-distributed-optimizer --muon-momentum 0.9", {"parallel.data.strategy": "zero1"}),
         ("--optimizer dist_muon", {"training.optimizer.name": "muon", "parallel.data.strategy": "zero1"}),
         ("--optimizer adam --muon-num-ns-steps 6", {"training.optimizer.name": "adam"}),
         ("--hidden-dropout 0.1 --attention-dropout 0", {"training.dropout": 0.1, "model.attention_dropout": False}),
