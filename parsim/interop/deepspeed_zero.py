@@ -67,7 +67,9 @@ def _read_buckets(draft: ImportDraft, source: Source, stage: int, sizes: Sizes |
         draft.take(source, "parallel.data.overlap_reduce")
     else:
         draft.write("parallel.data.overlap_reduce", stage == 3, overlap, note=f"DeepSpeed's default of ZeRO-{stage}")
-    if bucket is not None and stage in (1, 2):
+    if bucket is not None and stage == 3 and plus_plus(source):
+        draft.unmodelled(bucket, "gradients are exchanged one by one with ZeRO++")
+    elif bucket is not None and stage in (1, 2, 3):
         if bucket.value != AUTO:
             if (elements := draft.whole(bucket, 1)) is not None:
                 draft.write("parallel.data.bucket", f"{elements} elements", bucket)
@@ -76,8 +78,6 @@ def _read_buckets(draft: ImportDraft, source: Source, stage: int, sizes: Sizes |
             draft.write("parallel.data.bucket", f"{sizes.hidden**2} elements", bucket, note=note)
         else:
             draft.unmodelled(bucket, "auto is hidden x hidden elements of a model that is not known here; DeepSpeed's default is taken")
-    elif bucket is not None and stage == 3:
-        draft.unmodelled(bucket, "parsim reduces the gradients of ZeRO-3 layer by layer")
     else:
         draft.harmless(bucket, "without ZeRO there is no such bucket")
     elements = None if gather is None or gather.value == AUTO else draft.whole(gather, 1)
@@ -109,6 +109,12 @@ def _read_gathers(draft: ImportDraft, source: Source, stage: int, sizes: Sizes |
             draft.write(f"parallel.data.{path}", layers, key, note=f"in layers of {layer / 1e6:.4g}M parameters")
         else:
             draft.unmodelled(key, "parsim counts in layers, of a model that is not known here; its default is taken")
+
+
+def plus_plus(source: Source) -> bool:
+    """Whether any part of ZeRO++ is on."""
+    keys = (("quantised_weights", False), ("quantised_gradients", False), ("secondary_partition", 1))
+    return any(key is not None and key.value != off for name, off in keys for key in [source.of(f"parallel.data.{name}")])
 
 
 def _read_plus_plus(draft: ImportDraft, source: Source, stage: int) -> None:

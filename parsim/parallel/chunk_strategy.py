@@ -18,6 +18,7 @@ from parsim.parallel.settings import CustomStrategy, DataParallel, Runtime, Trai
 from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.zero import ZeroOptimizer
 from parsim.parallel.zero3_2021 import ListedZero3
+from parsim.parallel.zero3_buckets import BucketedZero3, bucketed
 from parsim.parallel.zero_plus_plus import ZeroPlusPlus, asked
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ def _strategy(
         pipelined = plan.parallelism.pipeline.size > 1
         if asked(plan.parallelism.data):
             return ZeroPlusPlus(*common, units=units, pipelined=pipelined)
+        if bucketed(plan.parallelism.data, plan.runtime):
+            return BucketedZero3(*common, units=units, pipelined=pipelined)
         return FullyShardedDataParallel(*common[:-1], plan.shard_size, units=units, copies=size // plan.shard_size, pipelined=pipelined)
     central = DataParallelModule if strategy == "torch-data-parallel" else ParameterServer
     outputs, inputs = plan.boundary_bytes()

@@ -9,7 +9,7 @@ from parsim.errors import Finding
 from parsim.model.kept_products import MATMULS
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Model
-from parsim.parallel import zero_plus_plus
+from parsim.parallel import zero3_buckets, zero_plus_plus
 from parsim.parallel.context import context_findings
 from parsim.parallel.experts import expert_findings
 from parsim.parallel.groups import Groups, Mesh
@@ -67,6 +67,7 @@ def findings_of(
     findings += _shard_findings(parallelism, replicas)
     findings += muon_findings(training, parallelism, runtime)
     findings += zero_plus_plus.findings(training, parallelism, runtime, replicas)
+    findings += zero3_buckets.findings(parallelism.data, runtime)
     findings += instance_findings(training, parallelism, runtime, mesh)
     if strategy in CENTRAL and replicas > 1:
         if len({machine.node_of(gpu) for gpu in gpus}) > 1 and strategy == "torch-data-parallel":

@@ -160,7 +160,7 @@ class DataSection(Section):
     shard_size: Annotated[Any, Whole(1, LARGEST, ("auto",))] = "auto"
     """hsdp and strategies of your own: ranks per shard group; auto = the GPUs of a node"""
     bucket: Annotated[Any, BucketKind()] = "auto"
-    """size of a gradient bucket: "25 MiB" or "5e8 elements"; auto = the software's rule"""
+    """size of a gradient bucket: "25 MiB" or "5e8 elements"; auto = the software's rule (zero3: units)"""
     first_bucket: Annotated[Any, Quantity("bytes", words=("auto",))] = "auto"
     """size of DDP's first bucket; auto = 1 MiB"""
     bucket_view: Annotated[bool, Flag()] = False
