@@ -43,14 +43,14 @@ the gradient of a mixed unit is that of all its weights (PyTorch 2 documentation
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from parsim.kernel import Memory
 from parsim.parallel.copies import GATHERS, REDUCTIONS, ShardedCopies
 from parsim.parallel.groups import REPLICA, SHARD, stream_lane
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
-from parsim.parallel.muon import matrix_elements, orthogonalise_batches, workspace
+from parsim.parallel.muon import NewtonSchulz, matrix_elements, orthogonalise_batches, tensors_of, workspace
 from parsim.parallel.offload import gradients_out, place, wait_for_gradients
 from parsim.parallel.optimizer import State, split_bytes
 from parsim.parallel.replicated import LANE, Replicated
@@ -443,11 +443,16 @@ class FullyShardedDataParallel(Replicated):
         return sum(self._share(matrix_elements(unit.weights)) for unit in self.units)
 
     def _orthogonalise(self, at: Emitter) -> None:
-        """Matrices travel to whole ones on single ranks, and back."""
-        matrices, share = self._orthogonalised(), self._matrix_elements()
-        space = at.tensor("optimizer.newton-schulz", workspace(matrices) + 2 * share, "temporaries")
+        """Matrices travel to whole ones on single ranks, and back; those of experts, sharded expert by expert, are whole already."""
+        optimizer, share = self.training.optimizer, self._matrix_elements()
+        tensors = tensors_of(self._trainable, optimizer, self.layout)
+        of_experts = [m for t in tensors if t.weights[0].parameter.expert for m in t.matrices]
+        others = [m for t in tensors if not t.weights[0].parameter.expert for m in t.matrices]
+        space = at.tensor("optimizer.newton-schulz", workspace([*of_experts, *others]) + 2 * share, "temporaries")
         at.compute("", "optimizer", [Memory(6.0 * share)], allocates=[space])
-        orthogonalise_batches(matrices, self.size, self.training.optimizer.newton_schulz_steps, at, SHARD, LANE)
+        own = [replace(matrix, number=self._share(matrix.number)) for matrix in of_experts]
+        NewtonSchulz(optimizer.newton_schulz_steps, optimizer.tensor_mode, self.layout).run(own, at)
+        orthogonalise_batches(others, self.size, optimizer.newton_schulz_steps, at, SHARD, LANE)
         at.compute("", "optimizer", (), frees=[space])
 
     def step(self, at: Emitter) -> None:

@@ -26,6 +26,7 @@ from parsim.scenario.recipe import (
     keep_findings,
     logits_reason,
     metric_findings,
+    muon_findings,
     optimizer_settings,
     precision_findings,
     preset_for,
@@ -331,7 +332,7 @@ class Builder:
         precision = resolve(wanted, default, profile.kept)
         if precision.matmul == "fp8" and wanted.keep is None:
             self.assumptions.append(profile.assumption("fp8_keep", ", ".join(precision.keep), "fp8.keep"))
-        problems = precision_findings(precision, devices)
+        problems = precision_findings(precision, devices) or muon_findings(self.settings.training.optimizer, devices)
         strategy = self.settings.parallel.data.strategy
         precision, refused = quantised(precision, wanted, profile, devices, strategy, self.assumptions)
         if problems := problems or refused:

@@ -78,6 +78,15 @@ def precision_findings(precision: Precision, devices: Sequence[Device]) -> list[
     return []
 
 
+def muon_findings(section: OptimizerSection, devices: Sequence[Device]) -> list[Finding]:
+    """A finding for a device without the type in which Muon orthogonalises."""
+    lacking = next((device for device in devices if not can_multiply(device, "bf16")), None)
+    if section.name != "muon" or lacking is None:
+        return []
+    text = f"Muon's iterations multiply in bf16, which {lacking.name} has not: {_GENERATION['bf16']}"
+    return [Finding(text, "training.optimizer.name", "muon", "use adamw, or a newer device")]
+
+
 def attention_kernel(order: Sequence[str], devices: Sequence[Device], precision: Precision, head_dim: int) -> str:
     """The first kernel of `order` that every device has and that handles this type and head size; eager if none.
 
