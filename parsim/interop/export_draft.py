@@ -100,7 +100,7 @@ class ExportJob:
     def stored(self) -> str:
         """Bytes per parameter in words, and what runs in fp8 beyond what stacks do by themselves."""
         precision = self.built.training.precision
-        beyond = [part for part in KEPT if precision.matmul == "fp8" and part not in precision.keep]
+        beyond = [part for part in KEPT if precision.narrow and part not in precision.keep]
         return self.built.bytes_per_parameter + (f" with {' and '.join(beyond)} in fp8" if beyond else "")
 
     @property
@@ -111,7 +111,9 @@ class ExportJob:
 
 def preset_name(precision: Precision) -> str:
     """The preset that `precision` is, whatever it is called."""
-    return next((name for name, preset in PRESETS.items() if replace(precision, name=name, quantisation=None) == preset), "")
+    matmul = "fp8" if precision.narrow else precision.matmul  # what it is exactly, the recipe says
+    plain = replace(precision, quantisation=None, matmul=matmul)
+    return next((name for name, preset in PRESETS.items() if replace(plain, name=name) == preset), "")
 
 
 def job_of(scenario: Scenario) -> ExportJob:

@@ -95,7 +95,7 @@ class FrozenLinear(Linear):
 
     def _adapted(self, work: Work, adapter: Adapter, at: Workload) -> Work:
         m, e, r = rows(at, self.split, self.per_sample), at.element, adapter.rank
-        dtype = "bf16" if at.dtype == "fp8" else at.dtype
+        dtype = "bf16" if at.narrow else at.dtype
         n = adapter.out_features if self.split in ("replicated", "row") else shard(adapter.out_features, at)
         k = shard(self.in_features, at) if self.split == "row" else self.in_features
         entering = self._entering(at)

@@ -62,7 +62,7 @@ class Linear(Layer):
         bias = shard(bias, at) if sharded else bias
         if self.split == "vocab" and chunked(at):
             return head_work(self.name, at, n, k, bias, trainable=self.trainable)
-        operand = 1 if at.dtype == "fp8" else at.element
+        operand = at.operand
         casts = product_casts(at, (rows_in * k, m * k), (rows_out * n, m * n), n * k, trains=self.trainable, after_norm=self.after_norm)
         sent = at.casts.sent() if at.casts is not None else 0.0
         weight: tuple[Kernel, ...] = ()
@@ -124,10 +124,10 @@ def product_casts(
 
 def saved_input(name: str, source: str, count: int, at: Workload) -> Save:
     """What a trained product keeps of the `count` elements of its input."""
-    if at.dtype != "fp8":
+    if not at.narrow:
         return Save(source, count * at.element, "weight")
     saved = at.casts.saved if at.casts is not None else 1.0
-    return Save(f"{name}.input_fp8", round(count * saved), "weight") if saved else Save(source, count * at.element, "weight")
+    return Save(f"{name}.input_{at.dtype}", round(count * saved), "weight") if saved else Save(source, count * at.element, "weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def chunked(at: Workload) -> bool:
 def head_work(name: str, at: Workload, classes: int, width: int, bias: int, *, trainable: bool) -> Work:
     """The product of a language model's head under a chunked loss, with both its gradients, on `classes` outputs per token."""
     count = parts(at)
-    rows, operand = -(-at.tokens // count), 1 if at.dtype == "fp8" else at.element
+    rows, operand = -(-at.tokens // count), at.operand
     hidden, weight = at.tokens * width * at.element, classes * width * at.element
     kernels: tuple[Kernel, ...] = (
         Gemm(rows, classes, width, dtype=at.dtype, element=operand),

@@ -1,4 +1,4 @@
-"""fp8 recipes: what products in fp8 cost beside themselves, and what they keep.
+"""Recipes of products in eight bits and in four: what they cost beside themselves, and what they keep.
 
 A linear layer y = x W^T multiplies three times: y from x and W, dx from dy and W, dW from dy and x. Each operand is quantised from
 bf16, most of them in two directions: Hopper's fp8 products want both operands contiguous along the sum (TN), so that W, dy and x are
@@ -11,6 +11,7 @@ delayed        Transformer Engine   one, from the largest values of steps before
 current        Transformer Engine   one, from the largest value (2 read)                        2 read, 1 written, 1 for a transpose
 blockwise      Transformer Engine   fp32, of 1 x 128 (weights: 128 x 128)                       2 read, 2 x (1 + 4/128) written
 mxfp8          both                 8 bit, of 1 x 32                                            2 read, 1 + 1/32 written a direction
+nvfp4          Transformer Engine   8 bit, of 1 x 16, and one (largest value: 2 read)           2 read, 1/2 + 1/16 written a direction
 tensorwise     torchao              one, from the largest value (2 read)                        2 read, 1 written a direction
 rowwise        torchao              fp32, of a row or a column of the operand                   2 read, 1 written; columns 2 read more
 =============  ===================  ==========================================================  =======================================
@@ -19,7 +20,10 @@ Transformer Engine (``pytorch/module/linear.py``, ``layernorm_linear.py``, ``csr
 keeps x in fp8 in the direction that dW needs. Weights are quantised in the step's first micro-batch and kept (``is_first_microbatch``),
 under FSDP in every pass. A norm that feeds one product writes fp8 itself (delayed) or finds the largest value (current). With sequence
 parallelism x and dy are quantised before they are gathered, in fp8; one scale per tensor goes with rows only, so that what dW needs is
-transposed after the gather. dy is quantised for dW only if W trains.
+transposed after the gather. dy is quantised for dW only if W trains. NVFP4's columns of x and dy pass through a Hadamard transform of
+16 x 16 in the kernel that casts them, and so the largest values are those behind it, which no norm knows; dy is rounded stochastically,
+a weight has one scale for 16 x 16 elements but stores one for every 16, and both operands of every product are contiguous along the sum
+(``common/recipe``: NVFP4BlockScaling; ``csrc/quantizer.cpp``: NVFP4Quantizer::quantize_impl; ``csrc/extensions/normalization.cpp``).
 
 torchao (``float8/float8_linear.py``: matmul_with_hp_or_float8_args) keeps x and W in bf16 and casts them again in backward; every pass
 casts weights. Its casts are torch.compile's kernels (assumption: a cast and the copy into the layout that ``torch._scaled_mm`` wants are
@@ -38,24 +42,31 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "current": (TRANSFORMER_ENGINE,),
     "blockwise": (TRANSFORMER_ENGINE,),
     "mxfp8": (TRANSFORMER_ENGINE, TORCHAO),
+    "nvfp4": (TRANSFORMER_ENGINE,),
     "rowwise": (TORCHAO,),
     "tensorwise": (TORCHAO,),
 }
 """recipe -> libraries that have it"""
+PRODUCTS = {"nvfp4": "fp4"}
+"""recipe -> type of its products; fp8 of all others"""
+NARROW = {"fp8": 1.0, "fp4": 0.5}
+"""types of products that need a recipe: bytes of an operand's element"""
 _PER_TENSOR = ("delayed", "current")
-_SCALES = {"blockwise": 4 / 128, "mxfp8": 1 / 32}
+_SCALES = {"blockwise": 4 / 128, "mxfp8": 1 / 32, "nvfp4": 1 / 16}
 """bytes of scales per element of an activation, in one direction"""
-_WEIGHT_SCALES = {"blockwise": 4 / 128**2, "mxfp8": 1 / 32}
+_WEIGHT_SCALES = {"blockwise": 4 / 128**2, "mxfp8": 1 / 32, "nvfp4": 1 / 16}
+_LARGEST_FIRST = {"current": 4, "nvfp4": 8}
+"""recipes that read a tensor for its largest value first: bytes on which ranks agree that gather it (nvfp4: of rows and of columns)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """How the products of a job are made in fp8."""
+    """How the products of a job are made in eight or four bits."""
 
     recipe: str
     library: str
     tn_only: bool
-    """the device multiplies fp8 operands only if both are contiguous along the sum"""
+    """the device multiplies such operands only if both are contiguous along the sum"""
     caches_weights: bool
     """a weight is quantised once a step instead of in every pass"""
 
@@ -68,24 +79,38 @@ class Quantisation:
         return self.recipe in _PER_TENSOR
 
     @property
+    def products(self) -> str:
+        """Type of the products."""
+        return PRODUCTS.get(self.recipe, "fp8")
+
+    @property
+    def _element(self) -> float:
+        """Bytes of an activation's element in one direction."""
+        return NARROW[self.products] + _SCALES.get(self.recipe, 0.0)
+
+    @property
+    def _weight_element(self) -> float:
+        """Bytes of a weight's element in one direction."""
+        return NARROW[self.products] + _WEIGHT_SCALES.get(self.recipe, 0.0)
+
+    @property
     def layouts(self) -> tuple[str, str]:
         """Layouts of the products of the input's and of the weight's gradient."""
-        return ("TN", "TN") if self.tn_only or not self._engine else ("NN", "NT")
+        return ("TN", "TN") if self.tn_only or not self._engine or self.recipe == "nvfp4" else ("NN", "NT")
 
     # -- what is kept and sent ------------------------------------------------------------------------------------
 
     @property
     def saved(self) -> float:
         """Bytes per element of the input that is kept for the weight's gradient; 0: the bf16 input itself."""
-        return 1 + _SCALES.get(self.recipe, 0.0) if self._engine else 0.0
+        return self._element if self._engine else 0.0
 
     @property
     def weight_copies(self) -> float:
         """Bytes per element of a weight's quantised copies that stay through the step."""
         if not self.caches_weights:
             return 0.0
-        one = 1 + _WEIGHT_SCALES.get(self.recipe, 0.0)
-        return one * (2 if self.tn_only or not self._tensor_scale else 1)
+        return self._weight_element * (2 if self.tn_only or not self._tensor_scale else 1)
 
     def sent(self, *, backward: bool = False) -> float:
         """Bytes per element that tensor parallelism gathers of an input, or (`backward`) of an output's gradient; 0: bf16.
@@ -95,13 +120,12 @@ class Quantisation:
         """
         if not self._engine:
             return 1.0 if self.recipe == "tensorwise" else 0.0
-        one = 1 + _SCALES.get(self.recipe, 0.0)
-        return one * (2 if backward and not self._tensor_scale else 1)
+        return self._element * (2 if backward and not self._tensor_scale else 1)
 
     @property
-    def reduces_scales(self) -> bool:
-        """The ranks that gather a tensor agree on its largest value first."""
-        return self.recipe == "current"
+    def agreed(self) -> int:
+        """Bytes of the largest values on which the ranks agree that gather a tensor; 0: they need none."""
+        return _LARGEST_FIRST.get(self.recipe, 0)
 
     # -- kernels --------------------------------------------------------------------------------------------------
 
@@ -113,7 +137,7 @@ class Quantisation:
         if not self._engine:
             return self._pass(count)
         if not self._tensor_scale:
-            return (self._both(count, trains),)
+            return (*self._largest(count), self._both(count, trains))
         transposed = trains and self.tn_only and not gathers
         if after_norm and self.recipe == "delayed":  # the norm writes one byte for two; the transpose reads and writes one each
             return (Memory(float(count)),) if transposed else ()
@@ -122,7 +146,7 @@ class Quantisation:
     def weight(self, count: int) -> tuple[Kernel, ...]:
         """Quantise a weight of `count` elements in every direction that a step needs, where that is done once a step."""
         if not self._tensor_scale:
-            return (Memory(count * (2 + 2 * (1 + _WEIGHT_SCALES[self.recipe]))),)
+            return (*self._largest(count), Memory(count * (2 + 2 * self._weight_element)))
         return (*self._largest(count), Memory(float(count * (3 + self.tn_only))))
 
     def weight_in_pass(self, count: int, *, backward: bool) -> tuple[Kernel, ...]:
@@ -131,7 +155,7 @@ class Quantisation:
             return ()
         if not self._engine:
             return self._pass(count, columns=backward, again=backward)
-        one = Memory(count * (3 + _WEIGHT_SCALES.get(self.recipe, 0.0) + (backward and self.tn_only and self._tensor_scale)))
+        one = Memory(count * (2 + self._weight_element + (backward and self.tn_only and self._tensor_scale)))
         return (*self._largest(count), one)
 
     def gradient(self, count: int, *, trains: bool, gathers: bool) -> tuple[Kernel, ...]:
@@ -139,7 +163,7 @@ class Quantisation:
         if not self._engine:
             return self._pass(count)
         if not self._tensor_scale:
-            return (self._both(count, trains),)
+            return (*self._largest(count), self._both(count, trains))
         transposed = trains and self.tn_only and not gathers
         return (*self._largest(count), Memory(float(count * (3 + transposed))))
 
@@ -159,18 +183,18 @@ class Quantisation:
     @property
     def fuses_bias(self) -> bool:
         """The bias's gradient is summed by the kernel that quantises dy (``bgrad_quantize``)."""
-        return self._engine and self.recipe != "blockwise"
+        return self._engine and self.recipe not in ("blockwise", "nvfp4")
 
     def _largest(self, count: int) -> tuple[Kernel, ...]:
         """The pass that finds the largest value, and the kernel that makes a scale of it."""
-        return (Memory(2.0 * count, launches=2),) if self.recipe == "current" else ()
+        return (Memory(2.0 * count, launches=2),) if self.recipe in _LARGEST_FIRST else ()
 
     def _both(self, count: int, trains: bool) -> Memory:
         """Rows and, for a weight's gradient, columns in one kernel."""
-        return Memory(count * (2 + (1 + _SCALES[self.recipe]) * (1 + trains)))
+        return Memory(count * (2 + self._element * (1 + trains)))
 
     def _pass(self, count: int, *, columns: bool = False, again: bool = False) -> tuple[Kernel, ...]:
         """torchao: one cast. `columns`: scales run across the rows of memory; `again`: a tensor's scale is known from forward."""
         before = not again if self.recipe == "tensorwise" else columns and self.recipe == "rowwise"
         largest = (Memory(2.0 * count),) if before else ()
-        return (*largest, Memory(count * (3 + _SCALES.get(self.recipe, 0.0))))
+        return (*largest, Memory(count * (2 + self._element)))

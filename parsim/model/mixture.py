@@ -152,7 +152,7 @@ class GroupedLinear(Layer):
         m = -(-copies // local)
         n = expert_shard(self.out_features, at) if self.split == "column" else self.out_features
         k = expert_shard(self.in_features, at) if self.split == "row" else self.in_features
-        operand = 1 if at.dtype == "fp8" else at.element
+        operand = at.operand
         casts = product_casts(at, (copies * k, copies * k), (copies * n, copies * n), local * n * k, trains=self.trainable)
         weight: tuple[Kernel, ...] = ()
         saves: tuple[Save, ...] = ()

@@ -19,7 +19,7 @@ from math import prod
 from typing import Literal, NamedTuple, Protocol
 
 from parsim.kernel import Kernel
-from parsim.model.low_precision import Quantisation
+from parsim.model.low_precision import NARROW, Quantisation
 
 Split = Literal["replicated", "column", "row", "vocab", "heads"]
 """What tensor parallelism does to an operator: column and vocab (head) shard outputs, row shards inputs,
@@ -44,11 +44,11 @@ class Workload:
     element: int = 2
     """bytes per activation element (e)"""
     dtype: str = "bf16"
-    """matmul type: fp32 | tf32 | fp16 | bf16 | fp8"""
+    """matmul type: fp32 | tf32 | fp16 | bf16 | fp8 | fp4"""
     kept: tuple[str, ...] = ()
-    """parts whose products stay bf16 where `dtype` is fp8: embedding and head (blocks), router, attention (scores and values)"""
+    """parts whose products stay bf16 where `dtype` is narrower: embedding and head (blocks), router, attention (scores and values)"""
     quantisation: Quantisation | None = None
-    """how fp8 products get their operands; None: they are there"""
+    """how narrow products get their operands; None: they are there"""
     weight_element: int = 2
     """bytes per weight element as the matmuls read it"""
     attention: str = "flash2"
@@ -104,17 +104,27 @@ class Workload:
         return self.expert > 1 or self.expert_width != self.tensor
 
     @property
+    def narrow(self) -> bool:
+        """Products are narrower than 16 bits."""
+        return self.dtype in NARROW
+
+    @property
+    def operand(self) -> float:
+        """Bytes of an element that the matrix products of layers read."""
+        return NARROW.get(self.dtype, self.element)
+
+    @property
     def casts(self) -> Quantisation | None:
-        """How this block's products get fp8 operands; None where they need none."""
-        return self.quantisation if self.dtype == "fp8" else None
+        """How this block's products get narrow operands; None where they need none."""
+        return self.quantisation if self.narrow else None
 
     def inside(self, kind: str) -> Workload:
-        """The workload of a block of this kind: one that keeps bf16 products under fp8 is a bf16 block."""
-        return replace(self, dtype="bf16") if self.dtype == "fp8" and kind in self.kept else self
+        """The workload of a block of this kind: one that keeps bf16 products under a recipe is a bf16 block."""
+        return replace(self, dtype="bf16") if self.narrow and kind in self.kept else self
 
     def product_type(self, part: str) -> str:
         """Type of the matrix products of a part that has a choice under fp8: router or attention."""
-        return "bf16" if self.dtype == "fp8" and part in self.kept else self.dtype
+        return "bf16" if self.narrow and part in self.kept else self.dtype
 
     @property
     def norm_reads_twice(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from parsim.model.finetune import Finetune
-from parsim.model.low_precision import Quantisation
+from parsim.model.low_precision import NARROW, Quantisation
 from parsim.parallel.groups import AXES, CONTEXT, DATA, PIPELINE, TENSOR
 from parsim.parallel.hooks import Sharding
 from parsim.parallel.schedules.slot import Schedule
@@ -34,13 +34,18 @@ class Precision:
     """bytes of one optimizer-state element (fp32 4; pure-bf16 2)"""
     activations: int = 2
     matmul: str = "bf16"
-    """dtype of the matmuls: fp32 | tf32 | fp16 | bf16 | fp8"""
+    """dtype of the matmuls: fp32 | tf32 | fp16 | bf16 | fp8 | fp4"""
     reduce: int = 2
     """bytes per element of the gradient reduction on the wire"""
     keep: tuple[str, ...] = ()
-    """parts whose products stay bf16 under fp8: see `KEPT`"""
+    """parts whose products stay bf16 where `matmul` is narrower: see `KEPT`"""
     quantisation: Quantisation | None = None
-    """how fp8 products get their operands; None: they are there"""
+    """how narrow products get their operands; None: they are there"""
+
+    @property
+    def narrow(self) -> bool:
+        """Products are narrower than 16 bits."""
+        return self.matmul in NARROW
 
     @property
     def weight_copies(self) -> float:
@@ -55,7 +60,7 @@ class Precision:
         """
         if self.parameters != 4 or not self.cached_casts:
             return self.parameters
-        return self.activations if self.matmul == "fp8" else self.cached_casts
+        return self.activations if self.narrow else self.cached_casts
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,8 +87,8 @@ class TensorParallelHooks(SilentHooks):
     def _agree(self, operator: Operator, at: Emitter) -> None:
         """The ranks that quantise a tensor with one scale agree on it (Transformer Engine: set_quantizer_amax_reduction_group)."""
         casts = self.workload.casts
-        if casts is not None and casts.reduces_scales and isinstance(operator, Linear) and operator.split in ("column", "row"):
-            at.collective("all_reduce", TENSOR, 4, f"{operator.name} scale", blocking=True)
+        if casts is not None and casts.agreed and isinstance(operator, Linear) and operator.split in ("column", "row"):
+            at.collective("all_reduce", TENSOR, casts.agreed, f"{operator.name} scale", blocking=True)
 
     def runs(self, operator: Operator) -> bool:
         """Whether a product of the operator runs in pieces, with those of its collective beside them."""
@@ -208,7 +208,7 @@ def tensor_findings(model: Model, training: Training, parallelism: Parallelism) 
             nearest = sorted(legal, key=lambda d: abs(d - size))[:2]
             text = f"{count} {name} / tensor size {size} = {count / size:g} is not whole"
             findings.append(Finding(text, path, size, f"use {' or '.join(map(str, sorted(nearest)))}"))
-    findings += _overlap_findings(parallelism.tensor)
+    findings += _overlap_findings(parallelism.tensor, training.precision.matmul)
     if parallelism.tensor.sequence_parallel and parallelism.context.size == 1 and training.sequence_length % size:
         tokens = training.sequence_length
         text = f"sequence parallelism shards {tokens} tokens over {size} ranks = {tokens / size:g} is not whole"
@@ -216,10 +216,13 @@ def tensor_findings(model: Model, training: Training, parallelism: Parallelism) 
     return findings
 
 
-def _overlap_findings(tensor: TensorParallel) -> list[Finding]:
+def _overlap_findings(tensor: TensorParallel, matmul: str) -> list[Finding]:
     """Why collectives cannot run beside products in this way."""
     findings = []
     path = "parallel.tensor.overlap"
+    if tensor.overlap == "full" and matmul == "fp4":  # pytorch/module/base.py, fill_userbuffers_buffer_for_all_gather
+        text = "user buffers take operands in fp8 and wider: Transformer Engine has none for NVFP4"
+        findings.append(Finding(text, path, tensor.overlap, "use overlap: backward"))
     if tensor.overlap in ("full", "async") and not tensor.sequence_parallel:
         what = (
             "user buffers gather and scatter tokens"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
 from parsim.limits import MOST_USED_GPUS
 from parsim.model.finetune import Finetune, finetuned
+from parsim.model.low_precision import PRODUCTS
 from parsim.parallel.settings import Offload, Runtime, Training
 from parsim.scenario.batch import counting_findings, resolve_batch, steps_to_train
 from parsim.scenario.built import Built
@@ -330,7 +331,7 @@ class Builder:
             record = profile.assumption("precision", default, "precision.preset")
             self.assumptions.append(replace(record, source=f"{reason}; {record.source}" if reason else record.source))
         precision = resolve(wanted, default, profile.kept)
-        if precision.matmul == "fp8" and wanted.keep is None:
+        if precision.narrow and wanted.keep is None:
             self.assumptions.append(profile.assumption("fp8_keep", ", ".join(precision.keep), "fp8.keep"))
         problems = precision_findings(precision, devices) or muon_findings(self.settings.training.optimizer, devices)
         strategy = self.settings.parallel.data.strategy
@@ -443,7 +444,8 @@ class Builder:
     def _overlapping(self, split: Parallelism, profile: Profile) -> Parallelism:
         """The strategy with what runs beside tensor parallelism's collectives and beside gathers of stepped parameters."""
         parallel, blocking = self.settings.parallel, self.settings.software.host.blocking
-        found, record = tensor_overlap(parallel.tensor, blocking=blocking, profile=profile)
+        matmul = PRODUCTS.get(self.settings.training.precision.recipe, "")
+        found, record = tensor_overlap(parallel.tensor, matmul, blocking=blocking, profile=profile)
         gathers, other = parameter_gather(parallel.data, split, blocking=blocking, profile=profile)
         self.assumptions += [one for one in (record, other) if one is not None]
         return replace(split, tensor=replace(split.tensor, overlap=found), data=replace(split.data, overlap_gather=gathers))

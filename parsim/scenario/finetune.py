@@ -77,7 +77,7 @@ def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: st
         raise PlanError(findings)
     base = section.base
     if base == "auto":
-        half = precision.parameters == 4 and precision.matmul in ("fp16", "bf16", "fp8")
+        half = precision.parameters == 4 and (precision.matmul in ("fp16", "bf16") or precision.narrow)
         base = "nf4-dq" if section.method == "qlora" else "bf16" if half and section.method == "lora" else ""
     elif base == "bf16" and precision.parameters == 2:
         base = ""  # what the precision says anyway

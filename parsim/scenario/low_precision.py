@@ -1,4 +1,4 @@
-"""The fp8 recipe of a job: what is wanted, what its stack has, what its devices multiply."""
+"""The recipe of a job's narrow products: what is wanted, what its stack has, what its devices multiply."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from parsim.errors import Finding
 from parsim.hardware.device import Device
 from parsim.model.low_precision import RECIPES, TRANSFORMER_ENGINE, Quantisation
-from parsim.parallel.settings import Precision
+from parsim.parallel.settings import KEPT, Precision
 from parsim.scenario.precision import Wanted
 from parsim.scenario.software import Assumption, Profile
 
@@ -22,7 +22,10 @@ RESHARDED = ("fsdp", "hsdp", "zero3")
 def quantised(
     precision: Precision, wanted: Wanted, profile: Profile, devices: Sequence[Device], strategy: str, assumptions: list[Assumption]
 ) -> tuple[Precision, list[Finding]]:
-    """`precision` with the recipe of its fp8 products, and why a device or a stack cannot do so; what the profile decides is recorded."""
+    """`precision` with the recipe of its products, in the type that it has, and why a device or a stack cannot do so.
+
+    What the profile decides is recorded.
+    """
     if precision.matmul != "fp8":
         text = f"{precision.name} has no fp8 products"
         stated = wanted.recipe != "auto"
@@ -37,7 +40,21 @@ def quantised(
     tn_only = engine and any(map(_tn_only, devices))
     made = Quantisation(recipe, library, tn_only, caches_weights=engine and strategy not in RESHARDED)
     findings = [Finding(reason, _PATH, recipe, hint) for device in devices for reason, hint in _refusals(recipe, device)][:1]
-    return replace(precision, quantisation=made), findings
+    findings += _kept_findings(made, precision)
+    return replace(precision, quantisation=made, matmul=made.products), findings
+
+
+def _kept_findings(quantisation: Quantisation, precision: Precision) -> list[Finding]:
+    """A finding for parts that the recipe does not multiply in its type.
+
+    Transformer Engine quantises no attention with NVFP4 (``common/recipe/__init__.py``: NVFP4BlockScaling, fp8_dpa), and Megatron-LM
+    the output layer with MXFP8 only (megatron/core/transformer/transformer_config.py, fp8_output_proj).
+    """
+    narrow = [part for part in KEPT if part not in precision.keep]
+    if quantisation.products == "fp8" or not narrow:
+        return []
+    text = f"no library multiplies {' and '.join(narrow)} in {quantisation.products}"
+    return [Finding(text, "training.precision.keep", list(precision.keep), "leave keep out, or use recipe: mxfp8")]
 
 
 def _tn_only(device: Device) -> bool:
@@ -55,6 +72,14 @@ def _refusals(recipe: str, device: Device) -> list[tuple[str, str]]:
     if recipe == "mxfp8" and not (capability >= BLACKWELL or (not capability and "fp4" in device.peak)):
         return [
             (f"{device.name} has no mxfp8 products (a scale for every 32 elements), which came with Blackwell", "use delayed or current")
+        ]
+    if recipe == "nvfp4" and not (capability >= BLACKWELL and "fp4" in device.peak):
+        fp8 = "mxfp8" if "fp4" in device.peak else "delayed or current"
+        return [
+            (
+                f"{device.name} has no nvfp4 products (fp4 with a scale for every 16 elements), which came with NVIDIA's Blackwell",
+                f"use {fp8}",
+            )
         ]
     if recipe in ("blockwise", "rowwise") and 0 < capability < HOPPER:
         return [(f"{recipe} products need Hopper or later, not {device.name}", "use delayed, current or tensorwise")]

@@ -2,8 +2,8 @@
 
 Bytes of weight + gradient + master follow the accounting of ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1) for
 fp16 and bf16, PyTorch autocast (fp32 weights and gradients, cached half-precision casts of linear weights) for amp-*, and
-Megatron-LM's fp32 gradient accumulation for *-fp32grad; fp8 is bf16 weights with copies as its recipe has them
-(`parsim.model.low_precision`).
+Megatron-LM's fp32 gradient accumulation for *-fp32grad; fp8 is bf16 weights with copies as its recipe has them, which may also
+multiply in four bits (`parsim.model.low_precision`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WIDTHS = {
 """bytes that a value of each kind may have; 0 is none"""
 MATMULS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 _KEYS = ("preset", *WIDTHS, "matmul", "keep", "recipe")
-SHORT = {"mxfp8": {"preset": "fp8", "recipe": "mxfp8"}}
+SHORT = {name: {"preset": "fp8", "recipe": name} for name in ("mxfp8", "nvfp4")}
 """words for a preset with a recipe"""
 
 
@@ -74,7 +74,8 @@ _LATER = {
 }
 """keys that no version knows so far"""
 _RECIPE_HINTS = {
-    "nvfp4": "not supported yet: products in four bits",
+    "fp4": "write nvfp4",
+    "mxfp4": "not supported yet: no library trains in it; write nvfp4 or mxfp8",
     "deepseek-v3": "not supported yet; blockwise comes nearest",
     "dynamic": "write current (Transformer Engine) or tensorwise (torchao)",
     "float8": "write tensorwise",
@@ -202,7 +203,7 @@ def _size(key: str, value: Any) -> Any:
     if key == "recipe":
         if value != "auto" and value not in RECIPES:
             hint = _RECIPE_HINTS.get(str(value), "") or did_you_mean(str(value), tuple(RECIPES)) or f"write one of {', '.join(RECIPES)}"
-            raise ValueError(f"recipe: {shown(value)} is no fp8 recipe; {hint}")
+            raise ValueError(f"recipe: {shown(value)} is no recipe of narrow products; {hint}")
         return value
     if key == "matmul":
         if value not in MATMULS:

@@ -110,7 +110,7 @@ def keep_findings(stated: Sequence[str] | None, precision: Precision, model: Mod
     if stated is None:
         return []
     path, shown = "training.precision.keep", list(stated)
-    if precision.matmul != "fp8":
+    if not precision.narrow:
         text = f"{precision.name} has no fp8 products, so nothing is kept from them"
         return [Finding(text, path, shown, "leave keep out, or use preset: fp8")]
     operators = [operator for block in model.blocks for operator in block.operators]

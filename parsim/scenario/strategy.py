@@ -81,16 +81,19 @@ def accumulation(
     return when, profile.assumption("gradient_reduction", when, f"accumulate.{key}")
 
 
-def tensor_overlap(section: TensorSection, *, blocking: bool, profile: Profile) -> tuple[Overlap, Assumption | None]:
+def tensor_overlap(section: TensorSection, matmul: str, *, blocking: bool, profile: Profile) -> tuple[Overlap, Assumption | None]:
     """What runs beside tensor parallelism's collectives where the scenario leaves it to the stack; and the record of it.
 
-    User buffers need sequence parallelism, without which Megatron-Bridge switches them off (``training/comm_overlap.py``).
+    User buffers need sequence parallelism, without which Megatron-Bridge switches them off (``training/comm_overlap.py``), and products
+    (`matmul`) of at least eight bits.
     """
     if section.overlap != "auto":
         return cast(Overlap, section.overlap), None
     mode = profile.tensor_overlap
     if mode in ("full", "async") and not section.sequence_parallel:
         mode = "backward" if mode == "full" else "none"
+    if mode == "full" and matmul == "fp4":
+        mode = "backward"
     if blocking:
         mode = "none"
     record = profile.assumption("tensor_overlap", mode, "tensor.overlap") if section.size > 1 else None

@@ -311,6 +311,11 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
         ("--bf16 --fp8-format e4m3", {"training.precision": "fp8"}),
         ("--bf16 --fp8-format e4m3 --fp8-recipe tensorwise", {"training.precision": {"preset": "fp8", "recipe": "current"}}),
         ("--bf16 --fp8-format e4m3 --fp8-recipe custom", {"training.precision": "fp8"}),
+        ("--bf16 --fp4-format e2m1", {"training.precision": {"preset": "fp8", "recipe": "nvfp4"}}),
+        (
+            "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4 --grad-reduce-in-bf16",
+            {"training.precision": {"preset": "fp8", "gradients": "bf16", "recipe": "nvfp4"}},
+        ),
         (
             "--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --main-params-dtype fp16",
             {"training.precision": {"preset": "bf16-fp32grad", "master": "fp16", "optimizer": "bf16"}},

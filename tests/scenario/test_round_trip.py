@@ -114,6 +114,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "training.precision.bf16": ("training.precision=bf16-fp32grad",),
         "training.precision.fp16": ("training.precision=fp16",),
         "training.precision.fp8": ("training.precision=fp8",),
+        "training.precision.fp4": ("training.precision=nvfp4", "cluster.topology=hgx-b200"),
         "training.precision.recipe": ("training.precision={preset: fp8, recipe: blockwise}",),
         "training.precision.gradients.bf16": ("training.precision=bf16",),
         "training.precision.gradients.fp32": ("training.precision=fp16-fp32grad",),

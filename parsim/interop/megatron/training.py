@@ -20,6 +20,7 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
     "fp16": ("fp16",),
     "fp16-fp32grad": ("fp16", "gradients.fp32"),
     "fp8": ("bf16", "fp8"),
+    "nvfp4": ("bf16", "fp4"),
 }
 """preset -> rows below training.precision; --bf16 alone accumulates gradients in fp32"""
 FP8_PARTS = ("head", "attention")
@@ -67,17 +68,18 @@ def _read_batch(draft: ImportDraft, source: Source, length: int | None) -> None:
 
 def _read_precision(draft: ImportDraft, source: Source) -> None:
     """--bf16 accumulates gradients in fp32 unless they are reduced in bf16; --fp16 does so on demand."""
-    bf16, fp16, fp8 = (source.of(f"training.precision.{name}") for name in ("bf16", "fp16", "fp8"))
+    bf16, fp16, fp8, fp4 = (source.of(f"training.precision.{name}") for name in ("bf16", "fp16", "fp8", "fp4"))
     low, high, main = (*(source.of(f"training.precision.gradients.{name}") for name in ("bf16", "fp32")), source.get("main_grads_dtype"))
     halving = [low] if draft.flag(low) else []
     halving += [main] if main is not None and main.text in ("bf16", "fp16") else []
     changes: dict[str, Any] = {}
     used: list[Key | None] = []
-    if fp8 is not None and fp8.value is not False:
-        preset, used = "fp8", [fp8, bf16, *halving]
+    narrow = fp4 if fp4 is not None and fp4.value is not False else fp8
+    if narrow is not None and narrow.value is not False:
+        preset, used = "fp8", [narrow, bf16, *halving]
         changes |= {"gradients": "bf16"} if halving else {}
         _read_kept(draft, source, changes, used)
-        _read_recipe(draft, source, changes, used)
+        _read_recipe(draft, source, changes, used, fp4=narrow is fp4)
     elif draft.flag(bf16):
         preset, used = "bf16" if halving else "bf16-fp32grad", [bf16, *halving]
     elif draft.flag(fp16):
@@ -97,9 +99,15 @@ def _read_precision(draft: ImportDraft, source: Source) -> None:
             draft.harmless(key, "it counts with --fp8-format only" if preset != "fp8" else "switched off")
 
 
-def _read_recipe(draft: ImportDraft, source: Source, changes: dict[str, Any], used: list[Key | None]) -> None:
-    """How operands are quantised, where that is said."""
-    key = source.of("training.precision.recipe")
+def _read_recipe(draft: ImportDraft, source: Source, changes: dict[str, Any], used: list[Key | None], *, fp4: bool) -> None:
+    """How operands are quantised, where that is said; Megatron-LM refuses --fp4-format beside --fp8-format."""
+    key, four = source.of("training.precision.recipe"), source.get("fp4_recipe")
+    if fp4:
+        changes["recipe"] = "nvfp4"
+        draft.only_if(four, ("nvfp4",), "parsim has NVFP4 alone", "that is so anyway")
+        draft.harmless(key, "--fp4-format counts")
+        return
+    draft.harmless(four, "it counts with --fp4-format only")
     if key is None:
         return
     recipe = source.table.rows["training.precision.recipe"].ours(key.text)
@@ -263,8 +271,10 @@ def training_arguments(draft: ExportDraft) -> list[str]:
 
 def _precision(draft: ExportDraft) -> list[str]:
     path, wanted = "training.precision", draft.job.built.training.precision
-    in_fp8 = [part for part in FP8_PARTS if wanted.matmul == "fp8" and part not in wanted.keep]
+    in_fp8 = [part for part in FP8_PARTS if wanted.narrow and part not in wanted.keep]
     name = preset_name(replace(wanted, keep=tuple(part for part in KEPT if part in wanted.keep or part in in_fp8)))
+    if name == "fp8" and wanted.quantisation is not None and wanted.quantisation.recipe == "nvfp4":
+        name = "nvfp4"
     if name in PRECISIONS:
         rows = [*PRECISIONS[name], *(f"keep.{part}" for part in in_fp8)]
         said = [*(draft.written(f"{path}.{row}") for row in rows), *_recipe(draft)]
@@ -284,7 +294,7 @@ def _recipe(draft: ExportDraft) -> list[str]:
     """``--fp8-recipe``."""
     quantisation = draft.job.built.training.precision.quantisation
     path = "training.precision.recipe"
-    if quantisation is None:
+    if quantisation is None or quantisation.recipe == "nvfp4":  # which --fp4-format says
         return []
     if quantisation.recipe not in draft.table.rows[path].words:
         text = f"{quantisation.recipe} products are torchao's, not Transformer Engine's"
