@@ -173,6 +173,8 @@ def precision(draft: ExportDraft) -> dict[str, Any]:
     if quantisation.recipe not in FP8:
         draft.refuses(path, f"accelerate has no {quantisation.recipe} products in fp8", f"use recipe: {' or '.join(FP8)}, or --to megatron")
         return said
+    if any(draft.job.built.training.precision.keep_layers):
+        draft.refuses(path, "accelerate keeps no first and last layers in bf16", "leave keep_layers out, or use --to megatron")
     return said | {"fp8_config": dict(FP8[quantisation.recipe])}
 
 

@@ -41,7 +41,7 @@ class GradientFlow:
     """One block under one workload, up to the gradients of its tensors."""
 
     def __init__(self, block: Block, at: Workload, input_gradient: bool) -> None:
-        self.block, self.at = block, at.inside(block.kind)
+        self.block, self.at = block, at.inside(block)
         self.operators = block.operators
         self.works: tuple[Work, ...] = tuple(operator.work(self.at) for operator in block.operators)
         self.tensors: dict[str, TapeTensor] = {}

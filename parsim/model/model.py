@@ -118,9 +118,9 @@ class Workload:
         """How this block's products get narrow operands; None where they need none."""
         return self.quantisation if self.narrow else None
 
-    def inside(self, kind: str) -> Workload:
-        """The workload of a block of this kind: one that keeps bf16 products under a recipe is a bf16 block."""
-        return replace(self, dtype="bf16") if self.narrow and kind in self.kept else self
+    def inside(self, block: Block) -> Workload:
+        """The workload of a block: one that keeps bf16 products under a recipe is a bf16 block."""
+        return replace(self, dtype="bf16") if self.narrow and (block.kept or block.kind in self.kept) else self
 
     def product_type(self, part: str) -> str:
         """Type of the matrix products of a part that has a choice under fp8: router or attention."""
@@ -279,6 +279,8 @@ class Block:
     operators: tuple[Operator, ...]
     registration: tuple[str, ...] = ()
     """operator names in parameter-registration order where it differs from execution order"""
+    kept: bool = False
+    """its products stay bf16 under a recipe of narrow ones (`parsim.model.kept_layers`)"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """All parameters and buffers, in registration order."""

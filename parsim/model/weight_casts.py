@@ -10,7 +10,7 @@ from parsim.model.model import Block, Operator, Workload
 
 def weight_casts(block: Block, at: Workload) -> tuple[Kernel, ...]:
     """The kernels that make them; none where the block has no fp8 products, or where every pass casts for itself."""
-    casts = at.inside(block.kind).casts
+    casts = at.inside(block).casts
     if casts is None or not casts.caches_weights:
         return ()
     return tuple(kernel for operator in block.operators for count in _matrices(operator, at) for kernel in casts.weight(count))

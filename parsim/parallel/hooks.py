@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from parsim.kernel import Kernel
-from parsim.model.model import Operator, Parameter
+from parsim.model.model import Block, Operator, Parameter
 from parsim.model.tape import Step
 
 START = -1
@@ -33,7 +33,7 @@ class Weight:
     operator: str = ""
     """operator of a layer that it belongs to; empty for embedding and head"""
     part: str = ""
-    """embedding | head | router: parts whose products may stay bf16 under fp8; empty elsewhere"""
+    """embedding | head | router: parts whose products may stay bf16 under fp8; layer: of one that is kept whole; empty elsewhere"""
     table: bool = False
     """its rows are looked up by token"""
 
@@ -218,6 +218,10 @@ class OperatorHooks(Protocol):
     pending: list[int]
     """handles of transfers that an operator has started and a later one of the same pass waits for"""
 
+    def inside(self, block: Block) -> None:
+        """The operators that follow are of this block; said only where blocks differ in the type of their products."""
+        ...
+
     def runs(self, operator: Operator) -> bool:
         """Whether `run` runs the kernels of this operator, because messages stand between them."""
         ...
@@ -248,6 +252,9 @@ class SilentHooks(OperatorHooks):
     """Says nothing between operators: an axis derives its hooks from this and overrides where it has something to say."""
 
     pending: list[int] = field(default_factory=list, kw_only=True)
+
+    def inside(self, block: Block) -> None:
+        """All the same."""
 
     def runs(self, operator: Operator) -> bool:
         """The operator's kernels run undisturbed."""

@@ -25,7 +25,7 @@ from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
 from parsim.parallel.schedules import Schedule, SlotKind, homes, schedule
 from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS
-from parsim.parallel.settings import Parallelism, Runtime, Training
+from parsim.parallel.settings import KEPT_LAYER, Parallelism, Runtime, Training
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.tensor import TensorParallelHooks
 from parsim.routing import Routing
@@ -207,7 +207,7 @@ class Plan:
         for parameter in block.parameters():
             operator = owners[parameter.name]
             table = isinstance(operator, Embedding)
-            part = "head" if table else "" if layer else block.kind
+            part = "head" if table else KEPT_LAYER if block.kept else "" if layer else block.kind
             if layer and isinstance(operator, Router):
                 part = "router"
             rows.append((parameter, self.local_count(parameter), table, operator.name if layer else "", part))

@@ -32,7 +32,7 @@ from parsim.parallel.optimizer import (
     update,
     weight_bytes,
 )
-from parsim.parallel.settings import DataParallel, Optimizer, Runtime, Training
+from parsim.parallel.settings import KEPT_LAYER, DataParallel, Optimizer, Runtime, Training
 
 LANE = DATA
 """queue of the collectives that gradients and weights travel in"""
@@ -114,7 +114,7 @@ class Replicated(Sharding):
             return []
         half = self.training.finetune is not None and self.training.finetune.base  # frozen weights are stored as they are read
         cast = self._trainable if half else tuple(w for w in self.weights if not w.parameter.buffer)
-        kept = self.training.precision.keep
+        kept = (*self.training.precision.keep, KEPT_LAYER)
         matrices = [w for w in cast if len(w.parameter.shape) >= 2 and w.product and w.part not in kept]
         return [at.tensor(f"{w.name}.cast", round(element * w.count), "parameters") for w in matrices]
 

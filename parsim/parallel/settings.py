@@ -16,6 +16,8 @@ from parsim.parallel.schedules.slot import Schedule
 
 KEPT = ("embedding", "head", "router", "norm", "attention")
 """parts of a model that no known stack runs in fp8 unless told to; attention is scores and values, not the projections"""
+KEPT_LAYER = "layer"
+"""`Weight.part` of a layer that stays bf16 altogether"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Precision:
     """bytes per element of the gradient reduction on the wire"""
     keep: tuple[str, ...] = ()
     """parts whose products stay bf16 where `matmul` is narrower: see `KEPT`"""
+    keep_layers: tuple[int, int] = (0, 0)
+    """first and last layers that stay bf16 altogether"""
     quantisation: Quantisation | None = None
     """how narrow products get their operands; None: they are there"""
 

@@ -72,7 +72,7 @@ def block_seconds(model: Model, workload: Workload, clock: Callable[[Kernel], fl
     """Forward plus backward time of every block [s], communication left out."""
     seconds: dict[Block, float] = {}
     for block in dict.fromkeys(model.blocks):
-        works = [operator.work(workload.inside(block.kind)) for operator in block.operators]
+        works = [operator.work(workload.inside(block)) for operator in block.operators]
         seconds[block] = math.fsum(clock(k) for w in works for k in (*w.forward, *w.backward_input, *w.backward_weight))
     return [seconds[block] for block in model.blocks]
 

@@ -28,7 +28,7 @@ from parsim.errors import Finding
 from parsim.model.linear import Embedding, Linear
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Model, Operator, Workload
+from parsim.model.model import Block, Model, Operator, Workload
 from parsim.model.tape import Step
 from parsim.parallel.groups import TENSOR, Groups
 from parsim.parallel.hooks import Emitter, SilentHooks, Weight
@@ -51,9 +51,16 @@ class TensorParallelHooks(SilentHooks):
     """input and weight gradients run in different passes (I and W slots)"""
 
     def __post_init__(self) -> None:
+        self._whole = self.workload
         self.products = OverlappedProducts(self.workload, self.settings)
         self.hidden = self.settings.overlap in ("backward", "full")
         """collectives of a column's input gradient run beside products"""
+
+    def inside(self, block: Block) -> None:
+        """What is gathered of a layer that stays bf16 is not quantised."""
+        if (workload := self._whole.inside(block)) != self.workload:
+            self.workload = workload
+            self.products = OverlappedProducts(workload, self.settings)
 
     def _size(self, operator: Operator, side: str) -> int:
         return self.workload.tokens * _features(operator, side) * self.workload.element

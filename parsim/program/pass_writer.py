@@ -50,6 +50,7 @@ class StagePassWriter:
         self.sharding: Sharding = home.sharding[stage]
         self.units = home.units[stage]
         self.hooks = self.plan.operator_hooks(partial=partial, split=split)
+        self._mixed = any(self.plan.training.precision.keep_layers)
         """of the axes that have something to say between operators, in the order in which they are asked"""
         self.groups = home.groups(stage)
         self._group_of = {block: group for group in self.groups for block in group.blocks}
@@ -113,7 +114,13 @@ class StagePassWriter:
             own = self.home.declared[block, self.partial, block in self._again]
             pending = [hooks.pending for hooks in self.hooks]
             self._deferred = DeferredOperators(self.at, self.home.block_templates, (self.tape(block), self._split), own, pending)
-        self._deferred.add(what, write)
+        self._deferred.add(what, partial(self._write_inside, block, write) if self._mixed else write)
+
+    def _write_inside(self, block: int, write: Callable[[], None]) -> None:
+        """Write operators of a block whose products may be of another type than those of the block before."""
+        for hooks in self.hooks:
+            hooks.inside(self.plan.model.blocks[block])
+        write()
 
     def _names(self, block: int, tensors: Sequence[str]) -> list[str]:
         return [self._name(block, tensor) for tensor in tensors]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioError, TopologyError
 from parsim.limits import MOST_USED_GPUS
 from parsim.model.finetune import Finetune, finetuned
+from parsim.model.kept_layers import with_kept_layers
 from parsim.model.low_precision import PRODUCTS
 from parsim.parallel.settings import Offload, Runtime, Training
 from parsim.scenario.batch import counting_findings, resolve_batch, steps_to_train
@@ -17,7 +18,7 @@ from parsim.scenario.built import Built
 from parsim.scenario.cluster import background_traffic, collective_settings, machine_findings
 from parsim.scenario.effects import effects_of
 from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
-from parsim.scenario.low_precision import quantised
+from parsim.scenario.low_precision import kept_layer_findings, quantised
 from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.pricing import Pricing, pricing
 from parsim.scenario.recipe import (
@@ -118,6 +119,7 @@ class Builder:
         placed = split
         recipe = self._try(lambda: self._finetune(precision))
         model = (self._try(lambda: self._finetuned(padded, recipe)) if recipe is not None else None) or padded
+        model = self._kept_layers(model, precision)
         training = self._try(lambda: self._training(model, profile, precision, devices, placed.data.size))
         if training is not None:
             micro_batches = training[0].micro_batches
@@ -339,6 +341,14 @@ class Builder:
         if problems := problems or refused:
             self._fail(PlanError, problems)
         return precision
+
+    def _kept_layers(self, model: Model, precision: Precision) -> Model:
+        """The model with those layers in bf16 that stay so."""
+        if findings := kept_layer_findings(precision, model):
+            self._fail(PlanError, findings)
+        elif any(precision.keep_layers):
+            return with_kept_layers(model, *precision.keep_layers)
+        return model
 
     def _training(
         self, model: Model, profile: Profile, precision: Precision, devices: list[Device], data_size: int

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from parsim.errors import Finding
 from parsim.hardware.device import Device
+from parsim.model.kept_layers import layer_numbers
 from parsim.model.low_precision import RECIPES, TRANSFORMER_ENGINE, Quantisation
+from parsim.model.model import Model
 from parsim.parallel.settings import KEPT, Precision
 from parsim.scenario.precision import Wanted
 from parsim.scenario.software import Assumption, Profile
@@ -55,6 +57,23 @@ def _kept_findings(quantisation: Quantisation, precision: Precision) -> list[Fin
         return []
     text = f"no library multiplies {' and '.join(narrow)} in {quantisation.products}"
     return [Finding(text, "training.precision.keep", list(precision.keep), "leave keep out, or use recipe: mxfp8")]
+
+
+def kept_layer_findings(precision: Precision, model: Model) -> list[Finding]:
+    """Why first and last layers cannot stay bf16."""
+    path, (first, last), layers = "training.precision.keep_layers", precision.keep_layers, len(layer_numbers(model))
+    if not first and not last:
+        return []
+    if precision.quantisation is None:
+        return [Finding(f"{precision.name} has no fp8 products, so no layers are kept from them", path, [first, last], "leave it out")]
+    findings = []
+    if first + last > layers:
+        text = f"{first} first and {last} last layers are {first + last}, but {model.name} has {layers}"
+        findings.append(Finding(text, path, [first, last], f"use at most {layers // 2}"))
+    if precision.quantisation.recipe == "delayed":  # Megatron-LM, megatron/core/transformer/transformer_config.py
+        text = "delayed scaling reduces the largest values of all layers together, so that single layers cannot leave fp8"
+        findings.append(Finding(text, path, [first, last], "use recipe: current, or leave keep_layers out"))
+    return findings
 
 
 def _tn_only(device: Device) -> bool:

@@ -27,7 +27,8 @@ WIDTHS = {
 }
 """bytes that a value of each kind may have; 0 is none"""
 MATMULS = ("fp32", "tf32", "fp16", "bf16", "fp8")
-_KEYS = ("preset", *WIDTHS, "matmul", "keep", "recipe")
+_KEYS = ("preset", *WIDTHS, "matmul", "keep", "keep_layers", "recipe")
+MOST_LAYERS = 10_000
 SHORT = {name: {"preset": "fp8", "recipe": name} for name in ("mxfp8", "nvfp4")}
 """words for a preset with a recipe"""
 
@@ -70,7 +71,6 @@ _HINTS = {
 
 _LATER = {
     "gather": "parameters gathered in fp8 (torchao's enable_fsdp_float8_all_gather); gathers are bf16. Leave gather out",
-    "keep_layers": "first and last layers that stay bf16 (--first-last-layers-bf16). Leave keep_layers out",
 }
 """keys that no version knows so far"""
 _RECIPE_HINTS = {
@@ -129,6 +129,8 @@ class PrecisionKind(Kind):
         properties |= {key: {"enum": [*_names(widths), *widths]} for key, widths in WIDTHS.items()}
         properties["matmul"] = {"enum": list(MATMULS)}
         properties["keep"] = {"type": "array", "items": {"enum": list(KEPT)}, "contains": {"const": "norm"}, "uniqueItems": True}
+        layers = {"type": "integer", "minimum": 0, "maximum": MOST_LAYERS}
+        properties["keep_layers"] = {"anyOf": [layers, {"type": "array", "items": layers, "minItems": 2, "maxItems": 2}]}
         properties["recipe"] = {"enum": ["auto", *RECIPES]}
         mapping = {"type": "object", "properties": properties, "additionalProperties": False}
         return {"anyOf": [{"enum": ["auto", *PRESETS, *SHORT]}, mapping]}
@@ -150,6 +152,14 @@ def kept_parts(value: Any) -> tuple[str, ...]:
     return tuple(part for part in KEPT if part in value)
 
 
+def kept_layers(value: Any) -> tuple[int, int]:
+    """How many first and last layers stay bf16, from one number for both or from two. Raises `ValueError` for anything else."""
+    pair = list(value) if isinstance(value, (list, tuple)) else [value, value]
+    if len(pair) != 2 or any(isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= MOST_LAYERS for one in pair):
+        raise ValueError(f"keep_layers: {shown(value)} is not a number of layers, or [first, last]; write for example 1")
+    return pair[0], pair[1]
+
+
 def resolve(wanted: Wanted, default: str, kept: tuple[str, ...] = KEPT) -> Precision:
     """The precision that `wanted` means where auto is the preset called `default`, and where fp8 keeps the parts `kept` in bf16.
 
@@ -160,8 +170,9 @@ def resolve(wanted: Wanted, default: str, kept: tuple[str, ...] = KEPT) -> Preci
     changes = dict(wanted.changes)
     stated = changes.pop("keep", kept)
     changes.pop("recipe", None)
+    layers = changes.pop("keep_layers", (0, 0))
     precision = _changed(base, changes) if changes else base
-    return replace(precision, keep=stated if precision.matmul == "fp8" else ())
+    return replace(precision, keep=stated if precision.matmul == "fp8" else (), keep_layers=layers)
 
 
 def _changed(base: Precision, changes: dict[str, Any]) -> Precision:
@@ -200,6 +211,8 @@ def _size(key: str, value: Any) -> Any:
     """Bytes for a dtype name or a number of bytes; the matmul type stays a name, parts that are kept stay a list."""
     if key == "keep":
         return kept_parts(value)
+    if key == "keep_layers":
+        return kept_layers(value)
     if key == "recipe":
         if value != "auto" and value not in RECIPES:
             hint = _RECIPE_HINTS.get(str(value), "") or did_you_mean(str(value), tuple(RECIPES)) or f"write one of {', '.join(RECIPES)}"

@@ -78,7 +78,7 @@ def roofline(built: Built) -> Roofline:
     points = []
     for group, count, block in blocks_by_group(built.model):
         for name, operators in operators_by_part(block).items():
-            works = [operator.work(at.inside(block.kind)) for operator in operators]
+            works = [operator.work(at.inside(block)) for operator in operators]
             kernels = [kernel for work in works for kernel in _kernels(work, passes)]
             flop = count * math.fsum(kernel.flop for kernel in kernels)
             moved = count * math.fsum(kernel.bytes for kernel in kernels if not isinstance(kernel, Fixed))

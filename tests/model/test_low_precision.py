@@ -261,7 +261,6 @@ def test_the_recipe_is_an_assumption_unless_it_is_written() -> None:
         ((RECIPE("mxfp4"),), "not supported yet: no library trains in it"),
         ((RECIPE("delay"),), "no recipe of narrow products"),
         (("training.precision={preset: fp8, gather: fp8}",), "not supported yet: parameters gathered in fp8"),
-        (("training.precision={preset: fp8, keep_layers: 1}",), "not supported yet: first and last layers"),
     ],
 )
 def test_recipes_that_cannot_be(changes: tuple[str, ...], text: str) -> None:

@@ -373,6 +373,8 @@ class Draw:
             value = [value]
         if path == "training.precision.recipe":  # of a job in fp8
             self.tree["training"]["precision"] = {"preset": "fp8"}
+        if path == "training.precision.keep_layers":
+            self.tree["training"]["precision"] = {"preset": "fp8", "recipe": "current"}
         if path == "parallel.tensor.overlap" and value in ("full", "async"):
             self.tree["parallel"].setdefault("tensor", {"size": 2})["sequence_parallel"] = True
         if path == "training.precision.keep":  # of a job in fp8, whose norms are kept in any case

@@ -311,6 +311,11 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
         ("--bf16 --fp8-format e4m3", {"training.precision": "fp8"}),
         ("--bf16 --fp8-format e4m3 --fp8-recipe tensorwise", {"training.precision": {"preset": "fp8", "recipe": "current"}}),
         ("--bf16 --fp8-format e4m3 --fp8-recipe custom", {"training.precision": "fp8"}),
+        (
+            "--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 3",
+            {"training.precision": {"preset": "fp8", "recipe": "current", "keep_layers": [1, 3]}},
+        ),
+        ("--bf16 --first-last-layers-bf16", {"training.precision": "bf16-fp32grad"}),
         ("--bf16 --fp4-format e2m1", {"training.precision": {"preset": "fp8", "recipe": "nvfp4"}}),
         (
             "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4 --grad-reduce-in-bf16",

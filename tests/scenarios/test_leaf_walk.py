@@ -120,6 +120,9 @@ LEAVES: dict[str, Leaf] = {
         ["embedding", "router", "norm", "attention"], ["embedding", "head", "router", "norm"], ["head", "attention"],
         training__precision__preset="fp8", training__attention="cudnn", cluster__topology="hgx-h100",
     ),
+    "training.precision.keep_layers": leaf(
+        1, [0, 2], same={0: None}, training__precision={"preset": "fp8", "recipe": "current"}, cluster__topology="hgx-h100"
+    ),
     "training.precision.recipe": leaf(
         "delayed", "current", "blockwise", "mxfp8", "nvfp4", "rowwise", same={"auto": None, "tensorwise": None},
         training__precision__preset="fp8", cluster__topology="hgx-b200",

@@ -80,6 +80,7 @@ def _read_precision(draft: ImportDraft, source: Source) -> None:
         changes |= {"gradients": "bf16"} if halving else {}
         _read_kept(draft, source, changes, used)
         _read_recipe(draft, source, changes, used, fp4=narrow is fp4)
+        _read_kept_layers(draft, source, changes, used)
     elif draft.flag(bf16):
         preset, used = "bf16" if halving else "bf16-fp32grad", [bf16, *halving]
     elif draft.flag(fp16):
@@ -93,8 +94,8 @@ def _read_precision(draft: ImportDraft, source: Source) -> None:
     for key in (bf16, fp16, low, high, main):
         if key is not None and not draft.settled(key):
             draft.harmless(key, "switched off" if key in (bf16, fp16) else "the gradients have that type anyway")
-    for part in FP8_PARTS:
-        key = source.of(f"training.precision.keep.{part}")
+    for name in (*(f"keep.{part}" for part in FP8_PARTS), "keep_layers", "keep_layers.first", "keep_layers.last"):
+        key = source.of(f"training.precision.{name}")
         if key is not None and not draft.settled(key):
             draft.harmless(key, "it counts with --fp8-format only" if preset != "fp8" else "switched off")
 
@@ -116,6 +117,15 @@ def _read_recipe(draft: ImportDraft, source: Source, changes: dict[str, Any], us
         return
     changes["recipe"] = recipe
     used.append(key)
+
+
+def _read_kept_layers(draft: ImportDraft, source: Source, changes: dict[str, Any], used: list[Key | None]) -> None:
+    """First and last layers that stay bf16: one each, unless more is said."""
+    switch, *ends = (source.of(f"training.precision.keep_layers{end}") for end in ("", ".first", ".last"))
+    if draft.flag(switch):
+        first, last = (1 if (count := draft.whole(key, 0)) is None else count for key in ends)
+        changes["keep_layers"] = first if first == last else [first, last]
+        used += [switch, *ends]
 
 
 def _read_kept(draft: ImportDraft, source: Source, changes: dict[str, Any], used: list[Key | None]) -> None:
@@ -277,7 +287,7 @@ def _precision(draft: ExportDraft) -> list[str]:
         name = "nvfp4"
     if name in PRECISIONS:
         rows = [*PRECISIONS[name], *(f"keep.{part}" for part in in_fp8)]
-        said = [*(draft.written(f"{path}.{row}") for row in rows), *_recipe(draft)]
+        said = [*(draft.written(f"{path}.{row}") for row in rows), *_recipe(draft), *_kept_layers(draft)]
         draft.says(path, " ".join(said) or "the default, fp32")
         return said
     if name.startswith("amp"):
@@ -288,6 +298,20 @@ def _precision(draft: ExportDraft) -> list[str]:
         text, hint = f"no arguments store {draft.job.stored}", f"use one of {', '.join(PRECISIONS)}"
     draft.refuses(path, text, hint)
     return []
+
+
+def _kept_layers(draft: ExportDraft) -> list[str]:
+    """``--first-last-layers-bf16``; Megatron-LM takes no more of either than a stage has layers on average."""
+    path, job = "training.precision.keep_layers", draft.job.built
+    ends = job.training.precision.keep_layers
+    if not any(ends):
+        return []
+    stage = job.model.layers // job.parallelism.pipeline.size
+    if max(ends) > stage:
+        text = f"at most {job.model.layers} layers / {job.parallelism.pipeline.size} stages = {stage} first or last layers stay bf16 there"
+        draft.refuses("training.precision", text, f"use keep_layers: {stage}")
+    sides = zip(("first", "last"), ends, strict=True)
+    return [draft.written(path), *(draft.written(f"{path}.{side}", count) for side, count in sides)]
 
 
 def _recipe(draft: ExportDraft) -> list[str]:
