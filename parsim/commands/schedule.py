@@ -33,14 +33,15 @@ def schedule(
         list[str],
         typer.Argument(
             metavar="SCHEDULE...",
-            help="naive, gpipe, 1f1b, interleaved, pipedream, zb-h1, zb-h2, zb-v, v-half, v-min, interleaved-zb, your own table (mine.csv) "
-            "or function (mine.py:NAME).",
+            help="naive, gpipe, looped-bfs, 1f1b, interleaved, pipedream, zb-h1, zb-h2, zb-v, v-half, v-min, interleaved-zb, your own table "
+            "(mine.csv) or function (mine.py:NAME).",
         ),
     ],
     ranks: Annotated[int | None, typer.Option("-p", "--ranks", metavar="P", help="Pipeline ranks; tables say it themselves.")] = None,
     micro_batches: Annotated[int | None, typer.Option("-m", "--micro-batches", metavar="M", help="Micro-batches.")] = None,
     virtual: Annotated[
-        str, typer.Option("-v", "--virtual", metavar="V", help="Chunks per rank of interleaved and interleaved-zb; 2,4 shows both.")
+        str,
+        typer.Option("-v", "--virtual", metavar="V", help="Chunks per rank of interleaved, interleaved-zb and looped-bfs; 2,4 shows both."),
     ] = "1",
     times: Annotated[
         str | None,

@@ -106,9 +106,10 @@ class PipelineSection(Section):
     size: Annotated[int, Whole(1, LARGEST)] = 1
     """stages (p)"""
     schedule: Annotated[str, Text("1f1b")] = "1f1b"
-    """naive | gpipe | 1f1b | interleaved | pipedream | zb-h1 | zb-h2 | zb-v | v-half | v-min | interleaved-zb, or a schedule file's path"""
+    """naive | gpipe | looped-bfs | 1f1b | interleaved | pipedream | zb-h1 | zb-h2 | zb-v | v-half | v-min | interleaved-zb, or a schedule
+    file's path"""
     virtual_stages: Annotated[int, Whole(1, 1000)] = 1
-    """model chunks per rank (v), for interleaved, interleaved-zb and own schedules; zb-v, v-half and v-min always have 2"""
+    """model chunks per rank (v), for interleaved, interleaved-zb, looped-bfs and own schedules; zb-v, v-half and v-min always have 2"""
     split: Annotated[Any, ListOf(Whole(0, 100_000), ("even", "balanced"), filled=True)] = "even"
     """even | balanced | [layers per stage]"""
     overlap_sends: Annotated[bool, Flag()] = True

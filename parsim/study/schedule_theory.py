@@ -16,6 +16,7 @@ from parsim.study.schedule_inputs import LabSchedule, PassTimes
 
 _GPIPE = "Huang et al. 2019, arXiv 1811.06965"
 _MEGATRON = "Narayanan et al. 2021, arXiv 2104.04473"
+_LOOPED = "Lamy-Poirier 2022, arXiv 2211.05953"
 _PIPEDREAM = "Narayanan et al., PipeDream, SOSP 2019"
 _ZERO_BUBBLE = "Qi et al. 2023, arXiv 2401.10241"
 
@@ -52,7 +53,7 @@ def closed_form(entry: LabSchedule, times: PassTimes) -> ClosedForm | None:
     if not f + i + w:
         return None
     match entry.name:
-        case "naive" | "gpipe" | "1f1b" | "interleaved" | "pipedream":
+        case "naive" | "gpipe" | "1f1b" | "interleaved" | "looped-bfs" | "pipedream":
             return _whole(entry.name, (p, m, v), (f, i + w, c))
         case "zb-h1" | "zb-h2" | "zb-v" | "interleaved-zb" if not c and f >= w and i >= w:
             return _split(entry.name, (p, m, v), (f, i, w))
@@ -76,6 +77,12 @@ def _whole(name: str, sizes: tuple[int, int, int], times: tuple[float, float, fl
                 return None
             makespan, formula = theory.interleaved_makespan(p, m, v, f, b), "(m + (p - 1)/v)(F + B)"
             bubble, ratio, source = "(p - 1)/(v m + p - 1)", "(p - 1)/(v m)", f"{_MEGATRON}, section 2.2.2"
+        case "looped-bfs":
+            if latency:
+                return None
+            makespan, formula = theory.looped_bfs_makespan(p, m, v, f, b), "((v - 1) max(m, p) + m + p - 1)(F + B)/v"
+            bubble, ratio = "1 - m (F + B)/makespan", "makespan/(m (F + B)) - 1"
+            source = f"{_LOOPED}; for m < p derived in parsim"
         case _:
             makespan = theory.one_f_one_b_makespan(p, m, f, b, c)
             formula = "(m + p - 1)(F + B)" + " + 2 c (p - 1 + floor((m - 1)(p - 1)/p))" * latency

@@ -58,6 +58,19 @@ def interleaved_makespan(stages: int, micro_batches: int, virtual_stages: int, f
     return (micro_batches + (stages - 1) / virtual_stages) * (forward + backward)
 
 
+def looped_bfs_makespan(stages: int, micro_batches: int, virtual_stages: int, forward: float, backward: float) -> float:
+    """Looped breadth-first pipeline [s]: ((v - 1) max(m, p) + m + p - 1)(tF + tB)/v; tF and tB are of all v chunks of a rank.
+
+    For m >= p that of interleaved 1F1B (Lamy-Poirier, arXiv 2211.05953, section 3); with fewer micro-batches a loop waits for its
+    first to come round, derived here.
+
+    >>> looped_bfs_makespan(4, 8, 2, 1, 2), looped_bfs_makespan(4, 2, 2, 1, 2)
+    (28.5, 13.5)
+    """
+    loops = (virtual_stages - 1) * max(micro_batches, stages) + micro_batches + stages - 1
+    return loops * (forward + backward) / virtual_stages
+
+
 def zb_h1_makespan(stages: int, micro_batches: int, forward: float, input_gradient: float, weight_gradient: float) -> float:
     """Zero-bubble ZB-H1 [s]: m (tF + tI + tW) + (p - 1)(tF + tI - tW) (Qi et al., arXiv 2401.10241), for tI >= tW.
 
@@ -117,7 +130,7 @@ def bubble_fraction(schedule: str, stages: int, micro_batches: int, virtual_stag
 
 
 def bubble_over_ideal(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
-    """The papers' other ratio, bubble / ideal: (p - 1)/m for GPipe and 1F1B, (p - 1)/(v m) interleaved, p - 1 naive.
+    """The papers' other ratio, bubble / ideal: (p - 1)/m for GPipe and 1F1B, (p - 1)/(v m) interleaved (and looped, for m >= p), p - 1 naive.
 
     PipeDream's is 0 in steady state. Raises `KeyError` for other schedules.
 
@@ -129,6 +142,7 @@ def bubble_over_ideal(schedule: str, stages: int, micro_batches: int, virtual_st
         "gpipe": (stages - 1) / micro_batches,
         "1f1b": (stages - 1) / micro_batches,
         "interleaved": (stages - 1) / (virtual_stages * micro_batches),
+        "looped-bfs": looped_bfs_makespan(stages, micro_batches, virtual_stages, 1, 2) / (3 * micro_batches) - 1,
         "pipedream": 0.0,
     }
     return ratios[schedule]
@@ -137,7 +151,7 @@ def bubble_over_ideal(schedule: str, stages: int, micro_batches: int, virtual_st
 def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtual_stages: int = 1) -> int:
     """Most (chunk, micro-batch) pairs whose activations rank `stage` holds; interleaved counts chunks of 1/v of a rank.
 
-    GPipe m; naive 1; 1F1B and PipeDream min(m, p - s); interleaved min(m v, 2 (p - s - 1) + (v - 1) p + 1)
+    GPipe m; looped breadth-first m v; naive 1; 1F1B and PipeDream min(m, p - s); interleaved min(m v, 2 (p - s - 1) + (v - 1) p + 1)
     (arXiv 2104.04473 and Megatron-LM's warm-up rule). Until their weight gradients are made: ZB-H1 min(m, p), ZB-H2 min(m, 2 p - 1) and
     ZB-V min(2 m, m + s + 1, 2 p) chunks of half a rank (arXiv 2401.10241); interleaved zero bubble min(m v, (v - 1) m/r + p) with
     r = max(1, floor(m/p)) rounds. What the orders of arXiv 2405.15362 come to, in halves too: V-Half min(2 m, m + s + 1, p + 2), where an
@@ -154,6 +168,7 @@ def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtua
     counts = {
         "naive": 1,
         "gpipe": micro_batches,
+        "looped-bfs": micro_batches * virtual_stages,
         "1f1b": min(micro_batches, stages - stage),
         "pipedream": min(micro_batches, stages - stage),
         "interleaved": min(micro_batches * virtual_stages, 2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 1),

@@ -37,6 +37,13 @@ def test_interleaved_order():
     )
 
 
+def test_looped_breadth_first_order():
+    """As ScheduleLoopedBFS of torch.distributed.pipelining: micro-batches ascend in forwards and descend in backwards."""
+    assert to_text(schedule("looped-bfs", 2, 3, 2)) == (
+        "F0.0 F0.1 F0.2 F2.0 F2.1 F2.2 B2.2 B2.1 B2.0 B0.2 B0.1 B0.0\nF1.0 F1.1 F1.2 F3.0 F3.1 F3.2 B3.2 B3.1 B3.0 B1.2 B1.1 B1.0"
+    )
+
+
 def test_gpipe_and_naive_order():
     assert to_text(schedule("gpipe", 2, 3)) == "F0.0 F0.1 F0.2 B0.0 B0.1 B0.2\nF1.0 F1.1 F1.2 B1.0 B1.1 B1.2"
     assert to_text(schedule("naive", 2, 2)) == "F0.0 B0.0 F0.1 B0.1\nF1.0 B1.0 F1.1 B1.1"
@@ -51,6 +58,7 @@ def test_gpipe_and_naive_order():
         ("pipedream", 1, [4, 3, 2, 1]),
         ("interleaved", 2, [11, 9, 7, 5]),
         ("interleaved", 4, [19, 17, 15, 13]),
+        ("looped-bfs", 2, [16, 16, 16, 16]),
     ],
 )
 def test_peak_in_flight(name, virtual, peaks):

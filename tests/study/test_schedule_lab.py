@@ -40,6 +40,8 @@ MAKESPANS = {
     ("pipedream", 1): [33, 21, 57, 69, 117, 15],
     ("interleaved", 2): [28.5, 16.5, 52.5, 58.5, 106.5, 13.5],
     ("interleaved", 4): [26.25, 14.25, 50.25, 53.25, 101.25, 12.75],
+    ("looped-bfs", 2): [28.5, 16.5, 52.5, 58.5, 106.5, 13.5],
+    ("looped-bfs", 4): [26.25, 14.25, 50.25, 53.25, 101.25, 12.75],
     ("zb-h1", 1): [27, 15, 51, 55, 103, 13],
     ("zb-h2", 1): [27, None, 51, 55, 103, 13],
     ("zb-v", 1): [25.5, 15, 49.5, 51.5, 99.5, 12.5],
@@ -76,6 +78,7 @@ def test_makespan_period_and_bubble(name, v, p, m, makespan):
         ("pipedream", 1, 0.2727, [4, 3, 2, 1]),
         ("interleaved", 2, 0.1579, [5.5, 4.5, 3.5, 2.5]),
         ("interleaved", 4, 0.0857, [4.75, 4.25, 3.75, 3.25]),
+        ("looped-bfs", 2, 0.1579, [8, 8, 8, 8]),
         ("zb-h1", 1, 0.1111, [4, 4, 4, 4]),
         ("zb-h2", 1, 0.1111, [7, 7, 7, 7]),
         ("zb-v", 1, 0.0588, [4, 4, 4, 4]),
@@ -239,6 +242,14 @@ def test_a_closed_form_is_what_the_engine_finds(size, name, f, i, w, c):
         assert result.period == pytest.approx(closed.period, rel=1e-9)
     assert closed.makespan is not None or closed.period is not None
     assert closed.citation
+
+
+@given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 4), seconds, seconds)
+def test_looped_breadth_first_with_any_number_of_micro_batches(p, m, v, f, b):
+    result = lab("looped-bfs", p, m, v, passes=f"F={f},B={b}")
+    assert result.makespan == pytest.approx(result.closed.makespan, rel=1e-12)
+    assert result.makespan == pytest.approx(((v - 1) * max(m, p) + m + p - 1) * (f + b) / v, rel=1e-12)
+    assert [rank.in_flight_chunks for rank in result.ranks] == [m * v] * p
 
 
 def test_no_closed_form_where_its_conditions_do_not_hold():
@@ -572,7 +583,7 @@ def test_times_that_are_none(options, message):
         ("1f2b -p 4 -m 8", "there is no schedule '1f2b'; did you mean 1f1b?"),
         (
             "dualpipe -p 4 -m 8",
-            "use one of naive, gpipe, 1f1b, pipedream, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, interleaved-zb, or the path",
+            "use one of naive, gpipe, looped-bfs, 1f1b, pipedream, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, interleaved-zb, or the path",
         ),
         ("zb-h1 -p 4 -m 8 --times F=1,B=2", "zb-h1 splits its backwards"),
         ("v-min -p 4 -m 8 --times F=1,B=2", "v-min splits its backwards"),

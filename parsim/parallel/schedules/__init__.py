@@ -12,13 +12,13 @@ from itertools import pairwise
 from parsim.errors import Finding, PlanError
 from parsim.limits import MOST_PASSES, beyond
 from parsim.parallel.schedules.check import check, deadlock
-from parsim.parallel.schedules.classic import gpipe, interleaved, naive, one_f_one_b, pipedream
+from parsim.parallel.schedules.classic import gpipe, interleaved, looped_bfs, naive, one_f_one_b, pipedream
 from parsim.parallel.schedules.controllable_memory import v_half, v_min
 from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS, Schedule, Slot, SlotKind, to_text
 from parsim.parallel.schedules.zero_bubble import interleaved_zb, zb_h1, zb_h2, zb_v
 
 __all__ = [
-    "ALIASES", "CUSTOM", "INTERLEAVED", "LATER", "NAMES", "SPLIT", "V_SHAPED", "Schedule", "Slot", "SlotKind", "check", "chunks",
+    "ALIASES", "CUSTOM", "INTERLEAVED", "LATER", "NAMES", "SPLIT", "UNBOUNDED", "V_SHAPED", "Schedule", "Slot", "SlotKind", "check", "chunks",
     "deadlock", "grows", "homes", "peak_in_flight", "schedule", "stays", "to_text",
 ]  # fmt: skip
 
@@ -35,11 +35,17 @@ _BUILDERS: dict[str, Callable[[int, int], Schedule]] = {
     "v-half": v_half,
     "v-min": v_min,
 }
-_INTERLEAVED: dict[str, Callable[[int, int, int], Schedule]] = {"interleaved": interleaved, "interleaved-zb": interleaved_zb}
+_INTERLEAVED: dict[str, Callable[[int, int, int], Schedule]] = {
+    "interleaved": interleaved,
+    "interleaved-zb": interleaved_zb,
+    "looped-bfs": looped_bfs,
+}
 CUSTOM = "custom"
 """a schedule of the user's own (`parsim.parallel.schedules.custom`)"""
 
-NAMES = ("naive", "gpipe", "1f1b", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zb")
+NAMES = (
+    "naive", "gpipe", "looped-bfs", "1f1b", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zb",
+)  # fmt: skip
 """the schedules that `schedule` can make"""
 INTERLEAVED = tuple(_INTERLEAVED)
 """those that take any number of chunks per rank"""
@@ -48,11 +54,15 @@ V_SHAPED = ("zb-v", "v-half", "v-min")
 SPLIT = ("zb-h1", "zb-h2", *V_SHAPED, "interleaved-zb")
 """those whose backward is split into I and W"""
 
+UNBOUNDED = (*V_SHAPED, "looped-bfs")
+"""those of which searches have no lower bounds: they are simulated"""
+
 ALIASES = {
     "pipedream-flush": "1f1b", "dapple": "1f1b", "interleaved-1f1b": "interleaved", "interleaved-zero-bubble": "interleaved-zb",
+    "loopedbfs": "looped-bfs",
 }  # fmt: skip
 """other names of schedules"""
-LATER = ("pipedream-2bw", "dualpipe", "dualpipev", "chimera", "hanayo", "looped-bfs")
+LATER = ("pipedream-2bw", "dualpipe", "dualpipev", "chimera", "hanayo")
 """schedules that are known and not supported yet"""
 
 

@@ -1,7 +1,7 @@
-"""Schedules whose backward is one pass: naive, GPipe, 1F1B, interleaved 1F1B and PipeDream.
+"""Schedules whose backward is one pass: naive, GPipe, looped breadth-first, 1F1B, interleaved 1F1B and PipeDream.
 
-Naive model parallelism runs one micro-batch at a time through all stages and back. GPipe: Huang et al., arXiv 1811.06965. 1F1B with a
-flush (PipeDream-Flush, DAPPLE): Narayanan et al., arXiv 2006.09503 and 2104.04473. Interleaved 1F1B: arXiv 2104.04473; its order and
+Naive model parallelism runs one micro-batch at a time through all stages and back. GPipe: Huang et al., arXiv 1811.06965. Looped
+breadth-first: Lamy-Poirier, arXiv 2211.05953, in the order of ``ScheduleLoopedBFS`` of torch.distributed.pipelining. 1F1B with a flush (PipeDream-Flush, DAPPLE): Narayanan et al., arXiv 2006.09503 and 2104.04473. Interleaved 1F1B: arXiv 2104.04473; its order and
 warm-up follow Megatron-LM, ``core/pipeline_parallel/schedules.py`` (commit d98e8a64). PipeDream, which has no flush: Narayanan et al.,
 SOSP 2019; a stage keeps the weight version that a micro-batch's forward used until its backward has used it too (weight stashing), and
 how many versions live and how stale they are follows from the order alone.
@@ -32,6 +32,24 @@ def gpipe(stages: int, micro_batches: int) -> Schedule:
     T = (m + p - 1)(tF + tB); every rank holds the activations of all m micro-batches at the flush.
     """
     return tuple(tuple(Slot(kind, rank, i) for kind in _BOTH for i in range(micro_batches)) for rank in range(stages))
+
+
+def looped_bfs(stages: int, micro_batches: int, virtual_stages: int) -> Schedule:
+    """F of every micro-batch through one chunk after the other, then B of every micro-batch in the reverse of that order.
+
+    Chunk c on rank s is global stage c p + s. T = (m + (p - 1)/v)(tF + tB) for m >= p, with the activations of all m v chunks at the flush.
+
+    >>> print(*looped_bfs(2, 2, 2)[1])
+    F1.0 F1.1 F3.0 F3.1 B3.1 B3.0 B1.1 B1.0
+    """
+    steps = [(chunk, micro_batch) for chunk in range(virtual_stages) for micro_batch in range(micro_batches)]
+    return tuple(
+        (
+            *(Slot(SlotKind.FORWARD, chunk * stages + rank, i) for chunk, i in steps),
+            *(Slot(SlotKind.FULL_BACKWARD, chunk * stages + rank, i) for chunk, i in reversed(steps)),
+        )
+        for rank in range(stages)
+    )
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> Schedule:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from parsim import units
 from parsim.errors import InputError
-from parsim.parallel.schedules import V_SHAPED, stays
+from parsim.parallel.schedules import UNBOUNDED, stays
 from parsim.report.economics import Busy, bill
 from parsim.run import economics_of, step_of
 from parsim.scenario.built import Built
@@ -204,8 +204,8 @@ def _bounded(settings: Settings, neighbours: Neighbours, bounder: Bounder) -> Le
         pipeline = built.parallelism.pipeline
         if built.parallelism.data.custom is not None:
             return None  # code of the user's, of which nothing is proved
-        if pipeline.schedule in V_SHAPED or stays(pipeline.slots):
-            return None  # bounds take every boundary between stages for a message
+        if pipeline.schedule in UNBOUNDED or stays(pipeline.slots):
+            return None  # bounds take every boundary between stages for a message, and every pass of a rank to end before the next
         bounds = bounder.bounds(built)
     except InputError:
         return None  # the simulation says what is wrong
