@@ -33,19 +33,27 @@ def schedule(
         list[str],
         typer.Argument(
             metavar="SCHEDULE...",
-            help="naive, gpipe, looped-bfs, 1f1b, interleaved, pipedream, zb-h1, zb-h2, zb-v, v-half, v-min, interleaved-zb, your own table "
-            "(mine.csv) or function (mine.py:NAME).",
+            help="naive, gpipe, looped-bfs, 1f1b, interleaved, pipedream, zb-h1, zb-h2, zb-v, v-half, v-min, interleaved-zb, "
+            "combined-1f1b, dualpipev, dualpipe, chimera, your own table (mine.csv) or function (mine.py:NAME).",
         ),
     ],
     ranks: Annotated[int | None, typer.Option("-p", "--ranks", metavar="P", help="Pipeline ranks; tables say it themselves.")] = None,
     micro_batches: Annotated[int | None, typer.Option("-m", "--micro-batches", metavar="M", help="Micro-batches.")] = None,
     virtual: Annotated[
         str,
-        typer.Option("-v", "--virtual", metavar="V", help="Chunks per rank of interleaved, interleaved-zb and looped-bfs; 2,4 shows both."),
+        typer.Option(
+            "-v",
+            "--virtual",
+            metavar="V",
+            help="Chunks per rank of interleaved, interleaved-zb, looped-bfs and combined-1f1b; 2,4 shows both.",
+        ),
     ] = "1",
     times: Annotated[
         str | None,
-        typer.Option(metavar="F=1,I=1,W=1", help="Of one micro-batch on one rank: numbers or F=1.2ms,B=2.4ms; F=1:1:2:1 one per rank."),
+        typer.Option(
+            metavar="F=1,I=1,W=1",
+            help="Of one micro-batch on one rank: numbers or F=1.2ms,B=2.4ms; F=1:1:2:1 one per rank. FB: a forward beside a backward.",
+        ),
     ] = None,
     stage_times: Annotated[str | None, typer.Option(metavar="1,1,2,1", help="Factors on these times, one per rank.")] = None,
     comm: Annotated[str | None, typer.Option(metavar="0.5", help="Time of a message between stages.")] = None,

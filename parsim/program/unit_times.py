@@ -7,18 +7,19 @@ are profiled times instead of kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules.blocking import Exchange, blocking_order
 from parsim.parallel.schedules.slot import APART, Overlapped, Precedence, Schedule, Slot, SlotKind
-from parsim.program.program import Effect, Lane, Op, Program, Tensor
+from parsim.program.program import Effect, Effects, Lane, Op, Program, Tensor
 
 PerStage = float | Sequence[float]
 """one number for all global stages, or one each"""
 
 
-def unit_program(
+def unit_program(  # noqa: PLR0913 - what a schedule may be asked with
     schedule: Schedule,
     forward: PerStage,
     backward: PerStage,
@@ -28,6 +29,8 @@ def unit_program(
     overlap_sends: bool = True,
     activation: int | Sequence[int] = 0,
     overlapped: Overlapped = APART,
+    pair: PerStage | None = None,
+    directions: int = 1,
 ) -> Program:
     """A schedule as a program: one op per slot in ``Lane(rank, "compute")``, one op per message between ranks.
 
@@ -49,6 +52,10 @@ def unit_program(
     overlapped
         slots that run a forward and a backward at once. Such a slot begins when the inputs of both are there, takes the sum of
         their times and ends both: its two ops follow each other without a gap, and what either makes leaves at the end of the second.
+    pair
+        seconds of such a slot by global stage of its forward, instead of the sum; its two ops share them in proportion to their times.
+    directions
+        equal parts of the global stages, each a whole model with micro-batches of its own.
 
     A schedule that deadlocks gives a program that does. Raises `PlanError` for times that do not fit the schedule, and for
     overlapped slots with blocking sends.
@@ -57,7 +64,8 @@ def unit_program(
         raise PlanError(
             Finding("slots that overlap a forward with a backward need sends that overlap too", path="overlap_sends", value=False)
         )
-    laboratory = _Laboratory(schedule, forward, backward, weight, latency, activation, overlapped)
+    precedence = Precedence(schedule, overlapped, directions)
+    laboratory = _Laboratory(schedule, precedence, forward, backward, weight, latency, activation, pair)
     return laboratory.with_overlapped_sends() if overlap_sends else laboratory.with_blocking_sends()
 
 
@@ -67,15 +75,16 @@ class _Laboratory:
     def __init__(
         self,
         schedule: Schedule,
+        precedence: Precedence,
         forward: PerStage,
         backward: PerStage,
         weight: PerStage | None,
         latency: PerStage,
         activation: int | Sequence[int],
-        overlapped: Overlapped,
+        pair: PerStage | None,
     ) -> None:
         self.schedule = schedule
-        self.precedence = Precedence(schedule, overlapped)
+        self.precedence = precedence
         stages = self.precedence.last_stage + 1
         split = next((slot for slot in self.precedence.rank if slot.kind == SlotKind.BACKWARD_WEIGHT), None)
         if weight is None and split is not None:
@@ -86,6 +95,7 @@ class _Laboratory:
         self.backward = _per_stage("backward", backward, stages)
         self.weight = _per_stage("weight", weight or 0.0, stages)
         self.latency = _per_stage("latency", latency, fewer)
+        self.pair = None if pair is None else _per_stage("pair", pair, stages)
         if any(part > whole for part, whole in zip(self.weight, self.backward, strict=True)):
             raise PlanError(Finding("weight is a part of backward and cannot be longer", path="weight", value=weight))
         self.program = Program()
@@ -95,6 +105,13 @@ class _Laboratory:
         self.ops: dict[Slot, Op] = {}
 
     def duration(self, slot: Slot) -> float:
+        """Seconds of a pass, or its share of those of an overlapped slot."""
+        if self.pair is None or len(both := self.precedence.pair(slot)) == 1:
+            return self._alone(slot)
+        whole = sum(map(self._alone, both))
+        return self._alone(slot) * self.pair[both[0].stage] / whole if whole else 0.0
+
+    def _alone(self, slot: Slot) -> float:
         kind, stage, _ = slot
         match kind:
             case SlotKind.FORWARD:
@@ -140,9 +157,12 @@ class _Laboratory:
 
     def _add(self, slot: Slot) -> None:
         rank = self.precedence.rank[slot]
-        effects = ((rank, self.effects[slot.stage, slot.kind]),) if (slot.stage, slot.kind) in self.effects else ()
+        duration = self.duration(slot)
+        effects: Effects = ()
+        if own := self.effects.get((slot.stage, slot.kind)):
+            effects = ((rank, tuple(effect if effect.allocate else replace(effect, offset=duration) for effect in own)),)
         self.ops[slot] = self.program.add(
-            str(slot), "compute", self.lanes[rank], duration=self.duration(slot), effects=effects, instance=slot.micro_batch
+            str(slot), "compute", self.lanes[rank], duration=duration, effects=effects, instance=slot.micro_batch
         )
 
     def _send(self, slot: Slot) -> None:

@@ -90,6 +90,8 @@ class LabResult:
     """updates between a micro-batch's forward and its backward, in steady state"""
     blocking: bool = False
     """messages hold up compute on both ranks"""
+    pair_given: bool = False
+    """the time of overlapped slots was given; else they take the sum of their passes"""
     makespan_one_by_one: float | None = None
     """of a schedule with overlapped slots: the makespan if each ran its forward, then its backward; None if it has none or deadlocks"""
 
@@ -141,6 +143,7 @@ class LabStageTimes:
     backward: list[float]
     weight: list[float]
     communication: list[float]
+    pair: list[float] | None = None
     overlap: bool = True
 
     def program(self, entry: LabSchedule) -> Program:
@@ -153,6 +156,8 @@ class LabStageTimes:
             latency=self.communication,
             overlap_sends=self.overlap,
             overlapped=entry.overlapped,
+            pair=self.pair,
+            directions=entry.directions,
         )
 
 
@@ -163,14 +168,21 @@ def stage_times(entry: LabSchedule, times: PassTimes) -> LabStageTimes:
         raise PlanError(Finding(message, "--times", "B", "give I and W"))
     if entry.overlapped and not times.overlap:
         message = f"{entry.label} has slots that overlap a forward with a backward: not supported yet with blocking messages"
-        raise PlanError(Finding(message, "--sends", "blocking", "leave --sends out, or write the two passes one after the other"))
+        hint = "leave --sends out" + (", or write the two passes one after the other" if entry.name == "custom" else "")
+        raise PlanError(Finding(message, "--sends", "blocking", hint))
+    if entry.directions > 1 and not times.overlap:
+        message = f"{entry.label} sends both ways at once: not supported yet with blocking messages"
+        raise PlanError(Finding(message, "--sends", "blocking", "leave --sends out"))
     factor = times.factor(entry)
     forward, inputs, weight = (
         [share * times_ for share, times_ in zip(times.per_stage("--times", values, entry), factor, strict=True)]
         for values in (times.forward, times.inputs, times.weights)
     )
     backward = [i + w for i, w in zip(inputs, weight, strict=True)]
-    return LabStageTimes(forward, backward, weight, times.messages(entry), times.overlap)
+    pair = None
+    if times.pairs and entry.overlapped:
+        pair = [share * times_ for share, times_ in zip(times.per_stage("--times", times.pairs, entry), factor, strict=True)]
+    return LabStageTimes(forward, backward, weight, times.messages(entry), pair, times.overlap)
 
 
 def simulate(entries: Iterable[LabSchedule], times: PassTimes, activation: int | None = None) -> list[LabResult]:
@@ -189,7 +201,7 @@ def simulate(entries: Iterable[LabSchedule], times: PassTimes, activation: int |
             findings += error.findings
     if findings:
         raise PlanError(findings)
-    if stuck := [entry for entry, _ in prepared if deadlock(entry.rows, entry.overlapped)]:
+    if stuck := [entry for entry, _ in prepared if deadlock(entry.rows, entry.overlapped, entry.directions)]:
         raise ScheduleDeadlockError(stuck)
     return [_result(entry, seconds, times, activation) for entry, seconds in prepared]
 
@@ -198,7 +210,9 @@ class ScheduleDeadlockError(DeadlockError):
     """Schedules that wait for themselves; `findings` names every rank that stops, `circles` who waits for whom."""
 
     def __init__(self, entries: Sequence[LabSchedule]) -> None:
-        self.findings = [located(entry, finding) for entry in entries for finding in deadlock(entry.rows, entry.overlapped)]
+        self.findings = [
+            located(entry, finding) for entry in entries for finding in deadlock(entry.rows, entry.overlapped, entry.directions)
+        ]
         self.circles = {entry.label: circle_text(entry) for entry in entries}
         blocks = [f"circle of waiting in {label}:\n  " + "\n  ".join(lines) for label, lines in self.circles.items() if lines]
         super().__init__("\n".join([*map(str, self.findings), *blocks]))
@@ -206,8 +220,8 @@ class ScheduleDeadlockError(DeadlockError):
 
 def circle_text(entry: LabSchedule) -> list[str]:
     """Who waits for whom: one line per rank of the circle."""
-    ring = circle(entry.rows, entry.overlapped)
-    precedence = Precedence(entry.rows, entry.overlapped)
+    ring = circle(entry.rows, entry.overlapped, entry.directions)
+    precedence = Precedence(entry.rows, entry.overlapped, entry.directions)
     where = {slot: (rank, position) for rank, row in enumerate(entry.rows) for position, slot in enumerate(row)}
 
     def place(slot: Slot) -> str:
@@ -262,6 +276,7 @@ def _result(entry: LabSchedule, seconds: LabStageTimes, times: PassTimes, activa
         if asynchronous
         else (),
         blocking=not times.overlap,
+        pair_given=bool(times.pairs),
         makespan_one_by_one=_makespan_one_by_one(entry, seconds) if entry.overlapped else None,
     )
 
@@ -269,7 +284,7 @@ def _result(entry: LabSchedule, seconds: LabStageTimes, times: PassTimes, activa
 def _makespan_one_by_one(entry: LabSchedule, seconds: LabStageTimes) -> float | None:
     """The makespan if every pass had a slot of its own, in the order of the rows."""
     apart = replace(entry, overlapped=APART)
-    return None if deadlock(apart.rows) else Engine(seconds.program(apart), _Nobody()).run().makespan
+    return None if deadlock(apart.rows, APART, apart.directions) else Engine(seconds.program(apart), _Nobody()).run().makespan
 
 
 def _rank_figures(entry: LabSchedule, boxes: Iterable[LabPass], activation: int | None) -> Iterable[RankFigures]:
@@ -287,7 +302,7 @@ def _rank_figures(entry: LabSchedule, boxes: Iterable[LabPass], activation: int 
         )
     )
     for rank, (row, peak, shorter) in enumerate(zip(own, peak_in_flight(entry.rows), until_input, strict=True)):
-        chunks = max(1, entry.homes.count(rank))
+        chunks = entry.chunks[rank]
         yield RankFigures(
             min((box.start for box in row), default=0.0),
             max((box.end for box in row), default=0.0),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from parsim import units
 from parsim.errors import Finding, PlanError, ScenarioError
-from parsim.parallel.schedules import ALIASES, INTERLEAVED, NAMES, check, chunks, homes, schedule
+from parsim.parallel.schedules import ALIASES, INTERLEAVED, NAMES, check, chunks, directions, homes, overlapped, schedule
 from parsim.parallel.schedules.check import SlotFinding
 from parsim.parallel.schedules.custom import Table, from_function, load_function, read_table
 from parsim.parallel.schedules.slot import APART, Overlapped, Schedule
@@ -50,6 +50,16 @@ class LabSchedule:
         return homes(self.rows)
 
     @property
+    def directions(self) -> int:
+        """Whole models on the ranks, each with an equal part of the micro-batches."""
+        return directions(self.name)
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """By rank: in how many passes it computes its part of a micro-batch."""
+        return tuple(max(1, self.homes.count(rank) // self.directions) for rank in range(self.ranks))
+
+    @property
     def split(self) -> bool:
         """Whether backwards are split into I and W."""
         return any(slot.kind == "W" for row in self.rows for slot in row)
@@ -71,6 +81,8 @@ class PassTimes:
     """backward-input, I"""
     weights: tuple[float, ...] = (1.0,)
     """backward-weight, W"""
+    pairs: tuple[float, ...] = ()
+    """FB: a forward beside a backward; empty: the sum of both"""
     communication: tuple[float, ...] = (0.0,)
     """a message between neighbouring stages; one value, or one per boundary"""
     factors: tuple[float, ...] = (1.0,)
@@ -95,8 +107,8 @@ class PassTimes:
 
     def per_stage(self, key: str, values: Sequence[float], entry: LabSchedule) -> list[float]:
         """One value per global stage of `entry`. Raises `PlanError` where there are too few or too many."""
-        homes = entry.homes
-        shares = [1 / homes.count(home) for home in homes]
+        homes, chunks_of = entry.homes, entry.chunks
+        shares = [1 / chunks_of[home] for home in homes]
         if len(values) == 1:
             return [values[0] * share for share in shares]
         if len(values) == entry.ranks:
@@ -162,7 +174,7 @@ def times(
     if findings:
         raise PlanError(findings)
     unit = next(iter(reader.units), "")
-    return PassTimes(given["F"], inputs, weights, message, factors, unit, whole=whole, overlap=overlap)
+    return PassTimes(given["F"], inputs, weights, given.get("FB", ()), message, factors, unit, whole=whole, overlap=overlap)
 
 
 def activation_bytes(activation: str | int | None) -> int | None:
@@ -186,7 +198,7 @@ class _TimesReader:
         for part in text.split(","):
             letter, equals, value = part.partition("=")
             letter = letter.strip().upper()
-            if not equals or letter not in tuple("FBIW"):
+            if not equals or letter not in ("F", "B", "I", "W", "FB"):
                 self.findings.append(Finding(f"{part.strip()!r} is not a pass with its time", "--times", part, _PASSES))
             elif letter in given:
                 self.findings.append(Finding(f"{letter} is given twice", "--times", part))
@@ -242,7 +254,7 @@ def _backward(given: Mapping[str, tuple[float, ...]], findings: list[Finding]) -
         findings.append(Finding(f"lists of {' and '.join(map(str, sorted(lengths)))} values", "--times", "", "give one length"))
         return (), (), False
     size = max((1, *lengths))
-    full = {kind: values * size if len(values) == 1 else values for kind, values in given.items() if kind != "F"}
+    full = {kind: values * size if len(values) == 1 else values for kind, values in given.items() if kind not in ("F", "FB")}
     match sorted(full):
         case ["B"]:
             return tuple(b / 2 for b in full["B"]), tuple(b / 2 for b in full["B"]), True
@@ -314,9 +326,13 @@ def _named(name: str, p: int, m: int, virtual: Sequence[int]) -> list[LabSchedul
         return [_checked(LabSchedule("custom", name, table.rows, m, file=path, overlapped=table.overlapped), m)]
     word = name.strip().lower().replace("_", "-")
     word = ALIASES.get(word, word)
-    if word not in INTERLEAVED:
-        return [LabSchedule(word, word, _schedule(word, p, m, chunks(word)), m)]
-    return [LabSchedule(word, f"{word} v={v}", _schedule(word, p, m, v), m, v) for v in virtual]
+    counts = virtual if word in INTERLEAVED else [chunks(word)] if word in NAMES else [1]
+    made = []
+    for v in counts:
+        rows = _schedule(word, p, m, v)
+        label, own = (f"{word} v={v}", v) if word in INTERLEAVED else (word, 1)
+        made.append(LabSchedule(word, label, rows, m, own, overlapped=overlapped(word, p, m, v)))
+    return made
 
 
 def _schedule(word: str, p: int, m: int, v: int) -> Schedule:

@@ -62,6 +62,7 @@ def asked(results: Sequence[LabResult], times: PassTimes, unit: TimeUnit) -> str
     passes = [("F", times.forward), ("B", times.backward)]
     if not times.whole:
         passes = [("F", times.forward), ("I", times.inputs), ("W", times.weights), ("B = I + W", times.backward)]
+    passes += [("FB", times.pairs)] if times.pairs else []
     given = ", ".join(f"{name} = {_values(values, unit)}" for name, values in passes)
     factors = f", stages x {':'.join(f'{value:.6g}' for value in times.factors)}" if times.factors != (1.0,) else ""
     sends = "overlapped" if times.overlap else "blocking"
@@ -132,14 +133,14 @@ def _formulas(result: LabResult, unit: TimeUnit) -> list[str]:
 def _convention(result: LabResult, unit: TimeUnit) -> list[str]:
     """How the slots of a table of the user's own were run."""
     count = len(result.entry.overlapped)
-    if result.entry.name != "custom":
+    if not count and result.entry.name != "custom":
         return []
     if not count:
         return [f"{result.entry.label}: single passes, each rank's one after the other in the order of its row"]
-    other = result.makespan_one_by_one
+    other, takes = result.makespan_one_by_one, "FB" if result.pair_given else "F + B"
     apart = "they would deadlock" if other is None else f"the makespan would be {show(other, unit)} {unit.name}"
     return [
-        f"{result.entry.label}: {count} overlapped slots (F&B): each begins when the inputs of both are there, takes F + B,",
+        f"{result.entry.label}: {count} overlapped slots (F&B): each begins when the inputs of both are there, takes {takes},",
         f"  and ends both passes at its end. As single passes, F before B, {apart}.",
     ]
 
@@ -161,6 +162,7 @@ def document(results: Sequence[LabResult], times: PassTimes) -> dict[str, Any]:
             "backward_input": None if times.whole else list(times.inputs),
             "backward_weight": None if times.whole else list(times.weights),
             "backward": list(times.backward),
+            "pair": list(times.pairs) or None,
             "communication": list(times.communication),
             "stage_factors": list(times.factors),
             "overlap_sends": times.overlap,

@@ -18,6 +18,8 @@ _GPIPE = "Huang et al. 2019, arXiv 1811.06965"
 _MEGATRON = "Narayanan et al. 2021, arXiv 2104.04473"
 _LOOPED = "Lamy-Poirier 2022, arXiv 2211.05953"
 _PIPEDREAM = "Narayanan et al., PipeDream, SOSP 2019"
+_DUALPIPE = "DeepSeek-V3, arXiv 2412.19437"
+_CHIMERA = "Li and Hoefler 2021, arXiv 2107.06925"
 _ZERO_BUBBLE = "Qi et al. 2023, arXiv 2401.10241"
 
 
@@ -45,7 +47,7 @@ def closed_form(entry: LabSchedule, times: PassTimes) -> ClosedForm | None:
     free messages only, and the latter for tF >= tW, tI >= tW and enough micro-batches.
     """
     communication = set(times.communication)
-    if not times.equal or len(communication) != 1 or not times.overlap:
+    if not times.equal or len(set(times.pairs)) > 1 or len(communication) != 1 or not times.overlap:
         return None
     factor, c = times.factors[0], times.communication[0]
     f, i, w = (values[0] * factor for values in (times.forward, times.inputs, times.weights))
@@ -55,6 +57,9 @@ def closed_form(entry: LabSchedule, times: PassTimes) -> ClosedForm | None:
     match entry.name:
         case "naive" | "gpipe" | "1f1b" | "interleaved" | "looped-bfs" | "pipedream":
             return _whole(entry.name, (p, m, v), (f, i + w, c))
+        case "dualpipe" | "dualpipev" | "combined-1f1b" | "chimera" if not c:
+            pair = times.pairs[0] * factor if times.pairs else f + i + w
+            return _both_ways(entry.name, (p, m, v), (f, i, w), pair)
         case "zb-h1" | "zb-h2" | "zb-v" | "interleaved-zb" if not c and f >= w and i >= w:
             return _split(entry.name, (p, m, v), (f, i, w))
     return None
@@ -128,6 +133,33 @@ def _split(name: str, sizes: tuple[int, int, int], times: tuple[float, float, fl
     if name == "zb-v" and m >= 2 * p - 1 and f == i == w:
         return ClosedForm(f"{_ZERO_BUBBLE}, section 6", period=work, period_formula="m (F + I + W)", bubble_formula="0", bubble=0.0)
     return None
+
+
+def _both_ways(name: str, sizes: tuple[int, int, int], times: tuple[float, float, float], pair: float) -> ClosedForm | None:
+    """The closed form of a schedule with passes side by side, or from both ends of the pipeline; `pair`: time of an overlapped slot."""
+    p, m, v = sizes
+    f, i, w = times
+    b = i + w
+    if name == "chimera":
+        makespan, formula, source = theory.chimera_makespan(p, f, b), "p min(F, B) + (2p - 2) max(F, B)", f"{_CHIMERA}; derived in parsim"
+    elif not max(f, b) <= pair <= f + b:
+        return None
+    elif name == "combined-1f1b":
+        makespan = theory.combined_makespan(p, m, v, f, b, pair)
+        formula, source = "(m + (p - 1)/v)(F + B) - (m - ((v - 1) p + 1)/v)(F + B - FB)", "derived in parsim"
+    elif not f == i == w:
+        return None
+    elif name == "dualpipe":
+        makespan = theory.dualpipe_makespan(p, m, f, b, w, pair)
+        formula = "m (F + B) + (p/2 - 1)(F + 2B - 3W) - (m - p/2 - 2)(F + B - FB)"
+        source = f"{_DUALPIPE}; its last term derived in parsim"
+    else:
+        makespan = theory.dualpipev_makespan(p, m, f, b, w, pair)
+        formula, source = "m (F + B) + (p - 1) F - (m - p/2 - 1)(F + B - FB)", "derived in parsim"
+    form = ClosedForm(source, makespan, formula)
+    if pair != f + b and name != "chimera":
+        return form
+    return replace(form, bubble_formula="1 - m (F + B)/makespan", bubble=1 - m * (f + b) / makespan)
 
 
 def period(program: Program, ranks: int) -> float:

@@ -109,12 +109,52 @@ def zb_h2_span(stages: int, micro_batches: int, forward: float, input_gradient: 
 def dualpipe_makespan(stages: int, micro_batches: int, forward: float, backward: float, weight_gradient: float, pair: float) -> float:
     """DualPipe [s]: m (tF + tB) + (p/2 - 1)(FB + B - 3W), FB the time of an overlapped pair (DeepSeek-V3, arXiv 2412.19437).
 
-    The first term holds for pairs that gain nothing, FB = tF + tB.
+    The first term holds for pairs that gain nothing, FB = tF + tB. Pairs that gain make a step shorter by m - p/2 - 2 of their gains,
+    derived here for tF = tI = tW; the tests compare it with the simulated schedule.
 
-    >>> dualpipe_makespan(4, 8, 1, 2, 1, pair=3)
-    26.0
+    >>> [dualpipe_makespan(4, 8, 1, 2, 1, pair=pair) for pair in (3, 2.5, 2)]
+    [26.0, 24.0, 22.0]
     """
-    return micro_batches * (forward + backward) + (stages / 2 - 1) * (pair + backward - 3 * weight_gradient)
+    whole = forward + backward
+    bubble = (stages / 2 - 1) * (whole + backward - 3 * weight_gradient)
+    return micro_batches * whole + bubble - (micro_batches - stages / 2 - 2) * (whole - pair)
+
+
+def dualpipev_makespan(stages: int, micro_batches: int, forward: float, backward: float, weight_gradient: float, pair: float) -> float:
+    """DualPipeV [s] for tF = tI = tW: m (tF + tB) + (p - 1) tF, less the gains of m - p/2 - 1 overlapped pairs; times are of both chunks.
+
+    Derived here; the tests compare it with the simulated schedule.
+
+    >>> [dualpipev_makespan(4, 8, 1, 2, 1, pair=pair) for pair in (3, 2.5, 2)]
+    [27.0, 24.5, 22.0]
+    """
+    whole = forward + backward
+    bubble = (stages - 1) * (whole - 2 * weight_gradient)
+    return micro_batches * whole + bubble - (micro_batches - stages / 2 - 1) * (whole - pair)
+
+
+def combined_makespan(stages: int, micro_batches: int, virtual_stages: int, forward: float, backward: float, pair: float) -> float:
+    """Combined 1F1B [s]: interleaved 1F1B, less the gains of m - ((v - 1) p + 1)/v overlapped pairs; times are of all v chunks of a rank.
+
+    Derived here from the order of Megatron-LM's ``combined_1f1b.py``, for pairs of at least max(tF, tB); the tests compare it with the
+    simulated schedule. With one rank tF + (m - 1) FB + tB.
+
+    >>> combined_makespan(4, 8, 2, 1, 2, pair=3), combined_makespan(4, 8, 2, 1, 2, pair=2)
+    (28.5, 23.0)
+    """
+    overlapped = micro_batches - ((virtual_stages - 1) * stages + 1) / virtual_stages
+    return interleaved_makespan(stages, micro_batches, virtual_stages, forward, backward) - overlapped * (forward + backward - pair)
+
+
+def chimera_makespan(stages: int, forward: float, backward: float) -> float:
+    """Chimera with as many micro-batches as ranks [s]: p min(tF, tB) + (2p - 2) max(tF, tB).
+
+    For tB = 2 tF that of Li and Hoefler (arXiv 2107.06925), 5p - 4 forwards; the tests compare it with the simulated schedule.
+
+    >>> [chimera_makespan(p, 1, 2) for p in (4, 6, 8)]
+    [16, 26, 36]
+    """
+    return stages * min(forward, backward) + (2 * stages - 2) * max(forward, backward)
 
 
 def bubble_fraction(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
@@ -130,7 +170,7 @@ def bubble_fraction(schedule: str, stages: int, micro_batches: int, virtual_stag
 
 
 def bubble_over_ideal(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
-    """The papers' other ratio, bubble / ideal: (p - 1)/m for GPipe and 1F1B, (p - 1)/(v m) interleaved (and looped, for m >= p), p - 1 naive.
+    """The papers' other ratio, bubble / ideal: (p - 1)/m for GPipe and 1F1B, (p - 1)/(v m) interleaved (looped if m >= p), p - 1 naive.
 
     PipeDream's is 0 in steady state. Raises `KeyError` for other schedules.
 
@@ -154,7 +194,9 @@ def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtua
     GPipe m; looped breadth-first m v; naive 1; 1F1B and PipeDream min(m, p - s); interleaved min(m v, 2 (p - s - 1) + (v - 1) p + 1)
     (arXiv 2104.04473 and Megatron-LM's warm-up rule). Until their weight gradients are made: ZB-H1 min(m, p), ZB-H2 min(m, 2 p - 1) and
     ZB-V min(2 m, m + s + 1, 2 p) chunks of half a rank (arXiv 2401.10241); interleaved zero bubble min(m v, (v - 1) m/r + p) with
-    r = max(1, floor(m/p)) rounds. What the orders of arXiv 2405.15362 come to, in halves too: V-Half min(2 m, m + s + 1, p + 2), where an
+    r = max(1, floor(m/p)) rounds. Combined 1F1B has one chunk more than interleaved 1F1B; DualPipe p + 1 micro-batches, DualPipeV 2 p + 1
+    chunks of half a rank (arXiv 2412.19437), Chimera p/2 + 1 on the outer ranks to p on the inner ones (arXiv 2107.06925). What the
+    orders of arXiv 2405.15362 come to, in halves too: V-Half min(2 m, m + s + 1, p + 2), where an
     odd p has p + 1; V-Min 2 ceil(p/3) + 2 for m >= p, less 2 if p = 1 mod 3, less 1 on rank 0 if p = 2 mod 3. Raises `KeyError` for other
     schedules, and for V-Min with m < p.
 
@@ -172,6 +214,10 @@ def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtua
         "1f1b": min(micro_batches, stages - stage),
         "pipedream": min(micro_batches, stages - stage),
         "interleaved": min(micro_batches * virtual_stages, 2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 1),
+        "combined-1f1b": min(micro_batches * virtual_stages, 2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 2),
+        "dualpipe": stages + 1,
+        "dualpipev": 2 * stages + 1,
+        "chimera": min(stages // 2 + 1 + min(stage, stages - 1 - stage), stages),
         "zb-h1": min(micro_batches, stages),
         "zb-h2": min(micro_batches, 2 * stages - 1),
         "zb-v": min(2 * micro_batches, micro_batches + stage + 1, 2 * stages),

@@ -81,7 +81,7 @@ def test_legal_at_every_size(name, p, m):
                 assert [slot.micro_batch for slot in row if slot[:2] == (kind, stage)] == list(range(m))
 
 
-@given(st.sampled_from(V_SHAPED), st.integers(1, 16), st.integers(0, 40))
+@given(st.sampled_from([name for name in V_SHAPED if name != "dualpipev"]), st.integers(1, 16), st.integers(0, 40))
 def test_in_flight_is_as_theory_says(name, p, extra):
     m = p + extra if name == "v-min" else 1 + extra
     assert peak_in_flight(schedule(name, p, m, 2)) == [in_flight(name, p, m, s) for s in range(p)]

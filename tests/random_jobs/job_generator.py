@@ -52,7 +52,8 @@ MACHINES: tuple[tuple[Any, int], ...] = (
 SINGLE = ("8x-rtx-4090-pcie", "8x-l40s-pcie", "4x-v100-pcie", "workstation-2x-rtx-3090", "single-a100", "4x v100-32gb", "mi300x-8")
 """machines without a network"""
 SCHEDULES = (
-    "1f1b", "gpipe", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zb", "looped-bfs", "own",
+    "1f1b", "gpipe", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zb",
+    "looped-bfs", "own",
 )  # fmt: skip
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "torch-data-parallel", "parameter-server")
 PROFILES = ("pytorch-2", "deepspeed", "megatron-core", "megatron-2021", "megatron-2022", "llm-foundry-2023")

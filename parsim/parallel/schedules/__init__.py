@@ -11,15 +11,17 @@ from itertools import pairwise
 
 from parsim.errors import Finding, PlanError
 from parsim.limits import MOST_PASSES, beyond
+from parsim.parallel.schedules.bidirectional import chimera, dualpipe, dualpipev
 from parsim.parallel.schedules.check import check, deadlock
-from parsim.parallel.schedules.classic import gpipe, interleaved, looped_bfs, naive, one_f_one_b, pipedream
+from parsim.parallel.schedules.classic import combined, gpipe, interleaved, looped_bfs, naive, one_f_one_b, pipedream
 from parsim.parallel.schedules.controllable_memory import v_half, v_min
-from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS, Schedule, Slot, SlotKind, to_text
+from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_WEIGHTS, Overlapped, Schedule, Slot, SlotKind, to_text
 from parsim.parallel.schedules.zero_bubble import interleaved_zb, zb_h1, zb_h2, zb_v
 
 __all__ = [
-    "ALIASES", "CUSTOM", "INTERLEAVED", "LATER", "NAMES", "SPLIT", "UNBOUNDED", "V_SHAPED", "Schedule", "Slot", "SlotKind", "check", "chunks",
-    "deadlock", "grows", "homes", "peak_in_flight", "schedule", "stays", "to_text",
+    "ALIASES", "BIDIRECTIONAL", "CUSTOM", "INTERLEAVED", "LATER", "NAMES", "OVERLAPPING", "SPLIT", "UNBOUNDED", "V_SHAPED", "Overlapped",
+    "Schedule", "Slot", "SlotKind", "check", "chunks", "deadlock", "directions", "grows", "homes", "overlapped", "peak_in_flight",
+    "schedule", "stays", "to_text",
 ]  # fmt: skip
 
 _PATH = "parallel.pipeline.schedule"
@@ -34,27 +36,38 @@ _BUILDERS: dict[str, Callable[[int, int], Schedule]] = {
     "zb-v": zb_v,
     "v-half": v_half,
     "v-min": v_min,
+    "chimera": chimera,
 }
 _INTERLEAVED: dict[str, Callable[[int, int, int], Schedule]] = {
     "interleaved": interleaved,
     "interleaved-zb": interleaved_zb,
     "looped-bfs": looped_bfs,
 }
+_OVERLAPPING: dict[str, Callable[[int, int, int], tuple[Schedule, Overlapped]]] = {
+    "combined-1f1b": combined,
+    "dualpipev": lambda stages, micro_batches, _: dualpipev(stages, micro_batches),
+    "dualpipe": lambda stages, micro_batches, _: dualpipe(stages, micro_batches),
+}
 CUSTOM = "custom"
 """a schedule of the user's own (`parsim.parallel.schedules.custom`)"""
 
 NAMES = (
     "naive", "gpipe", "looped-bfs", "1f1b", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zb",
+    "combined-1f1b", "dualpipev", "dualpipe", "chimera",
 )  # fmt: skip
 """the schedules that `schedule` can make"""
-INTERLEAVED = tuple(_INTERLEAVED)
+INTERLEAVED = (*_INTERLEAVED, "combined-1f1b")
 """those that take any number of chunks per rank"""
-V_SHAPED = ("zb-v", "v-half", "v-min")
+V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipev")
 """those with two chunks per rank in the shape of a V"""
-SPLIT = ("zb-h1", "zb-h2", *V_SHAPED, "interleaved-zb")
-"""those whose backward is split into I and W"""
+SPLIT = ("zb-h1", "zb-h2", *V_SHAPED, "interleaved-zb", "dualpipe")
+"""those whose backward is split into I and W, always or at times"""
+OVERLAPPING = tuple(_OVERLAPPING)
+"""those in which forwards run beside backwards"""
+BIDIRECTIONAL = ("dualpipe", "chimera")
+"""those in which every stage lies on two ranks, and micro-batches enter at either end"""
 
-UNBOUNDED = (*V_SHAPED, "looped-bfs")
+UNBOUNDED = (*V_SHAPED, "looped-bfs", "combined-1f1b", *BIDIRECTIONAL)
 """those of which searches have no lower bounds: they are simulated"""
 
 ALIASES = {
@@ -62,7 +75,7 @@ ALIASES = {
     "loopedbfs": "looped-bfs",
 }  # fmt: skip
 """other names of schedules"""
-LATER = ("pipedream-2bw", "dualpipe", "dualpipev", "chimera", "hanayo")
+LATER = ("pipedream-2bw", "hanayo")
 """schedules that are known and not supported yet"""
 
 
@@ -94,12 +107,33 @@ def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1
         raise PlanError(Finding(message, "parallel.pipeline.virtual_stages", virtual_stages, suggestion))
     if name in _INTERLEAVED:
         return _INTERLEAVED[name](stages, micro_batches, virtual_stages)
-    if virtual_stages != (least := chunks(name)):
+    if name not in INTERLEAVED and virtual_stages != (least := chunks(name)):
         runs = "one stage" if least == 1 else f"{least} stages"
         message = f"{name} runs {runs} per rank, but virtual_stages = {virtual_stages}"
         suggestion = f"use schedule interleaved, or virtual_stages: {least}"
         raise PlanError(Finding(message, "parallel.pipeline.virtual_stages", virtual_stages, suggestion))
+    if name in _OVERLAPPING:
+        return _OVERLAPPING[name](stages, micro_batches, virtual_stages)[0]
     return _BUILDERS[name](stages, micro_batches)
+
+
+def overlapped(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Overlapped:
+    """The slots of `schedule` that run a forward and a backward at once.
+
+    >>> [tuple(map(str, pair)) for pair in sorted(overlapped("combined-1f1b", 1, 3))]
+    [('F0.1', 'B0.0'), ('F0.2', 'B0.1')]
+    """
+    name = _canonical(name)
+    return _OVERLAPPING[name](stages, micro_batches, virtual_stages)[1] if name in OVERLAPPING else APART
+
+
+def directions(name: str) -> int:
+    """Equal parts of the global stages, each a whole model with an equal part of the micro-batches; usually one.
+
+    >>> directions("1f1b"), directions("dualpipe")
+    (1, 2)
+    """
+    return 2 if name in BIDIRECTIONAL else 1
 
 
 def chunks(name: str) -> int:
@@ -117,7 +151,7 @@ def grows(name: str, stages: int, micro_batches: int) -> bool:
     >>> grows("1f1b", 4, 9), grows("interleaved-zb", 4, 12), grows("interleaved-zb", 4, 10)
     (True, True, False)
     """
-    return name != "interleaved-zb" or micro_batches % stages == 0
+    return name not in (*OVERLAPPING, *BIDIRECTIONAL) and (name != "interleaved-zb" or micro_batches % stages == 0)
 
 
 def homes(rows: Schedule) -> tuple[int, ...]:

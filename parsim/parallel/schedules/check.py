@@ -28,7 +28,11 @@ class SlotFinding(Finding):
 
 
 def check(
-    schedule: Schedule, placement: Sequence[int] | None = None, micro_batches: int | None = None, overlapped: Overlapped = APART
+    schedule: Schedule,
+    placement: Sequence[int] | None = None,
+    micro_batches: int | None = None,
+    overlapped: Overlapped = APART,
+    directions: int = 1,
 ) -> list[Finding]:
     """All that is wrong with a schedule; empty when it can run.
 
@@ -39,17 +43,18 @@ def check(
     4. A slot that overlaps two passes has one forward and one backward (B or I), of different stages or micro-batches.
     5. In list order no rank waits for ever. Sends never add a deadlock: see `parsim.parallel.schedules.blocking`.
 
-    `micro_batches` is how many there should be; None: as many as the highest number in the schedule says.
+    `micro_batches` is how many there should be; None: as many as the highest number in the schedule says. With several `directions` every
+    part of the stages has an equal part of the micro-batches.
     """
-    findings = [*_counted(schedule, placement, micro_batches), *_placed(schedule, placement), *_sequenced(schedule)]
+    findings = [*_counted(schedule, placement, micro_batches, directions), *_placed(schedule, placement), *_sequenced(schedule)]
     findings += _overlapping(schedule, overlapped)
-    return findings or deadlock(schedule, overlapped)
+    return findings or deadlock(schedule, overlapped, directions)
 
 
-def deadlock(schedule: Schedule, overlapped: Overlapped = APART) -> list[Finding]:
+def deadlock(schedule: Schedule, overlapped: Overlapped = APART, directions: int = 1) -> list[Finding]:
     """One finding for each rank that gets stuck when every rank runs its list in order."""
-    precedence = Precedence(schedule, overlapped)
-    done, reached = run_in_order(schedule, overlapped)
+    precedence = Precedence(schedule, overlapped, directions)
+    done, reached = run_in_order(schedule, overlapped, directions)
     finished = set(done)
     where = {slot: f"rank {rank} position {position}" for rank, row in enumerate(schedule) for position, slot in enumerate(row)}
     findings = []
@@ -62,14 +67,14 @@ def deadlock(schedule: Schedule, overlapped: Overlapped = APART) -> list[Finding
     return findings
 
 
-def circle(schedule: Schedule, overlapped: Overlapped = APART) -> list[tuple[int, int, Slot, Slot]]:
+def circle(schedule: Schedule, overlapped: Overlapped = APART, directions: int = 1) -> list[tuple[int, int, Slot, Slot]]:
     """The ranks of a deadlock that wait for each other: (rank, position, its slot there, the slot that it waits for).
 
     Each waits for a slot that stands behind the next one's; the last waits for the first. Empty if there is no deadlock, or if a
     rank waits for a slot that the schedule does not have.
     """
-    precedence = Precedence(schedule, overlapped)
-    done, reached = run_in_order(schedule, overlapped)
+    precedence = Precedence(schedule, overlapped, directions)
+    done, reached = run_in_order(schedule, overlapped, directions)
     finished = set(done)
     waiting: dict[int, tuple[int, int, Slot, Slot]] = {}
     for rank, position in enumerate(reached):
@@ -89,7 +94,7 @@ def _at(rank: int, position: int, slot: Slot | str, message: str, suggestion: st
     return SlotFinding(text, path=PATH, value=str(slot), suggestion=suggestion, rank=rank, position=position)
 
 
-def _counted(schedule: Schedule, placement: Sequence[int] | None, micro_batches: int | None) -> list[Finding]:
+def _counted(schedule: Schedule, placement: Sequence[int] | None, micro_batches: int | None, directions: int) -> list[Finding]:
     findings: list[Finding] = []
     first: dict[Slot, tuple[int, int]] = {}
     for rank, row in enumerate(schedule):
@@ -110,7 +115,7 @@ def _counted(schedule: Schedule, placement: Sequence[int] | None, micro_batches:
     count = micro_batches if micro_batches is not None else 1 + max(slot.micro_batch for slot in first)
     if many := beyond(stages * count, MOST_PASSES, "forward passes", PATH, f"{count:,} micro-batches x {stages:,} stages"):
         return many
-    missing = 2 * stages * count - len(first)
+    missing = 2 * stages * count // directions - len(first)
     if missing > MOST_MISSING:
         text = f"at least {missing:,} slots are missing of {stages:,} stages and {count:,} micro-batches, the highest numbers that occur"
         return [*findings, Finding(text, path=PATH)]
@@ -120,7 +125,8 @@ def _counted(schedule: Schedule, placement: Sequence[int] | None, micro_batches:
         if slot.micro_batch >= count:
             findings.append(_at(rank, position, slot, f"there are {count} micro-batches, numbered from 0"))
     for stage in range(stages):
-        for i in range(count):
+        way = stage * directions // stages
+        for i in range(count * way // directions, count * (way + 1) // directions):
             findings += _complete(stage, i, {kind: first[slot] for kind in SlotKind if (slot := Slot(kind, stage, i)) in first})
     return findings
 

@@ -1,10 +1,11 @@
 """Schedules whose backward is one pass: naive, GPipe, looped breadth-first, 1F1B, interleaved 1F1B and PipeDream.
 
 Naive model parallelism runs one micro-batch at a time through all stages and back. GPipe: Huang et al., arXiv 1811.06965. Looped
-breadth-first: Lamy-Poirier, arXiv 2211.05953, in the order of ``ScheduleLoopedBFS`` of torch.distributed.pipelining. 1F1B with a flush (PipeDream-Flush, DAPPLE): Narayanan et al., arXiv 2006.09503 and 2104.04473. Interleaved 1F1B: arXiv 2104.04473; its order and
-warm-up follow Megatron-LM, ``core/pipeline_parallel/schedules.py`` (commit d98e8a64). PipeDream, which has no flush: Narayanan et al.,
-SOSP 2019; a stage keeps the weight version that a micro-batch's forward used until its backward has used it too (weight stashing), and
-how many versions live and how stale they are follows from the order alone.
+breadth-first: Lamy-Poirier, arXiv 2211.05953, in the order of ``ScheduleLoopedBFS`` of torch.distributed.pipelining. 1F1B with a flush
+(PipeDream-Flush, DAPPLE): Narayanan et al., arXiv 2006.09503 and 2104.04473. Interleaved 1F1B: arXiv 2104.04473; its order and warm-up
+follow Megatron-LM, ``core/pipeline_parallel/schedules.py`` (commit d98e8a64), as do its passes side by side. PipeDream, which has no
+flush: Narayanan et al., SOSP 2019; a stage keeps the weight version that a micro-batch's forward used until its backward has used it too
+(weight stashing), and how many versions live and how stale they are follows from the order alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 from parsim.errors import Finding, PlanError
-from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS, Schedule, Slot, SlotKind
+from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS, Overlapped, Schedule, Slot, SlotKind
 
 _BOTH = (SlotKind.FORWARD, SlotKind.FULL_BACKWARD)
 
@@ -104,6 +105,27 @@ def interleaved(stages: int, micro_batches: int, virtual_stages: int) -> Schedul
         )
         for rank in range(stages)
     )
+
+
+def combined(stages: int, micro_batches: int, virtual_stages: int) -> tuple[Schedule, Overlapped]:
+    """Interleaved 1F1B with one more forward in the warm-up, so that each forward runs beside the backward behind it.
+
+    That forward makes the two independent; a rank keeps the activations of one more chunk (Megatron-LM,
+    --overlap-moe-expert-parallel-comm: ``get_pp_rank_microbatches`` and ``combined_1f1b.py``). With one rank: F0, (F1 & B0), ..., B(m-1).
+    Raises `PlanError` unless m is divisible by p, and v > 1 where p > 1.
+    """
+    rows = []
+    pairs: list[tuple[Slot, Slot]] = []
+    if virtual_stages == 1 < stages:
+        message = f"combined-1f1b needs at least 2 stages per rank where there are several ranks, but virtual_stages = 1 on {stages} ranks"
+        raise PlanError(Finding(message, "parallel.pipeline.virtual_stages", virtual_stages, "use virtual_stages: 2 or more"))
+    interleaved(stages, micro_batches, virtual_stages)  # has the same rules
+    for rank in range(stages):
+        forwards, backwards = in_rounds(rank, stages, micro_batches, virtual_stages, stages, SlotKind.FULL_BACKWARD)
+        warm_up = min(2 * (stages - rank - 1) + (virtual_stages - 1) * stages + 1, len(forwards))
+        rows.append(alternate(forwards, backwards, warm_up))
+        pairs += zip(forwards[warm_up:], backwards, strict=False)
+    return tuple(rows), frozenset(pairs)
 
 
 def in_rounds(rank: int, stages: int, micro_batches: int, chunks: int, group: int, backward: SlotKind) -> tuple[list[Slot], list[Slot]]:

@@ -93,18 +93,21 @@ class Precedence:
     need what either needs: the slot begins when the inputs of both are there, and ends both.
     """
 
-    def __init__(self, schedule: Schedule, overlapped: Overlapped = APART) -> None:
+    def __init__(self, schedule: Schedule, overlapped: Overlapped = APART, directions: int = 1) -> None:
+        """`directions`: equal parts of the global stages, each of them a whole model with micro-batches of its own."""
         self.rank = {slot: rank for rank, row in enumerate(schedule) for slot in row}
         """which rank runs a slot"""
         self.last_stage = max((slot.stage for slot in self.rank), default=-1)
+        self.length = (self.last_stage + 1) // directions
+        """stages that a micro-batch goes through"""
         self._pairs = {slot: pair for pair in overlapped for slot in pair}
 
     def source(self, slot: Slot) -> Slot | None:
         """The slot of the neighbouring stage whose result arrives here; None at the ends of the pipeline and for W."""
         kind, stage, micro_batch = slot
         if kind == SlotKind.FORWARD:
-            return Slot(SlotKind.FORWARD, stage - 1, micro_batch) if stage else None
-        if kind == SlotKind.BACKWARD_WEIGHT or stage == self.last_stage:
+            return Slot(SlotKind.FORWARD, stage - 1, micro_batch) if stage % self.length else None
+        if kind == SlotKind.BACKWARD_WEIGHT or (stage + 1) % self.length == 0:
             return None
         split = Slot(SlotKind.BACKWARD_INPUT, stage + 1, micro_batch)
         return split if split in self.rank else Slot(SlotKind.FULL_BACKWARD, stage + 1, micro_batch)
@@ -136,12 +139,12 @@ class Precedence:
         return source is not None and self.rank.get(source) != self.rank[slot]
 
 
-def run_in_order(schedule: Schedule, overlapped: Overlapped = APART) -> tuple[list[Slot], list[int]]:
+def run_in_order(schedule: Schedule, overlapped: Overlapped = APART, directions: int = 1) -> tuple[list[Slot], list[int]]:
     """Run each rank's list as far as it goes: (slots in an order that respects all needs, position reached per rank).
 
     A schedule deadlocks exactly if some rank does not reach the end of its list.
     """
-    precedence = Precedence(schedule, overlapped)
+    precedence = Precedence(schedule, overlapped, directions)
     reached = [0] * len(schedule)
     done: dict[Slot, None] = {}
     waiting: dict[Slot, list[int]] = {}
