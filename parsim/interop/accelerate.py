@@ -313,6 +313,7 @@ def _mesh(draft: ExportDraft, version: int) -> dict[str, Any]:
     draft.says("parallel.expert.size", "the default, 1")
     for key in ("capacity_factor", "pad_to_capacity"):
         draft.lacks(f"parallel.expert.{key}", "the model's code")
+    draft.lacks("parallel.expert.batch_overlap", "only Megatron-LM runs two micro-batches side by side")
     draft.says("parallel.expert.tensor", "as many as tensor-parallel ranks")
     if parallelism.exchanges_tokens:
         path = "parallel.expert.size" if section.expert.size > 1 else "parallel.expert.tensor"

@@ -305,6 +305,7 @@ def model_parallel(draft: ExportDraft) -> dict[str, Any]:
         draft.refuses("parallel.expert.tensor", text, "use tensor: auto, or --to megatron")
     for key in ("capacity_factor", "pad_to_capacity"):
         draft.lacks(f"parallel.expert.{key}", "deepspeed.moe.layer.MoE(capacity_factor=...) in the model's code")
+    draft.lacks("parallel.expert.batch_overlap", "only Megatron-LM runs two micro-batches side by side")
     return said
 
 

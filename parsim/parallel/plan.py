@@ -23,8 +23,8 @@ from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
-from parsim.parallel.schedules import Schedule, SlotKind, homes, schedule
-from parsim.parallel.schedules.slot import GRADIENTS_OF_WEIGHTS
+from parsim.parallel.schedules import CUSTOM, Overlapped, Schedule, SlotKind, homes, overlapped, schedule
+from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_WEIGHTS
 from parsim.parallel.settings import KEPT_LAYER, Parallelism, Runtime, Training
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.tensor import TensorParallelHooks
@@ -71,6 +71,8 @@ class Plan:
     """by global stage"""
     slots: Schedule
     """per pipeline rank"""
+    overlapped: Overlapped
+    """slots that run a forward and a backward at once"""
     gpus: tuple[int, ...]
     slow: Mapping[int, float] = field(default_factory=dict)
     """rank -> relative speed of its compute"""
@@ -358,12 +360,15 @@ def plan(
     virtual = pipeline.virtual_stages
     slots = pipeline.slots or schedule(pipeline.schedule, pipeline.size, training.micro_batches, virtual)
     held_by = homes(slots)
+    named = pipeline.schedule != CUSTOM
+    pairs = overlapped(pipeline.schedule, pipeline.size, training.micro_batches, virtual) if named else pipeline.overlapped
     if not training.backward:
         slots = tuple(tuple(slot for slot in row if slot.kind == SlotKind.FORWARD) for row in slots)
+        pairs = APART
     mean = replace(workload, sequence=training.mean_length // parallelism.context.size) if model.sequence else workload
     blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock)
     chunks = tuple(Chunk(stage, held_by[stage], blocks[stage]) for stage in range(len(blocks)))
-    made = Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, gpus, dict(slow or {}))
+    made = Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, pairs, gpus, dict(slow or {}))
     if findings := _tied_findings(made):
         raise PlanError(findings)
     return made

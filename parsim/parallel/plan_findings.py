@@ -16,7 +16,7 @@ from parsim.parallel.groups import Groups, Mesh
 from parsim.parallel.instances import instance_findings
 from parsim.parallel.muon_findings import muon_findings
 from parsim.parallel.offload import offload_findings
-from parsim.parallel.schedules import V_SHAPED
+from parsim.parallel.schedules import OVERLAPPING, V_SHAPED
 from parsim.parallel.settings import Parallelism, Runtime, Training
 from parsim.parallel.tensor import placement_findings, tensor_findings
 
@@ -75,6 +75,7 @@ def findings_of(
         if mesh.ranks != parallelism.data.size:
             text = f"{strategy} cannot be combined with tensor, context or pipeline parallelism"
             findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
+    findings += _overlap_findings(training, parallelism)
     if parallelism.pipeline.size == 1 and parallelism.pipeline.virtual_stages > 1:
         text = f"{parallelism.pipeline.virtual_stages} virtual stages on 1 pipeline rank: there is nothing to interleave"
         repair = "use virtual_stages: 1"
@@ -96,6 +97,27 @@ def findings_of(
             findings.append(Finding(f"rank {rank} does not exist (0 to {mesh.ranks - 1})", "variability.slow", rank))
         if speed <= 0:
             findings.append(Finding(f"a speed must be > 0, got {speed}", "variability.slow", speed))
+    return findings
+
+
+def _overlap_findings(training: Training, parallelism: Parallelism) -> list[Finding]:
+    """What passes that share a slot do not go with."""
+    pipeline = parallelism.pipeline
+    if pipeline.schedule not in OVERLAPPING and not pipeline.overlapped:
+        return []
+    findings = []
+    if not pipeline.overlap_sends:
+        text = "a slot that overlaps a forward with a backward has nobody who would wait for a blocking message: not supported yet"
+        findings.append(Finding(text, "parallel.pipeline.overlap_sends", False, "use true, or a schedule of single passes"))
+    if not parallelism.expert.batch_overlap:
+        return findings
+    path = "parallel.expert.batch_overlap"
+    if not parallelism.exchanges_tokens:
+        text = "every rank holds all experts: there is no exchange that another micro-batch's compute could hide"
+        findings.append(Finding(text, path, True, "leave it out, or spread the experts (parallel.expert.size)"))
+    if training.recompute.mode not in ("none", "selective"):
+        text = f"passes side by side do not go with recomputed layers (mode {training.recompute.mode}; Megatron-LM refuses them, too)"
+        findings.append(Finding(text, "training.recompute", training.recompute.mode, "use none, or {selective: [attention]}"))
     return findings
 
 

@@ -12,7 +12,7 @@ from parsim.model.finetune import Finetune
 from parsim.model.low_precision import NARROW, Quantisation
 from parsim.parallel.groups import AXES, CONTEXT, DATA, PIPELINE, TENSOR
 from parsim.parallel.hooks import Sharding
-from parsim.parallel.schedules.slot import Schedule
+from parsim.parallel.schedules.slot import APART, Overlapped, Schedule
 
 KEPT = ("embedding", "head", "router", "norm", "attention")
 """parts of a model that no known stack runs in fp8 unless told to; attention is scores and values, not the projections"""
@@ -189,6 +189,8 @@ class PipelineParallel:
     """a name of `parsim.parallel.schedules`, or "custom" with `slots`"""
     slots: Schedule = ()
     """custom schedule: per rank, its slots in order"""
+    overlapped: Overlapped = APART
+    """custom schedule: slots that run a forward and a backward at once"""
     virtual_stages: int = 1
     split: Literal["even", "balanced"] | tuple[int, ...] = "even"
     overlap_sends: bool = True
@@ -221,6 +223,8 @@ class ExpertParallel:
     """and on their way back"""
     sms: int = 0
     """multiprocessors of a kernel that moves tokens itself; 0: as many as its library takes"""
+    batch_overlap: bool = False
+    """each forward runs beside a backward of another micro-batch; the pipeline's schedule says so too"""
 
     @property
     def multiprocessors(self) -> int:

@@ -37,6 +37,7 @@ class TemplateItem:
     tails: tuple[str, ...]
     effects: tuple[tuple[float, int, bool], ...]
     """offset, place of the tensor in the block's tape, whether it is allocated"""
+    aside: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class _Keeper:
         effects = item.effects[before:] if continued else item.effects
         changes = tuple((effect.offset, self._places[effect.tensor], effect.allocate) for effect in effects)
         sums = (item.duration, item.memory_time, item.flop, item.moved)
-        return TemplateItem(continued, name, item.kind, item.lanes, sums, item.collective, needs, tuple(item.tails), changes)
+        return TemplateItem(continued, name, item.kind, item.lanes, sums, item.collective, needs, tuple(item.tails), changes, item.aside)
 
 
 def _look(at: PassBuilder, own: BlockTensors, handles: Sequence[int]) -> Hashable:
@@ -167,7 +168,9 @@ def _repeat(template: BlockTemplate, at: PassBuilder, own: BlockTensors, handles
             name, whose = piece.name
             text = name + own.name if whose else name
             needs = real(piece.needs) if piece.needs else []
-            at.items.append(Item(text, piece.kind, piece.lanes, *piece.sums, piece.collective, needs, list(piece.tails), effects))
+            at.items.append(
+                Item(text, piece.kind, piece.lanes, *piece.sums, piece.collective, needs, list(piece.tails), effects, piece.aside)
+            )
     at.segment = at.items.pop() if template.open else None
     (name, whose), kind = template.called
     at.called = (name + own.name if whose else name, kind)

@@ -51,6 +51,10 @@ class Item:
     needs: list[int] = field(default_factory=list)
     tails: list[str] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
+    aside: bool = False
+    """nothing that follows in its pass waits for it, but for what needs it"""
+    turn: int = 0
+    """which of the passes of a slot it belongs to (`parsim.program.side_by_side`)"""
 
     def runs(self, kernels: Sequence[Kernel], clock: Callable[[Kernel], float]) -> None:
         """Add kernels to what it does; `clock`: seconds of a kernel."""
@@ -122,6 +126,15 @@ class PassBuilder(Emitter):
         self._first, self._last = self.first and first, self.last and last
         yield
         self._first, self._last = own
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Compute that the rest of the pass does not wait for, in an item of its own."""
+        self._close()
+        yield
+        if self.segment is not None:
+            self.segment.aside = True
+        self._close()
 
     # -- what the lowering calls ----------------------------------------------------------------------------------
 

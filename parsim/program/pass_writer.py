@@ -13,7 +13,7 @@ Boundary tensors are x<b> (input of block b) and dx<b> (its gradient).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 from parsim.model.loss import Loss
@@ -39,7 +39,10 @@ _BOUNDARY = {"input": ("x", 0), "output": ("x", 1), "grad_input": ("dx", 0), "gr
 class StagePassWriter:
     """One pass while it is being written."""
 
-    def __init__(self, home: PipelineRank, stage: int, *, first: bool, last: bool, split: bool, partial: bool = False) -> None:
+    def __init__(
+        self, home: PipelineRank, stage: int, *, first: bool, last: bool, split: bool, partial: bool = False, beside: bool = False
+    ) -> None:
+        """`beside`: the pass shares its slot with another; gradients of weights then hold up no message."""
         self.home = home
         self.plan = home.plan
         self.stage = stage
@@ -63,6 +66,7 @@ class StagePassWriter:
         """blocks whose recomputed output is a second tensor, because weight gradients or the engine still hold the first"""
         self._written: set[str] = set()
         self._split = split
+        self._beside = beside
         offloads = self.plan.training.backward and self.plan.training.offload.activations != "none"
         kept = {group: self._name(group.blocks[0], "input") for group in self.groups if offloads and self._owns_input(group)}
         self.offload = CheckpointOffload(self.at, kept, home.moved)
@@ -113,7 +117,9 @@ class StagePassWriter:
         if self.at.deferred is None:
             own = self.home.declared[block, self.partial, block in self._again]
             pending = [hooks.pending for hooks in self.hooks]
-            self._deferred = DeferredOperators(self.at, self.home.block_templates, (self.tape(block), self._split), own, pending)
+            self._deferred = DeferredOperators(
+                self.at, self.home.block_templates, (self.tape(block), self._split, self._beside), own, pending
+            )
         self._deferred.add(what, partial(self._write_inside, block, write) if self._mixed else write)
 
     def _write_inside(self, block: int, write: Callable[[], None]) -> None:
@@ -364,7 +370,8 @@ class StagePassWriter:
         if taped.output_saved and place == taped.output_last_backward:
             frees.append("output")
         kind = "recompute" if step.phase == "recompute" else COMPUTE
-        self._run(step, kind, self._names(block, step.allocates), self._names(block, frees))
+        with self.at.aside() if self._beside and step.phase == "weight" else nullcontext():
+            self._run(step, kind, self._names(block, step.allocates), self._names(block, frees))
 
     def _before_gradient(self, block: int, step: Step) -> Sequence[Weight]:
         """Announce the gradients that a weight step writes first.

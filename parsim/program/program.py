@@ -195,6 +195,8 @@ class Stamp:
     """(lane number, row): the row is the lane's last op behind the stamp"""
     first: dict[int, int]
     """rank -> its first row on the compute lane"""
+    turns: tuple[tuple[int, int], ...] = ()
+    """(row, place among the stamp's micro-batches): whose are the rows from there on; empty: all of the only one"""
 
 
 class StampBuilder:
@@ -208,6 +210,9 @@ class StampBuilder:
         self._entries: dict[tuple[int, int], None] = {}
         self._last: dict[int, int] = {}
         self._first: dict[int, int] = {}
+        self.turn = 0
+        """which of several micro-batches the next rows belong to"""
+        self._turns: list[tuple[int, int]] = []
 
     def add(self, spec: OpSpec, needs: Iterable[int] = (), behind: Iterable[Lane] = (), before: Iterable[Lane] = ()) -> int:
         """Append a row behind the last row of each of its lanes, and return its place.
@@ -216,6 +221,8 @@ class StampBuilder:
         before the stamp it waits for.
         """
         row = len(self._spec)
+        if self.turn != (self._turns[-1][1] if self._turns else 0):
+            self._turns.append((row, self.turn))
         own = [self._program.lane_number(lane) for lane in spec.lanes]
         blockers = dict.fromkeys(needs)
         for number in (*own, *map(self._program.lane_number, behind)):
@@ -243,7 +250,9 @@ class StampBuilder:
     def finish(self) -> Stamp:
         """The stamp."""
         successors = list(map(tuple, self._successors))
-        return Stamp(self._spec, successors, self._blockers, tuple(self._entries), tuple(self._last.items()), self._first)
+        return Stamp(
+            self._spec, successors, self._blockers, tuple(self._entries), tuple(self._last.items()), self._first, tuple(self._turns)
+        )
 
 
 @dataclass
@@ -318,11 +327,17 @@ class Program:
         self.specs.append(spec)
         return len(self.specs) - 1
 
-    def stamp(self, stamp: Stamp, instance: int) -> int:
-        """Append the rows of a stamp; returns the index of the first. The same as calling `add` for each of them."""
+    def stamp(self, stamp: Stamp, instance: int, *others: int) -> int:
+        """Append the rows of a stamp; returns the index of the first. The same as calling `add` for each of them.
+
+        `others`: micro-batches that some rows belong to instead (`Stamp.turns`).
+        """
         origin = len(self.spec)
         successors, blockers, tails = self.successors, self.blockers, self._tails
         self._instance(instance)
+        for row, turn in stamp.turns:
+            self._begins.append(origin + row)
+            self._instances.append((instance, *others)[turn])
         self.spec += stamp.spec
         successors += stamp.successors
         blockers += stamp.blockers

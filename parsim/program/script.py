@@ -49,7 +49,7 @@ class Script:
         """PipeDream: (weight version, effects) of the versions kept or dropped around each slot; else empty"""
         self._plan = plan
         self._pipeline_rank = pipeline_rank
-        self._known: dict[tuple[str, int, bool, bool, bool], SlotPass] = {}
+        self._known: dict[tuple[str, int, bool, bool, bool, bool], SlotPass] = {}
         self._distinct: list[SlotPass] = []
         self._write()
         self.end: Sequence[Item] = [] if plan.asynchronous else self.passes.end()
@@ -59,19 +59,22 @@ class Script:
         micro_batches, asynchronous, fixed = plan.training.micro_batches, plan.asynchronous, passes.fixed
         smaller = micro_batches - 1 if plan.training.last_micro_batch else -1
         taken: dict[tuple[str, int], int] = {}
-        for kind, stage, micro_batch in plan.slots[self._pipeline_rank]:
+        beside = {backward for _, backward in plan.overlapped}
+        for slot in plan.slots[self._pipeline_rank]:
+            kind, stage, micro_batch = slot
             # B and W count together: a table may mix them, and either writes the first gradient or completes the last
             counted = (SlotKind.BACKWARD_WEIGHT if kind == SlotKind.FULL_BACKWARD else kind, stage)
             count = taken[counted] = taken.get(counted, 0) + 1
-            key = (kind, stage, count == 1 or asynchronous, count == micro_batches or asynchronous, micro_batch == smaller)
+            first, last = count == 1 or asynchronous, count == micro_batches or asynchronous
+            key = (kind, stage, first, last, micro_batch == smaller, slot in beside)
             if not fixed or (slot_pass := self._known.get(key)) is None:
                 slot_pass = self._known[key] = self._slot(*key)
             self.slots.append(slot_pass)
             if asynchronous:
                 self.versions.append(passes.stash(kind, micro_batch))
 
-    def _slot(self, kind: str, stage: int, first: bool, last: bool, partial: bool) -> SlotPass:
-        items = self.passes.template(kind, stage, first, last, partial)
+    def _slot(self, kind: str, stage: int, first: bool, last: bool, partial: bool, beside: bool) -> SlotPass:
+        items = self.passes.template(kind, stage, first, last, partial, beside)
         for known in self._distinct:
             if known.items is items:
                 return known

@@ -17,6 +17,7 @@ from parsim.parallel.schedules.slot import Slot, SlotKind
 from parsim.program.lowered_ranks import LoweredRanks
 from parsim.program.program import COMPUTE, Collective, Effects, Lane, OpSpec, Program, Stamp, StampBuilder
 from parsim.program.script import Message, Scripts, SlotPass, receiver, script_of
+from parsim.program.side_by_side import side_by_side
 from parsim.program.stage_passes import StagePasses
 from parsim.program.stamping import Stamping
 
@@ -48,8 +49,8 @@ class _Prepared(NamedTuple):
     """A slot of all lowered ranks of a stage."""
 
     stamp: Stamp
-    messages: tuple[tuple[int, int], ...]
-    """(receiver, row of the message)"""
+    messages: tuple[tuple[tuple[int, int], ...], ...]
+    """by pass: (receiver, row of the message)"""
 
 
 class ScheduleLowering:
@@ -62,6 +63,7 @@ class ScheduleLowering:
         self._by_role = scripts
         self._clock = clock
         self._arrivals: dict[tuple[str, int], _Arrivals] = {}
+        self._pairs = dict(plan.overlapped)
         self._ways = {key: self._way(*key) for key in dict.fromkeys((slot.kind, slot.stage) for row in plan.slots for slot in row)}
         self._scripts = [list(by_role.values()) for by_role in scripts]
         self._prepared: dict[tuple[SlotPass, ...], _Prepared] = {}
@@ -115,11 +117,12 @@ class ScheduleLowering:
         begun = cursor[p]
         while cursor[p] < len(row):
             slot = row[cursor[p]]
-            source = ways[slot.kind, slot.stage].source
-            if source is not None and slot.micro_batch not in source.sent and not force:
+            passes = (slot, self._pairs[slot]) if slot in self._pairs else (slot,)
+            sources = [(one, source) for one in passes if (source := ways[one.kind, one.stage].source) is not None]
+            if not force and any(one.micro_batch not in source.sent for one, source in sources):
                 break
             force = False
-            self._slot(p, slot)
+            self._slot(p, *passes)
         return cursor[p] - begun
 
     def _blocking_order(self) -> Sequence[Step]:
@@ -134,30 +137,39 @@ class ScheduleLowering:
 
     # -- one slot -------------------------------------------------------------------------------------------------
 
-    def _slot(self, p: int, slot: Slot) -> None:
-        """Stamp the next pass of a stage's ranks, with the messages that it sends."""
-        at, program, way = self._cursor[p], self._program, self._ways[slot.kind, slot.stage]
-        self._cursor[p] = at + 1
-        passes = tuple([script.slots[at] for script in self._scripts[p]])
-        prepared = self._prepared.get(passes) or self._prepare(p, slot, passes)
-        origin = program.stamp(prepared.stamp, slot.micro_batch)
+    def _slot(self, p: int, *slots: Slot) -> None:
+        """Stamp the next pass of a stage's ranks, or two that overlap, with the messages that they send."""
+        at, program = self._cursor[p], self._program
+        self._cursor[p] = at + len(slots)
+        passes = tuple([script.slots[at + place] for place in range(len(slots)) for script in self._scripts[p]])
+        prepared = self._prepared.get(passes) or self._prepare(p, slots, passes)
+        origin = program.stamp(prepared.stamp, *[slot.micro_batch for slot in slots])
         first = prepared.stamp.first
         for rank in self._ranks.of_stage[p]:
-            program.begins[rank][at] = origin + first[rank] if rank in first else -1
+            for place in range(len(slots)):
+                program.begins[rank][at + place] = origin + first[rank] if rank in first else -1
         for rank, row in first.items() if self._holds else ():
             for op in self._holds.pop(rank, ()):
                 program.block(op, origin + row)
-        if way.source is not None:
-            if (arrived := way.source.sent.get(slot.micro_batch)) is not None:
-                for rank, op in arrived:
-                    if rank in first:
-                        program.block(op, origin + first[rank])
-            else:
-                way.source.awaiting.setdefault(slot.micro_batch, []).extend(origin + row for row in first.values())
+        for slot in slots:
+            self._await(slot, first, origin)
         if self._plan.asynchronous:
             self._versions(p, at)
-        if way.to is not None and not self._blocking:
-            self._arrived(way.to, slot.micro_batch, [(rank, origin + row) for rank, row in prepared.messages])
+        for slot, messages in zip(slots, prepared.messages, strict=True):
+            if (to := self._ways[slot.kind, slot.stage].to) is not None and not self._blocking:
+                self._arrived(to, slot.micro_batch, [(rank, origin + row) for rank, row in messages])
+
+    def _await(self, slot: Slot, first: dict[int, int], origin: int) -> None:
+        """The pass begins when its input has arrived; `first`: its first row by rank, from `origin`."""
+        source = self._ways[slot.kind, slot.stage].source
+        if source is None:
+            return
+        if (arrived := source.sent.get(slot.micro_batch)) is None:
+            source.awaiting.setdefault(slot.micro_batch, []).extend(origin + row for row in first.values())
+            return
+        for rank, op in arrived:
+            if rank in first:
+                self._program.block(op, origin + first[rank])
 
     def _arrived(self, to: _Arrivals, micro_batch: int, arrivals: list[tuple[int, int]]) -> None:
         to.sent[micro_batch] = arrivals
@@ -165,17 +177,22 @@ class ScheduleLowering:
             for _, op in arrivals:
                 self._program.block(op, consumer)
 
-    def _prepare(self, p: int, slot: Slot, passes: tuple[SlotPass, ...]) -> _Prepared:
-        """The stamp of a pass; where sends do not block, its messages leave behind it."""
+    def _prepare(self, p: int, slots: Sequence[Slot], passes: tuple[SlotPass, ...]) -> _Prepared:
+        """The stamp of a pass, or of two that overlap; where sends do not block, their messages leave behind it."""
         stamp = StampBuilder(self._program)
-        by_role = dict(zip(self._by_role[p], passes, strict=True))
-        Stamping(self._ranks, stamp, {rank: by_role[self._plan.role(rank)].items for rank in self._ranks.of_stage[p]}).run()
-        messages = []
-        for rank in self._ranks.of_stage[p] if not self._blocking else ():
-            if (message := by_role[self._plan.role(rank)].message) is not None:
-                target, spec = self._message(rank, slot, message)
-                messages.append((target, stamp.add(spec, behind=(Lane(rank, COMPUTE),))))
-        prepared = self._prepared[passes] = _Prepared(stamp.finish(), tuple(messages))
+        roles = list(self._by_role[p])
+        each = [dict(zip(roles, passes[begin : begin + len(roles)], strict=True)) for begin in range(0, len(passes), len(roles))]
+        items = {role: each[0][role].items if len(each) == 1 else side_by_side(*[one[role].items for one in each]) for role in roles}
+        Stamping(self._ranks, stamp, {rank: items[self._plan.role(rank)] for rank in self._ranks.of_stage[p]}).run()
+        sent = []
+        for stamp.turn, (slot, by_role) in enumerate(zip(slots, each, strict=True)):
+            messages = []
+            for rank in self._ranks.of_stage[p] if not self._blocking else ():
+                if (message := by_role[self._plan.role(rank)].message) is not None:
+                    target, spec = self._message(rank, slot, message)
+                    messages.append((target, stamp.add(spec, behind=(Lane(rank, COMPUTE),))))
+            sent.append(tuple(messages))
+        prepared = self._prepared[passes] = _Prepared(stamp.finish(), tuple(sent))
         return prepared
 
     # -- messages -------------------------------------------------------------------------------------------------

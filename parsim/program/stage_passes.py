@@ -20,8 +20,8 @@ from parsim.program.pass_writer import StagePassWriter
 from parsim.program.pipeline_rank import PipelineRank
 from parsim.program.program import COMPUTE, Effect
 
-_Template = tuple[str, int, bool, bool, bool, Hashable]
-"""kind, stage, first, last, smaller micro-batch, state of the sharding before it"""
+_Template = tuple[str, int, bool, bool, bool, bool, Hashable]
+"""kind, stage, first, last, smaller micro-batch, beside another pass, state of the sharding before it"""
 
 
 class StagePasses(PipelineRank):
@@ -34,8 +34,8 @@ class StagePasses(PipelineRank):
         self._beginning: list[Item] = []
         self._ending: list[Item] = []
         self._templates: dict[_Template, tuple[list[Item], Hashable]] = {}
-        self._written: dict[tuple[str, int, bool], list[tuple[_Template, set[str]]]] = {}
-        """kind, stage, smaller micro-batch -> templates and what their writers asked (`PassBuilder.depends_on`)"""
+        self._written: dict[tuple[str, int, bool, bool], list[tuple[_Template, set[str]]]] = {}
+        """kind, stage, smaller micro-batch, beside another pass -> templates and what their writers asked (`PassBuilder.depends_on`)"""
         self._versions = Versions()
 
     # -- begin and end of the step --------------------------------------------------------------------------------
@@ -115,16 +115,17 @@ class StagePasses(PipelineRank):
         """The same question about a template has the same answer throughout the step."""
         return not self.plan.sharded and self.plan.parallelism.data.custom is None
 
-    def template(self, kind: str, stage: int, first: bool, last: bool, partial: bool = False) -> list[Item]:
-        """Items of one slot kind on a global stage for the first, a middle or the last micro-batch, or a smaller one."""
+    def template(self, kind: str, stage: int, first: bool, last: bool, partial: bool = False, beside: bool = False) -> list[Item]:
+        """Items of one slot kind on a global stage for the first, a middle or the last micro-batch, or a smaller one; `beside`: it is a
+        backward that shares its slot with a forward.
+        """
         sharding = self.sharding[stage]
-        key = (kind, stage, first, last, partial, sharding.state())
+        key = (kind, stage, first, last, partial, beside, sharding.state())
         if key not in self._templates and (written := self._equal(key)) is not None:
             self._templates[key] = self._templates[written]
         if key not in self._templates:
-            writer = StagePassWriter(
-                self, stage, first=first, last=last, split=kind in (SlotKind.BACKWARD_INPUT, SlotKind.BACKWARD_WEIGHT), partial=partial
-            )
+            split = kind in (SlotKind.BACKWARD_INPUT, SlotKind.BACKWARD_WEIGHT)
+            writer = StagePassWriter(self, stage, first=first, last=last, split=split, partial=partial, beside=beside)
             if kind == SlotKind.FORWARD:
                 writer.forward()
             else:
@@ -134,7 +135,7 @@ class StagePasses(PipelineRank):
                 _extend(items, self.end())
                 _extend(items, self.begin())  # of the next update: every one has gradients of its own
             self._templates[key] = (items, sharding.state())
-            self._written.setdefault((kind, stage, partial), []).append((key, writer.at.depends_on))
+            self._written.setdefault((kind, stage, partial, beside), []).append((key, writer.at.depends_on))
         items, state = self._templates[key]
         sharding.restore(state)
         return items
@@ -143,8 +144,8 @@ class StagePasses(PipelineRank):
         """A template that is written and is the same: nobody asked for what tells them apart."""
         if not self.fixed or self.plan.asynchronous:
             return None
-        kind, stage, first, last, partial, _ = key
-        for other, asked in self._written.get((kind, stage, partial), ()):
+        kind, stage, first, last, partial, beside, _ = key
+        for other, asked in self._written.get((kind, stage, partial, beside), ()):
             if (other[2] == first or "first" not in asked) and (other[3] == last or "last" not in asked):
                 return other
         return None

@@ -106,6 +106,7 @@ class Stamping:
         if item.effects:
             effects = item.on(cursor.rank) if speed == 1.0 else ((cursor.rank, _stretched(item.effects, speed)),)
         lanes = self._lowered.lane_tuple((cursor.rank,), item.lanes)
+        self._stamp.turn = item.turn
         cursor.record(self._stamp.add(OpSpec(item.name, item.kind, lanes, item.duration / speed, None, effects), *cursor.waits()))
 
     def _skip(self, cursor: _Cursor) -> None:
@@ -119,6 +120,7 @@ class Stamping:
             return
         now = tuple(Effect(0.0, effect.tensor, effect.allocate) for effect in item.effects)  # what it frees at its end is free at once
         lanes = self._lowered.lane_tuple((rank,), item.lanes)
+        self._stamp.turn = item.turn
         spec = OpSpec(item.name, COMPUTE, lanes, 0.0, None, ((rank, now),) if now else ())
         cursor.record(self._stamp.add(spec, rows, behind, before))
 
@@ -135,6 +137,7 @@ class Stamping:
         whole = lowered.plan.groups.timed(axis)
         whose = item.kind if axis == OFFLOAD else f"{whole}_comm"
         collective = lowered.transfer(kind, whole, group, size)
+        self._stamp.turn = item.turn
         row = self._stamp.add(OpSpec(item.name, whose, lanes, item.duration, collective, effects), rows, behind, before)
         for cursor in arrived:
             cursor.record(row)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import fsum
 
 from parsim.errors import Finding, PlanError
 from parsim.parallel.schedules.blocking import Exchange, blocking_order
@@ -108,7 +109,7 @@ class _Laboratory:
         """Seconds of a pass, or its share of those of an overlapped slot."""
         if self.pair is None or len(both := self.precedence.pair(slot)) == 1:
             return self._alone(slot)
-        whole = sum(map(self._alone, both))
+        whole = fsum(self._alone(part) for part in both)
         return self._alone(slot) * self.pair[both[0].stage] / whole if whole else 0.0
 
     def _alone(self, slot: Slot) -> float:

@@ -106,10 +106,11 @@ class PipelineSection(Section):
     size: Annotated[int, Whole(1, LARGEST)] = 1
     """stages (p)"""
     schedule: Annotated[str, Text("1f1b")] = "1f1b"
-    """naive | gpipe | looped-bfs | 1f1b | interleaved | pipedream | zb-h1 | zb-h2 | zb-v | v-half | v-min | interleaved-zb, or a schedule
-    file's path"""
+    """naive | gpipe | looped-bfs | 1f1b | interleaved | pipedream | zb-h1 | zb-h2 | zb-v | v-half | v-min | interleaved-zb |
+    dualpipev, or a schedule file's path"""
     virtual_stages: Annotated[int, Whole(1, 1000)] = 1
-    """model chunks per rank (v), for interleaved, interleaved-zb, looped-bfs and own schedules; zb-v, v-half and v-min always have 2"""
+    """model chunks per rank (v), for interleaved, interleaved-zb, looped-bfs and own schedules; zb-v, v-half, v-min and dualpipev
+    always have 2"""
     split: Annotated[Any, ListOf(Whole(0, 100_000), ("even", "balanced"), filled=True)] = "even"
     """even | balanced | [layers per stage]"""
     overlap_sends: Annotated[bool, Flag()] = True
@@ -149,6 +150,9 @@ class ExpertSection(Section):
     """type of results on their way back; bf16 = as activations are"""
     sms: Annotated[Any, Whole(1, 1000, ("auto",))] = "auto"
     """deepep, hybridep: multiprocessors of their kernels; auto = 20 and 32"""
+    batch_overlap: Annotated[bool, Flag()] = False
+    """tokens of one micro-batch travel while another computes: each forward runs beside a backward, layer by layer (Megatron-LM:
+    --overlap-moe-expert-parallel-comm with --delay-wgrad-compute)"""
 
 
 class DataSection(Section):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, cast
 from parsim.errors import Finding, PlanError
 from parsim.parallel.custom_strategy import load_strategy
 from parsim.parallel.groups import DATA, Groups, Mesh
-from parsim.parallel.schedules import ALIASES, NAMES, Schedule, check, chunks, homes, schedule
-from parsim.parallel.schedules.custom import from_function, from_text, load_function
+from parsim.parallel.schedules import ALIASES, NAMES, check, chunks, homes, schedule
+from parsim.parallel.schedules.custom import Table, from_function, load_function, read_table
 from parsim.parallel.settings import (
     ContextParallel,
     CustomStrategy,
@@ -54,7 +54,9 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         tensor=_tensor(section.tensor),
         context=ContextParallel(section.context.size, cast(Literal["ring", "all-gather", "ulysses"], section.context.method)),
         expert=_expert(section.expert),
-        pipeline=_pipeline(section.pipeline, scenario),
+        pipeline=_combined(_pipeline(section.pipeline, scenario))
+        if section.expert.batch_overlap
+        else _pipeline(section.pipeline, scenario),
         data=_data(section.data, size),
     )
     mesh = Mesh.of(split.order, split.sizes)
@@ -234,6 +236,9 @@ def schedule_name(name: str) -> str:
     """The name of a built-in schedule as the parallel room spells it. Raises `PlanError` for anything else."""
     word = name.strip().lower().replace("_", "-")
     word = ALIASES.get(word, word)
+    if word == "combined-1f1b":
+        text = "combined-1f1b is what parallel.expert.batch_overlap makes of interleaved 1F1B"
+        raise PlanError(Finding(text, SCHEDULE, name, "write schedule: interleaved and parallel.expert.batch_overlap: true"))
     if word in NAMES:
         return word
     if "/" in name or "." in name:
@@ -254,29 +259,30 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
         return split
     if code_file(section.schedule) is not None and not scenario.trust_code:
         raise PlanError(refusal(section.schedule, SCHEDULE))
-    rows = _rows(section, source, micro_batches)
+    table = _table(section, source, micro_batches)
+    rows = table.rows
     if len(rows) != section.size:
         text = f"the schedule has {len(rows)} rows, but parallel.pipeline.size is {section.size}"
         raise PlanError(Finding(text, SCHEDULE, len(rows), "write one row per pipeline rank"))
-    problems = check(rows, None, micro_batches)
+    problems = check(rows, None, micro_batches, table.overlapped)
     if problems and not all("deadlock" in problem.message for problem in problems):
         raise PlanError(problems)
     held = Counter(homes(rows))
     if uneven := [rank for rank in range(section.size) if held[rank] != section.virtual_stages]:
         text = f"row {uneven[0] + 1} of the schedule has {held[uneven[0]]} stages, but virtual_stages is {section.virtual_stages}"
         raise PlanError(Finding(text, VIRTUAL, section.virtual_stages, "give every rank as many stages, and say how many"))
-    return replace(split, pipeline=replace(split.pipeline, slots=rows))
+    return replace(split, pipeline=replace(split.pipeline, slots=rows, overlapped=table.overlapped))
 
 
-def _rows(section: PipelineSection, found: tuple[Path, str] | None, micro_batches: int) -> Schedule:
+def _table(section: PipelineSection, found: tuple[Path, str] | None, micro_batches: int) -> Table:
     if found is None:
-        return from_text(section.schedule)
+        return read_table(section.schedule)
     path, function = found
     if path.suffix != ".py":
-        return from_text(files.read_text(path), str(path))
+        return read_table(files.read_text(path), str(path))
     if not function:
         raise PlanError(Finding(f"{path.name} is Python: which function?", SCHEDULE, section.schedule, f"write {section.schedule}:NAME"))
-    return from_function(load_function(f"{path}{function}"), section.size, micro_batches, section.virtual_stages).one_by_one()
+    return from_function(load_function(f"{path}{function}"), section.size, micro_batches, section.virtual_stages)
 
 
 def _expert(section: ExpertSection) -> ExpertParallel:
@@ -291,7 +297,20 @@ def _expert(section: ExpertSection) -> ExpertParallel:
         dispatch_dtype="fp8" if section.dispatch_dtype == "fp8" else "bf16",
         combine_dtype="fp8" if section.combine_dtype == "fp8" else "bf16",
         sms=0 if section.sms == "auto" else section.sms,
+        batch_overlap=section.batch_overlap,
     )
+
+
+def _combined(pipeline: PipelineParallel) -> PipelineParallel:
+    """The schedule in which each forward runs beside a backward. Raises `PlanError` for one of which that is not known."""
+    plain = "interleaved" if pipeline.size > 1 else "1f1b"
+    if pipeline.schedule not in (plain, "interleaved"):
+        text = f"parallel.expert.batch_overlap runs the passes of schedule {plain} side by side, not those of {pipeline.schedule}"
+        hint = f"use schedule {plain}" + (
+            " with virtual_stages: 2 or more, or dualpipev without batch_overlap" if pipeline.size > 1 else ""
+        )
+        raise PlanError(Finding(text, SCHEDULE, pipeline.schedule, hint))
+    return replace(pipeline, schedule="combined-1f1b")
 
 
 def _pipeline(section: PipelineSection, scenario: Scenario) -> PipelineParallel:

@@ -51,10 +51,16 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (STAGED, ("parallel.data.optimizer_instances=2",)),
         (STAGED, ("training.optimizer={name: muon, newton_schulz_steps: 6, tensor_mode: distributed, split_query_key_value: false}",)),
         (STAGED, ("training.optimizer={name: muon, split_gate_up: true, padded_parts: true}",)),
-        (MIXTURE, ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true}",)),
+        (
+            MIXTURE,
+            ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",),
+        ),
     ],
     "deepspeed": [
-        (MIXTURE, ("parallel.expert={size: 4, tensor: 1, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true}",)),
+        (
+            MIXTURE,
+            ("parallel.expert={size: 4, tensor: 1, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",),
+        ),
         (SHARDED, (*RECIPE, *DATA)),
         (SHARDED, (*LONG, *OFFLOAD, "parallel.tensor.size=2", "parallel.tensor.overlap=none")),
         (SHARDED, ("parallel.context={size: 2, method: ulysses}", "training.recompute=full", "training.offload.activations=cpu")),
@@ -112,6 +118,7 @@ ELSEWHERE = {
         "parallel.expert.imbalance",
         "parallel.expert.capacity_factor",
         "parallel.expert.pad_to_capacity",
+        "parallel.expert.batch_overlap",
     },
 }
 """keys that are refused, or taken only where another key is refused, hence tested with the refusals"""

@@ -136,6 +136,11 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "parallel.expert.size": (*SPREAD, "parallel.expert.size=4"),
         "parallel.expert.tensor": (*SPREAD, "parallel.expert={size: 2, tensor: 1}"),
         "parallel.expert.capacity_factor": (*SPREAD, "parallel.expert={size: 2, capacity_factor: 1.5}"),
+        "parallel.expert.batch_overlap": (
+            *SPREAD,
+            "parallel.expert={size: 2, batch_overlap: true}",
+            "parallel.pipeline={schedule: interleaved, virtual_stages: 2}",
+        ),
         "parallel.expert.pad_to_capacity": (*SPREAD, "parallel.expert={size: 2, capacity_factor: 1.5, pad_to_capacity: true}"),
         "parallel.tensor.size": ("parallel.tensor.size=4",),
         "parallel.tensor.sequence_parallel": ("parallel.tensor.sequence_parallel=true",),

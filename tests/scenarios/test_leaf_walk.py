@@ -183,7 +183,7 @@ LEAVES: dict[str, Leaf] = {
     "parallel.tensor.overlap_sms": leaf(64, parallel__tensor={"size": 2, "sequence_parallel": True, "overlap": "full"}),
     "parallel.pipeline.size": leaf(2, 4),
     "parallel.pipeline.schedule": leaf(
-        "gpipe", "looped-bfs", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe",
+        "gpipe", "looped-bfs", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev", "dualpipe",
         parallel__pipeline__size=4, training__gradient_accumulation=8,
     ),
     "parallel.pipeline.virtual_stages": leaf(2, parallel__pipeline={"size": 2, "schedule": "interleaved"}),
@@ -198,6 +198,7 @@ LEAVES: dict[str, Leaf] = {
     "parallel.expert.tensor": leaf(2, 4, same={"auto": None, 1: None}, model=MIXTURE),
     "parallel.expert.imbalance": leaf(1.5, model=MIXTURE, parallel__expert__size=2),
     "parallel.expert.capacity_factor": leaf(0.5, same={2.0: None}, model=MIXTURE, parallel__expert__size=2),
+    "parallel.expert.batch_overlap": leaf(True, model=MIXTURE, parallel__expert__size=2, training__gradient_accumulation=4),
     "parallel.expert.pad_to_capacity": leaf(True, model=MIXTURE, parallel__expert={"size": 2, "capacity_factor": 2.0}),
     "parallel.expert.dispatcher": leaf(
         "allgather", "deepep", "hybridep", same={"auto": None, "alltoall": None}, model=MIXTURE, parallel__expert__size=2

@@ -122,7 +122,7 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
     if dispatcher is None and draft.value("parallel.expert.size") not in (None, 1):
         text = "--moe-token-dispatcher-type is allgather if not given; parsim sends tokens to their experts by all-to-all"
         draft.remark(text, "parallel.expert.size")
-    for key in ("capacity_factor", "pad_to_capacity"):
+    for key in ("capacity_factor", "pad_to_capacity", "batch_overlap"):
         draft.take(source, f"parallel.expert.{key}")
 
 
@@ -228,6 +228,11 @@ def mesh_arguments(draft: ExportDraft) -> list[str]:
     draft.says("parallel.expert.pad_to_capacity", "the default, off")
     if section.expert.pad_to_capacity:
         arguments.append(draft.option("parallel.expert.pad_to_capacity"))
+    beside = "parallel.expert.batch_overlap"
+    draft.says(beside, "the default, off")
+    if section.expert.batch_overlap:
+        arguments.append(draft.option(beside))
+        draft.remarks(beside, "parsim lets no exchange wait for gradients of weights there: --delay-wgrad-compute")
     mapping = order(draft, {ORDER: "", MAPPED_ORDER: draft.written("parallel.order")}, "no tool has another order")
     return [*arguments, *([mapping] if mapping else [])]
 
@@ -261,7 +266,7 @@ def pipeline_arguments(draft: ExportDraft) -> list[str]:
 
 def _schedule(draft: ExportDraft) -> None:
     path, pipeline = "parallel.pipeline.schedule", draft.job.built.parallelism.pipeline
-    if pipeline.size == 1 or pipeline.schedule in ("1f1b", "interleaved"):
+    if pipeline.size == 1 or pipeline.schedule in ("1f1b", "interleaved", "combined-1f1b"):
         draft.says(path, "the default, 1F1B" if pipeline.virtual_stages == 1 else "interleaved 1F1B")
         return
     what = "a schedule of your own" if pipeline.schedule == "custom" else pipeline.schedule

@@ -28,29 +28,14 @@ class Table(NamedTuple):
     """(line, column), both from 1, by rank and position; empty where there is no file"""
     overlapped: Overlapped = APART
 
-    def one_by_one(self, file: str = "") -> Schedule:
-        """The rows of a table in which every pass has a slot of its own. Raises `PlanError` if two passes overlap in one."""
-        pairs = dict(self.overlapped)
-        for rank, row in enumerate(self.rows):
-            for position, slot in enumerate(row):
-                if slot in pairs:
-                    name = f"{slot}&{pairs[slot]}"
-                    message = (
-                        f"{name}: slots that overlap a forward with a backward ({len(pairs)} here) are not supported yet in a scenario"
-                    )
-                    suggestion = f"write {slot}, {pairs[slot]}, one after the other; `parsim schedule` runs overlapped slots"
-                    place = self.places[rank][position] if self.places else (None, None)
-                    raise PlanError(Finding(message, PATH, name, suggestion, file, *place))
-        return self.rows
-
 
 def from_text(text: str, file: str = "") -> Schedule:
-    """The rows of `read_table`, of a table without overlapped slots.
+    """The rows of `read_table`.
 
     >>> from_text("rank 0: F0.0, F0.1,, B0.0, B0.1")[0][2]
     Slot(kind=<SlotKind.FULL_BACKWARD: 'B'>, stage=0, micro_batch=0)
     """
-    return read_table(text, file).one_by_one(file)
+    return read_table(text, file).rows
 
 
 def read_table(text: str, file: str = "") -> Table:
