@@ -18,7 +18,7 @@ from parsim.kernel import Kernel
 from parsim.parallel.custom_strategy import blamed
 from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.parallel.schedules import CUSTOM, OVERLAPPING, SPLIT, grows, schedule
+from parsim.parallel.schedules import BIDIRECTIONAL, CUSTOM, OVERLAPPING, SPLIT, grows, schedule
 from parsim.parallel.schedules.repetition import repetitions, shorter
 from parsim.program.check import refuse_illegal
 from parsim.program.folding import FoldedInterconnect, classes_of, lower
@@ -221,6 +221,10 @@ def bubble_theory(job: Plan, micro_batches: int) -> float | None:
     p, pipeline = job.mesh.size("pipeline"), job.parallelism.pipeline
     if p == 1:
         return 0.0
-    if pipeline.schedule == CUSTOM or pipeline.schedule in (*SPLIT, *OVERLAPPING):  # these depend on how the backward divides
+    if pipeline.schedule == CUSTOM or pipeline.schedule in (
+        *SPLIT,
+        *OVERLAPPING,
+        *BIDIRECTIONAL,
+    ):  # these depend on how the backward divides
         return None
     return bubble_fraction(pipeline.schedule, p, micro_batches, pipeline.virtual_stages)

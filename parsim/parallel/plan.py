@@ -23,7 +23,7 @@ from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
-from parsim.parallel.schedules import CUSTOM, Overlapped, Schedule, SlotKind, homes, overlapped, schedule
+from parsim.parallel.schedules import CUSTOM, Overlapped, Schedule, SlotKind, directions, homes, overlapped, schedule
 from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_WEIGHTS
 from parsim.parallel.settings import KEPT_LAYER, Parallelism, Runtime, Training
 from parsim.parallel.stages import split_blocks
@@ -146,9 +146,37 @@ class Plan:
             return "server" if self.mesh.coordinate(rank, DATA) == 0 else "worker"
         return ""
 
+    @property
+    def directions(self) -> int:
+        """Whole models on the pipeline ranks, each an equal part of the global stages, with an equal part of the micro-batches."""
+        return directions(self.parallelism.pipeline.schedule)
+
+    def neighbour(self, stage: int, step: int) -> int | None:
+        """The global stage `step` further on (1) or back (-1); None at the ends of the model."""
+        length = self.stages // self.directions
+        return stage + step if 0 <= stage < self.stages and 0 <= stage % length + step < length else None
+
     def stays(self, stage: int) -> bool:
         """The next global stage is on the same rank: nothing is sent from this one to it."""
-        return 0 <= stage < self.stages - 1 and self.chunks[stage].pipeline_rank == self.chunks[stage + 1].pipeline_rank
+        following = self.neighbour(stage, 1)
+        return following is not None and self.chunks[stage].pipeline_rank == self.chunks[following].pipeline_rank
+
+    def copies(self, pipeline_rank: int) -> list[tuple[int, int, int]]:
+        """What lies on this pipeline rank and another, stage by stage: (both ranks, elements of its gradients on one rank)."""
+        length, shared = self.stages // self.directions, []
+        for chunk in sorted(self.of_rank(pipeline_rank) if self.directions > 1 else (), key=lambda chunk: chunk.stage % length):
+            ranks = sorted((pipeline_rank, self.chunks[(chunk.stage + length) % self.stages].pipeline_rank))
+            shared.append((ranks[0], ranks[1], self._reduced(chunk)))
+        return shared
+
+    def _reduced(self, chunk: Chunk) -> int:
+        """Gradients of a chunk that a rank has once they are reduced over the replicas."""
+        edp = expert_mesh(self.parallelism.expert, self.mesh)[2] if self.parallelism.exchanges_tokens else self.replicas
+        count = 0
+        for weight in self.weights(chunk):
+            over = (edp if weight.parameter.expert else self.replicas) if self.shares_gradients else 1
+            count += -(-weight.count // over) if weight.trains else 0
+        return count
 
     @cached_property
     def branches(self) -> bool:
@@ -366,7 +394,7 @@ def plan(
         slots = tuple(tuple(slot for slot in row if slot.kind == SlotKind.FORWARD) for row in slots)
         pairs = APART
     mean = replace(workload, sequence=training.mean_length // parallelism.context.size) if model.sequence else workload
-    blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock)
+    blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock) * directions(pipeline.schedule)
     chunks = tuple(Chunk(stage, held_by[stage], blocks[stage]) for stage in range(len(blocks)))
     made = Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, pairs, gpus, dict(slow or {}))
     if findings := _tied_findings(made):

@@ -16,10 +16,13 @@ from parsim.parallel.groups import Groups, Mesh
 from parsim.parallel.instances import instance_findings
 from parsim.parallel.muon_findings import muon_findings
 from parsim.parallel.offload import offload_findings
-from parsim.parallel.schedules import OVERLAPPING, V_SHAPED
+from parsim.parallel.schedules import BIDIRECTIONAL, OVERLAPPING, V_SHAPED
 from parsim.parallel.settings import Parallelism, Runtime, Training
 from parsim.parallel.tensor import placement_findings, tensor_findings
 
+_SCHEDULE = "parallel.pipeline.schedule"
+_COPIED = ("none", "ddp", "zero1", "zero2")
+"""strategies of stages that lie on two ranks"""
 CENTRAL = ("torch-data-parallel", "parameter-server")
 
 
@@ -76,6 +79,7 @@ def findings_of(
             text = f"{strategy} cannot be combined with tensor, context or pipeline parallelism"
             findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
     findings += _overlap_findings(training, parallelism)
+    findings += _direction_findings(model, training, parallelism)
     if parallelism.pipeline.size == 1 and parallelism.pipeline.virtual_stages > 1:
         text = f"{parallelism.pipeline.virtual_stages} virtual stages on 1 pipeline rank: there is nothing to interleave"
         repair = "use virtual_stages: 1"
@@ -118,6 +122,28 @@ def _overlap_findings(training: Training, parallelism: Parallelism) -> list[Find
     if training.recompute.mode not in ("none", "selective"):
         text = f"passes side by side do not go with recomputed layers (mode {training.recompute.mode}; Megatron-LM refuses them, too)"
         findings.append(Finding(text, "training.recompute", training.recompute.mode, "use none, or {selective: [attention]}"))
+    return findings
+
+
+def _direction_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    """What stages that lie on two ranks do not go with."""
+    name, strategy = parallelism.pipeline.schedule, parallelism.data.strategy
+    if name not in BIDIRECTIONAL:
+        return []
+    other, findings = "dualpipev" if name == "dualpipe" else "1f1b", []
+    if model.ties:
+        text = f"not supported yet: {model.name} ties its head to its embedding, of which {name} has copies on the first and the last rank"
+        findings.append(Finding(text, _SCHEDULE, name, f"untie them (model.tied_embeddings: false), or use schedule {other}"))
+    if strategy not in _COPIED:
+        text = f"not supported yet: stages on two ranks ({name}) with {strategy}"
+        findings.append(Finding(text, "parallel.data.strategy", strategy, f"use {' or '.join(_COPIED[1:])}"))
+    if not parallelism.pipeline.overlap_sends and name not in OVERLAPPING:
+        text = f"{name} sends both ways at once: not supported yet with blocking messages"
+        findings.append(Finding(text, "parallel.pipeline.overlap_sends", False, "use true"))
+    if not training.backward:
+        findings.append(Finding(f"{name} is a training schedule", "training.backward", False, "use gpipe"))
+    if training.offload.states:
+        findings.append(Finding(f"not supported yet: offloaded states with {name}", "training.offload", None, "leave it out"))
     return findings
 
 

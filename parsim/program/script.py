@@ -56,8 +56,8 @@ class Script:
 
     def _write(self) -> None:
         plan, passes = self._plan, self.passes
-        micro_batches, asynchronous, fixed = plan.training.micro_batches, plan.asynchronous, passes.fixed
-        smaller = micro_batches - 1 if plan.training.last_micro_batch else -1
+        micro_batches, asynchronous, fixed = plan.training.micro_batches // plan.directions, plan.asynchronous, passes.fixed
+        smaller = plan.training.micro_batches - 1 if plan.training.last_micro_batch else -1
         taken: dict[tuple[str, int], int] = {}
         beside = {backward for _, backward in plan.overlapped}
         for slot in plan.slots[self._pipeline_rank]:
@@ -110,11 +110,11 @@ def script_of(scripts: Scripts, plan: Plan, rank: int) -> Script:
 
 def receiver(plan: Plan, kind: str, stage: int) -> int | None:
     """The pipeline rank that needs what such a slot makes, if it is another one."""
-    step = 1 if kind == SlotKind.FORWARD else -1
+    following = plan.neighbour(stage, 1 if kind == SlotKind.FORWARD else -1)
     boundary = stage if kind == SlotKind.FORWARD else stage - 1
-    if kind == SlotKind.BACKWARD_WEIGHT or not 0 <= stage + step < plan.stages or plan.stays(boundary):
+    if kind == SlotKind.BACKWARD_WEIGHT or following is None or plan.stays(boundary):
         return None
-    return plan.chunks[stage + step].pipeline_rank
+    return plan.chunks[following].pipeline_rank
 
 
 def write(plan: Plan, clock: Callable[[Kernel], float]) -> Scripts:

@@ -98,6 +98,9 @@ class StagePasses(PipelineRank):
             if self.pipeline_rank in (owner, copy):
                 size = count * self.plan.training.precision.gradients
                 at.collective("all_reduce", tied_group(owner, copy), size, "tied embedding", lane=self._last_lane, blocking=True)
+        for one, other, count in self.plan.copies(self.pipeline_rank):
+            size = count * self.plan.training.precision.gradients
+            at.collective("all_reduce", tied_group(one, other), size, "copies of a stage", lane=self._last_lane, blocking=True)
         _extend(items, at.finish())
 
     def _constants(self, items: list[Item]) -> None:

@@ -257,7 +257,7 @@ def in_flight(plan: Plan, pipeline_rank: int) -> int:
     for slot in plan.slots[pipeline_rank]:
         live += {"F": 1, "B": -1, "W": -1}.get(slot.kind, 0)
         most = max(most, live)
-    return -(-most // len(plan.of_rank(pipeline_rank)))
+    return -(-most * plan.directions // len(plan.of_rank(pipeline_rank)))
 
 
 def host_memory(run: Run, hardware: Hardware) -> HostMemory | None:

@@ -107,7 +107,7 @@ class PipelineSection(Section):
     """stages (p)"""
     schedule: Annotated[str, Text("1f1b")] = "1f1b"
     """naive | gpipe | looped-bfs | 1f1b | interleaved | pipedream | zb-h1 | zb-h2 | zb-v | v-half | v-min | interleaved-zb |
-    dualpipev, or a schedule file's path"""
+    dualpipev | dualpipe | chimera, or a schedule file's path"""
     virtual_stages: Annotated[int, Whole(1, 1000)] = 1
     """model chunks per rank (v), for interleaved, interleaved-zb, looped-bfs and own schedules; zb-v, v-half, v-min and dualpipev
     always have 2"""

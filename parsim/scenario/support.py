@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding
-from parsim.parallel.schedules import BIDIRECTIONAL, LATER, NAMES
+from parsim.parallel.schedules import LATER, NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def _empty(value: Any) -> bool:
 
 def _known_schedule(value: Any) -> bool:
     name = str(value).strip().lower().replace("_", "-")
-    return name not in (*LATER, *BIDIRECTIONAL)
+    return name not in LATER
 
 
 _LATER_PROFILES = ("pytorch-compile",)

@@ -86,6 +86,14 @@ CASES = {
             model={"base": "gpt2", "tied_embeddings": False}, gradient_accumulation=8,
         ),
     ),
+    "stages on two ranks": (
+        4,
+        scenario(
+            H100, 2,
+            {"tp": 2, "pp": 4, "pipeline": {"schedule": "dualpipe"}, "strategy": "zero1"},
+            model={"base": "gpt2", "tied_embeddings": False}, gradient_accumulation=8,
+        ),
+    ),
     "the V100 cube mesh": (1, scenario("dgx-1-v100")),
     # one NIC per GPU
     "tp8 over two nodes": (1, scenario(H100, 2, {"tp": 8}, model="opt-1.3b")),

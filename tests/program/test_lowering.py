@@ -74,11 +74,17 @@ def test_makespans(name, v, expected):
         ("dualpipev", 2, (1.0, 1.2, 0.8), 27.6),
         ("dualpipev", 2, (1.0, 1.4, 0.6), 28.3),
         ("combined-1f1b", 2, (1.0, 1.0, 1.0), 28.5),
+        ("dualpipe", 1, (1.0, 1.0, 1.0), 26),
         ("interleaved-zb", 2, (1.0, 1.4, 0.6), 26.7),
     ],
 )
 def test_makespans_where_passes_differ(name, v, times, expected):
     assert pipeline(name, 4, 8, v, rows=(times,)).makespan == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("p", "makespan"), [(4, 16), (6, 26), (8, 36)])
+def test_chimera_makespans(p, makespan):
+    assert pipeline("chimera", p, p, 1, rows=((1.0, 2.0),)).makespan == makespan
 
 
 @pytest.mark.parametrize(("name", "v", "expected"), [("zb-h1", 1, (28.2, 30, 33)), ("zb-h2", 1, (27.3, 27.75, 28.5))])

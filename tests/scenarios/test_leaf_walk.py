@@ -183,7 +183,7 @@ LEAVES: dict[str, Leaf] = {
     "parallel.tensor.overlap_sms": leaf(64, parallel__tensor={"size": 2, "sequence_parallel": True, "overlap": "full"}),
     "parallel.pipeline.size": leaf(2, 4),
     "parallel.pipeline.schedule": leaf(
-        "gpipe", "looped-bfs", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev", "dualpipe",
+        "gpipe", "looped-bfs", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev", "dualpipe", "chimera",
         parallel__pipeline__size=4, training__gradient_accumulation=8,
     ),
     "parallel.pipeline.virtual_stages": leaf(2, parallel__pipeline={"size": 2, "schedule": "interleaved"}),
