@@ -18,7 +18,7 @@ from parsim.kernel import Kernel
 from parsim.parallel.custom_strategy import blamed
 from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.parallel.schedules import BIDIRECTIONAL, CUSTOM, OVERLAPPING, SPLIT, grows, schedule
+from parsim.parallel.schedules import BIDIRECTIONAL, CUSTOM, ENDLESS, OVERLAPPING, SPLIT, grows, schedule
 from parsim.parallel.schedules.repetition import repetitions, shorter
 from parsim.program.check import refuse_illegal
 from parsim.program.folding import FoldedInterconnect, classes_of, lower
@@ -162,7 +162,9 @@ def step_of(built: Built) -> StepResult:
     run = execute(built, unfolded=not built.report.fold)
     step_time = run.makespan
     if run.plan.asynchronous:
-        step_time = steady_period(Timeline(run.trace), run.micro_batches).step_time(run.micro_batches)
+        step_time = steady_period(Timeline(run.trace), run.micro_batches, known=run.plan.parallelism.pipeline.step).step_time(
+            run.micro_batches
+        )
     return StepResult(built, step_time, run.makespan, "whole", run.plan.training.micro_batches, run)
 
 
@@ -171,7 +173,7 @@ def _from_periods(built: Built) -> StepResult | None:
     pipeline, micro_batches = built.parallelism.pipeline, built.training.micro_batches
     own = pipeline.schedule == CUSTOM or built.parallelism.data.custom is not None  # code of the user's may count micro-batches
     blocking = pipeline.size > 1 and not pipeline.overlap_sends  # where such sends stand depends on all that comes before and after
-    flushes = pipeline.schedule != "pipedream"  # else a step is a stretch of a longer run already
+    flushes = pipeline.schedule not in ENDLESS and not pipeline.post_validation  # else a step is a stretch of a longer run already
     if not grows(pipeline.schedule, pipeline.size, micro_batches):
         return None
     if own or blocking or not flushes or any(stream.volume < inf for stream in built.background):

@@ -34,7 +34,7 @@ def schedule(
         typer.Argument(
             metavar="SCHEDULE...",
             help="naive, gpipe, looped-bfs, 1f1b, interleaved, pipedream, zb-h1, zb-h2, zb-v, v-half, v-min, interleaved-zb, "
-            "combined-1f1b, dualpipev, dualpipe, chimera, your own table (mine.csv) or function (mine.py:NAME).",
+            "combined-1f1b, dualpipev, dualpipe, chimera, pipedream-2bw, your own table (mine.csv) or function (mine.py:NAME).",
         ),
     ],
     ranks: Annotated[int | None, typer.Option("-p", "--ranks", metavar="P", help="Pipeline ranks; tables say it themselves.")] = None,

@@ -314,7 +314,7 @@ def pipeline(draft: ExportDraft) -> dict[str, Any]:
     pipeline, recompute = draft.job.built.parallelism.pipeline, draft.job.built.training.recompute
     prefix = "parallel.pipeline"
     if pipeline.size == 1:
-        for key in ("size", "schedule", "virtual_stages", "split", "overlap_sends", "scatter_sends"):
+        for key in ("size", "schedule", "virtual_stages", "split", "post_validation", "overlap_sends", "scatter_sends"):
             draft.says(f"{prefix}.{key}", "no pipeline")
         return {}
     stage = draft.table.rows["parallel.data.strategy"].words.get(draft.job.built.parallelism.data.strategy, 0)
@@ -332,6 +332,7 @@ def pipeline(draft: ExportDraft) -> dict[str, Any]:
         layers = ", ".join(map(str, draft.job.layers))
         draft.remarks(f"{prefix}.split", f"PipelineModule(partition_method=...) has no list of layers per stage; simulated: {layers}")
     draft.lacks(f"{prefix}.overlap_sends", "sends wait for each other")
+    draft.lacks(f"{prefix}.post_validation", "its schedules flush the pipeline")
     draft.lacks(f"{prefix}.scatter_sends", "pipe_partitioned partitions the activations of tensor-parallel ranks by itself")
     said: dict[str, Any] = {}
     if every := {"full": 1, "every": recompute.every}.get(recompute.mode, 0):

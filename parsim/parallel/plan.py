@@ -23,9 +23,9 @@ from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
-from parsim.parallel.schedules import CUSTOM, Overlapped, Schedule, SlotKind, directions, homes, overlapped, schedule
-from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_WEIGHTS
-from parsim.parallel.settings import KEPT_LAYER, Parallelism, Runtime, Training
+from parsim.parallel.schedules import CUSTOM, ENDLESS, Overlapped, Schedule, SlotKind, directions, homes, overlapped, schedule
+from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_WEIGHTS, Slot
+from parsim.parallel.settings import KEPT_LAYER, Parallelism, PipelineParallel, Runtime, Training
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.tensor import TensorParallelHooks
 from parsim.routing import Routing
@@ -111,8 +111,20 @@ class Plan:
 
     @property
     def asynchronous(self) -> bool:
-        """PipeDream: an update after every backward, no flush."""
-        return self.parallelism.pipeline.schedule == "pipedream"
+        """Ranks update when they have gradients of a step, and go on without waiting for each other."""
+        pipeline = self.parallelism.pipeline
+        return pipeline.schedule in ENDLESS or pipeline.post_validation
+
+    @property
+    def step(self) -> int:
+        """Micro-batches between two updates of a stage."""
+        pipeline, all_of_them = self.parallelism.pipeline, self.training.micro_batches
+        return 1 if pipeline.schedule == "pipedream" else (pipeline.step or all_of_them) // self.directions
+
+    @property
+    def double_buffered(self) -> bool:
+        """PipeDream-2BW: a step computes with the weights of the one before, so that there are two versions."""
+        return self.parallelism.pipeline.schedule == "pipedream-2bw"
 
     @property
     def sharded(self) -> bool:
@@ -171,7 +183,7 @@ class Plan:
 
     def _reduced(self, chunk: Chunk) -> int:
         """Gradients of a chunk that a rank has once they are reduced over the replicas."""
-        edp = expert_mesh(self.parallelism.expert, self.mesh)[2] if self.parallelism.exchanges_tokens else self.replicas
+        edp = expert_mesh(self.parallelism)[2] if self.parallelism.exchanges_tokens else self.replicas
         count = 0
         for weight in self.weights(chunk):
             over = (edp if weight.parameter.expert else self.replicas) if self.shares_gradients else 1
@@ -386,7 +398,7 @@ def plan(
     )
     pipeline = parallelism.pipeline
     virtual = pipeline.virtual_stages
-    slots = pipeline.slots or schedule(pipeline.schedule, pipeline.size, training.micro_batches, virtual)
+    slots = pipeline.slots or _steps(pipeline, training.micro_batches)
     held_by = homes(slots)
     named = pipeline.schedule != CUSTOM
     pairs = overlapped(pipeline.schedule, pipeline.size, training.micro_batches, virtual) if named else pipeline.overlapped
@@ -402,12 +414,29 @@ def plan(
     return made
 
 
+def _steps(pipeline: PipelineParallel, micro_batches: int) -> Schedule:
+    """The slots of a named schedule; with post-validation those of several steps behind each other."""
+    step = pipeline.step if pipeline.post_validation and pipeline.step else micro_batches
+    rows = schedule(pipeline.schedule, pipeline.size, step, pipeline.virtual_stages)
+    begins = range(0, micro_batches, step)
+    return (
+        tuple(tuple(Slot(kind, stage, begin + i) for begin in begins for kind, stage, i in row) for row in rows)
+        if len(begins) > 1
+        else rows
+    )
+
+
 def _tied_findings(plan: Plan) -> list[Finding]:
     """Parameters that two chunks of one rank share: one gradient that is written in two places of the schedule.
 
     Megatron-LM keeps one whole gradient per weight in a buffer, to which every backward adds, and reduces it once per step. Sharded
     strategies reduce and drop gradients chunk by chunk, and what other stacks do with such a gradient is not known.
     """
+    if plan.asynchronous and plan.parallelism.pipeline.schedule != "pipedream" and (plan.tied_across_stages() or plan.tied_chunks):
+        text = "not supported yet: ranks that step alone, with an embedding that is tied to the head"
+        return [
+            Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, "untie them (model.tied_embeddings: false)")
+        ]
     data = plan.parallelism.data
     whole = data.custom is None and data.strategy in WHOLE and data.accumulate == "no_sync"
     if not plan.tied_chunks or (plan.runtime.megatron and whole):

@@ -16,7 +16,7 @@ from parsim.parallel.groups import Groups, Mesh
 from parsim.parallel.instances import instance_findings
 from parsim.parallel.muon_findings import muon_findings
 from parsim.parallel.offload import offload_findings
-from parsim.parallel.schedules import BIDIRECTIONAL, OVERLAPPING, V_SHAPED
+from parsim.parallel.schedules import BIDIRECTIONAL, ENDLESS, OVERLAPPING, V_SHAPED, ZERO_BUBBLE
 from parsim.parallel.settings import Parallelism, Runtime, Training
 from parsim.parallel.tensor import placement_findings, tensor_findings
 
@@ -88,19 +88,44 @@ def findings_of(
         elif parallelism.pipeline.schedule == "interleaved-zb":
             repair = "use schedule 1f1b and virtual_stages: 1, or more pipeline ranks"
         findings.append(Finding(text, "parallel.pipeline.virtual_stages", parallelism.pipeline.virtual_stages, repair))
-    if parallelism.pipeline.schedule == "pipedream" and strategy not in ("none", "ddp"):
-        text = "pipedream updates after every micro-batch and keeps whole weight versions"
-        findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
-    if parallelism.pipeline.schedule == "pipedream" and not training.backward:
-        findings.append(Finding("pipedream is a training schedule", "training.backward", False, "use gpipe"))
-    if parallelism.pipeline.schedule == "pipedream" and training.iteration == "first":
-        text = "pipedream is measured in its steady state, long after the first micro-batch"
-        findings.append(Finding(text, "training.iteration", "first", "use steady"))
+    findings += _endless_findings(training, parallelism)
     for rank, speed in slow.items():
         if not 0 <= rank < mesh.ranks:
             findings.append(Finding(f"rank {rank} does not exist (0 to {mesh.ranks - 1})", "variability.slow", rank))
         if speed <= 0:
             findings.append(Finding(f"a speed must be > 0, got {speed}", "variability.slow", speed))
+    return findings
+
+
+def _endless_findings(training: Training, parallelism: Parallelism) -> list[Finding]:
+    """What ranks do not go with that never wait for each other at the end of a step."""
+    pipeline, data = parallelism.pipeline, parallelism.data
+    findings: list[Finding] = []
+    name = pipeline.schedule
+    allowed: tuple[str, ...] = ("none", "ddp")
+    if pipeline.post_validation:
+        if name not in ZERO_BUBBLE:
+            text = f"post-validation lets ranks of zero-bubble schedules go on with the next step, and {name} is none"
+            findings.append(Finding(text, "parallel.pipeline.post_validation", True, f"use schedule {', '.join(ZERO_BUBBLE)}"))
+        name, allowed = f"{name} with post-validation", ("none", "ddp", "zero1")
+    elif name not in ENDLESS:
+        return findings
+    if data.strategy not in allowed or data.custom is not None:
+        text = f"{name} updates after every micro-batch and keeps whole weight versions"
+        if name != "pipedream":
+            text = f"not supported yet: {name} with {data.strategy}"
+        findings.append(Finding(text, "parallel.data.strategy", data.strategy, f"use {' or '.join(allowed[1:])}"))
+    if not training.backward:
+        findings.append(Finding(f"{name} is a training schedule", "training.backward", False, "use gpipe"))
+    if training.iteration == "first":
+        text = f"{name} is measured in its steady state, long after the first micro-batch"
+        findings.append(Finding(text, "training.iteration", "first", "use steady"))
+    if training.last_micro_batch:
+        text = f"{name} never ends a step, hence has no last micro-batch"
+        findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
+    if pipeline.schedule == "pipedream-2bw" and pipeline.step and pipeline.step < pipeline.size:
+        text = f"pipedream-2bw needs at least as many micro-batches as pipeline stages (m >= p), but {pipeline.step} < {pipeline.size}"
+        findings.append(Finding(text, _SCHEDULE, pipeline.step, f"use at least {pipeline.size} micro-batches, or schedule 1f1b"))
     return findings
 
 
@@ -158,9 +183,6 @@ def _uneven_findings(model: Model, training: Training, parallelism: Parallelism)
     for path, value in uneven:
         if value and parallelism.data.strategy == "torch-data-parallel":
             findings.append(Finding("DataParallel scatters equal parts", path, value, "use ddp"))
-    if training.last_micro_batch and parallelism.pipeline.schedule == "pipedream":
-        text = "pipedream never ends a step, hence has no last micro-batch"
-        findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
     if training.last_micro_batch and model.facts.get("family") == "stages":
         text = "measured stage times are those of a whole micro-batch"
         findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))

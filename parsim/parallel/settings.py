@@ -193,6 +193,10 @@ class PipelineParallel:
     """custom schedule: slots that run a forward and a backward at once"""
     virtual_stages: int = 1
     split: Literal["even", "balanced"] | tuple[int, ...] = "even"
+    post_validation: bool = False
+    """a rank steps when its own gradients are done, and goes on with the next step"""
+    step: int = 0
+    """micro-batches of a step where several are simulated behind each other; 0: all are one step"""
     overlap_sends: bool = True
     scatter_sends: bool = True
 

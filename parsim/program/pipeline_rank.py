@@ -73,6 +73,9 @@ class PipelineRank:
         for stage, sharding in self.sharding.items():
             at = self.builder(stage)
             numbers += [self.table.index[at.prefix + name] for name in sharding.resident(at)]
+        if self.plan.double_buffered:
+            size = sum(w.count for w in self.weights.values() if w.trains) * self.plan.training.precision.parameters
+            numbers.append(self.table.declare("weights of the step before", size, "parameters", per_micro_batch=False))
         if self.plan.training.iteration == "steady":
             numbers += [self.workspace(way) for way in self._workspaces()]
         return tuple(numbers)
@@ -231,7 +234,9 @@ class PipelineRank:
 
     def weight_versions(self) -> int:
         """Most weight versions held at once: 1, or more under PipeDream."""
-        return weight_versions(self.plan.slots[self.pipeline_rank]) if self.plan.asynchronous else 1
+        if self.plan.double_buffered:
+            return 2
+        return weight_versions(self.plan.slots[self.pipeline_rank]) if self.plan.parallelism.pipeline.schedule == "pipedream" else 1
 
 
 @lru_cache(maxsize=4096)

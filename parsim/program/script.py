@@ -49,14 +49,14 @@ class Script:
         """PipeDream: (weight version, effects) of the versions kept or dropped around each slot; else empty"""
         self._plan = plan
         self._pipeline_rank = pipeline_rank
-        self._known: dict[tuple[str, int, bool, bool, bool, bool], SlotPass] = {}
+        self._known: dict[tuple[str, int, bool, bool, bool, bool, bool], SlotPass] = {}
         self._distinct: list[SlotPass] = []
         self._write()
         self.end: Sequence[Item] = [] if plan.asynchronous else self.passes.end()
 
     def _write(self) -> None:
         plan, passes = self._plan, self.passes
-        micro_batches, asynchronous, fixed = plan.training.micro_batches // plan.directions, plan.asynchronous, passes.fixed
+        step, fixed, updates = plan.step, passes.fixed, 0
         smaller = plan.training.micro_batches - 1 if plan.training.last_micro_batch else -1
         taken: dict[tuple[str, int], int] = {}
         beside = {backward for _, backward in plan.overlapped}
@@ -65,16 +65,18 @@ class Script:
             # B and W count together: a table may mix them, and either writes the first gradient or completes the last
             counted = (SlotKind.BACKWARD_WEIGHT if kind == SlotKind.FULL_BACKWARD else kind, stage)
             count = taken[counted] = taken.get(counted, 0) + 1
-            first, last = count == 1 or asynchronous, count == micro_batches or asynchronous
-            key = (kind, stage, first, last, micro_batch == smaller, slot in beside)
+            first, last = step == 1 or count % step == 1, count % step == 0
+            done = min(taken.get((SlotKind.BACKWARD_WEIGHT, one), 0) for one in passes.chunks) // step if plan.asynchronous else 0
+            key = (kind, stage, first, last, micro_batch == smaller, slot in beside, done > updates)
+            updates = done
             if not fixed or (slot_pass := self._known.get(key)) is None:
                 slot_pass = self._known[key] = self._slot(*key)
             self.slots.append(slot_pass)
-            if asynchronous:
+            if plan.asynchronous:
                 self.versions.append(passes.stash(kind, micro_batch))
 
-    def _slot(self, kind: str, stage: int, first: bool, last: bool, partial: bool, beside: bool) -> SlotPass:
-        items = self.passes.template(kind, stage, first, last, partial, beside)
+    def _slot(self, kind: str, stage: int, first: bool, last: bool, partial: bool, beside: bool, updates: bool) -> SlotPass:
+        items = self.passes.template(kind, stage, first, last, partial, beside, updates)
         for known in self._distinct:
             if known.items is items:
                 return known

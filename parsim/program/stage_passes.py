@@ -20,8 +20,8 @@ from parsim.program.pass_writer import StagePassWriter
 from parsim.program.pipeline_rank import PipelineRank
 from parsim.program.program import COMPUTE, Effect
 
-_Template = tuple[str, int, bool, bool, bool, bool, Hashable]
-"""kind, stage, first, last, smaller micro-batch, beside another pass, state of the sharding before it"""
+_Template = tuple[str, int, bool, bool, bool, bool, bool, Hashable]
+"""kind, stage, first, last, smaller micro-batch, beside another pass, whether an update follows, state of the sharding before it"""
 
 
 class StagePasses(PipelineRank):
@@ -118,12 +118,17 @@ class StagePasses(PipelineRank):
         """The same question about a template has the same answer throughout the step."""
         return not self.plan.sharded and self.plan.parallelism.data.custom is None
 
-    def template(self, kind: str, stage: int, first: bool, last: bool, partial: bool = False, beside: bool = False) -> list[Item]:
+    def template(
+        self, kind: str, stage: int, first: bool, last: bool, partial: bool = False, beside: bool = False, updates: bool | None = None
+    ) -> list[Item]:
         """Items of one slot kind on a global stage for the first, a middle or the last micro-batch, or a smaller one; `beside`: it is a
-        backward that shares its slot with a forward.
+        backward that shares its slot with a forward; `updates`: the rank's update follows, where ranks do not wait for each other (None:
+        after every backward, as in PipeDream).
         """
         sharding = self.sharding[stage]
-        key = (kind, stage, first, last, partial, beside, sharding.state())
+        if updates is None:
+            updates = self.plan.asynchronous and kind == SlotKind.FULL_BACKWARD
+        key = (kind, stage, first, last, partial, beside, updates, sharding.state())
         if key not in self._templates and (written := self._equal(key)) is not None:
             self._templates[key] = self._templates[written]
         if key not in self._templates:
@@ -134,7 +139,7 @@ class StagePasses(PipelineRank):
             else:
                 writer.backward(inputs=kind in GRADIENTS_OF_INPUTS, weights=kind in GRADIENTS_OF_WEIGHTS)
             items = writer.at.finish()
-            if self.plan.asynchronous and kind == SlotKind.FULL_BACKWARD:
+            if updates:
                 _extend(items, self.end())
                 _extend(items, self.begin())  # of the next update: every one has gradients of its own
             self._templates[key] = (items, sharding.state())
@@ -147,7 +152,7 @@ class StagePasses(PipelineRank):
         """A template that is written and is the same: nobody asked for what tells them apart."""
         if not self.fixed or self.plan.asynchronous:
             return None
-        kind, stage, first, last, partial, beside, _ = key
+        kind, stage, first, last, partial, beside, _, _ = key
         for other, asked in self._written.get((kind, stage, partial, beside), ()):
             if (other[2] == first or "first" not in asked) and (other[3] == last or "last" not in asked):
                 return other
@@ -187,7 +192,9 @@ class StagePasses(PipelineRank):
         return {(item.name, item.duration): (item.flop, item.moved) for item in items}
 
     def stash(self, kind: str, micro_batch: int) -> list[tuple[int, tuple[Effect, ...]]]:
-        """PipeDream: (weight version, effects) of the version kept or dropped around a slot."""
+        """PipeDream: (weight version, effects) of the version kept or dropped around a slot; elsewhere there are as many throughout."""
+        if self.plan.parallelism.pipeline.schedule != "pipedream":
+            return []
         size = sum(w.count for w in self.weights.values() if w.trains) * self.plan.training.precision.parameters
         number = self.table.declare("weight version", size, "parameters", per_micro_batch=True)
         return [(version, (Effect(0.0, number, allocate),)) for version, allocate in self._versions.step(kind, micro_batch)]

@@ -177,7 +177,7 @@ def assemble(
     window = None
     steps = 1.0
     if run.plan.asynchronous:
-        window = steady_period(Timeline(run.trace), run.micro_batches)
+        window = steady_period(Timeline(run.trace), run.micro_batches, known=run.plan.parallelism.pipeline.step)
         steps = run.plan.training.micro_batches / run.micro_batches
     return Measured(
         trace=run.trace,

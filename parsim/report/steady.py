@@ -37,10 +37,11 @@ class SteadyWindow:
         return micro_batches / self.micro_batches
 
 
-def steady_period(timeline: Timeline, micro_batches: int = 1) -> SteadyWindow:
+def steady_period(timeline: Timeline, micro_batches: int = 1, *, known: int = 0) -> SteadyWindow:
     """Find the steady regime and a window in it, as near as possible to `micro_batches` micro-batches long.
 
-    Warm-up is over when every rank has finished its first micro-batch; the drain begins when a rank starts its last.
+    `known`: micro-batches after which it repeats itself, where somebody knows. Warm-up is over when every rank has finished its first
+    micro-batch; the drain begins when a rank starts its last.
     Raises ValueError if fewer than five micro-batches end between the two: simulate more.
     """
     begun, done = micro_batch_spans(timeline)
@@ -53,7 +54,7 @@ def steady_period(timeline: Timeline, micro_batches: int = 1) -> SteadyWindow:
         message = f"no steady regime: {len(steady)} micro-batches end between warm-up and drain, 5 are needed; simulate more"
         raise ValueError(message)
     done = done[:, steady]
-    for cycle in range(1, min(_CANDIDATES, len(steady) // 2) + 1):
+    for cycle in (known,) if 0 < 2 * known < len(steady) else range(1, min(_CANDIDATES, len(steady) // 2) + 1):
         first, last = _longest_equal(done[:, cycle:] - done[:, :-cycle])
         # A short run of equal steps may be chance: a cycle of 3, 4, 4, 4 s has it too.
         if last - first >= max(2 * cycle, 4, len(steady) // 3):

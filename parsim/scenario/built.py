@@ -70,11 +70,20 @@ class Built:
         return len(self.gpus)
 
 
+_STEPS = 5
+"""of which the middle ones repeat themselves"""
+
+
 def plan_of(built: Built, clock: Callable[[Kernel], float]) -> Plan:
     """The plan; a schedule without a flush gets enough micro-batches to reach its steady state."""
     training, parallelism = built.training, built.parallelism
-    if parallelism.pipeline.schedule == "pipedream":
-        training = replace(training, micro_batches=training.micro_batches + 4 * parallelism.pipeline.size + 8)
+    pipeline = parallelism.pipeline
+    if pipeline.schedule == "pipedream":
+        training = replace(training, micro_batches=training.micro_batches + 4 * pipeline.size + 8)
+    elif pipeline.schedule == "pipedream-2bw" or pipeline.post_validation:
+        step = training.micro_batches
+        parallelism = replace(parallelism, pipeline=replace(pipeline, step=step))
+        training = replace(training, micro_batches=step * (_STEPS - -2 * pipeline.size // step))
     return plan(built.model, built.cluster, training, parallelism, built.runtime, clock, built.gpus, built.slow)
 
 

@@ -107,12 +107,15 @@ class PipelineSection(Section):
     """stages (p)"""
     schedule: Annotated[str, Text("1f1b")] = "1f1b"
     """naive | gpipe | looped-bfs | 1f1b | interleaved | pipedream | zb-h1 | zb-h2 | zb-v | v-half | v-min | interleaved-zb |
-    dualpipev | dualpipe | chimera, or a schedule file's path"""
+    dualpipev | dualpipe | chimera | pipedream-2bw, or a schedule file's path"""
     virtual_stages: Annotated[int, Whole(1, 1000)] = 1
     """model chunks per rank (v), for interleaved, interleaved-zb, looped-bfs and own schedules; zb-v, v-half, v-min and dualpipev
     always have 2"""
     split: Annotated[Any, ListOf(Whole(0, 100_000), ("even", "balanced"), filled=True)] = "even"
     """even | balanced | [layers per stage]"""
+    post_validation: Annotated[bool, Flag()] = False
+    """zero-bubble schedules: a rank steps when its own weight gradients are done and goes on with the next step; the norm of all gradients
+    is checked afterwards (--enable-optimizer-post-validation)"""
     overlap_sends: Annotated[bool, Flag()] = True
     """sends occupy no compute"""
     scatter_sends: Annotated[bool, Flag()] = True

@@ -321,6 +321,7 @@ def _pipeline(section: PipelineSection, scenario: Scenario) -> PipelineParallel:
         schedule=name,
         virtual_stages=max(section.virtual_stages, chunks(name)),
         split=cast(Literal["even", "balanced"], section.split) if isinstance(section.split, str) else tuple(section.split),
+        post_validation=section.post_validation,
         overlap_sends=section.overlap_sends,
         scatter_sends=section.scatter_sends,
     )

@@ -108,7 +108,7 @@ def schedule(  # noqa: PLR0913 - one keyword per option of the command
     """Run pipeline schedules without a model or a cluster.
 
     `names`: naive, gpipe, looped-bfs, 1f1b, interleaved, pipedream, zb-h1, zb-h2, zb-v, v-half, v-min, interleaved-zb,
-    combined-1f1b, dualpipev, dualpipe, chimera, or your own table ("mine.csv") or function ("mine.py:rows"). `p` ranks, `m`
+    combined-1f1b, dualpipev, dualpipe, chimera, pipedream-2bw, or your own table ("mine.csv") or function ("mine.py:rows"). `p` ranks, `m`
     micro-batches, `v` chunks per rank of interleaved, interleaved-zb, looped-bfs and combined-1f1b. `times` of one micro-batch on
     one rank, all its chunks together: numbers, or all with a unit ({"F": "1.2 ms", "B": "2.4 ms"}), FB of a forward beside a backward;
     `stage_times` are factors on them, one per rank. `comm`: a message's time; `overlap_sends` False: messages hold up compute on both

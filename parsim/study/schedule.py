@@ -12,7 +12,7 @@ from functools import cached_property
 
 from parsim.errors import DeadlockError, Finding, PlanError
 from parsim.hardware.flows import CollectiveCost
-from parsim.parallel.schedules import peak_in_flight, schedule
+from parsim.parallel.schedules import ENDLESS, peak_in_flight, schedule
 from parsim.parallel.schedules.check import circle, deadlock
 from parsim.parallel.schedules.classic import staleness, weight_versions
 from parsim.parallel.schedules.slot import APART, Precedence, Slot, SlotKind
@@ -263,7 +263,7 @@ def _result(entry: LabSchedule, seconds: LabStageTimes, times: PassTimes, activa
         other = next((part for part in pair if part != slot), None)
         start, end = shares[pair[0]][0], shares[pair[-1]][1]
         boxes.append(LabPass(precedence.rank[slot], slot, start, end, chunk[slot.stage], other, share))
-    asynchronous = entry.name == "pipedream"
+    asynchronous = entry.name in ENDLESS
     return LabResult(
         entry,
         tuple(boxes),
@@ -271,10 +271,7 @@ def _result(entry: LabSchedule, seconds: LabStageTimes, times: PassTimes, activa
         tuple(_rank_figures(entry, boxes, activation)),
         _endless_period(entry, seconds) if asynchronous else period(program, entry.ranks),
         closed_form(entry, times),
-        tuple(map(weight_versions, entry.rows)) if asynchronous else (),
-        tuple(staleness(row)[-1] for row in schedule("pipedream", entry.ranks, max(entry.micro_batches, 2 * entry.ranks)))
-        if asynchronous
-        else (),
+        *(_versions(entry) if asynchronous else ((), ())),
         blocking=not times.overlap,
         pair_given=bool(times.pairs),
         makespan_one_by_one=_makespan_one_by_one(entry, seconds) if entry.overlapped else None,
@@ -312,6 +309,14 @@ def _rank_figures(entry: LabSchedule, boxes: Iterable[LabPass], activation: int 
             shorter / chunks,
             None if activation is None else round(peak * activation / chunks),
         )
+
+
+def _versions(entry: LabSchedule) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Weight versions and staleness by rank of a schedule without a flush."""
+    if entry.name == "pipedream-2bw":
+        return (2,) * entry.ranks, (1,) * entry.ranks
+    longer = schedule("pipedream", entry.ranks, max(entry.micro_batches, 2 * entry.ranks))
+    return tuple(map(weight_versions, entry.rows)), tuple(staleness(row)[-1] for row in longer)
 
 
 def _endless_period(entry: LabSchedule, seconds: LabStageTimes) -> float:

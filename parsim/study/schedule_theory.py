@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from parsim import theory
+from parsim.parallel.schedules import ENDLESS
 from parsim.program.program import COMPUTE, Program
 from parsim.study.schedule_inputs import LabSchedule, PassTimes
 
 _GPIPE = "Huang et al. 2019, arXiv 1811.06965"
 _MEGATRON = "Narayanan et al. 2021, arXiv 2104.04473"
+_DOUBLE_BUFFERED = "Narayanan et al. 2021, arXiv 2006.09503"
 _LOOPED = "Lamy-Poirier 2022, arXiv 2211.05953"
 _PIPEDREAM = "Narayanan et al., PipeDream, SOSP 2019"
 _DUALPIPE = "DeepSeek-V3, arXiv 2412.19437"
@@ -55,7 +57,7 @@ def closed_form(entry: LabSchedule, times: PassTimes) -> ClosedForm | None:
     if not f + i + w:
         return None
     match entry.name:
-        case "naive" | "gpipe" | "1f1b" | "interleaved" | "looped-bfs" | "pipedream":
+        case "naive" | "gpipe" | "1f1b" | "interleaved" | "looped-bfs" | "pipedream" | "pipedream-2bw":
             return _whole(entry.name, (p, m, v), (f, i + w, c))
         case "dualpipe" | "dualpipev" | "combined-1f1b" | "chimera" if not c:
             pair = times.pairs[0] * factor if times.pairs else f + i + w
@@ -105,10 +107,15 @@ def _whole(name: str, sizes: tuple[int, int, int], times: tuple[float, float, fl
         over_ideal_formula=ratio,
         over_ideal=makespan / work - 1,
     )
-    if name != "pipedream":
+    if name not in ENDLESS:
         return form
     steady = m * theory.one_f_one_b_period(p, f, b, c)
-    return replace(form, citation=_PIPEDREAM, period=steady, period_formula="m (F + B" + " + 2 (p - 1) c/p" * latency + ")")
+    return replace(
+        form,
+        citation=_PIPEDREAM if name == "pipedream" else _DOUBLE_BUFFERED,
+        period=steady,
+        period_formula="m (F + B" + " + 2 (p - 1) c/p" * latency + ")",
+    )
 
 
 def _split(name: str, sizes: tuple[int, int, int], times: tuple[float, float, float]) -> ClosedForm | None:

@@ -172,7 +172,7 @@ def bubble_fraction(schedule: str, stages: int, micro_batches: int, virtual_stag
 def bubble_over_ideal(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
     """The papers' other ratio, bubble / ideal: (p - 1)/m for GPipe and 1F1B, (p - 1)/(v m) interleaved (looped if m >= p), p - 1 naive.
 
-    PipeDream's is 0 in steady state. Raises `KeyError` for other schedules.
+    PipeDream's and 2BW's is 0 in steady state. Raises `KeyError` for other schedules.
 
     >>> bubble_over_ideal("gpipe", 4, 8), bubble_over_ideal("interleaved", 4, 8, 4)
     (0.375, 0.09375)
@@ -184,6 +184,7 @@ def bubble_over_ideal(schedule: str, stages: int, micro_batches: int, virtual_st
         "interleaved": (stages - 1) / (virtual_stages * micro_batches),
         "looped-bfs": looped_bfs_makespan(stages, micro_batches, virtual_stages, 1, 2) / (3 * micro_batches) - 1,
         "pipedream": 0.0,
+        "pipedream-2bw": 0.0,
     }
     return ratios[schedule]
 
@@ -213,6 +214,7 @@ def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtua
         "looped-bfs": micro_batches * virtual_stages,
         "1f1b": min(micro_batches, stages - stage),
         "pipedream": min(micro_batches, stages - stage),
+        "pipedream-2bw": min(micro_batches, stages - stage),
         "interleaved": min(micro_batches * virtual_stages, 2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 1),
         "combined-1f1b": min(micro_batches * virtual_stages, 2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 2),
         "dualpipe": stages + 1,

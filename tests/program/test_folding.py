@@ -94,6 +94,16 @@ CASES = {
             model={"base": "gpt2", "tied_embeddings": False}, gradient_accumulation=8,
         ),
     ),
+    "pipedream-2bw on a PCIe box": (
+        4, scenario(BOX, parallel={"pp": 4, "pipeline": {"schedule": "pipedream-2bw"}}, model={"base": "gpt2", "tied_embeddings": False}),
+    ),
+    "zb-h2 that steps rank by rank": (
+        4,
+        scenario(
+            BOX, parallel={"pp": 4, "pipeline": {"schedule": "zb-h2", "post_validation": True}, "strategy": "zero1"},
+            model={"base": "gpt2", "tied_embeddings": False},
+        ),
+    ),
     "the V100 cube mesh": (1, scenario("dgx-1-v100")),
     # one NIC per GPU
     "tp8 over two nodes": (1, scenario(H100, 2, {"tp": 8}, model="opt-1.3b")),

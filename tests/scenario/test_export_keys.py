@@ -93,7 +93,7 @@ MUON = {
     f"training.optimizer.{key}" for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts")
 }
 PLUS_PLUS = {f"parallel.data.{key}" for key in ("quantised_weights", "quantised_gradients", "secondary_partition")}
-EVERYWHERE = {"training.backward", "training.step"}
+EVERYWHERE = {"training.backward", "training.step", "parallel.pipeline.post_validation"}
 ELSEWHERE = {
     "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*", *PLUS_PLUS},
     "deepspeed": {

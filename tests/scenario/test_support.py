@@ -14,7 +14,7 @@ from parsim.scenario.support import LIMITS, unsupported
 MINIMAL = {"model": "gpt2", "cluster": "4x v100-32gb", "training": {"sequence_length": 1024, "global_batch": 8, "micro_batch": 1}}
 
 REFUSED: dict[str, tuple[Any, ...]] = {
-    "parallel.pipeline.schedule": ("pipedream-2bw", "hanayo"),
+    "parallel.pipeline.schedule": ("Hanayo", "hanayo"),
     "report.ranks": ([0, 1],),
     "cluster.nodes": ([{"use": "dgx-a100-80gb", "count": 2}],),
     "cluster.collectives.algorithm": ("collnet_direct", "collnet_chain"),

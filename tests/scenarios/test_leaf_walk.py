@@ -183,11 +183,15 @@ LEAVES: dict[str, Leaf] = {
     "parallel.tensor.overlap_sms": leaf(64, parallel__tensor={"size": 2, "sequence_parallel": True, "overlap": "full"}),
     "parallel.pipeline.size": leaf(2, 4),
     "parallel.pipeline.schedule": leaf(
-        "gpipe", "looped-bfs", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev", "dualpipe", "chimera",
+        "gpipe", "looped-bfs", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev", "dualpipe",
+        "chimera", "pipedream-2bw",
         parallel__pipeline__size=4, training__gradient_accumulation=8,
     ),
     "parallel.pipeline.virtual_stages": leaf(2, parallel__pipeline={"size": 2, "schedule": "interleaved"}),
     "parallel.pipeline.split": leaf("balanced", [1, 3], same={"even": None}, parallel__pipeline__size=2, model__vocabulary=16384),
+    "parallel.pipeline.post_validation": leaf(
+        True, parallel__pipeline={"size": 2, "schedule": "zb-h2"}, training__gradient_accumulation=4, model__tied_embeddings=False
+    ),
     "parallel.pipeline.overlap_sends": leaf(False, parallel__pipeline__size=2),
     "parallel.pipeline.scatter_sends": leaf(
         False, parallel__pipeline__size=2, parallel__tensor__size=8, cluster={"nodes": 2, "gpus": "all"}, model__heads=8

@@ -586,7 +586,7 @@ def test_times_that_are_none(options, message):
         ("1f2b -p 4 -m 8", "there is no schedule '1f2b'; did you mean 1f1b?"),
         (
             "hanayo -p 4 -m 8",
-            "v-half, v-min, interleaved-zb, combined-1f1b, dualpipev, dualpipe, chimera, or the path",
+            "v-half, v-min, interleaved-zb, combined-1f1b, dualpipev, dualpipe, chimera, pipedream-2bw, or the path",
         ),
         ("zb-h1 -p 4 -m 8 --times F=1,B=2", "zb-h1 splits its backwards"),
         ("v-min -p 4 -m 8 --times F=1,B=2", "v-min splits its backwards"),

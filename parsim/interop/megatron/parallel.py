@@ -255,6 +255,7 @@ def pipeline_arguments(draft: ExportDraft) -> list[str]:
         draft.says(sends, "always" if interleaved else "never: sends are overlapped in the interleaved schedule only")
         if pipeline.overlap_sends and pipeline.size > 1 and not interleaved:
             draft.remarks(sends, "sends wait for each other there, they are overlapped in the interleaved schedule only")
+    draft.lacks("parallel.pipeline.post_validation", "its schedules flush the pipeline")
     scatter, tensor = "parallel.pipeline.scatter_sends", draft.job.built.parallelism.tensor
     if pipeline.scatter_sends and pipeline.size > 1 and tensor.size > 1 and not tensor.sequence_parallel:
         draft.lacks(scatter, "not scattered")

@@ -13,15 +13,15 @@ from parsim.errors import Finding, PlanError
 from parsim.limits import MOST_PASSES, beyond
 from parsim.parallel.schedules.bidirectional import chimera, dualpipe, dualpipev
 from parsim.parallel.schedules.check import check, deadlock
-from parsim.parallel.schedules.classic import combined, gpipe, interleaved, looped_bfs, naive, one_f_one_b, pipedream
+from parsim.parallel.schedules.classic import combined, gpipe, interleaved, looped_bfs, naive, one_f_one_b, pipedream, pipedream_2bw
 from parsim.parallel.schedules.controllable_memory import v_half, v_min
 from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_WEIGHTS, Overlapped, Schedule, Slot, SlotKind, to_text
 from parsim.parallel.schedules.zero_bubble import interleaved_zb, zb_h1, zb_h2, zb_v
 
 __all__ = [
-    "ALIASES", "BIDIRECTIONAL", "CUSTOM", "INTERLEAVED", "LATER", "NAMES", "OVERLAPPING", "SPLIT", "UNBOUNDED", "V_SHAPED", "Overlapped",
-    "Schedule", "Slot", "SlotKind", "check", "chunks", "deadlock", "directions", "grows", "homes", "overlapped", "peak_in_flight",
-    "schedule", "stays", "to_text",
+    "ALIASES", "BIDIRECTIONAL", "CUSTOM", "ENDLESS", "INTERLEAVED", "LATER", "NAMES", "OVERLAPPING", "SPLIT", "UNBOUNDED", "V_SHAPED",
+    "ZERO_BUBBLE", "Overlapped", "Schedule", "Slot", "SlotKind", "check", "chunks", "deadlock", "directions", "grows", "homes",
+    "overlapped", "peak_in_flight", "schedule", "stays", "to_text",
 ]  # fmt: skip
 
 _PATH = "parallel.pipeline.schedule"
@@ -31,6 +31,7 @@ _BUILDERS: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "pipedream": pipedream,
+    "pipedream-2bw": pipedream_2bw,
     "zb-h1": zb_h1,
     "zb-h2": zb_h2,
     "zb-v": zb_v,
@@ -53,7 +54,7 @@ CUSTOM = "custom"
 
 NAMES = (
     "naive", "gpipe", "looped-bfs", "1f1b", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zb",
-    "combined-1f1b", "dualpipev", "dualpipe", "chimera",
+    "combined-1f1b", "dualpipev", "dualpipe", "chimera", "pipedream-2bw",
 )  # fmt: skip
 """the schedules that `schedule` can make"""
 INTERLEAVED = (*_INTERLEAVED, "combined-1f1b")
@@ -67,7 +68,11 @@ OVERLAPPING = tuple(_OVERLAPPING)
 BIDIRECTIONAL = ("dualpipe", "chimera")
 """those in which every stage lies on two ranks, and micro-batches enter at either end"""
 
-UNBOUNDED = (*V_SHAPED, "looped-bfs", "combined-1f1b", *BIDIRECTIONAL)
+ZERO_BUBBLE = ("zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zb")
+"""those in which weight gradients fill the bubble, whose ranks may step alone"""
+ENDLESS = ("pipedream", "pipedream-2bw")
+"""those that never flush the pipeline"""
+UNBOUNDED = ("pipedream-2bw", *V_SHAPED, "looped-bfs", "combined-1f1b", *BIDIRECTIONAL)
 """those of which searches have no lower bounds: they are simulated"""
 
 ALIASES = {
@@ -75,7 +80,7 @@ ALIASES = {
     "loopedbfs": "looped-bfs",
 }  # fmt: skip
 """other names of schedules"""
-LATER = ("pipedream-2bw", "hanayo")
+LATER = ("hanayo",)
 """schedules that are known and not supported yet"""
 
 
@@ -151,7 +156,7 @@ def grows(name: str, stages: int, micro_batches: int) -> bool:
     >>> grows("1f1b", 4, 9), grows("interleaved-zb", 4, 12), grows("interleaved-zb", 4, 10)
     (True, True, False)
     """
-    return name not in (*OVERLAPPING, *BIDIRECTIONAL) and (name != "interleaved-zb" or micro_batches % stages == 0)
+    return name not in ("pipedream-2bw", *OVERLAPPING, *BIDIRECTIONAL) and (name != "interleaved-zb" or micro_batches % stages == 0)
 
 
 def homes(rows: Schedule) -> tuple[int, ...]:

@@ -154,7 +154,7 @@ def endless(rank: int, stages: int) -> Iterator[Slot]:
             yield Slot(SlotKind.FULL_BACKWARD, rank, i - ahead)
 
 
-def pipedream(stages: int, micro_batches: int) -> Schedule:
+def pipedream(stages: int, micro_batches: int, name: str = "pipedream") -> Schedule:
     """The first m micro-batches of the endless order, started empty and drained.
 
     Raises `PlanError` unless m >= p: a shorter run never reaches the steady state that PipeDream's step time is about.
@@ -162,13 +162,22 @@ def pipedream(stages: int, micro_batches: int) -> Schedule:
     if micro_batches < stages:
         raise PlanError(
             Finding(
-                f"pipedream needs at least as many micro-batches as pipeline stages (m >= p), but {micro_batches} < {stages}",
+                f"{name} needs at least as many micro-batches as pipeline stages (m >= p), but {micro_batches} < {stages}",
                 path="parallel.pipeline.schedule",
                 value=micro_batches,
                 suggestion=f"use at least {stages} micro-batches, or schedule 1f1b",
             )
         )
     return tuple(tuple(_first(micro_batches, endless(rank, stages))) for rank in range(stages))
+
+
+def pipedream_2bw(stages: int, micro_batches: int) -> Schedule:
+    """PipeDream's order with an update after every m micro-batches; every micro-batch of a step uses the weights of the step before.
+
+    Two weight versions on every rank, gradients one update late (Narayanan et al., arXiv 2006.09503, section 3.1). Raises `PlanError`
+    unless m >= p: with fewer, micro-batches in flight would need a third version.
+    """
+    return pipedream(stages, micro_batches, "pipedream-2bw")
 
 
 def _first(micro_batches: int, slots: Iterator[Slot]) -> Iterator[Slot]:

@@ -204,7 +204,7 @@ def _bounded(settings: Settings, neighbours: Neighbours, bounder: Bounder) -> Le
         pipeline = built.parallelism.pipeline
         if built.parallelism.data.custom is not None:
             return None  # code of the user's, of which nothing is proved
-        if pipeline.schedule in UNBOUNDED or stays(pipeline.slots) or pipeline.overlapped:
+        if pipeline.schedule in UNBOUNDED or stays(pipeline.slots) or pipeline.overlapped or pipeline.post_validation:
             return None  # bounds take every boundary between stages for a message, and every pass of a rank to end before the next
         bounds = bounder.bounds(built)
     except InputError:
