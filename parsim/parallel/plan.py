@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import prod
 
-from parsim.errors import Finding, PlanError
+from parsim.errors import PlanError
 from parsim.kernel import Kernel
 from parsim.model.linear import Embedding
 from parsim.model.mixture import Dispatch, Router, routing
@@ -22,16 +22,14 @@ from parsim.parallel.experts import ExpertParallelHooks, expert_mesh, expert_row
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
-from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of
+from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of, tied_findings
 from parsim.parallel.schedules import CUSTOM, ENDLESS, Overlapped, Schedule, SlotKind, directions, homes, overlapped, schedule
-from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_WEIGHTS, Slot
-from parsim.parallel.settings import KEPT_LAYER, Parallelism, PipelineParallel, Runtime, Training
+from parsim.parallel.schedules.repetition import repeated
+from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_WEIGHTS
+from parsim.parallel.settings import KEPT_LAYER, Parallelism, Runtime, Training
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.tensor import TensorParallelHooks
 from parsim.routing import Routing
-
-WHOLE = ("none", "ddp")
-"""strategies that keep the whole gradient of every weight until the step"""
 
 
 @dataclass(frozen=True)
@@ -172,23 +170,6 @@ class Plan:
         """The next global stage is on the same rank: nothing is sent from this one to it."""
         following = self.neighbour(stage, 1)
         return following is not None and self.chunks[stage].pipeline_rank == self.chunks[following].pipeline_rank
-
-    def copies(self, pipeline_rank: int) -> list[tuple[int, int, int]]:
-        """What lies on this pipeline rank and another, stage by stage: (both ranks, elements of its gradients on one rank)."""
-        length, shared = self.stages // self.directions, []
-        for chunk in sorted(self.of_rank(pipeline_rank) if self.directions > 1 else (), key=lambda chunk: chunk.stage % length):
-            ranks = sorted((pipeline_rank, self.chunks[(chunk.stage + length) % self.stages].pipeline_rank))
-            shared.append((ranks[0], ranks[1], self._reduced(chunk)))
-        return shared
-
-    def _reduced(self, chunk: Chunk) -> int:
-        """Gradients of a chunk that a rank has once they are reduced over the replicas."""
-        edp = expert_mesh(self.parallelism)[2] if self.parallelism.exchanges_tokens else self.replicas
-        count = 0
-        for weight in self.weights(chunk):
-            over = (edp if weight.parameter.expert else self.replicas) if self.shares_gradients else 1
-            count += -(-weight.count // over) if weight.trains else 0
-        return count
 
     @cached_property
     def branches(self) -> bool:
@@ -398,7 +379,8 @@ def plan(
     )
     pipeline = parallelism.pipeline
     virtual = pipeline.virtual_stages
-    slots = pipeline.slots or _steps(pipeline, training.micro_batches)
+    step = pipeline.step if pipeline.post_validation and pipeline.step else training.micro_batches
+    slots = pipeline.slots or repeated(schedule(pipeline.schedule, pipeline.size, step, virtual), step, training.micro_batches)
     held_by = homes(slots)
     named = pipeline.schedule != CUSTOM
     pairs = overlapped(pipeline.schedule, pipeline.size, training.micro_batches, virtual) if named else pipeline.overlapped
@@ -409,45 +391,9 @@ def plan(
     blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock) * directions(pipeline.schedule)
     chunks = tuple(Chunk(stage, held_by[stage], blocks[stage]) for stage in range(len(blocks)))
     made = Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, pairs, gpus, dict(slow or {}))
-    if findings := _tied_findings(made):
+    if findings := tied_findings(made):
         raise PlanError(findings)
     return made
-
-
-def _steps(pipeline: PipelineParallel, micro_batches: int) -> Schedule:
-    """The slots of a named schedule; with post-validation those of several steps behind each other."""
-    step = pipeline.step if pipeline.post_validation and pipeline.step else micro_batches
-    rows = schedule(pipeline.schedule, pipeline.size, step, pipeline.virtual_stages)
-    begins = range(0, micro_batches, step)
-    return (
-        tuple(tuple(Slot(kind, stage, begin + i) for begin in begins for kind, stage, i in row) for row in rows)
-        if len(begins) > 1
-        else rows
-    )
-
-
-def _tied_findings(plan: Plan) -> list[Finding]:
-    """Parameters that two chunks of one rank share: one gradient that is written in two places of the schedule.
-
-    Megatron-LM keeps one whole gradient per weight in a buffer, to which every backward adds, and reduces it once per step. Sharded
-    strategies reduce and drop gradients chunk by chunk, and what other stacks do with such a gradient is not known.
-    """
-    if plan.asynchronous and plan.parallelism.pipeline.schedule != "pipedream" and (plan.tied_across_stages() or plan.tied_chunks):
-        text = "not supported yet: ranks that step alone, with an embedding that is tied to the head"
-        return [
-            Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, "untie them (model.tied_embeddings: false)")
-        ]
-    data = plan.parallelism.data
-    whole = data.custom is None and data.strategy in WHOLE and data.accumulate == "no_sync"
-    if not plan.tied_chunks or (plan.runtime.megatron and whole):
-        return []
-    _, block, name = next(tie for tie in plan.model.ties if tie[2] in plan.tied_chunks)
-    rank = plan.chunks[plan.tied_chunks[name].owner].pipeline_rank
-    where = f"in another chunk of pipeline rank {rank}: one gradient of two chunks needs Megatron-LM's buffers of whole gradients"
-    text = f"not supported yet: {plan.model.block_names[block]} is tied to {name}, {where}"
-    megatron = "software.profile: megatron-core with parallel.data: {strategy: ddp, accumulate: no_sync}"
-    hint = f"untie them (model.tied_embeddings: false), use schedule zb-h1, or {megatron}"
-    return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, hint)]
 
 
 def _elements(shape: object) -> int:

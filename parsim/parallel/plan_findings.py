@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from parsim.errors import Finding
 from parsim.model.kept_products import MATMULS
@@ -20,6 +20,11 @@ from parsim.parallel.schedules import BIDIRECTIONAL, ENDLESS, OVERLAPPING, V_SHA
 from parsim.parallel.settings import Parallelism, Runtime, Training
 from parsim.parallel.tensor import placement_findings, tensor_findings
 
+if TYPE_CHECKING:
+    from parsim.parallel.plan import Plan
+
+WHOLE = ("none", "ddp")
+"""strategies that keep the whole gradient of every weight until the step"""
 _SCHEDULE = "parallel.pipeline.schedule"
 _COPIED = ("none", "ddp", "zero1", "zero2")
 """strategies of stages that lie on two ranks"""
@@ -232,3 +237,27 @@ def _shard_findings(parallelism: Parallelism, replicas: int) -> list[Finding]:
     if shard == 1:
         return [Finding("a shard group of 1 rank shards nothing", path, shard, f"use strategy ddp, or shard_size {' or '.join(legal)}")]
     return []
+
+
+def tied_findings(plan: Plan) -> list[Finding]:
+    """Parameters that two chunks of one rank share: one gradient that is written in two places of the schedule.
+
+    Megatron-LM keeps one whole gradient per weight in a buffer, to which every backward adds, and reduces it once per step. Sharded
+    strategies reduce and drop gradients chunk by chunk, and what other stacks do with such a gradient is not known.
+    """
+    if plan.asynchronous and plan.parallelism.pipeline.schedule != "pipedream" and (plan.tied_across_stages() or plan.tied_chunks):
+        text = "not supported yet: ranks that step alone, with an embedding that is tied to the head"
+        return [
+            Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, "untie them (model.tied_embeddings: false)")
+        ]
+    data = plan.parallelism.data
+    whole = data.custom is None and data.strategy in WHOLE and data.accumulate == "no_sync"
+    if not plan.tied_chunks or (plan.runtime.megatron and whole):
+        return []
+    _, block, name = next(tie for tie in plan.model.ties if tie[2] in plan.tied_chunks)
+    rank = plan.chunks[plan.tied_chunks[name].owner].pipeline_rank
+    where = f"in another chunk of pipeline rank {rank}: one gradient of two chunks needs Megatron-LM's buffers of whole gradients"
+    text = f"not supported yet: {plan.model.block_names[block]} is tied to {name}, {where}"
+    megatron = "software.profile: megatron-core with parallel.data: {strategy: ddp, accumulate: no_sync}"
+    hint = f"untie them (model.tied_embeddings: false), use schedule zb-h1, or {megatron}"
+    return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, hint)]

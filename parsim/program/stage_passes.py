@@ -14,6 +14,7 @@ from parsim.parallel.groups import MODEL, TENSOR, WORLD, tied_group
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules.classic import Versions
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS, GRADIENTS_OF_WEIGHTS, SlotKind
+from parsim.parallel.stage_copies import stage_copies
 from parsim.program.block_templates import BlockTemplates
 from parsim.program.pass_builder import Item
 from parsim.program.pass_writer import StagePassWriter
@@ -98,7 +99,7 @@ class StagePasses(PipelineRank):
             if self.pipeline_rank in (owner, copy):
                 size = count * self.plan.training.precision.gradients
                 at.collective("all_reduce", tied_group(owner, copy), size, "tied embedding", lane=self._last_lane, blocking=True)
-        for one, other, count in self.plan.copies(self.pipeline_rank):
+        for one, other, count in stage_copies(self.plan, self.pipeline_rank):
             size = count * self.plan.training.precision.gradients
             at.collective("all_reduce", tied_group(one, other), size, "copies of a stage", lane=self._last_lane, blocking=True)
         _extend(items, at.finish())
