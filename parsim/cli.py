@@ -188,6 +188,8 @@ def _signed(report: Report, command: str) -> Report:
 
 
 def _show_program(scenario: Scenario, *, as_json: bool) -> None:
+    from parsim.parallel.groups import PIPELINE
+    from parsim.parallel.schedules.slot import row_text
     from parsim.program.folding import fold
     from parsim.program.text import grid, to_text
     from parsim.scenario.build import build
@@ -201,7 +203,8 @@ def _show_program(scenario: Scenario, *, as_json: bool) -> None:
     if as_json:
         say_json({"parsim": 1, "program": to_text(program)})
         return
-    schedule = [f"rank {rank} | {' '.join(str(slot) for slot in slots)}" for rank, slots in program.slots.items()]
+    rows = {rank: plan.slots[plan.mesh.coordinate(rank, PIPELINE)] for rank in program.slots}
+    schedule = [f"rank {rank} | {row_text(row, plan.overlapped)}" for rank, row in rows.items()]
     others = "; the others do the same" if len(schedule) < built.used_gpus else ""
     head = f"Schedule of {len(schedule)} of {built.used_gpus} ranks{others}"
     say("\n".join([head, *schedule, "", "What runs in each lane, in order", grid(program)]))

@@ -226,9 +226,13 @@ def predicted(scenario: Scenario, ranks: Iterable[int] | None = None) -> Recorde
 
 def refuse(built: Built) -> None:
     """Raise `PlanError` where a step cannot be compared with a trace."""
-    if built.parallelism.pipeline.schedule.startswith("pipedream"):
+    pipeline = built.parallelism.pipeline
+    if pipeline.post_validation:
+        text = "ranks that go on with the next step alone have no step that a trace could be compared with"
+        raise PlanError(Finding(text, "parallel.pipeline.post_validation", True, "give --step-time alone"))
+    if pipeline.schedule.startswith("pipedream"):
         text = "a schedule without a flush has no step that a trace could be compared with"
-        raise PlanError(Finding(text, "parallel.pipeline.schedule", built.parallelism.pipeline.schedule, "give --step-time alone"))
+        raise PlanError(Finding(text, "parallel.pipeline.schedule", pipeline.schedule, "give --step-time alone"))
 
 
 def representatives(run: Run) -> Mapping[int, int]:

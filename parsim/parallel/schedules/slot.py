@@ -86,6 +86,18 @@ def to_text(schedule: Schedule) -> str:
     return "\n".join(" ".join(map(str, row)) for row in schedule)
 
 
+def row_text(row: Iterable[Slot], overlapped: Overlapped = APART) -> str:
+    """The slots of one rank, those that overlap two passes as ``F0.3&B7.1``.
+
+    >>> forward, backward = Slot.parse("F0.1"), Slot.parse("B0.0")
+    >>> row_text((forward, backward), frozenset({(forward, backward)}))
+    'F0.1&B0.0'
+    """
+    pairs = dict(overlapped)
+    seconds = set(pairs.values())
+    return " ".join(f"{slot}&{pairs[slot]}" if slot in pairs else str(slot) for slot in row if slot not in seconds)
+
+
 class Precedence:
     """The slots that each slot of a schedule needs, besides its predecessor on its own rank.
 
