@@ -58,7 +58,7 @@ class Routing:
 def _drawn(routing: Routing, places: tuple[tuple[int, ...], ...]) -> float:
     """The mean over tokens with independent scores, always the same ones."""
     visited = _visits(routing.experts, routing.top_k, routing.slots, routing.groups, routing.kept)
-    return fsum(visited[:, list(place)].any(axis=1).mean() for place in places)
+    return fsum(float(visited[:, list(place)].any(axis=1).mean()) for place in places)
 
 
 @lru_cache(maxsize=4)

@@ -314,6 +314,8 @@ def _mesh(draft: ExportDraft, version: int) -> dict[str, Any]:
     for key in ("capacity_factor", "pad_to_capacity"):
         draft.lacks(f"parallel.expert.{key}", "the model's code")
     draft.lacks("parallel.expert.batch_overlap", "only Megatron-LM runs two micro-batches side by side")
+    for key in ("dispatcher", "dispatch_dtype", "combine_dtype", "sms"):
+        draft.lacks(f"parallel.expert.{key}", "the model's code")
     draft.says("parallel.expert.tensor", "as many as tensor-parallel ranks")
     if parallelism.exchanges_tokens:
         path = "parallel.expert.size" if section.expert.size > 1 else "parallel.expert.tensor"

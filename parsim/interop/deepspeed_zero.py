@@ -306,6 +306,8 @@ def model_parallel(draft: ExportDraft) -> dict[str, Any]:
     for key in ("capacity_factor", "pad_to_capacity"):
         draft.lacks(f"parallel.expert.{key}", "deepspeed.moe.layer.MoE(capacity_factor=...) in the model's code")
     draft.lacks("parallel.expert.batch_overlap", "only Megatron-LM runs two micro-batches side by side")
+    for key in ("dispatcher", "dispatch_dtype", "combine_dtype", "sms"):
+        draft.lacks(f"parallel.expert.{key}", "all-to-all, in the type of activations (deepspeed/moe/sharded_moe.py)")
     return said
 
 

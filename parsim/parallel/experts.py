@@ -21,9 +21,9 @@ With a capacity an expert gets at most ceil(T k / E x factor) rows of a rank.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from math import ceil, gcd
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import ClassVar
 
 from parsim.errors import Finding
@@ -31,6 +31,7 @@ from parsim.model.exchange import token_bytes
 from parsim.model.mixture import Combine, Dispatch, GroupedLinear
 from parsim.model.model import Model, Operator, Workload, dispatched
 from parsim.model.tape import Step
+from parsim.parallel.expert_load import ExpertLoad, Histogram, Rows, histogram_findings
 from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, PIPELINE, REPLICATING, TENSOR, Mesh
 from parsim.parallel.hooks import Emitter, Sharding, SilentHooks, Unit, Weight
 from parsim.parallel.replicated import Replicated
@@ -49,6 +50,13 @@ class ExpertParallelHooks(SilentHooks):
     """Runs dispatch and combine of one rank, with the messages between their kernels."""
 
     workload: Workload
+    loads: Mapping[int, Rows] = field(default_factory=dict)
+    """of blocks whose load is their own"""
+
+    def enters(self, block: int) -> None:
+        """The load is that of this block."""
+        if (rows := self.loads.get(block)) is not None:
+            self.workload = loaded(self.workload, rows)
 
     def runs(self, operator: Operator) -> bool:
         """Whether tokens travel inside the operator."""
@@ -113,6 +121,11 @@ class ExpertParallelHooks(SilentHooks):
         at.collective(way, EXPERT_MODEL, tokens * self._row(operator, leaves=leaves), operator.name, blocking=True)
 
 
+def loaded(workload: Workload, rows: Rows) -> Workload:
+    """The workload of a layer with these rows."""
+    return replace(workload, expert_imbalance=rows.busiest, expert_sent=rows.sent)
+
+
 def expert_mesh(split: Parallelism) -> tuple[int, int, int]:
     """(ep, etp, edp): the grid of experts over the ranks of a pipeline stage; edp copies of each.
 
@@ -124,26 +137,9 @@ def expert_mesh(split: Parallelism) -> tuple[int, int, int]:
     return ep, width, split.stage_ranks // (ep * width)
 
 
-def capacity(tokens: int, top_k: int, experts: int, factor: float) -> int:
-    """Rows that an expert may get of one rank with `tokens` tokens (Megatron-LM: moe_utils.py, get_capacity).
-
-    >>> capacity(4096, 8, 256, 1.0), capacity(4096, 2, 8, 1.25)
-    (128, 1280)
-    """
-    return ceil(tokens * top_k / experts * factor)
-
-
-def expert_rows(expert: ExpertParallel, model: Model, tokens: int) -> tuple[float, float]:
-    """Rows of the busiest rank, and rows that a rank sends, over its token copies; `tokens` of a rank.
-
-    With a capacity the experts of the busiest rank get no more than they may, and of evenly loaded ones none is dropped from a factor of 1
-    on; padded, all of them get exactly that.
-    """
-    mixture = next((operator for block in model.blocks for operator in block.operators if isinstance(operator, GroupedLinear)), None)
-    if expert.capacity_factor is None or mixture is None:
-        return expert.imbalance, 1.0
-    full = capacity(tokens, mixture.top_k, mixture.experts, expert.capacity_factor) * mixture.experts / (tokens * mixture.top_k)
-    return (full, full) if expert.pad_to_capacity else (min(expert.imbalance, full), min(1.0, full))
+def expert_load(expert: ExpertParallel, tokens: int) -> ExpertLoad:
+    """What the experts of a model get of ranks with `tokens` tokens each."""
+    return ExpertLoad(expert.imbalance, expert.size, tokens, expert.capacity_factor, expert.pad_to_capacity)
 
 
 def expert_findings(model: Model, training: Training, parallelism: Parallelism, mesh: Mesh) -> list[Finding]:
@@ -163,11 +159,14 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
         return []
     if not parallelism.exchanges_tokens:
         text = "every rank holds all experts: none is busier than another"
-        return [Finding(text, "parallel.expert.imbalance", expert.imbalance, "leave it out, or spread the experts (parallel.expert.size)")]
+        shown = expert.imbalance if isinstance(expert.imbalance, float) else None
+        return [Finding(text, "parallel.expert.imbalance", shown, "leave it out, or spread the experts (parallel.expert.size)")]
     findings = [*_mesh_findings(parallelism, mesh, layers[0].experts), *_width_findings(parallelism.expert_width, layers)]
     if mesh.size(TENSOR) > 1 and not parallelism.tensor.sequence_parallel:
         text = "tensor and expert parallelism together need sequence parallelism: every rank dispatches its own tokens"
         findings.append(Finding(text, "parallel.tensor.sequence_parallel", False, "use true"))
+    if isinstance(expert.imbalance, Histogram):
+        findings += histogram_findings(expert.imbalance, model)
     findings += _strategy_findings(parallelism)
     findings += _dispatcher_findings(expert, expert.size * parallelism.expert_width)
     if training.offload.states:

@@ -220,6 +220,9 @@ class OperatorHooks(Protocol):
 
     def inside(self, block: Block) -> None:
         """The operators that follow are of this block; said only where blocks differ in the type of their products."""
+
+    def enters(self, block: int) -> None:
+        """The operators that `run` is asked to run from now on are those of this block of the model."""
         ...
 
     def runs(self, operator: Operator) -> bool:
@@ -255,6 +258,9 @@ class SilentHooks(OperatorHooks):
 
     def inside(self, block: Block) -> None:
         """All the same."""
+
+    def enters(self, block: int) -> None:
+        """Nothing."""
 
     def runs(self, operator: Operator) -> bool:
         """The operator's kernels run undisturbed."""

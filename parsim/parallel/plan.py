@@ -18,7 +18,8 @@ from parsim.model.mixture import Dispatch, Router, routing
 from parsim.model.model import Block, Model, Parameter, Workload
 from parsim.parallel.chunk_strategy import SHARDED, sharding_of
 from parsim.parallel.context import ContextParallelHooks
-from parsim.parallel.experts import ExpertParallelHooks, expert_mesh, expert_rows
+from parsim.parallel.expert_load import Rows, mixtures
+from parsim.parallel.experts import ExpertParallelHooks, expert_load, expert_mesh, loaded
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
@@ -74,6 +75,8 @@ class Plan:
     gpus: tuple[int, ...]
     slow: Mapping[int, float] = field(default_factory=dict)
     """rank -> relative speed of its compute"""
+    loads: Mapping[int, Rows] = field(default_factory=dict)
+    """rows of the experts of blocks whose load is their own"""
     _known_weights: dict[int, tuple[Weight, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -147,7 +150,7 @@ class Plan:
         if self.mesh.size(CONTEXT) > 1:
             made.append(ContextParallelHooks(self.timed(partial)))
         if self.parallelism.exchanges_tokens:
-            made.append(ExpertParallelHooks(self.timed(partial)))
+            made.append(ExpertParallelHooks(self.timed(partial), self.loads))
         return made
 
     def role(self, rank: int) -> str:
@@ -304,6 +307,11 @@ class Plan:
         """The workload that tensors are made for, of a whole micro-batch or of the smaller last one."""
         return replace(self.workload, batch=self.training.last_micro_batch) if partial else self.workload
 
+    def in_block(self, block: int, workload: Workload) -> Workload:
+        """The workload as it is in a block: with its own load of experts, where it has one."""
+        rows = self.loads.get(block)
+        return workload if rows is None else loaded(workload, rows)
+
     def timed(self, partial: bool = False) -> Workload:
         """The workload that takes the time of an average micro-batch."""
         sized = self.sized(partial)
@@ -345,7 +353,9 @@ def plan(
     if findings:
         raise PlanError(findings)
     tokens = training.micro_batch * training.sequence_length // parallelism.context.size // parallelism.tensor.size
-    busiest, sent = expert_rows(parallelism.expert, model, max(1, tokens))
+    load = expert_load(parallelism.expert, max(1, tokens))
+    mixture = next(iter(mixtures(model).values()), None)
+    busiest, sent = (1.0, 1.0) if mixture is None else load.rows(mixture)
     workload = Workload(
         batch=training.micro_batch,
         sequence=training.sequence_length // parallelism.context.size if model.sequence else 1,
@@ -390,7 +400,8 @@ def plan(
     mean = replace(workload, sequence=training.mean_length // parallelism.context.size) if model.sequence else workload
     blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock) * directions(pipeline.schedule)
     chunks = tuple(Chunk(stage, held_by[stage], blocks[stage]) for stage in range(len(blocks)))
-    made = Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, pairs, gpus, dict(slow or {}))
+    loads = load.by_block(model)
+    made = Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, pairs, gpus, dict(slow or {}), loads)
     if findings := tied_findings(made):
         raise PlanError(findings)
     return made

@@ -10,6 +10,7 @@ from typing import Literal
 
 from parsim.model.finetune import Finetune
 from parsim.model.low_precision import NARROW, Quantisation
+from parsim.parallel.expert_load import Imbalance
 from parsim.parallel.groups import AXES, CONTEXT, DATA, PIPELINE, TENSOR
 from parsim.parallel.hooks import Sharding
 from parsim.parallel.schedules.slot import APART, Overlapped, Schedule
@@ -214,8 +215,8 @@ class ExpertParallel:
     size: int = 1
     tensor: int = 0
     """ranks that share the width of every expert; 0: as many as `tensor.size` of the tensor section"""
-    imbalance: float = 1.0
-    """tokens of the busiest rank over the mean"""
+    imbalance: Imbalance = 1.0
+    """tokens of the busiest rank over the mean, or where that comes from"""
     capacity_factor: float | None = None
     """rows that an expert may get of a rank, over the mean; None: all"""
     pad_to_capacity: bool = False

@@ -192,7 +192,7 @@ class StagePassWriter:
                 for hooks in self.hooks:
                     hooks.before_forward(step.operator, self.at)
                 allocates = [name for name in step.allocates if not (has_output and name == "output")]
-                self._run(step, "recompute" if recomputes else COMPUTE, self._names(block, allocates), frees)
+                self._run(block, step, "recompute" if recomputes else COMPUTE, self._names(block, allocates), frees)
                 for hooks in self.hooks:
                     hooks.after_forward(step.operator, self.at)
 
@@ -202,10 +202,11 @@ class StagePassWriter:
         """It is the model's last: the script holds its output and the output's gradient."""
         return block == len(self.plan.model.blocks) - 1
 
-    def _run(self, step: Step, kind: str, allocates: Sequence[str], frees: Sequence[str]) -> None:
+    def _run(self, block: int, step: Step, kind: str, allocates: Sequence[str], frees: Sequence[str]) -> None:
         """The kernels of a step, by the axis whose messages stand between them, if there is one."""
         for hooks in self.hooks:
             if step.phase != "weight" and hooks.runs(step.operator):
+                hooks.enters(block)
                 hooks.run(step, kind, self.at, allocates, frees)
                 return
         self.at.compute("", kind, step.kernels, allocates, frees)
@@ -371,7 +372,7 @@ class StagePassWriter:
             frees.append("output")
         kind = "recompute" if step.phase == "recompute" else COMPUTE
         with self.at.aside() if self._beside and step.phase == "weight" else nullcontext():
-            self._run(step, kind, self._names(block, step.allocates), self._names(block, frees))
+            self._run(block, step, kind, self._names(block, step.allocates), self._names(block, frees))
 
     def _before_gradient(self, block: int, step: Step) -> Sequence[Weight]:
         """Announce the gradients that a weight step writes first.

@@ -107,7 +107,7 @@ class PipelineRank:
             drop = selected(self.plan.training.recompute, self.plan.model.blocks[block])
             below = any(p.trainable and not p.buffer for b in self.plan.model.blocks[:block] for p in b.parameters())
             wanted = below or self.profiled or (self._inputs_require_gradients and block > 0)
-            sized, timed = self.plan.sized(partial), self.plan.timed(partial)
+            sized, timed = (self.plan.in_block(block, at) for at in (self.plan.sized(partial), self.plan.timed(partial)))
             longest = tape(self.plan.model.blocks[block], sized, drop, input_gradient=wanted)
             if timed != sized:
                 longest = _at_mean_length(longest, tape(self.plan.model.blocks[block], timed, drop, input_gradient=wanted))

@@ -39,6 +39,7 @@ from parsim.scenario.software import Assumption, Profile, automatic, blocking_fi
 from parsim.scenario.sold import oversold_warning
 from parsim.scenario.strategy import (
     accumulation,
+    expert_assumptions,
     expert_width,
     fsdp_version,
     overlap_warnings,
@@ -113,6 +114,7 @@ class Builder:
                 TopologyError, [Finding(text, "cluster.topology", None, "use cluster.gpus or cluster.placement to keep to one kind")]
             )
         split = self._overlapping(self._spread(split, profile), profile)
+        self.assumptions += expert_assumptions(self.settings.parallel.expert, split)
         self.warnings += overlap_warnings(split, devices)
         padded = self._padded(whole, profile)
         precision = self._precision(profile, devices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -52,6 +53,28 @@ class BucketKind(Kind):
 
     def json_schema(self) -> JsonSchema:
         return {"anyOf": [{"const": "auto"}, {"type": "string", "examples": ["25 MiB", "5e8 elements"]}]}
+
+
+@dataclass(frozen=True)
+class ImbalanceKind(Kind):
+    """A factor from 1, ``{zipf: s}`` or ``{histogram: FILE}``: a number, or a pair (word, value)."""
+
+    def check(self, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return Number(1.0, 1000.0).check(value)
+        if set(value) == {"zipf"}:
+            return "zipf", Number(0.0, 10.0).check(value["zipf"])
+        if set(value) == {"histogram"} and isinstance(value["histogram"], str) and value["histogram"].strip():
+            return "histogram", value["histogram"]
+        raise ValueError(f"{shown(dict(value))} is neither a number from 1, nor {{zipf: 0.5}}, nor {{histogram: FILE.csv}}")
+
+    def json_schema(self) -> JsonSchema:
+        word = {"type": "string", "minLength": 1}
+        ways: dict[str, JsonSchema] = {"zipf": Number(0.0, 10.0).json_schema(), "histogram": word}
+        one = [
+            {"type": "object", "properties": {name: kind}, "required": [name], "additionalProperties": False} for name, kind in ways.items()
+        ]
+        return {"anyOf": [Number(1.0, 1000.0).json_schema(), *one]}
 
 
 @dataclass(frozen=True)
@@ -139,8 +162,9 @@ class ExpertSection(Section):
     tensor: Annotated[Any, Whole(1, LARGEST, ("auto",))] = "auto"
     """ranks that share the width of every expert (etp); auto = as many as tensor.size where every rank holds all experts, else what the
     software profile's stack does: so many (Megatron-LM), or 1"""
-    imbalance: Annotated[float, Number(1.0, 1000.0)] = 1.0
-    """tokens of the busiest rank over the mean, in every layer"""
+    imbalance: Annotated[Any, ImbalanceKind()] = 1.0
+    """tokens of the busiest rank over the mean, in every layer; or {zipf: s}: expert number i gets tokens in proportion to i^-s; or
+    {histogram: FILE.csv}: counted tokens, rows of layer, expert, tokens"""
     capacity_factor: Annotated[float | None, Number(0.0, 1000.0, above=True, optional=True)] = None
     """token copies of a rank beyond this multiple of the mean are dropped, expert by expert; none = nothing is dropped"""
     pad_to_capacity: Annotated[bool, Flag()] = False

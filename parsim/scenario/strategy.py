@@ -27,6 +27,7 @@ from parsim.parallel.settings import (
     TensorParallel,
 )
 from parsim.scenario import files
+from parsim.scenario.expert_load import imbalance
 from parsim.scenario.parallel import DataSection, ExpertSection, ParallelSection, PipelineSection, TensorSection
 from parsim.scenario.references import folder, is_table, python_file, schedule_file
 from parsim.scenario.software import Assumption, Profile
@@ -53,7 +54,7 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         order=section.order,
         tensor=_tensor(section.tensor),
         context=ContextParallel(section.context.size, cast(Literal["ring", "all-gather", "ulysses"], section.context.method)),
-        expert=_expert(section.expert),
+        expert=_expert(section.expert, scenario),
         pipeline=_combined(_pipeline(section.pipeline, scenario))
         if section.expert.batch_overlap
         else _pipeline(section.pipeline, scenario),
@@ -285,12 +286,12 @@ def _table(section: PipelineSection, found: tuple[Path, str] | None, micro_batch
     return from_function(load_function(f"{path}{function}"), section.size, micro_batches, section.virtual_stages)
 
 
-def _expert(section: ExpertSection) -> ExpertParallel:
+def _expert(section: ExpertSection, scenario: Scenario) -> ExpertParallel:
     width = 0 if section.tensor == "auto" else section.tensor
     return ExpertParallel(
         section.size,
         width,
-        section.imbalance,
+        imbalance(section.imbalance, scenario),
         section.capacity_factor,
         section.pad_to_capacity,
         dispatcher="alltoall" if section.dispatcher == "auto" else cast(Dispatcher, section.dispatcher),
@@ -311,6 +312,23 @@ def _combined(pipeline: PipelineParallel) -> PipelineParallel:
         )
         raise PlanError(Finding(text, SCHEDULE, pipeline.schedule, hint))
     return replace(pipeline, schedule="combined-1f1b")
+
+
+def expert_assumptions(section: ExpertSection, split: Parallelism) -> list[Assumption]:
+    """What is taken for granted where experts are spread and the scenario does not say it."""
+    if not split.exchanges_tokens:
+        return []
+    found = []
+    if split.expert.imbalance == 1.0:
+        source = "as with a balancing loss or bias that has done its work; measured loads differ from layer to layer"
+        found.append(Assumption("expert_load", "even", source, "default"))
+    if section.dispatcher == "auto":
+        source = "of NCCL, as most recipes of Megatron-LM set it (--moe-token-dispatcher-type alltoall)"
+        found.append(Assumption("expert_dispatcher", split.expert.dispatcher, source, "default"))
+    if section.sms == "auto" and split.expert.multiprocessors:
+        source = "moe_deepep_num_sms of Megatron-LM's transformer_config.py; moe_hybridep_num_sms of Megatron-Bridge's recipes"
+        found.append(Assumption("expert_sms", str(split.expert.multiprocessors), source, "default"))
+    return found
 
 
 def _pipeline(section: PipelineSection, scenario: Scenario) -> PipelineParallel:

@@ -55,8 +55,10 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
             MIXTURE,
             ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",),
         ),
+        (MIXTURE, ("parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",)),
     ],
     "deepspeed": [
+        (MIXTURE, ("parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",)),
         (
             MIXTURE,
             ("parallel.expert={size: 4, tensor: 1, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",),
@@ -119,6 +121,10 @@ ELSEWHERE = {
         "parallel.expert.capacity_factor",
         "parallel.expert.pad_to_capacity",
         "parallel.expert.batch_overlap",
+        "parallel.expert.dispatcher",
+        "parallel.expert.dispatch_dtype",
+        "parallel.expert.combine_dtype",
+        "parallel.expert.sms",
     },
 }
 """keys that are refused, or taken only where another key is refused, hence tested with the refusals"""

@@ -66,6 +66,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "training.dropout": 0.0, "training.recompute": {"blocks": 2}, "parallel.tensor.size": 1, "parallel.pipeline.size": 4,
         "parallel.pipeline.schedule": "interleaved", "parallel.pipeline.virtual_stages": 2, "parallel.data.strategy": "zero1",
         "parallel.data.overlap_reduce": True, "parallel.data.overlap_gather": True, "parallel.expert.size": 8,
+        "parallel.expert.dispatcher": "alltoall",
     },
     "ds_z2.json": {
         **TRAINER, "model": "llama-2-7b", "cluster.topology": "dgx-a100-80gb", "cluster.nodes": 2, "training.sequence_length": 2048,
@@ -452,21 +453,28 @@ def test_experts_and_the_ranks_that_share_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "unmodelled", "said"),
+    ("options", "dispatcher"),
     [
-        ("4 --moe-token-dispatcher-type alltoall", [], ""),
-        ("4 --moe-token-dispatcher-type allgather", ["--moe-token-dispatcher-type"], "parsim sends tokens to their experts by all-to-all"),
-        ("4 --moe-token-dispatcher-type flex", ["--moe-token-dispatcher-type"], "parsim sends tokens to their experts by all-to-all"),
-        ("4", [], "--moe-token-dispatcher-type is allgather if not given"),
-        ("1", [], ""),
+        ("4 --moe-token-dispatcher-type alltoall", "alltoall"),
+        ("4 --moe-token-dispatcher-type allgather", "allgather"),
+        ("4 --moe-token-dispatcher-type flex --moe-enable-deepep --moe-deepep-num-sms 24", "deepep"),
+        ("4 --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "hybridep"),
+        ("4", "allgather"),
+        ("1 --moe-token-dispatcher-type alltoall --moe-deepep-num-sms 24", None),
     ],
 )
-def test_only_the_all_to_all_dispatcher_is_modelled(options: str, unmodelled: list[str], said: str) -> None:
+def test_dispatchers(options: str, dispatcher: str | None) -> None:
     imported = from_text(f"{EXPERTS} {options}", on="dgx-a100-80gb")
-    assert [fate.key.written for fate in imported.fates if fate.kind == "not modelled"] == unmodelled
-    warnings = "\n".join(map(str, imported.warnings))
-    assert said in warnings
-    assert ("all-to-all" in warnings) == bool(said)
+    found = values(imported)
+    assert found.get("parallel.expert.dispatcher") == dispatcher
+    assert found.get("parallel.expert.sms") == (24 if dispatcher == "deepep" else None)
+    assert not [fate for fate in imported.fates if fate.kind in ("not modelled", "unknown")]
+
+
+@pytest.mark.parametrize("options", ["alltoall_seq", "flex --moe-flex-dispatcher-backend ncclep"])
+def test_dispatchers_that_are_not_modelled(options: str) -> None:
+    imported = from_text(f"{EXPERTS} 4 --moe-token-dispatcher-type {options}", on="dgx-a100-80gb")
+    assert [fate.key.written for fate in imported.fates if fate.kind == "not modelled"] == ["--moe-token-dispatcher-type"]
 
 
 def test_a_model_of_the_user_replaces_all_sizes() -> None:

@@ -73,6 +73,7 @@ def leaf(*values: Any, same: Mapping[Any, Any] | None = None, **where: Any) -> L
     return Leaf(values, changes, {} if same is None else same)
 
 
+COUNTED = str(Path(__file__).parents[1] / "data" / "expert_load.csv")
 BOX = {"gpu": "a100-sxm-80gb", "count": 2, "nic": "ib-hdr"}
 AUTO = {"auto": None}
 LORA = {"method": "lora"}
@@ -200,7 +201,8 @@ LEAVES: dict[str, Leaf] = {
     "parallel.context.method": leaf("all-gather", "ulysses", same={"ring": None}, parallel__context__size=2),
     "parallel.expert.size": leaf(2, 4, model=MIXTURE),
     "parallel.expert.tensor": leaf(2, 4, same={"auto": None, 1: None}, model=MIXTURE),
-    "parallel.expert.imbalance": leaf(1.5, model=MIXTURE, parallel__expert__size=2),
+    "parallel.expert.imbalance.zipf": leaf(0.5, 1.0, model=MIXTURE, parallel__expert__size=2),
+    "parallel.expert.imbalance.histogram": leaf(COUNTED, model=MIXTURE, parallel__expert__size=2),
     "parallel.expert.capacity_factor": leaf(0.5, same={2.0: None}, model=MIXTURE, parallel__expert__size=2),
     "parallel.expert.batch_overlap": leaf(True, model=MIXTURE, parallel__expert__size=2, training__gradient_accumulation=4),
     "parallel.expert.pad_to_capacity": leaf(True, model=MIXTURE, parallel__expert={"size": 2, "capacity_factor": 2.0}),
@@ -503,6 +505,9 @@ ASSUMED = {
     "parameter_gather": True,
     "expert_tensor": 1,
     "vocabulary_padding": 300,
+    "expert_load": 1.5,
+    "expert_dispatcher": "deepep",
+    "expert_sms": 8,
 }
 SPREAD = {
     "model": "mixtral-8x7b",
@@ -527,6 +532,8 @@ ASSUMED_WHERE = {
     "expert_tensor": SPREAD,
     "tensor_overlap": {"parallel": {"tensor": {"size": 2}}, "software": {"profile": "megatron-core"}},
     "vocabulary_padding": {"software": {"profile": "megatron-core"}, "model": {"vocabulary": 1000}},
+    **{key: {"model": MIXTURE, "parallel": {"expert": {"size": 2}}} for key in ("expert_load", "expert_dispatcher")},
+    "expert_sms": {"model": MIXTURE, "parallel": {"expert": {"size": 2, "dispatcher": "deepep"}}},
 }
 """where an assumption is made that not every scenario needs"""
 

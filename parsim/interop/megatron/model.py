@@ -206,7 +206,7 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
         draft.write("model.experts.router_dtype", "fp32" if kind.value == "fp32" else "activations", kind)
     if draft.value("model.mlp_bias") is not False:
         draft.write("model.experts.bias", True, note="no --disable-bias-linear")
-    for path in ("router_bias", "shared_gate", "renormalise"):
+    for path in ("router_bias", "shared_gate", "renormalise", "groups", "groups_kept"):
         draft.take(source, f"model.experts.{path}")
 
 
@@ -349,7 +349,6 @@ def _experts(draft: ExportDraft, config: TransformerConfig) -> list[str]:
     arguments = [
         *(draft.option(f"model.experts.{name}", getattr(experts, name)) for name in ("count", "top_k", "mlp")),
         "--moe-grouped-gemm",
-        "--moe-token-dispatcher-type alltoall",
     ]
     mixture = [int(config.is_mixture(layer)) for layer in range(config.layers)]
     if not all(mixture):
@@ -375,6 +374,8 @@ def _router(draft: ExportDraft, experts: Experts) -> list[str]:
         arguments.append(draft.option("model.experts.renormalise"))
     if experts.router_dtype == "fp32":
         arguments.append(draft.option("model.experts.router_dtype", "fp32"))
+    if experts.groups:
+        arguments += [draft.option(f"model.experts.{name}", getattr(experts, name)) for name in ("groups", "groups_kept")]
     return arguments
 
 

@@ -8,6 +8,7 @@ from parsim.interop.export_draft import ExportDraft, order
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_experts
 from parsim.interop.keys import Source
+from parsim.parallel.settings import EXCHANGE_SMS
 
 OF_2021 = ("DDP_impl", "checkpoint_activations", "activations_checkpoint_method", "activations_checkpoint_num_layers")
 """options that only Megatron-LM of 2020 to early 2022 had"""
@@ -117,13 +118,28 @@ def _read_context(draft: ImportDraft, source: Source) -> None:
 
 
 def _read_experts(draft: ImportDraft, source: Source) -> None:
-    ranks, dispatcher = source.of("parallel.expert.size"), source.get("moe_token_dispatcher_type")
-    write_experts(draft, ranks, source.of("parallel.expert.tensor"), dispatcher)
-    if dispatcher is None and draft.value("parallel.expert.size") not in (None, 1):
-        text = "--moe-token-dispatcher-type is allgather if not given; parsim sends tokens to their experts by all-to-all"
-        draft.remark(text, "parallel.expert.size")
+    write_experts(draft, source.of("parallel.expert.size"), source.of("parallel.expert.tensor"), None)
     for key in ("capacity_factor", "pad_to_capacity", "batch_overlap"):
         draft.take(source, f"parallel.expert.{key}")
+    path = "parallel.expert.dispatcher"
+    kind, backend, deepep = source.of(path), source.of(f"{path}.backend"), source.of(f"{path}.deepep")
+    keys, sms = [key for key in (kind, backend, deepep) if key is not None], source.of("parallel.expert.sms")
+    if draft.value("parallel.expert.size") in (None, 1) and draft.value("parallel.expert.tensor") is None:
+        for idle in (*keys, sms):
+            draft.harmless(idle, "every rank holds all experts")
+        return
+    if kind is None:
+        draft.write(path, "allgather", note="--moe-token-dispatcher-type is allgather if not given")
+    elif kind.text in ("alltoall", "allgather"):
+        draft.write(path, kind.text, kind)
+    elif kind.text == "flex" and (name := source.table.rows[f"{path}.backend"].ours("deepep" if backend is None else backend.text)):
+        draft.write(path, name, *keys)
+        draft.take(source, "parallel.expert.sms")
+    else:
+        draft.unmodelled(kind, "parsim knows the dispatchers alltoall, allgather, and flex with the backends deepep and hybridep")
+    for idle in (backend, deepep, sms):
+        if idle is not None and not draft.settled(idle):
+            draft.harmless(idle, "it counts with --moe-token-dispatcher-type flex only")
 
 
 def _read_data(draft: ImportDraft, source: Source) -> None:
@@ -233,8 +249,29 @@ def mesh_arguments(draft: ExportDraft) -> list[str]:
     if section.expert.batch_overlap:
         arguments.append(draft.option(beside))
         draft.remarks(beside, "parsim lets no exchange wait for gradients of weights there: --delay-wgrad-compute")
+    arguments += _dispatcher(draft)
     mapping = order(draft, {ORDER: "", MAPPED_ORDER: draft.written("parallel.order")}, "no tool has another order")
     return [*arguments, *([mapping] if mapping else [])]
+
+
+def _dispatcher(draft: ExportDraft) -> list[str]:
+    """How tokens reach their experts; a mixture's script says it even where every rank holds all of them."""
+    path, expert = "parallel.expert.dispatcher", draft.job.built.parallelism.expert
+    for key in ("dispatch_dtype", "combine_dtype"):
+        draft.lacks(f"parallel.expert.{key}", "tokens travel in the type of activations (but for flex with the backend ncclep)")
+    draft.says(path, "not needed: there are no experts")
+    draft.says("parallel.expert.sms", "the default")
+    if not draft.job.built.model.facts.get("experts"):
+        return []
+    arguments = [draft.option(path, expert.dispatcher)]
+    if expert.dispatcher in EXCHANGE_SMS:
+        arguments.append(draft.written(f"{path}.backend", expert.dispatcher))
+        draft.says(path, " ".join(arguments))
+    if expert.dispatcher == "deepep":
+        arguments.append(draft.written(f"{path}.deepep"))
+    if expert.sms:
+        arguments.append(draft.option("parallel.expert.sms", expert.sms))
+    return arguments
 
 
 def pipeline_arguments(draft: ExportDraft) -> list[str]:

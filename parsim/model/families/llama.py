@@ -163,8 +163,11 @@ def _deepseek(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     if size is None:
         raise ModelError(Finding("moe_intermediate_size is required", "moe_intermediate_size"))
     fields.setdefault("experts", {})["shared"] = (tree.get("n_shared_experts") or 0) * size
+    groups, kept = tree.get("n_group"), tree.get("topk_group")
+    if isinstance(groups, int) and isinstance(kept, int) and 1 <= kept < groups:
+        fields["experts"] |= {"groups": groups, "groups_kept": kept}
     fields["kv_heads"] = 0  # latent attention decompresses keys and values for every head
-    return {"n_shared_experts", "num_key_value_heads"}
+    return {"n_shared_experts", "num_key_value_heads", "n_group", "topk_group"}
 
 
 DEEPSEEK_V2 = Family(
@@ -184,7 +187,7 @@ DEEPSEEK_V2 = Family(
     },
     stated={"mlp_bias": (False,)},
     harmless=HARMLESS | ROUTER | words(
-        "n_group topk_group topk_method scoring_func routed_scaling_factor aux_loss_alpha seq_aux ep_size norm_topk_prob "
+        "topk_method scoring_func routed_scaling_factor aux_loss_alpha seq_aux ep_size norm_topk_prob "
         "num_nextn_predict_layers qk_head_dim rope_interleave"
     ),
     adjust=_deepseek,
