@@ -15,6 +15,10 @@ deepep, hybridep    every token once to every machine and once to every rank of 
 Backward sends the gradients the opposite way. What stands before and behind the messages: `parsim.model.exchange`. At the end of a
 step gradients of experts are reduced, and their states sharded, over the edp copies of them.
 
+In forward and recomputation the host waits for the numbers of tokens before it launches what is done with them (alltoall: d2h_event of
+_maybe_dtoh_and_synchronize; allgather: tokens_per_expert.cpu(); DeepEP and HybridEP inside their dispatch), unless experts are padded.
+Backward knows them.
+
 Ranks that compute meanwhile wait: nothing overlaps the exchanges. With an imbalance the exchange takes as long as that of the busiest rank.
 With a capacity an expert gets at most ceil(T k / E x factor) rows of a rank.
 """
@@ -33,7 +37,7 @@ from parsim.model.model import Model, Operator, Workload, dispatched
 from parsim.model.tape import Step
 from parsim.parallel.expert_load import ExpertLoad, Histogram, Rows, histogram_findings
 from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, PIPELINE, REPLICATING, TENSOR, Mesh
-from parsim.parallel.hooks import Emitter, Sharding, SilentHooks, Unit, Weight
+from parsim.parallel.hooks import COUNTS, LAUNCHES, Emitter, Sharding, SilentHooks, Unit, Weight
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.settings import EXCHANGE_SMS, ExpertParallel, Parallelism, Training
 
@@ -52,6 +56,8 @@ class ExpertParallelHooks(SilentHooks):
     workload: Workload
     loads: Mapping[int, Rows] = field(default_factory=dict)
     """of blocks whose load is their own"""
+    answer: float = 0.0
+    """what the host takes from the counts of tokens to what is done with them [s]; 0: it need not know them"""
 
     def enters(self, block: int) -> None:
         """The load is that of this block."""
@@ -72,8 +78,13 @@ class ExpertParallelHooks(SilentHooks):
         exchange = operator.exchange(self.workload)
         place = len((exchange.leaving if leaves else exchange.returning).before)
         at.compute("", kind, step.kernels[:place], allocates=allocates)
+        waits = self.answer > 0 and isinstance(operator, Dispatch) and leaves
+        if waits and self.workload.dispatcher != "allgather":
+            self._wait(at)
         if self.workload.dispatcher == "allgather":
             self._gather(operator, at, leaves=leaves, forward=step.phase != "input")
+            if waits:
+                self._wait(at)
         elif self.workload.dispatcher in EXCHANGE_SMS:
             rows = round(self.workload.local_tokens * self._most)
             at.collective("token_exchange", EXPERT_MODEL, rows * self._row(operator, leaves=leaves), operator.name, blocking=True)
@@ -84,6 +95,11 @@ class ExpertParallelHooks(SilentHooks):
             self._over_width("reduce_scatter", operator, at)
             self._all_to_all(operator, at, leaves=False)
         at.compute("", kind, step.kernels[place:], frees=frees)
+
+    def _wait(self, at: Emitter) -> None:
+        """Nothing is launched that was not launched before the counts were asked for: the device waits for the host from here on."""
+        at.wait_for_lane(LAUNCHES)
+        at.idle(COUNTS, "launch", self.answer)
 
     @property
     def _most(self) -> float:

@@ -15,6 +15,10 @@ from parsim.kernel import Kernel
 from parsim.model.model import Block, Operator, Parameter
 from parsim.model.tape import Step
 
+LAUNCHES = "launch"
+"""lane of the thread that launches kernels"""
+COUNTS = "wait for the counts of tokens"
+"""what a device does until the host knows how many tokens come, and has launched what is done with them"""
 START = -1
 """Handle of the moment a pass begins: the end of whatever the compute lane did before."""
 
@@ -124,6 +128,10 @@ class Emitter(Protocol):
 
     def mark(self) -> int:
         """Handle of the end of the compute issued so far in this pass."""
+        ...
+
+    def idle(self, name: str, kind: str, seconds: float) -> None:
+        """The device does nothing for `seconds`, between the compute so far and what follows."""
         ...
 
     def compute(self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()) -> None:

@@ -150,7 +150,8 @@ class Plan:
         if self.mesh.size(CONTEXT) > 1:
             made.append(ContextParallelHooks(self.timed(partial)))
         if self.parallelism.exchanges_tokens:
-            made.append(ExpertParallelHooks(self.timed(partial), self.loads))
+            answer = self.runtime.host.answer if self.parallelism.waits_for_counts else 0.0
+            made.append(ExpertParallelHooks(self.timed(partial), self.loads, answer))
         return made
 
     def role(self, rank: int) -> str:

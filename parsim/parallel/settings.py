@@ -315,6 +315,15 @@ class Parallelism:
         """Experts lie on a grid of ranks of their own."""
         return self.expert.size > 1 or self.expert_width != self.tensor.size
 
+    @property
+    def waits_for_counts(self) -> bool:
+        """The host cannot launch a layer's experts before it knows how many tokens come: their numbers are copied to it."""
+        return self.exchanges_tokens and not self.expert.pad_to_capacity
+
+
+COPY_TO_HOST = 10e-6
+"""of a few bytes, until the thread that waits for them goes on [s]; a cudaMemcpyAsync takes 8 to 12 us end to end (assumption)"""
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -334,6 +343,12 @@ class Host:
     """for each tensor of a list that a collective works on: a view, a copy and their bookkeeping [s]"""
     blocking: bool = False
     """the thread waits for every kernel (CUDA_LAUNCH_BLOCKING=1): launches take time besides the kernels"""
+
+    @property
+    def answer(self) -> float:
+        """From a number on the device to the kernel that the thread launches once it knows it [s]; 0 for a thread that is never seen."""
+        known = self.per_kernel_forward + self.per_collective + self.per_layer_forward
+        return COPY_TO_HOST + self.per_kernel_forward + self.per_collective if known else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,25 +2,26 @@
 
 PyTorch issues kernels from one thread. Where the kernels of a block are shorter than their launches, the GPU waits for the
 thread; elsewhere the thread runs ahead and is never seen. The floor is one op on the rank's launch lane that begins with the
-block; what follows the block waits for it. Blocks whose kernels alone take longer get none.
+block; what follows the block waits for it. Blocks whose kernels alone take longer get none. Where the thread waits for the device inside
+a block (`parsim.parallel.hooks.COUNTS`), there is a floor under what comes before, and one under what comes behind.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
+from parsim.model.mixture import Dispatch
 from parsim.model.tape import Tape
 from parsim.parallel.groups import OPERATOR_GROUPS
-from parsim.parallel.hooks import START
+from parsim.parallel.hooks import COUNTS, LAUNCHES, START
 from parsim.parallel.settings import Host
 from parsim.program.pass_builder import Item, PassBuilder
 from parsim.program.program import COMPUTE
 
-LANE = "launch"
-"""lane of the thread that launches kernels"""
+LANE = LAUNCHES
 _NAME = "launch kernels"
 _MOST_COLLECTIVES = 8
 """collectives of one block's pass, at most"""
@@ -45,14 +46,24 @@ class Floor:
     """without collectives [s]"""
     kernels: float
     """[s]"""
+    early: Floor | None = None
+    """of what comes before the host waits for the device, where it does; then this is the floor of what comes behind"""
+
+    @property
+    def whole(self) -> float:
+        """What launching all of it takes [s]."""
+        return self.seconds + (self.early.seconds if self.early is not None else 0.0)
 
 
 class LaunchFloor:
     """Puts floors under the blocks of one pass."""
 
-    def __init__(self, host: Host, clock: Callable[[Kernel], float], at: PassBuilder, floors: dict[Hashable, Floor]) -> None:
-        """`floors`: those found so far."""
+    def __init__(
+        self, host: Host, clock: Callable[[Kernel], float], at: PassBuilder, floors: dict[Hashable, Floor], *, waits: bool = False
+    ) -> None:
+        """`floors`: those found so far; `waits`: for the counts of tokens in every mixture's forward."""
         self.host = host
+        self._waits = waits
         self._floors = floors
         self.clock = clock
         self.at = at
@@ -72,22 +83,36 @@ class LaunchFloor:
             host, steps = self.host, tape.forward
             if backward:
                 steps = tuple(step for step in tape.backward if (weights if step.phase == "weight" else inputs))
-            kernels = [kernel for step in steps for kernel in step.kernels]
             share = (1.0 if inputs and weights else 0.5) * (kind not in ("embedding", "head"))
-            seconds = share * (host.per_layer_backward if backward else host.per_layer_forward)
-            seconds += launches(kernels) * (host.per_kernel_backward if backward else host.per_kernel_forward)
-            self._floors[key] = Floor(seconds, math.fsum(map(self.clock, kernels)))
+            place = next((i for i, step in enumerate(steps) if isinstance(step.operator, Dispatch)), 0)
+            place *= self._waits and not backward
+            early, late = ([kernel for step in part for kernel in step.kernels] for part in (steps[:place], steps[place:]))
+            layer = share * (host.per_layer_backward if backward else host.per_layer_forward)
+            own = layer * len(early) / len(early + late) if place else 0.0
+            before = self._found(early, own, backward=backward) if place else None
+            self._floors[key] = replace(self._found(late, layer - own, backward=backward), early=before)
         return self._floors[key]
+
+    def _found(self, kernels: Sequence[Kernel], layer: float, *, backward: bool) -> Floor:
+        """The floor under some kernels, with their part of what a layer takes."""
+        seconds = layer + launches(kernels) * (self.host.per_kernel_backward if backward else self.host.per_kernel_forward)
+        return Floor(seconds, math.fsum(map(self.clock, kernels)))
 
     def may_bind(self, floor: Floor) -> bool:
         """Whether the host could be the later one, whatever collectives there are."""
-        return not self.host.blocking and floor.seconds + _MOST_COLLECTIVES * self.host.per_collective > floor.kernels
+        if self.host.blocking:
+            return False
+        early = floor.early is not None and self.may_bind(floor.early)
+        return early or floor.seconds + _MOST_COLLECTIVES * self.host.per_collective > floor.kernels
 
     def begin_block(self, floor: Floor | None) -> None:
         """A block's pass begins here; None: nothing is launched."""
         self._floor = floor if floor is not None and (self.host.blocking or self.may_bind(floor)) else None
         if self._floor is not None:
-            self._begun = (self.at.mark(), len(self.at.items))
+            handle = self.at.mark()
+            if (early := self._floor.early) is not None and not self.host.blocking and early.seconds > early.kernels:
+                self._launch(handle, early.seconds)
+            self._begun = (handle, len(self.at.items))
 
     def end_block(self) -> None:
         """It has been written: what follows waits for the host too, if launching takes longer than the kernels."""
@@ -95,13 +120,18 @@ class LaunchFloor:
             return
         handle, first = self._begun
         self.at.mark()
+        if self._floor.early is not None and (waits := [i for i in range(first, len(self.at.items)) if self.at.items[i].name == COUNTS]):
+            handle = waits[-1]
+            first = handle if not self.host.blocking else first
         collectives = sum(item.collective is not None and item.collective[1] in OPERATOR_GROUPS for item in self.at.items[first:])
-        seconds = self._floor.seconds + collectives * self.host.per_collective
+        seconds = collectives * self.host.per_collective
         if self.host.blocking:
-            self.at.idle(_NAME, "launch", seconds)
-            return
-        if seconds <= self._floor.kernels:
-            return
+            self.at.idle(_NAME, "launch", self._floor.whole + seconds)
+        elif self._floor.seconds + seconds > self._floor.kernels:
+            self._launch(handle, self._floor.seconds + seconds)
+            self.at.wait(len(self.at.items) - 1)
+
+    def _launch(self, handle: int, seconds: float) -> None:
+        """The thread is busy from `handle` on."""
         needs, tails = ([], [COMPUTE]) if handle == START else ([handle], [])
         self.at.items.append(Item(_NAME, "launch", (LANE,), seconds, needs=needs, tails=tails))
-        self.at.wait(len(self.at.items) - 1)

@@ -58,7 +58,7 @@ class StagePassWriter:
         self.groups = home.groups(stage)
         self._group_of = {block: group for group in self.groups for block in group.blocks}
         self._unit_of = {block: unit for unit in self.units for block in unit.blocks}
-        self.host = LaunchFloor(self.plan.runtime.host, home.clock, self.at, home.floors)
+        self.host = LaunchFloor(self.plan.runtime.host, home.clock, self.at, home.floors, waits=self.plan.parallelism.waits_for_counts)
         self._opened: set[str] = set()
         self._left: dict[str, int] = {}
         again = [group.blocks[-1] for group in self.groups if group.checkpoint and split]
