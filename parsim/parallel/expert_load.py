@@ -56,6 +56,8 @@ class Rows(NamedTuple):
     """of the busiest rank's experts"""
     sent: float
     """that a rank sends: less where tokens are dropped, more where experts are filled up"""
+    kept: float = 1.0
+    """copies that some expert works on"""
 
 
 def capacity(tokens: int, top_k: int, experts: int, factor: float) -> int:
@@ -114,12 +116,14 @@ class ExpertLoad:
         if self.factor is None:
             return Rows(most, 1.0)
         full = capacity(self.tokens, layer.top_k, experts, self.factor) * experts / copies
-        if self.padded:
-            return Rows(full, full)
         if shares is None:
-            return Rows(min(most, full), min(1.0, full))
-        kept = [min(share, full / experts) for share in shares]
-        return Rows(busiest(kept, self.ranks), fsum(kept))
+            others = (self.ranks - most) / (self.ranks - 1) if self.ranks > 1 else 1.0
+            kept = (min(most, full) + (self.ranks - 1) * min(max(0.0, others), full)) / self.ranks
+            rows = Rows(min(most, full), min(1.0, full), kept)
+        else:
+            limited = [min(share, full / experts) for share in shares]
+            rows = Rows(busiest(limited, self.ranks), fsum(limited), fsum(limited))
+        return Rows(full, full, rows.kept) if self.padded else rows
 
     def by_block(self, model: Model) -> dict[int, Rows]:
         """Rows of every mixture layer whose load is its own, by block."""

@@ -356,7 +356,7 @@ def plan(
     tokens = training.micro_batch * training.sequence_length // parallelism.context.size // parallelism.tensor.size
     load = expert_load(parallelism.expert, max(1, tokens))
     mixture = next(iter(mixtures(model).values()), None)
-    busiest, sent = (1.0, 1.0) if mixture is None else load.rows(mixture)
+    busiest, sent, _ = Rows(1.0, 1.0) if mixture is None else load.rows(mixture)
     workload = Workload(
         batch=training.micro_batch,
         sequence=training.sequence_length // parallelism.context.size if model.sequence else 1,

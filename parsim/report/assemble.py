@@ -12,6 +12,7 @@ from parsim.model.flops import CONVENTIONS, Again, flop_per_step, repeated_flop,
 from parsim.model.model import active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
 from parsim.parallel.groups import AXES, OPERATOR_AXES
 from parsim.report.communication import LinkClass
+from parsim.report.experts import experts_of
 from parsim.report.measured import (
     Gpu,
     Measured,
@@ -186,6 +187,7 @@ def assemble(
         model=model_of(run, hardware, clock, flop_convention),
         memory=memory_of(run, hardware, reserve=reserve, bytes_per_parameter=bytes_per_parameter),
         schedule=schedule_of(run, bubble_theory),
+        experts=experts_of(run.plan),
         window=window,
         costs=run.cost,
         links=links_of(run, hardware),

@@ -20,6 +20,7 @@ from parsim.program.program import Collective
 from parsim.report.communication import LinkClass
 from parsim.report.economics import Economics
 from parsim.report.estimate import Confidence
+from parsim.report.experts import ExpertFacts
 from parsim.report.steady import SteadyWindow
 from parsim.report.wiring import Wiring
 from parsim.simulation.replay import Mode
@@ -349,6 +350,8 @@ class Measured:
     model: ModelFacts
     memory: MemoryFacts
     schedule: ScheduleFacts = field(default_factory=ScheduleFacts)
+    experts: ExpertFacts | None = None
+    """None: every rank holds all experts, or there are none"""
     name: str = "unnamed"
     scenario: Mapping[str, Any] = field(default_factory=dict)
     """the resolved scenario; loading it again gives the same report"""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from parsim.report.plots.plot import Plot
 
 UNDEFINED_IN_A_DEADLOCK = (
-    "ranks", "model", "step_time_s", "makespan_s", "period_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
+    "ranks", "experts", "model", "step_time_s", "makespan_s", "period_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
     "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu", "bubble_fraction", "bubble_over_ideal",
     "bubble_fraction_theory", "estimate", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s", "limiter_kind", "limiter",
     "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", *METRICS, "economics",
@@ -87,6 +87,7 @@ def document(report: Metrics) -> dict[str, Any]:
         "provenance": {"catalogue_sha256": None, "command": None, "trusted_code": [], "python": None, **measured.provenance},
         "scenario": dict(measured.scenario),
         "ranks": asdict(measured.ranks),
+        "experts": None if measured.experts is None else asdict(measured.experts),
         "model": {
             "parameters": model.parameters,
             "parameters_padded": model.parameters_padded,

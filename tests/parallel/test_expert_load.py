@@ -43,9 +43,37 @@ def test_a_capacity_takes_from_the_busiest_experts_only():
     load_ = ExpertLoad(Zipf(1.0), 2, 1000, 1.2)
     shares = zipf_shares(4, 1.0)
     assert shares == pytest.approx([0.48, 0.24, 0.16, 0.12])
-    assert load_.rows(layer) == pytest.approx((2 * (0.3 + 0.24), 0.3 + 0.24 + 0.16 + 0.12))
-    assert ExpertLoad(Zipf(1.0), 2, 1000).rows(layer) == pytest.approx((1.44, 1.0))
-    assert ExpertLoad(Zipf(1.0), 2, 1000, 1.2, padded=True).rows(layer) == pytest.approx((1.2, 1.2))
+    assert load_.rows(layer) == pytest.approx((2 * (0.3 + 0.24), 0.82, 0.82))
+    assert ExpertLoad(Zipf(1.0), 2, 1000).rows(layer) == pytest.approx((1.44, 1.0, 1.0))
+    assert ExpertLoad(Zipf(1.0), 2, 1000, 1.2, padded=True).rows(layer) == pytest.approx((1.2, 1.2, 0.82))
+
+
+def facts(**expert):
+    return simulate(scenario(expert=expert)).document()["experts"]
+
+
+def test_the_report_says_what_experts_get():
+    """128 tokens of hidden size 256 on a rank, two of eight experts each, on four ranks of two experts."""
+    plain = {
+        "layers": 2, "experts_per_rank": 2, "imbalance": 1.0, "dispatch_bytes": 256 * 512, "combine_bytes": 256 * 512,
+        "rows_per_expert": 128.0, "dropped_share": 0.0,
+    }  # fmt: skip
+    assert facts(size=4) == plain
+    assert facts(size=1) is None
+    assert facts(size=4, imbalance=1.5) == plain | {
+        "imbalance": 1.5, "dispatch_bytes": 384 * 512, "combine_bytes": 384 * 512, "rows_per_expert": 192.0,
+    }  # fmt: skip
+    assert facts(size=4, capacity_factor=0.75)["dropped_share"] == 0.25
+    assert facts(size=4, imbalance=1.5, capacity_factor=1.25)["dropped_share"] == pytest.approx(0.25 / 4)
+    assert facts(size=4, dispatch_dtype="fp8")["dispatch_bytes"] == 256 * (256 + 8)
+    assert facts(size=4, dispatcher="allgather")["dispatch_bytes"] == 4 * 128 * 512
+    assert facts(size=4, dispatcher="deepep")["dispatch_bytes"] == round(128 * 13 / 7 * 512)
+    assert facts(size=4, tensor=2)["combine_bytes"] == (256 + 512) * 512
+
+
+def test_the_report_of_counted_tokens(histogram):
+    found = simulate(histogram()).document()["experts"]
+    assert (found["imbalance"], found["rows_per_expert"]) == (1.5, 192.0)
 
 
 def tokens(report):
