@@ -226,7 +226,9 @@ class Draw:
         if self.chance(0.5):
             section["expert"]["tensor"] = self.one_of([n for n in (1, 2, 4) if ranks // size % n == 0])
         if size > 1 and self.chance(0.3):
-            section["expert"]["imbalance"] = 1.5
+            section["expert"]["imbalance"] = self.one_of((1.5, {"zipf": 0.7}))
+        if self.chance(0.3):
+            section["expert"] |= {"dispatcher": "allgather", "dispatch_dtype": self.one_of(("bf16", "fp8"))}
         if "tensor" in section:
             section["tensor"]["sequence_parallel"] = True
 
