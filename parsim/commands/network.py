@@ -31,7 +31,7 @@ def collective(
     profile: Annotated[str, typer.Option(help="measured | nccl (the library's own prediction)")] = "measured",
     algorithm: Annotated[str, typer.Option(help="auto | ring | tree | nvls | nvls-tree | ...")] = "auto",
     protocol: Annotated[str, typer.Option(help="auto | simple | ll | ll128")] = "auto",
-    kernels: Annotated[str, typer.Option(help="of an all-to-all: nccl | deepep | deepep-low-latency")] = "nccl",
+    kernels: Annotated[str, typer.Option(help="of an all-to-all: nccl | deepep | deepep-low-latency | hybridep")] = "nccl",
     nccl: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of the library, for example 2.18.")] = None,
     as_json: Json = False,
     plot: Figure = None,

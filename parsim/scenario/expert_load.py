@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,11 @@ def imbalance(written: Any, scenario: Scenario) -> Imbalance:
     path = Path(value).expanduser()
     if not path.is_absolute() and beside is not None:
         path = Path(beside).parent / path
-    return read_histogram(files.read_text(path), str(path))
+    try:
+        text = files.read_text(path)
+    except ScenarioError as error:
+        raise ScenarioError([replace(finding, path=PATH, value=value) for finding in error.findings]) from None
+    return read_histogram(text, str(path))
 
 
 def read_histogram(text: str, file: str) -> Histogram:

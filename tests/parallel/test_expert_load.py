@@ -150,6 +150,12 @@ def test_files_that_are_wrong(histogram, text, message, line):
     assert found[0].line == line
 
 
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ParsimError, match="no such file") as caught:
+        simulate(scenario(expert={"size": 4, "imbalance": {"histogram": str(tmp_path / "none.csv")}}))
+    assert [finding.path for finding in caught.value.findings] == ["parallel.expert.imbalance"]
+
+
 def test_a_text_from_a_stranger_names_no_file():
     text = "model: mixtral-8x7b\ncluster: {topology: hgx-h100}\ntraining: {sequence_length: 64, micro_batch: 1}\n"
     with pytest.raises(ParsimError, match="no files are read for this text"):
