@@ -39,7 +39,8 @@ KEYS = {
     "": {
         "parsim", "version", "provenance", "scenario", "ranks", "experts", "model", "step_time_s", "makespan_s", "period_s",
         "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu",
-        "bubble_fraction", "bubble_over_ideal", "bubble_fraction_theory", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s",
+        "bubble_fraction", "bubble_over_ideal", "bubble_fraction_theory", "breakdown_rank", "bottleneck_rank", "breakdown_s",
+        "critical_path_s",
         "limiter_kind", "limiter", "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", "energy_J",
         "time_to_train_s", "gpu_hours", "goodput", "steps_to_train", "gpu_hours_billed", "cost_per_step", "cost_per_million_tokens",
         "cost_per_million_samples", "cost_to_train", "energy_per_step_J", "energy_per_token_J", "co2_kg", "economics",
