@@ -34,9 +34,11 @@ def fit(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, or a path to its YAML or config.json.")],
     on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help='"4x v100-32gb", or a topology (`parsim list topologies`).')],
     train: Annotated[str, typer.Option("--train", "--finetune", help="full | lora | qlora | freeze")] = "full",
-    zero: Annotated[int | None, typer.Option(help="ZeRO stage 0 to 3; default: 3 on several GPUs.")] = None,
+    zero: Annotated[int | None, typer.Option(help="ZeRO stage 0 to 3; default: 3 on several GPUs, with --ep FSDP.")] = None,
     tp: Annotated[int, typer.Option(help="Tensor-parallel size.")] = 1,
     pp: Annotated[int, typer.Option(help="Pipeline-parallel size.")] = 1,
+    ep: Annotated[int, typer.Option(help="Ranks over which the experts of a mixture are spread.")] = 1,
+    etp: Annotated[int | None, typer.Option(help="Ranks that share the width of an expert; default: what the stack does.")] = None,
     nodes: Annotated[int, typer.Option(help="How many machines of the topology.")] = 1,
     seq: Annotated[int | None, typer.Option(help="Tokens per sample; default: 2048, or what the model has positions for.")] = None,
     mbs: Annotated[int, typer.Option(help="Samples per forward pass of one replica.")] = 1,
@@ -72,6 +74,7 @@ def fit(
     if inference:
         others = {"--zero": zero, "--optimizer": optimizer, "--recompute": recompute, "--offload": offload, "--save": save, "--seq": seq}
         others |= {"--host-memory": host_memory, "--pp": None if pp == 1 else pp, "--mbs": None if mbs == 1 else mbs}
+        others |= {"--ep": None if ep == 1 else ep, "--etp": etp}
         others |= {"--nodes": None if nodes == 1 else nodes, "--train": None if train == "full" else train}
         common = Common(model, on, tp, precision)
         code = infer(common, decoding, others, maximum=maximum, explain=explain_, as_json=as_json)
@@ -86,7 +89,7 @@ def fit(
     from parsim.study.fit_text import maximum as largest_text
     from parsim.study.fit_text import verdict as verdict_text
 
-    question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, host_memory)
+    question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, host_memory, ep, etp)
     if maximum is not None:
         check_maximum(maximum)
     answer = verdict(question)

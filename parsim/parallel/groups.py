@@ -60,8 +60,8 @@ TIMED = (TENSOR, CONTEXT, EXPERT, PIPELINE, DATA)
 SHARD, REPLICA, MODEL, WORLD = "shard", "replica", "model", "world"
 SECONDARY, LOCAL, REMOTE = "secondary", "local", "remote"
 _TIED = "tied-"
-_STAGE = (TENSOR, *REPLICATING)
-"""axes of the ranks of one pipeline stage"""
+STAGE = (TENSOR, *REPLICATING)
+"""Axes of the ranks of one pipeline stage."""
 
 OFFLOAD = "offload"
 """Copies over the host's links, and the optimizer's step in host memory: transfers of one rank with its own host."""
@@ -206,12 +206,12 @@ class Groups:
         shards = tuple(part for ranks in copies for part in _equal_parts(ranks, edp // shard))
         replicas = tuple(ranks[first::shard] for ranks in copies for first in range(shard))
         return {
-            EXPERT_SHARD: ProcessGroups(_STAGE, DATA, shards),
-            EXPERT_REPLICA: ProcessGroups(_STAGE, DATA, replicas),
-            EXPERT_DATA: ProcessGroups(_STAGE, DATA, copies),
-            EXPERT: ProcessGroups(_STAGE, EXPERT, along(EXPERT)),
-            EXPERT_TENSOR: ProcessGroups(_STAGE, EXPERT, along(EXPERT_TENSOR)),
-            EXPERT_MODEL: ProcessGroups(_STAGE, EXPERT, along(EXPERT, EXPERT_TENSOR)),
+            EXPERT_SHARD: ProcessGroups(STAGE, DATA, shards),
+            EXPERT_REPLICA: ProcessGroups(STAGE, DATA, replicas),
+            EXPERT_DATA: ProcessGroups(STAGE, DATA, copies),
+            EXPERT: ProcessGroups(STAGE, EXPERT, along(EXPERT)),
+            EXPERT_TENSOR: ProcessGroups(STAGE, EXPERT, along(EXPERT_TENSOR)),
+            EXPERT_MODEL: ProcessGroups(STAGE, EXPERT, along(EXPERT, EXPERT_TENSOR)),
         }
 
     @cached_property

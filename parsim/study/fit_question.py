@@ -38,7 +38,7 @@ class Question:
     train: str = "full"
     """full | lora | qlora | freeze"""
     zero: int | None = None
-    """None: ZeRO-3 on several GPUs (what needs least memory without changing the mathematics), nothing on one"""
+    """None: ZeRO-3 on several GPUs (what needs least memory without changing the mathematics), FSDP with spread experts, nothing on one"""
     tensor: int = 1
     pipeline: int = 1
     nodes: int = 1
@@ -52,6 +52,10 @@ class Question:
     """what goes to the host (see `parsim.study.offload`); None: nothing"""
     host_memory: str | None = None
     """of a machine; None: what the topology says"""
+    expert: int = 1
+    """ranks over which the experts of a layer are spread"""
+    expert_tensor: int | None = None
+    """ranks that share the width of an expert; None: what the stack does"""
 
 
 def scenario_of(question: Question) -> Tree:
@@ -61,6 +65,11 @@ def scenario_of(question: Question) -> Tree:
         parallel["tensor"] = {"size": question.tensor}
     if question.pipeline > 1:
         parallel["pipeline"] = {"size": question.pipeline}
+    if (spread := question.expert > 1) or question.expert_tensor is not None:
+        width = {} if question.expert_tensor is None else {"tensor": question.expert_tensor}
+        parallel["expert"] = {"size": question.expert, **width}
+        if question.tensor > 1:  # every rank sends tokens of its own
+            parallel["tensor"]["sequence_parallel"] = True
     training: Tree = {"micro_batch": question.micro_batch, "gradient_accumulation": 1}
     if question.sequence_length is not None:
         training["sequence_length"] = question.sequence_length
@@ -92,6 +101,8 @@ def scenario_of(question: Question) -> Tree:
     several = built.parallelism.data.size > 1
     wants_three = training.get("offload", {}).get("parameters", "none") != "none"
     strategy = f"zero{3 if question.zero is None else question.zero}" if several or wants_three else "none"
+    if strategy == "zero3" and question.zero is None and spread:
+        strategy = "fsdp"  # DeepSpeed's ZeRO-3 has no spread experts
     parallel["data"] = {"strategy": "ddp" if strategy == "zero0" else strategy}
     return tree
 

@@ -14,6 +14,7 @@ from parsim.parallel.experts import expert_mesh
 from parsim.parallel.groups import EXPERT, EXPERT_DATA, EXPERT_TENSOR, Groups, Mesh
 from parsim.parallel.settings import ContextParallel, DataParallel, ExpertParallel, Parallelism, TensorParallel
 from parsim.scenario.build import build
+from parsim.study.fit_question import Question, scenario_of
 from parsim.study.size.size import size as answer
 
 ORDER = ("tensor", "context", "data", "pipeline")
@@ -194,13 +195,25 @@ class TestStudies:
         expected = {size: simulate(scenario(expert={"size": size})).step_time for size in (1, 2, 4, 8)}
         assert steps == expected
 
-    def test_a_search_over_strategies_says_that_it_has_no_expert_parallelism(self):
+    def test_a_search_over_strategies_spreads_experts(self):
+        """Whole experts of Mixtral do not fit on 16 GPUs without recomputation, spread ones do."""
         found = answer(
-            "mixtral-8x7b", tokens="1B", hours=100, on="hgx-h100", gpus=16, sequence_length=4096, global_batch=64, workers=1,
-            set={"parallel.expert.size": 2},
+            "mixtral-8x7b", tokens="1B", hours=100, on="hgx-h100", gpus=16, sequence_length=4096, global_batch=16, micro_batch=1,
+            recompute="none", workers=1,
         )  # fmt: skip
-        assert not found.ranked
-        assert "not supported yet: a search over strategies with expert parallelism" in str(found)
+        (row,) = found.ranked
+        assert row.strategy.expert > 1
+        assert simulate(row.tree).step_time == pytest.approx(row.simulated_step_time)
+        assert f"ep{row.strategy.expert}" in str(found)
+
+    def test_a_question_of_memory_spreads_them_too(self):
+        tree = scenario_of(Question("mixtral-8x7b", "hgx-h100", tensor=2, expert=8))
+        assert tree["parallel"] == {
+            "tensor": {"size": 2, "sequence_parallel": True}, "expert": {"size": 8}, "data": {"strategy": "fsdp"},
+        }  # fmt: skip
+        wide = scenario_of(Question("mixtral-8x7b", "hgx-h100", tensor=2, zero=1, expert=4, expert_tensor=2))
+        assert wide["parallel"]["expert"] == {"size": 4, "tensor": 2}
+        assert wide["parallel"]["data"] == {"strategy": "zero1"}
 
 
 class TestCapacity:

@@ -266,6 +266,32 @@ def test_tight_memory_decides_as_brute_force_does(small: list[dict[str, Any]]) -
     assert best(found, 1) == everything[:1]
 
 
+MIXTURE = {
+    "model": {"base": "mixtral-8x7b", "layers": 2, "hidden": 256, "heads": 8, "kv_heads": 4, "mlp": 512, "vocabulary": 1024},
+    "cluster": {"topology": "hgx-h100"},
+    "training": {"sequence_length": 512, "micro_batch": 1, "global_batch": 16, "precision": "bf16"},
+}
+
+
+def test_experts_are_spread_over_every_number_of_ranks_that_divides_them() -> None:
+    """Eight experts on eight GPUs; beside tensor parallelism with sequence parallelism only."""
+    lattice = Lattice(build(load(MIXTURE)), Ranges(strategy=("zero1", "fsdp"), recompute=("none",), pipeline=(1, 2)))
+    found = {(c["parallel.tensor.size"], c["parallel.pipeline.size"], c["parallel.expert.size"]) for c in lattice}
+    assert found == {(t, p, ep) for t in (1, 2, 4) for p in (1, 2) for ep in (1, 2, 4, 8) if 8 // p % ep == 0}
+    assert lattice.skipped["tensor and expert parallelism together need sequence parallelism"] > 0
+    assert all("parallel.expert.size" not in candidate for candidate in Lattice(build(load(SMALL)), NARROW))
+
+
+def test_a_space_with_spread_experts_equals_brute_force() -> None:
+    narrow = Ranges(
+        tensor=(1, 2), pipeline=(1,), micro_batch=(1,), strategy=("zero1", "fsdp"), recompute=("none",), sequence_parallel=(True,)
+    )
+    some = [one for one in Lattice(build(load(MIXTURE)), narrow) if 8 % (one["parallel.expert.size"] * one["parallel.tensor.size"]) == 0]
+    assert len(some) == 14
+    found, everything = swept(MIXTURE, some, top=2), simulated(MIXTURE, some)
+    assert best(found, 2) == everything[:2]
+
+
 @pytest.mark.slow
 def test_a_thinned_space_of_175b_equals_exhaustive() -> None:
     """The paper's cluster with a batch of 16: layouts of a node each, simulated one and all."""

@@ -233,6 +233,63 @@ SECTIONS = {
 }
 
 
+MIXTURE = {"base": "mixtral-8x7b", "hidden": 256, "heads": 8, "kv_heads": 4, "mlp": 512, "vocabulary": 1024}
+SPREAD = {
+    "interference": st.sampled_from(["off", "simple", "full"]),
+    "layers": st.integers(1, 5),
+    "nodes": st.integers(1, 2),
+    "training": st.fixed_dictionaries(
+        {
+            "sequence_length": st.sampled_from([128, 1024]),
+            "micro_batch": st.integers(1, 2),
+            "gradient_accumulation": st.integers(1, 4),
+            "recompute": st.sampled_from(["none", "full", {"blocks": 1}]),
+        }
+    ),
+    "tensor": st.sampled_from([1, 2]),
+    "pipeline": st.sampled_from([1, 1, 2]),
+    "expert": st.fixed_dictionaries(
+        {
+            "size": st.sampled_from([2, 4, 8]), "tensor": st.sampled_from([1, 1, 2]), "imbalance": st.sampled_from([1.0, 1.5]),
+        },
+        optional={"capacity_factor": st.just(1.25)},
+    ),
+    "data": st.fixed_dictionaries(
+        {
+            "strategy": st.sampled_from(["ddp", "zero1", "zero2", "fsdp", "fsdp", "hsdp"]),
+            "accumulate": st.sampled_from(["auto", "no_sync", "every"]),
+            "queues": st.sampled_from(["shared", "separate"]),
+            "reshard_after_forward": st.booleans(),
+            "prefetch": st.integers(0, 2),
+            "limit_gathers": st.integers(1, 3),
+        }
+    ),
+    "profile": st.sampled_from(["auto", "torchtitan", "deepspeed", "megatron-core"]),
+}  # fmt: skip
+
+
+@settings(max_examples=25)
+@given(st.fixed_dictionaries(SPREAD))
+def test_no_simulation_with_spread_experts_beats_its_bounds(case):
+    tree = {
+        "model": MIXTURE | {"layers": case["layers"]},
+        "cluster": {"topology": "hgx-h100", "nodes": case["nodes"], "interference": case["interference"]},
+        "training": case["training"],
+        "parallel": {
+            "tensor": {"size": case["tensor"], "sequence_parallel": case["tensor"] > 1}, "pipeline": {"size": case["pipeline"]},
+            "expert": case["expert"], "data": case["data"],
+        },
+        "software": {"profile": case["profile"]},
+    }  # fmt: skip
+    try:
+        built = build(load(tree))
+        Bounder().bounds(built)
+        step = step_of(built)
+    except (InputError, ParsimError):
+        assume(False)
+    check(built, step)
+
+
 @settings(max_examples=40)
 @given(st.fixed_dictionaries(SECTIONS))
 def test_no_simulation_beats_its_bounds(case):

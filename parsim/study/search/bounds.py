@@ -20,13 +20,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from math import fsum, inf
 
-from parsim.parallel.groups import OPERATOR_AXES
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
 from parsim.report.memory_facts import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
 from parsim.scenario.built import Built
 from parsim.study.search.chains import Walked, ends, fullest, walk, walked
-from parsim.study.search.cost_cache import CandidateCosts, CostCache
+from parsim.study.search.cost_cache import CandidateCosts, CostCache, operator_groups
 from parsim.study.search.lanes import chained
 
 ROUNDING_ERRORS = 1e-9
@@ -272,8 +271,7 @@ def _buffers(costs: CandidateCosts, p: int, *, sends: bool) -> int:
     if plan.runtime.communicators is not None:
         return plan.runtime.communicators
     groups = set(costs.stages[p].groups)
-    for axis in OPERATOR_AXES:
-        if plan.mesh.size(axis) > 1:
-            groups.add(plan.mesh.group(costs.prices.ranks[p], axis))
+    members, rank = costs.prices.prices.members, costs.prices.ranks[p]
+    groups.update(group for axis in operator_groups(plan) if len(group := members(plan, axis, rank)) > 1)
     count = len(groups) + sends
     return FIRST_COMMUNICATOR + FURTHER_COMMUNICATOR * (count - 1) if count else 0

@@ -15,7 +15,7 @@ from parsim.errors import Finding, PlanError
 from parsim.hardware.interconnect import Interconnect
 from parsim.kernel import Kernel
 from parsim.model.model import Block, Model
-from parsim.parallel.groups import OPERATOR_AXES, PIPELINE, REPLICATING, TENSOR
+from parsim.parallel.groups import OPERATOR_AXES, OPERATOR_GROUPS, PIPELINE, REPLICATING, STAGE, TENSOR
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
@@ -59,10 +59,7 @@ class CostCache:
         self._models: list[Model] = []
 
     def costs(self, built: Built) -> CandidateCosts:
-        """What a candidate costs. Raises `PlanError` where no plan exists for it, and for experts on a grid of ranks of their own."""
-        if built.parallelism.exchanges_tokens:
-            text, hint = "not supported yet: a search over strategies with expert parallelism", "run or compare the strategies one by one"
-            raise PlanError(Finding(text, "parallel.expert.size", built.parallelism.expert.size, hint))
+        """What a candidate costs. Raises `PlanError` where no plan exists for it, and for Muon."""
         if built.training.optimizer.name == "muon":
             text, hint = "not supported yet: a search over strategies with Muon", "run or compare the strategies one by one"
             raise PlanError(Finding(text, "training.optimizer.name", "muon", hint))
@@ -108,7 +105,7 @@ class CandidateCosts:
         split, recipe = plan.parallelism, plan.training
         pipeline, recompute = split.pipeline, recipe.recompute
         plain = replace(recipe, micro_batches=1, global_batch=1, last_micro_batch=0, recompute=Recompute())
-        groups = tuple(tuple(prices.groups(axis)) for axis in OPERATOR_AXES)
+        groups = tuple(tuple(prices.groups(axis)) for axis in operator_groups(plan))
         alike = replace(
             split, pipeline=PipelineParallel(scatter_sends=pipeline.scatter_sends), data=DataParallel(strategy=split.data.strategy)
         )
@@ -246,7 +243,9 @@ class CandidateCosts:
 
     def _links(self, p: int) -> tuple[Hashable, ...]:
         mesh, rank, along = self.plan.mesh, self.prices.ranks[p], self.prices.prices.along
-        return tuple([along(mesh, rank, *axes) for axes in ((TENSOR,), REPLICATING, (TENSOR, PIPELINE))])
+        kinds: list[tuple[str, ...]] = [(TENSOR,), REPLICATING, (TENSOR, PIPELINE)]
+        kinds += [STAGE] if self.plan.parallelism.exchanges_tokens else []
+        return tuple([along(mesh, rank, *axes) for axes in kinds])
 
     def _tied(self, p: int) -> tuple[tuple[int, int], ...]:
         """Pipeline ranks that share a parameter with this one; its own chunks that share one, in the order of their backwards."""
@@ -259,6 +258,11 @@ class CandidateCosts:
     def _home(self) -> dict[int, int]:
         """Block -> the pipeline rank that holds it."""
         return {block: chunk.pipeline_rank for chunk in self.plan.chunks for block in chunk.blocks}
+
+
+def operator_groups(plan: Plan) -> tuple[str, ...]:
+    """Groups whose collectives may stand between the operators of a layer."""
+    return OPERATOR_GROUPS if plan.parallelism.exchanges_tokens else OPERATOR_AXES
 
 
 def _one_after_another(costs: Sequence[BlockCost], kind: str) -> float:

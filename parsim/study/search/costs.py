@@ -7,14 +7,17 @@ its step depend on the blocks that it holds and on who reduces and shards with w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, inf
 
 from parsim.kernel import Kernel
 from parsim.parallel.ddp import DistributedDataParallel
+from parsim.parallel.experts import SeveralStrategies
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
-from parsim.parallel.groups import DATA, MODEL, OFFLOAD, REPLICA, SHARD, TENSOR, WORLD
+from parsim.parallel.fsdp_experts import ShardedExperts
+from parsim.parallel.groups import MODEL, OFFLOAD, SHARD, TENSOR, WORLD
+from parsim.parallel.hooks import Sharding, Unit
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import LANE, Replicated
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
@@ -138,6 +141,7 @@ def _gathers(passes: StagePasses, block: int, *, last: bool, price: Price) -> di
     return seconds
 
 
+_GATHERS = (FullyShardedDataParallel, ShardedExperts)
 JOINS = (WORLD, MODEL)
 """axes of the collective in which all stages meet before the optimizer steps"""
 
@@ -192,22 +196,23 @@ def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float
     rank, members = prices.ranks[pipeline_rank], prices.prices.members
     passes = StagePasses(plan, pipeline_rank, plan.role(rank), clock)
     strategies = _strategies(passes)
-    gradients = tuple(_gradients(sharding) * plan.training.backward for sharding in strategies.values())
+    gradients = tuple(sum(map(_gradients, parts)) * plan.training.backward for parts in strategies.values())
     items = [] if plan.asynchronous else passes.end()
     rows = passes.table.rows
     resident = sum(rounded(rows[number].bytes) for number in passes.resident if held_in(rows[number].category) == "device")
     groups = {members(plan, item.collective[1], rank) for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
-    reductions = [_reduction(sharding, lambda *_: 1.0, plan.training.backward) for sharding in strategies.values()]
-    if plan.replicas > 1 and any(reduction.total > 0 for reduction in reductions):
-        instances = plan.parallelism.data.optimizer_instances > 1
-        names = (SHARD, REPLICA) if instances else (SHARD if plan.sharded else DATA,)
-        groups.update(members(plan, name, rank) for name in names)
+    every = [part for parts in strategies.values() for part in parts]
+    for part in every:
+        if part.size > 1 and _reduction((part,), lambda *_: 1.0, plan.training.backward).total > 0:
+            groups.add(members(plan, SHARD if plan.sharded else part.group, rank))
+            if isinstance(part, ZeroOptimizer) and part.instances > 1:
+                groups.add(members(plan, part.across, rank))
     return StageMemory(
         resident,
         gradients,
-        tuple(_unsharded(sharding) for sharding in strategies.values()),
-        tuple(_gathered(sharding) for sharding in strategies.values()),
-        levels(items, rows).high + sum(map(_gradient_shards, strategies.values())) * plan.training.backward,
+        tuple(sum(map(_unsharded, parts)) for parts in strategies.values()),
+        tuple(_gathered(parts[0]) for parts in strategies.values()),  # a layer's experts are let go before its backward ends
+        levels(items, rows).high + sum(map(_gradient_shards, every)) * plan.training.backward,
         frozenset(group for group in groups if len(group) > 1),
     )
 
@@ -220,7 +225,7 @@ def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float]
     def price(kind: str, axis: str, size: int) -> float:
         return prices.at(pipeline_rank, kind, axis, size)
 
-    reductions = {stage: _reduction(sharding, price, plan.training.backward) for stage, sharding in _strategies(passes).items()}
+    reductions = {stage: _reduction(parts, price, plan.training.backward) for stage, parts in _strategies(passes).items()}
     items = [] if plan.asynchronous else passes.end()
     meeting = next((place for place, item in enumerate(items) if item.collective is not None and item.collective[1] in JOINS), None)
     from_compute, from_queue = ({COMPUTE: 0.0}, {LANE: 0.0})
@@ -237,9 +242,16 @@ def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float]
     return RankTimes(before, after, queued_before, queued, reductions)
 
 
-def _strategies(passes: StagePasses) -> dict[int, Replicated]:
-    """How each chunk keeps its weights, by global stage; several ways in one chunk are no candidate's (`CostCache.costs`)."""
-    return {stage: sharding for stage, sharding in passes.sharding.items() if isinstance(sharding, Replicated)}
+def _strategies(passes: StagePasses) -> dict[int, tuple[Replicated, ...]]:
+    """How each chunk keeps its weights, by global stage: in one way, or spread experts in another than the rest, which comes first."""
+    return {stage: parts for stage, sharding in passes.sharding.items() if (parts := strategies_in(sharding))}
+
+
+def strategies_in(sharding: Sharding) -> tuple[Replicated, ...]:
+    """The strategies of a chunk."""
+    if isinstance(sharding, SeveralStrategies):
+        return sharding.parts
+    return (sharding,) if isinstance(sharding, Replicated) else ()
 
 
 def up_to(items: list[Item], place: int) -> list[Item]:
@@ -273,11 +285,15 @@ def _gradients(sharding: Replicated) -> int:
 
 def _unsharded(sharding: Replicated) -> int:
     """FSDP without synchronisation: the first backward writes whole gradients, the last one reduces them [B]."""
-    if type(sharding) is not FullyShardedDataParallel or not sharding.training.backward or sharding.training.finetune is not None:
+    if type(sharding) not in _GATHERS or not sharding.training.backward or sharding.training.finetune is not None:
         return 0
     if sharding.data.accumulate == "every" or sharding.data.strategy == "zero3":
         return 0
-    return sum(rounded(unit.count * sharding.training.precision.gradients) for unit in sharding.units)
+    return sum(rounded(unit.count * sharding.training.precision.gradients) for unit in _units(sharding))
+
+
+def _units(sharding: Replicated) -> tuple[Unit, ...]:
+    return sharding.units if isinstance(sharding, FullyShardedDataParallel) else ()
 
 
 def _gathered(sharding: Replicated) -> tuple[int, int]:
@@ -294,50 +310,59 @@ def _gradient_shards(sharding: Replicated) -> int:
     element = sharding.training.precision.gradients
     if sharding.training.offload.optimizer != "none" or sharding.training.finetune is not None:
         return 0
-    if type(sharding) is FullyShardedDataParallel:
-        return sum(rounded(-(-unit.count // sharding.size) * element) for unit in sharding.units)
+    if type(sharding) in _GATHERS:
+        return sum(rounded(-(-unit.count // sharding.size) * element) for unit in _units(sharding))
     if type(sharding) is ZeroOptimizer and sharding.stage == 2 and not sharding.runtime.megatron:
         return rounded(sharding.shard * element)
     return 0
 
 
-def _reduction(sharding: Replicated, price: Callable[[str, str, int], float], backward: bool) -> Reduction:
-    """The collectives that a chunk's backward puts into the gradients' queue, in the order of the queue."""
+def _reduction(parts: Sequence[Replicated], price: Callable[[str, str, int], float], backward: bool) -> Reduction:
+    """The collectives that a chunk's backward puts into the gradients' queue, in the order of the queue.
+
+    The last of spread experts' may come before the last block begins: the last bucket is that of the rest.
+    """
     nothing = Reduction(-inf, -inf, 0.0)
-    if sharding.size == 1 or not backward or sharding.training.offload.parameters != "none":
+    if not backward or parts[0].training.offload.parameters != "none":
         return nothing
-    if type(sharding) is FullyShardedDataParallel:
-        return _sharded(sharding, price)
-    if type(sharding) not in (DistributedDataParallel, ZeroOptimizer) or not sharding.data.overlap_reduce:
+    if gathering := [part for part in parts if isinstance(part, FullyShardedDataParallel) and type(part) in _GATHERS and part.size > 1]:
+        return _sharded(gathering, price)
+    each = [_bucket_seconds(part, price) for part in parts]
+    if not any(each):
         return nothing
-    kind = "reduce_scatter" if isinstance(sharding, ZeroOptimizer) else "all_reduce"
-    buckets = getattr(sharding, "buckets", ())
-    element = sharding.training.precision.reduce
-    seconds = [price(kind, sharding.group, bucket.count * element) for bucket in buckets]
-    if isinstance(sharding, ZeroOptimizer) and sharding.instances > 1:
-        shares = (-(-bucket.count // sharding.size) * element for bucket in buckets)
-        seconds = [one + price("all_reduce", sharding.across, share) for one, share in zip(seconds, shares, strict=True)]
-    if not seconds:
-        return nothing
-    always = sharding.data.accumulate == "every" or getattr(sharding, "stage", 0) == 2
-    last = seconds[-1] if sharding.training.finetune is None else -inf  # frozen blocks may follow the last gradient
-    return Reduction(fsum(seconds), last, fsum(seconds) if always else 0.0)
+    rest = parts[0]
+    total = fsum(seconds for bucket in each for seconds in bucket)
+    always = rest.data.accumulate == "every" or getattr(rest, "stage", 0) == 2
+    last = each[0][-1] if each[0] and rest.training.finetune is None else -inf  # frozen blocks may follow the last gradient
+    return Reduction(total, last, total if always else 0.0)
 
 
-def _sharded(sharding: FullyShardedDataParallel, price: Callable[[str, str, int], float]) -> Reduction:
-    """Gathers and reductions of one micro-batch under a sharded strategy; units are gathered anew in backward where they reshard."""
-    gathers = reduces = last = 0.0
-    precision = sharding.training.precision
-    shared = sharding.data.queues == "shared"
-    always = sharding.data.accumulate == "every" or sharding.data.strategy == "zero3"
-    for unit in sharding.units:
+def _bucket_seconds(part: Replicated, price: Callable[[str, str, int], float]) -> list[float]:
+    """Of the reduction of each bucket that leaves beside backward."""
+    if type(part) not in (DistributedDataParallel, ZeroOptimizer) or not part.data.overlap_reduce or part.size == 1:
+        return []
+    kind = "reduce_scatter" if isinstance(part, ZeroOptimizer) else "all_reduce"
+    buckets, element = getattr(part, "buckets", ()), part.training.precision.reduce
+    seconds = [price(kind, part.group, bucket.count * element) for bucket in buckets]
+    if isinstance(part, ZeroOptimizer) and part.instances > 1:
+        shares = (-(-bucket.count // part.size) * element for bucket in buckets)
+        seconds = [one + price("all_reduce", part.across, share) for one, share in zip(seconds, shares, strict=True)]
+    return seconds
+
+
+def _sharded(parts: Sequence[FullyShardedDataParallel], price: Callable[[str, str, int], float]) -> Reduction:
+    """Gathers and reductions of one micro-batch under sharded strategies; units are gathered anew in backward where they reshard."""
+    gathers = reduces = 0.0
+    data, precision = parts[0].data, parts[0].training.precision
+    shared = data.queues == "shared"
+    always = data.accumulate == "every" or data.strategy == "zero3"
+    for part, unit in [(own, unit) for own in parts for unit in own.units]:
         if unit.name == ROOT or not all(weight.trains for weight in unit.weights):
             continue
-        size = unit.count
-        one = price("all_gather", SHARD, size * _gathered_element(sharding)) if sharding.data.reshard_after_forward else 0.0
+        size, ranks = unit.count, part.groups[0]
+        one = price("all_gather", ranks, size * _gathered_element(part)) if data.reshard_after_forward else 0.0
         gathers += 2 * one
-        last = price("reduce_scatter", SHARD, size * precision.reduce)
-        reduces += last
+        reduces += price("reduce_scatter", ranks, size * precision.reduce)
     each = gathers + reduces * always if shared else max(gathers, reduces * always)
     return Reduction(-inf, -inf, each)
 

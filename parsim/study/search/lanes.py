@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from math import inf
 
 from parsim.parallel.fsdp import FullyShardedDataParallel
+from parsim.parallel.hooks import Sharding
 from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE
 from parsim.program.stage_passes import StagePasses
 from parsim.study.search.chains import Price, Walked, longest
 from parsim.study.search.cost_cache import CandidateCosts
-from parsim.study.search.costs import JOINS, up_to
+from parsim.study.search.costs import JOINS, strategies_in, up_to
 
 ARRIVAL = "arrival"
 """source besides the lanes: the message that a pass waits for"""
@@ -118,17 +119,26 @@ class LaneCosts:
         return self.costs.cache.known(("ending", self.costs.stage_key(p)), make)
 
 
-def _state(sharding: object) -> State:
-    """What is gathered, without the units' names."""
-    if not isinstance(sharding, FullyShardedDataParallel):
-        return ()
-    live = sharding.state()
-    return tuple(place for place, unit in enumerate(sharding.units) if isinstance(live, frozenset) and unit.name in live)
+def _state(sharding: Sharding) -> State:
+    """What is gathered, without the units' names: places among all units of the chunk's strategies."""
+    return tuple(place for place, (part, unit) in enumerate(_units(sharding)) if unit in _live(part))
 
 
-def _restore(sharding: object, state: State) -> None:
-    if isinstance(sharding, FullyShardedDataParallel):
-        sharding.restore(frozenset(unit.name for place, unit in enumerate(sharding.units) if place in state))
+def _restore(sharding: Sharding, state: State) -> None:
+    units = _units(sharding)
+    for part in strategies_in(sharding):
+        if isinstance(part, FullyShardedDataParallel):
+            part.restore(frozenset(unit for place, (own, unit) in enumerate(units) if own is part and place in state))
+
+
+def _units(sharding: Sharding) -> list[tuple[FullyShardedDataParallel, str]]:
+    sharded = [part for part in strategies_in(sharding) if isinstance(part, FullyShardedDataParallel)]
+    return [(part, unit.name) for part in sharded for unit in part.units]
+
+
+def _live(part: FullyShardedDataParallel) -> frozenset[str]:
+    live = part.state()
+    return live if isinstance(live, frozenset) else frozenset()
 
 
 def chained(costs: CandidateCosts, order: Walked) -> float:

@@ -30,6 +30,8 @@ class Ranges:
     """of data parallelism where there is more than one replica"""
     recompute: tuple[Any, ...] = ("none", "selective", "full", {"blocks": 1}, {"blocks": 2}, {"blocks": 4})
     sequence_parallel: tuple[bool, ...] = (False, True)
+    expert: tuple[int, ...] = ()
+    """ranks over which the experts of a mixture are spread; empty: every number that divides the experts"""
     largest_tensor: int = 0
     """tensor-parallel groups stay at most this large; 0: the GPUs of a node"""
 
@@ -123,7 +125,8 @@ class Lattice:
 
     def _strategies(self, layout: Split, micro_batch: int) -> Iterator[dict[str, Any]]:
         sequence = self.ranges.sequence_parallel if layout.tensor > 1 else (False,)
-        for sharded, recompute in product(sequence, self.ranges.recompute):
+        placements = [(sharded, spread) for sharded in sequence for spread in self._experts(layout, sequence_parallel=sharded)]
+        for (sharded, spread), recompute in product(placements, self.ranges.recompute):
             for (schedule, virtual), strategy in product(self._schedules(layout, micro_batch), self._data_strategies(layout)):
                 if isinstance(recompute, dict) and recompute.get("blocks", 0) * layout.pipeline * virtual >= self.layers:
                     self.skipped["recompute {blocks: n} of all layers of a stage is full"] += 1
@@ -133,6 +136,7 @@ class Lattice:
                     "parallel.tensor.sequence_parallel": sharded,
                     "parallel.tensor.overlap": self._overlap(sharded),
                     "parallel.context.size": 1,
+                    **spread,
                     "parallel.pipeline.size": layout.pipeline,
                     "parallel.pipeline.schedule": schedule,
                     "parallel.pipeline.virtual_stages": virtual,
@@ -144,6 +148,23 @@ class Lattice:
                     "training.global_batch": self.built.training.global_batch,
                     "training.recompute": recompute,
                 }
+
+    def _experts(self, layout: Split, *, sequence_parallel: bool) -> list[dict[str, Any]]:
+        """Over how many ranks of a stage the experts are spread; nothing is said of models without any."""
+        experts = int(str(self.model.facts.get("experts", 0) or 0))
+        if not experts:
+            return [{}]
+        sizes = []
+        for size in self.ranges.expert or divisors(experts):
+            if experts % size:
+                self.skipped[f"{experts} experts / expert size is not whole"] += 1
+            elif layout.tensor * layout.data % size:
+                self.skipped["tensor x data / expert size is not whole"] += 1
+            elif size > 1 and layout.tensor > 1 and not sequence_parallel:
+                self.skipped["tensor and expert parallelism together need sequence parallelism"] += 1
+            else:
+                sizes.append({"parallel.expert.size": size})
+        return sizes
 
     def _overlap(self, sequence_parallel: bool) -> str:
         """As the scenario has it; user buffers and asynchronous collectives need sequence parallelism."""

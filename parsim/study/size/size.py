@@ -133,6 +133,7 @@ class _Walk:
             layers, model.heads, training.global_batch, each, question.micro_batches,
             schedules=question.schedules, sharding=question.sharding,
             recompute=tuple("none" if one == "auto" else one for one in question.recompute),
+            experts=int(str(model.facts.get("experts", 0) or 0)),
         )  # fmt: skip
         self.budget = None if question.budget is None else question.budget.amount
         self.looked: dict[int, Looked] = {}

@@ -1,7 +1,8 @@
 """Which strategies are looked at, with which numbers of GPUs they go, and what a training with one of them takes.
 
 The axes are those of dense pre-training stacks: tensor parallelism within a machine, pipelines whose stages have equally many
-layers, 1F1B or interleaved, ZeRO-1 or fully sharded states, micro-batches of given sizes, no or full recomputation.
+layers, 1F1B or interleaved, ZeRO-1 or fully sharded states, micro-batches of given sizes, no or full recomputation. Experts of a
+mixture are spread over the replicas, or over a part of them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from math import ceil
 from typing import Any
 
 from parsim.errors import Finding
 from parsim.report.economics import Bill, Busy, Economics, best_interval, bill
+from parsim.study.search.lattice import divisors
 
 MOST_STAGES = 16
 """pipeline stages (ranks) that are looked at"""
@@ -34,6 +37,8 @@ class Strategy:
     sharding: str = "zero1"
     """zero1 | fsdp"""
     recompute: str = "none"
+    expert: int = 1
+    """ranks over which the experts of a layer are spread"""
 
     @property
     def gpus(self) -> int:
@@ -43,6 +48,7 @@ class Strategy:
     def __str__(self) -> str:
         """``tp8 pp8 dp32 mbs1 vp2 zero1``."""
         words = [f"tp{self.tensor}", f"pp{self.pipeline}", f"dp{self.data}", f"mbs{self.micro_batch}"]
+        words += [f"ep{self.expert}"] if self.expert > 1 else []
         words += [f"vp{self.chunks}"] if self.chunks > 1 else []
         words += [self.sharding] if self.data > 1 else []
         return " ".join(words + (["recompute"] if self.recompute == "full" else []))
@@ -56,6 +62,8 @@ class Strategy:
             keys["training.recompute"] = self.recompute
         if self.tensor > 1:
             keys |= {"parallel.tensor.size": self.tensor, "parallel.tensor.sequence_parallel": True}
+        if self.expert > 1:
+            keys["parallel.expert.size"] = self.expert
         if self.pipeline > 1:
             keys["parallel.pipeline.size"] = self.pipeline
         if self.chunks > 1:
@@ -66,7 +74,7 @@ class Strategy:
         """As JSON has it."""
         return {
             "tensor": self.tensor, "pipeline": self.pipeline, "data": self.data, "micro_batch": self.micro_batch,
-            "virtual_stages": self.chunks, "sharding": self.sharding, "recompute": self.recompute,
+            "virtual_stages": self.chunks, "sharding": self.sharding, "recompute": self.recompute, "expert": self.expert,
         }  # fmt: skip
 
 
@@ -84,6 +92,8 @@ class Strategies:
     schedules: tuple[str, ...] = ("1f1b",)
     sharding: tuple[str, ...] = ("auto",)
     """zero1, fsdp (no pipeline), auto: both, FSDP without tensor parallelism only"""
+    experts: int = 0
+    """of a layer; 0: none. They are spread over every number of replicas that divides them"""
 
     @property
     def tensors(self) -> tuple[int, ...]:
@@ -118,10 +128,9 @@ class Strategies:
         if pipeline > 1 and "interleaved" in self.schedules and count % pipeline == 0:
             chunks += [many for many in CHUNKS if self.layers // pipeline % many == 0]
         shardings = self._shardings(tensor, pipeline, data)
-        for recompute in self.recompute:
-            for many in chunks:
-                for sharding in shardings:
-                    yield Strategy(tensor, pipeline, data, micro, many, sharding, recompute)
+        spread = [size for size in divisors(self.experts) if data % size == 0] if self.experts else [1]
+        for recompute, many, sharding, expert in product(self.recompute, chunks, shardings, spread):
+            yield Strategy(tensor, pipeline, data, micro, many, sharding, recompute, expert)
 
     def _shardings(self, tensor: int, pipeline: int, data: int) -> list[str]:
         replicated = ["zero1"] if {"auto", "zero1"} & set(self.sharding) else []
